@@ -1,0 +1,323 @@
+"""What the papers predict, and the measured figures to set beside it.
+
+Letters, as in Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative
+Decoding" (2211.17192), here "Leviathan":
+
+    p, q   next-token distributions of the target and of the drafter, `[..., V]`
+    alpha  probability that a drafted token is accepted, averaged over prefixes
+    gamma  drafted tokens per target call
+    c      seconds of one draft step / seconds of one target step of one token
+    v      seconds of the target on gamma + 1 tokens / seconds of the target on one (1 if free)
+    o      everything else in one iteration, in target steps
+
+Plain Python and numpy: nothing here starts JAX, and JAX arrays are accepted where arrays are.
+"""
+
+import math
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+# Predictions from alpha.
+
+
+def expected_tokens(alpha: float, gamma: int) -> float:
+    """Tokens emitted per target call if acceptances are independent.
+
+        (1 - alpha^(gamma+1)) / (1 - alpha) = 1 + alpha + ... + alpha^gamma
+
+    Leviathan, section 3.1, equation 1.
+
+    Raises:
+      ValueError: alpha is outside [0, 1], or gamma is not a whole number >= 0.
+    """
+    _check_rate("alpha", alpha)
+    _check_count("gamma", gamma)
+    # The sum rather than the quotient: no cancellation near alpha = 1, and no case for it.
+    return math.fsum(alpha**i for i in range(gamma + 1))
+
+
+def speedup(
+    alpha: float,
+    gamma: int,
+    cost_ratio: float,
+    verify_cost: float | Callable[[int], float] = 1.0,
+    overhead: float = 0.0,
+) -> float:
+    """Factor by which speculation shortens the wall time of a long generation.
+
+        expected_tokens(alpha, gamma) / (gamma * c + v(gamma) + o)
+
+    Leviathan, section 3.3, theorem 3.8, which has v = 1 and o = 0; a real device has neither.
+
+    Args:
+      alpha: acceptance rate.
+      gamma: drafted tokens per target call.
+      cost_ratio: c.
+      verify_cost: v, a number or a function of gamma.
+      overhead: o.
+
+    Raises:
+      ValueError: alpha is outside [0, 1], gamma is not a whole number >= 0, c or o is negative,
+        or v is not positive.
+    """
+    tokens = expected_tokens(alpha, gamma)
+    _check_nonnegative("cost_ratio", cost_ratio)
+    _check_nonnegative("overhead", overhead)
+    verify = verify_cost(gamma) if callable(verify_cost) else verify_cost
+    if not verify > 0:
+        raise ValueError(
+            f"verify_cost is {verify} at gamma {gamma}; give T(gamma + 1) / T(1), which is positive"
+        )
+    return tokens / (gamma * cost_ratio + verify + overhead)
+
+
+def operations_factor(alpha: float, gamma: int, ops_ratio: float) -> float:
+    """Factor by which speculation raises the arithmetic per emitted token.
+
+        (gamma * c_hat + gamma + 1) / expected_tokens(alpha, gamma)
+
+    with c_hat = `ops_ratio`, operations per token of the drafter over those of the target.
+    Leviathan, section 3.4, theorem 3.11.
+
+    Raises:
+      ValueError: alpha is outside [0, 1], gamma is not a whole number >= 0, or ops_ratio < 0.
+    """
+    _check_nonnegative("ops_ratio", ops_ratio)
+    return (gamma * ops_ratio + gamma + 1) / expected_tokens(alpha, gamma)
+
+
+def optimal_gamma(
+    alpha: float,
+    cost_ratio: float,
+    maximum: int,
+    verify_cost: float | Callable[[int], float] = 1.0,
+    overhead: float = 0.0,
+) -> int:
+    """The draft length in 0 .. maximum with the greatest `speedup`; the shortest of equals.
+
+    0 means that no draft pays: it stands for plain decoding, which has speed-up 1 and neither
+    `verify_cost` nor `overhead`. Leviathan, section 3.5.
+
+    Raises:
+      ValueError: as `speedup`, or maximum is not a whole number >= 0.
+    """
+    _check_rate("alpha", alpha)
+    _check_nonnegative("cost_ratio", cost_ratio)
+    _check_count("maximum", maximum)
+
+    def gain(gamma: int) -> float:
+        return speedup(alpha, gamma, cost_ratio, verify_cost, overhead) if gamma else 1.0
+
+    return max(range(maximum + 1), key=gain)
+
+
+def oracle_speedup(alpha: float, cost_ratio: float) -> float:
+    """`speedup` if every draft stopped just before its first rejection, with v = 1 and o = 0.
+
+        (1 / (1 - alpha)) / (c * alpha / (1 - alpha) + 1) = 1 / (1 - alpha + c * alpha)
+
+    The bound for every schedule that adapts the draft length; infinite for a perfect and free
+    drafter. Leviathan, section 3.5, has it for c = 0.
+
+    Raises:
+      ValueError: alpha is outside [0, 1], or cost_ratio < 0.
+    """
+    _check_rate("alpha", alpha)
+    _check_nonnegative("cost_ratio", cost_ratio)
+    steps_per_token = 1 - alpha + cost_ratio * alpha
+    return 1 / steps_per_token if steps_per_token else math.inf
+
+
+def mbsu(tau: float, gamma: int, parameter_ratio: float) -> float:
+    """Memory-bound speed-up: `speedup` if a step takes as long as its parameters take to read.
+
+        tau / (1 + gamma * rho)
+
+    with tau the `block_efficiency` and rho = `parameter_ratio`, parameters of the drafter over
+    those of the target. Goel et al., "Direct Alignment of Draft Model for Speculative Decoding
+    with Chat-Fine-Tuned LLMs" (2403.00858).
+
+    Raises:
+      ValueError: tau or parameter_ratio is negative, or gamma is not a whole number >= 0.
+    """
+    _check_nonnegative("tau", tau)
+    _check_count("gamma", gamma)
+    _check_nonnegative("parameter_ratio", parameter_ratio)
+    return tau / (1 + gamma * parameter_ratio)
+
+
+# Acceptance probability from the two distributions.
+
+
+def acceptance_rate(p: ArrayLike, q: ArrayLike) -> NDArray[np.float64]:
+    """Probability that speculative sampling accepts one token drawn from q.
+
+        beta = sum_x min(p(x), q(x)) = 1 - TV(p, q)
+
+    TV is the total variation distance. Leviathan, section 3.2, theorem 3.5.
+
+    Args:
+      p: `[..., V]`, the target's distribution.
+      q: `[..., V]`, the drafter's.
+
+    Returns:
+      `[...]` float64.
+
+    Raises:
+      ValueError: p and q differ in V.
+    """
+    p, q = _same_width(p, q)
+    return _mass(np.minimum(p, q))
+
+
+def lenient_acceptance_rate(p: ArrayLike, q: ArrayLike, lenience: float) -> NDArray[np.float64]:
+    """`acceptance_rate` of the lossy rule that accepts with probability min(1, p / (l q)).
+
+        sum_x min(p(x) / l, q(x))
+
+    Leviathan, appendix A.5. Shapes and errors as `acceptance_rate`.
+
+    Raises:
+      ValueError: also if lenience l is outside (0, 1].
+    """
+    p, q = _same_width(p, q)
+    if not 0 < lenience <= 1:
+        raise ValueError(f"lenience is {lenience}; give a number in (0, 1], where 1 is exact")
+    return _mass(np.minimum(p / lenience, q))
+
+
+def coupled_acceptance_rate(p: ArrayLike, q: ArrayLike) -> NDArray[np.float64]:
+    """Probability that p and q draw the same token from the same Gumbel noise.
+
+        sum_i 1 / sum_j max(p_j / p_i, q_j / q_i)        over i with p_i > 0 and q_i > 0
+
+    At least (1 - TV) / (1 + TV), at most 1 - TV. Daliri, Musco and Suresh, "Coupling without
+    Communication and Drafter-Invariant Speculative Decoding" (2408.07978). Shapes and errors as
+    `acceptance_rate`.
+    """
+    p, q = (array.astype(np.float64) for array in np.broadcast_arrays(*_same_width(p, q)))
+    # Sorted by p_j / q_j, the maximum is p_j / p_i from i on and q_j / q_i before it, so that two
+    # cumulative sums replace V^2 terms.
+    ratio = np.divide(p, q, out=np.full_like(p, np.inf), where=q > 0)
+    order = np.argsort(ratio, axis=-1)
+    p, q = np.take_along_axis(p, order, -1), np.take_along_axis(q, order, -1)
+    p_from = np.cumsum(p[..., ::-1], axis=-1)[..., ::-1]
+    q_before = np.cumsum(q, axis=-1) - q
+    total = q * p_from + p * q_before
+    return _mass(np.divide(p * q, total, out=np.zeros_like(p), where=total > 0))
+
+
+def teacher_forced_alpha(p: ArrayLike, q: ArrayLike, mask: ArrayLike | None = None) -> float:
+    """The papers' alpha: mean `acceptance_rate` over positions of texts the target wrote alone.
+
+    With one-hot p and q (temperature 0) it is the fraction of positions whose argmaxes agree.
+    Leviathan, table 3. Texts from elsewhere (references) give another figure.
+
+    Args:
+      p: `[..., V]`, the target's distributions.
+      q: `[..., V]`, the drafter's.
+      mask: `[...]`, true at the positions that count; default all.
+
+    Raises:
+      ValueError: p and q differ in V, or no position counts.
+    """
+    rates = acceptance_rate(p, q)
+    if mask is not None:
+        rates = rates[np.asarray(mask, bool)]
+    if rates.size == 0:
+        raise ValueError("no position counts towards alpha; give p and q with at least one")
+    return float(rates.mean())
+
+
+# Figures measured from a decoding trace.
+
+
+def emitted_tokens(trace: Any) -> NDArray[np.int64]:
+    """Tokens each row emitted, `[B]`, from a `types.Trace`.
+
+    A call emits its accepted drafts and one token of the target's, save the last call of a row
+    whose text ended in a drafted EOS: nothing follows that.
+    """
+    accepted = np.asarray(trace.accepted).sum(-1, dtype=np.int64)
+    return accepted + np.asarray(trace.calls) - np.asarray(trace.ended_in_draft)
+
+
+def block_efficiency(emitted: ArrayLike, calls: ArrayLike) -> float:
+    """tau, tokens per target call, over all rows together: from 1 to gamma + 1.
+
+    The last call of a text counts although EOS or the length limit cut it, so short texts stay
+    below `expected_tokens` at the same alpha.
+
+    Args:
+      emitted: `[...]` integers, tokens emitted (`emitted_tokens`).
+      calls: `[...]` integers, target calls (`Trace.calls`).
+
+    Returns:
+      nan if no call was made.
+    """
+    return _ratio(np.sum(emitted), np.sum(calls))
+
+
+def empirical_alpha(accepted: ArrayLike, drafted: ArrayLike) -> float:
+    """alpha of a run: accepted drafts over *tested* drafts.
+
+        tested = accepted + [accepted < drafted]        per target call
+
+    Drafts after a rejection were never tested; to divide by all that were drafted would
+    understate alpha. For independent acceptances it is the maximum-likelihood estimate.
+
+    Args:
+      accepted: `[...]` integers, one per target call (`Trace.accepted`).
+      drafted: `[...]` integers (`Trace.drafted`). Calls that were not made have 0 in both.
+
+    Returns:
+      nan if nothing was drafted.
+
+    Raises:
+      ValueError: a call accepted more than it drafted.
+    """
+    accepted, drafted = np.asarray(accepted), np.asarray(drafted)
+    if (accepted > drafted).any():
+        raise ValueError(
+            f"accepted is {accepted[accepted > drafted][0]} in a call that drafted "
+            f"{drafted[accepted > drafted][0]}; pass accepted first, then drafted"
+        )
+    rejections = np.count_nonzero(accepted < drafted)
+    return _ratio(accepted.sum(), accepted.sum() + rejections)
+
+
+def _ratio(numerator: np.integer, denominator: np.integer) -> float:
+    return float(numerator) / float(denominator) if denominator else math.nan
+
+
+def _mass(parts: NDArray) -> NDArray[np.float64]:
+    # Rows of float32 probabilities sum to 1 only within rounding; a probability may not exceed it.
+    return np.minimum(parts.sum(-1, dtype=np.float64), 1.0)
+
+
+def _same_width(p: ArrayLike, q: ArrayLike) -> tuple[NDArray, NDArray]:
+    p, q = np.asarray(p), np.asarray(q)
+    if p.shape[-1:] != q.shape[-1:]:
+        raise ValueError(
+            f"p has shape {p.shape} and q {q.shape}; pad or cut q to the target's vocabulary"
+        )
+    return p, q
+
+
+def _check_rate(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} is {value}; give a probability, from 0 to 1")
+
+
+def _check_count(name: str, value: int) -> None:
+    if not isinstance(value, numbers.Integral) or value < 0:
+        raise ValueError(f"{name} is {value}; give a whole number, 0 or more")
+
+
+def _check_nonnegative(name: str, value: float) -> None:
+    if not value >= 0:
+        raise ValueError(f"{name} is {value}; give a number, 0 or more")

@@ -1,0 +1,27 @@
+"""Shared set-up: the devices tests see, repeatable examples, and the optional development data."""
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# JAX reads these when it is first imported. Sharding tests need eight devices on any machine.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"  # no axis is added by accident
+os.environ["XLA_FLAGS"] = " ".join(
+    [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8"]
+).strip()
+
+# The same examples on every run, so that a failure is a change and not a draw.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of development data beside the checkout; a test that asks for it is extra."""
+    folder = Path(__file__).resolve().parents[2] / "shared"
+    if not folder.exists():
+        pytest.skip("../shared is not here")
+    return folder

@@ -1,0 +1,232 @@
+"""What an import costs, who may import whom, what a wheel holds: pytest tests/test_imports.py"""
+
+import ast
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "specdec"
+
+# From top to bottom: a module imports from rows below its own, never from its own row or above.
+ROWS = (
+    ("cli",),
+    ("integrations", "interactive", "tune"),
+    ("benchmark", "report", "evaluate", "certificate", "compile", "training"),
+    ("tasks", "checkpoints", "partitioning", "testing", "terminal"),
+    ("decoding", "beam"),
+    ("drafters",),
+    ("verifiers", "schedules"),
+    ("sampling", "models"),
+    ("types", "theory"),
+)
+ROW = {module: row for row, modules in enumerate(ROWS) for module in modules}
+
+# The loops take any drafter, verifier and schedule, so they name none. Of `verifiers` they use the
+# functions that all verifiers share.
+LOOPS = {"decoding", "beam"}
+SEAMS = {"drafters", "verifiers", "schedules"}
+
+# Packages that few modules may import, and which.
+ONLY = {
+    "gin": {"cli"},
+    "seqio": {"tasks", "training"},
+    "tensorflow": {"tasks", "training"},
+    "tensorflow_datasets": {"tasks", "training"},
+    "tensorstore": {"checkpoints"},
+    "orbax": {"checkpoints", "training"},
+    "optax": {"training"},
+    "matplotlib": {"report"},
+}
+
+
+def python(*arguments: str) -> str:
+    """What a fresh interpreter prints; fails with its error output if it fails."""
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def module_of(path: str) -> str:
+    """The name in ROWS that a file belongs to: a module, or the package it lies in."""
+    return path.removesuffix(".py").split("/")[1]
+
+
+def imported_names(path: str, source: str) -> list[tuple[int, str]]:
+    """(line, absolute dotted name) of every import in the file, also inside functions."""
+    package = path.split("/")[:-1]
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base = [*base, *(node.module or "").split(".")]
+            prefix = ".".join(part for part in base if part)
+            found += [(node.lineno, f"{prefix}.{alias.name}") for alias in node.names]
+    return found
+
+
+def violations(path: str, source: str) -> list[str]:
+    """One line for each import that breaks the layering; `path` is relative to the root."""
+    module = module_of(path)
+    if module not in ROW:
+        return [f"{path}: {module} is in no row; add it to DESIGN's layout and to ROWS here"]
+    found = []
+    for line, name in imported_names(path, source):
+        top, *rest = name.split(".")
+        part = rest[0] if rest else ""
+        if top == "specdec":
+            problem = package_problem(module, part)
+        elif module not in ONLY.get(top, {module}):
+            problem = f"only {', '.join(sorted(ONLY[top]))} may"
+        else:
+            problem = None
+        if problem:
+            found.append(f"{path}:{line}: {module} imports {name}; {problem}")
+    return found
+
+
+def package_problem(module: str, part: str) -> str | None:
+    """What is wrong with `module` importing `specdec.<part>`, if anything."""
+    if part == module:
+        return None  # files of one package may share
+    if part not in ROW:
+        return "import from the module that defines it, not from the package's front door"
+    if ROW[part] <= ROW[module]:
+        return "imports go strictly down the rows"
+    if module in LOOPS and part in SEAMS - {"verifiers"}:
+        return "the loops take these as arguments and name none"
+    return None
+
+
+def package_files() -> dict[str, str]:
+    """Path and source of every file that is in a row."""
+    files = {path.relative_to(ROOT).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
+    exempt = ("specdec/__init__.py", "specdec/__main__.py")
+    return {name: path.read_text() for name, path in files.items() if name not in exempt}
+
+
+def classes(source: str) -> set[str]:
+    return {node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+
+
+def names(source: str) -> set[str]:
+    """Every identifier the source mentions: imported, plain or as an attribute."""
+    mentioned = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.alias):
+            mentioned.add(node.name.split(".")[-1])
+        elif isinstance(node, ast.Name):
+            mentioned.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            mentioned.add(node.attr)
+    return mentioned
+
+
+def test_imports_go_strictly_down():
+    found = [line for path, source in package_files().items() for line in violations(path, source)]
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_the_loops_name_no_concrete_drafter_verifier_or_schedule():
+    files = package_files()
+    concrete = set().union(
+        *(classes(source) for path, source in files.items() if module_of(path) in SEAMS)
+    )
+    assert {"Autoregressive", "GreedyMatch", "Fixed"} <= concrete
+    for path, source in files.items():
+        if module_of(path) in LOOPS:
+            assert not names(source) & concrete, f"{path} names {names(source) & concrete}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from specdec.verifiers import GreedyMatch",
+        "from specdec import verifiers\nverifiers.GreedyMatch()",
+        "def f(x):\n    return isinstance(x, GreedyMatch)",
+    ],
+)
+def test_a_mention_of_a_class_is_seen(source):
+    assert "GreedyMatch" in names(source)
+
+
+@pytest.mark.parametrize(
+    "path, source, message",
+    [
+        ("specdec/sampling.py", "import specdec.decoding", "strictly down"),
+        ("specdec/sampling.py", "from specdec import decoding", "strictly down"),
+        ("specdec/sampling.py", "from specdec.decoding import step", "strictly down"),
+        ("specdec/sampling.py", "from . import decoding", "strictly down"),
+        ("specdec/sampling.py", "from .decoding import step", "strictly down"),
+        ("specdec/models/t5.py", "from ..decoding import step", "strictly down"),
+        ("specdec/models/t5.py", "from .. import decoding", "strictly down"),
+        (
+            "specdec/sampling.py",
+            "def f():\n    from specdec import decoding",
+            ":2: .*strictly down",
+        ),
+        ("specdec/beam.py", "from specdec.decoding import step", "strictly down"),
+        ("specdec/types.py", "from specdec import theory", "strictly down"),
+        ("specdec/decoding.py", "from specdec.drafters import Autoregressive", "name none"),
+        ("specdec/decoding.py", "from specdec import schedules", "name none"),
+        ("specdec/drafters/lookup.py", "from specdec import decode", "front door"),
+        ("specdec/drafters/lookup.py", "import specdec", "front door"),
+        ("specdec/evaluate.py", "def f():\n    import gin.tf", "only cli may"),
+        ("specdec/cli.py", "from seqio import utils", "only tasks, training may"),
+        ("specdec/extra.py", "", "extra is in no row"),
+    ],
+)
+def test_a_wrong_import_is_reported(path, source, message):
+    (line,) = violations(path, source)
+    assert re.search(message, line)
+
+
+@pytest.mark.parametrize(
+    "path, source",
+    [
+        ("specdec/cli.py", "import gin\nfrom specdec import theory, tasks"),
+        ("specdec/decoding.py", "import jax\nfrom specdec.sampling import Greedy"),
+        ("specdec/drafters/__init__.py", "from specdec.drafters.lookup import PromptLookup"),
+        ("specdec/drafters/lookup.py", "from . import loop\nfrom ..types import Draft"),
+        ("specdec/models/t5.py", "from specdec.models import cache, layers"),
+    ],
+)
+def test_a_right_import_is_not(path, source):
+    assert violations(path, source) == []
+
+
+def test_importing_the_package_is_cheap():
+    """Under 3 seconds, the best of three, and none of the packages that only some tasks need."""
+    heavy = sorted({*ONLY, "tensorflow_text"})
+    program = (
+        "import sys, time; start = time.perf_counter(); import specdec;"
+        "seconds = time.perf_counter() - start;"
+        f"print(seconds, *(name for name in {heavy} if name in sys.modules))"
+    )
+    seconds = []
+    for _ in range(3):
+        first, *loaded = python("-c", program).split()
+        assert not loaded, f"import specdec loads {', '.join(loaded)}"
+        seconds.append(float(first))
+    assert min(seconds) < 3
+
+
+def test_a_wheel_holds_the_gin_files_and_no_tests(tmp_path):
+    python("-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path))
+    (wheel,) = tmp_path.glob("specdec-*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    assert {"specdec/__init__.py", "specdec/py.typed"} <= held
+    for folder, installed in (("gin", "specdec/_gin"), ("configs", "specdec/_configs")):
+        expected = {
+            f"{installed}/{file.relative_to(ROOT / folder).as_posix()}"
+            for file in (ROOT / folder).rglob("*.gin")
+        }
+        assert expected and expected <= held
+    assert all(name.startswith(("specdec/", "specdec-")) for name in held)
