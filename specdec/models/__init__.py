@@ -1,0 +1,1 @@
+"""Networks. Nothing else in the package knows what is inside one."""

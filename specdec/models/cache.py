@@ -1,0 +1,86 @@
+"""The functional KV cache.
+
+K/V is valid for positions < length. Slots at or beyond it are garbage: a reader masks them, the
+next write overwrites them. Rolling back rejected tokens is therefore one integer per row:
+
+    slots     0   1   2   3   4   5   6          a, b committed; x, y, z rejected
+    holds     a   b   x   y   z   .   .
+    length    2                                  rewind(2): x, y, z stay, and are never seen
+    write     a   b   c   d   .   .   .          the next block goes over them
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from specdec.types import Array
+
+
+class KVCache(struct.PyTreeNode):
+    """One decoder's attention keys and values, one array per layer.
+
+    Arrays are never stacked over layers: slicing a stacked array inside a loop copies it. Heads
+    come before slots, so that a step's attention reads each head's rows in place (on a CPU 7 times
+    faster than slots first).
+    """
+
+    keys: tuple[Array, ...]  # each [B, H, C, head_dim]
+    values: tuple[Array, ...]  # each [B, H, C, head_dim]
+    length: Array  # [B] int32
+    encoded: Array  # [B, S, D] the encoder's output
+    inputs_mask: Array  # [B, S] bool, True where the input is a token
+    cross_keys: tuple[Array, ...] = ()  # each [B, H, S, head_dim], computed once
+    cross_values: tuple[Array, ...] = ()  # each [B, H, S, head_dim]
+
+    @classmethod
+    def create(
+        cls, batch: int, capacity: int, *, layers: int, heads: int, head_dim: int, dtype, **encoder
+    ) -> KVCache:
+        """An empty cache of `capacity` slots; `encoder` holds the fields of the encoder's side."""
+        shape = (batch, heads, capacity, head_dim)
+        return cls(
+            keys=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
+            values=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
+            length=jnp.zeros([batch], jnp.int32),
+            **encoder,
+        )
+
+    @property
+    def capacity(self) -> int:
+        """C, the number of slots of each row."""
+        return self.keys[0].shape[2]
+
+    def positions(self, width: int) -> Array:
+        """[B, width] int32: where the next `width` tokens of each row go."""
+        return self.length[:, None] + jnp.arange(width, dtype=jnp.int32)[None]
+
+    def write(self, layer: int, key: Array, value: Array) -> KVCache:
+        """Overwrites the slots from `length` on with [B, T, H, head_dim] keys and values.
+
+        The length does not move: every layer of one call writes to the same slots. The caller
+        guarantees length + T <= capacity (`dynamic_update_slice` would silently shift the write).
+        """
+        keys, values = list(self.keys), list(self.values)
+        keys[layer] = _write_rows(keys[layer], key, self.length)
+        values[layer] = _write_rows(values[layer], value, self.length)
+        return self.replace(keys=tuple(keys), values=tuple(values))
+
+    def rewind(self, length: Array) -> KVCache:
+        """Declares the slots at and beyond `length` [B] garbage."""
+        return self.replace(length=length.astype(jnp.int32))
+
+    def gather(self, rows: Array) -> KVCache:
+        """The cache whose row i is this one's row rows[i]: [B'] int32 -> B' rows."""
+        return jax.tree.map(lambda array: array[rows], self)
+
+
+def _write_rows(array: Array, block: Array, start: Array) -> Array:
+    """array[b, :, start[b]:start[b]+T] = block[b], with the block's heads moved to the front."""
+    block = block.swapaxes(1, 2).astype(array.dtype)
+    zero = jnp.zeros([], start.dtype)
+    if array.shape[0] == 1:  # one contiguous write in place; the vmapped one becomes a scatter
+        return jax.lax.dynamic_update_slice(array, block, (zero, zero, start[0], zero))
+    update = jax.vmap(lambda a, b, s: jax.lax.dynamic_update_slice(a, b, (zero, s, zero)))
+    return update(array, block, start)

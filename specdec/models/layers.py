@@ -1,0 +1,234 @@
+"""The pieces of T5, with T5X's parameter names, shapes and logical axis names.
+
+Matrix products run in the model's dtype; RMS statistics, attention logits and softmax are float32
+whatever the weights are. Attention has no 1/sqrt(head_dim): T5 folds it into the initialisation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from specdec.types import Array
+
+MASKED = -1e10  # added to the attention logits of what must not be seen; finite also in bfloat16
+
+
+def _fan_in(distribution: Literal["truncated_normal", "normal"]) -> Callable:
+    return nn.initializers.variance_scaling(1.0, "fan_in", distribution)
+
+
+def parameter(
+    module: nn.Module, name: str, init: Callable, axes: tuple[str, ...], shape: tuple[int, ...]
+) -> Array:
+    """A float32 parameter whose axes have logical names, for sharding."""
+    return cast(Array, module.param(name, nn.with_logical_partitioning(init, axes), shape))
+
+
+def precision(dtype) -> jax.lax.Precision | None:
+    """Accelerators multiply float32 in fewer bits by default; a float32 model means float32."""
+    return jax.lax.Precision.HIGHEST if jnp.dtype(dtype) == jnp.float32 else None
+
+
+class Dense(nn.Module):
+    """[..., in] -> [..., features], without bias."""
+
+    features: int
+    axes: tuple[str, str]
+    dtype: str
+    init: Callable = _fan_in("truncated_normal")
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        kernel = parameter(self, "kernel", self.init, self.axes, (x.shape[-1], self.features))
+        return jnp.matmul(
+            x.astype(self.dtype), kernel.astype(self.dtype), precision=precision(self.dtype)
+        )
+
+
+class Logits(nn.Module):
+    """[..., D] -> [..., V] float32. The kernel is used in the dtype it is stored in."""
+
+    vocab_size: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        init = _fan_in("truncated_normal")
+        kernel = parameter(self, "kernel", init, ("embed", "vocab"), (x.shape[-1], self.vocab_size))
+        return float32_matmul(x, kernel)
+
+
+def float32_matmul(x: Array, kernel: Array) -> Array:
+    """x @ kernel with a float32 result: bfloat16 operands are multiplied exactly."""
+    return jnp.matmul(
+        x, kernel, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32
+    )
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * scale; no mean, no bias (T5's layer norm)."""
+
+    dtype: str
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        scale = parameter(self, "scale", nn.initializers.ones, ("embed",), (x.shape[-1],))
+        x = x.astype(jnp.float32)
+        x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.epsilon)
+        return x.astype(self.dtype) * scale.astype(self.dtype)[None, None]
+
+
+class Embedding(nn.Module):
+    """The token table, shared by encoder and decoder, and by the logits of tied models."""
+
+    vocab_size: int
+    emb_dim: int
+    dtype: str
+
+    def setup(self):
+        init = nn.initializers.normal(1.0)
+        shape = (self.vocab_size, self.emb_dim)
+        self.embedding = parameter(self, "embedding", init, ("vocab", "embed"), shape)
+
+    def __call__(self, tokens: Array) -> Array:
+        """[...] int32 -> [..., D]."""
+        return jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
+
+    def logits(self, x: Array) -> Array:
+        """[..., D] -> [..., V] float32, scaled by 1/sqrt(D) as T5 v1.0 does."""
+        return float32_matmul(x, self.embedding.T) / math.sqrt(self.emb_dim)
+
+
+def relative_buckets(buckets: int, max_distance: int) -> np.ndarray:
+    """The bucket of each distance 0..max_distance, beyond which it is constant.
+
+    The first half of the buckets holds one distance each, the second half grows logarithmically
+    (Raffel et al. 2020, section 2.1). A table made once, on the host: the logarithm of an
+    accelerator rounds differently at bucket borders.
+    """
+    exact = buckets // 2
+    distance = np.arange(max_distance + 1)
+    ratio = np.maximum(distance, 1).astype(np.float32) / exact + np.finfo(np.float32).eps
+    scaled = np.log(ratio) / np.log(max_distance / exact) * (buckets - exact)
+    large = np.minimum(exact + scaled.astype(np.int32), buckets - 1)
+    return np.where(distance < exact, distance, large).astype(np.int32)
+
+
+class RelativeBias(nn.Module):
+    """T5's position information: a bias per head and bucket of (key - query), shared by layers."""
+
+    num_heads: int
+    buckets: int
+    max_distance: int
+    bidirectional: bool
+
+    @nn.compact
+    def __call__(self, queries: Array, keys: Array) -> Array:
+        """[B, T] and [B, C] absolute positions -> [B, H, T, C] float32."""
+        init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
+        shape = (self.num_heads, self.buckets)
+        table = parameter(self, "rel_embedding", init, ("heads", "relpos_buckets"), shape)
+        behind = queries[:, :, None] - keys[:, None, :]
+        buckets = self.buckets // 2 if self.bidirectional else self.buckets
+        by_distance = relative_buckets(buckets, self.max_distance)
+        if self.bidirectional:  # keys ahead of the query have buckets of their own
+            by_distance = np.concatenate([by_distance[:0:-1] + buckets, by_distance])
+            index = jnp.clip(behind, -self.max_distance, self.max_distance) + self.max_distance
+        else:
+            index = jnp.clip(behind, 0, self.max_distance)
+        by_distance = table.astype(jnp.float32)[:, by_distance]
+        return jnp.moveaxis(by_distance[:, index], 0, 1)
+
+
+class Attention(nn.Module):
+    """Multi-head attention, in two halves so that keys and values can wait in a cache between."""
+
+    num_heads: int
+    head_dim: int
+    emb_dim: int
+    dtype: str
+
+    def setup(self):
+        def dense(init):
+            return Dense(
+                self.num_heads * self.head_dim, ("embed", "joined_kv"), self.dtype, init=init
+            )
+
+        normal = _fan_in("normal")
+        self.query = dense(lambda *a, **k: normal(*a, **k) / math.sqrt(self.head_dim))
+        self.key = dense(normal)
+        self.value = dense(normal)
+        self.out = Dense(self.emb_dim, ("joined_kv", "embed"), self.dtype, init=normal)
+
+    def keys_values(self, x: Array) -> tuple[Array, Array]:
+        """[B, T, D] -> keys and values [B, T, H, head_dim]."""
+        return self._split(self.key(x)), self._split(self.value(x))
+
+    def over_cache(self, x: Array, keys: Array, values: Array, bias: Array) -> Array:
+        """Queries from x [B, T, D] over cached [B, H, C, head_dim] -> [B, T, D].
+
+        `bias` [B, 1 or H, T, C] float32 is added to the attention logits.
+        """
+        weights = self._weights("bthd,bhcd->bhtc", x, keys, bias)
+        mixed = jnp.einsum("bhtc,bhcd->bhtd", weights, values, precision=precision(self.dtype))
+        return self._merge(mixed.swapaxes(1, 2))
+
+    def over_itself(self, x: Array, bias: Array) -> Array:
+        """Attention of the encoder: x [B, S, D] over its own keys and values -> [B, S, D].
+
+        The layout, and so the rounding, is T5X's: float32 logits then agree to the last bits also
+        for weights that amplify rounding (random ones do, a hundredfold).
+        """
+        keys, values = self.keys_values(x)
+        weights = self._weights("bthd,bshd->bhts", x, keys, bias)
+        mixed = jnp.einsum("bhts,bshd->bthd", weights, values, precision=precision(self.dtype))
+        return self._merge(mixed)
+
+    def _weights(self, equation: str, x: Array, keys: Array, bias: Array) -> Array:
+        logits = jnp.einsum(
+            equation,
+            self._split(self.query(x)),
+            keys,
+            precision=precision(self.dtype),
+            preferred_element_type=jnp.float32,
+        )
+        return jax.nn.softmax(logits + bias, axis=-1).astype(self.dtype)
+
+    def _split(self, x: Array) -> Array:
+        x = x.reshape(*x.shape[:2], self.num_heads, self.head_dim)
+        return nn.with_logical_constraint(x, _HEADS_AXES)
+
+    def _merge(self, x: Array) -> Array:
+        x = nn.with_logical_constraint(x, _HEADS_AXES)
+        return self.out(x.reshape(*x.shape[:2], -1))
+
+
+class MLP(nn.Module):
+    """One projection per activation, their product, and back: wi (v1.0) or wi_0 * wi_1 (v1.1)."""
+
+    mlp_dim: int
+    emb_dim: int
+    activations: tuple[str, ...]
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        gates = []
+        for i, activation in enumerate(self.activations):
+            name = "wi" if len(self.activations) == 1 else f"wi_{i}"
+            gate = Dense(self.mlp_dim, ("embed", "mlp"), self.dtype, name=name)(x)
+            gates.append(ACTIVATIONS[activation](gate))
+        hidden = nn.with_logical_constraint(math.prod(gates[1:], start=gates[0]), _MLP_AXES)
+        return Dense(self.emb_dim, ("mlp", "embed"), self.dtype, name="wo")(hidden)
+
+
+_HEADS_AXES = ("batch", "length", "heads", "kv")
+_MLP_AXES = ("batch", "length", "mlp")
+ACTIVATIONS = {"relu": nn.relu, "gelu": nn.gelu, "silu": nn.silu, "linear": lambda x: x}

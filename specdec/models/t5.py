@@ -1,0 +1,262 @@
+"""T5 (v1.0, v1.1 and their descendants) with T5X's parameter tree, as a `Target`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.core import meta
+
+from specdec.models.cache import KVCache
+from specdec.models.layers import (
+    ACTIVATIONS,
+    MASKED,
+    MLP,
+    Attention,
+    Embedding,
+    Logits,
+    RelativeBias,
+    RMSNorm,
+)
+from specdec.types import Array, ModelOutput, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config:
+    """The architecture. Fields have T5X's names and meaning; the defaults are those of v1.1.
+
+    v1.0: mlp_activations=('relu',), logits_via_embedding=True (logits are then scaled by
+    1/sqrt(emb_dim)). `dtype` is that of matrix products and of the KV cache, 'float32' or
+    'bfloat16'; parameters may be stored in another one.
+    """
+
+    vocab_size: int
+    emb_dim: int
+    num_heads: int
+    head_dim: int
+    mlp_dim: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    mlp_activations: tuple[str, ...] = ("gelu", "linear")
+    logits_via_embedding: bool = False
+    dtype: str = "float32"
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: int = 128
+    layer_norm_epsilon: float = 1e-6
+
+    def __post_init__(self):
+        # gin and JSON hand over lists and dtype objects; a static argument must be hashable.
+        object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
+        object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"T5Config.dtype is {self.dtype!r}; use 'float32' or 'bfloat16'")
+        for activation in self.mlp_activations:
+            if activation not in ACTIVATIONS:
+                raise ValueError(
+                    f"T5Config.mlp_activations has {activation!r}; known: {', '.join(ACTIVATIONS)}"
+                )
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int" and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"T5Config.{field.name} is {value!r}; give a positive integer")
+
+
+_RESIDUAL = ("batch", "length", "embed")
+
+
+def _norm(config: T5Config, name: str | None = None) -> RMSNorm:
+    return RMSNorm(config.dtype, config.layer_norm_epsilon, name=name)
+
+
+def _attention(config: T5Config) -> Attention:
+    return Attention(config.num_heads, config.head_dim, config.emb_dim, config.dtype)
+
+
+def _mlp(config: T5Config) -> MLP:
+    return MLP(config.mlp_dim, config.emb_dim, config.mlp_activations, config.dtype)
+
+
+def _relative_bias(config: T5Config, bidirectional: bool) -> RelativeBias:
+    return RelativeBias(
+        config.num_heads,
+        config.relative_attention_num_buckets,
+        config.relative_attention_max_distance,
+        bidirectional,
+    )
+
+
+def _mask(visible: Array) -> Array:
+    return jnp.where(visible, 0.0, MASKED)
+
+
+class EncoderLayer(nn.Module):
+    config: T5Config
+
+    def setup(self):
+        self.pre_attention_layer_norm = _norm(self.config)
+        self.attention = _attention(self.config)
+        self.pre_mlp_layer_norm = _norm(self.config)
+        self.mlp = _mlp(self.config)
+
+    def __call__(self, x: Array, bias: Array) -> Array:
+        y = self.pre_attention_layer_norm(x)
+        x = x + self.attention.over_itself(y, bias)
+        x = x + self.mlp(self.pre_mlp_layer_norm(x))
+        return nn.with_logical_constraint(x, _RESIDUAL)
+
+
+class Encoder(nn.Module):
+    config: T5Config
+
+    def setup(self):
+        self.relpos_bias = _relative_bias(self.config, bidirectional=True)
+        self.layers = [EncoderLayer(self.config) for _ in range(self.config.num_encoder_layers)]
+        self.encoder_norm = _norm(self.config)
+
+    def __call__(self, x: Array, inputs_mask: Array) -> Array:
+        """[B, S, D] embeddings and [B, S] bool -> [B, S, D]."""
+        positions = jnp.arange(x.shape[1])[None]
+        bias = self.relpos_bias(positions, positions) + _mask(inputs_mask[:, None, None, :])
+        for layer in self.layers:
+            x = layer(x, bias)
+        return self.encoder_norm(x)
+
+
+class DecoderLayer(nn.Module):
+    config: T5Config
+
+    def setup(self):
+        self.pre_self_attention_layer_norm = _norm(self.config)
+        self.self_attention = _attention(self.config)
+        self.pre_cross_attention_layer_norm = _norm(self.config)
+        self.encoder_decoder_attention = _attention(self.config)
+        self.pre_mlp_layer_norm = _norm(self.config)
+        self.mlp = _mlp(self.config)
+
+    def __call__(
+        self, x: Array, cache: KVCache, layer: int, bias: Array, cross_bias: Array
+    ) -> tuple[Array, KVCache]:
+        y = self.pre_self_attention_layer_norm(x)
+        cache = cache.write(layer, *self.self_attention.keys_values(y))
+        y = self.self_attention.over_cache(y, cache.keys[layer], cache.values[layer], bias)
+        x = nn.with_logical_constraint(x + y, _RESIDUAL)
+        y = self.pre_cross_attention_layer_norm(x)
+        y = self.encoder_decoder_attention.over_cache(
+            y, cache.cross_keys[layer], cache.cross_values[layer], cross_bias
+        )
+        x = nn.with_logical_constraint(x + y, _RESIDUAL)
+        y = self.mlp(self.pre_mlp_layer_norm(x))
+        return nn.with_logical_constraint(x + y, _RESIDUAL), cache
+
+
+class Decoder(nn.Module):
+    config: T5Config
+
+    def setup(self):
+        self.relpos_bias = _relative_bias(self.config, bidirectional=False)
+        self.layers = [DecoderLayer(self.config) for _ in range(self.config.num_decoder_layers)]
+        self.decoder_norm = _norm(self.config)
+        if not self.config.logits_via_embedding:
+            self.logits_dense = Logits(self.config.vocab_size)
+
+    def cross_keys_values(self, encoded: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """[B, S, D] -> per layer the keys, and the values, [B, H, S, head_dim]."""
+        pairs = [layer.encoder_decoder_attention.keys_values(encoded) for layer in self.layers]
+        keys, values = zip(*pairs, strict=True)
+        return tuple(x.swapaxes(1, 2) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
+
+    def __call__(self, x: Array, cache: KVCache) -> tuple[Array, KVCache]:
+        """[B, T, D] embeddings at the positions cache.length + (0..T-1) -> [B, T, D]."""
+        queries = cache.positions(x.shape[1])
+        slots = jnp.arange(cache.capacity)[None]
+        # The query's row is its absolute position; it sees every slot up to itself.
+        bias = self.relpos_bias(queries, slots)
+        bias += _mask(slots[:, None, None, :] <= queries[:, None, :, None])
+        cross_bias = _mask(cache.inputs_mask[:, None, None, :])
+        for i, layer in enumerate(self.layers):
+            x, cache = layer(x, cache, i, bias, cross_bias)
+        return self.decoder_norm(x), cache.rewind(cache.length + x.shape[1])
+
+
+class T5(nn.Module):
+    """The network: `encode` once, then `decode` block by block. `T5Target` is its interface."""
+
+    config: T5Config
+
+    def setup(self):
+        config = self.config
+        self.token_embedder = Embedding(config.vocab_size, config.emb_dim, config.dtype)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+
+    def encode(self, inputs: Array, capacity: int) -> KVCache:
+        config = self.config
+        inputs_mask = inputs > 0
+        encoded = self.encoder(self.token_embedder(inputs), inputs_mask)
+        cross_keys, cross_values = self.decoder.cross_keys_values(encoded)
+        return KVCache.create(
+            inputs.shape[0],
+            capacity,
+            layers=config.num_decoder_layers,
+            heads=config.num_heads,
+            head_dim=config.head_dim,
+            dtype=config.dtype,
+            cross_keys=cross_keys,
+            cross_values=cross_values,
+            encoded=encoded,
+            inputs_mask=inputs_mask,
+        )
+
+    def decode(self, tokens: Array, cache: KVCache) -> tuple[ModelOutput, KVCache]:
+        hidden, cache = self.decoder(self.token_embedder(tokens), cache)
+        project = (
+            self.token_embedder.logits
+            if self.config.logits_via_embedding
+            else self.decoder.logits_dense
+        )
+        return ModelOutput(logits=project(hidden), hidden=hidden), cache
+
+    def __call__(self, inputs: Array, tokens: Array) -> ModelOutput:
+        return self.decode(tokens, self.encode(inputs, tokens.shape[1]))[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Target:
+    """T5 as a `Target`, also as the model of a drafter. Parameters are T5X's tree, unwrapped."""
+
+    config: T5Config
+
+    def init(self, key: Array) -> PyTree:
+        """Random float32 parameters, distributed as T5X initialises them."""
+        return meta.unbox(self._boxed(key))
+
+    def axes(self) -> PyTree:
+        """T5X's logical axis names: the parameters' tree, with a PartitionSpec of names each."""
+        return nn.get_partition_spec(jax.eval_shape(self._boxed, jax.random.key(0)))
+
+    def start(self, inputs: Array) -> Array:
+        """T5 starts decoding from its padding id."""
+        return jnp.zeros(inputs.shape[0], jnp.int32)
+
+    def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
+        """Encodes [B, S] int32 inputs (0 = padding) and computes the cross-attention's K/V."""
+        network = T5(self.config)
+        cache = network.apply({"params": params}, inputs, capacity, method="encode")
+        return cast(KVCache, cache)
+
+    def decode(
+        self, params: PyTree, tokens: Array, cache: KVCache, *, resume=None, ancestors=None
+    ) -> tuple[ModelOutput, KVCache]:
+        """Feeds [B, T] int32 tokens; see `Target.decode`. Only chains from layer 0 so far."""
+        if resume is not None or ancestors is not None:
+            raise ValueError("T5Target.decode takes neither resume nor ancestors; pass None")
+        network = T5(self.config)
+        result = network.apply({"params": params}, tokens, cache, method="decode")
+        return cast(tuple[ModelOutput, KVCache], result)
+
+    def _boxed(self, key: Array) -> PyTree:
+        tokens = jnp.zeros([1, 1], jnp.int32)
+        return T5(self.config).init(key, tokens, tokens)["params"]

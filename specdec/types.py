@@ -1,0 +1,274 @@
+"""The records that flow between the parts, and the protocols of the parts.
+
+Letters used for shapes everywhere:
+
+  B  rows of a batch             N  longest output, in tokens
+  S  length of the encoder input K  longest draft, in tokens
+  V  vocabulary of the target    D  width of the target
+  T  tokens in one decoder call  C  slots in a KV cache (N + K)
+  H  attention heads
+
+Two indices are used for the output. Position i of the *decoder input* holds the start token for
+i = 0 and output token i - 1 after it. `n` is the number of output tokens that are committed, so
+position n holds the *pending* token: committed, but not yet fed to the target.
+
+Static things (targets, drafters, verifiers, schedules, samplings) are frozen, hashable
+dataclasses; dynamic things are the pytrees below; parameters are an explicit first argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+
+import jax
+from flax import struct
+
+Array: TypeAlias = jax.Array
+PyTree: TypeAlias = Any
+
+
+class Cache(Protocol):
+    """A target's memory of a text, as a pytree. Rollback is an integer: entries are valid for
+    positions < length; slots at or beyond it are garbage, which readers mask and writers
+    overwrite."""
+
+    @property
+    def length(self) -> Array:  # [B] int32
+        ...
+
+    @property
+    def capacity(self) -> int:  # C
+        ...
+
+    def rewind(self, length: Array) -> Any: ...
+
+
+class Params(NamedTuple):
+    """The parameters of everything that has some: three trees, one argument."""
+
+    target: PyTree
+    drafter: PyTree = ()
+    schedule: PyTree = ()
+
+
+class ModelOutput(NamedTuple):
+    """What a target computes for a block of tokens."""
+
+    logits: Array  # [B, T, V] float32; row i predicts the token after the i-th token fed
+    hidden: Array  # [B, T, D] the states the logits are projected from
+
+
+class Context(struct.PyTreeNode):
+    """What a drafter may read.
+
+    `tokens[:, 0]` is the start token. `tokens[b, length[b] - 1]` is the pending token, and
+    everything behind it is garbage. `hidden` is the target's state that produced the pending token,
+    zero before the first target call.
+    """
+
+    tokens: Array  # [B, 1+N] int32
+    length: Array  # [B] int32, committed tokens including the start token
+    inputs: Array  # [B, S] int32, 0 = padding
+    cache: Cache  # the target's
+    hidden: Array  # [B, D]
+    active: Array  # [B] bool, rows that are not finished
+    vocab_size: int = struct.field(pytree_node=False)  # V
+
+
+class Draft(struct.PyTreeNode):
+    """Proposed tokens. Verifiers see one row of it, without the leading B.
+
+    `probs[b, i]` is exactly the float32 distribution `tokens[b, i]` was drawn from; None stands for
+    certainty (a one-hot on the token), which is what greedy and copying drafters propose with.
+    Entries at i >= length are garbage. `resume` is a partial computation of the target, passed on
+    to `Target.decode`.
+    """
+
+    tokens: Array  # [B, K] int32
+    probs: Array | None  # [B, K, V] float32
+    length: Array  # [B] int32, 0..K
+    resume: PyTree = None
+
+
+class Scores(NamedTuple):
+    """The target's opinion of one row of a draft: row i is about draft token i, row K about the
+    token after it. Standardised means after temperature, top-k and top-p."""
+
+    logits: Array  # [K+1, V] float32, as the target gave them
+    probs: Array  # [K+1, V] float32, standardised
+
+
+class Noise(NamedTuple):
+    """Finished random keys of one row and one iteration; `decoding` says where they come from."""
+
+    draft: Array  # [K] keys, for drawing draft token j
+    accept: Array  # [K] keys, for the uniform that decides about draft token j
+    correct: Array  # [K+1] keys, for drawing the target's token after j accepted ones
+
+
+class Verdict(NamedTuple):
+    """The outcome for one row: the first `num_accepted` draft tokens, then `next_token`."""
+
+    num_accepted: Array  # [] int32, 0..length of the draft
+    next_token: Array  # [] int32
+
+
+class Trace(struct.PyTreeNode):
+    """What happened, call by call. Column i is the row's i-th target call; later columns are 0.
+
+    A call emits accepted + 1 tokens, except a row's last one, which emits `accepted` if
+    `ended_in_draft` (a drafted EOS was accepted).
+    """
+
+    proposed: Array  # [B, N, K] int32, 0 at and after `drafted`
+    drafted: Array  # [B, N] int32, draft tokens verified by the call
+    accepted: Array  # [B, N] int32
+    calls: Array  # [B] int32, target calls the row took part in
+    ended_in_draft: Array  # [B] bool
+    steps: Array  # [] int32, target calls of the whole batch
+
+
+class DecodeState(struct.PyTreeNode):
+    """Everything that changes while a batch is decoded."""
+
+    # Evolving.
+    tokens: Array  # [B, 1+N] int32, see Context
+    length: Array  # [B] int32, see Context
+    active: Array  # [B] bool
+    cache: Cache  # the target's
+    hidden: Array  # [B, D]
+    drafter: PyTree
+    schedule: PyTree
+    # Fixed.
+    keys: Array  # [B] one random key per row
+    inputs: Array  # [B, S] int32
+    # Reported.
+    log_probs: Array  # [B, N] float32
+    trace: Trace
+    vocab_size: int = struct.field(pytree_node=False)
+
+    def context(self) -> Context:
+        """The drafter's view."""
+        return Context(
+            tokens=self.tokens,
+            length=self.length,
+            inputs=self.inputs,
+            cache=self.cache,
+            hidden=self.hidden,
+            active=self.active,
+            vocab_size=self.vocab_size,
+        )
+
+
+class DecodeOutput(NamedTuple):
+    """Decoded texts. `tokens` exclude the start token, include EOS and are 0 after `length`.
+
+    `log_probs` are log-softmax values of the target's unmodified float32 logits (temperature 1, no
+    filter) at the emitted tokens, 0 after `length`.
+    """
+
+    tokens: Array  # [B, N] int32
+    length: Array  # [B] int32, 0..N
+    log_probs: Array  # [B, N] float32
+    trace: Trace
+
+
+class Stop(NamedTuple):
+    """A schedule's stopping rule, bound to its parameters and to where it starts."""
+
+    carry: PyTree
+    rule: Callable[[PyTree, Array, Array, Array], tuple[PyTree, Array]]
+    # rule(carry, index [], probs [B, V], tokens [B]) -> (carry, stop [B] bool)
+
+
+class Target(Protocol):
+    """A model, as two pure functions over an explicit parameter tree."""
+
+    def init(self, key: Array) -> PyTree:
+        """Random parameters."""
+        ...
+
+    def axes(self) -> PyTree:
+        """The parameters' logical axis names: the same tree, a tuple of names for each array."""
+        ...
+
+    def start(self, inputs: Array) -> Array:
+        """The decoder's start token for each row: [B, S] int32 -> [B] int32."""
+        ...
+
+    def prefill(self, params: PyTree, inputs: Array, capacity: int) -> Any:
+        """Encodes [B, S] int32 inputs (0 = padding); a `Cache`, empty, with `capacity` slots."""
+        ...
+
+    def decode(
+        self, params: PyTree, tokens: Array, cache: Any, *, resume=None, ancestors=None
+    ) -> tuple[ModelOutput, Any]:
+        """Feeds [B, T] tokens at positions cache.length + (0..T-1); the cache's length grows by T.
+
+        `resume`: a drafter's partial computation of this call. `ancestors` [T, T] bool: which
+        tokens of the block each token may see, None for a chain.
+        """
+        ...
+
+
+class Drafter(Protocol):
+    """Proposes tokens. `params` is always the whole `Params`."""
+
+    def init(self, params: Params, context: Context) -> PyTree: ...
+
+    def propose(
+        self,
+        params: Params,
+        keys: Array,  # [B, K] finished keys, one per draft token
+        context: Context,
+        state: PyTree,
+        want: Array,  # [B] int32, 0..K: how many tokens are of use
+        stop: Stop | None,
+    ) -> tuple[Draft, PyTree]: ...
+
+
+class Verifier(Protocol):
+    """Decides about one row of a draft; see `verifiers` for the shared rule and its options."""
+
+    def accept(self, draft: Draft, scores: Scores) -> Array:
+        """[K] the probability of accepting draft token i, given that those before it were."""
+        ...
+
+    def residual(self, draft: Draft, scores: Scores, n: Array) -> Array:
+        """[V] the distribution of the next token after n accepted ones, n < length."""
+        ...
+
+
+class Schedule(Protocol):
+    """Chooses draft lengths. It may also have a method
+
+      stop(params, carry, index [], probs [B, V], tokens [B]) -> (carry, stop [B])
+
+    asked after each draft token (its carry starts as the schedule's state). A schedule may stop
+    *after* a token it has seen; it must never have one discarded: dropping a token because of its
+    value biases the output under sampling.
+    """
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """Static ascending draft lengths, the last one is K. In a bucket of 0 no drafter is run."""
+        ...
+
+    def init(self, batch: int) -> PyTree: ...
+
+    def want(self, state: PyTree) -> Array:
+        """[B] int32: how many tokens to draft next."""
+        ...
+
+    def update(self, state: PyTree, draft: Draft, verdict: Verdict) -> PyTree:
+        """Learns from the outcome; fields have a leading B, and the draft its bucket's length."""
+        ...
+
+
+class SamplingRule(Protocol):
+    """Turns logits into the distribution that is sampled from; see `sampling`."""
+
+    greedy: ClassVar[bool]
+
+    def probabilities(self, logits: Array, positions: Array | None = None) -> Array: ...

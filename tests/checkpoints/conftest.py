@@ -1,0 +1,38 @@
+"""Golden T5X checkpoints for the tests of this folder: whole, and as copies to damage."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specdec.models.t5 import T5Config
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """The folder of the golden models: {v1_0,v1_1,wide_heads}/{t5x_native,t5x_orbax}."""
+    return GOLDEN
+
+
+@pytest.fixture(scope="session")
+def config_of() -> Callable[..., T5Config]:
+    """Maps a golden model's name to its config, with fields replaced."""
+
+    def config(model: str, **fields) -> T5Config:
+        return T5Config(**json.loads((GOLDEN / model / "config.json").read_text()) | fields)
+
+    return config
+
+
+@pytest.fixture
+def copy(tmp_path) -> Callable[..., Path]:
+    """Copies a golden checkpoint ('v1_1/t5x_native'), by default to tmp_path/checkpoint_0."""
+
+    def copied(checkpoint: str, name: str = "checkpoint_0") -> Path:
+        return Path(shutil.copytree(GOLDEN / checkpoint / "checkpoint_0", tmp_path / name))
+
+    return copied

@@ -1,0 +1,135 @@
+"""Formats, configs and vocabularies: pytest tests/checkpoints/test_checkpoint_directory.py"""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from specdec.checkpoints import CheckpointError, check_pair, config_from, vocabulary_from
+from specdec.checkpoints.directory import locate
+
+
+@pytest.fixture
+def ours(tmp_path, config_of):
+    """Makes a directory that looks like one of our checkpoints, with a vocabulary of `content`."""
+    from specdec.checkpoints import orbax
+
+    def make(name: str, content: bytes | None):
+        vocabulary = None
+        if content is not None:
+            vocabulary = tmp_path / f"{name}.model"
+            vocabulary.write_bytes(content)
+        orbax.write(tmp_path / name, {"a": 1.0}, config_of("v1_1"), vocabulary)
+        return tmp_path / name
+
+    return make
+
+
+def error_of(function, *arguments) -> str:
+    with pytest.raises(CheckpointError) as raised:
+        function(*arguments)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "format, folder", [("t5x", "v1_0/t5x_native"), ("t5x_orbax", "v1_0/t5x_orbax")]
+)
+def test_formats_are_told_apart(golden, format, folder):
+    for path in (golden / folder, golden / folder / "checkpoint_0", str(golden / folder)):
+        assert locate(path) == (format, golden / folder / "checkpoint_0")
+
+
+def test_our_format_is_told_apart(ours):
+    assert locate(ours("mine", None)).format == "orbax"
+
+
+def test_paths_are_relative_to_the_working_directory_or_the_home(golden, monkeypatch):
+    monkeypatch.chdir(golden)
+    monkeypatch.setenv("HOME", str(golden))
+    for path in ("v1_0/t5x_native", "~/v1_0/t5x_native"):
+        assert locate(path).directory == golden / "v1_0/t5x_native/checkpoint_0"
+
+
+def test_wrong_paths(tmp_path, golden, copy):
+    message = error_of(locate, tmp_path / "a" / "b")
+    assert message == f"checkpoint {tmp_path}/a/b does not exist; {tmp_path} holds nothing"
+
+    message = error_of(locate, golden / "v1_0")
+    assert re.match("no checkpoint in .*/v1_0: looked for checkpoint_<step> directories", message)
+    assert "found config.json, golden.npz, t5x_native, t5x_orbax; give the directory" in message
+
+    file = golden / "v1_0/t5x_native/checkpoint_0/checkpoint"
+    assert (
+        error_of(locate, file) == f"checkpoint {file} is a file; give its directory, {file.parent}"
+    )
+
+    assert "'gs://bucket/model' is a URL" in error_of(locate, "gs://bucket/model")
+
+    (tmp_path / "checkpoint_7").mkdir()
+    assert re.match(
+        "no checkpoint in .*/checkpoint_7: .* found nothing", error_of(locate, tmp_path)
+    )
+    for name in "gfedcba":
+        (tmp_path / "checkpoint_7" / name).touch()
+    assert "found a, b, c, d, e and 2 more" in error_of(locate, tmp_path)
+
+
+def test_a_config_beside_a_t5x_checkpoint(golden, copy, tmp_path, config_of):
+    checkpoint = copy("v1_1/t5x_native")
+    assert "does not record its model; give a T5Config" in error_of(config_from, checkpoint)
+    shutil.copy(golden / "v1_1" / "config.json", tmp_path)
+    assert config_from(checkpoint) == config_from(tmp_path) == config_of("v1_1")
+    shutil.copy(golden / "wide_heads" / "config.json", checkpoint)
+    assert config_from(checkpoint) == config_of("wide_heads")  # its own comes before its parent's
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        ('{"d_model": 512}', "unexpected keyword argument 'd_model'.* fields must be those of T5C"),
+        ('{"vocab_size": 32}', "missing 6 required positional arguments"),
+        ("{", r"config\.json is not JSON \(.*line 1"),
+        ("[1]", "holds a JSON list, not an object"),
+        ('{"version": 2}', "format version 2 and this specdec reads version 1; update"),
+    ],
+)
+def test_a_config_that_is_something_else(copy, content, complaint):
+    checkpoint = copy("v1_1/t5x_native")
+    (checkpoint / "config.json").write_text(content)
+    assert re.search(complaint, error_of(config_from, checkpoint))
+
+
+def test_vocabularies_are_recorded_and_checked(ours, golden):
+    path = ours("mine", b"pieces")
+    file = vocabulary_from(path)
+    assert file == path / "mine.model" and file.read_bytes() == b"pieces"
+    assert vocabulary_from(ours("none", None)) is None
+    assert vocabulary_from(golden / "v1_1/t5x_native") is None
+
+    file.write_bytes(b"other pieces")
+    assert "mine.model (sha256 " in error_of(vocabulary_from, path)
+    file.unlink()
+    assert "missing or changed; put it back" in error_of(vocabulary_from, path)
+
+
+def test_a_pair_needs_one_vocabulary(ours, golden):
+    target, same, other = ours("target", b"a"), ours("same", b"a"), ours("other", b"b")
+    check_pair(target, same)
+    check_pair(target, ours("none", None))
+    check_pair(golden / "v1_0/t5x_native", other)
+    message = error_of(check_pair, target, other)
+    assert re.match(
+        r"target .*/target and draft .*/other have different vocabularies \(target\.model, sha256 "
+        r"ca978112, and other\.model, sha256 3e23e816\)",
+        message,
+    )
+
+
+def test_the_record_is_readable(ours, config_of):
+    path = ours("mine", b"pieces")
+    record = json.loads((path / "config.json").read_text())
+    assert (record["format"], record["version"]) == ("specdec", 1)
+    assert record["model"]["mlp_activations"] == ["gelu", "linear"]
+    assert config_from(path) == config_of("v1_1")

@@ -1,0 +1,259 @@
+"""Reading T5X's two formats, whole and damaged: pytest tests/checkpoints/test_checkpoint_load.py"""
+
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import serialization
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from specdec.checkpoints import CheckpointError, config_from, load, t5x, tree
+
+MODELS = ("v1_0", "v1_1", "wide_heads")
+FORMATS = ("t5x_native", "t5x_orbax")
+ZSTD_MAGIC = bytes.fromhex("28b52ffd")
+OCDBT_MAGIC = bytes.fromhex("0cdb")
+
+
+def assert_identical(actual, expected):
+    """Same names, dtypes and bits."""
+    actual, expected = tree.flatten(actual), tree.flatten(expected)
+    assert actual.keys() == expected.keys()
+    for name, array in actual.items():
+        assert array.dtype == expected[name].dtype, name
+        assert np.asarray(array).tobytes() == np.asarray(expected[name]).tobytes(), name
+
+
+def error_of(path, **arguments) -> str:
+    """The message `load` fails with: always one line."""
+    with pytest.raises(CheckpointError) as raised:
+        load(path, **arguments)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def rewrite(checkpoint, edit):
+    """Applies `edit` to the tree of the model in a native checkpoint's msgpack file."""
+    file = checkpoint / "checkpoint"
+    contents = serialization.msgpack_restore(file.read_bytes())
+    edit(contents["optimizer"]["target"])
+    file.write_bytes(serialization.msgpack_serialize(contents))
+
+
+def test_the_import_loads_neither_tensorstore_nor_orbax():
+    program = (
+        "import sys, specdec.checkpoints;"
+        "print(*({'tensorstore', 'orbax', 'tensorflow'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+@pytest.mark.filterwarnings("ignore:Sharding info not provided")
+@pytest.mark.parametrize("model", MODELS)
+def test_native_orbax_and_orbaxs_own_reader_agree(golden, config_of, model):
+    """Bit for bit; Orbax reads the second independently of us."""
+    import orbax.checkpoint as ocp
+
+    native, orbax = (load(golden / model / format, config=config_of(model)) for format in FORMATS)
+    assert_identical(native, orbax)
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        state = checkpointer.restore(golden / model / "t5x_orbax" / "checkpoint_0" / "state")
+    assert_identical(native, state["target"])
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(native)} == {"float32"}
+
+
+def test_optimizer_state_is_not_read(copy, config_of, golden):
+    checkpoint = copy("wide_heads/t5x_native")
+    files = [file for file in checkpoint.glob("state.*/*") if file.is_file()]
+    assert len(files) == 86
+    for file in files:
+        file.write_bytes(b"not zarr")
+    expected = load(golden / "wide_heads" / "t5x_native")
+    assert_identical(load(checkpoint, config=config_of("wide_heads")), expected)
+    stored = t5x.with_orbax(golden / "wide_heads" / "t5x_orbax" / "checkpoint_0")
+    assert stored.keys() == tree.flatten(expected).keys()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("dtype", ["bfloat16", jnp.float16, np.dtype("float32")])
+def test_arrays_are_cast_as_jax_casts(golden, format, dtype):
+    stored = load(golden / "v1_1" / format)
+    cast = load(golden / "v1_1" / format, dtype=dtype)
+    assert_identical(cast, jax.tree.map(lambda array: array.astype(dtype), stored))
+
+
+def test_only_floating_dtypes_are_legal(golden):
+    assert "dtype is int8; give a floating one" in error_of(golden / "v1_0", dtype="int8")
+
+
+def test_the_latest_complete_step_is_chosen(copy, tmp_path):
+    copy("v1_0/t5x_native", "checkpoint_9")
+    copy("v1_1/t5x_orbax", "checkpoint_10")
+    copy("wide_heads/t5x_native", "checkpoint_11.tmp-123")
+    assert_identical(load(tmp_path), load(tmp_path / "checkpoint_10"))
+    assert "wi" in load(tmp_path / "checkpoint_9")["encoder"]["layers_0"]["mlp"]
+
+
+def test_leaves_inside_the_msgpack_file_and_paths_in_a_bucket(copy, golden):
+    """T5X keeps small arrays in the file, and has named folders in three ways."""
+    checkpoint = copy("v1_1/t5x_native")
+    expected = tree.flatten(load(checkpoint))
+    inline = np.asarray(expected["encoder/encoder_norm/scale"], jnp.bfloat16)
+
+    def edit(target):
+        target["encoder"]["encoder_norm"]["scale"] = inline
+        embedding = target["token_embedder"]["embedding"]
+        embedding["kvstore"] |= {"driver": "gcs", "bucket": "t5x-dummy-bucket"}
+        logits = target["decoder"]["logits_dense"]["kernel"]
+        logits["path"] = logits["kvstore"].pop("path")
+
+    rewrite(checkpoint, edit)
+    expected["encoder/encoder_norm/scale"] = inline
+    assert_identical(load(checkpoint), tree.unflatten(expected))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_arrays_are_placed_by_their_shardings(golden, format):
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "model"))
+    everywhere, by_column = NamedSharding(mesh, P()), NamedSharding(mesh, P(None, "model"))
+    whole = load(golden / "v1_1" / format)
+
+    replicated = load(golden / "v1_1" / format, shardings=everywhere)
+    assert_identical(replicated, whole)
+    assert all(leaf.sharding == everywhere for leaf in jax.tree.leaves(replicated))
+
+    wanted = jax.tree.map(lambda leaf: by_column if leaf.ndim == 2 else everywhere, whole)
+    sharded = load(golden / "v1_1" / format, shardings=wanted, dtype="bfloat16")
+    assert_identical(sharded, load(golden / "v1_1" / format, dtype="bfloat16"))
+    assert jax.tree.map(lambda leaf: leaf.sharding, sharded) == wanted
+    (shard, *_) = sharded["token_embedder"]["embedding"].addressable_shards
+    assert shard.data.shape == (128, 8)
+
+
+@pytest.mark.parametrize(
+    "fields, counts, cause",
+    [
+        (
+            {"emb_dim": 48},
+            r"64 misshaped \(.*\(32,\), not \(48,\), .*, \.\.\.\)",
+            "the config is for another model size or vocabulary",
+        ),
+        (
+            {"vocab_size": 132},
+            r"2 misshaped \(decoder/logits_dense/kernel \(32, 128\), not \(32, 132\), "
+            r"token_embedder/embedding \(128, 32\), not \(132, 32\)\)",
+            "the config is for another model size or vocabulary",
+        ),
+        (
+            {"logits_via_embedding": True},
+            r"1 unexpected \(decoder/logits_dense/kernel \(32, 128\)\)",
+            r"logits are not tied to the embedding \(logits_via_embedding=False\)",
+        ),
+        (
+            {"mlp_activations": ("relu",)},
+            r"5 missing \(decoder/layers_0/mlp/wi/kernel \(32, 64\), .*; "
+            r"10 unexpected \(decoder/layers_0/mlp/wi_0/kernel \(32, 64\)",
+            r"these are the parameters of a v1\.1 T5",
+        ),
+        ({"num_decoder_layers": 2}, r"14 unexpected \(decoder/layers_2/", "num_decoder_layers=3"),
+        ({"num_encoder_layers": 4}, r"18 missing \(encoder/layers_2/", "num_encoder_layers=2"),
+    ],
+)
+def test_a_misfit_names_counts_shapes_and_cause(golden, config_of, fields, counts, cause):
+    message = error_of(golden / "v1_1/t5x_native", config=config_of("v1_1", **fields))
+    assert re.fullmatch(
+        f"checkpoint .*checkpoint_0 does not fit the model: {counts}.* Likely cause: {cause}.*",
+        message,
+    )
+
+
+def test_a_misfit_of_a_v1_0_model_and_of_something_else(golden, config_of, copy):
+    message = error_of(golden / "v1_0/t5x_orbax", config=config_of("v1_1", num_decoder_layers=2))
+    assert "v1.0 T5 (mlp_activations=('relu',)); logits are tied to the embedding" in message
+    checkpoint = copy("v1_0/t5x_native")
+    rewrite(checkpoint, lambda target: target.update(mlp=target.pop("encoder")["encoder_norm"]))
+    assert "an incomplete or altered checkpoint" in error_of(checkpoint, config=config_of("v1_0"))
+    rewrite(checkpoint, lambda target: [target.pop("decoder"), target.pop("token_embedder")])
+    assert "not the parameters of a T5" in error_of(checkpoint, config=config_of("v1_0"))
+
+
+def damage(checkpoint):
+    """Makes the data of every array unreadable, and keeps the shapes readable."""
+    for file in checkpoint.glob("target.*/[0-9]*"):
+        file.write_bytes(b"not gzip")
+    for file in checkpoint.glob("state/ocdbt.process_0/d/*"):
+        # Chunks are zstd frames; the nodes of the database have headers of their own.
+        content = file.read_bytes()
+        if not content.startswith(OCDBT_MAGIC):
+            file.write_bytes(content.replace(ZSTD_MAGIC, b"none"))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_misfit_is_reported_before_data_is_read(copy, config_of, format):
+    checkpoint = copy(f"v1_1/{format}")
+    damage(checkpoint)
+    assert "does not fit the model" in error_of(checkpoint, config=config_of("v1_1", emb_dim=48))
+    message = error_of(checkpoint, config=config_of("v1_1"))
+    assert re.search("^cannot read (de|en)coder/.* in .*; the copy may be incomplete$", message)
+
+
+def test_a_lost_chunk_is_not_read_as_zeros(copy):
+    checkpoint = copy("v1_1/t5x_native")
+    (checkpoint / "target.encoder.encoder_norm.scale" / "0").unlink()
+    assert re.search("cannot read encoder/encoder_norm/scale .*missing", error_of(checkpoint))
+
+
+def test_a_lost_array_is_named(copy):
+    checkpoint = copy("v1_1/t5x_native")
+    (checkpoint / "target.encoder.encoder_norm.scale" / ".zarray").unlink()
+    assert "cannot open encoder/encoder_norm/scale in" in error_of(checkpoint)
+
+
+def test_bfloat16_kept_as_integers_is_refused(copy):
+    """Version 2 of T5X's format did this; read as numbers they would be nonsense."""
+    checkpoint = copy("v1_1/t5x_native")
+    file = checkpoint / "target.encoder.encoder_norm.scale" / ".zarray"
+    file.write_text(file.read_text().replace("<f4", "<u2"))
+    message = error_of(checkpoint)
+    assert "encoder/encoder_norm/scale" in message and "is uint16" in message
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", serialization.msgpack_serialize({"step": 1})])
+def test_a_file_that_is_not_t5xs_is_refused(copy, content):
+    checkpoint = copy("v1_1/t5x_native")
+    (checkpoint / "checkpoint").write_bytes(content)
+    assert "is not the msgpack file of a T5X checkpoint" in error_of(checkpoint)
+
+
+def test_an_unknown_version_is_refused(copy):
+    checkpoint = copy("v1_1/t5x_native")
+    contents = serialization.msgpack_restore((checkpoint / "checkpoint").read_bytes())
+    (checkpoint / "checkpoint").write_bytes(
+        serialization.msgpack_serialize(contents | {"version": 1})
+    )
+    assert re.search(r"has version 1 .* only \(2, 3\) can be read", error_of(checkpoint))
+
+
+def test_an_orbax_state_without_a_model_or_a_database_is_refused(copy, tmp_path):
+    import orbax.checkpoint as ocp
+
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "checkpoint_1" / "state", {"params": np.ones(3, np.float32)})
+    assert "nothing is stored under 'target'" in error_of(tmp_path)
+    checkpoint = copy("v1_1/t5x_orbax")
+    (checkpoint / "state" / "manifest.ocdbt").write_bytes(b"junk")
+    assert re.search("^cannot read .*/state: ", error_of(checkpoint))
+
+
+def test_a_real_pair_loads_with_the_config_beside_it(shared):
+    for name, parameters in (("target", 7.1e6), ("draft", 1.2e6)):
+        path = shared / "multi30k" / name
+        params = load(path, config=config_from(path))
+        count = sum(leaf.size for leaf in jax.tree.leaves(params))
+        assert count == pytest.approx(parameters, rel=0.05)
