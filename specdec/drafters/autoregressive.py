@@ -1,0 +1,96 @@
+"""A smaller model of the same vocabulary, run token by token (Leviathan et al. 2022)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from specdec.drafters.loop import draft_loop
+from specdec.types import Array, Cache, Context, Draft, Params, PyTree, SamplingRule, Stop, Target
+
+
+@dataclasses.dataclass(frozen=True)
+class Autoregressive:
+    """Drafts with a model of its own, whose parameters are `Params.drafter`.
+
+    model: any `Target`. Its vocabulary may be padded to another width than the target's.
+    sampling: what draft tokens are drawn with; usually the target's.
+
+    Its state is the model's cache. Nobody tells it what was accepted: at the next call it keeps
+    what still is a prefix of the committed text and repairs the rest. With n the pending position:
+
+        accepted 2 of 3         n                    accepted 3 of 3              n
+        committed   .. a x1 x2  c                    committed   .. a x1 x2  x3   c
+        fed         .. a x1 x2 (x3 is never fed)     fed         .. a x1 x2       <- x3 is missing
+        first step           [x2 c]                  first step             [x3  c]
+
+    The first step of each draft is two tokens wide: it feeds positions n-1 and n, which fills the
+    hole that full acceptance leaves and rewrites the same values otherwise. If more is missing,
+    because the drafter was not asked for some iterations, it first catches up in wider blocks.
+    """
+
+    model: Target
+    sampling: SamplingRule
+
+    def init(self, params: Params, context: Context) -> PyTree:
+        return self.model.prefill(params.drafter, context.inputs, context.cache.capacity)
+
+    def propose(
+        self,
+        params: Params,
+        keys: Array,
+        context: Context,
+        state: PyTree,
+        want: Array,
+        stop: Stop | None,
+    ) -> tuple[Draft, PyTree]:
+        pending = context.length - 1  # [B] n, the position of the pending token
+        previous = jnp.maximum(pending - 1, 0)
+        cache = self._catch_up(params, context, state, previous, width=keys.shape[1] + 1)
+
+        output, cache = self.model.decode(
+            params.drafter, _slice(context.tokens, previous, 2), cache
+        )
+        # At the very start the pair is the start token and garbage, and the first row is the one.
+        logits = output.logits[jnp.arange(pending.shape[0]), pending - previous]
+        cache = cache.rewind(pending + 1)
+
+        def advance(cache: Cache, tokens: Array) -> tuple[Array, Cache]:
+            output, cache = self.model.decode(params.drafter, tokens[:, None], cache)
+            return output.logits[:, 0], cache
+
+        return draft_loop(
+            logits,
+            advance,
+            cache,
+            keys=keys,
+            want=want,
+            stop=stop,
+            sampling=self.sampling,
+            vocab_size=context.vocab_size,
+        )
+
+    def _catch_up(
+        self, params: Params, context: Context, cache: Cache, until: Array, width: int
+    ) -> Cache:
+        """Fills the cache with the committed tokens at positions < until, normally in no trips."""
+
+        def feed(cache: Cache) -> Cache:
+            filled = cache.length
+            block = _slice(context.tokens, filled, width)
+            cache = self.model.decode(params.drafter, block, cache)[1]
+            return cache.rewind(jnp.minimum(filled + width, until))
+
+        return jax.lax.while_loop(
+            lambda cache: jnp.any(cache.length < until),
+            feed,
+            cache.rewind(jnp.minimum(cache.length, until)),
+        )
+
+
+def _slice(tokens: Array, start: Array, width: int) -> Array:
+    """[B, width] of tokens[b, start[b]:], repeating the last column beyond the end."""
+    index = jnp.minimum(start[:, None] + jnp.arange(width)[None], tokens.shape[1] - 1)
+    return jnp.take_along_axis(tokens, index, axis=1)

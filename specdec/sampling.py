@@ -1,0 +1,106 @@
+"""From logits to the distribution that is sampled from: one function for baseline, draft, verify.
+
+Speculative decoding is exact with respect to a *standardised* distribution (Leviathan et al. 2022,
+section 2.2). Whatever a sampling rule does to the logits it does here, so that no path can apply
+another order or another filter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from specdec.types import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Greedy:
+    """Always the most likely token; of equals the one with the smallest id."""
+
+    greedy: ClassVar[bool] = True
+
+    def probabilities(self, logits: Array, positions: Array | None = None) -> Array:
+        """[..., V] logits -> [..., V] one-hot, in the logits' dtype."""
+        best = jnp.argmax(logits, axis=-1)
+        return jax.nn.one_hot(best, logits.shape[-1], dtype=logits.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """Temperature, then top-k, then top-p.
+
+    temperature: > 0; the logits are divided by it.
+    top_k: keep the k most likely tokens (and those as likely as the k-th), None for all.
+    top_p: keep the smallest set of most likely tokens with at least this mass (and those as likely
+      as its last), None for all.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    greedy: ClassVar[bool] = False
+
+    def __post_init__(self):
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(
+                f"Sampling.temperature is {self.temperature}; give a positive number, "
+                "or use Greedy() for temperature 0"
+            )
+        if self.top_k is not None and (int(self.top_k) != self.top_k or self.top_k < 1):
+            raise ValueError(f"Sampling.top_k is {self.top_k}; give a positive integer or None")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"Sampling.top_p is {self.top_p}; give a number in (0, 1] or None")
+
+    def probabilities(self, logits: Array, positions: Array | None = None) -> Array:
+        """[..., V] logits -> [..., V] probabilities that sum to 1, in the logits' dtype.
+
+        `positions` [...] is the index of the output token each row is about; this rule is the same
+        at every position.
+        """
+        logits = logits / self.temperature
+        if self.top_k is not None and self.top_k < logits.shape[-1]:
+            kth = jax.lax.top_k(logits, self.top_k)[0][..., -1:]
+            logits = jnp.where(logits < kth, -jnp.inf, logits)
+        probs = jax.nn.softmax(logits, axis=-1)
+        if self.top_p is not None and self.top_p < 1:
+            probs = jnp.where(probs < _nucleus_threshold(probs, self.top_p), 0, probs)
+            probs = probs / jnp.sum(probs, axis=-1, keepdims=True)
+        return probs
+
+
+def _nucleus_threshold(probs: Array, mass: float) -> Array:
+    """[..., 1] the largest t for which the tokens with probability >= t have at least this mass.
+
+    Bisection over bit patterns, which are ordered like the non-negative numbers they stand for:
+    exact after as many halvings as there are bits. Sorting V numbers takes accelerators, and XLA's
+    CPU backend, several times as long.
+    """
+    bits = jnp.finfo(probs.dtype).bits
+    integer = jnp.dtype(f"int{bits}")
+
+    def halve(_, bounds):
+        low, high = bounds
+        middle = low + (high - low) // 2
+        threshold = jax.lax.bitcast_convert_type(middle, probs.dtype)
+        enough = jnp.sum(jnp.where(probs >= threshold, probs, 0), -1, keepdims=True) >= mass
+        return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
+
+    # All tokens have enough mass (whatever the rounding), those with more than 1 have none.
+    low = jnp.zeros((*probs.shape[:-1], 1), integer)
+    high = jnp.full_like(low, jax.lax.bitcast_convert_type(jnp.asarray(1.5, probs.dtype), integer))
+    low, _ = jax.lax.fori_loop(0, bits, halve, (low, high))
+    return jax.lax.bitcast_convert_type(low, probs.dtype)
+
+
+def gumbel(key: Array, size: int) -> Array:
+    """[size] float32: the noise with which `draw` turns a distribution into a token."""
+    return jax.random.gumbel(key, (size,), jnp.float32)
+
+
+def draw(key: Array, probs: Array) -> Array:
+    """One token from [V] probabilities, which need not be normalised: argmax(log p + gumbel)."""
+    return jnp.argmax(jnp.log(probs) + gumbel(key, probs.shape[-1]), axis=-1).astype(jnp.int32)

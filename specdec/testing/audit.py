@@ -1,0 +1,60 @@
+"""Where two outputs of one text part, and how close the call was."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.decoding import token_key
+from specdec.sampling import gumbel
+from specdec.types import Array, PyTree, SamplingRule, Target
+
+
+class Divergence(NamedTuple):
+    """The first position at which two outputs of a row differ."""
+
+    row: int
+    position: int
+    gap: float  # between the target's scores of the two tokens there, in nats
+
+
+def divergences(
+    target: Target,
+    params: PyTree,
+    keys: Array,
+    inputs: Array,
+    ours: Array,
+    plain: Array,
+    *,
+    sampling: SamplingRule,
+) -> list[Divergence]:
+    """Audits outputs that should be equal: greedy ones, or ones drawn with the same token keys.
+
+    Floating-point sums of another order may turn a near-tie, and from there on two texts may have
+    nothing in common. So each row that differs is looked at where it first does: the target scores
+    the common beginning once more, all at once, and the gap is that between the two tokens, in
+    logits when greedy, in log p + gumbel otherwise. A difference is honest if its gap is of the
+    size of rounding (1e-4 for float32), and a mistake if it is larger.
+
+    Args:
+      keys: [B] row keys; inputs: [B, S]; ours, plain: [B, N] output tokens.
+    """
+    rows = np.flatnonzero(np.any(np.asarray(ours) != np.asarray(plain), axis=1))
+    if not rows.size:
+        return []
+    keys, inputs, ours, plain = (x[rows] for x in (keys, inputs, ours, plain))
+    at = jnp.argmax(ours != plain, axis=1)
+    fed = jnp.concatenate([target.start(inputs)[:, None], plain[:, :-1]], axis=1)
+    output, _ = target.decode(params, fed, target.prefill(params, inputs, fed.shape[1]))
+    logits = jnp.take_along_axis(output.logits, at[:, None, None], axis=1)[:, 0]
+    if sampling.greedy:
+        scores = logits
+    else:
+        noise = jax.vmap(lambda key, t: gumbel(token_key(key, t), logits.shape[1]))(keys, at)
+        scores = jnp.log(sampling.probabilities(logits)) + noise
+    best = jnp.take_along_axis(scores, jnp.stack([ours, plain], 1)[jnp.arange(len(rows)), :, at], 1)
+    gaps = np.abs(np.asarray(best[:, 0] - best[:, 1]))
+    return [Divergence(int(r), int(t), float(g)) for r, t, g in zip(rows, at, gaps, strict=True)]

@@ -1,0 +1,222 @@
+"""Checks for verifiers, drafters and schedules, the project's own and yours.
+
+Each raises AssertionError with the figure that failed. They run on `TableTarget`, where the law of
+the output is known exactly; every statistical test has the false-alarm rate `FALSE_ALARM`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.decoding import autoregressive_decode, decode, row_keys
+from specdec.drafters import Autoregressive
+from specdec.sampling import Greedy, Sampling
+from specdec.schedules import Fixed
+from specdec.testing.law import Comparison, adversarial_trees, compare, output_law, sequence_law
+from specdec.testing.table import TableTarget
+from specdec.types import (
+    DecodeOutput,
+    Drafter,
+    Params,
+    PyTree,
+    SamplingRule,
+    Schedule,
+    Verifier,
+)
+from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
+
+SAMPLINGS = (
+    Sampling(),
+    Sampling(temperature=0.6),
+    Sampling(temperature=1.4, top_k=2),
+    Sampling(temperature=0.7, top_p=0.8),
+    Sampling(temperature=1.2, top_k=3, top_p=0.7),
+)
+
+
+class Bench(NamedTuple):
+    """A target, something to draft with, and the sizes of a run on them."""
+
+    target: TableTarget
+    params: Params
+    drafter: Drafter
+    max_length: int = 4
+    rows: int = 30_000
+
+    @classmethod
+    def create(cls, vocab_size: int = 6, seed: int = 0, **sizes) -> Bench:
+        """A random target, and an autoregressive drafter over another random table.
+
+        The drafter is the surer of the two, which is when noise that is used twice shows most.
+        """
+        target = TableTarget(vocab_size, classes=3)
+        keys = jax.random.split(jax.random.key(seed), 2)
+        surer = dataclasses.replace(target, scale=2.0)
+        params = Params(target.init(keys[0]), surer.init(keys[1]))
+        return cls(target, params, Autoregressive(target, Sampling()), **sizes)
+
+    def inputs(self, rows: int) -> jax.Array:
+        """One input for all rows, so that they are draws of one law."""
+        return jnp.tile(jnp.array([[3, 1]], jnp.int32), (rows, 1))
+
+    def run(
+        self,
+        verifier: Verifier,
+        schedule: Schedule,
+        sampling: SamplingRule,
+        rows: int = 0,
+        first: int = 0,
+    ) -> DecodeOutput:
+        """Decodes `rows` rows (default: the bench's), from number `first` of the endless batch."""
+        rows = rows or self.rows
+        return decode(
+            self.params,
+            row_keys(1, jnp.arange(first, first + rows)),
+            self.inputs(rows),
+            target=self.target,
+            drafter=self.drafter,
+            verifier=verifier,
+            schedule=schedule,
+            sampling=sampling,
+            max_length=self.max_length,
+        )
+
+    def alone(self, sampling: SamplingRule, rows: int = 0) -> DecodeOutput:
+        rows = rows or self.rows
+        return autoregressive_decode(
+            self.params.target,
+            row_keys(1, jnp.arange(rows)),
+            self.inputs(rows),
+            target=self.target,
+            sampling=sampling,
+            max_length=self.max_length,
+        )
+
+    def compare(self, tokens: jax.Array, sampling: SamplingRule) -> Comparison:
+        """The chi-square test of output tokens [R, N] against the enumerated law."""
+        law = sequence_law(
+            self.target,
+            self.params.target,
+            np.asarray(self.inputs(1)[0]),
+            sampling=sampling,
+            max_length=self.max_length,
+        )
+        return compare(law, np.asarray(tokens))
+
+
+def check_verifier(
+    verifier: Verifier,
+    *,
+    samplings: tuple[SamplingRule, ...] = SAMPLINGS,
+    gammas: tuple[int, ...] = (1, 2, 4),
+    vocab_size: int = 3,
+    seed: int = 0,
+    tolerance: float = 1e-12,
+) -> float:
+    """The law of what is emitted is the target's: in algebra, and through the jitted loop.
+
+    (a) `output_law` in float64 on `adversarial_trees`, for whole and shortened drafts; (b) for the
+    coin tosses: outputs of `decode` against the enumerated law for each sampling.
+
+    Returns:
+      The largest error of (a), at most `tolerance`.
+    """
+    if getattr(verifier, "greedy_only", False):
+        samplings = (Greedy(),)
+    else:
+        samplings = (*samplings, Greedy())
+    worst = 0.0
+    with jax.enable_x64(True):
+        for sampling in samplings:
+            for gamma in gammas:
+                for name, trees in adversarial_trees(seed, vocab_size, gamma, sampling).items():
+                    right = trees.p[0]
+                    for d in range(1, gamma + 1):
+                        right = right[..., None] * trees.p[d]
+                    for length in {gamma, gamma - 1, 0}:
+                        error = np.max(np.abs(output_law(verifier, trees, length) - right))
+                        assert error <= tolerance, (
+                            f"{verifier} emits a wrong law for {name} p and q under {sampling}, "
+                            f"gamma {gamma}, draft length {length}: off by {error:.3g}"
+                        )
+                        worst = max(worst, float(error))
+    bench = Bench.create(seed=seed)
+    for sampling in samplings:
+        result = bench.compare(bench.run(verifier, Fixed(2), sampling).tokens, sampling)
+        assert result.passed, f"{verifier} under {sampling}: {result}"
+    return worst
+
+
+def check_drafter(
+    drafter: Drafter,
+    drafter_params: PyTree = (),
+    *,
+    perfect: SamplingRule | None = None,
+    vocab_size: int = 6,
+    gammas: tuple[int, ...] = (1, 2, 5),
+    seed: int = 0,
+) -> None:
+    """No draft changes the output, and every q is what the token was drawn from.
+
+    For each gamma: greedy and `Coupled` outputs equal the baseline's token by token, with no more
+    target calls; `SpeculativeSampling` outputs follow the enumerated law; a row alone is the same
+    row in a batch. Output tests cannot see a drafter that is
+    merely bad (the verifier repairs it). Therefore `perfect`: for a drafter that, given the
+    target's parameters as its own, draws from the target's distributions under this sampling;
+    everything must then be accepted (`drafter_params` are ignored).
+    """
+    bench = Bench.create(vocab_size=vocab_size, seed=seed, max_length=5)
+    params = drafter_params if perfect is None else bench.params.target
+    bench = bench._replace(params=Params(bench.params.target, params), drafter=drafter)
+    for gamma in gammas:
+        _check_outputs(bench, Fixed(gamma), f"{drafter} with gamma {gamma}")
+        if perfect is not None:
+            check_everything_accepted(bench, Fixed(gamma), perfect)
+
+
+def check_schedule(schedule: Schedule, schedule_params: PyTree = (), *, seed: int = 0) -> None:
+    """Whatever lengths the schedule chooses, the output is unchanged, and drafts stay within K."""
+    buckets = schedule.buckets
+    assert list(buckets) == sorted(set(buckets)) and buckets[0] >= 0 and buckets[-1] >= 1, (
+        f"{schedule}.buckets is {buckets}; give ascending draft lengths, the last at least 1"
+    )
+    bench = Bench.create(seed=seed, max_length=5)
+    bench = bench._replace(params=bench.params._replace(schedule=schedule_params))
+    _check_outputs(bench, schedule, f"{schedule}")
+    drafted = bench.run(SpeculativeSampling(), schedule, Sampling()).trace.drafted
+    assert int(drafted.max()) <= buckets[-1], f"{schedule} drafted {drafted.max()} tokens at once"
+
+
+def check_everything_accepted(
+    bench: Bench, schedule: Schedule, sampling: SamplingRule, rows: int = 256
+) -> None:
+    """Of a drafter that computes the target's own distributions, every token is accepted."""
+    for verifier in (GreedyMatch() if sampling.greedy else SpeculativeSampling(), Coupled()):
+        trace = bench.run(verifier, schedule, sampling, rows).trace
+        accepted, drafted = int(trace.accepted.sum()), int(trace.drafted.sum())
+        assert accepted == drafted > 0, (
+            f"{bench.drafter} equals the target, but {type(verifier).__name__} accepted only "
+            f"{accepted} of {drafted} draft tokens with {schedule} under {sampling}"
+        )
+
+
+def _check_outputs(bench: Bench, schedule: Schedule, what: str) -> None:
+    for verifier, sampling in ((GreedyMatch(), Greedy()), (Coupled(), SAMPLINGS[3])):
+        plain = bench.alone(sampling)
+        ours = bench.run(verifier, schedule, sampling)
+        differ = int(jnp.sum(jnp.any(ours.tokens != plain.tokens, axis=1)))
+        assert not differ, f"{what}: {differ} of {bench.rows} outputs differ under {verifier}"
+        slower = int(jnp.sum(ours.trace.calls > plain.trace.calls))
+        assert not slower, f"{what}: {slower} of {bench.rows} outputs took more target calls"
+    output = bench.run(SpeculativeSampling(), schedule, Sampling())
+    result = bench.compare(output.tokens, Sampling())
+    assert result.passed, f"{what}: {result}"
+    for row in range(8):
+        alone = bench.run(SpeculativeSampling(), schedule, Sampling(), rows=1, first=row)
+        same = bool((alone.tokens[0] == output.tokens[row]).all())
+        assert same, f"{what}: a row depends on its batch"

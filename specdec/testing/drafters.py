@@ -1,0 +1,102 @@
+"""Drafters that try to do harm. None of them may change the output."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from specdec.types import Array, Context, Draft, Drafter, Params, PyTree, Stop, Target
+
+
+@dataclasses.dataclass(frozen=True)
+class Contrarian:
+    """Asks the target itself, and proposes what it likes least, with certainty."""
+
+    target: Target
+
+    def init(self, params: Params, context: Context) -> PyTree:
+        return ()
+
+    def propose(
+        self,
+        params: Params,
+        keys: Array,
+        context: Context,
+        state: PyTree,
+        want: Array,
+        stop: Stop | None,
+    ) -> tuple[Draft, PyTree]:
+        pending = jnp.take_along_axis(context.tokens, context.length[:, None] - 1, axis=1)
+        output, _ = self.target.decode(params.target, pending, context.cache)
+        worst = jnp.argmin(output.logits[:, 0], axis=-1)
+        tokens = jnp.broadcast_to(worst[:, None], keys.shape).astype(jnp.int32)
+        return Draft(tokens, None, want), state
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """Always proposes the same token, whether or not there is such a token, and claims that it was
+    drawn with certainty (`claimed` None) or from a constant row of probabilities, NaN perhaps."""
+
+    token: int
+    claimed: float | None = None
+    length: int | None = None  # what it says its drafts' length is; None for what is wanted
+
+    def init(self, params: Params, context: Context) -> PyTree:
+        return ()
+
+    def propose(
+        self,
+        params: Params,
+        keys: Array,
+        context: Context,
+        state: PyTree,
+        want: Array,
+        stop: Stop | None,
+    ) -> tuple[Draft, PyTree]:
+        probs = None
+        if self.claimed is not None:
+            probs = jnp.full((*keys.shape, context.vocab_size), self.claimed, jnp.float32)
+        length = want if self.length is None else jnp.full_like(want, self.length)
+        return Draft(jnp.full(keys.shape, self.token, jnp.int32), probs, length), state
+
+
+@dataclasses.dataclass(frozen=True)
+class Skipping:
+    """Asks another drafter only at random, and otherwise proposes nothing and tells it nothing."""
+
+    drafter: Drafter
+    probability: float = 0.5
+
+    def init(self, params: Params, context: Context) -> PyTree:
+        return self.drafter.init(params, context)
+
+    def propose(
+        self,
+        params: Params,
+        keys: Array,
+        context: Context,
+        state: PyTree,
+        want: Array,
+        stop: Stop | None,
+    ) -> tuple[Draft, PyTree]:
+        draft, proposed = self.drafter.propose(params, keys, context, state, want, stop)
+        skip = jax.random.bernoulli(jax.random.fold_in(keys[0, 0], 1), self.probability)
+        state = jax.tree.map(lambda old, new: jnp.where(skip, old, new), state, proposed)
+        return draft.replace(length=jnp.where(skip, 0, draft.length)), state
+
+
+def hostile(target: Target, vocab_size: int, eos_id: int = 1) -> dict[str, Drafter]:
+    """The hostile drafters by name."""
+    return {
+        "always wrong": Contrarian(target),
+        "EOS spam": Constant(eos_id),
+        "id beyond the vocabulary": Constant(vocab_size + 7),
+        "negative id": Constant(-3, claimed=1 / vocab_size),
+        "NaN probabilities": Constant(0, claimed=float("nan")),
+        "zero probabilities": Constant(0, claimed=0.0),
+        "length too long": Constant(0, length=10**6),
+        "negative length": Constant(0, length=-5),
+    }

@@ -1,0 +1,240 @@
+"""Exact laws of the output, by enumeration, and the test that samples follow one."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from typing import NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import optimize, stats
+
+from specdec.testing.table import TableTarget
+from specdec.types import Array, Draft, PyTree, SamplingRule, Scores, Verifier
+from specdec.verifiers import next_distribution
+
+FALSE_ALARM = 1e-9  # of one test; a thousand of them together stay below 1e-6
+MIN_EXPECTED = 10.0  # rows per cell of a chi-square test; rarer outcomes are pooled
+
+
+class Law(NamedTuple):
+    """Every output of positive probability: tokens [M, N] int32, 0 after the end, and probs [M]."""
+
+    tokens: np.ndarray
+    probs: np.ndarray
+
+
+def sequence_law(
+    target: TableTarget,
+    params: PyTree,
+    inputs: np.ndarray,
+    *,
+    sampling: SamplingRule,
+    max_length: int,
+    eos_id: int = 1,
+) -> Law:
+    """The law of the target alone for one input [S], by walking the tree of all outputs.
+
+    Nothing of the decoding loop or of the cache is used: next-token logits come straight from the
+    table, their distribution from `sampling` itself.
+    """
+    table = np.asarray(params["logits"])[int(np.sum(inputs)) % target.classes]
+    last = np.zeros(1, np.int64)
+    total = np.zeros(1, np.int64)
+    tokens = np.zeros((1, 0), np.int32)
+    probs = np.ones(1)
+    done_tokens, done_probs = [], []
+    for depth in range(max_length):
+        after = np.asarray(sampling.probabilities(jnp.asarray(table[total, last])), np.float64)
+        after = after / after.sum(axis=-1, keepdims=True)
+        branch, token = np.nonzero(after)
+        tokens = np.concatenate([tokens[branch], token[:, None].astype(np.int32)], axis=1)
+        probs = probs[branch] * after[branch, token]
+        total = (total[branch] + token) % target.vocab_size
+        last = token
+        ended = (token == eos_id) | (depth == max_length - 1)
+        done_tokens.append(np.pad(tokens[ended], ((0, 0), (0, max_length - depth - 1))))
+        done_probs.append(probs[ended])
+        tokens, probs, total, last = (x[~ended] for x in (tokens, probs, total, last))
+    return Law(np.concatenate(done_tokens), np.concatenate(done_probs))
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A chi-square test of samples against a law.
+
+    Outcomes with an expected count below 10 are pooled. `impossible` counts samples the law does
+    not contain. `detectable_tv` is the power: a sampler whose (pooled) law is at least this far
+    from the right one in total variation is caught with probability 0.999 at `FALSE_ALARM`.
+    """
+
+    statistic: float
+    degrees: int
+    p_value: float
+    impossible: int
+    rows: int
+    detectable_tv: float
+
+    @property
+    def passed(self) -> bool:
+        return self.impossible == 0 and self.p_value >= FALSE_ALARM
+
+    def __str__(self) -> str:
+        return (
+            f"chi2 {self.statistic:.1f} with {self.degrees} degrees of freedom (p = "
+            f"{self.p_value:.2g}, threshold {FALSE_ALARM:g}), {self.impossible} impossible of "
+            f"{self.rows} samples; a distance of TV {self.detectable_tv:.3f} is always seen"
+        )
+
+
+def compare(law: Law, tokens: np.ndarray) -> Comparison:
+    """Tests whether the rows of tokens [R, N] are independent draws of the law."""
+    tokens = np.asarray(tokens)
+    rows = len(tokens)
+    cells = {tuple(outcome): i for i, outcome in enumerate(law.tokens.tolist())}
+    found = np.array([cells.get(tuple(row), len(cells)) for row in tokens.tolist()])
+    counts = np.bincount(found, minlength=len(cells) + 1)
+    impossible = int(counts[-1])
+    counts, expected = counts[:-1], law.probs * rows
+    order = np.argsort(expected)
+    counts, expected = counts[order], expected[order]
+    # Pool from the rarest on, until the pool itself is large enough.
+    rare = np.searchsorted(expected, MIN_EXPECTED)
+    while 0 < rare < len(expected) and expected[:rare].sum() < MIN_EXPECTED:
+        rare += 1
+    if rare:
+        counts = np.append(counts[rare:], counts[:rare].sum())
+        expected = np.append(expected[rare:], expected[:rare].sum())
+    statistic = float(np.sum((counts - expected) ** 2 / expected))
+    degrees = len(expected) - 1
+    if degrees == 0:
+        return Comparison(0.0, 0, 1.0, impossible, rows, 0.0)
+    p_value = float(stats.chi2.sf(statistic, degrees))
+    return Comparison(statistic, degrees, p_value, impossible, rows, _detectable_tv(degrees, rows))
+
+
+def _detectable_tv(degrees: int, rows: int) -> float:
+    """chi2 distance >= (2 TV)^2, so a noncentrality of rows * (2 TV)^2 is what a TV guarantees."""
+    critical = stats.chi2.isf(FALSE_ALARM, degrees)
+
+    def miss(noncentrality: float) -> float:
+        return 0.001 - float(stats.ncx2.cdf(critical, degrees, noncentrality))
+
+    needed = cast(float, optimize.brentq(miss, 1e-3, 20 * critical + 1e3))
+    return math.sqrt(needed / rows) / 2
+
+
+class Trees(NamedTuple):
+    """Target and draft distributions for every prefix: p[d] and q[d] are [V]*d + [V]."""
+
+    p: list[np.ndarray]  # standardised, d = 0..K
+    q: list[np.ndarray]  # what the draft is drawn from, d = 0..K-1
+    certain: bool = False  # q is one-hot and the draft says so with probs=None
+
+
+def output_law(verifier: Verifier, trees: Trees, length: int) -> np.ndarray:
+    """The exact joint law of the first K+1 tokens that speculation emits, no sampling involved.
+
+    Args:
+      verifier: its `accept` and `residual` are evaluated in the dtype of p (float64 under
+        `jax.enable_x64`), and integrated over drafts and uniforms by enumeration.
+      trees: the distributions.
+      length: how many of the K draft tokens count, 0..K.
+
+    Returns:
+      [V]*(K+1); right is the product of the p[d].
+    """
+    p, q, certain = trees
+    size, longest = p[0].shape[-1], len(q)
+    drafts = np.array(list(itertools.product(range(size), repeat=longest)))
+
+    def given_draft(tables: list[np.ndarray]) -> np.ndarray:
+        rows = [table[tuple(drafts[:, :d].T)] for d, table in enumerate(tables)]
+        return np.stack([np.broadcast_to(row, (len(drafts), size)) for row in rows], axis=1)
+
+    target, source = jnp.asarray(given_draft(p)), given_draft(q)
+    mass = np.prod(np.take_along_axis(source, drafts[:, :, None], axis=2)[:, :, 0], axis=1)
+    draft = Draft(
+        tokens=jnp.asarray(drafts, jnp.int32),
+        probs=None if certain else jnp.asarray(source, target.dtype),
+        length=jnp.full([len(drafts)], length),
+    )
+    scores = Scores(logits=jnp.log(target), probs=target)
+    accept, follow = (np.array(x) for x in _decisions(draft, scores, verifier=verifier))
+    accept[:, length:] = 0
+    mass = mass[:, None] * _accepted_law(accept, getattr(verifier, "rule", "first"))
+    emitted = np.zeros([size] * (longest + 1), target.dtype)
+    for n in range(length + 1):
+        part = np.zeros((size**n, size), target.dtype)
+        prefix = drafts[:, :n] @ size ** np.arange(n)[::-1]
+        np.add.at(part, prefix, follow[:, n] * mass[:, n, None])
+        part = part.reshape([size] * (n + 1))
+        for d in range(n + 1, longest + 1):  # the target goes on by itself
+            part = part[..., None] * p[d]
+        emitted += part
+    return emitted
+
+
+@functools.partial(jax.jit, static_argnames="verifier")
+def _decisions(draft: Draft, scores: Scores, *, verifier: Verifier) -> tuple[Array, Array]:
+    """Over M rows: accept [M, K], and what follows n accepted tokens, [M, K+1, V]."""
+    counts = jnp.arange(draft.tokens.shape[1] + 1)
+
+    def one_row(draft: Draft, scores: Scores) -> tuple[Array, Array]:
+        follow = jax.vmap(lambda n: next_distribution(verifier, draft, scores, n))(counts)
+        return verifier.accept(draft, scores), follow
+
+    return jax.vmap(one_row)(draft, scores)
+
+
+def _accepted_law(accept: np.ndarray, rule: str) -> np.ndarray:
+    """[M, K] -> [M, K+1], the probability of each number of accepted tokens."""
+    none = np.zeros_like(accept[:, :1])
+    if rule == "first":
+        reach = np.concatenate([none + 1, np.cumprod(accept, axis=1)], axis=1)
+        return reach * (1 - np.concatenate([accept, none], axis=1))
+    fail = np.flip(np.cumprod(np.flip(1 - accept, axis=1), axis=1), axis=1)
+    later = np.concatenate([fail, none + 1], axis=1)  # all tests from i on fail
+    return np.concatenate([none + 1, accept], axis=1) * later
+
+
+def adversarial_trees(
+    seed: int, size: int, longest: int, sampling: SamplingRule
+) -> dict[str, Trees]:
+    """Cases for `output_law`: random ones, and those that wrong verifiers fail on.
+
+    p, and q where the name does not say otherwise, are standardised by `sampling`.
+    """
+    rng = np.random.default_rng(seed)
+
+    def tree(depth: int, scale: float = 2.0) -> list[np.ndarray]:
+        logits = [rng.normal(0, scale, [size] * (d + 1)) for d in range(depth)]
+        return [np.asarray(sampling.probabilities(jnp.asarray(x))) for x in logits]
+
+    def only(tables: list[np.ndarray], keep: np.ndarray) -> list[np.ndarray]:
+        tables = [np.where(keep, x + 1e-3, 0) for x in tables]
+        return [x / x.sum(axis=-1, keepdims=True) for x in tables]
+
+    def one_hot(depth: int) -> list[np.ndarray]:
+        return [np.eye(size)[rng.integers(0, size, [size] * d)] for d in range(depth)]
+
+    p = tree(longest + 1)
+    left, not_first = np.arange(size) < size // 2, np.arange(size) > 0
+    cases = {
+        "random": Trees(p, tree(longest)),
+        "sharp q": Trees(p, tree(longest, scale=20.0)),
+        "nearly equal": Trees(p, [(1 - 1e-9) * x + 1e-9 / size for x in p[:-1]]),
+        "equal": Trees(p, p[:-1]),
+        "one-hot q": Trees(p, one_hot(longest)),
+        "certain": Trees(p, one_hot(longest), certain=True),
+        "uniform q": Trees(p, [np.full_like(x, 1 / size) for x in p[:-1]]),
+        "zeros in q": Trees(p, only(tree(longest), not_first)),
+    }
+    if not sampling.greedy:  # whose p must stay one-hot
+        cases["zeros in p"] = Trees(only(p, not_first), tree(longest))
+        cases["disjoint"] = Trees(only(p, left), only(tree(longest), ~left))
+    return cases

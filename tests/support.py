@@ -1,0 +1,91 @@
+"""Schedules that exercise what `Fixed` does not: stopping, skipping, several buckets."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class StopAfterUnlikely:
+    """Up to gamma tokens, ending after one that was drawn with a probability below `threshold`."""
+
+    gamma: int
+    threshold: float = 0.4
+
+    @property
+    def buckets(self):
+        return (self.gamma,)
+
+    def init(self, batch):
+        return jnp.full([batch], self.gamma, jnp.int32)
+
+    def want(self, state):
+        return state
+
+    def stop(self, params, carry, index, probs, tokens):
+        drawn = jnp.take_along_axis(probs, tokens[:, None], axis=1)[:, 0]
+        return carry, drawn < self.threshold
+
+    def update(self, state, draft, verdict):
+        return state
+
+
+@dataclasses.dataclass(frozen=True)
+class Cycle:
+    """Wants 0, 1, 2, .. K, 0, 1, .. tokens, each row starting elsewhere."""
+
+    buckets: tuple[int, ...]
+
+    def init(self, batch):
+        return jnp.arange(batch, dtype=jnp.int32)
+
+    def want(self, state):
+        return state % (self.buckets[-1] + 1)
+
+    def update(self, state, draft, verdict):
+        return state + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class AfterAcceptance:
+    """One more token than was accepted last time: lengths that depend on the past output."""
+
+    buckets: tuple[int, ...]
+
+    def init(self, batch):
+        return jnp.ones([batch], jnp.int32)
+
+    def want(self, state):
+        return jnp.minimum(state, self.buckets[-1])
+
+    def update(self, state, draft, verdict):
+        return verdict.num_accepted + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class AvoidsWhatWasUnlikely:
+    """Wants to end before the position where the last draft, beyond what was committed of it, had a
+    token drawn with a probability below `threshold`. Exact as long as no noise is used twice."""
+
+    gamma: int
+    threshold: float = 0.3
+
+    @property
+    def buckets(self):
+        return (self.gamma,)
+
+    def init(self, batch):
+        return jnp.full([batch], self.gamma, jnp.int32)
+
+    def want(self, state):
+        return state
+
+    def update(self, state, draft, verdict):
+        drawn = jnp.take_along_axis(draft.probs, draft.tokens[:, :, None], axis=2)[:, :, 0]
+        index = jnp.arange(self.gamma)[None]
+        first = verdict.num_accepted[:, None] + 1  # about the output position that comes next
+        unlikely = (index >= first) & (index < draft.length[:, None]) & (drawn < self.threshold)
+        before = jnp.where(unlikely, index - first, self.gamma)
+        return jnp.min(before, axis=1).astype(jnp.int32)

@@ -1,0 +1,199 @@
+"""A real pair on 1,000 real captions (../shared/multi30k): pytest tests/test_multi30k.py
+
+Extra: it needs data that is not part of the project, and is skipped without it. The BLEU test takes
+minutes: pytest tests/test_multi30k.py -m slow
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sacrebleu
+import sentencepiece
+
+from specdec import (
+    DecodeOutput,
+    Params,
+    autoregressive_decode,
+    checkpoints,
+    decode,
+    row_keys,
+    theory,
+)
+from specdec.drafters import Autoregressive
+from specdec.models.t5 import T5Config, T5Target
+from specdec.sampling import Greedy, Sampling
+from specdec.schedules import Fixed
+from specdec.testing import divergences
+from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
+
+LENGTH, BATCH = 64, 100
+NEAR_TIE = 1e-4
+
+
+class Captions(NamedTuple):
+    target: T5Target
+    model: T5Target
+    params: Params
+    inputs: jax.Array  # [1000, 64]
+    references: list[str]
+    pieces: sentencepiece.SentencePieceProcessor
+    t5x_greedy: np.ndarray
+
+    def alone(self, sampling, seed=0) -> DecodeOutput:
+        run = functools.partial(autoregressive_decode, target=self.target, sampling=sampling)
+        return self._all(functools.partial(run, self.params.target), seed)
+
+    def speculate(self, sampling, verifier, seed=0) -> DecodeOutput:
+        run = functools.partial(
+            decode,
+            self.params,
+            target=self.target,
+            drafter=Autoregressive(self.model, sampling),
+            verifier=verifier,
+            schedule=Fixed(5),
+            sampling=sampling,
+        )
+        return self._all(run, seed)
+
+    def keys(self, seed=0):
+        return row_keys(seed, jnp.arange(len(self.inputs)))
+
+    def _all(self, run, seed) -> DecodeOutput:
+        keys = self.keys(seed)
+        parts = [
+            jax.device_get(run(keys[i : i + BATCH], self.inputs[i : i + BATCH], max_length=LENGTH))
+            for i in range(0, len(self.inputs), BATCH)
+        ]
+        return jax.tree.map(lambda *x: np.concatenate([np.atleast_1d(y) for y in x]), *parts)
+
+    def differences(self, ours, plain, sampling):
+        found = divergences(
+            self.target,
+            self.params.target,
+            self.keys(),
+            self.inputs,
+            jnp.asarray(ours),
+            jnp.asarray(plain),
+            sampling=sampling,
+        )
+        return [d for d in found if d.gap >= NEAR_TIE]
+
+    def logits(self, model, params, tokens):
+        """Teacher-forced, [1000, 64, V]."""
+        fed = jnp.pad(jnp.asarray(tokens)[:, :-1], ((0, 0), (1, 0)))
+
+        @jax.jit
+        def forward(inputs, fed):
+            return model.decode(params, fed, model.prefill(params, inputs, LENGTH))[0].logits
+
+        batches = range(0, len(fed), BATCH)
+        return np.concatenate(
+            [forward(self.inputs[i : i + BATCH], fed[i : i + BATCH]) for i in batches]
+        )
+
+    def bleu(self, output) -> float:
+        texts = [
+            self.pieces.decode(
+                [int(t) for t in row[:length] if 1 < t < self.pieces.get_piece_size()]
+            )
+            for row, length in zip(output.tokens, output.length, strict=True)
+        ]
+        return sacrebleu.corpus_bleu(texts, [self.references]).score
+
+
+@pytest.fixture(scope="module")
+def captions(shared) -> Captions:
+    data = shared / "multi30k"
+    pieces = sentencepiece.SentencePieceProcessor(str(data / "multi30k_ende_3k.model"))
+    lines = (data / "test_2016.tsv").read_text().splitlines()
+    english, german = zip(*(line.split("\t") for line in lines), strict=True)
+    inputs = np.zeros((len(lines), LENGTH), np.int32)
+    for row, text in zip(inputs, english, strict=True):
+        ids = (pieces.encode(f"translate English to German: {text}") + [1])[:LENGTH]
+        row[: len(ids)] = ids
+    configs = {
+        name: T5Config(**json.loads((data / name / "config.json").read_text()))
+        for name in ("target", "draft")
+    }
+    params = Params(
+        *(checkpoints.load(data / name, config=config) for name, config in configs.items())
+    )
+    return Captions(
+        T5Target(configs["target"]),
+        T5Target(configs["draft"]),
+        params,
+        jnp.asarray(inputs),
+        list(german),
+        pieces,
+        np.load(data / "target" / "t5x_greedy_test2016.npy"),
+    )
+
+
+@pytest.fixture(scope="module")
+def greedy(captions) -> DecodeOutput:
+    return captions.alone(Greedy())
+
+
+def test_greedy_ids_are_those_of_t5x_with_and_without_speculation(captions, greedy):
+    assert captions.differences(greedy.tokens, captions.t5x_greedy, Greedy()) == []
+    ours = captions.speculate(Greedy(), GreedyMatch())
+    assert captions.differences(ours.tokens, greedy.tokens, Greedy()) == []
+    assert greedy.length.sum() == 16_357
+    tau = theory.block_efficiency(theory.emitted_tokens(ours.trace), ours.trace.calls)
+    assert tau == pytest.approx(2.61, abs=0.02)
+    np.testing.assert_array_equal(theory.emitted_tokens(ours.trace), ours.length)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.7, top_p=0.9)])
+def test_coupled_texts_are_the_baselines_of_the_same_seed(captions, sampling):
+    plain = captions.alone(sampling)
+    ours = captions.speculate(sampling, Coupled())
+    assert captions.differences(ours.tokens, plain.tokens, sampling) == []
+    assert ours.trace.calls.sum() < 0.55 * plain.trace.calls.sum()
+
+
+def test_alpha_is_what_was_measured_with_t5x(captions, greedy):
+    """Teacher-forced on the target's greedy outputs: the figures in the data's README."""
+    within = np.arange(LENGTH)[None] < greedy.length[:, None]
+    target = captions.logits(captions.target, captions.params.target, greedy.tokens)[within]
+    draft = captions.logits(captions.model, captions.params.drafter, greedy.tokens)[within]
+    p, q = (np.asarray(jax.nn.softmax(x, axis=-1)) for x in (target, draft))
+    one_hot = np.eye(p.shape[1], dtype=np.float32)
+    best_p, best_q = (one_hot[np.argmax(x, axis=-1)] for x in (p, q))
+    assert theory.teacher_forced_alpha(best_p, best_q) == pytest.approx(0.718, abs=0.01)
+    assert theory.teacher_forced_alpha(p, q) == pytest.approx(0.694, abs=0.01)
+    assert theory.teacher_forced_alpha(p, best_q) == pytest.approx(0.573, abs=0.01)
+    assert np.mean(theory.coupled_acceptance_rate(p, q)) == pytest.approx(0.663, abs=0.01)
+
+
+@pytest.mark.parametrize("rule", ["greedy", "sampled"])
+def test_log_probs_are_those_of_teacher_forcing(captions, rule):
+    if rule == "greedy":
+        ours = captions.speculate(Greedy(), GreedyMatch())
+    else:
+        ours = captions.speculate(Sampling(temperature=0.7, top_p=0.9), SpeculativeSampling())
+    logits = captions.logits(captions.target, captions.params.target, ours.tokens)
+    within = np.arange(LENGTH)[None] < ours.length[:, None]
+    expected = np.asarray(jax.nn.log_softmax(jnp.asarray(logits[within]), axis=-1))
+    expected = np.take_along_axis(expected, ours.tokens[within][:, None], axis=1)[:, 0]
+    np.testing.assert_allclose(ours.log_probs[within], expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_sampled_translations_are_as_good_as_the_baselines(captions):
+    """BLEU at temperature 1 over 3 seeds: the means differ by less than the seeds do."""
+    plain = [captions.bleu(captions.alone(Sampling(), seed)) for seed in range(3)]
+    ours = [
+        captions.bleu(captions.speculate(Sampling(), SpeculativeSampling(), seed))
+        for seed in range(3)
+    ]
+    print("BLEU alone", plain, "speculative", ours)
+    spread = np.sqrt((np.var(plain, ddof=1) + np.var(ours, ddof=1)) / 3)
+    assert abs(np.mean(plain) - np.mean(ours)) < 3 * max(spread, 0.15)

@@ -1,0 +1,111 @@
+"""The one function from logits to probabilities: pytest tests/test_sampling.py"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec.sampling import Greedy, Sampling, draw
+from specdec.testing import FALSE_ALARM, Law, compare
+
+logits_rows = st.lists(st.floats(-8, 8, width=16), min_size=2, max_size=9)
+
+
+def by_definition(logits, temperature, top_k, top_p):
+    """Temperature, then top-k, then top-p, token by token in float64."""
+    p = np.exp(np.float64(logits) / temperature)
+    p /= p.sum()
+    if top_k is not None:
+        p = np.where(p >= np.sort(p)[::-1][min(top_k, len(p)) - 1], p, 0)
+        p /= p.sum()
+    if top_p is not None:
+        order = np.argsort(-p, kind="stable")
+        kept = 0.0
+        for index in order:
+            if kept >= top_p:
+                break
+            kept += p[index]
+            least = p[index]
+        p = np.where(p >= least, p, 0)
+        p /= p.sum()
+    return p
+
+
+@given(
+    logits=logits_rows,
+    temperature=st.sampled_from([0.3, 1.0, 1.7]),
+    top_k=st.sampled_from([None, 1, 2, 3, 50]),
+    top_p=st.sampled_from([None, 0.05, 0.37, 0.9, 1.0]),
+)
+def test_probabilities_follow_the_definition(logits, temperature, top_k, top_p):
+    with jax.enable_x64(True):
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+        ours = np.asarray(sampling.probabilities(jnp.asarray(logits, jnp.float64)))
+    expected = by_definition(logits, temperature, top_k, top_p)
+    # A nucleus may end on either side of a token where the mass equals top_p up to rounding.
+    if top_p is not None and np.any(np.abs(np.cumsum(-np.sort(-expected)) - top_p) < 1e-9):
+        return
+    np.testing.assert_allclose(ours, expected, atol=1e-12)
+
+
+def test_order_of_the_filters_matters_and_is_temperature_first():
+    logits = jnp.log(jnp.array([0.5, 0.3, 0.2]))
+    # At temperature 0.5 the first token has 0.66 of the mass, at 1 it has 0.5.
+    kept = Sampling(temperature=0.5, top_p=0.6).probabilities(logits)
+    assert np.array_equal(kept > 0, [True, False, False])
+    # top-k first leaves 0.625 and 0.375, of which the first alone is a nucleus of 0.6.
+    kept = Sampling(top_k=2, top_p=0.6).probabilities(logits)
+    assert np.array_equal(kept > 0, [True, False, False])
+
+
+def test_ties_are_kept_together():
+    logits = jnp.array([1.0, 2.0, 2.0, 0.0])
+    assert np.array_equal(Sampling(top_k=1).probabilities(logits), [0, 0.5, 0.5, 0])
+    assert np.array_equal(Sampling(top_p=0.1).probabilities(logits), [0, 0.5, 0.5, 0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sampling", [Greedy(), Sampling(0.7, top_k=5, top_p=0.8)])
+def test_dtype_is_kept_and_rows_are_distributions(sampling, dtype):
+    with jax.enable_x64(True):
+        logits = jax.random.normal(jax.random.key(0), (3, 4, 300), dtype)
+        probs = sampling.probabilities(logits)
+        assert probs.dtype == dtype and probs.shape == logits.shape
+        np.testing.assert_allclose(probs.sum(axis=-1), 1, atol=1e-6)
+
+
+def test_greedy_takes_the_first_of_equals():
+    probs = Greedy().probabilities(jnp.array([0.0, 3.0, 3.0, 1.0]))
+    assert np.array_equal(probs, [0, 1, 0, 0])
+
+
+def test_draw_follows_the_probabilities_and_needs_no_normalisation():
+    probs = np.array([0.1, 0.0, 0.55, 0.35])
+    keys = jax.random.split(jax.random.key(0), 30_000)
+    tokens = jax.vmap(lambda key: draw(key, jnp.asarray(7 * probs, jnp.float32)))(keys)
+    law = Law(np.array([[0], [2], [3]]), probs[[0, 2, 3]])
+    result = compare(law, np.asarray(tokens)[:, None])
+    assert result.passed and result.degrees == 2, str(result)
+    shifted = Law(law.tokens, np.array([0.13, 0.53, 0.34]))
+    assert compare(shifted, np.asarray(tokens)[:, None]).p_value < FALSE_ALARM
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"temperature": 0.0}, r"temperature is 0.0; .* or use Greedy\(\) for temperature 0"),
+        ({"temperature": -1.0}, "temperature is -1.0"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"top_k": 0}, "top_k is 0; give a positive integer or None"),
+        ({"top_k": 2.5}, "top_k is 2.5"),
+        ({"top_p": 0.0}, r"top_p is 0.0; give a number in \(0, 1\] or None"),
+        ({"top_p": 1.5}, "top_p is 1.5"),
+    ],
+)
+def test_wrong_values_are_named(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Sampling(**fields)
