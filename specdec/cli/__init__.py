@@ -1,0 +1,51 @@
+"""The command line: `specdec COMMAND ...` or `python -m specdec COMMAND ...`.
+
+The only package that knows gin. Whatever a user can get wrong ends in one line on stderr and exit
+code 2, before any long work; everything else keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from specdec import checkpoints, tasks
+from specdec.cli import decode, settings
+from specdec.cli.decode import DecodeRun
+from specdec.cli.settings import UsageError, path_in
+
+__all__ = ["DecodeRun", "UsageError", "main", "path_in"]
+
+COMMANDS = (decode,)  # modules with add_command(subparsers) -> its parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit code.
+
+    0 done, 2 the user's mistake, 130 interrupted, 141 nobody reads stdout any more.
+    """
+    parser = argparse.ArgumentParser(
+        prog="specdec", description="Exact speculative decoding for T5.", allow_abbrev=False
+    )
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add_command(subparsers).add_argument(
+            "--traceback", action="store_true", help="show where an error comes from"
+        )
+    args = parser.parse_args(settings.joined(sys.argv[1:] if argv is None else argv))
+    try:
+        args.command(args)
+    except (UsageError, tasks.TaskError, checkpoints.CheckpointError) as error:
+        if args.traceback:
+            raise
+        print(f"specdec: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("specdec: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of stdout has enough, as in `specdec decode ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return 0

@@ -1,0 +1,24 @@
+"""Text in, batches of ids out, and back: seqio tasks over local files.
+
+The only package that imports seqio and TensorFlow, and only when something is used.
+"""
+
+from specdec.tasks.batching import Batch, batches, count, get_task
+from specdec.tasks.errors import TaskError
+from specdec.tasks.local import local_task
+from specdec.tasks.metrics import bleu
+from specdec.tasks.vocabularies import Bytes, SentencePiece, detokenize, same_vocabulary
+
+__all__ = [
+    "Batch",
+    "Bytes",
+    "SentencePiece",
+    "TaskError",
+    "batches",
+    "bleu",
+    "count",
+    "detokenize",
+    "get_task",
+    "local_task",
+    "same_vocabulary",
+]

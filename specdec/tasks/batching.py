@@ -1,0 +1,130 @@
+"""A split of a task as numpy batches of few shapes, in the order of the data."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from specdec.tasks.errors import TaskError
+from specdec.tasks.loading import load_seqio
+
+if TYPE_CHECKING:
+    from seqio import Mixture, Task
+
+
+class Batch(NamedTuple):
+    """Rows behind the last example of the data are padding: all-zero inputs, index -1, no text."""
+
+    inputs: np.ndarray  # [B, S] int32, 0 = padding
+    index: np.ndarray  # [B] int32, the example's place in the split
+    input_texts: list[str]  # one per example, at most B
+    target_texts: list[str] | None  # None if the task has no targets
+
+
+def get_task(task: str | Task | Mixture) -> Task | Mixture:
+    """The task, looked up in seqio's registry if a name is given; TaskError if there is none."""
+    if not isinstance(task, str):
+        return task
+    known = sorted(load_seqio().TaskRegistry.names() | load_seqio().MixtureRegistry.names())
+    if task not in known:
+        raise TaskError(
+            f"no task is named {task!r}; registered: {', '.join(known) or 'none'} "
+            "(import the module that registers it)"
+        )
+    return load_seqio().get_mixture_or_task(task)
+
+
+def batches(
+    task: str | Task | Mixture,
+    split: str,
+    lengths: Mapping[str, int],
+    *,
+    batch_size: int,
+    limit: int | None = None,
+    buckets: Sequence[int] = (),
+) -> Iterator[Batch]:
+    """Iterates over a split once, unshuffled, every batch full.
+
+    Args:
+      task: a seqio task, or the name of a registered one.
+      split: one of its splits.
+      lengths: feature -> the length it is trimmed to; 'inputs' is S.
+      batch_size: B, also of the last batch.
+      limit: stop after so many examples.
+      buckets: ascending lengths below `lengths['inputs']`; a batch takes the smallest one, or
+        else S, that holds its longest row. Each length in use is compiled once.
+
+    Raises:
+      TaskError: at the call, not at the first batch, if an argument is wrong.
+    """
+    task = get_task(task)
+    if split not in task.splits:
+        raise TaskError(
+            f"task {task.name!r} has no split {split!r}; it has {', '.join(task.splits)}"
+        )
+    for feature in task.output_features:
+        if not isinstance(lengths.get(feature), int) or lengths[feature] < 1:
+            raise TaskError(
+                f"no sequence length for {feature!r} of task {task.name!r}; "
+                "give one, as in {'inputs': 64, 'targets': 64}"
+            )
+    for name, value in (("batch_size", batch_size), ("limit", 1 if limit is None else limit)):
+        if not isinstance(value, int) or value < 1:
+            raise TaskError(f"{name} is {value!r}; give a positive integer")
+    widths = [*buckets, lengths["inputs"]]
+    if widths != sorted(set(widths)) or widths[0] < 1:
+        raise TaskError(f"buckets is {buckets!r}; give ascending lengths below {widths[-1]}")
+    return _batches(_examples(task, split, lengths, limit), batch_size, widths)
+
+
+def count(task: str | Task | Mixture, split: str) -> int | None:
+    """How many examples the split has, None if its source does not know."""
+    return get_task(task).num_input_examples(split)
+
+
+class _Example(NamedTuple):
+    inputs: np.ndarray  # [length] int32
+    input_text: str
+    target_text: str | None
+
+
+def _examples(
+    task: Task | Mixture, split: str, lengths: Mapping[str, int], limit: int | None
+) -> Iterator[_Example]:
+    # A cache in memory would be thrown away unread, with a warning, whenever `limit` cuts it short.
+    dataset = task.get_dataset(
+        dict(lengths), split, shuffle=False, num_epochs=1, try_in_mem_cache=False
+    )
+    for example in itertools.islice(dataset.as_numpy_iterator(), limit):
+        yield _Example(
+            example["inputs"].astype(np.int32),
+            _text(task, example, "inputs") or "",
+            _text(task, example, "targets"),
+        )
+
+
+def _text(task: Task | Mixture, example: Mapping[str, np.ndarray], feature: str) -> str | None:
+    """The feature's text before tokenisation where the task keeps it, else what the ids say."""
+    raw = example.get(f"{feature}_pretokenized")
+    if isinstance(raw, bytes):
+        return raw.decode("utf-8", errors="replace")
+    if feature not in example:
+        return None
+    return task.output_features[feature].vocabulary.decode(example[feature].tolist())
+
+
+def _batches(examples: Iterable[_Example], size: int, widths: Sequence[int]) -> Iterator[Batch]:
+    examples, start = iter(examples), 0
+    while rows := list(itertools.islice(examples, size)):
+        longest = max(len(row.inputs) for row in rows)
+        inputs = np.zeros([size, next(width for width in widths if width >= longest)], np.int32)
+        for i, row in enumerate(rows):
+            inputs[i, : len(row.inputs)] = row.inputs
+        index = np.full([size], -1, np.int32)
+        index[: len(rows)] = np.arange(start, start + len(rows))
+        targets = [row.target_text for row in rows if row.target_text is not None]
+        yield Batch(inputs, index, [row.input_text for row in rows], targets or None)
+        start += len(rows)

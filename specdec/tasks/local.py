@@ -1,0 +1,124 @@
+"""Tasks over files that are already here: one example per line, columns separated by TABs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from specdec.tasks.errors import TaskError
+from specdec.tasks.loading import load_seqio
+from specdec.tasks.vocabularies import VocabularyDefinition
+
+if TYPE_CHECKING:
+    from seqio import Task
+
+FEATURES = ("inputs", "targets")
+
+
+def local_task(
+    name: str,
+    files: Mapping[str, str],
+    vocabulary: VocabularyDefinition,
+    *,
+    prefix: str = "",
+    columns: Sequence[str] = FEATURES,
+    metric_fns: Sequence[Callable] = (),
+) -> Task:
+    """Registers a seqio task over local text files, or returns it if this very task exists.
+
+    Args:
+      name: the task's name in seqio's registry.
+      files: split -> path of a UTF-8 text file.
+      vocabulary: of both features, for instance `SentencePiece(path)` or `Bytes()`.
+      prefix: put before every input, such as 'translate English to German: '.
+      columns: what the TAB-separated columns of a line are; ('inputs',) takes the whole line as
+        an input that has no target.
+      metric_fns: seqio metrics, such as `bleu`.
+
+    Both features end in EOS, appended after trimming, as T5 was trained.
+
+    Raises:
+      TaskError: a file is missing or empty, a line has the wrong number of columns or is not
+        UTF-8, the vocabulary cannot be read, or `name` is another task's.
+    """
+    definition = _Definition(
+        name, tuple(files.items()), vocabulary, prefix, tuple(columns), tuple(metric_fns)
+    )
+    if "inputs" not in definition.columns or not set(definition.columns) <= set(FEATURES):
+        raise TaskError(
+            f"task {name!r}: columns is {columns!r}; give ('inputs', 'targets') or ('inputs',)"
+        )
+    return _register(definition)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Definition:
+    name: str
+    files: tuple[tuple[str, str], ...]
+    vocabulary: VocabularyDefinition
+    prefix: str
+    columns: tuple[str, ...]
+    metric_fns: tuple[Callable, ...]
+
+
+@functools.cache
+def _register(definition: _Definition) -> Task:
+    sizes = {split: _examine(path, definition.columns) for split, path in definition.files}
+    vocabulary = definition.vocabulary.load()
+    seqio = load_seqio()
+    if definition.name in seqio.TaskRegistry.names():
+        raise TaskError(f"task {definition.name!r} exists with another definition; rename this one")
+    return seqio.TaskRegistry.add(
+        definition.name,
+        source=seqio.TextLineDataSource(dict(definition.files), num_input_examples=sizes),
+        preprocessors=[
+            functools.partial(_parse, columns=definition.columns, prefix=definition.prefix),
+            seqio.preprocessors.tokenize,
+            seqio.preprocessors.append_eos_after_trim,
+        ],
+        output_features={
+            name: seqio.Feature(vocabulary, required=name in definition.columns)
+            for name in FEATURES
+        },
+        metric_fns=list(definition.metric_fns),
+    )
+
+
+def _examine(path: str, columns: Sequence[str]) -> int:
+    """The number of lines, every one of them well-formed."""
+    if not os.path.isfile(path):
+        raise TaskError(f"data file {path} does not exist; check the task's `files`")
+    number = 0
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            _examine_line(line, f"{path}, line {number}", columns)
+    if not number:
+        raise TaskError(f"data file {path} is empty; write one example per line")
+    return number
+
+
+def _examine_line(line: bytes, place: str, columns: Sequence[str]) -> None:
+    found = line.count(b"\t") + 1
+    if len(columns) > 1 and found != len(columns):
+        raise TaskError(
+            f"{place}: {found} TAB-separated columns, not {len(columns)} ({', '.join(columns)})"
+        )
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{place}: not UTF-8 ({error.reason}); convert the file") from error
+
+
+def _parse(dataset, *, columns: Sequence[str], prefix: str):
+    """A dataset of lines -> a dataset of {column: text}."""
+    import tensorflow as tf
+
+    def parse(line):
+        fields = tf.strings.split(line, "\t") if len(columns) > 1 else [line]
+        example = {name: fields[i] for i, name in enumerate(columns)}
+        return example | {"inputs": tf.strings.join([prefix, example["inputs"]])}
+
+    return dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
