@@ -197,7 +197,7 @@ def prefill(
         hidden=jnp.zeros([batch, shapes.hidden.shape[-1]], shapes.hidden.dtype),
         drafter=(),
         schedule=schedule.init(batch),
-        keys=keys,
+        keys=jax.vmap(_purpose_keys)(keys),
         inputs=inputs,
         log_probs=jnp.zeros([batch, max_length], jnp.float32),
         trace=Trace(
@@ -312,20 +312,21 @@ def _iterate(
     return state.replace(cache=cache, drafter=drafter_state, schedule=schedule_state)
 
 
-def _noise(key: Array, committed: Array, *, width: int, shared: bool) -> Noise:
-    """The finished keys of one row and one iteration; see the head of this file."""
+def _purpose_keys(key: Array) -> Array:
+    """[4] a row's key for tokens, drafts, acceptance and correction: the first fold of each."""
+    return jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(4))
+
+
+def _noise(keys: Array, committed: Array, *, width: int, shared: bool) -> Noise:
+    """The finished keys of one row, from its purpose keys [4]; see the head of this file."""
+    fold_each = jax.vmap(jax.random.fold_in, (None, 0))
     index = jnp.arange(width + 1)
     if shared:
-        token = jax.vmap(lambda j: token_key(key, committed + j))(index)
+        token = fold_each(keys[0], committed + index)
         return Noise(draft=token[:-1], accept=token[:-1], correct=token)
-
-    fold = jax.random.fold_in
-
-    def private(purpose: int, index: Array) -> Array:
-        base = fold(fold(key, purpose), committed)
-        return jax.vmap(lambda j: fold(base, j))(index)
-
-    return Noise(private(1, index[:-1]), private(2, index[:-1]), private(3, index))
+    base = jax.vmap(jax.random.fold_in, (0, None))(keys[1:], committed)
+    private = jax.vmap(fold_each, (0, None))(base, index)
+    return Noise(draft=private[0, :-1], accept=private[1, :-1], correct=private[2])
 
 
 def _stop(schedule: Schedule, params: PyTree, state: PyTree) -> Stop | None:

@@ -73,7 +73,7 @@ class Context(struct.PyTreeNode):
     cache: Cache  # the target's
     hidden: Array  # [B, D]
     active: Array  # [B] bool, rows that are not finished
-    vocab_size: int = struct.field(pytree_node=False)  # V
+    vocab_size: int | None = struct.field(pytree_node=False, default=None)  # V
 
 
 class Draft(struct.PyTreeNode):
@@ -141,7 +141,7 @@ class DecodeState(struct.PyTreeNode):
     drafter: PyTree
     schedule: PyTree
     # Fixed.
-    keys: Array  # [B] one random key per row
+    keys: Array  # [B, 4] each row's keys by purpose, see `decoding`
     inputs: Array  # [B, S] int32
     # Reported.
     log_probs: Array  # [B, N] float32

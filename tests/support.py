@@ -34,12 +34,12 @@ class StopAfterUnlikely:
 
 @dataclasses.dataclass(frozen=True)
 class Cycle:
-    """Wants 0, 1, 2, .. K, 0, 1, .. tokens, each row starting elsewhere."""
+    """Wants 0, 1, 2, .. K, 0, 1, .. tokens."""
 
     buckets: tuple[int, ...]
 
     def init(self, batch):
-        return jnp.arange(batch, dtype=jnp.int32)
+        return jnp.zeros([batch], jnp.int32)
 
     def want(self, state):
         return state % (self.buckets[-1] + 1)

@@ -434,8 +434,10 @@ def test_keys_of_an_iteration_follow_the_contract():
     """T(t) = fold(fold(r, 0), t) and P(s, n, j) = fold(fold(fold(r, s), n), j)."""
     fold, data = jax.random.fold_in, jax.random.key_data
     row = jax.random.key(11)
-    shared = decoding._noise(row, jnp.int32(6), width=3, shared=True)
-    private = decoding._noise(row, jnp.int32(6), width=3, shared=False)
+    keys = decoding._purpose_keys(row)
+    np.testing.assert_array_equal(data(decoding.token_key(row, 9)), data(fold(fold(row, 0), 9)))
+    shared = decoding._noise(keys, jnp.int32(6), width=3, shared=True)
+    private = decoding._noise(keys, jnp.int32(6), width=3, shared=False)
     for j in range(4):
         token = fold(fold(row, 0), 6 + j)
         np.testing.assert_array_equal(data(shared.correct[j]), data(token))

@@ -147,9 +147,8 @@ def test_capacity_without_room_for_the_draft(plant):
 
 def test_one_key_for_the_whole_batch(plant):
     real = decoding._noise
-    plant(
-        decoding, "_noise", lambda key, *rest, **options: real(jax.random.key(7), *rest, **options)
-    )
+    same = decoding._purpose_keys(jax.random.key(7))
+    plant(decoding, "_noise", lambda keys, *rest, **options: real(same, *rest, **options))
     assert_rejected(measure())
 
 
@@ -164,10 +163,9 @@ def test_position_keys_with_an_adaptive_length(plant):
 
     real = decoding._noise
 
-    def by_position(key, committed, *, width, shared):
+    def by_position(keys, committed, *, width, shared):
         """Each purpose has keys of its own, but they depend on the position alone."""
-        by_purpose = (jax.random.fold_in(key, purpose) for purpose in (1, 2, 3))
-        rows = [real(key, committed, width=width, shared=True) for key in by_purpose]
+        rows = [real(keys[i : i + 1], committed, width=width, shared=True) for i in (1, 2, 3)]
         return Noise(rows[0].draft, rows[1].accept, rows[2].correct)
 
     plant(decoding, "_noise", by_position)

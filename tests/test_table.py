@@ -6,6 +6,7 @@ A new one is a row here.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ from specdec.testing import (
     hostile,
 )
 from specdec.types import Params
-from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
+from specdec.verifiers import GreedyMatch
 
 TARGET = TableTarget(6, classes=3)
 OTHER = TARGET.init(jax.random.key(9))
@@ -73,8 +74,14 @@ def test_schedule(name):
     check_schedule(SCHEDULES[name])
 
 
-@pytest.mark.parametrize("name", [name for name in DRAFTERS if DRAFTERS[name][2]])
-@pytest.mark.parametrize("gamma", [1, 2, 5, 9])
+@pytest.mark.parametrize(
+    "name, gamma",
+    [
+        *itertools.product(["autoregressive", "skipped at random"], [1, 2, 5, 9]),
+        ("autoregressive greedy", 5),
+        ("autoregressive filtered", 5),
+    ],
+)
 def test_perfect_drafter_has_everything_accepted(name, gamma):
     drafter, _, sampling = DRAFTERS[name]
     check_everything_accepted(perfect(drafter), Fixed(gamma), sampling)
@@ -119,17 +126,10 @@ def test_check_drafter_sees_a_row_that_depends_on_its_batch():
         check_drafter(ShorterInCompany(TARGET, Sampling()), OTHER, gammas=(3,))
 
 
-@pytest.mark.parametrize("sampling", [Greedy(), Sampling()])
-@pytest.mark.parametrize("name", hostile(TARGET, 6))
-def test_hostile_drafters_cost_no_target_calls(name, sampling):
-    """No more calls than tokens, as the baseline, and for the worst of them exactly as many."""
+def test_the_worst_drafter_costs_no_target_call():
     params = Params(TARGET.init(jax.random.key(0)))
-    bench = Bench(TARGET, params, hostile(TARGET, 6)[name], max_length=20, rows=64)
-    plain = bench.alone(sampling)
-    for verifier in (GreedyMatch() if sampling.greedy else SpeculativeSampling(), Coupled()):
-        output = bench.run(verifier, Fixed(3), sampling)
-        assert int(output.trace.calls.sum()) <= int(output.length.sum())
-        if sampling.greedy or isinstance(verifier, Coupled):
-            assert bool((output.tokens == plain.tokens).all())
-        if name == "always wrong" and sampling.greedy:
-            assert bool((output.trace.calls == plain.trace.calls).all())
+    bench = Bench(TARGET, params, hostile(TARGET, 6)["always wrong"], max_length=20, rows=64)
+    plain, ours = bench.alone(Greedy()), bench.run(GreedyMatch(), Fixed(3), Greedy())
+    assert bool((ours.tokens == plain.tokens).all())
+    assert bool((ours.trace.calls == plain.trace.calls).all())
+    assert int(ours.trace.accepted.sum()) == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +22,7 @@ def draft_loop(
     want: Array,
     stop: Stop | None,
     sampling: SamplingRule,
-    vocab_size: int,
+    vocab_size: int | None,
 ) -> tuple[Draft, PyTree]:
     """Draws K tokens per row, each from the logits that the ones before it lead to.
 
@@ -34,69 +36,83 @@ def draft_loop(
       keys: [B, K] finished keys. want: [B] int32. stop: see `types.Stop`.
       sampling: turns logits into what is drawn from. Greedy drafts have `probs=None`.
       vocab_size: V of the target; narrower or wider logits are padded or cut *before* drawing, so
-        that the probabilities are those drawn from and shared noise has one width.
+        that the probabilities are those drawn from and shared noise has one width. None: as wide
+        as the logits are.
     """
-    batch, longest = keys.shape
-
-    def draw_tokens(logits: Array, keys: Array) -> tuple[Array, Array | None, Array]:
-        """Tokens, what they were drawn from (None if greedy), and what a stopping rule may see."""
-        logits = _fit(logits, vocab_size)
-        if sampling.greedy:
-            tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
-            return tokens, None, jax.nn.softmax(logits, axis=-1)
-        probs = sampling.probabilities(logits)
-        return jax.vmap(draw)(keys, probs), probs, probs
-
-    first, probs, seen = draw_tokens(logits, keys[:, 0])
-
+    draw_tokens = functools.partial(_draw_tokens, sampling=sampling, vocab_size=vocab_size)
+    first = draw_tokens(logits, keys[:, 0])
     if stop is None:
+        return _all(draw_tokens, first, advance, carry, keys, want)
+    return _until_stopped(draw_tokens, first, advance, carry, keys, want, stop)
 
-        def extend(loop, key):
-            logits, carry = advance(*loop)
-            token, probs, _ = draw_tokens(logits, key)
-            return (carry, token), (token, probs)
 
-        (carry, _), rest = jax.lax.scan(extend, (carry, first), keys[:, 1:].swapaxes(0, 1))
-        tokens, probs = jax.tree.map(
-            lambda head, tail: jnp.concatenate([head[:, None], tail.swapaxes(0, 1)], axis=1),
-            (first, probs),
-            rest,
-        )
-        return Draft(tokens, probs, want), carry
+class _Drawn(NamedTuple):
+    tokens: Array  # [B] int32
+    probs: Array | None  # [B, V] what they were drawn from, None if greedy
+    seen: Array  # [B, V] what a stopping rule may look at: probs, or the softmax if greedy
 
-    def put(buffer, row, i):
-        return jax.tree.map(
-            lambda b, r: jax.lax.dynamic_update_index_in_dim(b, r, i, axis=1), buffer, row
-        )
 
-    def after(i, seen, tokens, going, carry):
-        """Which rows go on now that token i is in."""
-        carry, stopped = stop.rule(carry, i, seen, tokens)
-        return going & ~stopped & (i + 1 < want), carry
+def _draw_tokens(
+    logits: Array, keys: Array, *, sampling: SamplingRule, vocab_size: int | None
+) -> _Drawn:
+    logits = _fit(logits, vocab_size)
+    if sampling.greedy:
+        tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+        return _Drawn(tokens, None, jax.nn.softmax(logits, axis=-1))
+    probs = sampling.probabilities(logits)
+    return _Drawn(jax.vmap(draw)(keys, probs), probs, probs)
 
-    def extend_some(loop):
-        i, going, length, token, buffer, stop_carry, carry = loop
-        logits, carry = advance(carry, token)
-        key = jax.lax.dynamic_index_in_dim(keys, i, axis=1, keepdims=False)
-        token, probs, seen = draw_tokens(logits, key)
-        length = length + going
-        going, stop_carry = after(i, seen, token, going, stop_carry)
-        return i + 1, going, length, token, put(buffer, (token, probs), i), stop_carry, carry
 
-    buffer = jax.tree.map(
-        lambda x: jnp.zeros((batch, longest, *x.shape[1:]), x.dtype), (first, probs)
+def _all(draw_tokens, first: _Drawn, advance, carry, keys: Array, want: Array):
+    """K tokens, whatever is wanted: a scan of a fixed length."""
+
+    def extend(loop, key):
+        logits, carry = advance(*loop)
+        drawn = draw_tokens(logits, key)
+        return (carry, drawn.tokens), drawn[:2]
+
+    (carry, _), rest = jax.lax.scan(extend, (carry, first.tokens), keys[:, 1:].swapaxes(0, 1))
+    tokens, probs = jax.tree.map(
+        lambda head, tail: jnp.concatenate([head[:, None], tail.swapaxes(0, 1)], axis=1),
+        first[:2],
+        rest,
     )
-    buffer = put(buffer, (first, probs), 0)
-    wanted = want > 0
-    going, stop_carry = after(jnp.int32(0), seen, first, wanted, stop.carry)
-    loop = (jnp.int32(1), going, wanted.astype(jnp.int32), first, buffer, stop_carry, carry)
-    loop = jax.lax.while_loop(lambda loop: jnp.any(loop[1]), extend_some, loop)
-    _, _, length, _, (tokens, probs), _, carry = loop
+    return Draft(tokens, probs, want), carry
+
+
+def _until_stopped(draw_tokens, first: _Drawn, advance, carry, keys: Array, want, stop: Stop):
+    """As many tokens as the row that goes on longest; `going` rows want one more."""
+
+    def put(buffer, drawn: _Drawn, i):
+        write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=i, axis=1)
+        return jax.tree.map(write, buffer, drawn[:2])
+
+    def after(i, drawn: _Drawn, going, stop_carry):
+        stop_carry, stopped = stop.rule(stop_carry, i, drawn.seen, drawn.tokens)
+        return going & ~stopped & (i + 1 < want), stop_carry
+
+    def extend(loop):
+        i, going, stop_carry, length, buffer, token, carry = loop
+        logits, carry = advance(carry, token)
+        drawn = draw_tokens(logits, jax.lax.dynamic_index_in_dim(keys, i, 1, keepdims=False))
+        length = length + going
+        going, stop_carry = after(i, drawn, going, stop_carry)
+        return i + 1, going, stop_carry, length, put(buffer, drawn, i), drawn.tokens, carry
+
+    one = jnp.int32(1)
+    length = jnp.minimum(want, 1)
+    going, stop_carry = after(one - 1, first, want > 0, stop.carry)
+    buffer = jax.tree.map(lambda x: jnp.zeros((*keys.shape, *x.shape[1:]), x.dtype), first[:2])
+    loop = (one, going, stop_carry, length, put(buffer, first, 0), first.tokens, carry)
+    loop = jax.lax.while_loop(lambda loop: jnp.any(loop[1]), extend, loop)
+    _, _, _, length, (tokens, probs), _, carry = loop
     return Draft(tokens, probs, length), carry
 
 
-def _fit(logits: Array, vocab_size: int) -> Array:
+def _fit(logits: Array, vocab_size: int | None) -> Array:
     """[B, any width] -> [B, vocab_size]: ids that one side lacks get no probability."""
+    if vocab_size is None:
+        return logits
     logits = logits[:, :vocab_size]
     missing = vocab_size - logits.shape[1]
     return jnp.pad(logits, ((0, 0), (0, missing)), constant_values=-jnp.inf)

@@ -65,7 +65,8 @@ class Constant:
 
 @dataclasses.dataclass(frozen=True)
 class Skipping:
-    """Asks another drafter only at random, and otherwise proposes nothing and tells it nothing."""
+    """Asks another drafter only at random, row by row, and otherwise proposes nothing for the row
+    and tells the drafter nothing. The other's state must have a leading B in every array."""
 
     drafter: Drafter
     probability: float = 0.5
@@ -83,8 +84,13 @@ class Skipping:
         stop: Stop | None,
     ) -> tuple[Draft, PyTree]:
         draft, proposed = self.drafter.propose(params, keys, context, state, want, stop)
-        skip = jax.random.bernoulli(jax.random.fold_in(keys[0, 0], 1), self.probability)
-        state = jax.tree.map(lambda old, new: jnp.where(skip, old, new), state, proposed)
+        toss = jax.vmap(lambda key: jax.random.bernoulli(key, self.probability))
+        skip = toss(jax.vmap(jax.random.fold_in, (0, None))(keys[:, 0], 1))
+
+        def keep(old: Array, new: Array) -> Array:
+            return jnp.where(skip.reshape(-1, *[1] * (new.ndim - 1)), old, new)
+
+        state = jax.tree.map(keep, state, proposed)
         return draft.replace(length=jnp.where(skip, 0, draft.length)), state
 
 
