@@ -12,13 +12,13 @@ import sys
 from collections.abc import Sequence
 
 from specdec import checkpoints, tasks
-from specdec.cli import decode, settings
+from specdec.cli import decode, settings, train
 from specdec.cli.decode import DecodeRun
 from specdec.cli.settings import UsageError, path_in
 
 __all__ = ["DecodeRun", "UsageError", "main", "path_in"]
 
-COMMANDS = (decode,)  # modules with add_command(subparsers) -> its parser
+COMMANDS = (decode, train)  # modules with add_command(subparsers) -> its parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -47,7 +47,7 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         kernel = parameter(self, "kernel", self.init, self.axes, (x.shape[-1], self.features))
-        return jnp.matmul(
+        return matmul(
             x.astype(self.dtype), kernel.astype(self.dtype), precision=precision(self.dtype)
         )
 
@@ -64,11 +64,20 @@ class Logits(nn.Module):
         return float32_matmul(x, kernel)
 
 
+def matmul(x: Array, kernel: Array, **options) -> Array:
+    """[..., in] @ [in, out] as a product of two matrices.
+
+    It is the same product either way, but with three axes XLA's CPU backend takes 2.5 times as long
+    for the gradient of a vocabulary projection.
+    """
+    flat = jnp.matmul(x.reshape(-1, x.shape[-1]), kernel, **options)
+    return flat.reshape(*x.shape[:-1], kernel.shape[-1])
+
+
 def float32_matmul(x: Array, kernel: Array) -> Array:
     """x @ kernel with a float32 result: bfloat16 operands are multiplied exactly."""
-    return jnp.matmul(
-        x, kernel, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32
-    )
+    exact = jax.lax.Precision.HIGHEST
+    return matmul(x, kernel, precision=exact, preferred_element_type=jnp.float32)
 
 
 class RMSNorm(nn.Module):

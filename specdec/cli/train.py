@@ -1,0 +1,46 @@
+"""`specdec train`: a model, trained on a task."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from specdec.cli import settings
+from specdec.cli.settings import UsageError
+
+
+def add_command(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "train",
+        help="train a model on a task",
+        description="Trains a model on a task by teacher forcing. A run that was stopped goes on "
+        "where its last checkpoint ends, and computes what it would have computed.",
+        epilog="The parameters are in OUTPUT_DIR/export, for --gin.CHECKPOINT_PATH of the other "
+        "commands.",
+        allow_abbrev=False,
+    )
+    settings.add_flags(parser)
+    parser.add_argument(
+        "--output_dir",
+        required=True,
+        metavar="DIR",
+        help="where checkpoints, the log, the settings in force and the export go",
+    )
+    parser.add_argument("--steps", type=int, metavar="N", help="how many updates in all")
+    parser.add_argument("--seed", type=int, metavar="N", help="of parameters and order of the data")
+    parser.set_defaults(command=_command)
+    return parser
+
+
+def _command(args: argparse.Namespace) -> None:
+    from specdec import training  # optax, which no other command needs
+
+    run = settings.build(training.TrainRun, args, {"steps": args.steps, "seed": args.seed})
+    try:
+        training.train(run, args.output_dir)
+    except training.TrainingError as error:
+        raise UsageError(str(error)) from error
+    finally:
+        folder = Path(args.output_dir)
+        if (folder / "settings.json").exists():
+            (folder / "train.gin").write_text(settings.in_force(), encoding="utf-8")

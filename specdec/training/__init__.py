@@ -1,0 +1,25 @@
+"""Training: teacher forcing on any seqio task, with exact resume.
+
+The only package that imports optax; Orbax and seqio load when a run starts.
+"""
+
+from specdec.training.data import Batches
+from specdec.training.errors import TrainingError
+from specdec.training.loop import State, TrainRun, train, train_step
+from specdec.training.loss import Pairs, Sums, cross_entropy, teacher_forced
+from specdec.training.optimizer import Adafactor, LearningRate
+
+__all__ = [
+    "Adafactor",
+    "Batches",
+    "LearningRate",
+    "Pairs",
+    "State",
+    "Sums",
+    "TrainRun",
+    "TrainingError",
+    "cross_entropy",
+    "teacher_forced",
+    "train",
+    "train_step",
+]

@@ -1,0 +1,282 @@
+"""The loop: one compiled step, logged, checkpointed and resumable at any step."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import math
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from specdec import tasks
+from specdec.models.t5 import T5Target
+from specdec.training.data import Batches, pack, read_split
+from specdec.training.errors import TrainingError
+from specdec.training.folder import Folder
+from specdec.training.loss import Pairs, Sums, cross_entropy, teacher_forced
+from specdec.training.optimizer import Adafactor
+from specdec.training.progress import Progress
+from specdec.types import Array, PyTree, Target
+
+
+class State(NamedTuple):
+    """All that changes. `step` counts the updates, and is the index of the next batch."""
+
+    params: PyTree
+    optimizer: PyTree
+    step: Array  # [] int32
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainRun:
+    """Everything that decides what is trained, and how; gin builds it.
+
+    target: the model; parameters start as `target.init` draws them from the seed.
+    task, split, lengths: a seqio task or mixture or the name of one, its split to train on, and the
+      longest 'inputs' and 'targets' in tokens.
+    steps: how many updates in all; a finished run goes on if this grows.
+    batch_size: texts per step.
+    optimizer, label_smoothing: see `Adafactor` and `cross_entropy`.
+    seed: of the parameters and of the order of the data.
+    buckets: into how many widths batches fall, each a program to compile (see `data.pack`).
+    evaluation_split: where loss and accuracy are measured besides, None for nowhere.
+    log_every, evaluate_every, checkpoint_every: steps.
+    """
+
+    target: T5Target
+    task: Any
+    lengths: Mapping[str, int]
+    steps: int
+    batch_size: int
+    optimizer: Adafactor = Adafactor()
+    label_smoothing: float = 0.1
+    split: str = "train"
+    seed: int = 0
+    buckets: int = 4
+    evaluation_split: str | None = None
+    log_every: int = 100
+    evaluate_every: int = 1000
+    checkpoint_every: int = 1000
+
+    def __post_init__(self):
+        counts = "steps batch_size buckets log_every evaluate_every checkpoint_every".split()
+        for name in counts:
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"TrainRun.{name} is {value!r}; give a positive integer")
+        if not isinstance(self.seed, int) or self.seed < 0:
+            raise ValueError(f"TrainRun.seed is {self.seed!r}; give an integer from 0 on")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(
+                f"TrainRun.label_smoothing is {self.label_smoothing!r}; give 0 <= s < 1"
+            )
+        for name in ("inputs", "targets"):
+            if not isinstance(value := self.lengths.get(name), int) or value < 1:
+                raise ValueError(
+                    f"TrainRun.lengths has {name!r} {value!r}; give a positive length in tokens"
+                )
+
+
+def init(run: TrainRun) -> State:
+    """The state before the first step."""
+    params = run.target.init(jax.random.key(run.seed, impl="threefry2x32"))
+    return State(params, run.optimizer.transformation().init(params), jnp.zeros([], jnp.int32))
+
+
+@functools.partial(
+    jax.jit, static_argnames=("target", "optimizer", "label_smoothing"), donate_argnums=0
+)
+def train_step(
+    state: State, pairs: Pairs, *, target: Target, optimizer: Adafactor, label_smoothing: float
+) -> tuple[State, Sums]:
+    """One update by the mean loss per token; `state` is given up, its memory is used again."""
+
+    def mean_loss(params):
+        sums = cross_entropy(teacher_forced(target, params, pairs), pairs.targets, label_smoothing)
+        return sums.loss / jnp.maximum(sums.tokens, 1), sums
+
+    gradient, sums = jax.grad(mean_loss, has_aux=True)(state.params)
+    update = optimizer.transformation().update
+    updates, optimizer_state = update(gradient, state.optimizer, state.params)
+    params = optax.apply_updates(state.params, updates)
+    return State(params, optimizer_state, state.step + 1), sums
+
+
+@functools.partial(jax.jit, static_argnames="target")
+def evaluate_step(params: PyTree, pairs: Pairs, *, target: Target) -> Sums:
+    """Loss without smoothing, and accuracy, teacher-forced."""
+    return cross_entropy(teacher_forced(target, params, pairs), pairs.targets)
+
+
+def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
+    """Trains, or goes on where the latest checkpoint in `output_dir` ends; see `folder`.
+
+    A run that was stopped in any way and is resumed computes bit for bit what it would have
+    computed (on the same machine, with the same versions). An interrupt ends the step, saves and
+    raises KeyboardInterrupt.
+
+    Raises:
+      TrainingError: a task or directory that cannot be used, or a loss that is not finite.
+      tasks.TaskError: no such task.
+    """
+    vocabulary = _vocabulary(run)
+    batches = Batches(
+        run.task,
+        run.split,
+        run.lengths,
+        batch_size=run.batch_size,
+        seed=run.seed,
+        buckets=run.buckets,
+    )
+    evaluation = _evaluation(run)
+    with Folder(output_dir, _settings(run, batches[0])) as folder, _interrupts() as interrupted:
+        state = init(run)
+        if folder.step is not None:
+            state = folder.restore(jax.eval_shape(lambda: state))
+        step = int(state.step)
+        folder.open_log(step)
+        with contextlib.closing(Progress(step, run.steps, run.log_every)) as progress:
+            if step:
+                progress.say(f"{folder.path} holds a run of {step:,} steps; going on with it")
+            updates = _updates(run, state, batches)
+            for state, update in updates:
+                step = update.step
+                folder.log({name: getattr(update, name) for name in LOGGED})
+                progress.update(*update)
+                if evaluation and (step % run.evaluate_every == 0 or step == run.steps):
+                    _evaluate(run, state.params, evaluation, step, folder, progress)
+                if interrupted():
+                    break
+                if step % run.checkpoint_every == 0:
+                    _save(run, state, step, folder, vocabulary)
+        _save(run, state, step, folder, vocabulary)
+        if interrupted():
+            raise KeyboardInterrupt
+    return state
+
+
+class Update(NamedTuple):
+    """What one step did."""
+
+    step: int  # from 1
+    loss: float  # nats per target token, smoothed
+    accuracy: float  # of the argmax
+    rate: float  # the learning rate
+    tokens: int  # of inputs and targets, without padding
+
+
+LOGGED = ("step", "loss", "accuracy", "rate")
+
+
+def _updates(run: TrainRun, state: State, batches: Batches) -> Iterator[tuple[State, Update]]:
+    """The steps that are left; each state is given up when the next one is asked for."""
+    first = int(state.step)
+    pairs = batches[first]
+    for step in range(first + 1, run.steps + 1):
+        tokens = int((pairs.inputs > 0).sum() + (pairs.targets > 0).sum())
+        state, sums = train_step(
+            state,
+            pairs,
+            target=run.target,
+            optimizer=run.optimizer,
+            label_smoothing=run.label_smoothing,
+        )
+        pairs = batches[step]  # made while the device computes
+        loss, accuracy = _means([sums])
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the loss is {loss} at step {step}; lower the learning rate or set clip_norm"
+            )
+        rate = float(run.optimizer.learning_rate(step - 1))
+        yield state, Update(step, loss, accuracy, rate, tokens)
+
+
+def _evaluate(
+    run: TrainRun,
+    params: PyTree,
+    batches: list[Pairs],
+    step: int,
+    folder: Folder,
+    progress: Progress,
+) -> None:
+    sums = [evaluate_step(params, pairs, target=run.target) for pairs in batches]
+    loss, accuracy = _means(sums)
+    split = run.evaluation_split
+    folder.log({"step": step, f"{split}_loss": loss, f"{split}_accuracy": accuracy})
+    progress.say(f"step {step:,}, {split} loss {loss:.4f}, accuracy {accuracy:.3f}")
+
+
+def _save(run: TrainRun, state: State, step: int, folder: Folder, vocabulary: str | None) -> None:
+    folder.save(step, state)
+    folder.export(step, state.params, run.target.config, vocabulary)
+
+
+def _means(batches: list[Sums]) -> tuple[float, float]:
+    """Loss in nats and accuracy, per token."""
+    loss, correct, tokens = (sum(column) for column in zip(*jax.device_get(batches), strict=True))
+    return float(loss / max(tokens, 1)), float(correct / max(tokens, 1))
+
+
+def _vocabulary(run: TrainRun) -> str | None:
+    """The SentencePiece file of the task, if it has one, after a look at the vocabulary's size."""
+    vocabulary = tasks.get_task(run.task).output_features["targets"].vocabulary
+    if run.target.config.vocab_size < vocabulary.vocab_size:
+        raise TrainingError(
+            f"the model has {run.target.config.vocab_size} output ids but the vocabulary "
+            f"{vocabulary.vocab_size}; give T5Config.vocab_size at least that"
+        )
+    file = getattr(vocabulary, "sentencepiece_model_file", None)
+    return file if file and os.path.isfile(file) else None
+
+
+def _evaluation(run: TrainRun) -> list[Pairs]:
+    if run.evaluation_split is None:
+        return []
+    examples = read_split(run.task, run.evaluation_split, run.lengths)
+    return pack(examples, run.lengths, run.batch_size, run.buckets)
+
+
+def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:
+    """What has to agree for two runs to be one. The first batch speaks for the data."""
+    digest = hashlib.sha256(first.inputs.tobytes() + first.targets.tobytes())
+    return {
+        "task": tasks.get_task(run.task).name,
+        "split": run.split,
+        "lengths": dict(run.lengths),
+        "batch_size": run.batch_size,
+        "buckets": run.buckets,
+        "seed": run.seed,
+        "label_smoothing": run.label_smoothing,
+        "optimizer": dataclasses.asdict(run.optimizer),
+        "model": dataclasses.asdict(run.target.config),
+        "first_batch": digest.hexdigest(),
+    }
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """A function that says whether Ctrl-C was pressed; pressed twice, it acts at once."""
+    pressed = []
+
+    def note(*_) -> None:
+        pressed.append(True)
+        signal.signal(signal.SIGINT, previous)
+
+    previous = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, note)
+    except ValueError:  # only the main thread may, and only it is interrupted
+        yield lambda: False
+        return
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, previous)

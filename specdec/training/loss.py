@@ -1,0 +1,61 @@
+"""The teacher-forced loss of a `Target`: the whole text in one call of its `decode`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specdec.types import Array, PyTree, Target
+
+
+class Pairs(NamedTuple):
+    """A batch of texts; both end in EOS and are 0 after it. A row of zeros counts for nothing."""
+
+    inputs: Any  # [B, S] int32, of numpy or JAX
+    targets: Any  # [B, T] int32
+
+
+class Sums(NamedTuple):
+    """Over the target tokens of a batch, so that batches add up."""
+
+    loss: Array  # [] float32, nats
+    correct: Array  # [] int32, tokens that are the argmax
+    tokens: Array  # [] int32
+
+
+def teacher_forced(target: Target, params: PyTree, pairs: Pairs) -> Array:
+    """[B, T, V] float32 logits: position t has seen the inputs and the targets before t."""
+    start = target.start(pairs.inputs)[:, None]
+    shifted = jnp.concatenate([start, pairs.targets[:, :-1]], axis=1)
+    cache = target.prefill(params, pairs.inputs, shifted.shape[1])
+    return target.decode(params, shifted, cache)[0].logits
+
+
+def cross_entropy(logits: Array, targets: Array, label_smoothing: float = 0.0) -> Sums:
+    """Cross-entropy with smoothed labels, summed over the tokens that are not padding.
+
+    With s = label_smoothing the label q gives the token 1 - s and each other one s / (V - 1)
+    (Szegedy et al. 2016, section 7). The loss is KL(q || p) = -sum q log p - H(q), whose entropy
+    term makes a prediction of exactly q cost 0, as in T5X.
+
+    Args:
+      logits: [B, T, V] float32.
+      targets: [B, T] int32, 0 = padding.
+      label_smoothing: 0 <= s < 1, static.
+    """
+    others = logits.shape[-1] - 1
+    high, low = 1.0 - label_smoothing, label_smoothing / others
+    entropy = -high * math.log(high) - (others * low * math.log(low) if low else 0.0)
+    log_total = jax.nn.logsumexp(logits, axis=-1)
+    # Not a gather: its gradient is a scatter, which a CPU does entry by entry.
+    chosen = jnp.arange(logits.shape[-1])[None, None] == targets[..., None]
+    at_target = jnp.where(chosen, logits, 0.0).sum(axis=-1) - log_total
+    loss = -(high - low) * at_target - entropy
+    if low:
+        loss -= low * (logits.sum(axis=-1) - logits.shape[-1] * log_total)
+    real = targets > 0
+    correct = (logits.argmax(axis=-1) == targets) & real
+    return Sums(jnp.where(real, loss, 0.0).sum(), correct.sum(), real.sum())

@@ -1,0 +1,81 @@
+"""Adafactor as T5 was trained with it, and its learning rate."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from specdec.types import Array
+
+DECAYS = ("constant", "rsqrt", "linear")
+
+
+@dataclasses.dataclass(frozen=True)
+class LearningRate:
+    """Linear warm-up to `peak`, `hold` steps at it, then a decay. Steps count from 1.
+
+    decay: 'constant'; 'rsqrt', peak * sqrt(s / step) with s the last step at the peak; or 'linear',
+      which is 0 at step `end`.
+    """
+
+    peak: float = 0.03
+    warmup: int = 1000
+    hold: int = 0
+    decay: str = "constant"
+    end: int | None = None
+
+    def __post_init__(self):
+        if self.decay not in DECAYS:
+            raise ValueError(f"LearningRate.decay is {self.decay!r}; known: {', '.join(DECAYS)}")
+        if self.peak <= 0 or self.warmup < 1 or self.hold < 0:
+            raise ValueError(f"{self} needs peak > 0, warmup >= 1 and hold >= 0")
+        if (self.decay == "linear") != (self.end is not None):
+            raise ValueError(
+                f"LearningRate.end is {self.end} with decay {self.decay!r}; it belongs to 'linear'"
+            )
+        if self.end is not None and self.end <= self.warmup + self.hold:
+            raise ValueError(
+                f"LearningRate.end is {self.end}; give more than warmup + hold, "
+                f"{self.warmup + self.hold}"
+            )
+
+    def __call__(self, count: ArrayLike) -> Array:
+        """The rate of the update after `count` updates, float32."""
+        step = jnp.asarray(count, jnp.float32) + 1
+        top = float(self.warmup + self.hold)
+        rate = self.peak * jnp.minimum(1.0, step / self.warmup)
+        if self.decay == "rsqrt":
+            rate *= jnp.sqrt(top / jnp.maximum(step, top))
+        elif self.end is not None:
+            rate *= jnp.clip((self.end - step) / (self.end - top), 0.0, 1.0)
+        return rate
+
+
+@dataclasses.dataclass(frozen=True)
+class Adafactor:
+    """Shazeer and Stern 2018 as T5 uses it: no momentum, no weight decay, steps relative to the
+    root mean square of each parameter, factored second moments from 128 x 128 on with
+    beta2 = 1 - step^-0.8, and updates clipped to a root mean square of 1.
+
+    clip_norm: bounds the gradient's global norm before anything else, None for no bound.
+    """
+
+    learning_rate: LearningRate = LearningRate()
+    clip_norm: float | None = None
+
+    def transformation(self) -> optax.GradientTransformation:
+        adafactor = optax.adafactor(
+            self.learning_rate,
+            min_dim_size_to_factor=128,
+            decay_rate=0.8,
+            clipping_threshold=1.0,
+            multiply_by_parameter_scale=True,
+            momentum=None,
+            weight_decay_rate=None,
+        )
+        if self.clip_norm is None:
+            return adafactor
+        return optax.chain(optax.clip_by_global_norm(self.clip_norm), adafactor)
