@@ -229,4 +229,5 @@ def test_a_wheel_holds_the_gin_files_and_no_tests(tmp_path):
             for file in (ROOT / folder).rglob("*.gin")
         }
         assert expected and expected <= held
+    assert "specdec/_demo/vocabulary.model" in held
     assert all(name.startswith(("specdec/", "specdec-")) for name in held)

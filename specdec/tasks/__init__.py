@@ -7,6 +7,7 @@ from specdec.tasks.batching import Batch, batches, count, get_task
 from specdec.tasks.errors import TaskError
 from specdec.tasks.local import local_task
 from specdec.tasks.metrics import bleu
+from specdec.tasks.synthetic import demo_vocabulary, synthetic_task
 from specdec.tasks.vocabularies import Bytes, SentencePiece, detokenize, same_vocabulary
 
 __all__ = [
@@ -17,8 +18,10 @@ __all__ = [
     "batches",
     "bleu",
     "count",
+    "demo_vocabulary",
     "detokenize",
     "get_task",
     "local_task",
     "same_vocabulary",
+    "synthetic_task",
 ]

@@ -1,0 +1,144 @@
+"""The generators as streams of examples, and as seqio tasks with the project's own vocabulary."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specdec.tasks.errors import TaskError
+from specdec.tasks.loading import load_seqio
+from specdec.tasks.metrics import bleu
+from specdec.tasks.synthetic import highlights, translation
+from specdec.tasks.vocabularies import SentencePiece, VocabularyDefinition
+
+if TYPE_CHECKING:
+    from seqio import Task
+
+# How many examples a split has. Nobody gets to the end of train: its indices are those of `Dice`.
+SIZES: Mapping[str, int] = {"train": 2**48, "validation": 500, "test": 500}
+PREFIXES: Mapping[str, str] = {
+    "specdec_ende": "translate English to German: ",
+    "specdec_highlights": "summarize: ",
+}
+_EXAMPLES: Mapping[str, Callable[[str, int, int], tuple[str, str]]] = {
+    "specdec_ende": translation.example,
+    "specdec_highlights": highlights.example,
+}
+_METRICS: Mapping[str, tuple[Callable, ...]] = {"specdec_ende": (bleu,), "specdec_highlights": ()}
+
+
+def examples(name: str, split: str, *, start: int = 0, seed: int = 0) -> Iterator[tuple[str, str]]:
+    """The (source, target) of the split from index `start` on, without the task's prefix.
+
+    Nothing is read or remembered: example i is computed from (name, split, seed, i) alone.
+
+    Raises:
+      TaskError: at the call, if there is no such task or split.
+    """
+    _check(name)
+    if split not in SIZES:
+        raise TaskError(f"task {name!r} has no split {split!r}; it has {', '.join(SIZES)}")
+    generate = _EXAMPLES[name]
+    return (generate(split, index, seed) for index in range(start, SIZES[split]))
+
+
+def demo_vocabulary() -> SentencePiece:
+    """The vocabulary trained on both tasks: 2,048 pieces, T5's ids, bytes for what is unknown."""
+    package = Path(__file__).parents[2]
+    installed = package / "_demo"
+    folder = installed if installed.is_dir() else package.parent / "demo"
+    return SentencePiece(str(folder / "vocabulary.model"))
+
+
+def synthetic_task(
+    name: str, vocabulary: VocabularyDefinition | None = None, *, seed: int = 0
+) -> Task:
+    """Registers a synthetic seqio task, or returns it if this very task exists.
+
+    Args:
+      name: specdec_ende or specdec_highlights.
+      vocabulary: of both features; `demo_vocabulary()` if None.
+      seed: another corpus of the same law, in every split.
+
+    Splits train (endless for any purpose), validation and test (500 each). Both features end in
+    EOS, appended after trimming.
+
+    Raises:
+      TaskError: there is no such task, the vocabulary cannot be read, or the task is registered
+        with another vocabulary or seed.
+    """
+    _check(name)
+    return _register(name, vocabulary or demo_vocabulary(), seed)
+
+
+def _check(name: str) -> None:
+    if name not in PREFIXES:
+        raise TaskError(f"no synthetic task is named {name!r}; there are {', '.join(PREFIXES)}")
+
+
+@functools.cache
+def _register(name: str, definition: VocabularyDefinition, seed: int) -> Task:
+    vocabulary = definition.load()
+    seqio = load_seqio()
+    if name in seqio.TaskRegistry.names():
+        raise TaskError(f"task {name!r} exists with another vocabulary or seed; use one of each")
+
+    generate = functools.partial(_dataset, name, seed)
+
+    def dataset(split: str, shuffle_files: bool = False, seed: int | None = None):
+        del shuffle_files, seed  # the draws are independent already
+        return generate(split)
+
+    return seqio.TaskRegistry.add(
+        name,
+        source=seqio.FunctionDataSource(
+            dataset, splits=tuple(SIZES), num_input_examples=dict(SIZES), caching_permitted=False
+        ),
+        preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos_after_trim],
+        output_features={side: seqio.Feature(vocabulary) for side in ("inputs", "targets")},
+        metric_fns=list(_METRICS[name]),
+    )
+
+
+_CHUNK = 250  # TensorFlow's cost for each call of Python is that of several examples
+
+_busy, _exiting = threading.Lock(), threading.Event()
+
+
+def _exit() -> None:
+    """Ends all streams. A thread of TensorFlow that calls a Python that is gone never returns."""
+    _exiting.set()
+    with _busy:  # until the chunk that is being made is done
+        pass
+    time.sleep(0.1)  # until the threads that wait for it have found the end
+
+
+def _dataset(name: str, seed: int, split: str):
+    """A tf.data.Dataset of {inputs, targets}, prefixed text, in the order of the indices."""
+    import numpy as np
+    import tensorflow as tf
+
+    def texts(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        with _busy:
+            if _exiting.is_set():
+                indices = indices[:0]
+            rows = [_EXAMPLES[name](split, int(index), seed) for index in indices]
+        sources = [(PREFIXES[name] + source).encode() for source, _ in rows]
+        return np.array(sources, "S"), np.array([target.encode() for _, target in rows], "S")
+
+    def features(indices):
+        sources, targets = tf.numpy_function(texts, [indices], [tf.string, tf.string])
+        return {
+            "inputs": tf.ensure_shape(sources, [None]),
+            "targets": tf.ensure_shape(targets, [None]),
+        }
+
+    atexit.unregister(_exit)  # once is enough
+    atexit.register(_exit)
+    chunks = tf.data.Dataset.range(SIZES[split]).batch(_CHUNK).map(features)
+    return chunks.take_while(lambda chunk: tf.size(chunk["inputs"]) > 0).unbatch()

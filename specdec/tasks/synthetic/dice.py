@@ -1,0 +1,67 @@
+"""Choices that are a function of four integers, on every machine and Python version."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+SPLITS = ("train", "validation", "test")
+
+
+class Weighted(NamedTuple, Generic[T]):
+    """Alternatives with unequal weights: P(items[i]) = bounds[i] - bounds[i - 1]."""
+
+    items: tuple[T, ...]
+    bounds: tuple[float, ...]  # ascending, the last one 1
+
+    @classmethod
+    def of(cls, items: Sequence[T], weights: Sequence[float]) -> Weighted[T]:
+        total = sum(weights)
+        bounds = [sum(weights[: i + 1]) / total for i in range(len(weights))]
+        return cls(tuple(items), (*bounds[:-1], 1.0))
+
+
+class Dice:
+    """A stream of choices of its own for every (task, split, seed, index).
+
+    Only `random.Random.random` is used: Python promises its values for an integer seed, and
+    promises nothing about `choice` and its like. The seed is a mixed-radix number of the four
+    integers, so no two of them, and so no two splits, share one.
+    """
+
+    def __init__(self, task: int, split: str, index: int, seed: int = 0):
+        if split not in SPLITS:
+            raise ValueError(f"split is {split!r}; give one of {', '.join(SPLITS)}")
+        if not (0 <= index < 2**48 and 0 <= seed < 2**32):
+            raise ValueError(
+                f"(index, seed) is {index, seed}; give 0 <= index < 2**48 and 0 <= seed < 2**32"
+            )
+        key = ((seed * 16 + task) * len(SPLITS) + SPLITS.index(split)) << 48 | index
+        self._random = random.Random(key).random
+
+    def chance(self, probability: float) -> bool:
+        return self._random() < probability
+
+    def pick(self, items: Sequence[T]) -> T:
+        """One of `items`, all alike."""
+        return items[int(self._random() * len(items))]
+
+    def weigh(self, weighted: Weighted[T]) -> T:
+        """One of the items, by their weights."""
+        if len(weighted.items) == 1:
+            return weighted.items[0]
+        u = self._random()
+        return next(
+            item for item, bound in zip(weighted.items, weighted.bounds, strict=True) if u < bound
+        )
+
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        """All of `items` in a random order (Fisher and Yates)."""
+        items = list(items)
+        for last in range(len(items) - 1, 0, -1):
+            other = int(self._random() * (last + 1))
+            items[last], items[other] = items[other], items[last]
+        return items
