@@ -367,16 +367,15 @@ def _commit(state: DecodeState, draft: Draft, scored, verdict: Verdict, eos_id: 
     ended = ended_in_draft | (verdict.next_token == eos_id)
     hidden = jnp.take_along_axis(scored.hidden, accepted[:, None, None], axis=1)[:, 0]
     trace = state.trace
-    column = (jnp.arange(trace.drafted.shape[1])[None] == trace.calls[:, None]) & state.active[
-        :, None
-    ]
+    active = state.active[:, None]
+    column = active & (jnp.arange(trace.drafted.shape[1])[None] == trace.calls[:, None])
     proposed = jnp.pad(draft.tokens, ((0, 0), (0, trace.proposed.shape[2] - width)))
     return state.replace(
         tokens=_append(state.tokens, emitted, state.length, count),
         log_probs=_append(state.log_probs, log_probs, state.length - 1, count),
         length=length,
         active=state.active & ~ended & (length < state.tokens.shape[1]),
-        hidden=jnp.where(state.active[:, None], hidden, state.hidden),
+        hidden=jnp.where(active, hidden, state.hidden),
         trace=Trace(
             proposed=jnp.where(column[:, :, None], proposed[:, None], trace.proposed),
             drafted=jnp.where(column, draft.length[:, None], trace.drafted),
