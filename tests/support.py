@@ -6,30 +6,18 @@ import dataclasses
 
 import jax.numpy as jnp
 
+from specdec.schedules import Fixed
+
 
 @dataclasses.dataclass(frozen=True)
-class StopAfterUnlikely:
+class StopAfterUnlikely(Fixed):
     """Up to gamma tokens, ending after one that was drawn with a probability below `threshold`."""
 
-    gamma: int
     threshold: float = 0.4
-
-    @property
-    def buckets(self):
-        return (self.gamma,)
-
-    def init(self, batch):
-        return jnp.full([batch], self.gamma, jnp.int32)
-
-    def want(self, state):
-        return state
 
     def stop(self, params, carry, index, probs, tokens):
         drawn = jnp.take_along_axis(probs, tokens[:, None], axis=1)[:, 0]
         return carry, drawn < self.threshold
-
-    def update(self, state, draft, verdict):
-        return state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,22 +53,11 @@ class AfterAcceptance:
 
 
 @dataclasses.dataclass(frozen=True)
-class AvoidsWhatWasUnlikely:
+class AvoidsWhatWasUnlikely(Fixed):
     """Wants to end before the position where the last draft, beyond what was committed of it, had a
     token drawn with a probability below `threshold`. Exact as long as no noise is used twice."""
 
-    gamma: int
     threshold: float = 0.3
-
-    @property
-    def buckets(self):
-        return (self.gamma,)
-
-    def init(self, batch):
-        return jnp.full([batch], self.gamma, jnp.int32)
-
-    def want(self, state):
-        return state
 
     def update(self, state, draft, verdict):
         drawn = jnp.take_along_axis(draft.probs, draft.tokens[:, :, None], axis=2)[:, :, 0]
