@@ -25,3 +25,13 @@ def shared() -> Path:
     if not folder.exists():
         pytest.skip("../shared is not here")
     return folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def programs_end_with_their_module():
+    """Forgets compiled programs: on a CPU each one maps memory, and thousands of them are more
+    mappings than Linux allows a process (65,530), which ends it."""
+    yield
+    import jax
+
+    jax.clear_caches()
