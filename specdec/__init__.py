@@ -1,6 +1,6 @@
 """Exact speculative decoding for T5 and other encoder-decoders, in JAX."""
 
-from specdec.decoding import autoregressive_decode, decode, prefill, row_keys, step
+from specdec.decoding import autoregressive_decode, decode, prefill, row_keys, score, step
 from specdec.types import (
     Context,
     DecodeOutput,
@@ -29,5 +29,6 @@ __all__ = [
     "decode",
     "prefill",
     "row_keys",
+    "score",
     "step",
 ]

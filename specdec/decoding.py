@@ -82,6 +82,7 @@ def decode(
     sampling: SamplingRule,
     max_length: int,
     eos_id: int = 1,
+    prefix: Array | None = None,
 ) -> DecodeOutput:
     """Decodes a batch by speculation; one compiled program, one dispatch.
 
@@ -97,11 +98,14 @@ def decode(
       target, drafter, verifier, schedule, sampling: frozen dataclasses, static.
       max_length: N, the longest output in tokens including EOS.
       eos_id: ends a row.
+      prefix: [B, P] int32, the tokens each output is to begin with, without EOS and at most N; 0
+        after a row's own. They cost one target call, and nothing of them is in the trace.
 
     Raises:
       ValueError: before anything is compiled, for keys, shapes or combinations that cannot work.
     """
     _check(keys, inputs, max_length, sampling, verifier)
+    _check_prefix(prefix, inputs, max_length)
     return _decode(
         params,
         keys,
@@ -113,6 +117,7 @@ def decode(
         sampling=sampling,
         max_length=max_length,
         eos_id=eos_id,
+        prefix=prefix,
     )
 
 
@@ -126,6 +131,7 @@ def autoregressive_decode(
     max_length: int,
     eos_id: int = 1,
     width: int = 1,
+    prefix: Array | None = None,
 ) -> DecodeOutput:
     """The baseline: the target alone, one token per call, through the same loop.
 
@@ -147,7 +153,29 @@ def autoregressive_decode(
         sampling=sampling,
         max_length=max_length,
         eos_id=eos_id,
+        prefix=prefix,
     )
+
+
+def score(target_params: PyTree, inputs: Array, targets: Array, *, target: Target) -> Array:
+    """Log-probabilities of given outputs, teacher-forced: one target call over all positions.
+
+    The values are those of `DecodeOutput.log_probs` for the same tokens.
+
+    Args:
+      inputs: [B, S] int32, 0 = padding.
+      targets: [B, N] int32, with EOS if that is to count, 0 after a row's last token.
+
+    Returns:
+      [B, N] float32 in nats, 0 after a row's last token.
+    """
+    return _score(target_params, inputs, targets, target=target)
+
+
+@functools.partial(jax.jit, static_argnames="target")
+def _score(params: PyTree, inputs: Array, targets: Array, *, target: Target) -> Array:
+    cache = target.prefill(params, inputs, targets.shape[1])
+    return _force(target, params, target.start(inputs), targets, cache)[0]
 
 
 _MODELS = ("target", "drafter", "schedule")
@@ -155,7 +183,7 @@ _RULES = ("verifier", "sampling", "eos_id")
 
 
 @functools.partial(jax.jit, static_argnames=(*_MODELS, "max_length", *_RULES))
-def _decode(params, keys, inputs, *, target, drafter, schedule, max_length, **rules):
+def _decode(params, keys, inputs, *, target, drafter, schedule, max_length, prefix, **rules):
     state = prefill(
         params,
         keys,
@@ -164,6 +192,7 @@ def _decode(params, keys, inputs, *, target, drafter, schedule, max_length, **ru
         drafter=drafter,
         schedule=schedule,
         max_length=max_length,
+        prefix=prefix,
     )
     advance = functools.partial(
         step, params, target=target, drafter=drafter, schedule=schedule, **rules
@@ -182,12 +211,14 @@ def prefill(
     drafter: Drafter,
     schedule: Schedule,
     max_length: int,
+    prefix: Array | None = None,
 ) -> DecodeState:
     """Encodes the inputs and lays out everything `step` updates; arguments as for `decode`."""
     batch, longest = inputs.shape[0], schedule.buckets[-1]
+    start = target.start(inputs)
     cache = target.prefill(params.target, inputs, capacity(max_length, schedule))
     tokens = jnp.zeros([batch, 1 + max_length], jnp.int32)
-    tokens = tokens.at[:, 0].set(target.start(inputs))
+    tokens = tokens.at[:, 0].set(start)
     shapes, _ = jax.eval_shape(target.decode, params.target, tokens[:, :1], cache)
     state = DecodeState(
         tokens=tokens,
@@ -210,7 +241,43 @@ def prefill(
         ),
         vocab_size=shapes.logits.shape[-1],
     )
+    if prefix is not None:
+        state = _begin_with(prefix, state, target, params.target, start)
     return state.replace(drafter=drafter.init(params, state.context()))
+
+
+def _begin_with(prefix: Array, state: DecodeState, target, params, start: Array) -> DecodeState:
+    """Commits [B, P] tokens; the last one of each row is then its pending token."""
+    log_probs, output, cache = _force(target, params, start, prefix, state.cache)
+    given = _lengths(prefix)
+    last = jnp.maximum(given - 1, 0)[:, None, None]
+    hidden = jnp.take_along_axis(output.hidden, last, axis=1)[:, 0]
+    size = prefix.shape[1]
+    return state.replace(
+        tokens=state.tokens.at[:, 1 : 1 + size].set(prefix),
+        length=1 + given,
+        active=state.active & (given < state.log_probs.shape[1]),
+        cache=cache.rewind(given),
+        hidden=jnp.where(given[:, None] > 0, hidden, state.hidden),
+        log_probs=state.log_probs.at[:, :size].set(log_probs),
+    )
+
+
+def _force(target: Target, params, start: Array, tokens: Array, cache) -> tuple[Array, Any, Any]:
+    """Feeds the start token and all but the last of [B, T] tokens: their log-probabilities [B, T],
+    0 after a row's last token, with the target's output and cache."""
+    fed = jnp.concatenate([start[:, None], tokens[:, :-1]], axis=1)
+    output, cache = target.decode(params, fed, cache)
+    log_probs = jax.nn.log_softmax(output.logits, axis=-1)
+    log_probs = jnp.take_along_axis(log_probs, tokens[:, :, None], axis=2)[:, :, 0]
+    inside = jnp.arange(tokens.shape[1])[None] < _lengths(tokens)[:, None]
+    return jnp.where(inside, log_probs, 0.0), output, cache
+
+
+def _lengths(tokens: Array) -> Array:
+    """[B] how many tokens each row of [B, T] has: up to its last that is not 0."""
+    index = jnp.arange(1, tokens.shape[1] + 1, dtype=jnp.int32)[None]
+    return jnp.max(jnp.where(tokens != 0, index, 0), axis=1)
 
 
 @functools.partial(jax.jit, static_argnames=(*_MODELS, *_RULES))
@@ -460,4 +527,15 @@ def _check(keys, inputs, max_length, sampling, verifier) -> None:
         raise ValueError(
             f"{type(verifier).__name__} compares argmaxes but sampling is {sampling}; use "
             "SpeculativeSampling() or Coupled() to sample, or Greedy()"
+        )
+
+
+def _check_prefix(prefix: Array | None, inputs: Array, max_length: int) -> None:
+    if prefix is None:
+        return
+    fits = prefix.ndim == 2 and prefix.shape[0] == inputs.shape[0] and prefix.dtype == jnp.int32
+    if not fits or not 1 <= prefix.shape[1] <= max_length:
+        raise ValueError(
+            f"prefix is {prefix.dtype}{list(prefix.shape)}; give int32 "
+            f"[{inputs.shape[0]}, at most max_length {max_length}]"
         )

@@ -20,12 +20,14 @@ class Origin(enum.Enum):
     ACCEPTED = "32"  # green: drafted, and kept by the target
     TARGET = "1;94"  # bold blue: the target's own, a correction or the token after a whole draft
     REJECTED = "2;9;31"  # dim, struck, red: drafted, and replaced by the token that follows
+    GIVEN = "4"  # underlined: the prefix that the text had to begin with
 
 
 LABELS = {
     Origin.ACCEPTED: "drafted and accepted",
     Origin.TARGET: "the target's own",
     Origin.REJECTED: "drafted and rejected",
+    Origin.GIVEN: "given",
 }
 
 Piece = tuple[str, Origin]
@@ -42,6 +44,7 @@ def origins(
     proposed: Sequence[Sequence[int]],
     drafted: Sequence[int],
     accepted: Sequence[int],
+    given: int = 0,
 ) -> Iterator[tuple[int, Origin]]:
     """One row's tokens in order of decision, with the first rejected token of each call.
 
@@ -50,8 +53,10 @@ def origins(
     Args:
       tokens: the output, [length].
       proposed, drafted, accepted: the row of a `Trace`, one entry per call.
+      given: how many of the tokens were a prefix.
     """
     output = iter(tokens)
+    yield from ((token, Origin.GIVEN) for token in itertools.islice(output, given))
     for guesses, tested, kept in zip(proposed, drafted, accepted, strict=True):
         yield from ((token, Origin.ACCEPTED) for token in itertools.islice(output, kept))
         if kept < tested:
@@ -86,9 +91,10 @@ def paint(line: Iterable[Piece]) -> str:
     return "".join(_styled("".join(text for text, _ in run), origin) for origin, run in runs)
 
 
-def legend() -> str:
-    """What the colours mean, in those colours."""
-    return "  ".join(_styled(label, origin) for origin, label in LABELS.items())
+def legend(given: bool = False) -> str:
+    """What the colours mean, in those colours; the last one if there are prefixes."""
+    shown = [origin for origin in Origin if given or origin is not Origin.GIVEN]
+    return "  ".join(_styled(LABELS[origin], origin) for origin in shown)
 
 
 def one_line(text: str) -> str:
@@ -103,12 +109,33 @@ def _styled(text: str, origin: Origin) -> str:
     return f"{space}\x1b[{origin.value}m{words}\x1b[0m" if words else space
 
 
+class Painter:
+    """Writes coloured lines to stdout, each of them as it grows."""
+
+    def __init__(self, text_of: Callable[[Sequence[int]], str], given: int = 0):
+        self._text_of, self._given = text_of, given
+        self._shown = 0  # pieces of the line
+
+    def legend(self) -> str:
+        return legend(self._given > 0)
+
+    def show(self, *row: Sequence) -> None:
+        """What is new of a row's tokens; arguments as for `origins`."""
+        line = list(pieces(origins(*row, given=self._given), self._text_of))
+        print(paint(line[self._shown :]), end="", flush=True)
+        self._shown = len(line)
+
+    def end(self) -> None:
+        print(flush=True)
+        self._shown = 0
+
+
 @dataclasses.dataclass
 class Summary:
     """What a run has done so far."""
 
     texts: int = 0
-    tokens: int = 0  # emitted, EOS included
+    tokens: int = 0  # emitted, EOS included, without prefixes
     drafted: list[int] = dataclasses.field(default_factory=list)  # one entry per target call
     accepted: list[int] = dataclasses.field(default_factory=list)
     seconds: float = 0.0  # decoding
@@ -122,15 +149,17 @@ class Summary:
         calls = len(self.drafted)
         if not calls:
             return [f"{self.texts} texts"]
+        drafted = any(self.drafted)
         lines = [
             f"{self.texts} texts, {self.tokens} tokens, {calls} target calls: "
-            f"{block_efficiency(self.tokens, calls):.2f} tokens per call, "
-            f"alpha {empirical_alpha(self.accepted, self.drafted):.3f}",
+            f"{block_efficiency(self.tokens, calls):.2f} tokens per call"
+            + (f", alpha {empirical_alpha(self.accepted, self.drafted):.3f}" if drafted else ""),
             f"{self.seconds:.1f} s decoding, {self.compile_seconds:.1f} s compiling",
         ]
         if self.baseline_calls:
             lines.append(
-                f"identical: {self.identical} of {self.texts}; the target alone: "
-                f"{self.baseline_calls} calls, {self.baseline_seconds:.1f} s"
+                f"the target alone: {self.baseline_calls} calls, {self.baseline_seconds:.1f} s; "
+                f"{self.baseline_seconds / self.seconds:.2f} times the time"
             )
+            lines.append(f"identical outputs: {self.identical} of {self.texts}")
         return lines

@@ -33,7 +33,7 @@ FOLDER = 'the folder'
 CHECKPOINT_PATH = @target/cli.path_in()
 DRAFT_CHECKPOINT_PATH = @draft/cli.path_in()
 VOCABULARY = @tasks.Bytes()
-TASK_NAME = 'cli'
+TASK_NAME = 'the task'
 TASK_FILES = {'test': @test/cli.path_in()}
 TASK_FEATURE_LENGTHS = {'inputs': 16, 'targets': 8}
 GAMMA = 2
@@ -64,7 +64,8 @@ def folder(tmp_path_factory):
     """A run's data: a TSV, and two models of 259 bytes, padded to different widths."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "test.tsv").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
-    (folder / "run.gin").write_text(RUN.replace("the folder", str(folder)))
+    run = RUN.replace("the folder", str(folder)).replace("the task", folder.name)
+    (folder / "run.gin").write_text(run)
     for name, width, vocab_size in (("target", 11, 261), ("draft", 7, 263), ("narrow", 7, 100)):
         target = model(width, vocab_size)
         params = target.init(jax.random.key(width))
@@ -166,16 +167,16 @@ def test_a_terminal_gets_a_legend_and_colours(decode, tmp_path):
 )
 def test_batches_do_not_change_the_output_and_the_target_alone_agrees(decode, tmp_path, flags):
     _, _, err = decode("--compare", f"--output_file={tmp_path / 'one.jsonl'}", *flags)
-    assert "identical: 5 of 5; the target alone:" in err
+    assert "the target alone: " in err and "identical outputs: 5 of 5" in err
     decode("--gin.BATCH_SIZE=3", f"--output_file={tmp_path / 'three.jsonl'}", *flags)
     one, three = records(tmp_path / "one.jsonl"), records(tmp_path / "three.jsonl")
     assert [text["tokens"] for text in one] == [text["tokens"] for text in three]
 
 
 def test_buckets_are_used_and_do_not_change_the_output(decode, tmp_path, monkeypatch):
-    compile, lengths = cli.decode.Program.compile, []
+    compile, lengths = cli.programs.Program.compile, []
     monkeypatch.setattr(
-        cli.decode.Program, "compile", lambda *args: (lengths.append(args[1]), compile(*args))[1]
+        cli.programs.Program, "compile", lambda *args: (lengths.append(args[1]), compile(*args))[1]
     )
     decode(f"--output_file={tmp_path / 'one.jsonl'}")
     assert lengths == [INPUTS] * 5
@@ -186,14 +187,14 @@ def test_buckets_are_used_and_do_not_change_the_output(decode, tmp_path, monkeyp
 
 
 def test_compare_counts_differences(decode, monkeypatch):
-    alone = cli.decode.autoregressive_decode
+    alone = cli.programs.autoregressive_decode
 
     def other(*args, **kwargs):
         output = alone(*args, **kwargs)
         return output._replace(tokens=output.tokens.at[0, 0].add(1))
 
-    monkeypatch.setattr(cli.decode, "autoregressive_decode", other)
-    assert "identical: 0 of 5" in decode("--compare")[2]
+    monkeypatch.setattr(cli.programs, "autoregressive_decode", other)
+    assert "identical outputs: 0 of 5" in decode("--compare")[2]
 
 
 def test_limit_and_seed_override_gin(decode, tmp_path):
@@ -283,7 +284,7 @@ def test_programs_are_kept(decode, cache):
 
 
 def test_ctrl_c_keeps_what_is_written(decode, tmp_path, monkeypatch):
-    texts_of = cli.decode._texts
+    texts_of = cli.decode._decoded
 
     def interrupted(*args):
         texts = texts_of(*args)
@@ -291,7 +292,7 @@ def test_ctrl_c_keeps_what_is_written(decode, tmp_path, monkeypatch):
         yield next(texts)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.decode, "_texts", interrupted)
+    monkeypatch.setattr(cli.decode, "_decoded", interrupted)
     code, _, err = decode(f"--output_file={tmp_path / 'out.jsonl'}")
     assert code == 130
     assert err.splitlines()[1].startswith("2 texts, ") and "Traceback" not in err
@@ -300,14 +301,14 @@ def test_ctrl_c_keeps_what_is_written(decode, tmp_path, monkeypatch):
 
 
 def test_texts_are_written_as_they_come(decode, tmp_path, monkeypatch):
-    texts_of, path = cli.decode._texts, tmp_path / "out.jsonl"
+    texts_of, path = cli.decode._decoded, tmp_path / "out.jsonl"
 
     def watched(*args):
         for written, text in enumerate(texts_of(*args)):
             assert not written or len(records(path)) == written
             yield text
 
-    monkeypatch.setattr(cli.decode, "_texts", watched)
+    monkeypatch.setattr(cli.decode, "_decoded", watched)
     assert decode(f"--output_file={path}")[0] == 0
 
 
@@ -377,7 +378,7 @@ MISTAKES = {
             "--gin.DRAFT_VOCABULARY=@other/tasks.Bytes()",
             "--gin.other/tasks.Bytes.extra_ids=3",
         ],
-        r"the draft's vocabulary, Bytes\(extra_ids=3\), is not the task's",
+        r"the draft's vocabulary, Bytes\(extra_ids=3\), is not the target's",
     ),
     "narrow model": (
         ["--gin.narrow/cli.path_in.name='narrow'", "--gin.CHECKPOINT_PATH=@narrow/cli.path_in()"],
@@ -520,7 +521,7 @@ def test_multi30k_as_its_header_says(capsys, cache, shared, monkeypatch):
     out, err = capsys.readouterr()
     assert code == 0
     assert out.splitlines()[0] == "Ein Mann mit einem orangefarbenen Hut starrt auf etwas."
-    assert "identical: 20 of 20" in err
+    assert "identical outputs: 20 of 20" in err
 
 
 def test_the_module_is_the_command():

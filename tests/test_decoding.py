@@ -12,7 +12,7 @@ import pytest
 from support import Cycle, StopAfterUnlikely
 from test_models import load
 
-from specdec import Params, autoregressive_decode, decode, decoding, prefill, row_keys, step
+from specdec import Params, autoregressive_decode, decode, decoding, prefill, row_keys, score, step
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling
@@ -160,6 +160,54 @@ def test_log_probs_are_those_of_teacher_forcing(pair):
     expected = jnp.take_along_axis(expected, output.tokens[:, :, None], axis=2)[:, :, 0]
     within = np.arange(N)[None] < np.asarray(output.length)[:, None]
     np.testing.assert_allclose(output.log_probs, np.where(within, expected, 0), rtol=0, atol=1e-4)
+    scored = score(pair.params.target, pair.inputs, output.tokens, target=pair.target)
+    np.testing.assert_allclose(scored, output.log_probs, rtol=0, atol=1e-4)
+
+
+def cut(tokens, lengths):
+    """[B, P] the first `lengths` [B] of each row's tokens, then zeros."""
+    tokens = jnp.where(jnp.arange(N)[None] < jnp.asarray(lengths)[:, None], tokens, 0)
+    return tokens[:, : int(max(lengths))]
+
+
+@pytest.mark.parametrize("sampling, verifier", [(Greedy(), GreedyMatch()), (FILTERED, Coupled())])
+def test_a_prefix_of_the_own_output_changes_nothing_but_the_calls(pair, sampling, verifier):
+    whole = pair.alone(sampling)
+    given = np.minimum(np.arange(len(pair.inputs)) * 3, np.maximum(whole.length - 1, 0))
+    assert given[0] == 0 and len(set(given.tolist())) > 3
+    prefix = cut(whole.tokens, given)
+    plain = pair.alone(sampling, prefix=prefix)
+    same(plain, whole)
+    same(pair.decode(sampling, verifier, Fixed(3), prefix=prefix), whole)
+    np.testing.assert_array_equal(plain.trace.calls, whole.trace.calls - given)
+
+
+def test_a_prefix_is_kept_and_continued_by_the_target(pair):
+    other = jnp.roll(pair.alone(Greedy()).tokens, 1, axis=0)  # another row's text
+    prefix = cut(jnp.where(other == 1, 5, other), [6] * len(pair.inputs))
+    plain = pair.alone(Greedy(), prefix=prefix)
+    given = np.asarray(prefix) != 0
+    assert given.sum() > 20
+    np.testing.assert_array_equal(plain.tokens[:, :6][given], prefix[given])
+    same(pair.decode(Greedy(), GreedyMatch(), Fixed(3), prefix=prefix), plain)
+    scored = score(pair.params.target, pair.inputs, plain.tokens, target=pair.target)
+    np.testing.assert_allclose(plain.log_probs, scored, rtol=0, atol=1e-4)
+
+
+def test_a_perfect_drafter_knows_the_prefix(pair):
+    params = Params(pair.params.target, pair.params.target)
+    prefix = cut(jnp.full((len(pair.inputs), N), 7), range(1, 1 + len(pair.inputs)))
+    drafter = Autoregressive(pair.target, Greedy())
+    trace = pair.decode(
+        Greedy(), GreedyMatch(), Fixed(4), drafter=drafter, params=params, prefix=prefix
+    ).trace
+    assert int(trace.drafted.sum()) == int(trace.accepted.sum()) > 50
+
+
+def test_a_prefix_may_be_the_whole_output(pair):
+    prefix = cut(jnp.full((len(pair.inputs), N), 7), [N] * len(pair.inputs))
+    output = pair.decode(Greedy(), GreedyMatch(), Fixed(4), prefix=prefix)
+    assert np.all(output.tokens == prefix) and int(output.trace.calls.sum()) == 0
 
 
 def test_the_trace_accounts_for_every_token(pair):
@@ -372,6 +420,8 @@ def call(**changes):
         ({"keys": row_keys(0, jnp.arange(3))}, r"shape \[3\] but inputs have 2 rows"),
         ({"inputs": jnp.ones([2, 3])}, r"inputs are float32\[2, 3\]; give int32"),
         ({"inputs": jnp.ones([2], jnp.int32)}, r"inputs are int32\[2\]; give int32"),
+        ({"prefix": jnp.ones([2, 5], jnp.int32)}, r"int32\[2, 5\]; .*\[2, at most max_length 4\]"),
+        ({"prefix": jnp.ones([2, 2])}, r"prefix is float32\[2, 2\]; give int32"),
         ({"max_length": 0}, "max_length is 0; give a positive number"),
         (
             {"verifier": GreedyMatch()},

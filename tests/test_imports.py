@@ -17,12 +17,12 @@ ROWS = (
     ("cli",),
     ("integrations", "interactive", "tune"),
     ("benchmark", "report", "evaluate", "certificate", "compile", "training"),
-    ("tasks", "checkpoints", "partitioning", "testing", "terminal"),
+    ("tasks", "checkpoints", "partitioning", "testing", "terminal", "environment"),
     ("decoding", "beam"),
     ("drafters",),
     ("verifiers", "schedules"),
     ("sampling", "models"),
-    ("types", "theory"),
+    ("types", "theory", "demo"),
 )
 ROW = {module: row for row, modules in enumerate(ROWS) for module in modules}
 
@@ -218,6 +218,9 @@ def test_importing_the_package_is_cheap():
     assert min(seconds) < 3
 
 
+DEMO = ("vocabulary.model", "target/config.json", "draft/config.json")
+
+
 def test_a_wheel_holds_the_gin_files_and_no_tests(tmp_path):
     python("-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path))
     (wheel,) = tmp_path.glob("specdec-*.whl")
@@ -229,5 +232,5 @@ def test_a_wheel_holds_the_gin_files_and_no_tests(tmp_path):
             for file in (ROOT / folder).rglob("*.gin")
         }
         assert expected and expected <= held
-    assert "specdec/_demo/vocabulary.model" in held
+    assert {f"specdec/_demo/{name}" for name in DEMO} <= held
     assert all(name.startswith(("specdec/", "specdec-")) for name in held)

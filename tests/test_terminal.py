@@ -73,7 +73,8 @@ def test_paint():
 
 def test_the_legend_is_in_the_colours_it_explains():
     for origin in Origin:
-        assert f"\x1b[{origin.value}m{terminal.LABELS[origin]}\x1b[0m" in terminal.legend()
+        assert f"\x1b[{origin.value}m{terminal.LABELS[origin]}\x1b[0m" in terminal.legend(True)
+    assert "given" not in terminal.legend()
 
 
 def test_a_text_cannot_break_the_line_or_drive_the_terminal():
@@ -111,7 +112,10 @@ def test_summary():
         "1.2 s decoding, 3.0 s compiling",
     ]
     summary.baseline_calls, summary.baseline_seconds, summary.identical = 9, 2.0, 1
-    assert summary.lines()[2] == "identical: 1 of 1; the target alone: 9 calls, 2.0 s"
+    assert summary.lines()[2:] == [
+        "the target alone: 9 calls, 2.0 s; 1.60 times the time",
+        "identical outputs: 1 of 1",
+    ]
 
 
 def test_an_empty_summary():

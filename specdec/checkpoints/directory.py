@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -62,8 +63,8 @@ def locate(path: str | os.PathLike) -> Found:
     return Found(format, directory)
 
 
-def config_from(path: str | os.PathLike) -> T5Config:
-    """The model that a checkpoint's `config.json` describes.
+def config_from(path: str | os.PathLike, dtype: str | None = None) -> T5Config:
+    """The model that a checkpoint's `config.json` describes, computed in `dtype` if that is given.
 
     Our own checkpoints always have one. One with T5Config's fields beside a T5X checkpoint, in its
     directory or in the parent, counts too. Raises CheckpointError where there is none, or where it
@@ -74,12 +75,13 @@ def config_from(path: str | os.PathLike) -> T5Config:
         if file.is_file():
             record = _record(file)
             try:
-                return T5Config(**record.get("model", record))
+                config = T5Config(**record.get("model", record))
             except (TypeError, ValueError) as error:
                 raise CheckpointError(
                     f"{file} does not describe a model ({error}); its fields must be those of "
                     "T5Config, or give the config yourself"
                 ) from error
+            return config if dtype is None else dataclasses.replace(config, dtype=dtype)
     raise CheckpointError(
         f"checkpoint {directory} does not record its model; give a T5Config, or put its fields "
         f"into {directory / CONFIG}"

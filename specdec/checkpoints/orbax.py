@@ -19,6 +19,8 @@ def write(folder: Path, params: PyTree, config: T5Config, vocabulary: Path | Non
     """Writes a checkpoint into `folder`, which does not exist. The config comes last: see MARKS."""
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(folder / "params", params)
+    # It names the folder that was written to, which `save` is about to rename.
+    (folder / "params" / "commit_success.txt").unlink(missing_ok=True)
     record: dict[str, Any] = {
         "format": "specdec",
         "version": directory.VERSION,

@@ -12,19 +12,26 @@ import sys
 from collections.abc import Sequence
 
 from specdec import checkpoints, tasks
-from specdec.cli import decode, settings, train
-from specdec.cli.decode import DecodeRun
+from specdec.cli import bench, decode, score, settings, train, verify
+from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError, path_in
 
 __all__ = ["DecodeRun", "UsageError", "main", "path_in"]
 
-COMMANDS = (decode, train)  # modules with add_command(subparsers) -> its parser
+COMMANDS = (
+    decode,
+    score,
+    verify,
+    bench,
+    train,
+)  # modules with add_command(subparsers) -> its parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code.
 
-    0 done, 2 the user's mistake, 130 interrupted, 141 nobody reads stdout any more.
+    0 done, 1 a certificate that fails, 2 the user's mistake, 130 interrupted, 141 nobody reads
+    stdout any more.
     """
     parser = argparse.ArgumentParser(
         prog="specdec", description="Exact speculative decoding for T5.", allow_abbrev=False
@@ -36,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     args = parser.parse_args(settings.joined(sys.argv[1:] if argv is None else argv))
     try:
-        args.command(args)
+        return args.command(args) or 0
     except (UsageError, tasks.TaskError, checkpoints.CheckpointError) as error:
         if args.traceback:
             raise
@@ -48,4 +55,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of stdout has enough, as in `specdec decode ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    return 0

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import gin
 from gin import config_parser
@@ -27,7 +27,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gin_file",
         action="append",
-        required=True,
+        default=[],
         metavar="FILE",
         help="settings to read; may repeat, later files override earlier ones",
     )
@@ -69,6 +69,8 @@ def build(cls: type[T], args: argparse.Namespace, overrides: Mapping[str, Any]) 
     Raises:
       UsageError: gin, or a constructor that it calls, objects to something.
     """
+    if not args.gin_file:
+        raise UsageError("nothing says what to run; give --gin_file=FILE, see configs/")
     folders = [*args.gin_search_paths.split(","), *_own_folders()]
     gin.clear_config()
     for folder in folders:
@@ -93,6 +95,14 @@ def build(cls: type[T], args: argparse.Namespace, overrides: Mapping[str, Any]) 
 def in_force() -> str:
     """The settings that took part in what was built, as a gin file."""
     return gin.operative_config_str()
+
+
+def json_lines(path: str | None) -> contextlib.AbstractContextManager[TextIO | None]:
+    """An output file, None for none; the settings in force are put beside it."""
+    if path is None:
+        return contextlib.nullcontext()
+    Path(f"{path}.gin").write_text(in_force(), encoding="utf-8")
+    return open(path, "w", encoding="utf-8")
 
 
 def _own_folders() -> list[str]:

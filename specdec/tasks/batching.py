@@ -12,7 +12,7 @@ from specdec.tasks.errors import TaskError
 from specdec.tasks.loading import load_seqio
 
 if TYPE_CHECKING:
-    from seqio import Mixture, Task
+    from seqio import Mixture, Task, Vocabulary
 
 
 class Batch(NamedTuple):
@@ -22,6 +22,7 @@ class Batch(NamedTuple):
     index: np.ndarray  # [B] int32, the example's place in the split
     input_texts: list[str]  # one per example, at most B
     target_texts: list[str] | None  # None if the task has no targets
+    targets: np.ndarray | None  # [B, N] int32, 0 = padding
 
 
 def get_task(task: str | Task | Mixture) -> Task | Mixture:
@@ -51,7 +52,7 @@ def batches(
     Args:
       task: a seqio task, or the name of a registered one.
       split: one of its splits.
-      lengths: feature -> the length it is trimmed to; 'inputs' is S.
+      lengths: feature -> the length it is trimmed to; 'inputs' is S, 'targets' is N.
       batch_size: B, also of the last batch.
       limit: stop after so many examples.
       buckets: ascending lengths below `lengths['inputs']`; a batch takes the smallest one, or
@@ -71,13 +72,42 @@ def batches(
                 f"no sequence length for {feature!r} of task {task.name!r}; "
                 "give one, as in {'inputs': 64, 'targets': 64}"
             )
-    for name, value in (("batch_size", batch_size), ("limit", 1 if limit is None else limit)):
-        if not isinstance(value, int) or value < 1:
-            raise TaskError(f"{name} is {value!r}; give a positive integer")
-    widths = [*buckets, lengths["inputs"]]
-    if widths != sorted(set(widths)) or widths[0] < 1:
-        raise TaskError(f"buckets is {buckets!r}; give ascending lengths below {widths[-1]}")
-    return _batches(_examples(task, split, lengths, limit), batch_size, widths)
+    sizes = _check_sizes(lengths, batch_size, limit, buckets)
+    return _batches(_examples(task, split, lengths, limit), batch_size, *sizes)
+
+
+def text_batches(
+    texts: Iterable[tuple[str, str | None]],
+    vocabulary: Vocabulary,
+    lengths: Mapping[str, int],
+    *,
+    batch_size: int,
+    limit: int | None = None,
+    buckets: Sequence[int] = (),
+) -> Iterator[Batch]:
+    """Like `batches`, over (input, target or None) texts that no task holds; all or none of them
+    have targets. EOS is appended to both. Texts are read when their batch is asked for.
+
+    Raises:
+      TaskError: at the call for a wrong argument, and at its batch for a text that is too long.
+    """
+    sizes = _check_sizes(lengths, batch_size, limit, buckets)
+
+    def encode(number: int, side: str, text: str) -> np.ndarray:
+        ids = [*vocabulary.encode(text), vocabulary.eos_id]
+        if len(ids) > lengths[side]:
+            raise TaskError(
+                f"text {number} is {len(ids)} tokens long ({text[:30]!r}...) but {side} hold "
+                f"{lengths[side]}; raise {side!r} in the feature lengths, or shorten the text"
+            )
+        return np.array(ids, np.int32)
+
+    def examples() -> Iterator[_Example]:
+        for number, (text, target) in enumerate(itertools.islice(texts, limit), start=1):
+            ids = None if target is None else encode(number, "targets", target)
+            yield _Example(encode(number, "inputs", text), ids, text, target)
+
+    return _batches(examples(), batch_size, *sizes)
 
 
 def count(task: str | Task | Mixture, split: str) -> int | None:
@@ -85,8 +115,22 @@ def count(task: str | Task | Mixture, split: str) -> int | None:
     return get_task(task).num_input_examples(split)
 
 
+def _check_sizes(
+    lengths: Mapping[str, int], batch_size: int, limit: int | None, buckets: Sequence[int]
+) -> tuple[list[int], int]:
+    """The widths of inputs, and N."""
+    for name, value in (("batch_size", batch_size), ("limit", 1 if limit is None else limit)):
+        if not isinstance(value, int) or value < 1:
+            raise TaskError(f"{name} is {value!r}; give a positive integer")
+    widths = [*buckets, lengths["inputs"]]
+    if widths != sorted(set(widths)) or widths[0] < 1:
+        raise TaskError(f"buckets is {buckets!r}; give ascending lengths below {widths[-1]}")
+    return widths, lengths.get("targets", 0)
+
+
 class _Example(NamedTuple):
     inputs: np.ndarray  # [length] int32
+    targets: np.ndarray | None  # [length] int32
     input_text: str
     target_text: str | None
 
@@ -101,6 +145,7 @@ def _examples(
     for example in itertools.islice(dataset.as_numpy_iterator(), limit):
         yield _Example(
             example["inputs"].astype(np.int32),
+            example["targets"].astype(np.int32) if "targets" in example else None,
             _text(task, example, "inputs") or "",
             _text(task, example, "targets"),
         )
@@ -116,15 +161,29 @@ def _text(task: Task | Mixture, example: Mapping[str, np.ndarray], feature: str)
     return task.output_features[feature].vocabulary.decode(example[feature].tolist())
 
 
-def _batches(examples: Iterable[_Example], size: int, widths: Sequence[int]) -> Iterator[Batch]:
+def _batches(
+    examples: Iterable[_Example], size: int, widths: Sequence[int], longest_target: int
+) -> Iterator[Batch]:
     examples, start = iter(examples), 0
     while rows := list(itertools.islice(examples, size)):
         longest = max(len(row.inputs) for row in rows)
-        inputs = np.zeros([size, next(width for width in widths if width >= longest)], np.int32)
-        for i, row in enumerate(rows):
-            inputs[i, : len(row.inputs)] = row.inputs
+        width = next(width for width in widths if width >= longest)
         index = np.full([size], -1, np.int32)
         index[: len(rows)] = np.arange(start, start + len(rows))
-        targets = [row.target_text for row in rows if row.target_text is not None]
-        yield Batch(inputs, index, [row.input_text for row in rows], targets or None)
+        targets = [row.targets for row in rows if row.targets is not None]
+        texts = [row.target_text for row in rows if row.target_text is not None]
+        yield Batch(
+            inputs=_padded([row.inputs for row in rows], size, width),
+            index=index,
+            input_texts=[row.input_text for row in rows],
+            target_texts=texts or None,
+            targets=_padded(targets, size, longest_target) if targets else None,
+        )
         start += len(rows)
+
+
+def _padded(rows: Sequence[np.ndarray], size: int, width: int) -> np.ndarray:
+    array = np.zeros([size, width], np.int32)
+    for i, row in enumerate(rows):
+        array[i, : len(row)] = row
+    return array

@@ -81,6 +81,7 @@ def test_a_config_beside_a_t5x_checkpoint(golden, copy, tmp_path, config_of):
     assert "does not record its model; give a T5Config" in error_of(config_from, checkpoint)
     shutil.copy(golden / "v1_1" / "config.json", tmp_path)
     assert config_from(checkpoint) == config_from(tmp_path) == config_of("v1_1")
+    assert config_from(checkpoint, dtype="bfloat16").dtype == "bfloat16"
     shutil.copy(golden / "wide_heads" / "config.json", checkpoint)
     assert config_from(checkpoint) == config_of("wide_heads")  # its own comes before its parent's
 

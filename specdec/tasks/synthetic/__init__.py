@@ -9,7 +9,15 @@ from specdec.tasks.synthetic.corpus import (
     SIZES,
     demo_vocabulary,
     examples,
+    synthetic_mixture,
     synthetic_task,
 )
 
-__all__ = ["PREFIXES", "SIZES", "demo_vocabulary", "examples", "synthetic_task"]
+__all__ = [
+    "PREFIXES",
+    "SIZES",
+    "demo_vocabulary",
+    "examples",
+    "synthetic_mixture",
+    "synthetic_task",
+]

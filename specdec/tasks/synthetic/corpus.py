@@ -7,9 +7,9 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specdec import demo
 from specdec.tasks.errors import TaskError
 from specdec.tasks.loading import load_seqio
 from specdec.tasks.metrics import bleu
@@ -17,7 +17,7 @@ from specdec.tasks.synthetic import highlights, translation
 from specdec.tasks.vocabularies import SentencePiece, VocabularyDefinition
 
 if TYPE_CHECKING:
-    from seqio import Task
+    from seqio import Mixture, Task
 
 # How many examples a split has. Nobody gets to the end of train: its indices are those of `Dice`.
 SIZES: Mapping[str, int] = {"train": 2**48, "validation": 500, "test": 500}
@@ -49,10 +49,7 @@ def examples(name: str, split: str, *, start: int = 0, seed: int = 0) -> Iterato
 
 def demo_vocabulary() -> SentencePiece:
     """The vocabulary trained on both tasks: 2,048 pieces, T5's ids, bytes for what is unknown."""
-    package = Path(__file__).parents[2]
-    installed = package / "_demo"
-    folder = installed if installed.is_dir() else package.parent / "demo"
-    return SentencePiece(str(folder / "vocabulary.model"))
+    return SentencePiece(demo.path("vocabulary.model"))
 
 
 def synthetic_task(
@@ -74,6 +71,32 @@ def synthetic_task(
     """
     _check(name)
     return _register(name, vocabulary or demo_vocabulary(), seed)
+
+
+def synthetic_mixture(
+    name: str = "specdec_demo",
+    rates: Mapping[str, float] = {"specdec_ende": 2, "specdec_highlights": 1},
+) -> Mixture:
+    """Registers a seqio mixture of synthetic tasks, or returns it if this very mixture exists.
+
+    Args:
+      name: of the mixture.
+      rates: how often an example comes from each task, relative to the others.
+
+    Raises:
+      TaskError: as `synthetic_task`, or the mixture is registered with other rates.
+    """
+    for task in rates:
+        synthetic_task(task)
+    return _mix(name, tuple(rates.items()))
+
+
+@functools.cache
+def _mix(name: str, rates: tuple[tuple[str, float], ...]) -> Mixture:
+    seqio = load_seqio()
+    if name in seqio.MixtureRegistry.names():
+        raise TaskError(f"mixture {name!r} exists with other rates; give this one another name")
+    return seqio.MixtureRegistry.add(name, list(rates))
 
 
 def _check(name: str) -> None:

@@ -1,0 +1,23 @@
+"""How fast speculation is, against the target alone in the same process, and where the time goes.
+
+`programs` has what is timed, `measure` times it, `summary` makes figures of the records, `table`
+prints them.
+"""
+
+from specdec.benchmark.measure import Generation, Timing, measure
+from specdec.benchmark.programs import Programs, Subject, compiled, lower
+from specdec.benchmark.summary import Summary, summarize
+from specdec.benchmark.table import lines
+
+__all__ = [
+    "Generation",
+    "Programs",
+    "Subject",
+    "Summary",
+    "Timing",
+    "compiled",
+    "lines",
+    "lower",
+    "measure",
+    "summarize",
+]

@@ -1,0 +1,40 @@
+"""The exactness certificate: does this pair, on this device, decode what the target alone would?
+
+    subject = Subject(params, inputs, target=..., drafter=..., ...)
+    checks = list(certify(subject))
+
+Each check is a function of a `Subject`; it sees what the others cannot:
+
+    algebra   the verifier's law, enumerated in float64: no loop, no model, no chance
+    greedy    the texts, token by token against the target alone
+    seeds     the same at a temperature, with `Coupled` and the same keys
+    perfect   the target as its own drafter: everything is accepted, so no cache lost anything
+    hostile   drafters that try to do harm: the texts are the same, and how much slower
+    audit     the texts once more, teacher-forced: each token is the argmax, log_probs are right
+    law       200,000 outputs of a small table model against their enumerated distribution
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from specdec.certificate.check import Check
+from specdec.certificate.checks import algebra, audit, greedy, law, perfect, seeds
+from specdec.certificate.hostile import hostile
+from specdec.certificate.subject import Subject
+
+__all__ = ["CHECKS", "Check", "Subject", "certify"]
+
+CHECKS = (algebra, greedy, seeds, perfect, hostile, audit, law)
+
+
+def certify(
+    subject: Subject, started: Callable[[str], None] = lambda name: None
+) -> Iterator[Check]:
+    """Runs the checks one after the other, each announced by name."""
+    for check in CHECKS:
+        started(check.__name__)
+        start = subject.clock()
+        result = check(subject)
+        yield dataclasses.replace(result, seconds=round(subject.clock() - start, 3))

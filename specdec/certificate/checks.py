@@ -1,0 +1,129 @@
+"""The checks of a certificate, and what each of them demands; one more is in `hostile`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from specdec.certificate.check import Check, agreement
+from specdec.certificate.subject import Subject
+from specdec.sampling import Greedy
+from specdec.testing import FALSE_ALARM, Bench, Skipping, adversarial_trees, output_law
+from specdec.verifiers import Coupled
+
+ALGEBRA_ERROR = 1e-12  # float64
+# p and q of a perfect drafter come from calls of other widths. In float32 they differ by some 1e-6,
+# which is how often the ratio rule rejects; a rejection cuts the draft short once.
+REJECTIONS = 1e-4  # of the draft tokens, and one is always allowed
+BFLOAT16_ACCEPTANCE = 0.95
+LAW_ROWS = 200_000  # finds noise that is used twice also at low temperatures; 30,000 do not
+
+
+def algebra(subject: Subject) -> Check:
+    """The verifier emits the target's law: enumerated in float64, for any p and q."""
+    samplings = (Greedy(),) if subject.greedy_only else (subject.drawn, Greedy())
+    errors = []
+    with jax.enable_x64(True):
+        for sampling in samplings:
+            for gamma in (1, 2, 4):
+                for trees in adversarial_trees(0, 3, gamma, sampling).values():
+                    right = trees.p[0]
+                    for p in trees.p[1:]:
+                        right = right[..., None] * p
+                    for length in {gamma, gamma - 1, 0}:
+                        law = output_law(subject.verifier, trees, length)
+                        errors.append(np.max(np.abs(law - right)))
+    worst = float(np.max(errors))
+    return Check(
+        "algebra",
+        {"largest_error": worst, "laws": len(errors), "samplings": [str(s) for s in samplings]},
+        {"largest_error": ("<=", ALGEBRA_ERROR)},
+        f"{subject.verifier} is off by {worst:.1e} at most in {len(errors)} laws enumerated in "
+        f"float64 (threshold {ALGEBRA_ERROR:g})",
+    )
+
+
+def greedy(subject: Subject) -> Check:
+    """Greedy outputs are those of the target alone."""
+    return agreement("greedy", subject, Greedy(), subject.speculated)
+
+
+def seeds(subject: Subject) -> Check:
+    """Drawn outputs of `Coupled` are those of the target alone with the same keys."""
+    rule = subject.drawn
+    output = subject.decode(rule, drafter=subject.drafter_for(rule), verifier=Coupled())
+    return agreement("seeds", subject, rule, output)
+
+
+def perfect(subject: Subject) -> Check:
+    """The target as its own drafter has everything accepted: greedy, and drawn with the drafter
+    skipped at random, so that it must catch up."""
+    params = subject.params._replace(drafter=subject.params.target)
+    drawn = Greedy() if subject.greedy_only else subject.drawn
+    drafted = accepted = rejections = 0
+    for sampling, drafter in (
+        (Greedy(), subject.itself(Greedy())),
+        (drawn, Skipping(subject.itself(drawn))),
+    ):
+        trace = subject.decode(
+            sampling, drafter=drafter, verifier=subject.verifier, params=params
+        ).trace
+        drafted += int(trace.drafted.sum())
+        accepted += int(trace.accepted.sum())
+        rejections += int((trace.accepted < trace.drafted).sum())
+    rate = accepted / max(drafted, 1)
+    note = f"{accepted} of {drafted} draft tokens of the target itself accepted, "
+    demands: dict[str, tuple[str, float]] = {"drafted": (">=", 1)}
+    if subject.exact:
+        allowed = max(1, int(REJECTIONS * drafted))
+        demands["rejections"] = ("<=", allowed)
+        note += f"{rejections} drafts cut short (threshold {allowed}, for a near-tie)"
+    else:
+        demands["acceptance"] = (">=", BFLOAT16_ACCEPTANCE)
+        note += f"{rate:.4f} (at least {BFLOAT16_ACCEPTANCE})"
+    figures = {
+        "drafted": drafted,
+        "accepted": accepted,
+        "rejections": rejections,
+        "acceptance": rate,
+    }
+    return Check("perfect", figures, demands, note)
+
+
+def audit(subject: Subject) -> Check:
+    """Every emitted token is the target's argmax, and its reported log-probability right."""
+    output, taught = subject.speculated, subject.taught
+    gap = float(np.max(taught.gap))
+    error = float(np.max(np.abs(output.log_probs - taught.log_probs)))
+    tokens = int(output.length.sum())
+    limit = subject.tolerance
+    return Check(
+        "audit",
+        {
+            "tokens": tokens,
+            "not_argmax": int(np.sum(taught.gap > 0)),
+            "largest_gap": gap,
+            "log_prob_error": error,
+            "largest_logit": float(taught.largest.max()),
+        },
+        {"largest_gap": ("<=", limit), "log_prob_error": ("<=", limit)},
+        f"{tokens} tokens teacher-forced: at most {gap:.2g} below the argmax, log-probabilities "
+        f"off by {error:.1e} (threshold {limit:.2g} nats)",
+    )
+
+
+def law(subject: Subject) -> Check:
+    """Verifier, schedule and sampling through the loop, on a table model that can be enumerated."""
+    bench = Bench.create(rows=LAW_ROWS)
+    bench = bench._replace(params=bench.params._replace(schedule=subject.params.schedule))
+    sampling = Greedy() if subject.greedy_only else subject.drawn
+    output = bench.run(subject.verifier, subject.schedule, sampling)
+    result = bench.compare(output.tokens, sampling)
+    return Check(
+        "law",
+        dataclasses.asdict(result) | {"sampling": str(sampling), "false_alarm": FALSE_ALARM},
+        {"p_value": (">=", FALSE_ALARM), "impossible": ("==", 0)},
+        f"{sampling}: {result}",
+    )

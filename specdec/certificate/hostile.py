@@ -1,0 +1,125 @@
+"""The check with drafters that try to do harm."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec import testing
+from specdec.certificate.check import Check, agreement
+from specdec.certificate.subject import Subject
+from specdec.sampling import Greedy
+from specdec.testing import Constant
+from specdec.types import Array, Context, DecodeOutput, Draft, Drafter, Params, PyTree, SamplingRule
+from specdec.verifiers import Coupled
+
+TEXTS, REPEATS = 8, 3
+
+
+def hostile(subject: Subject) -> Check:
+    """Drafters that try to do harm change no output, greedy or drawn, and take no more target
+    calls than the target alone; what they cost in time is measured."""
+    rows = min(TEXTS, len(subject.inputs))
+    cases = []
+    runs = {"alone": functools.partial(subject.alone, Greedy(), rows=rows)}
+    for name, (drafter, params) in _drafters(subject).items():
+        for sampling, verifier in ((Greedy(), subject.verifier), (subject.drawn, Coupled())):
+            run = functools.partial(
+                subject.decode,
+                sampling,
+                drafter=drafter,
+                verifier=verifier,
+                params=params,
+                rows=rows,
+            )
+            case = f"{name}, {'greedy' if sampling.greedy else 'drawn'}"
+            cases.append(_case(case, subject, sampling, run()))
+            if sampling.greedy:
+                runs[name] = run
+    slowdown = _slowdowns(subject, runs)
+    worst = max(slowdown, key=slowdown.__getitem__)
+    failed = sum(not case.passed for case in cases)
+    outputs = sum(case.figures["texts"] for case in cases)
+    identical = sum(case.figures["identical"] for case in cases)
+    figures = {
+        "drafters": len(slowdown),
+        "failed_cases": failed,
+        "outputs": outputs,
+        "identical": identical,
+        "slowdown": slowdown,
+        "largest_slowdown": slowdown[worst],
+        "cases": {case.name: case.record() for case in cases},
+    }
+    return Check(
+        "hostile",
+        figures,
+        {"failed_cases": ("==", 0)},
+        f"{identical} of {outputs} outputs identical under {len(slowdown)} hostile drafters, "
+        f"{failed} of {len(cases)} cases fail (threshold 0); at worst "
+        f"{slowdown[worst]:.2f}x the target's time alone ({worst})",
+    )
+
+
+def _case(name: str, subject: Subject, sampling: SamplingRule, output: DecodeOutput) -> Check:
+    """Agreement, and no more target calls; an output that differs may be longer, and so is out."""
+    check = agreement(name, subject, sampling, output)
+    plain, rows = subject.plain(sampling), len(output.tokens)
+    same = (output.tokens == plain.tokens[:rows]).all(axis=1)
+    slower = int(np.sum(same & (output.trace.calls > plain.trace.calls[:rows])))
+    return dataclasses.replace(
+        check,
+        figures=check.figures | {"texts_with_more_calls": slower},
+        demands=check.demands | {"texts_with_more_calls": ("==", 0)},
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _OneOf:
+    """Number `params.drafter` of several constant drafters: one program for all of them."""
+
+    drafters: tuple[Constant, ...]
+    vocab_size: int
+
+    def init(self, params: Params, context: Context) -> PyTree:
+        return ()
+
+    def propose(
+        self, params: Params, keys: Array, context: Context, state: PyTree, want: Array, stop
+    ) -> tuple[Draft, PyTree]:
+        def ask(drafter: Constant) -> Draft:
+            draft, _ = drafter.propose(params, keys, context, state, want, stop)
+            if draft.probs is None:  # certainty, written out: branches have one structure
+                draft = draft.replace(probs=jax.nn.one_hot(draft.tokens, self.vocab_size))
+            return draft
+
+        branches = [functools.partial(ask, drafter) for drafter in self.drafters]
+        return jax.lax.switch(params.drafter, branches), state
+
+
+def _drafters(subject: Subject) -> dict[str, tuple[Drafter, Params]]:
+    """The hostile drafters by name, with the parameters to call them with."""
+    drafters = testing.hostile(subject.target, subject.vocab_size, subject.eos_id)
+    constant = {name: d for name, d in drafters.items() if isinstance(d, Constant)}
+    several = _OneOf(tuple(constant.values()), subject.vocab_size)
+    found: dict[str, tuple[Drafter, Params]] = {n: (d, subject.params) for n, d in drafters.items()}
+    for number, name in enumerate(constant):
+        found[name] = several, subject.params._replace(drafter=jnp.int32(number))
+    return found
+
+
+def _slowdowns(subject: Subject, runs: dict[str, Callable]) -> dict[str, float]:
+    """Median seconds of each run over those of 'alone', all compiled, in turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(REPEATS):
+        for name, run in runs.items():
+            start = subject.clock()
+            run()
+            seconds[name].append(subject.clock() - start)
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    return {name: medians[name] / medians["alone"] for name in runs if name != "alone"}

@@ -1,0 +1,303 @@
+"""A run: what is decoded, and how. `decode`, `verify` and `bench` do different things with the same
+gin files, which describe one."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from specdec import checkpoints, tasks
+from specdec.cli import settings
+from specdec.cli.settings import UsageError
+from specdec.decoding import row_keys
+from specdec.models.t5 import T5Target
+from specdec.types import Drafter, Params, PyTree, SamplingRule, Schedule, Verifier
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of every command that works on a run."""
+    settings.add_flags(parser)
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples")
+    parser.add_argument("--seed", type=int, metavar="N", help="of all random draws")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    parser.add_argument(
+        "--compilation_cache_dir",
+        default=str(cache / "specdec" / "xla"),
+        metavar="DIR",
+        help="where compiled programs are kept for the next run, '' for nowhere "
+        "(default: %(default)s)",
+    )
+
+
+def add_checkpoint_flags(parser: argparse.ArgumentParser) -> None:
+    """What stands in for a gin file where the texts are given."""
+    parser.add_argument(
+        "--target",
+        metavar="DIR",
+        help="the target's checkpoint; reads text.gin first, so that no other gin file is needed",
+    )
+    parser.add_argument(
+        "--draft", metavar="DIR", help="the drafter's checkpoint; without one the target is alone"
+    )
+    parser.add_argument(
+        "--vocabulary",
+        metavar="FILE",
+        help="a SentencePiece model, or 'bytes' (default: the one saved with the target)",
+    )
+
+
+def build(args: argparse.Namespace, **overrides: Any) -> DecodeRun:
+    """The run of the gin files and flags; programs are kept from now on if the flags say where."""
+    jax.config.update("jax_compilation_cache_dir", args.compilation_cache_dir or None)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    overrides = {"limit": args.limit, "seed": args.seed} | overrides
+    files, bindings = _checkpoint_settings(args)
+    args.gin_file = [*files, *args.gin_file]
+    args.gin_bindings = [*bindings, *args.gin_bindings]
+    return settings.build(DecodeRun, args, overrides)
+
+
+def _checkpoint_settings(args: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """`add_checkpoint_flags` as gin files and bindings."""
+    target, draft, vocabulary = (
+        getattr(args, name, None) for name in ("target", "draft", "vocabulary")
+    )
+    if target is None:
+        for flag, value in {"draft": draft, "vocabulary": vocabulary}.items():
+            if value is not None:
+                raise UsageError(f"--{flag} {value} needs --target, the checkpoint it belongs to")
+        return [], []
+    bindings = [f"CHECKPOINT_PATH={target!r}"]
+    if draft is None:
+        bindings += [f"{name}=None" for name in ("DRAFTER", "DRAFT_MODEL", "DRAFT_CHECKPOINT_PATH")]
+    else:
+        bindings.append(f"DRAFT_CHECKPOINT_PATH={draft!r}")
+    if vocabulary == "bytes":
+        bindings.append("VOCABULARY=@tasks.Bytes()")
+    elif vocabulary is not None:
+        bindings += [
+            "VOCABULARY=@tasks.SentencePiece()",
+            f"tasks.SentencePiece.path={vocabulary!r}",
+        ]
+    return ["text.gin"], bindings
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeRun:
+    """Everything that decides what is decoded, and how; gin builds it.
+
+    target, checkpoint_path: the model, and where its parameters are.
+    task, split, lengths: a seqio task or the name of a registered one, one of its splits, and the
+      longest 'inputs' and 'targets' in tokens.
+    drafter, verifier, schedule, sampling: as `specdec.decode` takes them. Without a drafter the
+      target decodes alone.
+    draft, draft_checkpoint_path, draft_vocabulary: the drafter's model, if it has one.
+    vocabulary: of texts that come from no task; None for the one saved with the target.
+    batch_size: rows that are decoded together.
+    buckets: shorter input lengths to compile for, see `tasks.batches`.
+    seed: of all random draws. The output for example i depends on it and on i alone.
+    limit: how many examples to decode, None for all.
+    num_samples: outputs for each example; they differ in their draws.
+    decoder_prefix: what every output is made to begin with.
+    compare: run the target alone as well.
+    """
+
+    target: T5Target
+    checkpoint_path: str
+    task: Any
+    split: str
+    lengths: Mapping[str, int]
+    drafter: Drafter | None
+    verifier: Verifier
+    schedule: Schedule
+    sampling: SamplingRule
+    draft: T5Target | None = None
+    draft_checkpoint_path: str | None = None
+    draft_vocabulary: tasks.SentencePiece | tasks.Bytes | None = None
+    vocabulary: tasks.SentencePiece | tasks.Bytes | None = None
+    batch_size: int = 1
+    buckets: Sequence[int] = ()
+    seed: int = 0
+    limit: int | None = None
+    num_samples: int = 1
+    decoder_prefix: str = ""
+    compare: bool = False
+
+    def __post_init__(self):
+        kinds = {
+            "checkpoint_path": str,
+            "split": str,
+            "lengths": Mapping,
+            "seed": int,
+            "decoder_prefix": str,
+        }
+        for name, kind in kinds.items():
+            if not isinstance(value := getattr(self, name), kind):
+                raise ValueError(f"DecodeRun.{name} is {value!r}; give a {kind.__name__}")
+        for side in ("inputs", "targets"):
+            if not isinstance(length := self.lengths.get(side), int) or length < 1:
+                raise ValueError(
+                    f"no sequence length for {side!r} in {dict(self.lengths)}; give one, as in "
+                    "{'inputs': 64, 'targets': 64}"
+                )
+        if (self.draft is None) != (self.draft_checkpoint_path is None):
+            raise ValueError("draft and draft_checkpoint_path belong together; give both or none")
+        if not isinstance(self.num_samples, int) or self.num_samples < 1:
+            raise ValueError(f"num_samples is {self.num_samples!r}; give a positive integer")
+        if self.num_samples > 1 and self.sampling.greedy:
+            raise ValueError(
+                f"num_samples is {self.num_samples} but greedy outputs are all the same; sample, "
+                "with --gin_file=sampling/temperature.gin for example"
+            )
+        if self.compare and self.drafter is None:
+            raise ValueError("compare is set, but without a drafter the target is alone anyway")
+        same_output = self.sampling.greedy or getattr(self.verifier, "shared_noise", False)
+        if self.compare and not same_output:
+            raise ValueError(
+                f"compare is set, but {self.verifier} keeps the output's distribution, not the "
+                "output; compare with Coupled() or Greedy()"
+            )
+
+    def batches(self) -> Iterator[tasks.Batch]:
+        """The task's examples; raises TaskError at the call."""
+        if self.task is None:
+            raise UsageError("there is no task and no text; set TASK in a gin file, or give --text")
+        return tasks.batches(self.task, self.split, self.lengths, **self._sizes())
+
+    def text_batches(
+        self, texts: Iterable[tuple[str, str | None]], vocabulary: Any
+    ) -> Iterator[tasks.Batch]:
+        """Texts, with their targets or None, instead of the task's."""
+        return tasks.text_batches(texts, vocabulary, self.lengths, **self._sizes())
+
+    def _sizes(self) -> dict[str, Any]:
+        return {"batch_size": self.batch_size, "limit": self.limit, "buckets": self.buckets}
+
+    def load(self) -> Params:
+        """Reads the checkpoints, in the models' dtypes."""
+        return self.params(
+            lambda model, path: checkpoints.load(
+                path, config=model.config, dtype=model.config.dtype
+            )
+        )
+
+    def abstract(self) -> Params:
+        """The shapes and dtypes of what `load` gives."""
+        return self.params(_abstract)
+
+    def models(self) -> dict[str, tuple[T5Target, str]]:
+        """Role -> the model and its checkpoint."""
+        models = {"target": (self.target, self.checkpoint_path)}
+        if self.draft is not None and self.draft_checkpoint_path is not None:
+            models["draft"] = (self.draft, self.draft_checkpoint_path)
+        return models
+
+    def params(self, tree_of: Callable[[T5Target, str], PyTree]) -> Params:
+        """The parameters, `tree_of(model, checkpoint)` for each model."""
+        trees = {role: tree_of(*model) for role, model in self.models().items()}
+        return Params(trees["target"], trees.get("draft", ()))
+
+
+def _abstract(model: T5Target, _: str) -> PyTree:
+    """The shapes of a model's parameters as they will be loaded."""
+    tree = jax.eval_shape(model.init, jax.random.key(0))
+    return jax.tree.map(lambda leaf: leaf.update(dtype=np.dtype(model.config.dtype)), tree)
+
+
+def drafter_of(run: DecodeRun) -> Drafter:
+    """The run's drafter, for commands that are about it."""
+    if run.drafter is None:
+        raise UsageError("the run has no drafter; set DRAFTER, see gin/drafters/")
+    return run.drafter
+
+
+def vocabulary_of(run: DecodeRun) -> Any:
+    """The vocabulary of the task, or else the run's, which must be that of both models."""
+    if run.task is not None:
+        vocabulary = tasks.get_task(run.task).output_features["targets"].vocabulary
+    else:
+        vocabulary = _definition(run).load()
+    if run.draft_vocabulary and not tasks.same_vocabulary(run.draft_vocabulary.load(), vocabulary):
+        raise UsageError(
+            f"the draft's vocabulary, {run.draft_vocabulary}, is not the target's, {vocabulary}; "
+            "a draft is read as the target's ids: use models of one vocabulary"
+        )
+    if run.draft_checkpoint_path is not None:
+        checkpoints.check_pair(run.checkpoint_path, run.draft_checkpoint_path)
+    for role, (model, path) in run.models().items():
+        recorded = checkpoints.vocabulary_from(path)
+        if recorded is not None:
+            saved = tasks.SentencePiece(str(recorded), vocabulary.extra_ids).load()
+            if not tasks.same_vocabulary(saved, vocabulary):
+                raise UsageError(
+                    f"the {role} checkpoint {path} was saved with another vocabulary, {recorded}; "
+                    "give the task that one"
+                )
+        if model.config.vocab_size < vocabulary.vocab_size:
+            raise UsageError(
+                f"the {role} has {model.config.vocab_size} output ids but the vocabulary "
+                f"{vocabulary.vocab_size}; the model and the vocabulary do not belong together"
+            )
+    return vocabulary
+
+
+def _definition(run: DecodeRun) -> tasks.VocabularyDefinition:
+    if run.vocabulary is not None:
+        return run.vocabulary
+    recorded = checkpoints.vocabulary_from(run.checkpoint_path)
+    if recorded is None:
+        raise UsageError(
+            f"no vocabulary was saved with {run.checkpoint_path}; name one: --vocabulary=FILE of a "
+            "SentencePiece model, or --vocabulary=bytes"
+        )
+    return tasks.SentencePiece(str(recorded))
+
+
+class Program:
+    """A decoding function, compiled once for each input length."""
+
+    def __init__(self, function: Callable, params: PyTree, batch_size: int):
+        self._jitted = jax.jit(function)
+        self._params = params
+        self._batch_size = batch_size
+        self._compiled: dict[int, Callable] = {}
+
+    def lower(self, length: int) -> jax.stages.Lowered:
+        """Traces for inputs [B, length], which is where a combination that cannot work shows."""
+        return self._jitted.lower(self._params, *self._shapes(length))
+
+    def compile(self, length: int) -> float:
+        """Makes ready for inputs [B, length]; returns the seconds that took."""
+        start = time.perf_counter()
+        if length not in self._compiled:
+            self._compiled[length] = self.lower(length).compile()
+        return time.perf_counter() - start
+
+    def __call__(self, params: PyTree, keys: jax.Array, inputs: np.ndarray) -> tuple[Any, float]:
+        """The output, on the host, and the seconds it took."""
+        start = time.perf_counter()
+        output = jax.device_get(self._compiled[inputs.shape[1]](params, keys, inputs))
+        return output, time.perf_counter() - start
+
+    def _shapes(self, length: int) -> tuple[Any, Any]:
+        index = jax.ShapeDtypeStruct([self._batch_size], np.int32)
+        keys = jax.eval_shape(functools.partial(row_keys, 0), index)
+        return keys, jax.ShapeDtypeStruct([self._batch_size, length], np.int32)
+
+
+def refuse_unwritable(path: str | None) -> None:
+    """Before any long work: an output file that cannot be made, or None."""
+    if path is None:
+        return
+    checked = path if os.path.exists(path) else Path(path).parent
+    if os.path.isdir(path) or not os.access(checked, os.W_OK):
+        raise UsageError(f"--output_file {path} cannot be written; its folder must exist")

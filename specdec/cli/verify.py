@@ -1,0 +1,148 @@
+"""`specdec verify`: the exactness certificate of a run."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from specdec import certificate
+from specdec.certificate import Check, Subject
+from specdec.cli import run as runs
+from specdec.cli import settings
+from specdec.cli.run import DecodeRun, Program
+from specdec.cli.settings import UsageError
+from specdec.decoding import decode
+from specdec.environment import environment
+from specdec.types import Drafter, PyTree
+
+LIMIT = 64
+
+
+def add_command(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "verify",
+        help="certify that a run is exact",
+        description="Certifies that a run decodes what its target alone would: seven checks, on "
+        "this device, with the gin files of `specdec decode`.",
+        epilog=f"Takes minutes. Without a limit, in gin or by --limit, the first {LIMIT} examples "
+        "are decoded: a certificate needs no whole split. Exit code 1 if a check fails.",
+        allow_abbrev=False,
+    )
+    runs.add_flags(parser)
+    parser.add_argument(
+        "--output_file",
+        default="certificate.json",
+        metavar="FILE",
+        help="write every figure to FILE, as JSON (default: %(default)s)",
+    )
+    parser.set_defaults(command=_command)
+    return parser
+
+
+def _command(args: argparse.Namespace) -> int:
+    run = runs.build(args)
+    run = dataclasses.replace(run, limit=LIMIT if run.limit is None else run.limit, buckets=())
+    drafter = runs.drafter_of(run)
+    if run.decoder_prefix:
+        raise UsageError("a certificate is about whole outputs; leave decoder_prefix empty")
+    eos_id = runs.vocabulary_of(run).eos_id
+    batches = run.batches()
+    _refuse_impossible(run, drafter, eos_id)
+    runs.refuse_unwritable(args.output_file)
+    # All that can be wrong has been looked at; from here on it takes long.
+    inputs = [batch.inputs[: len(batch.input_texts)] for batch in batches]
+    if not inputs:
+        raise UsageError(f"split {run.split!r} has no examples; choose another one")
+    subject = Subject(
+        run.load(),
+        np.concatenate(inputs),
+        target=run.target,
+        drafter=drafter,
+        verifier=run.verifier,
+        schedule=run.schedule,
+        sampling=run.sampling,
+        max_length=run.lengths["targets"],
+        eos_id=eos_id,
+        seed=run.seed,
+        batch_size=run.batch_size,
+        dtype=run.target.config.dtype,
+    )
+    checks = []
+    for check in certificate.certify(subject, _announce):
+        print(check, flush=True)
+        checks.append(check)
+    record = _record(run, subject, checks)
+    _write(args.output_file, record)
+    print(f"{_verdict(checks)}; figures in {args.output_file}")
+    return 0 if record["passed"] else 1
+
+
+def _refuse_impossible(run: DecodeRun, drafter: Drafter, eos_id: int) -> None:
+    """What `decode` refuses, before the checkpoints are read."""
+    rules = {"sampling": run.sampling, "max_length": run.lengths["targets"], "eos_id": eos_id}
+    parts = {"drafter": drafter, "verifier": run.verifier, "schedule": run.schedule}
+    function = functools.partial(decode, target=run.target, **rules, **parts)
+    try:
+        Program(function, run.abstract(), run.batch_size).lower(run.lengths["inputs"])
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _announce(name: str) -> None:
+    print(f"specdec: checking {name} ...", file=sys.stderr, flush=True)
+
+
+def _verdict(checks: list[Check]) -> str:
+    failed = [check.name for check in checks if not check.passed]
+    if failed:
+        return f"NOT CERTIFIED: {', '.join(failed)} failed"
+    return f"CERTIFIED: all {len(checks)} checks passed"
+
+
+def _record(run: DecodeRun, subject: Subject, checks: list[Check]) -> dict[str, Any]:
+    return {
+        "passed": all(check.passed for check in checks),
+        "checks": [check.record() for check in checks],
+        "texts": len(subject.inputs),
+        "split": run.split,
+        "lengths": dict(run.lengths),
+        "batch_size": run.batch_size,
+        "seed": run.seed,
+        "dtype": subject.dtype,
+        "target_parameters": _parameters(subject.params.target),
+        "draft_parameters": _parameters(subject.params.drafter),
+        "environment": environment(),
+        "settings": settings.in_force(),
+    }
+
+
+def _parameters(tree: PyTree) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def _write(path: str, record: dict[str, Any]) -> None:
+    """At once or not at all."""
+    part = Path(f"{path}.part")
+    part.write_text(json.dumps(_json(record), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(part, path)
+
+
+def _json(value: Any) -> Any:
+    """JSON has no infinity and no NaN: they become 'inf' and 'nan'."""
+    if isinstance(value, dict):
+        return {key: _json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,19 @@
+"""Where the files that ship with the project are: a vocabulary and a trained pair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def path(name: str) -> str:
+    """The path of `target`, `draft` (checkpoints) or `vocabulary.model`.
+
+    Raises:
+      ValueError: there is no such file.
+    """
+    package = Path(__file__).parent
+    installed = package / "_demo"
+    folder = installed if installed.is_dir() else package.parent / "demo"
+    if not (folder / name).exists():
+        raise ValueError(f"{folder} has no {name!r}; it has target, draft and vocabulary.model")
+    return str(folder / name)

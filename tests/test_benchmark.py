@@ -1,0 +1,481 @@
+"""`specdec bench`: its figures on hand-made records, its protocol with a clock that only programs
+advance, and one real run: pytest tests/test_benchmark.py"""
+
+import collections
+import contextlib
+import io
+import itertools
+import json
+import types
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import StopAfterUnlikely
+
+from specdec import benchmark, checkpoints, cli, drafters, sampling, theory, verifiers
+from specdec.benchmark.programs import Part, Programs, Subject
+from specdec.benchmark.summary import alpha_from_tau
+from specdec.decoding import row_keys
+from specdec.environment import environment
+from specdec.models.t5 import T5Config, T5Target
+from specdec.schedules import Fixed
+from specdec.types import DecodeOutput, Params, Trace
+
+GAMMA = 3
+PARTS = {  # seconds of one call
+    "target_prefill": 5.0,
+    "prefill": 7.0,
+    "target_step": 10.0,
+    "target_verify": 15.0,
+    "drafter_first": 2.0,
+    "drafter_step": 1.0,
+}
+DRAFT, VERIFY = 2.0 + 2 * 1.0, 15.0
+
+
+def generation(mode, text, seconds, *, tokens, accepted=(), repeat=0):
+    tokens = list(range(2, 2 + tokens))
+    accepted = list(accepted) or [0] * len(tokens)
+    drafted = [GAMMA if mode == "speculative" else 0] * len(accepted)
+    return benchmark.Generation(
+        mode, text, repeat, seconds, len(accepted), tokens, drafted, accepted
+    )
+
+
+def timings():
+    return [benchmark.Timing(part, 0, 0, 32 * one, 32) for part, one in PARTS.items()]
+
+
+def summarized(records, gamma: int | None = GAMMA, same_output=True):
+    return benchmark.summarize(records, gamma=gamma, same_output=same_output)
+
+
+def summary_of(*pairs, **kwargs):
+    """Of (seconds alone, seconds speculative) of one text each: 8 tokens, 4 calls."""
+    records = timings()
+    for text, (alone, speculative) in enumerate(pairs):
+        records += [
+            generation("alone", text, alone, tokens=8),
+            generation("speculative", text, speculative, tokens=8, accepted=(3, 0, 1, 0)),
+        ]
+    return summarized(records, **kwargs)
+
+
+def test_a_generation_that_is_the_sum_of_its_parts_is_predicted_exactly():
+    summary = summary_of((5 + 8 * 10, 7 + 4 * (DRAFT + VERIFY)))
+    prediction = summary.prediction
+    assert prediction.measured_over_predicted == pytest.approx(1)
+    assert prediction.these_texts == pytest.approx(summary.speedup.ratio) == pytest.approx(85 / 83)
+    assert (prediction.draft, prediction.verify) == (DRAFT, VERIFY)
+    assert prediction.rest == pytest.approx(0, abs=1e-9)
+    assert summary.baseline.over_scan == pytest.approx(1)
+
+
+def test_what_the_engine_adds_is_seen():
+    """2 seconds more per target call of speculation, half a second per one of the target alone."""
+    summary = summary_of((5 + 8 * 10.5, 7 + 4 * (DRAFT + VERIFY + 2)))
+    assert summary.prediction.rest == pytest.approx(2)
+    assert summary.prediction.these_texts == pytest.approx(85 / 83)
+    assert summary.prediction.measured_over_predicted == pytest.approx((89 / 91) / (85 / 83))
+    assert summary.baseline.over_scan == pytest.approx(1.05)
+    assert summary.baseline.over_scan_with_prefill == pytest.approx(89 / 80)
+    assert summary.baseline.target_prefill == 5 and summary.baseline.target_step == 10
+
+
+def test_the_letters():
+    summary = summary_of((85, 83))
+    prediction = summary.prediction
+    assert summary.tau == 8 / 4
+    assert summary.alpha == pytest.approx(4 / 7)  # of 4 calls 3 end in a rejection
+    assert prediction.cost_ratio == pytest.approx(DRAFT / GAMMA / 10)
+    assert prediction.verify_cost == pytest.approx(1.5)
+    assert prediction.long_generation == pytest.approx(
+        theory.speedup(4 / 7, GAMMA, DRAFT / GAMMA / 10, 1.5)
+    )
+    assert theory.expected_tokens(prediction.alpha_from_tau, GAMMA) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("alpha, gamma", [(0.0, 4), (0.3, 1), (0.71, 4), (1.0, 7)])
+def test_alpha_from_tau_inverts_expected_tokens(alpha, gamma):
+    assert alpha_from_tau(theory.expected_tokens(alpha, gamma), gamma) == pytest.approx(alpha)
+
+
+def test_the_headline_is_a_ratio_of_sums_with_an_interval():
+    """Of two texts, a quarter of the resamples holds one twice, a quarter the other."""
+    speedup = summary_of((100, 100), (900, 300)).speedup
+    assert speedup.ratio == pytest.approx(1000 / 400)
+    assert (speedup.low, speedup.high) == (pytest.approx(1), pytest.approx(3))
+    assert speedup.median_text == pytest.approx(2)
+    assert speedup.per_token == pytest.approx(speedup.ratio)
+
+
+def test_the_interval_is_paired():
+    """Texts of very different lengths with one ratio: nothing is uncertain."""
+    speedup = summary_of((10, 5), (1000, 500), (90, 45)).speedup
+    assert speedup.low == speedup.high == pytest.approx(2)
+
+
+def test_a_slow_repeat_does_not_count():
+    records = timings()
+    for repeat, slow in enumerate((1, 1, 50)):
+        for mode, seconds in (("alone", 80), ("speculative", 40)):
+            records.append(generation(mode, 0, seconds * slow, tokens=8, repeat=repeat))
+    summary = summarized(records)
+    assert summary.speedup.ratio == 2 and summary.seconds["alone"].p50 == 80
+    assert (summary.texts, summary.repeats) == (1, 3)
+
+
+def test_quantiles_are_over_texts():
+    quantiles = summary_of(*((seconds, 1) for seconds in range(11))).seconds["alone"]
+    assert (quantiles.p10, quantiles.p50, quantiles.p90) == (1, 5, 9)
+
+
+def test_other_texts_are_compared_per_token():
+    """Sampling freely: twice the tokens in the same time is twice as fast."""
+    records = [
+        *timings(),
+        generation("alone", 0, 80, tokens=8),
+        generation("speculative", 0, 80, tokens=16, accepted=(3, 3, 3, 3)),
+    ]
+    summary = summarized(records)
+    assert summary.speedup.ratio == 1 and summary.speedup.per_token == 2
+    assert summary.identical == 0
+    summary = summarized(records, same_output=False)
+    assert summary.identical is None
+    assert not any("identical" in line for line in benchmark.lines(summary))
+
+
+def test_nothing_generated_is_an_error():
+    with pytest.raises(ValueError, match="no token was generated"):
+        summarized(timings())
+
+
+@pytest.mark.parametrize("gamma", [GAMMA, None])
+def test_the_table(gamma):
+    table = dict(
+        (line[:20].strip(), line[20:].split())
+        for line in benchmark.lines(summary_of((85, 83), (85, 83), gamma=gamma))
+    )
+    assert table["target alone"] == ["85000.0"] * 3
+    assert table["speed-up"][0] == "1.024" and table["identical outputs"][0] == "2"
+    assert table["target alone / scan"][0] == "1.000"
+    assert ("measured/predicted" in table) == (gamma is not None)
+    if gamma:
+        assert table["verify"] == ["15000.000", "1.50"]
+        assert table["v"][:6] == ["1.500", *"a target call on 4".split()]
+
+
+def subject(schedule=None, drafter=None) -> Subject:
+    target, rule = model(8), sampling.Greedy()
+    return Subject(
+        target,
+        drafter or drafters.Autoregressive(target, rule),
+        verifiers.GreedyMatch(),
+        schedule or Fixed(GAMMA),
+        rule,
+        max_length=4,
+    )
+
+
+def test_only_what_the_formulas_describe_is_predicted():
+    assert subject().gamma == GAMMA
+    assert subject(schedule=StopAfterUnlikely(GAMMA)).gamma is None
+    assert subject(drafter=types.SimpleNamespace()).gamma is None
+
+
+# The protocol.
+
+SECONDS = {"alone": 4.0, "speculative": 2.0, "first": 1.0, "second": 3.0}
+
+
+class Fakes:
+    """Programs that advance a clock and write down how they were called."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.calls: list[tuple] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def program(self, name):
+        def run(params, *arguments):
+            self.now += SECONDS[name]
+            self.calls.append((name, *arguments))
+            return _output() if name in ("alone", "speculative") else f"from {name}"
+
+        return run
+
+    def programs(self) -> Programs:
+        parts = {
+            "first": Part(self.program("first"), None, 1),
+            "second": Part(self.program("second"), "first", 6),
+        }
+        return Programs({mode: self.program(mode) for mode in ("alone", "speculative")}, parts)
+
+    def measure(self, texts, repeats, programs=None):
+        inputs = {text: np.full([1, 2], text + 1, np.int32) for text in range(texts)}
+        programs = programs or self.programs()
+        return list(
+            benchmark.measure(
+                programs, Params(()), inputs, seed=0, repeats=repeats, clock=self.clock
+            )
+        )
+
+
+def _output() -> DecodeOutput:
+    """One text: [4, 5, 1], the first two tokens by one call."""
+    trace = Trace(
+        proposed=jnp.zeros([1, 4, 2], jnp.int32),
+        drafted=jnp.array([[2, 2, 0, 0]]),
+        accepted=jnp.array([[1, 0, 0, 0]]),
+        calls=jnp.array([2]),
+        ended_in_draft=jnp.array([False]),
+        steps=jnp.array(2),
+    )
+    return DecodeOutput(jnp.array([[4, 5, 1, 0]]), jnp.array([3]), jnp.zeros([1, 4]), trace)
+
+
+def test_each_record_says_what_was_measured():
+    records = Fakes().measure(texts=5, repeats=2)
+    generations = [record for record in records if isinstance(record, benchmark.Generation)]
+    counts = collections.Counter((one.mode, one.text, one.repeat) for one in generations)
+    assert set(counts) == set(
+        itertools.product(SECONDS.keys() - {"first", "second"}, range(5), (0, 1))
+    )
+    assert set(counts.values()) == {1}
+    for one in generations:
+        assert one.seconds == SECONDS[one.mode]
+        assert one[4:] == (2, [4, 5, 1], [2, 2], [1, 0])
+    parts = [record for record in records if isinstance(record, benchmark.Timing)]
+    assert [(part.part, part.text, part.repeat) for part in parts] == [
+        (name, text, repeat) for repeat in (0, 1) for text in (0, 4) for name in ("first", "second")
+    ]
+    assert {(part.part, part.seconds, part.steps) for part in parts} == {
+        ("first", 1.0, 1),
+        ("second", 3.0, 6),
+    }
+
+
+def test_the_order_is_swapped_from_text_to_text_and_from_repeat_to_repeat():
+    records = Fakes().measure(texts=4, repeats=2)
+    first = [one for one in records if isinstance(one, benchmark.Generation)][::2]
+    order = ["alone", "speculative"]
+    assert [one.mode for one in first] == 2 * order + 2 * order[::-1]
+
+
+def test_warm_ups_come_first_and_parts_get_what_their_source_gave():
+    fakes = Fakes()
+    fakes.measure(texts=1, repeats=1)
+    names = [name for name, *_ in fakes.calls]
+    assert names == 4 * ["alone", "speculative", "first", "second"]  # three warm-ups and the run
+    for name, given in (call for call in fakes.calls if call[0] in ("first", "second")):
+        assert name == "first" or given == "from first"
+
+
+def test_repeats_are_other_samples_and_both_modes_get_the_same():
+    fakes = Fakes()
+    fakes.measure(texts=2, repeats=2)
+    keys = [
+        (int(call[2][0, 0]) - 1, jax.random.key_data(call[1]).tolist())
+        for call in fakes.calls
+        if call[0] in ("alone", "speculative")
+    ][6:]
+    expected = [
+        (text, jax.random.key_data(row_keys(0, np.array([text]), repeat)).tolist())
+        for repeat in (0, 1)
+        for text in (0, 1)
+        for _ in range(2)
+    ]
+    assert keys == expected
+    assert len({str(key) for key in keys}) == 4
+
+
+def test_a_compilation_under_the_clock_is_refused():
+    fakes = Fakes()
+    programs = fakes.programs()
+    plain = programs.generations["speculative"]
+    calls = itertools.count()
+
+    def recompiles(params, *arguments):
+        if next(calls) == 4:  # after the warm-ups
+            jax.jit(lambda x: x * 3 + 1)(jnp.ones([3, 5]))
+        return plain(params, *arguments)
+
+    programs.generations["speculative"] = recompiles
+    with pytest.raises(RuntimeError, match="compiled while the clock ran"):
+        fakes.measure(texts=2, repeats=1, programs=programs)
+    fakes.measure(texts=2, repeats=1)  # and the next run has nothing left of it
+
+
+# The real thing.
+
+LINES = ["one\teins", "two words\tzwei Wörter", "three\tdrei", "a\tein", "five\tfünf", "six\tsechs"]
+RUN = """
+from __gin__ import dynamic_registration
+from specdec import cli
+from specdec import tasks
+
+include 'decode.gin'
+include 'models/from_checkpoint.gin'
+include 'tasks/local.gin'
+
+CHECKPOINT_PATH = 'the folder/target'
+DRAFT_CHECKPOINT_PATH = 'the folder/draft'
+VOCABULARY = @tasks.Bytes()
+TASK_NAME = 'bench'
+TASK_FILES = {'test': 'the folder/test.tsv'}
+TASK_FEATURE_LENGTHS = {'inputs': 16, 'targets': 8}
+GAMMA = 2
+BATCH_SIZE = 4
+"""
+
+
+def model(width: int) -> T5Target:
+    return T5Target(
+        T5Config(
+            vocab_size=261,
+            emb_dim=width,
+            num_heads=2,
+            head_dim=4,
+            mlp_dim=width,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run's data: a TSV, a gin file, and two models of bytes."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "test.tsv").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    (folder / "run.gin").write_text(RUN.replace("the folder", str(folder)))
+    for name, width in (("target", 11), ("draft", 7)):
+        params = model(width).init(jax.random.key(width))
+        checkpoints.save(folder / name, params, config=model(width).config)
+    return folder
+
+
+def specdec_bench(folder, *flags) -> int:
+    return cli.main(
+        ["bench", f"--gin_file={folder / 'run.gin'}", "--compilation_cache_dir=", *flags]
+    )
+
+
+class Run(NamedTuple):
+    path: Path
+    code: int
+    out: str
+    programs: Programs
+    params: Params
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    """One run of the command, and what it measured with."""
+    path, kept, measure = folder / "out.jsonl", {}, benchmark.measure
+
+    def spy(programs, params, *args, **kwargs):
+        kept.update(programs=programs, params=params)
+        return measure(programs, params, *args, **kwargs)
+
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
+        patch.setattr(benchmark, "measure", spy)
+        code = specdec_bench(folder, f"--output_file={path}", "--limit=5", "--repeats=2")
+    return Run(path, code, out.getvalue(), **kept)
+
+
+def test_json_lines(run):
+    assert run.code == 0
+    records = [json.loads(line) for line in run.path.read_text().splitlines()]
+    generations = [record for record in records if "mode" in record]
+    assert len(generations) == 5 * 2 * 2
+    assert len(records) == 5 * 2 * 2 + 2 * 2 * 6  # parts at texts 0 and 4, in both repeats
+    for record in generations:
+        calls = record["calls"]
+        assert record["seconds"] > 0 and len(record["drafted"]) == len(record["accepted"]) == calls
+        assert 1 <= calls <= len(record["tokens"]) <= 8
+    again = [
+        benchmark.Generation(**record) if "mode" in record else benchmark.Timing(**record)
+        for record in records
+    ]
+    assert "\n".join(benchmark.lines(summarized(again, gamma=2))) + "\n" == run.out
+
+
+def test_the_report(run):
+    report = json.loads(Path(f"{run.path}.summary.json").read_text())
+    assert report["identical"] == 5 * 2  # greedy
+    assert report["run"]["gamma"] == 2 and report["run"]["limit"] == 5
+    assert report["run"]["dtype"] == {"target": "float32", "draft": "float32"}
+    sizes = {"target": run.params.target, "draft": run.params.drafter}
+    for role, tree in sizes.items():
+        expected = sum(leaf.size for leaf in jax.tree.leaves(tree))
+        assert report["run"]["parameters"][role] == expected
+    assert report["compile_seconds"].keys() == {
+        *run.programs.generations,
+        *run.programs.parts,
+    }
+    assert report["environment"] == json.loads(json.dumps(environment()))
+    assert report["prediction"]["these_texts"] > 0
+    assert "GAMMA = 2" in Path(f"{run.path}.gin").read_text()
+
+
+def test_scans_of_every_width_decode_greedily(run):
+    """So they make the calls they stand for, at the positions they stand for."""
+    programs, params = run.programs, run.params
+    inputs = np.zeros([1, 16], np.int32)
+    inputs[0, :4] = [113, 110, 103, 1]
+    alone = programs.generations["alone"](params, row_keys(0, np.array([0])), inputs)
+    length = int(alone.length[0])
+    assert length > 4 and len(set(alone.tokens[0].tolist())) > 1
+    given = {None: inputs}
+    for name, part in programs.parts.items():
+        given[name] = part.function(params, given[part.source])
+    for name in ("target_step", "target_verify"):
+        assert given[name].shape == (1, 8)
+        assert given[name][0, :length].tolist() == alone.tokens[0, :length].tolist()
+    assert given["drafter_first"].tolist() == given["drafter_step"].tolist()
+    assert given["drafter_step"].tolist() != given["target_step"].tolist()
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (("--repeats=0",), "--repeats is 0"),
+        (("--limit=0",), "limit is 0"),
+        (("--output_file=/nowhere/out",), "cannot be written"),
+        (("--gin.DECODER_PREFIX='a'",), "decoder_prefix is 'a'"),
+        (("--gin.DRAFTER=None",), "the run has no drafter"),
+        (("--gin_file=verifiers/greedy_match.gin", "--gin_file=sampling/temperature.gin"), "sampl"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(folder, capsys, monkeypatch, flags, message):
+    def no_work(*_):
+        raise AssertionError("compiled before the flags were looked at")
+
+    monkeypatch.setattr(benchmark, "compiled", no_work)
+    monkeypatch.setattr(cli.DecodeRun, "load", no_work)
+    assert specdec_bench(folder, *flags) == 2
+    captured = capsys.readouterr()
+    (line,) = [line for line in captured.err.splitlines() if line.startswith("specdec: ")]
+    assert message in line and captured.out == ""
+
+
+def test_one_text_at_a_time_and_few_of_them(folder, capsys, monkeypatch):
+    """The gin file asks for batches of four, and nothing sets a limit."""
+    seen = {}
+
+    def lower(subject, params, length):
+        raise ValueError("far enough")
+
+    monkeypatch.setattr(cli.DecodeRun, "batches", lambda run: seen.update(run=run) or iter(()))
+    monkeypatch.setattr(benchmark, "lower", lower)
+    assert specdec_bench(folder) == 2
+    assert (seen["run"].batch_size, seen["run"].limit) == (1, 32)
+    assert "one text at a time" in capsys.readouterr().err
