@@ -52,6 +52,22 @@ def test_texts_of_standard_input(command, expected, monkeypatch, flags):
     assert command("decode", *flags)[:2] == (0, expected)
 
 
+def test_a_line_of_standard_input_is_answered_before_the_next_is_read(
+    command, monkeypatch, tmp_path
+):
+    path = tmp_path / "out.jsonl"
+
+    class Typist(io.StringIO):
+        def __iter__(self):
+            for number, text in enumerate(TEXTS):
+                assert not number or len(records(path)) == number
+                yield f"{text}\n"
+
+    monkeypatch.setattr("sys.stdin", Typist())
+    assert command("decode", f"--output_file={path}")[0] == 0
+    assert len(records(path)) == len(TEXTS)
+
+
 def test_texts_replace_those_of_a_task(decode, expected):  # noqa: F811
     assert decode(f"--text={TEXTS[1]}")[1] == expected.splitlines(keepends=True)[1]
 

@@ -105,7 +105,7 @@ def _command(args: argparse.Namespace) -> None:
     params = run.load()
     painter = terminal.Painter(text_of, len(prefix)) if coloured else None
     if isinstance(programs.ours, Stepwise) and painter:
-        programs.ours.watch = lambda output: painter.show(*_row(output, 0)[:4])
+        programs.ours.watch = lambda output: painter.show(*_row(output, 0))
     summary = terminal.Summary()
     decoded = _decoded(run, params, batches, programs, text_of, len(prefix), summary)
     try:
@@ -153,7 +153,8 @@ def _decoded(
 ) -> Iterator[Text]:
     """Decodes batch by batch, and adds up what happened."""
     ours, alone = programs
-    for batch, sample in itertools.product(batches, range(run.num_samples)):
+    samples = range(run.num_samples)
+    for batch, sample in ((batch, sample) for batch in batches for sample in samples):
         keys = row_keys(run.seed, jnp.asarray(batch.index), sample)
         summary.compile_seconds += ours.compile(batch.inputs.shape[1])
         output, seconds = ours(params, keys, batch.inputs)
