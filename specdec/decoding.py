@@ -17,7 +17,8 @@ index of an output token and n the number of output tokens committed when an ite
                              s = 1 draft, 2 accept, 3 correct
 
 A verifier with shared noise gives draw j of the draft and of the target the key T(n+j), all
-others use the private keys. `autoregressive_decode` draws token t with T(t). Neither kind serves
+others use the private keys. `autoregressive_decode` draws token t with T(t). From a token key a
+token is drawn by `sampling.draw_shared`, from a private one by `sampling.draw`. Neither kind serves
 for both: with private keys `Coupled` would not reproduce the baseline; with token keys a token
 that was seen and not committed would be drawn again from the same noise, which biases every other
 verifier as soon as a draft length depends on what was drawn.
@@ -33,7 +34,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec import verifiers
-from specdec.sampling import draw
+from specdec.sampling import draw_shared
 from specdec.types import (
     Array,
     Context,
@@ -356,7 +357,7 @@ def _iterate(
         if width:
             stop = _stop(schedule, params.schedule, state.schedule)
             draft, drafter_state = drafter.propose(
-                params, noise.draft, state.context(), state.drafter, want, stop
+                params, noise.draft, state.context(shared), state.drafter, want, stop
             )
             draft = _trim(draft, want, state.vocab_size, eos_id)
         else:
@@ -493,9 +494,10 @@ class _Alone:
         return Draft(nothing, None, jnp.zeros(keys.shape[0], jnp.int32)), state
 
     def verdict(self, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
-        best = (
-            jnp.argmax(scores.logits[0]) if self.greedy else draw(keys.correct[0], scores.probs[0])
-        )
+        if self.greedy:
+            best = jnp.argmax(scores.logits[0])
+        else:
+            best = draw_shared(keys.correct[0], scores.probs[0])
         return Verdict(jnp.zeros([], jnp.int32), best.astype(jnp.int32))
 
 

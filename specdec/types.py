@@ -74,6 +74,8 @@ class Context(struct.PyTreeNode):
     hidden: Array  # [B, D]
     active: Array  # [B] bool, rows that are not finished
     vocab_size: int | None = struct.field(pytree_node=False, default=None)  # V
+    # The target draws with the very keys that `propose` is given: see `sampling.draw_shared`.
+    shared_noise: bool = struct.field(pytree_node=False, default=False)
 
 
 class Draft(struct.PyTreeNode):
@@ -148,7 +150,7 @@ class DecodeState(struct.PyTreeNode):
     trace: Trace
     vocab_size: int = struct.field(pytree_node=False)
 
-    def context(self) -> Context:
+    def context(self, shared_noise: bool = False) -> Context:
         """The drafter's view."""
         return Context(
             tokens=self.tokens,
@@ -158,6 +160,7 @@ class DecodeState(struct.PyTreeNode):
             hidden=self.hidden,
             active=self.active,
             vocab_size=self.vocab_size,
+            shared_noise=shared_noise,
         )
 
 

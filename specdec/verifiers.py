@@ -23,7 +23,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from specdec.sampling import draw
+from specdec.sampling import draw, draw_shared
 from specdec.types import Array, Draft, Noise, Scores, Verdict
 
 
@@ -129,7 +129,7 @@ class Coupled:
         return jnp.where(total > 0, weights / total, p)
 
     def verdict(self, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
-        return _match(draft, jax.vmap(draw)(keys.correct, scores.probs))
+        return _match(draft, jax.vmap(draw_shared)(keys.correct, scores.probs))
 
 
 def _arrival_integral(p: Array, q: Array) -> Array:

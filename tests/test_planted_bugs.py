@@ -215,6 +215,7 @@ class NarrowFirstStep(Autoregressive):
             stop=stop,
             sampling=self.sampling,
             vocab_size=context.vocab_size,
+            shared_noise=context.shared_noise,
         )
 
 

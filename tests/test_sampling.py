@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.sampling import Greedy, Sampling, draw
+from specdec.sampling import Greedy, Sampling, _invert, draw, draw_shared
 from specdec.testing import FALSE_ALARM, Law, compare
 
 logits_rows = st.lists(st.floats(-8, 8, width=16), min_size=2, max_size=9)
@@ -83,15 +83,40 @@ def test_greedy_takes_the_first_of_equals():
     assert np.array_equal(probs, [0, 1, 0, 0])
 
 
-def test_draw_follows_the_probabilities_and_needs_no_normalisation():
-    probs = np.array([0.1, 0.0, 0.55, 0.35])
+@pytest.mark.parametrize("draw_one", [draw, draw_shared])
+@pytest.mark.parametrize("size", [4, 50])  # `draw` has blocks of 2, and of 8 with padding
+def test_draws_follow_the_probabilities_and_need_no_normalisation(draw_one, size):
+    places = np.array([0, size // 2, size - 1])
+    probs = np.zeros(size, np.float32)
+    probs[places] = 7 * np.array([0.1, 0.55, 0.35])
     keys = jax.random.split(jax.random.key(0), 30_000)
-    tokens = jax.vmap(lambda key: draw(key, jnp.asarray(7 * probs, jnp.float32)))(keys)
-    law = Law(np.array([[0], [2], [3]]), probs[[0, 2, 3]])
-    result = compare(law, np.asarray(tokens)[:, None])
+    tokens = np.asarray(jax.vmap(lambda key: draw_one(key, jnp.asarray(probs)))(keys))
+    law = Law(places[:, None], np.array([0.1, 0.55, 0.35]))
+    result = compare(law, tokens[:, None])
     assert result.passed and result.degrees == 2, str(result)
     shifted = Law(law.tokens, np.array([0.13, 0.53, 0.34]))
-    assert compare(shifted, np.asarray(tokens)[:, None]).p_value < FALSE_ALARM
+    assert compare(shifted, tokens[:, None]).p_value < FALSE_ALARM
+
+
+def test_a_draw_never_takes_what_has_no_probability():
+    last = np.float32(1 - 2**-24)  # no uniform number is larger
+    weights = jnp.array([0, 0.3, 0, 0.7, 0])
+    assert int(_invert(jnp.float32(0), weights)) == 1
+    assert int(_invert(last, weights)) == 3
+    key = jax.random.key(0)
+    for size in (1, 2, 3, 30):
+        for place in range(size):
+            assert int(draw(key, jax.nn.one_hot(place, size))) == place
+    for hopeless in (jnp.zeros(30), jnp.full(30, jnp.nan)):  # still an id that exists
+        assert 0 <= int(draw(key, hopeless)) < 30
+
+
+def test_shared_noise_draws_the_same_token_from_similar_distributions():
+    keys = jax.random.split(jax.random.key(0), 1000)
+    p = jax.nn.softmax(jax.random.normal(jax.random.key(1), (50,)))
+    q = p.at[0].mul(1.5)
+    same = jax.vmap(lambda key: draw_shared(key, p) == draw_shared(key, q))(keys)
+    assert np.mean(same) > 0.98  # independent draws agree in some 5 %
 
 
 @pytest.mark.parametrize(

@@ -108,8 +108,13 @@ def noise(longest, seed=0):
     return Noise(keys[:longest], keys[longest : 2 * longest], keys[2 * longest :])
 
 
+def always(value: float):
+    """In place of `jax.random.uniform`."""
+    return lambda key, shape=(), dtype=jnp.float32: jnp.full(shape, value, dtype)
+
+
 def test_a_token_the_target_excludes_is_rejected_also_when_u_is_zero(monkeypatch):
-    monkeypatch.setattr(jax.random, "uniform", lambda key: jnp.float32(0))
+    monkeypatch.setattr(jax.random, "uniform", always(0))
     impossible = row(p=[[0, 1, 0], [0, 0, 1]], q=[[0.5, 0.5, 0]], tokens=[0])
     verdict = verifiers.verdict(SpeculativeSampling(), noise(1), *impossible)
     assert verdict == (0, 1)
@@ -118,7 +123,7 @@ def test_a_token_the_target_excludes_is_rejected_also_when_u_is_zero(monkeypatch
 
 
 def test_a_ratio_of_one_is_always_accepted(monkeypatch):
-    monkeypatch.setattr(jax.random, "uniform", lambda key: jnp.float32(1 - 2**-24))
+    monkeypatch.setattr(jax.random, "uniform", always(1 - 2**-24))
     equal = row(p=[[0.3, 0.7], [0, 1]], q=[[0.3, 0.7]], tokens=[0])
     assert verifiers.verdict(SpeculativeSampling(), noise(1), *equal) == (1, 1)
 

@@ -70,6 +70,7 @@ class Autoregressive:
             stop=stop,
             sampling=self.sampling,
             vocab_size=context.vocab_size,
+            shared_noise=context.shared_noise,
         )
 
     def _catch_up(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specdec.sampling import draw
+from specdec.sampling import draw, draw_shared
 from specdec.types import Array, Draft, PyTree, SamplingRule, Stop
 
 
@@ -23,6 +23,7 @@ def draft_loop(
     stop: Stop | None,
     sampling: SamplingRule,
     vocab_size: int | None,
+    shared_noise: bool,
 ) -> tuple[Draft, PyTree]:
     """Draws K tokens per row, each from the logits that the ones before it lead to.
 
@@ -38,8 +39,14 @@ def draft_loop(
       vocab_size: V of the target; narrower or wider logits are padded or cut *before* drawing, so
         that the probabilities are those drawn from and shared noise has one width. None: as wide
         as the logits are.
+      shared_noise: see `types.Context`.
     """
-    draw_tokens = functools.partial(_draw_tokens, sampling=sampling, vocab_size=vocab_size)
+    draw_tokens = functools.partial(
+        _draw_tokens,
+        draw_one=draw_shared if shared_noise else draw,
+        sampling=sampling,
+        vocab_size=vocab_size,
+    )
     first = draw_tokens(logits, keys[:, 0])
     if stop is None:
         return _all(draw_tokens, first, advance, carry, keys, want)
@@ -53,14 +60,14 @@ class _Drawn(NamedTuple):
 
 
 def _draw_tokens(
-    logits: Array, keys: Array, *, sampling: SamplingRule, vocab_size: int | None
+    logits: Array, keys: Array, *, draw_one, sampling: SamplingRule, vocab_size: int | None
 ) -> _Drawn:
     logits = _fit(logits, vocab_size)
     if sampling.greedy:
         tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
         return _Drawn(tokens, None, jax.nn.softmax(logits, axis=-1))
     probs = sampling.probabilities(logits)
-    return _Drawn(jax.vmap(draw)(keys, probs), probs, probs)
+    return _Drawn(jax.vmap(draw_one)(keys, probs), probs, probs)
 
 
 def _all(draw_tokens, first: _Drawn, advance, carry, keys: Array, want: Array):
