@@ -14,7 +14,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from specdec.types import Array
+from specdec.types import Array, SamplingRule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +70,45 @@ class Sampling:
             probs = jnp.where(probs < _nucleus_threshold(probs, self.top_p), 0, probs)
             probs = probs / jnp.sum(probs, axis=-1, keepdims=True)
         return probs
+
+
+@dataclasses.dataclass(frozen=True)
+class MinLength:
+    """`rule` without EOS among the first `length` tokens of an output.
+
+    Temperature, top-k and top-p see the other tokens only. A drafter may go on drawing with `rule`
+    itself: an EOS that it drafts too early has probability 0 and is rejected, and that is its cost.
+
+    It is never `greedy`, which promises the argmax of the logits. Around `Greedy()` it has one
+    choice all the same, so outputs do not depend on the seed; `GreedyMatch` cannot verify it.
+    """
+
+    rule: SamplingRule
+    length: int
+    eos_id: int = 1
+    greedy: ClassVar[bool] = False
+
+    def __post_init__(self):
+        if not isinstance(self.length, int) or self.length < 1:
+            raise ValueError(f"MinLength.length is {self.length!r}; give a positive integer")
+
+    def probabilities(self, logits: Array, positions: Array | None = None) -> Array:
+        """[..., V] logits -> [..., V] probabilities that sum to 1, in the logits' dtype.
+
+        `positions` [...] is the index of the output token each row is about, a prefix counted;
+        without it, as in a drafter, EOS is allowed.
+        """
+        if positions is not None:
+            eos = jnp.where(positions < self.length, -jnp.inf, logits[..., self.eos_id])
+            logits = logits.at[..., self.eos_id].set(eos)
+        return self.rule.probabilities(logits, positions)
+
+
+def fit_vocabulary(logits: Array, size: int) -> Array:
+    """[..., any width] -> [..., size]: ids that one side lacks get no probability."""
+    logits = logits[..., :size]
+    missing = [(0, 0)] * (logits.ndim - 1) + [(0, size - logits.shape[-1])]
+    return jnp.pad(logits, missing, constant_values=-jnp.inf)
 
 
 def _nucleus_threshold(probs: Array, mass: float) -> Array:

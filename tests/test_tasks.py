@@ -70,7 +70,8 @@ def test_batches_keep_order_and_pad_the_last_one(tsv):
     assert {batch.inputs.shape for batch in batches} == {(2, 12)}
     assert {batch.inputs.dtype for batch in batches} == {np.dtype(np.int32)}
     assert not batches[-1].inputs[1].any()
-    assert batches[-1].input_texts == ["five"] and batches[-1].target_texts == ["fünf"]
+    assert batches[-1].input_texts == ["five"]
+    assert batches[-1].target_texts == ["fünf"]
     assert [text for batch in batches for text in batch.input_texts] == [
         line.split("\t")[0] for line in LINES
     ]
@@ -97,13 +98,30 @@ def test_a_batch_takes_the_smallest_bucket_that_fits(tsv):
     assert [batch.inputs.shape[1] for batch in batches] == [4, 12, 6, 4, 6]
 
 
+def test_hosts_get_equally_many_batches_of_equal_shapes(tsv):
+    task = byte_task("hosts", tsv)
+    options = {"batch_size": 1, "buckets": (4, 6)}
+    # Lengths with EOS: 4, 10 | 6, 2 | 5. Two hosts need the width of the longer one.
+    first, second = (
+        list(tasks.batches(task, "test", LENGTHS, **options, shard=(host, 2))) for host in (0, 1)
+    )
+    assert [batch.index.tolist() for batch in first] == [[0], [2], [4]]
+    assert [batch.index.tolist() for batch in second] == [[1], [3], [-1]]
+    for batches in (first, second):
+        assert [batch.inputs.shape for batch in batches] == [(1, 12), (1, 6), (1, 6)]
+        assert [batch.targets.shape for batch in batches] == [(1, 12)] * 3
+    assert second[2].input_texts == second[2].target_texts == []
+    whole = rows(tasks.batches(task, "test", LENGTHS, batch_size=2))
+    assert rows(first) | rows(second) == whole and len(whole) == 5
+
+
 def test_plain_text_has_no_targets(tmp_path):
     file = tmp_path / "plain.txt"
     file.write_text("a\tb\n\nc\n")
     task = byte_task("plain", file, columns=("inputs",))
     (batch,) = tasks.batches(task, "test", LENGTHS, batch_size=3)
     assert batch.input_texts == ["a\tb", "", "c"]
-    assert batch.target_texts is None
+    assert batch.target_texts is batch.targets is None
     assert batch.inputs[1].tolist() == [1] + [0] * 11
 
 
@@ -197,6 +215,7 @@ def test_a_bad_vocabulary_is_named(tmp_path, tsv, content, message):
         ({"limit": 0}, "limit is 0"),
         ({"buckets": (6, 4)}, r"buckets is \(6, 4\); give ascending lengths below 12"),
         ({"buckets": (12,)}, "buckets is"),
+        ({"shard": (2, 2)}, r"shard is \(2, 2\); give \(k, n\) for the k-th of n hosts"),
         ({"task": "nonesuch"}, "no task is named 'nonesuch'; registered: .*errors"),
     ],
 )

@@ -1,8 +1,9 @@
-"""Checkpoints: parameters from disk in T5X's tree, and back.
+"""Checkpoints: parameters in T5X's tree, from the formats that T5s come in, and back.
 
-Three formats are read, told apart by what the directory holds: T5X's native one (msgpack and zarr),
-T5X's with Orbax, and our own (an Orbax checkpoint of the parameters, a `config.json`, and the
-vocabulary if it was given). Our own is written. TensorStore and Orbax are imported on use.
+Read and written: T5X's native format (msgpack and zarr), our own (Orbax's arrays of the parameters,
+a `config.json`, and the vocabulary if it was given), and Hugging Face's directories. Read only:
+T5X's with Orbax. What the directory holds tells the format. TensorStore, Orbax and PyTorch are
+imported on use.
 """
 
 from __future__ import annotations
@@ -14,15 +15,32 @@ from pathlib import Path
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from specdec.checkpoints import directory, tree
-from specdec.checkpoints.directory import check_pair, config_from, vocabulary_from
+from specdec.checkpoints import directory, huggingface, tree
+from specdec.checkpoints.directory import (
+    Vocabulary,
+    check_pair,
+    config_from,
+    read_config,
+    vocabulary_from,
+)
 from specdec.checkpoints.errors import CheckpointError
 from specdec.models.t5 import T5Config
 from specdec.types import PyTree
 
-__all__ = ["CheckpointError", "check_pair", "config_from", "load", "save", "vocabulary_from"]
+__all__ = [
+    "FORMATS",
+    "CheckpointError",
+    "Vocabulary",
+    "check_output",
+    "check_pair",
+    "config_from",
+    "load",
+    "read_config",
+    "save",
+    "vocabulary_from",
+]
 
-_WRITTEN = ("orbax",)
+FORMATS = ("orbax", "t5x", "huggingface")  # that `save` writes
 
 
 def load(
@@ -36,37 +54,41 @@ def load(
 
     Args:
       path: a checkpoint's directory, or one that holds `checkpoint_<step>` directories, of which
-        the latest is taken.
+        the latest is taken; local, or gs:// for all but Hugging Face's.
       config: the model they are for. Names and shapes are compared with it before any data is
-        read. Our own format knows its model; T5X's are not compared if this is None.
+        read. Our own format and Hugging Face's know their model; T5X's are not compared if this is
+        None.
       dtype: the floating type to cast to, array by array; None keeps what is stored.
       shardings: one `jax.sharding.Sharding` for all arrays, or a tree of them (a prefix of the
         parameters' tree). None puts whole arrays on the default device.
 
     Returns:
-      A nested dict of arrays with T5X's names.
+      A nested dict of arrays with T5X's names; layers that were trained in a scan are unstacked.
 
     Raises:
       CheckpointError: a wrong directory, a damaged file, or parameters that do not fit the model.
     """
-    from specdec.checkpoints import arrays, t5x
+    from specdec.checkpoints import arrays, scanned, t5x
 
     dtype = None if dtype is None else jnp.dtype(dtype)
     if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
         raise CheckpointError(f"dtype is {dtype.name}; give a floating one, float32 or bfloat16")
-    found = directory.locate(path)
-    if found.format == "t5x":
-        sources = t5x.native(found.directory)
-    elif found.format == "t5x_orbax":
-        sources = t5x.with_orbax(found.directory)
+    format, found = directory.locate(path)
+    if format == "t5x":
+        sources = t5x.native(found)
+    elif format == "t5x_orbax":
+        sources = t5x.with_orbax(found)
+    elif format == "orbax":
+        sources = arrays.ocdbt(found / "params")
     else:
-        sources = arrays.ocdbt(found.directory / "params")
-        config = config or config_from(found.directory)
-    stores = arrays.open_all(sources, found.directory)
+        sources = huggingface.sources(directory.disk(found))
+    if format in ("orbax", "huggingface"):
+        config = config or config_from(found)
+    stored = scanned.unstack(arrays.open_all(sources, found))
     if config is not None:
-        shapes = {name: store.shape for name, store in stores.items()}
-        tree.check(shapes, config, f"checkpoint {found.directory}")
-    return tree.unflatten(arrays.read_all(stores, found.directory, dtype, shardings))
+        shapes = {name: array.shape for array in stored for name in array.names}
+        tree.check(shapes, config, f"checkpoint {found}")
+    return tree.unflatten(arrays.read_all(stored, found, dtype, shardings))
 
 
 def save(
@@ -75,7 +97,7 @@ def save(
     *,
     config: T5Config,
     format: str = "orbax",
-    vocabulary: str | os.PathLike | None = None,
+    vocabulary: str | os.PathLike | Vocabulary | None = None,
 ) -> None:
     """Writes a checkpoint that `load`, `config_from` and `vocabulary_from` read back.
 
@@ -83,32 +105,54 @@ def save(
     like a checkpoint.
 
     Args:
-      path: the directory to make; it must not exist.
+      path: the directory to make; it must not exist. T5X itself looks for one that is called
+        `checkpoint_<step>`.
       params: a nested dict of arrays that fits `config`; each keeps its dtype.
       config: their model.
-      format: 'orbax', our own.
-      vocabulary: the SentencePiece `.model` file of the model's texts; a copy is kept with the
-        parameters.
+      format: 'orbax', our own; 't5x', T5X's native one; or 'huggingface'.
+      vocabulary: of the model's texts: a SentencePiece `.model` file, or what `vocabulary_from`
+        gives. A copy is kept with the parameters.
 
     Raises:
       CheckpointError: an unknown format, a path that exists, no such vocabulary, or parameters that
         do not fit.
     """
-    from specdec.checkpoints import orbax
-
-    path = directory.local(path)
-    if format not in _WRITTEN:
-        raise CheckpointError(f"unknown format {format!r}; known: {', '.join(_WRITTEN)}")
-    if path.exists():
-        raise CheckpointError(f"{path} exists; give a new directory, or remove this one first")
-    if vocabulary is not None:
-        vocabulary = directory.local(vocabulary)
-        if not vocabulary.is_file():
-            raise CheckpointError(f"vocabulary {vocabulary} is not a file; give a .model file")
+    if vocabulary is not None and not isinstance(vocabulary, Vocabulary):
+        vocabulary = Vocabulary(directory.location(vocabulary))
+    path = check_output(path, format, vocabulary)
     shapes = {name: leaf.shape for name, leaf in tree.flatten(params).items()}
     tree.check(shapes, config, "the tree of parameters")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as staging:
         complete = Path(staging) / path.name
-        orbax.write(complete, params, config, vocabulary)
+        _write(format, complete, params, config, vocabulary)
         complete.rename(path)
+
+
+def check_output(path: str | os.PathLike, format: str, vocabulary: Vocabulary | None) -> Path:
+    """What `save` refuses before it looks at parameters; returns the path as an absolute one."""
+    path = directory.local(path)
+    if format not in FORMATS:
+        raise CheckpointError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
+    if path.exists():
+        raise CheckpointError(f"{path} exists; give a new directory, or remove this one first")
+    if vocabulary is not None and vocabulary.path is not None and not vocabulary.path.is_file():
+        raise CheckpointError(f"vocabulary {vocabulary.path} is not a file; give a .model file")
+    return path
+
+
+def _write(
+    format: str, folder: Path, params: PyTree, config: T5Config, vocabulary: Vocabulary | None
+) -> None:
+    from specdec.checkpoints import orbax, t5x
+
+    if format == "huggingface":
+        pieces = None
+        if vocabulary is not None and vocabulary.path is not None:
+            pieces = folder.parent / vocabulary.path.name
+            pieces.write_bytes(vocabulary.path.read_bytes())  # from a bucket, perhaps
+        huggingface.write(folder, params, config, pieces)
+    elif format == "t5x":
+        t5x.write(folder, params, config, vocabulary)
+    else:
+        orbax.write(folder, params, config, vocabulary)

@@ -1,17 +1,19 @@
-"""Arrays on disk, through TensorStore: first their shapes, then their data.
+"""Arrays on disk: first their shapes, then their data.
 
-T5X's two formats and Orbax all keep one zarr array per parameter, so one reader serves them.
+T5X and Orbax keep zarr arrays, which TensorStore reads; Hugging Face's files are memory-mapped.
 Opening an array reads its shape, which is enough to compare a checkpoint with a model before any
-data is read. Reading casts, and takes from disk only the pieces that the sharding puts on the
-devices of this process.
+data is read. Reading takes from disk what the devices of this process need, once, casts it on the
+way, and keeps few bytes in flight, so the host holds little more than the parameters themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import collections
+import math
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,19 +21,38 @@ import numpy as np
 import tensorstore as ts
 
 from specdec.checkpoints import tree
+from specdec.checkpoints.buckets import BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError
 from specdec.types import Array, PyTree
 
 KvStore = dict[str, Any]  # a TensorStore kvstore specification
-_CONCURRENT = 16  # arrays in flight, which bounds host memory
+Source = KvStore | np.ndarray
+Opened = ts.TensorStore | np.ndarray
+Index = tuple[slice, ...]
+T = TypeVar("T")
+
+_IN_FLIGHT = 64 * 2**20  # bytes on disk of the arrays that are read or written at the same time
+_CHUNK = 64 * 2**20  # bytes, at most, of a piece of an array that is written; T5X's limit
+_THREADS = 8
 
 
-def folder(directory: Path) -> KvStore:
+class Stored(NamedTuple):
+    """An array on disk: one parameter, or those of several layers stacked along `axis`."""
+
+    data: Opened
+    names: tuple[str, ...]  # with an axis: of layers 0, 1, ..; further layers are not read
+    shape: tuple[int, ...]  # of one parameter; without its layers, `data` has as many elements
+    axis: int | None = None
+
+
+def folder(directory: Location) -> KvStore:
     """The kvstore of a directory."""
+    if isinstance(directory, BucketPath):
+        return directory.kvstore()
     return {"driver": "file", "path": f"{directory}/"}
 
 
-def ocdbt(directory: Path) -> dict[str, KvStore]:
+def ocdbt(directory: Location) -> dict[str, KvStore]:
     """The arrays in an OCDBT database (a few large files), as {name: kvstore}.
 
     Orbax joins the keys of the tree with dots; names here have slashes.
@@ -45,55 +66,169 @@ def ocdbt(directory: Path) -> dict[str, KvStore]:
     return {path[:-1].replace(".", "/"): database | {"path": path} for path in folders}
 
 
-def open_all(sources: Mapping[str, KvStore | np.ndarray], where: Path) -> dict[str, ts.TensorStore]:
+def open_all(sources: Mapping[str, Source], where: Location) -> dict[str, Opened]:
     """Opens every array, which reads its shape and dtype and nothing else.
 
     Raises CheckpointError for an array that cannot be opened, or is not of a floating type.
     """
     pending = {
-        name: ts.array(source) if isinstance(source, np.ndarray) else ts.open(_zarr(source))
+        name: source if isinstance(source, np.ndarray) else ts.open(_zarr(source))
         for name, source in sources.items()
     }
-    stores = {}
-    for name, store in pending.items():
+    opened = {}
+    for name, array in pending.items():
         try:
-            stores[name] = store if isinstance(store, ts.TensorStore) else store.result()
+            opened[name] = array if isinstance(array, np.ndarray) else array.result()
         except ValueError as error:
             raise CheckpointError(f"cannot open {name} in {where}: {_line(error)}") from error
-        dtype = stores[name].dtype.numpy_dtype
-        if not jnp.issubdtype(dtype, jnp.floating):
+        if not jnp.issubdtype(dtype := _dtype(opened[name]), jnp.floating):
             raise CheckpointError(
                 f"{name} in {where} is {dtype}, and parameters must be floating; "
                 "save the checkpoint again as float32 or bfloat16"
             )
-    return stores
+    return opened
 
 
 def read_all(
-    stores: Mapping[str, ts.TensorStore], where: Path, dtype: Any, shardings: PyTree
+    stored: Iterable[Stored], where: Location, dtype: Any, shardings: PyTree
 ) -> dict[str, Array]:
-    """Reads every array, several at a time; see `checkpoints.load` for the arguments."""
+    """Reads every parameter; see `checkpoints.load` for the arguments.
+
+    The largest arrays come first: what is in flight is then least when most is in place.
+    """
+    stored = sorted(stored, key=_bytes, reverse=True)
     if shardings is not None:
-        shardings = tree.flatten(jax.tree.broadcast(shardings, tree.unflatten(stores)))
+        names = {name: 0 for array in stored for name in array.names}
+        shardings = tree.flatten(jax.tree.broadcast(shardings, tree.unflatten(names)))
 
-    def read(name: str) -> Array:
-        store = stores[name]
+    def read(array: Stored) -> dict[str, Array]:
+        as_stored = array.shape == array.data.shape
+        box = _needed(array, shardings) if as_stored else _whole(array.shape)
+        try:
+            data = fetch(array.data, box if as_stored else None, dtype)
+        except ValueError as error:
+            raise CheckpointError(
+                f"cannot read {array.names[0]} in {where}: {_line(error)}; "
+                "the copy may be incomplete"
+            ) from error
+        layers = [data] if array.axis is None else np.moveaxis(data, array.axis, 0)
+        placed = {}
+        for name, part in zip(array.names, layers, strict=False):
+            part = part if as_stored else part.reshape(array.shape)
+            placed[name] = _place(part, array.shape, box, shardings and shardings[name])
+        return jax.block_until_ready(placed)
 
-        def piece(index) -> np.ndarray:
-            try:
-                data = store[index].read().result()
-            except ValueError as error:
-                raise CheckpointError(
-                    f"cannot read {name} in {where}: {_line(error)}; the copy may be incomplete"
-                ) from error
-            return data if dtype is None else data.astype(dtype, copy=False)
+    params = {}
+    for placed in _windowed(read, stored, _bytes):
+        params |= placed
+    return params
 
-        if shardings is None:
-            return jax.device_put(piece(...))
-        return jax.make_array_from_callback(store.shape, shardings[name], piece)
 
-    with ThreadPoolExecutor(_CONCURRENT) as pool:
-        return dict(zip(stores, pool.map(read, stores), strict=True))
+def write_all(arrays: Mapping[str, Array], directory: Location) -> dict[str, dict[str, Any]]:
+    """Writes a zarr folder for each array; {folder: its specification, relative to `directory`}."""
+
+    def write(item: tuple[str, Array]) -> tuple[str, dict[str, Any]]:
+        path, array = item
+        metadata = {
+            "shape": list(array.shape),
+            "chunks": chunks(array.shape, array.dtype.itemsize),
+            "compressor": {"id": "gzip", "level": 1},
+        }
+        spec = {"driver": "zarr", "dtype": array.dtype.name, "metadata": metadata}
+        kvstore = folder(directory / path)
+        ts.open(spec | {"kvstore": kvstore}, create=True).result().write(np.asarray(array)).result()
+        return path, spec | {"kvstore": {"driver": "file", "path": f"{path}/"}}
+
+    return dict(_windowed(write, list(arrays.items()), lambda item: item[1].nbytes))
+
+
+def chunks(shape: tuple[int, ...], itemsize: int) -> list[int]:
+    """Halves the longest side until a piece has no more bytes than a chunk may have."""
+    sides = list(shape)
+    while math.prod(sides) * itemsize > _CHUNK:
+        longest = sides.index(max(sides))
+        sides[longest] = -(-sides[longest] // 2)
+    return sides
+
+
+def fetch(data: Opened, box: Index | None = None, dtype: Any = None) -> np.ndarray:
+    """Reads an array, or a box of it, into memory of its own, as `dtype` if that is given."""
+    dtype = dtype or _dtype(data)
+    part = data[box or ...]
+    if isinstance(part, ts.TensorStore):
+        return ts.cast(part, dtype).read().result()
+    copy = np.array(part, dtype, order="C")
+    _release(part)
+    return copy
+
+
+def _needed(array: Stored, shardings: Mapping[str, Any] | None) -> Index:
+    """The smallest box of the parameter that holds what the devices of this process will have."""
+    if shardings is None:
+        return _whole(array.shape)
+    (name,) = array.names
+    indices = shardings[name].addressable_devices_indices_map(array.shape).values()
+    box = []
+    for side, parts in zip(array.shape, zip(*indices, strict=True), strict=True):
+        bounds = [part.indices(side)[:2] for part in parts]
+        box.append(slice(min(start for start, _ in bounds), max(stop for _, stop in bounds)))
+    return tuple(box)
+
+
+def _whole(shape: tuple[int, ...]) -> Index:
+    return tuple(slice(0, n) for n in shape)
+
+
+def _place(part: np.ndarray, shape: tuple[int, ...], box: Index, sharding: Any) -> Array:
+    """`part`, which is `box` of a parameter, on the devices that should have it."""
+    if sharding is None:
+        return jax.device_put(part)
+
+    def piece(index: Any) -> np.ndarray:
+        return part[_within(box, index, shape)]
+
+    return jax.make_array_from_callback(shape, sharding, piece)
+
+
+def _within(box: Index, index: Index, shape: tuple[int, ...]) -> Index:
+    """An index of an array as one of its `box`, which holds that."""
+    bounds = [side.indices(n)[:2] for side, n in zip(index, shape, strict=True)]
+    starts = [side.start for side in box]
+    return tuple(slice(a - x, b - x) for (a, b), x in zip(bounds, starts, strict=True))
+
+
+def _windowed(
+    function: Callable[[Any], T], items: Iterable[Any], size: Callable[[Any], int]
+) -> Iterator[T]:
+    """`function` of each item, in order, several at once: as many as `_IN_FLIGHT` bytes are.
+
+    An item above that goes alone.
+    """
+    flying: collections.deque = collections.deque()
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for item in items:
+            while flying and sum(n for n, _ in flying) + size(item) > _IN_FLIGHT:
+                yield flying.popleft()[1].result()
+            flying.append((size(item), pool.submit(function, item)))
+        while flying:
+            yield flying.popleft()[1].result()
+
+
+def _release(view: np.ndarray) -> None:
+    """Gives the pages of a memory-mapped file back; read again, they come from the disk's cache."""
+    base: Any = view
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, mmap.mmap) and hasattr(base, "madvise"):
+        base.madvise(mmap.MADV_DONTNEED)
+
+
+def _bytes(array: Stored) -> int:
+    return math.prod(array.data.shape) * _dtype(array.data).itemsize
+
+
+def _dtype(data: Opened) -> np.dtype:
+    return data.dtype.numpy_dtype if isinstance(data, ts.TensorStore) else data.dtype
 
 
 def _zarr(kvstore: KvStore) -> dict[str, Any]:

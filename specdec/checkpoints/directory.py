@@ -8,102 +8,161 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from specdec.checkpoints import huggingface
+from specdec.checkpoints.buckets import SCHEME, BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError
 from specdec.models.t5 import T5Config
 
 CONFIG = "config.json"
-VERSION = 1  # of our own format
+VERSION = 1  # of our own record in it
 
-# The files that tell a format. Ours needs its config too, which `save` writes last.
-MARKS = {
-    "t5x": ("checkpoint",),
-    "t5x_orbax": ("state/manifest.ocdbt",),
-    "orbax": ("params/manifest.ocdbt", CONFIG),
-}
+# The files that tell a format; Hugging Face's has many, see there. Ours needs its config too, which
+# is written last.
+MARKS = (
+    ("t5x", ("checkpoint",)),
+    ("t5x_orbax", ("state/manifest.ocdbt",)),
+    ("t5x_orbax", ("state/_METADATA",)),  # without OCDBT
+    ("t5x_orbax", ("state/checkpoint",)),  # the same, before 2023
+    ("orbax", ("params/manifest.ocdbt", CONFIG)),
+)
 
 
 class Found(NamedTuple):
-    """One checkpoint on disk."""
+    """One checkpoint."""
 
-    format: str  # a key of MARKS
-    directory: Path
+    format: str  # one of MARKS, or "huggingface"
+    directory: Location
+
+
+class Vocabulary(NamedTuple):
+    """What a model's ids mean: a SentencePiece model, or UTF-8 bytes, then sentinels."""
+
+    path: Location | None  # None: ByT5's bytes
+    extra_ids: int = 0
+
+    @property
+    def digest(self) -> str | None:
+        """The same for two vocabularies whose ids mean the same, sentinels aside."""
+        return None if self.path is None else sha256(self.path)
+
+    def __str__(self) -> str:
+        if self.path is None:
+            return "UTF-8 bytes"
+        return f"{self.path.name}, sha256 {sha256(self.path)[:8]}"
 
 
 def local(path: str | os.PathLike) -> Path:
     """The path as an absolute one; raises CheckpointError for URLs."""
     if "://" in str(path):
         raise CheckpointError(
-            f"checkpoint {str(path)!r} is a URL and only local directories can be used; "
-            "copy it to a disk first"
+            f"{str(path)!r} is a URL, and only local directories can be written; copy it there "
+            "afterwards"
         )
     return Path(os.path.abspath(Path(path).expanduser()))  # TensorStore refuses ".."
 
 
+def location(path: str | os.PathLike) -> Location:
+    """Where to read from; raises CheckpointError for URLs other than gs://."""
+    url = os.fspath(path)
+    if url.startswith(SCHEME):
+        return BucketPath.parse(url)
+    if "://" in url:
+        raise CheckpointError(
+            f"checkpoint {url!r} is a URL, and only local directories and {SCHEME} can be read; "
+            "copy it to a disk first"
+        )
+    return local(path)
+
+
 def locate(path: str | os.PathLike) -> Found:
     """The checkpoint at `path`, or the latest of the `checkpoint_<step>` directories in it."""
-    path = local(path)
-    if path.is_file():
-        raise CheckpointError(f"checkpoint {path} is a file; give its directory, {path.parent}")
-    if not path.exists():
-        nearest = next(parent for parent in path.parents if parent.exists())
-        raise CheckpointError(
-            f"checkpoint {path} does not exist; {nearest} holds {_contents(nearest)}"
-        )
-    directory = path if _format(path) else _latest(path) or path
+    given = directory = location(path)
     format = _format(directory)
+    if format is None and (latest := _latest(given)) is not None:
+        directory, format = latest, _format(latest)
     if format is None:
-        marks = "; ".join(f"{name}: {' and '.join(files)}" for name, files in MARKS.items())
+        raise CheckpointError(_why_none(given, directory))
+    if format == "huggingface" and isinstance(directory, BucketPath):
         raise CheckpointError(
-            f"no checkpoint in {directory}: looked for checkpoint_<step> directories and for the "
-            f"files of each format ({marks}), found {_contents(directory)}; give the directory of "
-            "one checkpoint or its parent"
+            f"checkpoint {directory} is Hugging Face's, which is read from disks only; copy it to "
+            "one first"
         )
     return Found(format, directory)
+
+
+def disk(directory: Location) -> Path:
+    """The directory of a checkpoint of Hugging Face; `locate` refuses those in a bucket."""
+    assert isinstance(directory, Path)
+    return directory
 
 
 def config_from(path: str | os.PathLike, dtype: str | None = None) -> T5Config:
     """The model that a checkpoint's `config.json` describes, computed in `dtype` if that is given.
 
-    Our own checkpoints always have one. One with T5Config's fields beside a T5X checkpoint, in its
-    directory or in the parent, counts too. Raises CheckpointError where there is none, or where it
-    describes something else.
+    Our own checkpoints and Hugging Face's always have one. One with T5Config's fields beside a T5X
+    checkpoint, in its directory or in the parent, counts too. Raises CheckpointError where there is
+    none, or where it describes something else.
     """
-    directory = locate(path).directory
-    for file in (directory / CONFIG, directory.parent / CONFIG):
-        if file.is_file():
-            record = _record(file)
-            try:
-                config = T5Config(**record.get("model", record))
-            except (TypeError, ValueError) as error:
-                raise CheckpointError(
-                    f"{file} does not describe a model ({error}); its fields must be those of "
-                    "T5Config, or give the config yourself"
-                ) from error
-            return config if dtype is None else dataclasses.replace(config, dtype=dtype)
-    raise CheckpointError(
-        f"checkpoint {directory} does not record its model; give a T5Config, or put its fields "
-        f"into {directory / CONFIG}"
-    )
+    format, directory = locate(path)
+    if format == "huggingface":
+        config = huggingface.config(disk(directory))
+    else:
+        files = (directory / CONFIG, directory.parent / CONFIG)
+        file = next((file for file in files if file.is_file()), None)
+        if file is None:
+            raise CheckpointError(
+                f"checkpoint {directory} does not record its model; give a T5Config, or put its "
+                f"fields into {files[0]}"
+            )
+        config = read_config(file)
+    return config if dtype is None else dataclasses.replace(config, dtype=dtype)
 
 
-def vocabulary_from(path: str | os.PathLike) -> Path | None:
-    """The SentencePiece model saved with a checkpoint, or None where none is recorded.
+def read_config(file: Location) -> T5Config:
+    """T5Config's fields from a JSON file; raises CheckpointError if it has something else."""
+    if not file.is_file():
+        raise CheckpointError(f"config {file} is not a file; give JSON with T5Config's fields")
+    record = _record(file)
+    try:
+        return T5Config(**record.get("model", record))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{file} does not describe a model ({error}); its fields must be those of T5Config, or "
+            "give the config yourself"
+        ) from error
 
-    Raises CheckpointError if the file is gone or is not the one that was saved.
+
+def vocabulary_from(path: str | os.PathLike, needed: bool = True) -> Vocabulary | None:
+    """The vocabulary saved with a checkpoint, or None where none is recorded.
+
+    Raises CheckpointError if its file is gone or is not the one that was saved, and, where it is
+    `needed`, if it is of a kind that cannot be read.
     """
-    found = locate(path)
-    recorded = _recorded_vocabulary(found)
+    format, directory = locate(path)
+    if format == "huggingface":
+        try:
+            found = huggingface.vocabulary(disk(directory))
+        except CheckpointError:
+            if needed:
+                raise
+            return None
+        return found and Vocabulary(*found)
+    file = directory / CONFIG
+    recorded = _record(file).get("vocabulary") if file.is_file() else None
     if recorded is None:
         return None
-    file = found.directory / recorded["file"]
+    extra_ids = recorded.get("extra_ids", 0)
+    if recorded["file"] is None:
+        return Vocabulary(None, extra_ids)
+    file = directory / recorded["file"]
     if not file.is_file() or sha256(file) != recorded["sha256"]:
         raise CheckpointError(
-            f"checkpoint {found.directory} was saved with the vocabulary {recorded['file']} "
+            f"checkpoint {directory} was saved with the vocabulary {recorded['file']} "
             f"(sha256 {recorded['sha256'][:8]}), which is missing or changed; put it back"
         )
-    return file
+    return Vocabulary(file, extra_ids)
 
 
 def check_pair(target_path: str | os.PathLike, draft_path: str | os.PathLike) -> None:
@@ -111,48 +170,79 @@ def check_pair(target_path: str | os.PathLike, draft_path: str | os.PathLike) ->
 
     Outputs of different width with the same vocabulary are a legal pair: T5's are padded.
     """
-    target, draft = locate(target_path), locate(draft_path)
-    ours, theirs = _recorded_vocabulary(target), _recorded_vocabulary(draft)
-    if ours and theirs and ours["sha256"] != theirs["sha256"]:
+    ours, theirs = (vocabulary_from(path, needed=False) for path in (target_path, draft_path))
+    if ours and theirs and ours.digest != theirs.digest:
         raise CheckpointError(
-            f"target {target.directory} and draft {draft.directory} have different vocabularies "
-            f"({ours['file']}, sha256 {ours['sha256'][:8]}, and {theirs['file']}, sha256 "
-            f"{theirs['sha256'][:8]}); a draft is read as the target's ids: use models of the same "
-            "vocabulary"
+            f"target {locate(target_path).directory} and draft {locate(draft_path).directory} have "
+            f"different vocabularies ({ours}, and {theirs}); a draft is read as "
+            "the target's ids: use models of the same vocabulary"
         )
 
 
-def sha256(file: Path) -> str:
+def describe(folder: Path, config: T5Config, vocabulary: Vocabulary | None) -> None:
+    """Puts the model and the vocabulary into a checkpoint, where the functions above find them."""
+    contents: dict[str, Any] = {
+        "format": "specdec",
+        "version": VERSION,
+        "model": dataclasses.asdict(config),
+    }
+    if vocabulary is not None:
+        contents["vocabulary"] = {"file": None, "extra_ids": vocabulary.extra_ids}
+        if vocabulary.path is not None:
+            copy = folder / vocabulary.path.name
+            copy.write_bytes(vocabulary.path.read_bytes())
+            contents["vocabulary"] |= {"file": copy.name, "sha256": sha256(copy)}
+    (folder / CONFIG).write_text(json.dumps(contents, indent=2) + "\n")
+
+
+def sha256(file: Location) -> str:
     """The hexadecimal digest of a file."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _format(directory: Path) -> str | None:
-    for name, files in MARKS.items():
+def _format(directory: Location) -> str | None:
+    for name, files in MARKS:
         if all((directory / file).is_file() for file in files):
             return name
-    return None
+    # A path in a bucket has the methods that this calls.
+    return "huggingface" if huggingface.is_checkpoint(cast(Path, directory)) else None
 
 
-def _latest(parent: Path) -> Path | None:
+def _latest(parent: Location) -> Location | None:
+    try:
+        entries = list(parent.iterdir())
+    except OSError:
+        return None
     # A full match: what is still being written has a longer name.
     steps = {
         int(match[1]): entry
-        for entry in parent.iterdir()
-        if entry.is_dir() and (match := re.fullmatch(r"checkpoint_(\d+)", entry.name))
+        for entry in entries
+        if (match := re.fullmatch(r"checkpoint_(\d+)", entry.name))
     }
     return steps[max(steps)] if steps else None
 
 
-def _recorded_vocabulary(found: Found) -> dict[str, str] | None:
-    if found.format != "orbax":
-        return None
-    return _record(found.directory / CONFIG).get("vocabulary")
+def _why_none(path: Location, directory: Location) -> str:
+    """Why there is no checkpoint at `path`; `directory` was looked through."""
+    if path.is_file():
+        return f"checkpoint {path} is a file; give its directory, {path.parent}"
+    if isinstance(path, Path) and not path.exists():
+        nearest = next(parent for parent in path.parents if parent.exists())
+        return f"checkpoint {path} does not exist; {nearest} holds {_contents(nearest)}"
+    marks = {name: " and ".join(files) for name, files in reversed(MARKS)}  # the first of each
+    marks |= {"huggingface": f"{CONFIG} and model.safetensors"}
+    wanted = "; ".join(f"{name}: {files}" for name, files in marks.items())
+    return (
+        f"no checkpoint in {directory}: looked for checkpoint_<step> directories and for the files "
+        f"of each format ({wanted}), found {_contents(directory)}; give the directory of one "
+        "checkpoint or its parent"
+    )
 
 
-def _record(file: Path) -> dict[str, Any]:
+def _record(file: Location) -> dict[str, Any]:
+    text = file.read_text()
     try:
-        record = json.loads(file.read_text())
+        record = json.loads(text)
     except ValueError as error:
         raise CheckpointError(f"{file} is not JSON ({error}); restore it") from error
     if not isinstance(record, dict):
@@ -165,7 +255,7 @@ def _record(file: Path) -> dict[str, Any]:
     return record
 
 
-def _contents(directory: Path, limit: int = 5) -> str:
+def _contents(directory: Location, limit: int = 5) -> str:
     names = sorted(entry.name for entry in directory.iterdir())
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return (", ".join(names[:limit]) or "nothing") + more

@@ -1,7 +1,7 @@
-"""T5X's two formats: where the arrays of the model are. Optimizer state is never opened.
+"""T5X's formats: where the arrays of the model are, and writing the native one.
 
-Both store a train state with the model under 'target' and the optimizer under 'state'
-(https://github.com/google-research/t5x, t5x/checkpoints.py).
+They store a train state with the model under 'target' and the optimizer under 'state', which is
+never opened (https://github.com/google-research/t5x, t5x/checkpoints.py).
 """
 
 from __future__ import annotations
@@ -12,21 +12,28 @@ from typing import Any
 import numpy as np
 from flax import serialization, traverse_util
 
-from specdec.checkpoints import arrays
+from specdec.checkpoints import arrays, directory, tree
+from specdec.checkpoints.buckets import Location
+from specdec.checkpoints.directory import Vocabulary
 from specdec.checkpoints.errors import CheckpointError
+from specdec.models.t5 import T5Config
+from specdec.types import PyTree
 
-_VERSIONS = (2, 3)
+_VERSIONS = (2, 3)  # 3 differs in that bfloat16 is written as such
+_TARGET = "target"
 
 
-def native(directory: Path) -> dict[str, arrays.KvStore | np.ndarray]:
+def native(folder: Location) -> dict[str, arrays.Source]:
     """`Checkpointer`'s format: a msgpack tree whose large leaves name a zarr folder beside it.
 
     Small leaves are in the msgpack file itself.
     """
-    file = directory / "checkpoint"
+    file = folder / "checkpoint"
     try:
         contents = serialization.msgpack_restore(file.read_bytes())
-        version, target = contents["version"], contents["optimizer"]["target"]
+        version, target = contents["version"], contents["optimizer"][_TARGET]
+    except CheckpointError:
+        raise
     except Exception as error:  # msgpack raises many types on a file that is not msgpack
         raise CheckpointError(
             f"{file} is not the msgpack file of a T5X checkpoint with a model in it ({error!r}); "
@@ -38,30 +45,52 @@ def native(directory: Path) -> dict[str, arrays.KvStore | np.ndarray]:
             "save it with a newer T5X"
         )
     leaves = traverse_util.flatten_dict(target, sep="/", is_leaf=_is_leaf)
-    return {name: _source(leaf, directory) for name, leaf in leaves.items()}
+    return {name: _source(leaf, folder) for name, leaf in leaves.items()}
 
 
-def with_orbax(directory: Path) -> dict[str, arrays.KvStore]:
-    """`OrbaxCheckpointManagerInterface`'s format: the whole train state in an OCDBT database."""
-    state = arrays.ocdbt(directory / "state")
+def with_orbax(folder: Location) -> dict[str, arrays.KvStore]:
+    """`OrbaxCheckpointManagerInterface`'s format: the whole train state in an OCDBT database.
+
+    Before that there was a folder for each array, 'target.decoder.decoder_norm.scale'.
+    """
+    state = folder / "state"
+    if (state / "manifest.ocdbt").is_file():
+        sources = arrays.ocdbt(state)
+    else:
+        sources = {entry.name.replace(".", "/"): arrays.folder(entry) for entry in state.iterdir()}
+    prefix = f"{_TARGET}/"
     sources = {
-        name.removeprefix("target/"): source
-        for name, source in state.items()
-        if name.startswith("target/")
+        name.removeprefix(prefix): source
+        for name, source in sources.items()
+        if name.startswith(prefix)
     }
     if not sources:
-        raise CheckpointError(f"{directory} has no model: nothing is stored under 'target'")
+        raise CheckpointError(f"{folder} has no model: nothing is stored under {_TARGET!r}")
     return sources
+
+
+def write(folder: Path, params: PyTree, config: T5Config, vocabulary: Vocabulary | None) -> None:
+    """Writes the native format, at step 0 and without optimizer state, into `folder`, which does
+    not exist. T5X does not mind the record of the model beside it."""
+    folder.mkdir()
+    leaves = tree.flatten(params)
+    paths = {name: f"{_TARGET}.{name.replace('/', '.')}" for name in leaves}
+    specs = arrays.write_all({paths[name]: leaf for name, leaf in leaves.items()}, folder)
+    target = tree.unflatten({name: specs[path] for name, path in paths.items()})
+    state = {"step": np.int32(0)}
+    contents = {"version": _VERSIONS[-1], "optimizer": {_TARGET: target, "state": state}}
+    directory.describe(folder, config, vocabulary)
+    (folder / "checkpoint").write_bytes(serialization.msgpack_serialize(contents))
 
 
 def _is_leaf(keys: Any, value: Any) -> bool:
     return not isinstance(value, dict) or {"driver", "kvstore"} <= value.keys()
 
 
-def _source(leaf: Any, directory: Path) -> arrays.KvStore | np.ndarray:
+def _source(leaf: Any, folder: Location) -> arrays.Source:
     if isinstance(leaf, np.ndarray):
         return leaf
     # The path is relative to the checkpoint, wherever that was written (often a bucket). Before
     # TensorStore 0.1.14 it was a field of the array, not of its kvstore.
     path = leaf["kvstore"].get("path") or leaf["path"]
-    return arrays.folder(directory / path)
+    return arrays.folder(folder / path)

@@ -12,7 +12,16 @@ import sys
 from collections.abc import Sequence
 
 from specdec import checkpoints, tasks
-from specdec.cli import bench, decode, score, settings, train, verify
+from specdec.cli import (
+    bench,
+    convert,
+    decode,
+    eval,
+    score,
+    settings,
+    train,
+    verify,
+)
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError, path_in
 
@@ -21,9 +30,11 @@ __all__ = ["DecodeRun", "UsageError", "main", "path_in"]
 COMMANDS = (
     decode,
     score,
+    eval,
     verify,
     bench,
     train,
+    convert,
 )  # modules with add_command(subparsers) -> its parser
 
 

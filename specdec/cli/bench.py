@@ -97,7 +97,7 @@ def _subject(run: DecodeRun, eos_id: int) -> benchmark.Subject:
         drafter=runs.drafter_of(run),
         verifier=run.verifier,
         schedule=run.schedule,
-        sampling=run.sampling,
+        sampling=run.rule(eos_id),
         max_length=run.lengths["targets"],
         eos_id=eos_id,
     )
@@ -131,7 +131,7 @@ def _described(
         "drafter": type(run.drafter).__name__,
         "schedule": repr(run.schedule),
         "verifier": repr(run.verifier),
-        "sampling": repr(run.sampling),
+        "sampling": repr(subject.sampling),
         "dtype": {role: model.config.dtype for role, (model, _) in run.models().items()},
         "parameters": {
             "target": _size(params.target),

@@ -7,22 +7,17 @@ import functools
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator
 
-import jax.numpy as jnp
 from tqdm import tqdm
 
 from specdec import tasks, terminal
+from specdec.cli import dry_run, settings
 from specdec.cli import run as runs
-from specdec.cli import settings
-from specdec.cli.programs import Programs, Stepwise, programs_of
+from specdec.cli.programs import Stepwise, programs_of
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.decoding import row_keys
-from specdec.types import DecodeOutput, Params
-
-TextOf: TypeAlias = Callable[[Sequence[int]], str]
+from specdec.cli.texts import Text, decoded, prefix_of, row_of, rules
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -65,24 +60,14 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         const=True,
         help="run the target alone as well, and count identical outputs",
     )
+    parser.add_argument(
+        "--dry_run",
+        action="store_true",
+        help="print the settings in force and the first batch, and stop; no parameters are read",
+    )
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
     parser.set_defaults(command=_command)
     return parser
-
-
-class Text(NamedTuple):
-    """One example and what became of it."""
-
-    index: int
-    sample: int
-    input: str
-    target: str | None
-    prediction: str
-    tokens: list[int]
-    log_probs: list[float]
-    proposed: list[list[int]]  # this and the next two: one entry per target call
-    drafted: list[int]
-    accepted: list[int]
 
 
 def _command(args: argparse.Namespace) -> None:
@@ -92,9 +77,12 @@ def _command(args: argparse.Namespace) -> None:
         num_samples=args.num_samples,
         decoder_prefix=args.decoder_prefix,
     )
+    _refuse_comparison_of_distributions(run)
+    if args.dry_run:
+        return dry_run.show(run, _given(args))
     vocabulary = runs.vocabulary_of(run)
     text_of = functools.partial(tasks.detokenize, vocabulary)
-    prefix = _prefix(run, vocabulary)
+    prefix = prefix_of(run, vocabulary)
     texts = _given(args)
     batches = run.batches() if texts is None else run.text_batches(texts, vocabulary)
     coloured = terminal.wants_colour(sys.stdout) if args.color == "auto" else args.color == "always"
@@ -105,14 +93,23 @@ def _command(args: argparse.Namespace) -> None:
     params = run.load()
     painter = terminal.Painter(text_of, len(prefix)) if coloured else None
     if isinstance(programs.ours, Stepwise) and painter:
-        programs.ours.watch = lambda output: painter.show(*_row(output, 0))
+        programs.ours.watch = lambda output: painter.show(*row_of(output, 0))
     summary = terminal.Summary()
-    decoded = _decoded(run, params, batches, programs, text_of, len(prefix), summary)
+    outputs = decoded(run, params, batches, programs, text_of, summary, given=len(prefix))
     try:
-        _write(_with_progress(decoded, run, texts is not None), painter, args)
+        _write(_with_progress(outputs, run, texts is not None), painter, args)
     finally:
         if summary.texts:
-            print(_rules(run), *summary.lines(), sep="\n", file=sys.stderr)
+            print(rules(run), *summary.lines(), sep="\n", file=sys.stderr)
+
+
+def _refuse_comparison_of_distributions(run: DecodeRun) -> None:
+    same_output = run.sampling.greedy or getattr(run.verifier, "shared_noise", False)
+    if run.compare and not same_output:
+        raise UsageError(
+            f"compare is set, but {run.verifier} keeps the output's distribution, not the output; "
+            "compare with Coupled() or Greedy(), or compare metrics with `specdec eval`"
+        )
 
 
 def _given(args: argparse.Namespace) -> Iterator[tuple[str, None]] | None:
@@ -124,82 +121,6 @@ def _given(args: argparse.Namespace) -> Iterator[tuple[str, None]] | None:
         print("one text per line; Ctrl-D ends", file=sys.stderr)
     lines = (sys.stdin if text == "-" else [text] for text in texts)
     return ((line.rstrip("\n"), None) for line in itertools.chain.from_iterable(lines))
-
-
-def _prefix(run: DecodeRun, vocabulary: Any) -> list[int]:
-    ids = list(vocabulary.encode(run.decoder_prefix))
-    if len(ids) >= run.lengths["targets"]:
-        raise UsageError(
-            f"the decoder prefix {run.decoder_prefix!r} has {len(ids)} tokens but targets hold "
-            f"{run.lengths['targets']}; raise 'targets' in the feature lengths"
-        )
-    return ids
-
-
-def _rules(run: DecodeRun) -> str:
-    if run.drafter is None:
-        return f"the target alone, {run.sampling}"
-    return f"{type(run.drafter).__name__}, {run.schedule}, {run.verifier}, {run.sampling}"
-
-
-def _decoded(
-    run: DecodeRun,
-    params: Params,
-    batches: Iterator[tasks.Batch],
-    programs: Programs,
-    text_of: TextOf,
-    given: int,
-    summary: terminal.Summary,
-) -> Iterator[Text]:
-    """Decodes batch by batch, and adds up what happened."""
-    ours, alone = programs
-    samples = range(run.num_samples)
-    for batch, sample in ((batch, sample) for batch in batches for sample in samples):
-        keys = row_keys(run.seed, jnp.asarray(batch.index), sample)
-        summary.compile_seconds += ours.compile(batch.inputs.shape[1])
-        output, seconds = ours(params, keys, batch.inputs)
-        summary.seconds += seconds
-        rows = len(batch.input_texts)
-        if alone:
-            summary.compile_seconds += alone.compile(batch.inputs.shape[1])
-            baseline, seconds = alone(params.target, keys, batch.inputs)
-            summary.baseline_seconds += seconds
-            summary.baseline_calls += int(baseline.trace.calls.sum())
-            summary.identical += int((output.tokens == baseline.tokens).all(1)[:rows].sum())
-        for row in range(rows):
-            text = _text(batch, sample, output, row, text_of)
-            summary.texts += 1
-            summary.tokens += len(text.tokens) - given
-            summary.drafted += text.drafted
-            summary.accepted += text.accepted
-            yield text
-
-
-def _text(batch: tasks.Batch, sample: int, output: DecodeOutput, row: int, text_of: TextOf) -> Text:
-    tokens, proposed, drafted, accepted = _row(output, row)
-    return Text(
-        index=int(batch.index[row]),
-        sample=sample,
-        input=batch.input_texts[row],
-        target=batch.target_texts[row] if batch.target_texts else None,
-        prediction=text_of(tokens),
-        tokens=tokens,
-        log_probs=[round(float(value), 6) for value in output.log_probs[row, : len(tokens)]],
-        proposed=proposed,
-        drafted=drafted,
-        accepted=accepted,
-    )
-
-
-def _row(output: DecodeOutput, row: int) -> tuple[list, list, list, list]:
-    """One row's tokens, and its calls: proposed tokens, how many were drafted, and accepted."""
-    trace, length, calls = output.trace, output.length[row], output.trace.calls[row]
-    return (
-        output.tokens[row, :length].tolist(),
-        trace.proposed[row, :calls].tolist(),
-        trace.drafted[row, :calls].tolist(),
-        trace.accepted[row, :calls].tolist(),
-    )
 
 
 def _with_progress(texts: Iterator[Text], run: DecodeRun, given: bool) -> Iterable[Text]:
@@ -221,7 +142,7 @@ def _write(
     with settings.json_lines(args.output_file) as file:
         for text in texts:
             if file:
-                print(_json(text), file=file, flush=True)
+                print(json.dumps(text.record(), ensure_ascii=False), file=file, flush=True)
             if shown:
                 with tqdm.external_write_mode(file=sys.stdout):
                     if painter:
@@ -229,11 +150,3 @@ def _write(
                         painter.end()
                     else:
                         print(terminal.one_line(text.prediction), flush=True)
-
-
-def _json(text: Text) -> str:
-    record = text._asdict() | {"calls": len(text.drafted)}
-    del record["proposed"]
-    if text.target is None:
-        del record["target"]
-    return json.dumps(record, ensure_ascii=False)

@@ -28,7 +28,7 @@ class Programs(NamedTuple):
 def programs_of(run: DecodeRun, prefix: list[int], eos_id: int, stepwise: bool) -> Programs:
     """Raises UsageError for a combination that cannot work, before anything is compiled."""
     models = {"target": run.target, "drafter": run.drafter, "schedule": run.schedule}
-    rules = {"sampling": run.sampling, "eos_id": eos_id}
+    rules = {"sampling": run.rule(eos_id), "eos_id": eos_id}
     given = jnp.tile(jnp.array(prefix, jnp.int32), (run.batch_size, 1)) if prefix else None
     output = {"max_length": run.lengths["targets"], "prefix": given}
     params, size = run.abstract(), run.batch_size

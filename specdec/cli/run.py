@@ -20,6 +20,7 @@ from specdec.cli import settings
 from specdec.cli.settings import UsageError
 from specdec.decoding import row_keys
 from specdec.models.t5 import T5Target
+from specdec.sampling import MinLength
 from specdec.types import Drafter, Params, PyTree, SamplingRule, Schedule, Verifier
 
 
@@ -108,6 +109,7 @@ class DecodeRun:
     limit: how many examples to decode, None for all.
     num_samples: outputs for each example; they differ in their draws.
     decoder_prefix: what every output is made to begin with.
+    min_length: tokens that every output has before its EOS, at least.
     compare: run the target alone as well.
     """
 
@@ -130,6 +132,7 @@ class DecodeRun:
     limit: int | None = None
     num_samples: int = 1
     decoder_prefix: str = ""
+    min_length: int = 0
     compare: bool = False
 
     def __post_init__(self):
@@ -160,18 +163,28 @@ class DecodeRun:
             )
         if self.compare and self.drafter is None:
             raise ValueError("compare is set, but without a drafter the target is alone anyway")
-        same_output = self.sampling.greedy or getattr(self.verifier, "shared_noise", False)
-        if self.compare and not same_output:
+        if not isinstance(self.min_length, int) or not 0 <= self.min_length < self.max_length:
             raise ValueError(
-                f"compare is set, but {self.verifier} keeps the output's distribution, not the "
-                "output; compare with Coupled() or Greedy()"
+                f"min_length is {self.min_length!r} but targets hold {self.max_length}; give a "
+                "number of tokens from 0 on that leaves room for EOS"
             )
 
-    def batches(self) -> Iterator[tasks.Batch]:
-        """The task's examples; raises TaskError at the call."""
+    @property
+    def max_length(self) -> int:
+        """N, the longest output in tokens including EOS."""
+        return self.lengths["targets"]
+
+    def rule(self, eos_id: int) -> SamplingRule:
+        """`sampling`, without EOS before `min_length`."""
+        if not self.min_length:
+            return self.sampling
+        return MinLength(self.sampling, self.min_length, eos_id)
+
+    def batches(self, shard: tuple[int, int] = (0, 1)) -> Iterator[tasks.Batch]:
+        """The task's examples, or those of one of several hosts; raises TaskError at the call."""
         if self.task is None:
             raise UsageError("there is no task and no text; set TASK in a gin file, or give --text")
-        return tasks.batches(self.task, self.split, self.lengths, **self._sizes())
+        return tasks.batches(self.task, self.split, self.lengths, shard=shard, **self._sizes())
 
     def text_batches(
         self, texts: Iterable[tuple[str, str | None]], vocabulary: Any
@@ -234,13 +247,13 @@ def vocabulary_of(run: DecodeRun) -> Any:
     if run.draft_checkpoint_path is not None:
         checkpoints.check_pair(run.checkpoint_path, run.draft_checkpoint_path)
     for role, (model, path) in run.models().items():
-        recorded = checkpoints.vocabulary_from(path)
+        recorded = checkpoints.vocabulary_from(path, needed=False)
         if recorded is not None:
-            saved = tasks.SentencePiece(str(recorded), vocabulary.extra_ids).load()
+            saved = tasks.recorded_vocabulary(recorded.path, vocabulary.extra_ids).load()
             if not tasks.same_vocabulary(saved, vocabulary):
                 raise UsageError(
-                    f"the {role} checkpoint {path} was saved with another vocabulary, {recorded}; "
-                    "give the task that one"
+                    f"the {role} checkpoint {path} was saved with another vocabulary, "
+                    f"{recorded.path or 'UTF-8 bytes'}; give the task that one"
                 )
         if model.config.vocab_size < vocabulary.vocab_size:
             raise UsageError(
@@ -259,7 +272,7 @@ def _definition(run: DecodeRun) -> tasks.VocabularyDefinition:
             f"no vocabulary was saved with {run.checkpoint_path}; name one: --vocabulary=FILE of a "
             "SentencePiece model, or --vocabulary=bytes"
         )
-    return tasks.SentencePiece(str(recorded))
+    return tasks.recorded_vocabulary(*recorded)
 
 
 class Program:

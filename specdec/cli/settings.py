@@ -14,6 +14,7 @@ from typing import Any, TextIO, TypeVar
 
 import gin
 from gin import config_parser
+from specdec import tasks
 
 T = TypeVar("T")
 
@@ -46,6 +47,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="one setting, such as --gin.GAMMA=5 or --gin.module.Class.field=VALUE; "
         "strings need quotes that reach gin: --gin.SPLIT=\"'test'\"",
     )
+    parser.add_argument(
+        "--tfds_data_dir",
+        metavar="DIR",
+        help="where TFDS data sets have been prepared (default: $TFDS_DATA_DIR, or else "
+        "~/tensorflow_datasets)",
+    )
 
 
 def joined(argv: Sequence[str]) -> list[str]:
@@ -63,7 +70,7 @@ def build(cls: type[T], args: argparse.Namespace, overrides: Mapping[str, Any]) 
 
     Args:
       cls: a dataclass that some gin file binds.
-      args: has gin_file, gin_bindings and gin_search_paths.
+      args: has what `add_flags` adds.
       overrides: fields of `cls` that flags of their own set; None leaves what gin says.
 
     Raises:
@@ -71,6 +78,8 @@ def build(cls: type[T], args: argparse.Namespace, overrides: Mapping[str, Any]) 
     """
     if not args.gin_file:
         raise UsageError("nothing says what to run; give --gin_file=FILE, see configs/")
+    if args.tfds_data_dir:
+        tasks.use_tfds_data_dir(args.tfds_data_dir)
     folders = [*args.gin_search_paths.split(","), *_own_folders()]
     gin.clear_config()
     for folder in folders:

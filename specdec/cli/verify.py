@@ -70,7 +70,7 @@ def _command(args: argparse.Namespace) -> int:
         drafter=drafter,
         verifier=run.verifier,
         schedule=run.schedule,
-        sampling=run.sampling,
+        sampling=run.rule(eos_id),
         max_length=run.lengths["targets"],
         eos_id=eos_id,
         seed=run.seed,
@@ -89,7 +89,7 @@ def _command(args: argparse.Namespace) -> int:
 
 def _refuse_impossible(run: DecodeRun, drafter: Drafter, eos_id: int) -> None:
     """What `decode` refuses, before the checkpoints are read."""
-    rules = {"sampling": run.sampling, "max_length": run.lengths["targets"], "eos_id": eos_id}
+    rules = {"sampling": run.rule(eos_id), "max_length": run.max_length, "eos_id": eos_id}
     parts = {"drafter": drafter, "verifier": run.verifier, "schedule": run.schedule}
     function = functools.partial(decode, target=run.target, **rules, **parts)
     try:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specdec.sampling import draw, draw_shared
+from specdec.sampling import draw, draw_shared, fit_vocabulary
 from specdec.types import Array, Draft, PyTree, SamplingRule, Stop
 
 
@@ -62,7 +62,8 @@ class _Drawn(NamedTuple):
 def _draw_tokens(
     logits: Array, keys: Array, *, draw_one, sampling: SamplingRule, vocab_size: int | None
 ) -> _Drawn:
-    logits = _fit(logits, vocab_size)
+    if vocab_size is not None:
+        logits = fit_vocabulary(logits, vocab_size)
     if sampling.greedy:
         tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
         return _Drawn(tokens, None, jax.nn.softmax(logits, axis=-1))
@@ -114,12 +115,3 @@ def _until_stopped(draw_tokens, first: _Drawn, advance, carry, keys: Array, want
     loop = jax.lax.while_loop(lambda loop: jnp.any(loop[1]), extend, loop)
     _, _, _, length, (tokens, probs), _, carry = loop
     return Draft(tokens, probs, length), carry
-
-
-def _fit(logits: Array, vocab_size: int | None) -> Array:
-    """[B, any width] -> [B, vocab_size]: ids that one side lacks get no probability."""
-    if vocab_size is None:
-        return logits
-    logits = logits[:, :vocab_size]
-    missing = vocab_size - logits.shape[1]
-    return jnp.pad(logits, ((0, 0), (0, missing)), constant_values=-jnp.inf)

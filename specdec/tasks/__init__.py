@@ -1,25 +1,32 @@
-"""Text in, batches of ids out, and back: seqio tasks over local files.
+"""Text in, batches of ids out, and back: seqio tasks over local files and TFDS data sets.
 
 The only package that imports seqio and TensorFlow, and only when something is used.
 """
 
 from specdec.tasks.batching import Batch, batches, count, get_task, text_batches
+from specdec.tasks.datasets import use_tfds_data_dir
 from specdec.tasks.errors import TaskError
 from specdec.tasks.local import local_task
-from specdec.tasks.metrics import bleu
+from specdec.tasks.metrics import Bleu, Rouge, Squad, bleu, rouge, squad
+from specdec.tasks.mixtures import mixture
 from specdec.tasks.synthetic import demo_vocabulary, synthetic_mixture, synthetic_task
+from specdec.tasks.t5 import t5_task
 from specdec.tasks.vocabularies import (
     Bytes,
     SentencePiece,
     VocabularyDefinition,
     detokenize,
+    recorded_vocabulary,
     same_vocabulary,
 )
 
 __all__ = [
     "Batch",
+    "Bleu",
     "Bytes",
+    "Rouge",
     "SentencePiece",
+    "Squad",
     "TaskError",
     "VocabularyDefinition",
     "batches",
@@ -29,8 +36,14 @@ __all__ = [
     "detokenize",
     "get_task",
     "local_task",
+    "mixture",
+    "recorded_vocabulary",
+    "rouge",
     "same_vocabulary",
+    "squad",
     "synthetic_mixture",
     "synthetic_task",
+    "t5_task",
     "text_batches",
+    "use_tfds_data_dir",
 ]

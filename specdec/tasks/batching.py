@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from specdec.tasks.datasets import refuse_missing_data
 from specdec.tasks.errors import TaskError
 from specdec.tasks.loading import load_seqio
 
@@ -19,23 +20,37 @@ class Batch(NamedTuple):
     """Rows behind the last example of the data are padding: all-zero inputs, index -1, no text."""
 
     inputs: np.ndarray  # [B, S] int32, 0 = padding
-    index: np.ndarray  # [B] int32, the example's place in the split
+    index: np.ndarray  # [B] int32, the example's place in the split, whatever the shard
     input_texts: list[str]  # one per example, at most B
     target_texts: list[str] | None  # None if the task has no targets
     targets: np.ndarray | None  # [B, N] int32, 0 = padding
 
 
-def get_task(task: str | Task | Mixture) -> Task | Mixture:
-    """The task, looked up in seqio's registry if a name is given; TaskError if there is none."""
-    if not isinstance(task, str):
-        return task
+def get_task(task: str | Task | Mixture, split: str | None = None) -> Task | Mixture:
+    """The task, looked up in seqio's registry if a name is given.
+
+    Raises:
+      TaskError: there is no such task; or, if a split is given, the task has no such split or the
+        data set that it reads is not on this machine.
+    """
+    found = _registered(task) if isinstance(task, str) else task
+    if split is not None:
+        refuse_missing_data(found)
+        if split not in found.splits:
+            raise TaskError(
+                f"task {found.name!r} has no split {split!r}; it has {', '.join(found.splits)}"
+            )
+    return found
+
+
+def _registered(name: str) -> Task | Mixture:
     known = sorted(load_seqio().TaskRegistry.names() | load_seqio().MixtureRegistry.names())
-    if task not in known:
+    if name not in known:
         raise TaskError(
-            f"no task is named {task!r}; registered: {', '.join(known) or 'none'} "
+            f"no task is named {name!r}; registered: {', '.join(known) or 'none'} "
             "(import the module that registers it)"
         )
-    return load_seqio().get_mixture_or_task(task)
+    return load_seqio().get_mixture_or_task(name)
 
 
 def batches(
@@ -46,6 +61,7 @@ def batches(
     batch_size: int,
     limit: int | None = None,
     buckets: Sequence[int] = (),
+    shard: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
     """Iterates over a split once, unshuffled, every batch full.
 
@@ -57,15 +73,15 @@ def batches(
       limit: stop after so many examples.
       buckets: ascending lengths below `lengths['inputs']`; a batch takes the smallest one, or
         else S, that holds its longest row. Each length in use is compiled once.
+      shard: (k, n) for the k-th of n hosts, which gets the examples i with i % n == k. All hosts
+        get equally many batches, of equal shapes, as one program over all of them needs; so the
+        last batch of some may be nothing but padding. Each host reads the whole split, which is
+        what makes an example's index exact however the files are divided.
 
     Raises:
-      TaskError: at the call, not at the first batch, if an argument is wrong.
+      TaskError: at the call, not at the first batch, if an argument is wrong or data are missing.
     """
-    task = get_task(task)
-    if split not in task.splits:
-        raise TaskError(
-            f"task {task.name!r} has no split {split!r}; it has {', '.join(task.splits)}"
-        )
+    task = get_task(task, split)
     for feature in task.output_features:
         if not isinstance(lengths.get(feature), int) or lengths[feature] < 1:
             raise TaskError(
@@ -73,7 +89,9 @@ def batches(
                 "give one, as in {'inputs': 64, 'targets': 64}"
             )
     sizes = _check_sizes(lengths, batch_size, limit, buckets)
-    return _batches(_examples(task, split, lengths, limit), batch_size, *sizes)
+    if not 0 <= shard[0] < shard[1]:
+        raise TaskError(f"shard is {shard}; give (k, n) for the k-th of n hosts, 0 <= k < n")
+    return _batches(_examples(task, split, lengths, limit), batch_size, *sizes, shard)
 
 
 def text_batches(
@@ -112,7 +130,7 @@ def text_batches(
 
 def count(task: str | Task | Mixture, split: str) -> int | None:
     """How many examples the split has, None if its source does not know."""
-    return get_task(task).num_input_examples(split)
+    return get_task(task, split).num_input_examples(split)
 
 
 def _check_sizes(
@@ -162,24 +180,31 @@ def _text(task: Task | Mixture, example: Mapping[str, np.ndarray], feature: str)
 
 
 def _batches(
-    examples: Iterable[_Example], size: int, widths: Sequence[int], longest_target: int
+    examples: Iterable[_Example],
+    size: int,
+    widths: Sequence[int],
+    longest_target: int,
+    shard: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
+    host, hosts = shard
     examples, start = iter(examples), 0
-    while rows := list(itertools.islice(examples, size)):
-        longest = max(len(row.inputs) for row in rows)
+    while everybody := list(itertools.islice(examples, size * hosts)):
+        rows = everybody[host::hosts]
+        longest = max(len(row.inputs) for row in everybody)
         width = next(width for width in widths if width >= longest)
         index = np.full([size], -1, np.int32)
-        index[: len(rows)] = np.arange(start, start + len(rows))
+        index[: len(rows)] = start + host + hosts * np.arange(len(rows))
+        have_targets = everybody[0].targets is not None
         targets = [row.targets for row in rows if row.targets is not None]
         texts = [row.target_text for row in rows if row.target_text is not None]
         yield Batch(
             inputs=_padded([row.inputs for row in rows], size, width),
             index=index,
             input_texts=[row.input_text for row in rows],
-            target_texts=texts or None,
-            targets=_padded(targets, size, longest_target) if targets else None,
+            target_texts=texts if have_targets else None,
+            targets=_padded(targets, size, longest_target) if have_targets else None,
         )
-        start += len(rows)
+        start += len(everybody)
 
 
 def _padded(rows: Sequence[np.ndarray], size: int, width: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from types import ModuleType
 @functools.cache
 def load_seqio() -> ModuleType:
     """The seqio module, imported at the first call."""
-    with _quiet_stderr():
+    with quiet_stderr():
         import seqio
         import tensorflow as tf
 
@@ -22,8 +22,8 @@ def load_seqio() -> ModuleType:
 
 
 @contextlib.contextmanager
-def _quiet_stderr():
-    """TensorFlow's C++ code logs while it is imported, below Python and whatever its log level."""
+def quiet_stderr():
+    """TensorFlow's C++ code logs below Python, whatever its log level: no line of it comes out."""
     saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     try:

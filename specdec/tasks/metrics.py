@@ -1,12 +1,193 @@
-"""Metrics in seqio's form: lists of references and predictions -> named numbers."""
+"""Metrics in seqio's form: lists of targets and predictions -> named numbers.
+
+Each of them is a function of sums over texts, and offers those too, so that a bootstrap can draw
+texts again without reading them again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import abc
+import collections
+import dataclasses
+import functools
+import importlib.metadata
+import re
+import string
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specdec.tasks.batching import get_task
+from specdec.tasks.errors import TaskError
+
+if TYPE_CHECKING:
+    from seqio import Mixture, Task
 
 
-def bleu(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Corpus BLEU (Papineni et al., 2002) of one reference each, 0..100, as sacrebleu's 13a."""
-    import sacrebleu
+class SumMetric(abc.ABC):
+    """A metric that is a function of sums over texts. Callable as seqio calls metrics."""
 
-    return {"bleu": sacrebleu.corpus_bleu(list(predictions), [list(targets)]).score}
+    @abc.abstractmethod
+    def statistics(self, target: Any, prediction: str) -> np.ndarray:
+        """[S] what one text contributes to the sums."""
+
+    @abc.abstractmethod
+    def values(self, sums: np.ndarray) -> dict[str, float]:
+        """The metric of texts whose statistics add up to `sums` [S]."""
+
+    @property
+    @abc.abstractmethod
+    def signature(self) -> str:
+        """How it is computed, for those who want to compute the same elsewhere."""
+
+    def __call__(self, targets: Sequence[Any], predictions: Sequence[str]) -> dict[str, float]:
+        """Raises ValueError if there are no texts, or not as many of both."""
+        if not targets:
+            raise ValueError("there are no texts to compute a metric of; give at least one")
+        texts = zip(targets, predictions, strict=True)
+        return self.values(np.sum([self.statistics(*text) for text in texts], axis=0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Bleu(SumMetric):
+    """Corpus BLEU (Papineni et al., 2002) of one reference each, 0..100, by sacrebleu.
+
+    tokenize: sacrebleu's name of a tokenizer. '13a' is WMT's and sacrebleu's default; T5's own
+      tasks use 'intl', which also separates punctuation that is not ASCII.
+    """
+
+    tokenize: str = "13a"
+
+    def statistics(self, target: str, prediction: str) -> np.ndarray:
+        """[10]: lengths of prediction and target, n-grams in common, n-grams predicted."""
+        score = _sacrebleu(self.tokenize).sentence_score(prediction, [target])
+        return np.array([score.sys_len, score.ref_len, *score.counts, *score.totals])
+
+    def values(self, sums: np.ndarray) -> dict[str, float]:
+        predicted, expected, *ngrams = (int(number) for number in sums)
+        compute = _sacrebleu(self.tokenize).compute_bleu
+        score = compute(ngrams[:4], ngrams[4:], predicted, expected, smooth_method="exp")
+        return {"bleu": score.score}
+
+    @property
+    def signature(self) -> str:
+        from sacrebleu import BLEU
+
+        metric = BLEU(tokenize=self.tokenize)
+        metric.corpus_score(["one"], [["one"]])  # it learns the number of references from texts
+        return metric.get_signature().format()
+
+
+@functools.cache
+def _sacrebleu(tokenize: str):
+    from sacrebleu import BLEU
+
+    # Effective order concerns scores of single texts, which nobody looks at, and a warning on them.
+    return BLEU(tokenize=tokenize, effective_order=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rouge(SumMetric):
+    """F1 of ROUGE-1, ROUGE-2 and summary-level ROUGE-L (Lin, 2004), 0..100, by rouge-score.
+
+    As T5 computes it: no stemming, and " . " ends a sentence, of which ROUGE-Lsum needs to know.
+    The value is the mean over texts; T5 prints the median of 1,000 bootstrap means, which scatters
+    around it by a hundredth or so and is another one each time.
+    """
+
+    NAMES = ("rouge1", "rouge2", "rougeLsum")
+
+    def statistics(self, target: str, prediction: str) -> np.ndarray:
+        """[4]: one text, and its three F1."""
+        target, prediction = (text.replace(" . ", " .\n") for text in (target, prediction))
+        scores = _rouge_scorer(self.NAMES).score(target, prediction)
+        return np.array([1, *(scores[name].fmeasure for name in self.NAMES)])
+
+    def values(self, sums: np.ndarray) -> dict[str, float]:
+        return dict(zip(self.NAMES, _percentages(sums), strict=True))
+
+    @property
+    def signature(self) -> str:
+        _rouge_scorer(self.NAMES)
+        version = importlib.metadata.version("rouge-score")
+        return f"F1|mean|stemmer:no|sentences: . |rouge-score:{version}"
+
+
+@functools.cache
+def _rouge_scorer(names: tuple[str, ...]):
+    try:
+        from rouge_score import rouge_scorer
+    except ImportError as error:
+        raise TaskError("ROUGE needs rouge-score; pip install rouge-score") from error
+    return rouge_scorer.RougeScorer(names)
+
+
+@dataclasses.dataclass(frozen=True)
+class Squad(SumMetric):
+    """Exact match and F1 of words of SQuAD v1.1 (Rajpurkar et al., 2016), 0..100.
+
+    Texts are compared without case, ASCII punctuation and articles. A target is an answer, or a
+    sequence of answers of which the best one counts.
+    """
+
+    def statistics(self, target: str | Sequence[str], prediction: str) -> np.ndarray:
+        """[3]: one text, whether it matches, its F1."""
+        answers = [target] if isinstance(target, str) else target
+        words = _words(prediction)
+        pairs = [(_words(answer), words) for answer in answers]
+        return np.array([1, any(a == b for a, b in pairs), max(_f1(a, b) for a, b in pairs)])
+
+    def values(self, sums: np.ndarray) -> dict[str, float]:
+        return dict(zip(("em", "f1"), _percentages(sums), strict=True))
+
+    @property
+    def signature(self) -> str:
+        return "squad:1.1|answers:best"
+
+
+def _words(text: str) -> list[str]:
+    text = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", text).split()
+
+
+def _f1(answer: list[str], prediction: list[str]) -> float:
+    common = (collections.Counter(answer) & collections.Counter(prediction)).total()
+    return 2 * common / (len(answer) + len(prediction)) if common else 0.0
+
+
+def _percentages(sums: np.ndarray) -> list[float]:
+    """Of sums that begin with the number of texts."""
+    return [float(100 * total / sums[0]) for total in sums[1:]]
+
+
+bleu, rouge, squad = Bleu(), Rouge(), Squad()
+
+
+def references(
+    task: str | Task | Mixture, split: str, lengths: Mapping[str, int]
+) -> Iterator[tuple[Any, Callable[[str], Any]]]:
+    """For each example of a split, in order: its target as the task's metrics want it, and the
+    function that makes of an output what they compare with it (seqio's `postprocess_fn`).
+
+    Raises:
+      TaskError: when the first example is asked for, if the split or the task's targets are
+        missing.
+    """
+    task = get_task(task, split)
+    dataset = task.get_dataset(
+        dict(lengths), split, shuffle=False, num_epochs=1, try_in_mem_cache=False
+    )
+    prepare = getattr(task, "postprocess_fn", lambda text, **_: text)  # mixtures have none
+    for example in dataset.as_numpy_iterator():
+        target = prepare(_target(task, example), example=example, is_target=True)
+        yield target, functools.partial(prepare, example=example, is_target=False)
+
+
+def _target(task: Task | Mixture, example: Mapping[str, Any]) -> str:
+    """The text before tokenisation where the task keeps it, else what the ids say."""
+    if isinstance(raw := example.get("targets_pretokenized"), bytes):
+        return raw.decode("utf-8", errors="replace")
+    if "targets" not in example:
+        raise TaskError(f"task {task.name!r} has no targets to compare outputs with")
+    return task.output_features["targets"].vocabulary.decode(example["targets"].tolist())

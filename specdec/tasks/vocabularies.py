@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from specdec.tasks.errors import TaskError
-from specdec.tasks.loading import load_seqio
+from specdec.tasks.loading import load_seqio, quiet_stderr
 
 if TYPE_CHECKING:
     from seqio import Vocabulary
+
+PATIENCE = 20  # seconds to read a vocabulary from a network
 
 
 class VocabularyDefinition(Protocol):
@@ -35,7 +38,9 @@ class SentencePiece:
         """Raises TaskError if there is no such file or it is not a SentencePiece model."""
         if "://" not in self.path:
             self._check()
-        return _sentencepiece(self)
+        vocabulary = _sentencepiece(self)
+        refuse_unreachable(vocabulary)
+        return vocabulary
 
     def _check(self) -> None:
         from sentencepiece import SentencePieceProcessor
@@ -60,9 +65,42 @@ class Bytes:
         return load_seqio().ByteVocabulary(extra_ids=self.extra_ids)
 
 
+def recorded_vocabulary(path: str | os.PathLike | None, extra_ids: int) -> VocabularyDefinition:
+    """Of what `checkpoints.Vocabulary` records: bytes if the path is None."""
+    return Bytes(extra_ids) if path is None else SentencePiece(os.fspath(path), extra_ids)
+
+
 @functools.cache
 def _sentencepiece(definition: SentencePiece) -> Vocabulary:
     return load_seqio().SentencePieceVocabulary(definition.path, definition.extra_ids)
+
+
+def refuse_unreachable(vocabulary: Any) -> None:
+    """Reads a SentencePiece model that is on a network now, and gives up after a while.
+
+    TensorFlow would try for minutes, in the middle of a run. Raises TaskError.
+    """
+    path = getattr(vocabulary, "sentencepiece_model_file", "")
+    if "://" not in path:
+        return
+    failures = [f"no answer in {PATIENCE} s"]
+
+    def read():
+        try:
+            vocabulary.load_model()
+            failures.clear()
+        except Exception as error:  # of TensorFlow's file systems, or of SentencePiece
+            failures[0] = str(error).partition("\n")[0]
+
+    thread = threading.Thread(target=read, daemon=True)
+    with quiet_stderr():
+        thread.start()
+        thread.join(PATIENCE)
+    if failures:
+        raise TaskError(
+            f"vocabulary {path} cannot be read ({failures[0]}); name a copy on this machine, as "
+            "with --gin.VOCABULARY_PATH=\"'FILE'\""
+        )
 
 
 def same_vocabulary(a: Vocabulary, b: Vocabulary) -> bool:

@@ -49,7 +49,9 @@ def sequence_law(
     probs = np.ones(1)
     done_tokens, done_probs = [], []
     for depth in range(max_length):
-        after = np.asarray(sampling.probabilities(jnp.asarray(table[total, last])), np.float64)
+        positions = jnp.full(len(last), depth)
+        after = sampling.probabilities(jnp.asarray(table[total, last]), positions)
+        after = np.asarray(after, np.float64)
         after = after / after.sum(axis=-1, keepdims=True)
         branch, token = np.nonzero(after)
         tokens = np.concatenate([tokens[branch], token[:, None].astype(np.int32)], axis=1)

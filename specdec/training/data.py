@@ -45,7 +45,7 @@ class Batches:
         seed: int,
         buckets: int,
     ):
-        self._read = reader(_task(task, split), split, lengths, seed)
+        self._read = reader(tasks.get_task(task, split), split, lengths, seed)
         self._lengths, self._size, self._buckets = lengths, batch_size, buckets
         self._seed = seed
         self._window: tuple[int, list[Pairs]] = (-1, [])
@@ -88,16 +88,7 @@ def pack(
 
 def read_split(task: Any, split: str, lengths: Mapping[str, int]) -> list[Example]:
     """A whole split, in its order."""
-    return list(_examples(_task(task, split), split, lengths, num_epochs=1, shuffle=False))
-
-
-def _task(task: Any, split: str) -> Any:
-    task = tasks.get_task(task)
-    if split not in task.splits:
-        raise TrainingError(
-            f"task {task.name!r} has no split {split!r}; it has {', '.join(task.splits)}"
-        )
-    return task
+    return list(_examples(tasks.get_task(task, split), split, lengths, num_epochs=1, shuffle=False))
 
 
 def reader(

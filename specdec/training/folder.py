@@ -62,7 +62,9 @@ class Folder:
         if step != self.step:
             self._checkpoints.save(step, args=self._arguments.StandardSave(state))
 
-    def export(self, step: int, params: PyTree, config: T5Config, vocabulary: str | None) -> None:
+    def export(
+        self, step: int, params: PyTree, config: T5Config, vocabulary: checkpoints.Vocabulary | None
+    ) -> None:
         """Puts the parameters where `checkpoints.load(path / 'export')` finds them."""
         export = self.path / "export"
         new = export / f"checkpoint_{step}"

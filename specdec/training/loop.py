@@ -10,13 +10,14 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from specdec import tasks
+from specdec import checkpoints, tasks
 from specdec.models.t5 import T5Target
 from specdec.training.data import Batches, pack, read_split
 from specdec.training.errors import TrainingError
@@ -125,7 +126,7 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
 
     Raises:
       TrainingError: a task or directory that cannot be used, or a loss that is not finite.
-      tasks.TaskError: no such task.
+      tasks.TaskError: no such task or split, or data that are not on this machine.
     """
     vocabulary = _vocabulary(run)
     batches = Batches(
@@ -214,7 +215,13 @@ def _evaluate(
     progress.say(f"step {step:,}, {split} loss {loss:.4f}, accuracy {accuracy:.3f}")
 
 
-def _save(run: TrainRun, state: State, step: int, folder: Folder, vocabulary: str | None) -> None:
+def _save(
+    run: TrainRun,
+    state: State,
+    step: int,
+    folder: Folder,
+    vocabulary: checkpoints.Vocabulary | None,
+) -> None:
     folder.save(step, state)
     folder.export(step, state.params, run.target.config, vocabulary)
 
@@ -225,8 +232,8 @@ def _means(batches: list[Sums]) -> tuple[float, float]:
     return float(loss / max(tokens, 1)), float(correct / max(tokens, 1))
 
 
-def _vocabulary(run: TrainRun) -> str | None:
-    """The SentencePiece file of the task, if it has one, after a look at the vocabulary's size."""
+def _vocabulary(run: TrainRun) -> checkpoints.Vocabulary | None:
+    """The task's, if it is a SentencePiece file, after a look at its size."""
     vocabulary = tasks.get_task(run.task).output_features["targets"].vocabulary
     if run.target.config.vocab_size < vocabulary.vocab_size:
         raise TrainingError(
@@ -234,7 +241,9 @@ def _vocabulary(run: TrainRun) -> str | None:
             f"{vocabulary.vocab_size}; give T5Config.vocab_size at least that"
         )
     file = getattr(vocabulary, "sentencepiece_model_file", None)
-    return file if file and os.path.isfile(file) else None
+    if not file or not os.path.isfile(file):
+        return None
+    return checkpoints.Vocabulary(Path(file), vocabulary.extra_ids)
 
 
 def _evaluation(run: TrainRun) -> list[Pairs]:

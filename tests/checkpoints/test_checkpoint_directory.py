@@ -6,8 +6,16 @@ import shutil
 
 import pytest
 
-from specdec.checkpoints import CheckpointError, check_pair, config_from, vocabulary_from
+from specdec.checkpoints import (
+    CheckpointError,
+    Vocabulary,
+    check_pair,
+    config_from,
+    vocabulary_from,
+)
 from specdec.checkpoints.directory import locate
+
+BYTES = b"no SentencePiece model but UTF-8 bytes"
 
 
 @pytest.fixture
@@ -17,9 +25,11 @@ def ours(tmp_path, config_of):
 
     def make(name: str, content: bytes | None):
         vocabulary = None
-        if content is not None:
-            vocabulary = tmp_path / f"{name}.model"
-            vocabulary.write_bytes(content)
+        if content == BYTES:
+            vocabulary = Vocabulary(None, 125)
+        elif content is not None:
+            vocabulary = Vocabulary(tmp_path / f"{name}.model", 100)
+            vocabulary.path.write_bytes(content)
         orbax.write(tmp_path / name, {"a": 1.0}, config_of("v1_1"), vocabulary)
         return tmp_path / name
 
@@ -65,7 +75,11 @@ def test_wrong_paths(tmp_path, golden, copy):
         error_of(locate, file) == f"checkpoint {file} is a file; give its directory, {file.parent}"
     )
 
-    assert "'gs://bucket/model' is a URL" in error_of(locate, "gs://bucket/model")
+    message = error_of(locate, "s3://bucket/model")
+    assert (
+        "'s3://bucket/model' is a URL, and only local directories and gs:// can be read" in message
+    )
+    assert "names no bucket; give gs://BUCKET/PATH" in error_of(locate, "gs://")
 
     (tmp_path / "checkpoint_7").mkdir()
     assert re.match(
@@ -104,8 +118,9 @@ def test_a_config_that_is_something_else(copy, content, complaint):
 
 def test_vocabularies_are_recorded_and_checked(ours, golden):
     path = ours("mine", b"pieces")
-    file = vocabulary_from(path)
-    assert file == path / "mine.model" and file.read_bytes() == b"pieces"
+    file = path / "mine.model"
+    assert vocabulary_from(path) == (file, 100) and file.read_bytes() == b"pieces"
+    assert vocabulary_from(ours("spelt", BYTES)) == (None, 125)
     assert vocabulary_from(ours("none", None)) is None
     assert vocabulary_from(golden / "v1_1/t5x_native") is None
 
@@ -126,6 +141,38 @@ def test_a_pair_needs_one_vocabulary(ours, golden):
         r"ca978112, and other\.model, sha256 3e23e816\)",
         message,
     )
+    spelt = ours("spelt", BYTES)
+    check_pair(spelt, ours("also", BYTES))
+    assert "(target.model, sha256 ca978112, and UTF-8 bytes)" in error_of(check_pair, target, spelt)
+
+
+def test_hugging_faces_tokenizers_are_compared_too(ours, tmp_path, monkeypatch):
+    from specdec.checkpoints import huggingface
+
+    pieces, spelt = ours("pieces", b"a"), ours("spelt", BYTES)
+    found = tmp_path / "spiece.model"
+    found.write_bytes(b"a")
+    theirs = huggingface_directory(tmp_path / "theirs")
+    monkeypatch.setattr(huggingface, "vocabulary", lambda _: (found, 100))
+    assert vocabulary_from(theirs) == (found, 100)
+    check_pair(pieces, theirs)
+    assert "(spiece.model, sha256 ca978112, and UTF-8 bytes)" in error_of(check_pair, theirs, spelt)
+
+    def unreadable(_):
+        raise CheckpointError("tokenizer.json only")
+
+    monkeypatch.setattr(huggingface, "vocabulary", unreadable)
+    check_pair(theirs, spelt)  # nothing is known about it
+    assert vocabulary_from(theirs, needed=False) is None
+    assert error_of(vocabulary_from, theirs) == "tokenizer.json only"
+
+
+def huggingface_directory(folder):
+    """What is enough to be taken for one."""
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "t5"}')
+    (folder / "model.safetensors").touch()
+    return folder
 
 
 def test_the_record_is_readable(ours, config_of):

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from specdec.checkpoints import CheckpointError, config_from, load, t5x, tree
+from specdec.models.t5 import T5Target
 
 MODELS = ("v1_0", "v1_1", "wide_heads")
 FORMATS = ("t5x_native", "t5x_orbax")
@@ -142,27 +143,35 @@ def test_arrays_are_placed_by_their_shardings(golden, format):
         (
             {"emb_dim": 48},
             r"64 misshaped \(.*\(32,\), not \(48,\), .*, \.\.\.\)",
-            "the config is for another model size or vocabulary",
+            "these are the parameters of a v1.1 T5: emb_dim=32, not 48",
         ),
         (
             {"vocab_size": 132},
             r"2 misshaped \(decoder/logits_dense/kernel \(32, 128\), not \(32, 132\), "
             r"token_embedder/embedding \(128, 32\), not \(132, 32\)\)",
-            "the config is for another model size or vocabulary",
+            "these are the parameters of a v1.1 T5: vocab_size=128, not 132",
         ),
         (
             {"logits_via_embedding": True},
             r"1 unexpected \(decoder/logits_dense/kernel \(32, 128\)\)",
-            r"logits are not tied to the embedding \(logits_via_embedding=False\)",
+            "these are the parameters of a v1.1 T5: logits_via_embedding=False, not True",
         ),
         (
             {"mlp_activations": ("relu",)},
             r"5 missing \(decoder/layers_0/mlp/wi/kernel \(32, 64\), .*; "
             r"10 unexpected \(decoder/layers_0/mlp/wi_0/kernel \(32, 64\)",
-            r"these are the parameters of a v1\.1 T5",
+            r"these are .* of a v1\.1 T5: mlp_activations=\('gelu', 'linear'\), not \('relu',\)",
         ),
-        ({"num_decoder_layers": 2}, r"14 unexpected \(decoder/layers_2/", "num_decoder_layers=3"),
-        ({"num_encoder_layers": 4}, r"18 missing \(encoder/layers_2/", "num_encoder_layers=2"),
+        (
+            {"num_decoder_layers": 2},
+            r"14 unexpected \(decoder/layers_2/",
+            "these are .*: num_decoder_layers=3, not 2",
+        ),
+        (
+            {"num_encoder_layers": 4},
+            r"18 missing \(encoder/layers_2/",
+            "these are .*: num_encoder_layers=2, not 4",
+        ),
     ],
 )
 def test_a_misfit_names_counts_shapes_and_cause(golden, config_of, fields, counts, cause):
@@ -175,12 +184,23 @@ def test_a_misfit_names_counts_shapes_and_cause(golden, config_of, fields, count
 
 def test_a_misfit_of_a_v1_0_model_and_of_something_else(golden, config_of, copy):
     message = error_of(golden / "v1_0/t5x_orbax", config=config_of("v1_1", num_decoder_layers=2))
-    assert "v1.0 T5 (mlp_activations=('relu',)); logits are tied to the embedding" in message
+    assert "of a v1.0 T5: mlp_activations=('relu',), not ('gelu', 'linear'), logits_via" in message
     checkpoint = copy("v1_0/t5x_native")
     rewrite(checkpoint, lambda target: target.update(mlp=target.pop("encoder")["encoder_norm"]))
     assert "an incomplete or altered checkpoint" in error_of(checkpoint, config=config_of("v1_0"))
     rewrite(checkpoint, lambda target: [target.pop("decoder"), target.pop("token_embedder")])
     assert "not the parameters of a T5" in error_of(checkpoint, config=config_of("v1_0"))
+
+
+@pytest.mark.parametrize("sizes, preset", [*tree._PRESETS.items()][::5])
+def test_a_misfit_names_the_released_size_that_it_found(sizes, preset, config_of):
+    v1_0 = {"mlp_activations": ("relu",)} if "1_0" in preset else {}
+    fields = dict(zip(tree._SIZE_FIELDS, sizes, strict=True)) | v1_0
+    init = jax.eval_shape(T5Target(config_of("v1_1", **fields)).init, jax.random.key(0))
+    found = {name: leaf.shape for name, leaf in tree.flatten(init).items()}
+    version = "v1.0" if v1_0 else "v1.1"
+    with pytest.raises(CheckpointError, match=f"of a {version} T5 of size {preset}: .*emb_dim="):
+        tree.check(found, config_of("v1_1"), "it")
 
 
 def damage(checkpoint):

@@ -62,7 +62,7 @@ def test_a_step_can_be_saved_and_the_vocabulary_comes_along(tmp_path, params, co
     run = tmp_path / "run"
     save(run / "checkpoint_5", params, config=config_of("v1_1"), vocabulary=vocabulary)
     vocabulary.unlink()
-    assert vocabulary_from(run) == run / "checkpoint_5" / "pieces.model"
+    assert vocabulary_from(run) == (run / "checkpoint_5" / "pieces.model", 0)
     assert bits(load(run)) == bits(params)
 
 
@@ -78,10 +78,10 @@ def test_the_recorded_model_is_checked(tmp_path, params, config_of):
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
-        ({"format": "safetensors"}, "unknown format 'safetensors'; known: orbax"),
+        ({"format": "safetensors"}, "unknown format 'safetensors'; known: orbax, t5x, huggingface"),
         ({"vocabulary": "nowhere.model"}, "vocabulary .*/nowhere.model is not a file"),
         ({"path": "."}, "exists; give a new directory, or remove this one first"),
-        ({"path": "gs://bucket/model"}, "is a URL and only local directories"),
+        ({"path": "gs://bucket/model"}, "is a URL, and only local directories can be written"),
         (
             {"fields": {"emb_dim": 48}},
             "the tree of parameters does not fit the model: 64 misshaped",
@@ -104,7 +104,7 @@ def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch, params, config_
     def full(*_):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("shutil.copyfile", full)
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
     (tmp_path / "pieces.model").touch()
     with pytest.raises(OSError, match="no space"):
         save(
@@ -120,7 +120,7 @@ def test_a_save_that_is_killed_is_no_checkpoint(tmp_path, golden):
     """Killed when all parameters are written, which is as late as it can be incomplete."""
     program = f"""
 import json, os
-from specdec.checkpoints import load, orbax, save
+from specdec.checkpoints import directory, load, save
 from specdec.models.t5 import T5Config
 
 class Kill:
@@ -129,7 +129,7 @@ class Kill:
 
 config = T5Config(**json.load(open({str(golden / "v1_1" / "config.json")!r})))
 params = load({str(golden / "v1_1" / "t5x_native")!r})
-orbax.json = Kill()
+directory.json = Kill()
 save({str(tmp_path / "checkpoint_1")!r}, params, config=config)
 """
     assert subprocess.run([sys.executable, "-c", program]).returncode == 9

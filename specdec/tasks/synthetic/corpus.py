@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from specdec import demo
 from specdec.tasks.errors import TaskError
 from specdec.tasks.loading import load_seqio
-from specdec.tasks.metrics import bleu
+from specdec.tasks.metrics import bleu, rouge
+from specdec.tasks.mixtures import mixture
 from specdec.tasks.synthetic import highlights, translation
 from specdec.tasks.vocabularies import SentencePiece, VocabularyDefinition
 
@@ -29,7 +30,10 @@ _EXAMPLES: Mapping[str, Callable[[str, int, int], tuple[str, str]]] = {
     "specdec_ende": translation.example,
     "specdec_highlights": highlights.example,
 }
-_METRICS: Mapping[str, tuple[Callable, ...]] = {"specdec_ende": (bleu,), "specdec_highlights": ()}
+_METRICS: Mapping[str, tuple[Callable, ...]] = {
+    "specdec_ende": (bleu,),
+    "specdec_highlights": (rouge,),
+}
 
 
 def examples(name: str, split: str, *, start: int = 0, seed: int = 0) -> Iterator[tuple[str, str]]:
@@ -86,17 +90,7 @@ def synthetic_mixture(
     Raises:
       TaskError: as `synthetic_task`, or the mixture is registered with other rates.
     """
-    for task in rates:
-        synthetic_task(task)
-    return _mix(name, tuple(rates.items()))
-
-
-@functools.cache
-def _mix(name: str, rates: tuple[tuple[str, float], ...]) -> Mixture:
-    seqio = load_seqio()
-    if name in seqio.MixtureRegistry.names():
-        raise TaskError(f"mixture {name!r} exists with other rates; give this one another name")
-    return seqio.MixtureRegistry.add(name, list(rates))
+    return mixture(name, [synthetic_task(task) for task in rates], list(rates.values()))
 
 
 def _check(name: str) -> None:

@@ -1,0 +1,91 @@
+"""Google Cloud Storage: a folder with the methods of `pathlib.Path` that reading needs.
+
+Everything goes through TensorStore, which reads the arrays too, so one set of credentials serves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from specdec.checkpoints.errors import CheckpointError
+
+SCHEME = "gs://"
+# Enough for a hiccup. TensorStore's own 32 tries keep a misspelt bucket waiting for minutes.
+_RETRIES = {"gcs_request_retries": {"max_retries": 3, "initial_delay": "100ms", "max_delay": "1s"}}
+
+
+@dataclasses.dataclass(frozen=True)
+class BucketPath:
+    """`gs://bucket/key`; TensorStore is imported when something is read."""
+
+    bucket: str
+    key: str  # without slashes at its ends; '' is the whole bucket
+
+    @classmethod
+    def parse(cls, url: str) -> BucketPath:
+        """Raises CheckpointError if no bucket is named."""
+        bucket, _, key = url.removeprefix(SCHEME).partition("/")
+        if not bucket:
+            raise CheckpointError(f"{url!r} names no bucket; give gs://BUCKET/PATH")
+        return cls(bucket, "/".join(part for part in key.split("/") if part))
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.bucket}/{self.key}".rstrip("/")
+
+    __fspath__ = __str__
+
+    def __truediv__(self, name: str) -> BucketPath:
+        return BucketPath(self.bucket, f"{self.key}/{name}".strip("/"))
+
+    @property
+    def name(self) -> str:
+        return self.key.rpartition("/")[2]
+
+    @property
+    def parent(self) -> BucketPath:
+        return BucketPath(self.bucket, self.key.rpartition("/")[0])
+
+    def is_file(self) -> bool:
+        return self.name in self.parent._keys(self.name, f"{self.name}\0")
+
+    def iterdir(self) -> list[BucketPath]:
+        """What is in the folder, files and folders."""
+        return [self / name for name in sorted({key.partition("/")[0] for key in self._keys()})]
+
+    def read_bytes(self) -> bytes:
+        found = self.parent._ask(lambda store: store.read(self.name))
+        if found.state != "value":
+            raise CheckpointError(f"{self} does not exist")
+        return found.value
+
+    def read_text(self) -> str:
+        return self.read_bytes().decode()
+
+    def kvstore(self) -> dict[str, Any]:
+        """TensorStore's specification of the folder."""
+        path = f"{self.key}/" if self.key else ""
+        return {"driver": "gcs", "bucket": self.bucket, "path": path}
+
+    def _keys(self, first: str = "", end: str = "") -> list[str]:
+        """The keys below the folder, relative to it, that are not before `first` or past `end`."""
+        import tensorstore as ts
+
+        span = ts.KvStore.KeyRange(first, end)
+        return [key.decode() for key in self._ask(lambda store: store.list(span))]
+
+    def _ask(self, question) -> Any:
+        import tensorstore as ts
+
+        try:
+            store = ts.KvStore.open(self.kvstore(), context=ts.Context(_RETRIES)).result()
+            return question(store).result()
+        except ValueError as error:
+            raise CheckpointError(
+                f"cannot read {self}: {str(error).splitlines()[0]}; check the name, the network "
+                "and the credentials (gcloud auth application-default login)"
+            ) from error
+
+
+Location = Path | BucketPath

@@ -1,0 +1,99 @@
+"""The arrays of a Hugging Face directory, under their own names, in one file or in several."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.checkpoints import safetensors
+from specdec.checkpoints.errors import CheckpointError
+from specdec.checkpoints.huggingface_config import read_json, write_json
+
+_SAFETENSORS, _PYTORCH, _INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
+_WHERE = (_SAFETENSORS, _SAFETENSORS + _INDEX, _PYTORCH, _PYTORCH + _INDEX)  # the first is read
+_FILE_BYTES = 5 * 10**9  # the most in one file that is written
+
+
+def are_in(directory: Path) -> bool:
+    """Whether there are files of arrays."""
+    return any((directory / name).is_file() for name in _WHERE)
+
+
+def read(directory: Path) -> dict[str, np.ndarray]:
+    """Every array, mapped into memory: data is read when it is sliced.
+
+    Raises CheckpointError for missing and damaged files, and where PyTorch is needed and absent.
+    """
+    found = next((name for name in _WHERE if (directory / name).is_file()), None)
+    if found is None:
+        raise CheckpointError(f"{directory} has none of {', '.join(_WHERE)}; copy it again")
+    read_file = safetensors.read if found.startswith(_SAFETENSORS) else _read_pytorch
+    if not found.endswith(_INDEX):
+        return read_file(directory / found)
+    files = sorted(set(read_json(directory / found).get("weight_map", {}).values()))
+    missing = [name for name in files if not (directory / name).is_file()]
+    if missing or not files:
+        raise CheckpointError(
+            f"{len(missing)} of the {len(files)} files that {directory / found} names are missing "
+            f"({', '.join(missing[:3])}); copy the whole checkpoint"
+        )
+    return {name: array for file in files for name, array in read_file(directory / file).items()}
+
+
+def write(
+    folder: Path, specs: Mapping[str, jax.ShapeDtypeStruct], array: Callable[[str], np.ndarray]
+) -> None:
+    """Writes safetensors of at most 5 GB; `array` gives what `specs` says, one name at a time."""
+    shards = _shards({name: safetensors.size(spec) for name, spec in specs.items()})
+    if len(shards) == 1:
+        safetensors.write(folder / _SAFETENSORS, specs, array)
+        return
+    files = {}
+    for number, shard in enumerate(shards, start=1):
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        safetensors.write(folder / file, {name: specs[name] for name in shard}, array)
+        files |= dict.fromkeys(shard, file)
+    total = sum(map(safetensors.size, specs.values()))
+    index = {"metadata": {"total_size": total}, "weight_map": files}
+    write_json(folder / (_SAFETENSORS + _INDEX), index)
+
+
+def _shards(sizes: Mapping[str, int]) -> list[list[str]]:
+    """Names in their order, split into lists of at most _FILE_BYTES, or of one larger array."""
+    shards, room = [], 0
+    for name, size in sizes.items():
+        if size > room or not shards:
+            shards.append([])
+            room = _FILE_BYTES
+        shards[-1].append(name)
+        room -= size
+    return shards
+
+
+def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
+    """The arrays of a pickled state_dict. Files of PyTorch before 1.6 cannot be mapped."""
+    try:
+        import torch  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise CheckpointError(
+            f"{file} is a PyTorch file and PyTorch is not installed; pip install torch, or save "
+            "the model as safetensors"
+        ) from error
+
+    def view(tensor: Any) -> np.ndarray:
+        if tensor.dtype == torch.bfloat16:  # of which PyTorch makes no NumPy array
+            return tensor.view(torch.int16).numpy().view(jnp.bfloat16)
+        return tensor.numpy()
+
+    try:
+        mmap = zipfile.is_zipfile(file)
+        tensors = torch.load(file, map_location="cpu", mmap=mmap, weights_only=True)
+        return {name: view(tensor.detach()) for name, tensor in tensors.items()}
+    except Exception as error:  # pickle, zip and PyTorch raise many types on a damaged file
+        raise CheckpointError(f"cannot read {file} ({error!r}); copy it again") from error

@@ -1,0 +1,72 @@
+"""`specdec convert`: a checkpoint in another format."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+import jax
+
+from specdec import checkpoints
+from specdec.checkpoints import Vocabulary
+from specdec.models.t5 import T5Config
+
+
+def add_command(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "convert",
+        help="write a checkpoint in another format",
+        description="Reads a checkpoint of any known format and writes it in the one named. The "
+        "parameters are the same to the bit, unless a dtype is given.",
+        epilog="T5X itself looks for directories that are called checkpoint_<step>.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("input", metavar="INPUT", help="a checkpoint's directory, or a gs:// one")
+    parser.add_argument("output", metavar="OUTPUT", help="the directory to make")
+    parser.add_argument("--format", required=True, choices=checkpoints.FORMATS, help="to write")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="T5Config's fields as JSON, for an input of T5X that has no such config.json in its "
+        "directory or beside it",
+    )
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), help="to write (default: what is stored)"
+    )
+    parser.add_argument(
+        "--vocabulary",
+        metavar="FILE",
+        help="a SentencePiece model, or 'bytes', to put with it (default: the one saved with the "
+        "input)",
+    )
+    parser.set_defaults(command=_command)
+    return parser
+
+
+def _command(args: argparse.Namespace) -> None:
+    vocabulary = _vocabulary(args)
+    output = checkpoints.check_output(args.output, args.format, vocabulary)
+    config = _config(args)
+    params = checkpoints.load(args.input, config=config, dtype=args.dtype)
+    checkpoints.save(output, params, config=config, format=args.format, vocabulary=vocabulary)
+    leaves = jax.tree.leaves(params)
+    size, dtypes = sum(leaf.nbytes for leaf in leaves), {leaf.dtype.name for leaf in leaves}
+    print(
+        f"wrote {output}: {sum(leaf.size for leaf in leaves):,} parameters, "
+        f"{' and '.join(sorted(dtypes))}, {size / 1e6:,.1f} MB; "
+        f"vocabulary: {vocabulary or 'none'}"
+    )
+
+
+def _vocabulary(args: argparse.Namespace) -> Vocabulary | None:
+    if args.vocabulary is None:
+        return checkpoints.vocabulary_from(args.input, needed=False)
+    return Vocabulary(None if args.vocabulary == "bytes" else Path(args.vocabulary))
+
+
+def _config(args: argparse.Namespace) -> T5Config:
+    if args.config is None:
+        return checkpoints.config_from(args.input, args.dtype)
+    config = checkpoints.read_config(Path(args.config))
+    return config if args.dtype is None else dataclasses.replace(config, dtype=args.dtype)

@@ -1,0 +1,50 @@
+"""What `--dry_run` shows instead of a run: the settings in force, and the data it begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from specdec import tasks
+from specdec.cli import run as runs
+from specdec.cli import settings
+from specdec.cli.run import DecodeRun
+from specdec.cli.settings import UsageError
+
+
+def show(run: DecodeRun, texts: Iterable[tuple[str, str | None]] | None = None) -> None:
+    """Prints the run as a gin file with its first batch, of `texts` or of the task, in comments.
+
+    No parameters are read, and for a task no checkpoint is asked for its vocabulary.
+    """
+    if texts is None:
+        batches = run.batches()
+    else:
+        batches = run.text_batches(texts, runs.vocabulary_of(run))
+    batch = next(batches, None)
+    if batch is None:
+        raise UsageError("there is no example, so nothing to decode; check the split and the data")
+    print(settings.in_force())
+    print(*_lines(batch), sep="\n")
+
+
+def _lines(batch: tasks.Batch) -> Iterator[str]:
+    """Shapes, then each example as text and as ids without padding."""
+    yield f"# The first batch: {_shape('inputs', batch.inputs)}"
+    if batch.targets is not None:
+        yield f"#                  {_shape('targets', batch.targets)}"
+    for row, text in enumerate(batch.input_texts):
+        yield f"# example {batch.index[row]}"
+        yield from _feature("inputs", text, batch.inputs[row])
+        if batch.target_texts is not None and batch.targets is not None:
+            yield from _feature("targets", batch.target_texts[row], batch.targets[row])
+
+
+def _shape(name: str, array: np.ndarray) -> str:
+    return f"{name} {array.dtype}{list(array.shape)}"
+
+
+def _feature(name: str, text: str, ids: np.ndarray) -> Iterator[str]:
+    yield f"#   {name}: {text!r}"
+    yield f"#   {' ' * len(name)}  {ids[ids > 0].tolist()}"

@@ -1,0 +1,285 @@
+"""`specdec eval`: the outputs of a run for a split of a task, and their metrics."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from specdec import evaluate, tasks, terminal, theory
+from specdec.cli import predictions, settings
+from specdec.cli import run as runs
+from specdec.cli.programs import Programs, programs_of
+from specdec.cli.run import DecodeRun
+from specdec.cli.settings import UsageError
+from specdec.cli.texts import decoded, prefix_of, rules
+from specdec.environment import environment
+from specdec.tasks.metrics import SumMetric, bleu, references, rouge, squad
+
+# A target as metrics want it, and what makes of an output what they compare with it.
+Reference: TypeAlias = tuple[Any, Callable[[str], Any]]
+
+PATIENCE = 7 * 24 * 3600  # seconds; hosts have unequal work after an interruption
+METRICS: Mapping[str, Callable] = {"bleu": bleu, "rouge": rouge, "squad": squad}
+
+
+def add_command(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "eval",
+        help="metrics of a split of a task",
+        description="Decodes a split of a task and computes metrics of the outputs. Takes the gin "
+        "files of `specdec decode`. A run that was interrupted goes on where it stopped when the "
+        "command is given again.",
+        allow_abbrev=False,
+    )
+    runs.add_flags(parser)
+    parser.add_argument(
+        "--output_dir",
+        required=True,
+        metavar="DIR",
+        help="gets predictions.jsonl, one object per text and sample, written as they come, "
+        "run.gin, the settings in force, and metrics.json",
+    )
+    parser.add_argument(
+        "--metric",
+        action="append",
+        choices=sorted(METRICS),
+        help="compute this, and not the task's own metrics; may repeat",
+    )
+    parser.add_argument(
+        "--compare",
+        action="store_const",
+        const=True,
+        help="run the target alone as well, for the difference of the metrics, with its 95%% "
+        "interval, and the number of identical outputs",
+    )
+    parser.add_argument(
+        "--num_samples",
+        type=int,
+        metavar="N",
+        help="outputs for each text, if it samples; metrics are means over samples",
+    )
+    parser.add_argument("--metrics_dir", metavar="DIR", help="write the metrics for TensorBoard")
+    parser.add_argument(
+        "--distributed",
+        action="store_true",
+        help="share the texts with the other hosts that run this command, which JAX must be able "
+        "to find (TPU pods, Slurm, Open MPI); all need the same DIR",
+    )
+    parser.set_defaults(command=_command)
+    return parser
+
+
+def _command(args: argparse.Namespace) -> None:
+    if args.distributed:
+        _join_other_hosts()
+    run = runs.build(args, compare=args.compare, num_samples=args.num_samples)
+    vocabulary = runs.vocabulary_of(run)
+    prefix = prefix_of(run, vocabulary)
+    shard = host, hosts = jax.process_index(), jax.process_count()
+    batches = run.batches(shard)
+    expected = _references(run)
+    metrics = _metrics_of(run, args.metric)
+    writers = _metric_writers() if args.metrics_dir else None
+    programs = programs_of(run, prefix, vocabulary.eos_id, stepwise=False)
+    folder = predictions.Folder(args.output_dir, settings.in_force(), shard)
+    done, total = folder.resume(), len(range(host, len(expected), hosts)) * run.num_samples
+    if done < total:
+        # All that can be wrong has been looked at; from here on it takes long.
+        text_of = functools.partial(tasks.detokenize, vocabulary)
+        records = _decoded(run, batches, programs, text_of, len(prefix), done)
+        shown = tqdm(
+            records,
+            initial=done,
+            total=total,
+            unit="text",
+            leave=False,
+            disable=not sys.stderr.isatty(),
+        )
+        folder.append(shown)
+    rows = _table(folder.records(), len(expected), run.num_samples)
+    if rows is None:
+        print("the metrics are computed on the host that is the last to finish", file=sys.stderr)
+        return
+    report = _report(run, metrics, expected, rows, len(prefix))
+    predictions.write(folder.metrics, f"{json.dumps(report, indent=2)}\n")
+    print(*_lines(report), f"figures in {folder.metrics}", sep="\n")
+    if writers:
+        _write_scalars(writers, args.metrics_dir, run, report)
+
+
+def _join_other_hosts() -> None:
+    try:  # a host that is done waits for the others: if one left, JAX would end them all
+        jax.distributed.initialize(shutdown_timeout_seconds=PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(
+            f"--distributed: JAX finds no other hosts ({error}); leave it out on one host"
+        ) from error
+
+
+def _references(run: DecodeRun) -> list[Reference]:
+    """Of the texts of all hosts."""
+    given = itertools.islice(references(run.task, run.split, run.lengths), run.limit)
+    if not (found := list(given)):
+        raise UsageError(f"split {run.split!r} has no examples; choose another one")
+    return found
+
+
+def _metrics_of(run: DecodeRun, names: Sequence[str] | None) -> Sequence[Callable]:
+    """The metrics, which have all that they need."""
+    own = getattr(tasks.get_task(run.task), "predict_metric_fns", ())  # mixtures have none
+    metrics = [METRICS[name] for name in names] if names else list(own)
+    if not metrics:
+        raise UsageError(f"the task has no metrics; give one, --metric={' or '.join(METRICS)}")
+    _signatures(metrics)
+    return metrics
+
+
+def _signatures(metrics: Iterable[Callable]) -> dict[str, str]:
+    ours = [metric for metric in metrics if isinstance(metric, SumMetric)]
+    return {type(metric).__name__.lower(): metric.signature for metric in ours}
+
+
+def _decoded(
+    run: DecodeRun,
+    batches: Iterator[tasks.Batch],
+    programs: Programs,
+    text_of: Callable[[Sequence[int]], str],
+    given: int,
+    done: int,
+) -> Iterator[dict[str, Any]]:
+    """The records behind those that are done; what happened goes to stderr at the end."""
+    params, summary = run.load(), terminal.Summary()
+    try:
+        for text in decoded(
+            run, params, batches, programs, text_of, summary, given=given, skip=done
+        ):
+            yield text.record()
+    finally:
+        if summary.texts:
+            print(rules(run), *summary.lines(), sep="\n", file=sys.stderr)
+
+
+def _table(
+    records: Iterable[dict[str, Any]], texts: int, samples: int
+) -> list[list[dict[str, Any]]] | None:
+    """[samples][texts] the records, None as long as one is missing."""
+    table: list[list[Any]] = [[None] * texts for _ in range(samples)]
+    for record in records:
+        table[record["sample"]][record["index"]] = record
+    return None if any(None in row for row in table) else table
+
+
+def _report(
+    run: DecodeRun,
+    metrics: Sequence[Callable],
+    expected: Sequence[Reference],
+    table: Sequence[Sequence[dict[str, Any]]],
+    given: int,
+) -> dict[str, Any]:
+    """All of it follows from the predictions, so that an interruption does not show."""
+    targets = [target for target, _ in expected]
+    fields = {"alone" if run.drafter is None else "speculative": "prediction"}
+    if run.compare:
+        fields["alone"] = "alone"
+    outputs = {
+        way: [
+            [prepare(one[field]) for one, (_, prepare) in zip(row, expected, strict=True)]
+            for row in table
+        ]
+        for way, field in fields.items()
+    }
+    report: dict[str, Any] = {
+        "texts": len(expected),
+        "samples": run.num_samples,
+        "metrics": {
+            way: _merged(evaluate.values(metric, targets, texts) for metric in metrics)
+            for way, texts in outputs.items()
+        },
+        "signatures": _signatures(metrics),
+    }
+    records = [one for row in table for one in row]
+    if run.compare:
+        both = outputs["speculative"], outputs["alone"]
+        report["difference"] = {
+            name: difference._asdict()
+            for metric in metrics
+            if isinstance(metric, SumMetric)
+            for name, difference in evaluate.differences(metric, targets, *both).items()
+        }
+        report["identical"] = sum(one["tokens"] == one["alone_tokens"] for one in records)
+    if run.drafter is not None:
+        report["speculation"] = _speculation(records, given)
+    return report | {"environment": environment()}
+
+
+def _merged(dictionaries: Iterable[dict[str, float]]) -> dict[str, float]:
+    return {name: value for one in dictionaries for name, value in one.items()}
+
+
+def _speculation(records: Sequence[dict[str, Any]], given: int) -> dict[str, Any]:
+    tokens = [len(one["tokens"]) - given for one in records]
+    calls = [one["calls"] for one in records]
+    drafted = np.array([n for one in records for n in one["drafted"]])
+    accepted = np.array([n for one in records for n in one["accepted"]])
+    return {
+        "tokens": sum(tokens),
+        "target_calls": sum(calls),
+        "tokens_per_call": theory.block_efficiency(tokens, calls) if any(calls) else None,
+        "alpha": theory.empirical_alpha(accepted, drafted) if drafted.any() else None,
+    }
+
+
+def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """The report for people."""
+    ways, differences = report["metrics"], report.get("difference", {})
+    for name in next(iter(ways.values())):
+        figures = [f"{way} {values[name]:.2f}" for way, values in ways.items()]
+        if name in differences:
+            figures.append(
+                "difference {value:+.2f} [{low:+.2f}, {high:+.2f}]".format(**differences[name])
+            )
+        yield f"{name}: {', '.join(figures)}"
+    if "identical" in report:
+        outputs = report["texts"] * report["samples"]
+        yield f"identical outputs: {report['identical']} of {outputs}"
+    for name, signature in report["signatures"].items():
+        yield f"{name} by {signature}"
+
+
+def _metric_writers() -> ModuleType:
+    try:
+        from clu import metric_writers
+    except ImportError as error:
+        missing = "--metrics_dir needs clu and tensorboard; pip install clu tensorboard"
+        raise UsageError(missing) from error
+    return metric_writers
+
+
+def _write_scalars(
+    writers: ModuleType, path: str, run: DecodeRun, report: Mapping[str, Any]
+) -> None:
+    scalars = {
+        f"{way}/{name}": value
+        for way, values in report["metrics"].items()
+        for name, value in values.items()
+    }
+    writer = writers.SummaryWriter(path)
+    writer.write_scalars(step_of(run.checkpoint_path), scalars)
+    writer.close()
+
+
+def step_of(checkpoint: str) -> int:
+    """The training step that ends a checkpoint's name, as in checkpoint_1000000; else 0."""
+    ends = re.search(r"(?:^|[/_])(\d+)/*$", checkpoint)
+    return int(ends[1]) if ends else 0

@@ -1,0 +1,132 @@
+"""Real tasks under T5's names: TFDS data sets as text to text (Raffel et al., 2020, appendix D)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from specdec.tasks import metrics
+from specdec.tasks.errors import TaskError
+from specdec.tasks.loading import load_seqio
+from specdec.tasks.vocabularies import (
+    VocabularyDefinition,
+    refuse_unreachable,
+    same_vocabulary,
+)
+
+if TYPE_CHECKING:
+    from seqio import Task
+
+
+def t5_task(name: str, vocabulary: VocabularyDefinition) -> Task:
+    """Registers one of these seqio tasks, or returns it if it is registered, as by `t5.data`.
+
+        wmt_t2t_ende_v003      WMT English to German; test is newstest2014
+        wmt14_ende_v003        the same, with other validation data
+        cnn_dailymail_v002     news articles to highlights
+        xsum_v110              news articles to one sentence; not one of T5's, but in its form
+        squad_v010_allanswers  questions about a paragraph; no test split
+
+    Data sets and their versions, prefixes and preprocessing are T5's. Both features end in EOS,
+    appended after trimming. Nothing is downloaded: see `batches` for data that are missing.
+
+    Args:
+      name: one of the above.
+      vocabulary: of both features. T5's is SentencePiece(path, extra_ids=100).
+
+    Raises:
+      TaskError: there is no such task, the vocabulary cannot be read, or the task is registered
+        with another one.
+    """
+    if name not in _DEFINITIONS:
+        raise TaskError(f"no task of T5 is named {name!r}; there are {', '.join(_DEFINITIONS)}")
+    return _register(name, vocabulary)
+
+
+@functools.cache
+def _register(name: str, definition: VocabularyDefinition) -> Task:
+    seqio, vocabulary = load_seqio(), definition.load()
+    if name in seqio.TaskRegistry.names():
+        task = seqio.TaskRegistry.get(name)
+        theirs = task.output_features["targets"].vocabulary
+        refuse_unreachable(theirs)
+        if not same_vocabulary(theirs, vocabulary):
+            raise TaskError(
+                f"task {name!r} is registered with another vocabulary than {definition}; use one"
+            )
+        return task
+    data_set, preprocess, metric, postprocess = _DEFINITIONS[name]
+    return seqio.TaskRegistry.add(
+        name,
+        source=seqio.TfdsDataSource(data_set, read_only=True),
+        preprocessors=[
+            seqio.map_over_dataset(preprocess),
+            seqio.preprocessors.tokenize,
+            seqio.preprocessors.append_eos_after_trim,
+        ],
+        output_features={side: seqio.Feature(vocabulary) for side in ("inputs", "targets")},
+        postprocess_fn=postprocess,
+        metric_fns=[metric],
+    )
+
+
+def _translation(example: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "inputs": "translate English to German: " + example["en"],
+        "targets": example["de"],
+    }
+
+
+def _highlights(example: Mapping[str, Any]) -> dict[str, Any]:
+    return {"inputs": "summarize: " + example["article"], "targets": example["highlights"]}
+
+
+def _one_sentence(example: Mapping[str, Any]) -> dict[str, Any]:
+    return {"inputs": "summarize: " + example["document"], "targets": example["summary"]}
+
+
+def _question(example: Mapping[str, Any]) -> dict[str, Any]:
+    """The first answer is the target; `answers` are all of them, for the metric."""
+    import tensorflow as tf
+
+    def single_spaced(text):
+        return tf.strings.regex_replace(text, r"\s+", " ")
+
+    def set_off(text):
+        return single_spaced(tf.strings.regex_replace(text, r"([[:punct:]])", r" \1 "))
+
+    question, context = set_off(example["question"]), set_off(example["context"])
+    answers = set_off(example["answers"]["text"])
+    return {
+        "inputs": single_spaced("question: " + question + " context: " + context),
+        "targets": answers[0],
+        "answers": answers,
+    }
+
+
+def _all_answers(text: str, example: Mapping[str, Any] | None = None, is_target: bool = False):
+    """A prediction as it is, and all answers in place of a target."""
+    if not is_target or example is None:
+        return text
+    return [answer.decode("utf-8") for answer in example["answers"]]
+
+
+class _Definition(NamedTuple):
+    data_set: str  # of TFDS: name/config:version
+    preprocess: Callable[[Mapping[str, Any]], dict[str, Any]]
+    metric: Callable
+    postprocess: Callable | None = None
+
+
+# T5 has BLEU split punctuation off everywhere, not only where it is ASCII.
+_BLEU = metrics.Bleu("intl")
+_DEFINITIONS: Mapping[str, _Definition] = {
+    "wmt_t2t_ende_v003": _Definition("wmt_t2t_translate/de-en:1.0.0", _translation, _BLEU),
+    "wmt14_ende_v003": _Definition("wmt14_translate/de-en:1.0.0", _translation, _BLEU),
+    "cnn_dailymail_v002": _Definition("cnn_dailymail:3.4.0", _highlights, metrics.rouge),
+    "xsum_v110": _Definition("xsum:1.1.0", _one_sentence, metrics.rouge),
+    "squad_v010_allanswers": _Definition(
+        "squad/v1.1:3.0.0", _question, metrics.squad, _all_answers
+    ),
+}

@@ -1,0 +1,222 @@
+"""Scanned layers, older layouts, buckets, T5X's format written: pytest
+tests/checkpoints/test_checkpoint_formats.py"""
+
+import re
+import shutil
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from flax import serialization
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from specdec.checkpoints import (
+    CheckpointError,
+    arrays,
+    config_from,
+    load,
+    save,
+    t5x,
+    tree,
+    vocabulary_from,
+)
+from specdec.checkpoints.buckets import BucketPath
+
+CONFIG = Path(__file__).resolve().parents[1] / "golden" / "v1_1" / "config.json"
+
+
+def assert_identical(actual, expected):
+    """Same names, dtypes and bits."""
+    actual, expected = tree.flatten(actual), tree.flatten(expected)
+    assert actual.keys() == expected.keys()
+    for name, array in actual.items():
+        assert array.dtype == expected[name].dtype, name
+        assert np.asarray(array).tobytes() == np.asarray(expected[name]).tobytes(), name
+
+
+@pytest.fixture
+def params(golden):
+    return load(golden / "v1_1" / "t5x_native")
+
+
+def scalable(params, axis: int, heads: int):
+    """The tree that T5X's scalable_t5 would have: layers stacked along `axis`, heads apart."""
+    leaves, stacks = {}, {}
+    for name, leaf in tree.flatten(params).items():
+        leaf = np.asarray(leaf)
+        if "/attention/" in name or "_attention/" in name:
+            into = (heads, -1, leaf.shape[1]) if "/out/" in name else (leaf.shape[0], heads, -1)
+            leaf = leaf.reshape(into)
+        if match := re.fullmatch(r"(encoder|decoder)/layers_\d+/(.+)", name):
+            stacks.setdefault(f"{match[1]}/{match[1]}/{match[2]}", []).append(leaf)
+        elif match := re.fullmatch(r"(encoder|decoder)/(relpos_bias/.+)", name):
+            layers = len([key for key in params[match[1]] if key.startswith("layers_")])
+            stacks[f"{match[1]}/{match[1]}/{match[2]}"] = [leaf] * layers
+        else:
+            leaves[name] = leaf
+    stacked = {name: np.stack(layers, axis) for name, layers in stacks.items()}
+    return tree.unflatten(leaves | stacked)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_scanned_layers_are_unstacked(tmp_path, params, config_of, axis):
+    config = config_of("v1_1")
+    t5x.write(tmp_path / "scanned", scalable(params, axis, config.num_heads), config, None)
+    assert_identical(load(tmp_path / "scanned", config=config), params)
+
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "model"))
+    shardings = jax.tree.map(lambda leaf: NamedSharding(mesh, P(*["model"][: leaf.ndim])), params)
+    sharded = load(tmp_path / "scanned", shardings=shardings, dtype="bfloat16")
+    assert_identical(sharded, jax.tree.map(lambda leaf: leaf.astype("bfloat16"), params))
+    assert jax.tree.map(lambda leaf: leaf.sharding, sharded) == shardings
+
+
+def test_a_relative_bias_of_each_layers_own_is_refused(tmp_path, params, config_of):
+    config = config_of("v1_1")
+    scanned = scalable(params, 1, config.num_heads)
+    scanned["decoder"]["decoder"]["relpos_bias"]["rel_embedding"][0, 1] += 1
+    t5x.write(tmp_path / "scanned", scanned, config, None)
+    message = "1 missing .*decoder/layers_0/relpos_bias.* each layer has relative-position biases"
+    with pytest.raises(CheckpointError, match=message):
+        load(tmp_path / "scanned", config=config)
+
+
+@pytest.mark.parametrize("mark", ["_METADATA", "checkpoint"])
+def test_orbaxs_layout_without_a_database(tmp_path, params, config_of, mark):
+    """One folder for each array. Earlier Orbax had a file 'checkpoint' and no '_METADATA'."""
+    import orbax.checkpoint as ocp
+
+    state = tmp_path / "checkpoint_3" / "state"
+    contents = {"target": params, "state": {"step": np.int32(3), "m": {"a": np.ones(2)}}}
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False)) as checkpointer:
+        checkpointer.save(state, contents)
+    (state / "_METADATA").rename(state / mark)
+    shutil.rmtree(state / "state.m.a")  # optimizer state is not looked at
+    assert_identical(load(tmp_path, config=config_of("v1_1")), params)
+
+
+def test_what_is_written_for_t5x_has_its_structure(tmp_path, golden, config_of):
+    """Specifications, folders and numbers, as in a checkpoint that T5X's own saver wrote."""
+    original = golden / "v1_1" / "t5x_native" / "checkpoint_0"
+    save(tmp_path / "checkpoint_0", load(original), config=config_of("v1_1"), format="t5x")
+    theirs, ours = (
+        serialization.msgpack_restore((folder / "checkpoint").read_bytes())
+        for folder in (original, tmp_path / "checkpoint_0")
+    )
+    assert ours["version"] == theirs["version"]
+    assert ours["optimizer"]["target"] == theirs["optimizer"]["target"]
+    step = ours["optimizer"]["state"].pop("step")
+    assert (
+        step.dtype == theirs["optimizer"]["state"]["step"].dtype and not ours["optimizer"]["state"]
+    )
+    folders = {path.name for path in tmp_path.glob("*/target.*")}
+    assert folders == {path.name for path in original.glob("target.*")}
+    name = "target.decoder.layers_0.mlp.wi_0.kernel"
+    assert sorted(path.name for path in (tmp_path / "checkpoint_0" / name).iterdir()) == sorted(
+        path.name for path in (original / name).iterdir()
+    )
+
+
+def test_large_arrays_are_written_in_pieces():
+    assert arrays.chunks((250_112, 1024), 4) == [15_632, 1024]
+    assert arrays.chunks((4096, 4096), 4) == [4096, 4096]
+    assert arrays.chunks((4097, 4097), 4) == [2049, 4097]
+
+
+def test_a_process_reads_what_its_devices_need():
+    """As on one of several hosts, whose devices have rows 2 to 5 of an array."""
+    rows = {"a": (slice(2, 4), slice(None)), "b": (slice(4, 6), slice(None))}
+    sharding = SimpleNamespace(addressable_devices_indices_map=lambda shape: rows)
+    stored = arrays.Stored(np.arange(24).reshape(8, 3), ("x",), (8, 3))
+    box = arrays._needed(stored, {"x": sharding})
+    assert box == (slice(2, 6), slice(0, 3))
+    held = arrays.fetch(stored.data, box)
+    for index in rows.values():
+        piece = held[arrays._within(box, index, stored.shape)]
+        assert (piece == stored.data[index]).all() and piece.shape == (2, 3)
+
+
+def test_what_is_in_flight_is_bounded(monkeypatch):
+    """Each item counts as many bytes as it says; one that is too large goes alone."""
+    monkeypatch.setattr(arrays, "_IN_FLIGHT", 10)
+    flying, most = [], []
+
+    def work(item):
+        flying.append(item)
+        time.sleep(0.01)
+        most.append(sum(flying))
+        flying.remove(item)
+        return -item
+
+    items = [12, 6, 5, 5, 4, 3, 3, 2, 1, 1, 1]
+    assert list(arrays._windowed(work, items, int)) == [-item for item in items]
+    assert max(most) == 12 and sorted(most)[-2] <= 10 and sum(n > 6 for n in most) > 2
+
+
+# Buckets.
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch):
+    """The folder that gs://bucket stands for here: TensorStore's driver for disks in place of its
+    driver for Google Cloud Storage. All else is as in a bucket."""
+
+    def kvstore(path):
+        return {
+            "driver": "file",
+            "path": f"{tmp_path}/{path.bucket}/{path.key}/".replace("//", "/"),
+        }
+
+    monkeypatch.setattr(BucketPath, "kvstore", kvstore)
+    return tmp_path / "bucket"
+
+
+@pytest.mark.parametrize("format", ["t5x_native", "t5x_orbax"])
+def test_t5xs_checkpoints_in_a_bucket(bucket, golden, params, config_of, format):
+    shutil.copytree(golden / "v1_1" / format, bucket / "models" / "en" / format)
+    shutil.copytree(golden / "v1_0" / format, bucket / "models" / "en" / "checkpoint_1")
+    shutil.copy(CONFIG, bucket / "models" / "en" / format)
+    url = f"gs://bucket/models/en/{format}/"
+    assert_identical(load(url, config=config_of("v1_1")), params)
+    assert_identical(load(f"{url}checkpoint_0"), params)
+    assert config_from(url) == config_of("v1_1")
+    assert vocabulary_from(url) is None
+
+
+def test_our_checkpoints_in_a_bucket(bucket, params, config_of, tmp_path):
+    pieces = tmp_path / "pieces.model"
+    pieces.write_bytes(b"pieces")
+    save(bucket / "mine", params, config=config_of("v1_1"), vocabulary=pieces)
+    assert_identical(load("gs://bucket/mine"), params)
+    found = vocabulary_from("gs://bucket/mine")
+    assert str(found.path) == "gs://bucket/mine/pieces.model"
+    save(tmp_path / "copy", params, config=config_of("v1_1"), vocabulary=found)
+    assert vocabulary_from(tmp_path / "copy").path.read_bytes() == b"pieces"
+
+
+def test_what_a_bucket_cannot_give(bucket):
+    (bucket / "theirs").mkdir(parents=True)
+    (bucket / "theirs" / "config.json").write_text('{"model_type": "t5"}')
+    (bucket / "theirs" / "model.safetensors").touch()
+    with pytest.raises(CheckpointError, match="gs://bucket/theirs is Hugging Face's.* copy it to"):
+        load("gs://bucket/theirs")
+    with pytest.raises(
+        CheckpointError, match="no checkpoint in gs://bucket/nothing: .*nothing; gi"
+    ):
+        load("gs://bucket/nothing")
+    with pytest.raises(CheckpointError, match="'gs://bucket/new' is a URL"):
+        save("gs://bucket/new", {}, config=None)
+
+
+def test_a_bucket_that_cannot_be_reached(monkeypatch):
+    monkeypatch.setenv("TENSORSTORE_GCS_HTTP_URL", "http://localhost:9")
+    monkeypatch.setenv("GCE_METADATA_ROOT", "localhost:9")
+    start = time.perf_counter()
+    with pytest.raises(CheckpointError, match="cannot read gs://bucket/model: .*; check the") as it:
+        load("gs://bucket/model")
+    assert "\n" not in str(it.value)
+    assert time.perf_counter() - start < 10

@@ -1,0 +1,422 @@
+"""Hugging Face's checkpoints, read and written: pytest tests/checkpoints/test_huggingface.py
+
+The golden models were saved and run by transformers itself; see tests/golden/README.md.
+"""
+
+import functools
+import json
+import math
+import shutil
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec import autoregressive_decode, row_keys
+from specdec.checkpoints import CheckpointError, huggingface, huggingface_files, safetensors, tree
+from specdec.models.t5 import T5Config, T5Target
+from specdec.sampling import Greedy
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+DEMO_VOCABULARY = Path(__file__).resolve().parents[2] / "demo" / "vocabulary.model"
+MODELS = ("hf_v1_0", "hf_v1_1", "hf_v1_1_tied", "hf_byt5")
+HEAD, LOGITS, EMBEDDING = "lm_head.weight", "decoder/logits_dense/kernel", "shared.weight"
+
+
+def params_of(directory, dtype=None):
+    return tree.unflatten(
+        {name: jnp.asarray(a, dtype) for name, a in huggingface.sources(directory).items()}
+    )
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def logits_of(config, params, inputs, tokens):
+    target = T5Target(config)
+    cache = target.prefill(params, inputs, tokens.shape[1])
+    return target.decode(params, tokens, cache)[0].logits
+
+
+def error_of(function, *arguments) -> str:
+    """The message a function fails with: always one line."""
+    with pytest.raises(CheckpointError) as raised:
+        function(*arguments)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.fixture
+def edited(tmp_path):
+    """Copies a golden directory with keys of its config replaced, or removed where None."""
+
+    def copied(model: str, **fields) -> Path:
+        directory = Path(shutil.copytree(GOLDEN / model, tmp_path / model, dirs_exist_ok=True))
+        file = directory / "config.json"
+        record = json.loads(file.read_text()) | fields
+        file.write_text(json.dumps({k: v for k, v in record.items() if v is not None}))
+        return directory
+
+    return copied
+
+
+@pytest.fixture
+def described(tmp_path):
+    """A directory with a config and arrays of a few elements: enough to tell the model."""
+
+    def made(record: dict, *names: str) -> Path:
+        (tmp_path / "config.json").write_text(json.dumps(record))
+        specs = dict.fromkeys(
+            ("shared.weight", "decoder.block.0.layer.0.layer_norm.weight", *names),
+            jax.ShapeDtypeStruct([1], jnp.float32),
+        )
+        file = tmp_path / "model.safetensors"
+        safetensors.write(file, specs, lambda name: np.full(1, name == HEAD, np.float32))
+        return tmp_path
+
+    return made
+
+
+def rewrite(file: Path, arrays: dict) -> None:
+    """Replaces a file; its maps into memory must outlive it."""
+    file.unlink()
+    safetensors.write(file, arrays, arrays.__getitem__)
+
+
+# Against transformers.
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_logits_and_greedy_ids_are_those_of_transformers(model):
+    directory = GOLDEN / model
+    golden, config = np.load(directory / "golden.npz"), huggingface.config(directory)
+    params, inputs = params_of(directory, jnp.float32), golden["encoder_input_tokens"]
+    shapes = {name: leaf.shape for name, leaf in tree.flatten(params).items()}
+    tree.check(shapes, config, model)
+
+    logits = logits_of(config, params, inputs, golden["decoder_input_tokens"])
+    np.testing.assert_allclose(logits, golden["logits"], rtol=0, atol=1e-4)
+
+    output = autoregressive_decode(
+        params,
+        row_keys(0, jnp.arange(len(inputs))),
+        inputs,
+        target=T5Target(config),
+        sampling=Greedy(),
+        max_length=golden["greedy"].shape[1],
+    )
+    np.testing.assert_array_equal(output.tokens, golden["greedy"])
+
+
+def test_an_output_layer_that_is_scaled_has_the_scale_multiplied_in(edited):
+    """transformers 5.0 fine-tuned v1.1 models so, and later versions run them so."""
+    directory = edited("hf_v1_1", scale_decoder_outputs=True)
+    golden, config = np.load(directory / "golden.npz"), huggingface.config(directory)
+    assert not config.logits_via_embedding
+    tokens = golden["encoder_input_tokens"], golden["decoder_input_tokens"]
+    logits = logits_of(config, params_of(directory), *tokens)
+    expected = golden["logits"] / math.sqrt(config.emb_dim)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
+
+
+# What the config says.
+
+V1_0 = {
+    "model_type": "t5",
+    "vocab_size": 32128,
+    "d_model": 1024,
+    "d_kv": 128,
+    "d_ff": 16384,
+    "num_heads": 32,
+    "num_layers": 24,
+    "relative_attention_num_buckets": 32,
+    "layer_norm_epsilon": 1e-06,
+}
+V1_1 = V1_0 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+OURS = T5Config(32128, 1024, 32, 128, 16384, 24, 24)
+
+
+@pytest.mark.parametrize(
+    "record, head, expected",
+    [
+        (V1_0, False, {"mlp_activations": ("relu",), "logits_via_embedding": True}),
+        (V1_0 | {"feed_forward_proj": "gated-gelu"}, False, {"logits_via_embedding": True}),
+        (V1_1, True, {}),
+        (V1_1 | {"scale_decoder_outputs": False, "tie_word_embeddings": True}, True, {}),
+        (V1_1 | {"scale_decoder_outputs": False, "tie_word_embeddings": True}, False, {}),
+        (V1_1 | {"feed_forward_proj": None, "model_type": "mt5"}, True, {}),
+        (V1_1 | {"tie_word_embeddings": True, "model_type": "mt5"}, False, {}),
+        (V1_1 | {"dense_act_fn": "gelu_new", "is_gated_act": True}, True, {}),
+        (V1_1 | {"feed_forward_proj": "gated-silu"}, True, {"mlp_activations": ("silu", "linear")}),
+        (V1_1 | {"feed_forward_proj": "gelu_new"}, True, {"mlp_activations": ("gelu",)}),
+        (V1_1 | {"num_decoder_layers": 6, "eos_token_id": [1]}, True, {"num_decoder_layers": 6}),
+        (
+            V1_1 | {"relative_attention_max_distance": 200, "layer_norm_epsilon": 1e-5},
+            True,
+            {"relative_attention_max_distance": 200, "layer_norm_epsilon": 1e-5},
+        ),
+    ],
+)
+def test_config_and_arrays_tell_the_model(described, record, head, expected):
+    record = {key: value for key, value in record.items() if value is not None}
+    directory = described(record, *[HEAD] * head)
+    assert huggingface.is_checkpoint(directory)
+    assert huggingface.config(directory) == T5Config(**vars(OURS) | expected)
+
+
+def test_an_output_layer_that_repeats_the_embedding_is_tied(edited):
+    """Older PyTorch files have all four names of one table, and a bias that is not used."""
+    directory = edited("hf_v1_0")
+    expected = huggingface.sources(directory)
+    arrays = safetensors.read(directory / "model.safetensors")
+    for name in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", HEAD):
+        arrays[name] = arrays[EMBEDDING]
+    unused = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+    rewrite(directory / "model.safetensors", arrays | {unused: np.zeros([8, 2], np.float32)})
+    assert huggingface.config(directory) == huggingface.config(GOLDEN / "hf_v1_0")
+    assert huggingface.sources(directory).keys() == expected.keys()
+
+
+def test_one_table_of_embeddings_is_found_under_any_name(edited):
+    directory = edited("hf_v1_1")
+    expected = huggingface.sources(directory)
+    arrays = safetensors.read(directory / "model.safetensors")
+    table = arrays.pop(EMBEDDING)
+    rewrite(directory / "model.safetensors", arrays | {"decoder.embed_tokens.weight": table})
+    found = huggingface.sources(directory)
+    assert found.keys() == expected.keys()
+    np.testing.assert_array_equal(found["token_embedder/embedding"], table)
+    both = {"encoder.embed_tokens.weight": 2 * table, EMBEDDING: table}
+    rewrite(directory / "model.safetensors", arrays | both)
+    assert "differ, and T5 has one table" in error_of(huggingface.sources, directory)
+    rewrite(directory / "model.safetensors", arrays)
+    assert "has no shared.weight" in error_of(huggingface.sources, directory)
+
+
+def test_arrays_that_a_t5_lacks_keep_their_names(edited):
+    directory = edited("hf_v1_1")
+    arrays = safetensors.read(directory / "model.safetensors")
+    rewrite(directory / "model.safetensors", arrays | {"qa.weight": np.ones([3], np.float32)})
+    found = huggingface.sources(directory)
+    assert "qa.weight" in found and len(found) == len(arrays) + 1
+
+
+@pytest.mark.parametrize(
+    "record, message",
+    [
+        ({"model_type": "umt5"}, "is of a 'umt5' model; those that can be read: t5, mt5"),
+        ({"model_type": "longt5"}, "is of a 'longt5' model"),
+        ({"is_encoder_decoder": False}, "is of an encoder alone"),
+        ({"decoder_start_token_id": 2}, "has decoder_start_token_id 2, and .* takes 0"),
+        ({"eos_token_id": 3}, "has eos_token_id 3, and decoding a T5 takes 1"),
+        ({"pad_token_id": 5}, "has pad_token_id 5, and decoding a T5 takes 0"),
+        ({"d_kv": None, "d_ff": None}, "lacks d_kv, d_ff"),
+        ({"d_ff": "16384"}, r"does not describe a T5 \(T5Config.mlp_dim is '16384'"),
+        ({"feed_forward_proj": "gelu"}, r"has the activation 'gelu' \(feed_forward_proj 'gelu'\)"),
+        ({"dense_act_fn": "tanh"}, r"the activation 'tanh' \(feed_forward_proj 'gated-gelu'\)"),
+        ({}, r"tie_word_embeddings is false\), but there is no lm_head.weight"),
+    ],
+)
+def test_models_that_are_not_t5s_are_refused(described, record, message):
+    directory = described(V1_1 | record)
+    assert huggingface.is_checkpoint(directory)
+    with pytest.raises(CheckpointError, match=message):
+        huggingface.config(directory)
+
+
+def test_an_encoder_is_refused(edited):
+    directory = edited("hf_v1_1", architectures=["T5EncoderModel"])
+    arrays = safetensors.read(directory / "model.safetensors")
+    encoder = {name: array for name, array in arrays.items() if not name.startswith("decoder")}
+    rewrite(directory / "model.safetensors", encoder)
+    assert "is T5EncoderModel and has no decoder" in error_of(huggingface.sources, directory)
+
+
+def test_only_a_config_of_transformers_beside_arrays_is_a_checkpoint(edited):
+    assert all(huggingface.is_checkpoint(GOLDEN / model) for model in MODELS)
+    assert not huggingface.is_checkpoint(GOLDEN / "v1_1")
+    directory = edited("hf_v1_1", model_type=None)
+    assert not huggingface.is_checkpoint(directory)
+    (directory / "config.json").write_text("{")
+    assert "config.json is not JSON" in error_of(huggingface.is_checkpoint, directory)
+    (directory / "config.json").write_text("[]")
+    assert "holds a JSON list" in error_of(huggingface.is_checkpoint, directory)
+    (directory / "model.safetensors").unlink()
+    assert not huggingface.is_checkpoint(directory)
+    assert "has none of model.safetensors" in error_of(huggingface_files.read, directory)
+
+
+# Tokenizers.
+
+
+@pytest.mark.parametrize(
+    "model_type, tokenizer, extra_ids",
+    [
+        ("t5", None, 100),
+        ("mt5", None, 0),
+        ("t5", {"extra_ids": 0}, 0),
+        ("t5", {"extra_ids": 0, "extra_special_tokens": ["<extra_id_1>", "<extra_id_0>"]}, 2),
+    ],
+)
+def test_a_sentencepiece_model_and_its_extra_ids(described, model_type, tokenizer, extra_ids):
+    directory = described(V1_0 | {"model_type": model_type})
+    assert huggingface.vocabulary(directory) is None
+    (directory / "tokenizer.json").write_text("{}")
+    message = error_of(huggingface.vocabulary, directory)
+    assert "add the spiece.model of the model it comes from, or name a vocabulary" in message
+    (directory / "spiece.model").write_bytes(b"pieces")
+    if tokenizer is not None:
+        (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    assert huggingface.vocabulary(directory) == (directory / "spiece.model", extra_ids)
+
+
+def test_byt5_has_bytes(described):
+    assert huggingface.vocabulary(GOLDEN / "hf_byt5") == (None, 125)
+    directory = described(V1_1 | {"tokenizer_class": "ByT5Tokenizer"})
+    assert huggingface.vocabulary(directory) == (None, 125)
+
+
+# Files.
+
+
+def test_nothing_is_read_before_it_is_sliced(edited, tmp_path):
+    """Sources are views of the file itself, also in bfloat16 and transposed."""
+    directory = edited("hf_byt5")
+    sources = huggingface.sources(directory)
+    assert {array.dtype for array in sources.values()} == {np.dtype(jnp.bfloat16)}
+    assert all(isinstance(array, np.memmap) for array in sources.values())
+    for file in directory.glob("*.safetensors"):
+        content = file.read_bytes()
+        start = 8 + int.from_bytes(content[:8], "little")
+        with file.open("r+b") as stream:
+            stream.seek(start)
+            stream.write(bytes(len(content) - start))
+    assert not any(array.any() for array in sources.values())
+
+
+def test_damaged_and_missing_files_are_named(edited):
+    directory = edited("hf_byt5")
+    (directory / "model-00002-of-00004.safetensors").unlink()
+    message = error_of(huggingface.config, directory)
+    assert "1 of the 4 files that" in message and "(model-00002-of-00004.safetensors)" in message
+
+    file = edited("hf_v1_0") / "model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
+    assert "is cut short" in error_of(huggingface.sources, file.parent)
+    file.write_bytes(content.replace(b'"F32"', b'"I32"'))
+    assert "is I32, and parameters must be floating" in error_of(huggingface.config, file.parent)
+    for junk in (b"", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", bytes(100)):
+        file.write_bytes(junk)
+        assert "run `git lfs pull`" in error_of(huggingface.config, file.parent)
+
+
+def test_a_pytorch_file_without_pytorch_says_what_to_do(edited, monkeypatch):
+    directory = edited("hf_v1_0")
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert huggingface.is_checkpoint(directory)
+    message = error_of(huggingface.config, directory)
+    assert "pip install torch, or save the model as safetensors" in message
+
+
+@pytest.mark.parametrize("model", ("hf_v1_0", "hf_byt5"))
+@pytest.mark.parametrize("zipped", (True, False))
+def test_pytorch_files_are_read(edited, model, zipped):
+    """Both of PyTorch's formats, float32 and bfloat16, one file and several."""
+    torch = pytest.importorskip("torch")
+    directory = edited(model)
+    expected = huggingface.sources(GOLDEN / model)
+    for file in directory.glob("*.safetensors"):
+        tensors = {
+            name: torch.tensor(array.astype(np.float32)).to(
+                torch.bfloat16 if array.dtype == jnp.bfloat16 else torch.float32
+            )
+            for name, array in safetensors.read(file).items()
+        }
+        name = file.name.replace("model", "pytorch_model").replace("safetensors", "bin")
+        torch.save(tensors, directory / name, _use_new_zipfile_serialization=zipped)
+        file.unlink()
+    for index in directory.glob("*.index.json"):
+        text = index.read_text().replace('"model-', '"pytorch_model-').replace("safetensors", "bin")
+        index.unlink()
+        (directory / "pytorch_model.bin.index.json").write_text(text)
+    assert_identical(huggingface.sources(directory), expected)
+    damaged = next(directory.glob("*.bin"))
+    damaged.write_bytes(b"junk")
+    assert f"cannot read {damaged}" in error_of(huggingface.config, directory)
+
+
+# Writing.
+
+
+def assert_identical(actual, expected):
+    """Same names, dtypes and bits."""
+    assert actual.keys() == expected.keys()
+    for name, array in actual.items():
+        assert array.dtype == expected[name].dtype, name
+        assert np.asarray(array).tobytes() == np.asarray(expected[name]).tobytes(), name
+
+
+@pytest.mark.parametrize("bytes_in_a_file", (5 * 10**9, 10_000))
+@pytest.mark.parametrize("model", ("hf_v1_0", "hf_v1_1", "hf_byt5"))
+def test_what_is_written_is_read_back(model, bytes_in_a_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_files, "_FILE_BYTES", bytes_in_a_file)
+    expected, config = huggingface.sources(GOLDEN / model), huggingface.config(GOLDEN / model)
+    huggingface.write(tmp_path, params_of(GOLDEN / model), config, None)
+    assert huggingface.config(tmp_path) == config
+    assert huggingface.vocabulary(tmp_path) is None
+    assert_identical(huggingface.sources(tmp_path), expected)
+    files = list(tmp_path.glob("*.safetensors"))
+    assert len(files) == 1 if bytes_in_a_file == 5 * 10**9 else len(files) > 1
+    largest = max(array.nbytes for array in expected.values())
+    assert all(file.stat().st_size < max(bytes_in_a_file, largest) + 4000 for file in files)
+
+
+def test_float64_is_written_as_it_is(tmp_path):
+    config = huggingface.config(GOLDEN / "hf_v1_0")
+    sources = huggingface.sources(GOLDEN / "hf_v1_0")
+    wide = {name: array.astype(np.float64) for name, array in sources.items()}
+    huggingface.write(tmp_path, tree.unflatten(wide), config, None)
+    assert_identical(huggingface.sources(tmp_path), wide)
+    integers = {name: array.astype(np.int32) for name, array in sources.items()}
+    message = error_of(huggingface.write, tmp_path, tree.unflatten(integers), config, None)
+    assert "is int32; write one of F64, F32, F16, BF16" in message
+
+
+@pytest.mark.parametrize("room, extra_ids", ((100, 100), (99, 0)))
+def test_the_vocabulary_is_written_with_its_extra_ids(room, extra_ids, tmp_path):
+    config = T5Config(2048 + room, 4, 2, 2, 4, 1, 1)  # the demo's vocabulary has 2048 pieces
+    params = jax.eval_shape(T5Target(config).init, jax.random.key(0))
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params)
+    huggingface.write(tmp_path / "a", params, config, DEMO_VOCABULARY)
+    file, found = huggingface.vocabulary(tmp_path / "a")
+    assert (file.read_bytes(), found) == (DEMO_VOCABULARY.read_bytes(), extra_ids)
+    junk = tmp_path / "junk.model"
+    junk.write_bytes(b"junk")
+    message = error_of(huggingface.write, tmp_path / "b", params, config, junk)
+    assert message == f"vocabulary {junk} is not a SentencePiece model; give a .model file"
+
+
+@pytest.mark.parametrize(
+    "activations, projection",
+    [(("relu",), "relu"), (("gelu",), "gelu_new"), (("silu", "linear"), "gated-silu")],
+)
+def test_activations_are_written_in_their_words(activations, projection, tmp_path):
+    config = T5Config(7, 4, 2, 2, 4, 1, 1, mlp_activations=activations)
+    params = jax.eval_shape(T5Target(config).init, jax.random.key(0))
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params)
+    huggingface.write(tmp_path, params, config, None)
+    record = json.loads((tmp_path / "config.json").read_text())
+    assert record["feed_forward_proj"] == projection
+    assert huggingface.config(tmp_path) == config
+
+
+@pytest.mark.parametrize("activations", [("gelu", "gelu"), ("linear",), ("linear", "gelu")])
+def test_other_activations_are_not_written(activations, tmp_path):
+    config = T5Config(7, 4, 2, 2, 4, 1, 1, mlp_activations=activations)
+    assert "transformers' T5 has no MLP with" in error_of(
+        huggingface.write, tmp_path / "a", {}, config, None
+    )
+    assert not (tmp_path / "a").exists()

@@ -1,0 +1,104 @@
+"""A shortest output: pytest tests/test_min_length.py"""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec import Params, autoregressive_decode, decode, row_keys
+from specdec.drafters import Autoregressive
+from specdec.sampling import Greedy, MinLength, Sampling
+from specdec.schedules import Fixed
+from specdec.testing import Law, TableTarget, compare
+from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
+
+EOS, SIZE, LONGEST, SHORTEST = 1, 4, 4, 2
+TARGET = TableTarget(SIZE)
+PARAMS = Params(TARGET.init(jax.random.key(0)), TARGET.init(jax.random.key(1)))
+# EOS is likely: half of the outputs would be shorter.
+PARAMS.target["logits"] = PARAMS.target["logits"].at[..., EOS].add(1)
+
+
+def test_eos_is_the_only_token_that_goes_and_only_at_the_beginning():
+    logits = jnp.log(jnp.array([[0.1, 0.6, 0.2, 0.1]] * 3))
+    rule = MinLength(Sampling(), SHORTEST, EOS)
+    probs = rule.probabilities(logits, jnp.arange(3))
+    np.testing.assert_allclose(probs[:2], [[0.25, 0, 0.5, 0.25]] * 2, rtol=1e-6)
+    np.testing.assert_allclose(probs[2], [0.1, 0.6, 0.2, 0.1], rtol=1e-6)
+    np.testing.assert_allclose(rule.probabilities(logits)[0], [0.1, 0.6, 0.2, 0.1], rtol=1e-6)
+    best_of_the_others = MinLength(Sampling(top_k=1), SHORTEST, EOS)
+    assert best_of_the_others.probabilities(logits[0], jnp.int32(0)).tolist() == [0, 0, 1, 0]
+
+
+def run(sampling, verifier, rows):
+    return decode(
+        PARAMS,
+        row_keys(0, np.arange(rows)),
+        jnp.ones([rows, 1], jnp.int32),
+        target=TARGET,
+        drafter=Autoregressive(TARGET, getattr(sampling, "rule", sampling)),
+        verifier=verifier,
+        schedule=Fixed(3),
+        sampling=sampling,
+        max_length=LONGEST,
+        eos_id=EOS,
+    )
+
+
+def alone(sampling, rows):
+    return autoregressive_decode(
+        PARAMS.target,
+        row_keys(0, np.arange(rows)),
+        jnp.ones([rows, 1], jnp.int32),
+        target=TARGET,
+        sampling=sampling,
+        max_length=LONGEST,
+        eos_id=EOS,
+    )
+
+
+def law():
+    """By definition: every output, without EOS among the first SHORTEST tokens."""
+    table = np.asarray(PARAMS.target["logits"], np.float64)[0]
+    found = {}
+    for tokens in itertools.product(range(SIZE), repeat=LONGEST):
+        prob, total, last = 1.0, 0, 0
+        for i, token in enumerate(tokens):
+            weights = np.exp(table[total, last])
+            weights[EOS] *= i >= SHORTEST
+            prob *= weights[token] / weights.sum()
+            total, last = (total + token) % SIZE, token
+            if token == EOS:
+                tokens = (*tokens[: i + 1], *[0] * (LONGEST - i - 1))
+                break
+        found[tokens] = prob
+    keep = {tokens: prob for tokens, prob in found.items() if prob > 0}
+    return Law(np.array(list(keep)), np.array(list(keep.values())))
+
+
+def test_speculation_keeps_the_law_though_the_drafter_does_not_know_the_length():
+    outcome = compare(
+        law(), run(MinLength(Sampling(), SHORTEST, EOS), SpeculativeSampling(), 20000).tokens
+    )
+    assert outcome.passed, outcome
+
+
+@pytest.mark.parametrize("verifier", [SpeculativeSampling(), Coupled()])
+def test_greedy_outputs_are_those_of_the_target_alone(verifier):
+    assert alone(Greedy(), 1).length[0] <= SHORTEST
+    rule = MinLength(Greedy(), SHORTEST, EOS)
+    expected = alone(rule, 1)
+    assert expected.length[0] > SHORTEST
+    assert run(rule, verifier, 1).tokens.tolist() == expected.tokens.tolist()
+
+
+def test_the_verifier_that_reads_logits_is_refused():
+    with pytest.raises(ValueError, match="GreedyMatch compares argmaxes but sampling is MinLength"):
+        run(MinLength(Greedy(), SHORTEST, EOS), GreedyMatch(), 1)
+
+
+def test_a_length_that_is_none():
+    with pytest.raises(ValueError, match="MinLength.length is 0; give a positive integer"):
+        MinLength(Greedy(), 0)

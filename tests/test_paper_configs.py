@@ -1,0 +1,214 @@
+"""configs/leviathan and configs/ladder, at a tiny size: pytest tests/test_paper_configs.py"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import re
+from pathlib import Path
+
+import jax
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+import gin
+from specdec import checkpoints, cli, theory
+from specdec.drafters import Autoregressive
+from specdec.models.t5 import T5Target
+from specdec.sampling import Greedy, Sampling
+from specdec.schedules import Fixed
+from specdec.verifiers import GreedyMatch, SpeculativeSampling
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS = ROOT / "configs"
+PAPER = sorted(f"leviathan/{file.name}" for file in CONFIGS.glob("leviathan/*_*_t?.gin"))
+PUBLIC = sorted(f"ladder/{file.name}" for file in CONFIGS.glob("ladder/*_*.gin"))
+TASKS = {"ende": "wmt_t2t_ende_v003", "cnndm": "cnn_dailymail_v002"}
+BUCKET = "gs://t5-data/pretrained_models/t5x"
+CHECKPOINTS = ("CHECKPOINT_PATH = 'a'", "DRAFT_CHECKPOINT_PATH = 'b'")
+
+LINES = ["one\teins", "two words\tzwei Wörter"]
+TINY = """
+from __gin__ import dynamic_registration
+
+from specdec import tasks
+from specdec.models import t5
+
+include 'tasks/local.gin'
+
+TASK_NAME = 'the task'
+TASK_FILES = {'test': 'the folder/test.tsv'}
+TASK_FEATURE_LENGTHS = {'inputs': 16, 'targets': 12}
+VOCABULARY = @tasks.Bytes()
+
+t5.T5Config.vocab_size = 264
+"""
+SIZE = """
+{scope}/t5.T5Config:
+  emb_dim = 8
+  num_heads = 2
+  head_dim = 4
+  mlp_dim = 8
+  num_encoder_layers = 1
+  num_decoder_layers = 1
+"""
+
+
+def paper(file: str) -> dict[str, float]:
+    """The figures in the header of a row's file."""
+    (line,) = re.findall(r"^#   paper: (.+)$", (CONFIGS / file).read_text(), re.M)
+    return {name: float(value) for name, value in re.findall(r"(\w+)=([\d.]+)", line)}
+
+
+def row(file: str) -> tuple[str, str, bool]:
+    """Task, drafter's size, and whether it is greedy, of a name like leviathan/ende_small_t0.gin"""
+    task, size, temperature = Path(file).stem.split("_")
+    return task, size, temperature == "t0"
+
+
+def built(*files: str, bindings: tuple[str, ...] = ()) -> cli.DecodeRun:
+    args = argparse.Namespace(
+        gin_file=files, gin_bindings=bindings, gin_search_paths=".", tfds_data_dir=None
+    )
+    return cli.settings.build(cli.DecodeRun, args, {})
+
+
+def preset(name: str) -> T5Target:
+    """A released size, in bfloat16. Reads another configuration: forgets the present one."""
+    gin.clear_config()
+    gin.parse_config_file(str(ROOT / "gin" / "models" / "t5.gin"))
+    gin.parse_config("DTYPE = 'bfloat16'")
+    with gin.config_scope(name):
+        return gin.get_configurable(T5Target)()
+
+
+def test_table_2_is_complete():
+    expected = [f"{task}_{size}" for task in TASKS for size in ("small", "base", "large")]
+    assert {Path(file).stem for file in PAPER} == {f"{e}_t{t}" for e in expected for t in (0, 1)}
+
+
+@pytest.mark.parametrize("file", PAPER)
+def test_the_formula_predicts_what_the_header_says(file):
+    figures = paper(file)
+    alpha, c, gamma = figures["alpha"], figures["c"], int(figures["gamma"])
+    assert round(theory.speedup(alpha, gamma, c), 2) == figures["calc"]
+    # The paper's own prediction, from an alpha and a c that round to those it prints.
+    half = 0.005
+    low = theory.speedup(alpha - half, gamma, c + half)
+    high = theory.speedup(alpha + half, gamma, c - half)
+    assert round(low, 1) <= figures["Exp"] <= round(high, 1)
+
+
+def test_the_table_in_the_docs_is_that_of_the_headers():
+    text = (ROOT / "docs" / "replication.md").read_text()
+    rows = re.findall(r"^\| `(\w+_t\d\.gin)` \|(.+)\|$", text, re.M)
+    names = ("gamma", "alpha", "c", "Exp", "Emp", "calc")
+    found = {f"leviathan/{name}": [float(x) for x in cells.split("|")] for name, cells in rows}
+    assert found == {file: [paper(file)[name] for name in names] for file in PAPER}
+
+
+@pytest.mark.parametrize("file", PAPER)
+def test_a_row_binds_what_its_name_says(file):
+    task, size, greedy = row(file)
+    run = built(file, bindings=(*CHECKPOINTS, "TASK = None"))
+    assert gin.query_parameter("TASK_NAME/macro.value") == TASKS[task]
+    sampling = Greedy() if greedy else Sampling(1.0)
+    draft = preset(f"t5_1_1_{size}")
+    assert run.target == preset("t5_1_1_xxl")
+    assert run.draft == draft and run.drafter == Autoregressive(draft, sampling)
+    assert run.sampling == sampling
+    assert run.verifier == (GreedyMatch() if greedy else SpeculativeSampling())
+    assert run.schedule == Fixed(int(paper(file)["gamma"]))
+
+
+@pytest.mark.parametrize("file", PAPER)
+@pytest.mark.parametrize("given, missing", [CHECKPOINTS, CHECKPOINTS[::-1]])
+def test_a_row_asks_for_its_checkpoints(file, given, missing):
+    with pytest.raises(cli.UsageError, match=f"^{missing.split()[0]} is required; set it"):
+        built(file, bindings=(given, "TASK = None"))
+
+
+@pytest.mark.parametrize("file", PUBLIC)
+def test_a_public_pair_binds_what_its_name_says(file):
+    family, _, size = Path(file).stem.rpartition("_")
+    run = built(file, bindings=("TASK = None",))
+    assert gin.query_parameter("TASK_NAME/macro.value") == TASKS["ende"]
+    assert run.sampling == Greedy()
+    assert run.target == preset(f"{family}_{size}") and run.draft == preset(f"{family}_small")
+    folder = f"{BUCKET}/{family.replace('t5_1_0', 't5')}"
+    assert run.checkpoint_path.startswith(f"{folder}_{size.replace('b', 'B')}/checkpoint_")
+    assert str(run.draft_checkpoint_path).startswith(f"{folder}_small/checkpoint_")
+
+
+def test_a_public_pair_summarises_and_samples():
+    run = built(PUBLIC[0], "tasks/cnndm.gin", "sampling/temperature.gin", bindings=("TASK = None",))
+    assert gin.query_parameter("TASK_NAME/macro.value") == TASKS["cnndm"]
+    assert run.sampling == Sampling(1.0) and run.verifier == SpeculativeSampling()
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> str:
+    """A gin file that makes all sizes tiny and has data, to be read after a run's own."""
+    folder = tmp_path_factory.mktemp("tiny")
+    (folder / "test.tsv").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    text = TINY.replace("the folder", str(folder)).replace("the task", folder.name)
+    scopes = re.findall(r"^(\w+)/t5\.T5Config:", (ROOT / "gin/models/t5.gin").read_text(), re.M)
+    text += "".join(SIZE.format(scope=scope) for scope in scopes)
+    (folder / "tiny.gin").write_text(text)
+    return str(folder / "tiny.gin")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Checkpoints of random parameters, one for each model and seed."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+
+    @functools.cache
+    def save(model: T5Target, seed: int) -> str:
+        path = folder / f"{len(list(folder.iterdir()))}"
+        checkpoints.save(path, jax.jit(model.init)(jax.random.key(seed)), config=model.config)
+        return str(path)
+
+    return save
+
+
+@pytest.fixture(scope="module")
+def decoded(tiny, saved, tmp_path_factory):
+    """Runs `specdec decode` on a file made tiny; returns the texts. Equal programs are compiled
+    once, and in a hurry: here it matters that they run, not how fast."""
+    compilation_cache.reset_cache()
+    jax.config.update("jax_disable_most_optimizations", True)
+    cache = tmp_path_factory.mktemp("cache")
+
+    def run(file: str) -> list[dict]:
+        models = built(file, tiny, bindings=CHECKPOINTS).models()
+        target, draft = (saved(model, seed) for seed, (model, _) in enumerate(models.values()))
+        output = cache / "out.jsonl"
+        flags = [
+            f"--gin_file={file}",
+            f"--gin_file={tiny}",
+            f"--gin.CHECKPOINT_PATH={target!r}",
+            f"--gin.DRAFT_CHECKPOINT_PATH={draft!r}",
+            f"--compilation_cache_dir={cache}",
+            f"--output_file={output}",
+        ]
+        assert cli.main(["decode", *flags]) == 0
+        return [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+
+    yield run
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
+
+
+@pytest.mark.parametrize(
+    "file", [*PAPER, *(pytest.param(file, marks=pytest.mark.slow) for file in PUBLIC)]
+)
+def test_a_run_runs(decoded, file):
+    texts = decoded(file)
+    assert [f"{text['input']}\t{text['target']}" for text in texts] == LINES
+    gamma = gin.query_parameter("GAMMA/macro.value")
+    for text in texts:
+        assert 0 < len(text["tokens"]) <= 12
+        assert text["drafted"][0] == gamma
