@@ -13,10 +13,12 @@ from collections.abc import Sequence
 
 from specdec import checkpoints, tasks
 from specdec.cli import (
+    acceptance,
     bench,
     convert,
     decode,
     eval,
+    report,
     score,
     settings,
     train,
@@ -33,6 +35,8 @@ COMMANDS = (
     eval,
     verify,
     bench,
+    acceptance,
+    report,
     train,
     convert,
 )  # modules with add_command(subparsers) -> its parser

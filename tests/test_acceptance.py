@@ -1,0 +1,336 @@
+"""`specdec acceptance`, on a target small enough to know all of: pytest tests/test_acceptance.py"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec import acceptance, checkpoints, cli, theory
+from specdec.acceptance import LENIENCE, Accepted, Subject, Tables
+from specdec.drafters import Autoregressive
+from specdec.models.t5 import T5Config, T5Target
+from specdec.sampling import Greedy, MinLength, Sampling
+from specdec.testing import TableTarget, sequence_law
+from specdec.types import Params
+
+TARGET = TableTarget(5, classes=2)
+WIDE, NARROW = TableTarget(7, classes=2), TableTarget(3, classes=2)  # drafts of other vocabularies
+N = 4
+
+
+def subject(draft: TableTarget, rule: Greedy | Sampling, min_length: int = 0) -> Subject:
+    target_rule = MinLength(rule, min_length) if min_length else rule
+    return Subject(TARGET, Autoregressive(draft, rule), target_rule, max_length=N)
+
+
+GREEDY = subject(NARROW, Greedy())
+SAMPLED = subject(WIDE, Sampling(0.7, top_k=4), min_length=2)
+
+
+def params_of(subject: Subject) -> Params:
+    models = (subject.target, subject.drafter.model)
+    return Params(*(model.init(jax.random.key(seed)) for seed, model in enumerate(models)))
+
+
+def batches(count: int, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Inputs [2] and [3], by turns, which are of different classes."""
+    inputs = np.zeros([-(-count // size) * size, 1], np.int32)
+    inputs[:count, 0] = 2 + np.arange(count) % 2
+    index = np.where(inputs[:, 0], np.arange(len(inputs)), -1).astype(np.int32)
+    return [(index[at : at + size], inputs[at : at + size]) for at in range(0, len(inputs), size)]
+
+
+@functools.cache
+def tables_of(subject: Subject) -> list[np.ndarray]:
+    """[N, ..] p and q at each position after everything that can be fed, and what a lenient target
+    goes by."""
+    params = params_of(subject)
+    logits, draft = params.target["logits"], params.drafter["logits"][..., : TARGET.vocab_size]
+    padding = TARGET.vocab_size - draft.shape[-1]
+    draft = jnp.pad(draft, [(0, 0)] * 3 + [(0, padding)], constant_values=-jnp.inf)
+    rules = (subject.sampling, subject.drafter.sampling)
+    rules = (*rules, Sampling() if subject.sampling.greedy else subject.sampling)
+    return [
+        np.stack([rule.probabilities(table, jnp.full(table.shape[:-1], i)) for i in range(N)])
+        for rule, table in zip(rules, (logits, draft, logits), strict=True)
+    ]
+
+
+def distributions(subject: Subject, given: int, text) -> list[np.ndarray]:
+    """The rows [T, V] of these for the tokens of one text."""
+    fed = np.array([0, *text[:-1]])
+
+    def rows(table: np.ndarray) -> np.ndarray:
+        size = table.shape[2]
+        # JAX reads an id beyond a table as its last one.
+        last = np.minimum(fed, size - 1)
+        return table[np.arange(len(fed)), given % 2, np.cumsum(fed) % size, last]
+
+    return [rows(table) for table in tables_of(subject)]
+
+
+def expected(subject: Subject, p, q, likely) -> list[float]:
+    """[L] the sums of one text by the formulas of `theory`, or by the paper's rule for argmax."""
+    if not subject.sampling.greedy:
+        return [theory.lenient_acceptance_rate(p, q, lenience).sum() for lenience in LENIENCE]
+    drafted = q.argmax(axis=1)
+    chosen = likely[np.arange(len(q)), drafted]
+    lenient = [np.sum(chosen >= lenience * likely.max(axis=1)) for lenience in LENIENCE[1:]]
+    return [np.sum(drafted == p.argmax(axis=1)), *lenient]
+
+
+@pytest.fixture(scope="module", params=[GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def measured(request):
+    """A subject, 60 texts in batches of 8, and the records of all drafters."""
+    one = request.param
+    params = params_of(one)
+    texts = list(acceptance.generate(one, params.target, batches(60, 8), seed=3, tokens=10**6))
+    return one, texts, list(acceptance.measure(one, params, texts, tables=True))
+
+
+def rows(texts) -> list[tuple[int, list[int]]]:
+    """(input, output tokens) of each text."""
+    return [
+        (int(batch.inputs[row, 0]), batch.tokens[row, 1 : 1 + batch.length[row]].tolist())
+        for batch in texts
+        for row in np.flatnonzero(batch.length)
+    ]
+
+
+def test_each_text_by_the_formulas(measured):
+    one, texts, records = measured
+    assert [record.index for record in records] == list(range(60))
+    for (given, text), record in zip(rows(texts), records, strict=True):
+        assert record.tokens == len(text) and (1 in text) == (text[-1] == 1)
+        p, q, likely = distributions(one, given, text)
+        np.testing.assert_allclose(
+            record.accepted["model"], expected(one, p, q, likely), rtol=1e-5, atol=1e-5
+        )
+    assert len({record.tokens for record in records}) > 1
+
+
+def test_a_text_is_not_in_the_tables_it_is_measured_by(measured):
+    """Which are those of every other text."""
+    one, texts, records = measured
+    written = rows(texts)
+    for number, (given, text) in enumerate(written):
+        others = [[0, *other] for _, other in written[1 - number % 2 :: 2]]
+        tables = Tables(others, TARGET.vocab_size)
+        p, _, likely = distributions(one, given, text)
+        proposals = {
+            "unigram": np.tile(tables.unigram, (len(text), 1)),
+            "bigram": np.stack([tables.bigram(token) for token in [0, *text[:-1]]]),
+        }
+        for name, q in proposals.items():
+            if one.sampling.greedy:
+                q = np.eye(TARGET.vocab_size)[q.argmax(axis=1)]
+            np.testing.assert_allclose(
+                records[number].accepted[name], expected(one, p, q, likely), rtol=1e-5, atol=1e-5
+            )
+
+
+def test_alpha_is_that_of_all_texts_the_target_can_write():
+    """4,000 texts against the enumeration of all: alpha is the expected sum over the expected
+    length. Within 4 standard errors, which is a false alarm once in 4,000 runs with other seeds."""
+    one = subject(WIDE, Sampling(1.0))
+    params = params_of(one)
+    sums, lengths = np.zeros(len(LENIENCE)), 0.0
+    for given in (2, 3):
+        law = sequence_law(
+            TARGET, params.target, np.array([given]), sampling=one.sampling, max_length=N
+        )
+        for tokens, probability in zip(law.tokens, law.probs, strict=True):
+            text = tokens[: 1 + np.argmax(tokens == 1)] if 1 in tokens else tokens
+            p, q, likely = distributions(one, given, text)
+            sums += probability * np.array(expected(one, p, q, likely))
+            lengths += probability * len(text)
+    texts = acceptance.generate(one, params.target, batches(4000, 4000), seed=0, tokens=10**6)
+    summary = acceptance.summarize(acceptance.measure(one, params, texts, tables=False))
+    assert summary.texts == 4000 and list(summary.alphas) == ["model"]
+    for alpha, exact in zip(summary.alphas["model"], sums / lengths, strict=True):
+        error = (alpha.high - alpha.low) / 2 / 1.96
+        assert 0 < error < 0.004
+        assert abs(alpha.value - exact) < 4 * error
+
+
+def test_which_texts_count_does_not_depend_on_the_batch_size():
+    """As many whole texts as hold 50 tokens, and the same sums for each."""
+    one, params = SAMPLED, params_of(SAMPLED)
+
+    def records(size: int) -> list[Accepted]:
+        texts = acceptance.generate(one, params.target, batches(60, size), seed=0, tokens=50)
+        return list(acceptance.measure(one, params, texts, tables=True))
+
+    alone, together = records(5), records(8)
+    assert len(together) < 60
+    assert sum(text.tokens for text in alone) >= 50 > sum(text.tokens for text in alone[:-1])
+    for first, second in zip(alone, together, strict=True):
+        assert first[:2] == second[:2]
+        for name, sums in first.accepted.items():
+            np.testing.assert_allclose(sums, second.accepted[name], rtol=1e-5)
+
+
+def test_batches_are_written_when_they_are_asked_for():
+    one, params = GREEDY, params_of(GREEDY)
+    asked = []
+    given = (asked.append(batch) or batch for batch in batches(60, 8))
+    texts = acceptance.generate(one, params.target, given, seed=0, tokens=10**6)
+    next(acceptance.measure(one, params, texts, tables=False))
+    assert len(asked) == 1
+
+
+def test_the_tables_by_hand():
+    """Start token 0 and two texts, 2 3 2 1 and 2 1: six tokens, of three types."""
+    tables = Tables([[0, 2, 3, 2, 1], [0, 2, 1]], vocab_size=4)
+    unigram = np.array([0 + 3 / 4, 2 + 3 / 4, 3 + 3 / 4, 1 + 3 / 4]) / 9
+    np.testing.assert_allclose(tables.unigram, unigram)
+    after_2 = (np.array([0, 2, 0, 1]) + 2 * unigram) / 5  # 3, 1 and 1: two types
+    np.testing.assert_allclose(tables.bigram(2), after_2)
+    np.testing.assert_allclose(tables.bigram(0), (np.array([0, 0, 2, 0]) + unigram) / 3)
+    np.testing.assert_allclose(tables.bigram(1), unigram)  # which nothing follows
+    for token in range(4):
+        assert tables.bigram(token).sum() == pytest.approx(1)
+
+
+def text(tokens: int, *accepted: float) -> Accepted:
+    return Accepted(0, tokens, {"model": list(accepted or [tokens] * len(LENIENCE))})
+
+
+def test_alpha_is_a_mean_over_tokens():
+    summary = acceptance.summarize([text(1, 1, 1, 1, 1), text(9, 0, 3, 6, 9)])
+    assert (summary.texts, summary.tokens) == (2, 10)
+    alphas = summary.alphas["model"]
+    assert [alpha.lenience for alpha in alphas] == list(LENIENCE)
+    assert [alpha.value for alpha in alphas] == pytest.approx([0.1, 0.4, 0.7, 1.0])
+    assert (alphas[0].low, alphas[0].high) == (0, 1)  # a quarter of the resamples has one twice
+    assert (alphas[3].low, alphas[3].high) == (1, 1)
+
+
+def test_the_interval_holds_the_mean_where_texts_are_easy_or_hard():
+    """Tokens of a text share one rate, so a bootstrap over tokens would have a quarter of the
+    width. Of 100 samples of 50 texts 95 % are expected to hold the mean, here 0.5."""
+    draws = np.random.default_rng(0)
+    held = 0
+    for _ in range(100):
+        rates = draws.integers(2, size=50)
+        records = [text(16, *[16.0 * rate] * len(LENIENCE)) for rate in rates]
+        alpha = acceptance.summarize(records).alphas["model"][0]
+        held += alpha.low <= 0.5 <= alpha.high
+    assert 88 <= held <= 99
+
+
+def test_no_text_is_an_error():
+    with pytest.raises(ValueError, match="no text was written"):
+        acceptance.summarize([])
+
+
+# The command.
+
+LINES = ["one\teins", "two words\tzwei Wörter", "three\tdrei", "a\tein", "five\tfünf"]
+RUN = """
+from __gin__ import dynamic_registration
+from specdec import cli
+from specdec import tasks
+
+include 'decode.gin'
+include 'models/from_checkpoint.gin'
+include 'tasks/local.gin'
+include 'sampling/temperature.gin'
+
+CHECKPOINT_PATH = 'the folder/target'
+DRAFT_CHECKPOINT_PATH = 'the folder/draft'
+VOCABULARY = @tasks.Bytes()
+TASK_NAME = 'acceptance'
+TASK_FILES = {'test': 'the folder/test.tsv'}
+TASK_FEATURE_LENGTHS = {'inputs': 16, 'targets': 8}
+GAMMA = 2
+BATCH_SIZE = 2
+"""
+
+
+def model(width: int) -> T5Target:
+    return T5Target(
+        T5Config(
+            vocab_size=261,
+            emb_dim=width,
+            num_heads=2,
+            head_dim=4,
+            mlp_dim=width,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run's data: a TSV, a gin file, and two models of bytes. Programs are compiled in a hurry:
+    here it matters that they run, not how fast."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "test.tsv").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    (folder / "run.gin").write_text(RUN.replace("the folder", str(folder)))
+    for name, width in (("target", 11), ("draft", 7)):
+        params = jax.jit(model(width).init)(jax.random.key(width))
+        checkpoints.save(folder / name, params, config=model(width).config)
+    yield folder
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def specdec_acceptance(folder, *flags) -> int:
+    return cli.main(
+        ["acceptance", f"--gin_file={folder / 'run.gin'}", "--compilation_cache_dir=", *flags]
+    )
+
+
+def test_the_command(folder, tmp_path, capsys):
+    path = tmp_path / "run.alpha.jsonl"
+    assert specdec_acceptance(folder, "--tables", f"--output_file={path}") == 0
+    captured = capsys.readouterr()
+    records = [Accepted(**json.loads(line)) for line in path.read_text().splitlines()]
+    assert [record.index for record in records] == list(range(len(LINES)))
+    summary = acceptance.summarize(records)
+    assert "\n".join(acceptance.lines(summary)) + "\n" == captured.out
+    assert f"end after {summary.tokens} of 10000 tokens" in captured.err
+    report = json.loads(Path(f"{path}.summary.json").read_text())
+    assert (report["texts"], report["tokens"]) == (len(LINES), summary.tokens)
+    assert list(report["alphas"]) == ["model", "unigram", "bigram"]
+    for name, alphas in summary.alphas.items():
+        assert report["alphas"][name] == [alpha._asdict() for alpha in alphas]
+    assert (
+        report["run"]["sampling"] == repr(Sampling()) and report["environment"]["backend"] == "cpu"
+    )
+    assert report["run"]["parameters"]["draft"] > 0
+    assert "BATCH_SIZE = 2" in Path(f"{path}.gin").read_text()
+    assert cli.main(["report", f"{path}.summary.json"]) == 0
+    assert f"| run | here |  | {summary.alphas['model'][0].value:.3f} [" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (("--tokens=0",), "--tokens is 0"),
+        (("--output_file=/nowhere/out",), "cannot be written"),
+        (("--gin.DECODER_PREFIX='a'",), "decoder_prefix is 'a'; leave it out"),
+        (("--gin.DecodeRun.num_samples=2",), "num_samples is 2; leave it out"),
+        (("--gin.DecodeRun.min_length=2",), "min_length is 2; leave it out"),
+        (("--gin.DRAFTER=None",), "the run has no drafter"),
+        (("--gin.DRAFTER=@tasks.Bytes()",), "the drafter is Bytes, which has no distribution"),
+        (("--gin.SPLIT='train'",), "no split 'train'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(folder, capsys, monkeypatch, flags, message):
+    def no_work(*_):
+        raise AssertionError("parameters were read before the flags were looked at")
+
+    monkeypatch.setattr(cli.DecodeRun, "load", no_work)
+    assert specdec_acceptance(folder, *flags) == 2
+    captured = capsys.readouterr()
+    (line,) = [line for line in captured.err.splitlines() if line.startswith("specdec: ")]
+    assert message in line and captured.out == ""
