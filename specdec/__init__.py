@@ -1,5 +1,7 @@
 """Exact speculative decoding for T5 and other encoder-decoders, in JAX."""
 
+from typing import TYPE_CHECKING
+
 from specdec.decoding import autoregressive_decode, decode, prefill, row_keys, score, step
 from specdec.types import (
     Context,
@@ -13,6 +15,9 @@ from specdec.types import (
     Verdict,
 )
 
+if TYPE_CHECKING:
+    from specdec.interactive import InteractiveModel
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -20,6 +25,7 @@ __all__ = [
     "DecodeOutput",
     "DecodeState",
     "Draft",
+    "InteractiveModel",
     "ModelOutput",
     "Params",
     "Scores",
@@ -32,3 +38,11 @@ __all__ = [
     "score",
     "step",
 ]
+
+
+def __getattr__(name: str):
+    if name == "InteractiveModel":  # it reads texts: more than JAX and Flax
+        from specdec.interactive import InteractiveModel
+
+        return InteractiveModel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

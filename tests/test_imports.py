@@ -16,7 +16,7 @@ PACKAGE = ROOT / "specdec"
 ROWS = (
     ("cli",),
     ("integrations", "interactive", "tune"),
-    ("benchmark", "report", "evaluate", "certificate", "compile", "training"),
+    ("benchmark", "report", "acceptance", "evaluate", "certificate", "compile", "training"),
     ("tasks", "checkpoints", "partitioning", "testing", "terminal", "environment"),
     ("decoding", "beam"),
     ("drafters",),
@@ -41,6 +41,7 @@ ONLY = {
     "orbax": {"checkpoints", "training"},
     "optax": {"training"},
     "matplotlib": {"report"},
+    "torch": {"checkpoints"},
 }
 
 

@@ -1,0 +1,108 @@
+"""Between T5X's conventions and ours, both ways. None of it needs T5X."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specdec.models.t5 import T5Config
+from specdec.types import Array, DecodeOutput, Drafter, SamplingRule, Schedule, Verifier
+
+
+def config_of(network: Any) -> T5Config:
+    """The architecture of a T5X network, whose `config` has fields of our names.
+
+    Raises:
+      ValueError: a network that is not a T5 or stacks its layers in one array.
+    """
+    theirs = getattr(network, "config", None)
+    if getattr(theirs, "scan_layers", False):
+        raise ValueError(
+            f"{type(network).__name__} scans its layers, which stacks their parameters; bind "
+            "scan_layers=False and restore a checkpoint with one array per layer"
+        )
+    ours = dataclasses.fields(T5Config)
+    values = {
+        field.name: getattr(theirs, field.name) for field in ours if hasattr(theirs, field.name)
+    }
+    lacking = [
+        field.name
+        for field in ours
+        if field.default is dataclasses.MISSING and field.name not in values
+    ]
+    if lacking:
+        raise ValueError(
+            f"{type(network).__name__} is not a network of t5x.examples.t5: its config has no "
+            f"{', '.join(lacking)}"
+        )
+    return T5Config(**values)
+
+
+def row_keys(rng: Array | None, rows: int, samples: int) -> Array:
+    """[rows * samples] threefry keys from a key of any kind; the samples of a row are neighbours.
+
+    T5X hands over raw words, of threefry or, once its interactive model has switched JAX's
+    generator, of `unsafe_rbg`, under which a row's numbers would depend on its batch. The words
+    only seed ours. None stands for seed 0, as in T5X.
+    """
+    if rng is None:
+        words = jnp.zeros([2], jnp.uint32)
+    elif jnp.issubdtype(rng.dtype, jax.dtypes.prng_key):
+        words = jax.random.key_data(rng)
+    else:
+        words = rng
+    fold = jax.random.fold_in
+    key = functools.reduce(fold, words, jax.random.key(0, impl="threefry2x32"))
+    row, sample = jnp.divmod(jnp.arange(rows * samples), samples)
+    return jax.vmap(lambda row, sample: fold(fold(key, row), sample))(row, sample)
+
+
+def predictions(
+    output: DecodeOutput, samples: int, return_all: bool
+) -> tuple[Array, Mapping[str, Array]]:
+    """T5X's `(decodes, aux)` of B rows with neighbouring samples.
+
+    `decodes` is [B, samples, N] int32 in the order of rising scores, or [B, N], the best of each.
+    `aux` has for every one of them, [B, samples] or [B]:
+
+      scores        float32, its log-probability in nats at temperature 1, EOS included
+      tokens        int32, emitted
+      target_calls  int32; tokens / target_calls is the tokens per call
+      drafted       int32, draft tokens that were verified
+      tested        int32, draft tokens that were decided about; accepted / tested is alpha
+      accepted      int32
+    """
+    trace = output.trace
+    rejections = trace.accepted < trace.drafted
+    aux = {
+        "scores": output.log_probs.sum(axis=1),
+        "tokens": output.length,
+        "target_calls": trace.calls,
+        "drafted": trace.drafted.sum(axis=1),
+        "tested": (trace.accepted + rejections).sum(axis=1),
+        "accepted": trace.accepted.sum(axis=1),
+    }
+    decodes, aux = jax.tree.map(
+        lambda leaf: leaf.reshape(-1, samples, *leaf.shape[1:]), (output.tokens, aux)
+    )
+    rising = jnp.argsort(aux["scores"], axis=1)  # [B, samples]
+    rows = jnp.arange(rising.shape[0])
+    kept = (rows[:, None], rising) if return_all else (rows, rising[:, -1])
+    return jax.tree.map(lambda leaf: leaf[kept], (decodes, aux))
+
+
+@functools.cache
+def announce(
+    sampling: SamplingRule, drafter: Drafter, schedule: Schedule, verifier: Verifier
+) -> None:
+    """Says on stderr how texts are decoded, once for each way."""
+    print(
+        f"specdec decodes with {sampling}: {type(drafter).__name__}, {schedule}, {verifier}",
+        file=sys.stderr,
+    )

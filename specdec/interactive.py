@@ -1,0 +1,291 @@
+"""A pair of models for notebooks: texts in, texts out."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec import checkpoints, demo, tasks, terminal
+from specdec.decoding import autoregressive_decode, decode, row_keys, score
+from specdec.drafters import Autoregressive
+from specdec.models.t5 import T5Target
+from specdec.sampling import Greedy
+from specdec.schedules import Fixed
+from specdec.theory import block_efficiency, empirical_alpha
+from specdec.types import DecodeOutput, Params, PyTree, SamplingRule, Verifier
+from specdec.verifiers import SpeculativeSampling
+
+SHORTEST_BUCKET = 32  # tokens; each longer one is twice as long
+
+
+class Decoded(NamedTuple):
+    """One text and how it came about."""
+
+    input: str
+    text: str
+    tokens: list[int]  # with EOS, unless it was cut
+    log_prob: float  # of the tokens, in nats at temperature 1
+    proposed: list[list[int]]  # this and the next two: one entry per target call, as in `Trace`
+    drafted: list[int]
+    accepted: list[int]
+
+    @property
+    def calls(self) -> int:
+        """Target calls."""
+        return len(self.drafted)
+
+    @property
+    def tokens_per_call(self) -> float:
+        """nan if no call was made."""
+        return block_efficiency(len(self.tokens), self.calls)
+
+    @property
+    def alpha(self) -> float:
+        """Accepted drafts over tested ones; nan if nothing was drafted."""
+        return empirical_alpha(self.accepted, self.drafted)
+
+
+class InteractiveModel:
+    """A target, a draft and a vocabulary, ready for texts.
+
+        model = specdec.InteractiveModel("path/of/target", "path/of/draft", gamma=5)
+        model.predict(["translate English to German: The house is wonderful."])
+        print(model.stats)
+
+    A program is compiled for each input length in use, the next power of two, and kept. Texts are
+    those of `specdec decode` with the same settings and seed.
+
+    Args:
+      target, draft: directories of checkpoints; without a draft the target decodes alone.
+      gamma: draft tokens per target call.
+      sampling, verifier: as `specdec.decode` takes them; None for `Greedy()`, and for
+        `SpeculativeSampling()`, which is exact with any sampling.
+      vocabulary: `tasks.SentencePiece(path)` or `tasks.Bytes()`; None for the one saved with the
+        target.
+      lengths: the longest 'inputs' and 'targets', in tokens.
+      batch_size: texts that are decoded together.
+      dtype: 'float32' or 'bfloat16' to compute in; None as the checkpoints say.
+
+    Raises:
+      CheckpointError, TaskError, ValueError: before any parameter is read, for what does not exist,
+        cannot be read or does not go together.
+    """
+
+    def __init__(
+        self,
+        target: str | os.PathLike,
+        draft: str | os.PathLike | None = None,
+        *,
+        gamma: int = 4,
+        sampling: SamplingRule | None = None,
+        verifier: Verifier | None = None,
+        vocabulary: tasks.VocabularyDefinition | None = None,
+        lengths: Mapping[str, int] = {"inputs": 512, "targets": 128},
+        batch_size: int = 1,
+        dtype: str | None = None,
+    ):
+        sampling, verifier = sampling or Greedy(), verifier or SpeculativeSampling()
+        paths = {"target": target} if draft is None else {"target": target, "draft": draft}
+        models = {
+            role: T5Target(checkpoints.config_from(path, dtype)) for role, path in paths.items()
+        }
+        self._target = models["target"]
+        self._vocabulary = _vocabulary(vocabulary, paths, models)
+        self._lengths, self._batch_size = lengths, batch_size
+        rules: dict[str, Any] = {
+            "target": self._target,
+            "sampling": sampling,
+            "max_length": lengths["targets"],
+            "eos_id": self._vocabulary.eos_id,
+        }
+        if draft is None:
+
+            def run(params: Params, keys, inputs) -> DecodeOutput:
+                return autoregressive_decode(params.target, keys, inputs, **rules)
+        else:
+            rules["drafter"] = Autoregressive(models["draft"], sampling)
+            run = functools.partial(decode, **rules, verifier=verifier, schedule=Fixed(gamma))
+        self._run = jax.jit(run)
+        self._programs: dict[int, Callable] = {}
+        shapes = {role: jax.eval_shape(m.init, jax.random.key(0)) for role, m in models.items()}
+        self._trace(_params(shapes), lengths["inputs"])
+        self._params = _params(
+            {
+                role: checkpoints.load(path, config=config, dtype=config.dtype)
+                for role, path in paths.items()
+                for config in [models[role].config]
+            }
+        )
+        self.reset()
+
+    @classmethod
+    def demo(cls, **options: Any) -> InteractiveModel:
+        """The pair that ships with the project; `options` as above."""
+        defaults = {"gamma": 7, "lengths": {"inputs": 144, "targets": 48}}
+        return cls(demo.path("target"), demo.path("draft"), **defaults | options)
+
+    def predict(self, texts: Sequence[str], *, seed: int = 0) -> list[str]:
+        """The output for each text."""
+        return [decoded.text for decoded in self.decode(texts, seed=seed)]
+
+    def decode(self, texts: Sequence[str], *, seed: int = 0) -> list[Decoded]:
+        """The output for each text, and its statistics.
+
+        A sampled output depends on the seed, on its place among the texts, and on nothing else.
+
+        Raises:
+          TaskError: a text that is too long.
+        """
+        if isinstance(texts, str):
+            raise TypeError(f"texts is one text, {texts[:30]!r}; give a list of texts")
+        batches = self._batches((text, None) for text in texts)
+        return [decoded for batch in batches for decoded in self._decode(batch, seed)]
+
+    def score(self, inputs: Sequence[str], targets: Sequence[str]) -> list[float]:
+        """The log-probability that the target gives each of `targets`, EOS included, in nats.
+
+        Raises:
+          TaskError: a text that is too long.
+        """
+        if len(inputs) != len(targets):
+            raise ValueError(f"{len(inputs)} inputs but {len(targets)} targets; give pairs")
+        scores = []
+        for batch in self._batches(zip(inputs, targets, strict=True)):
+            assert batch.targets is not None
+            log_probs = score(
+                self._params.target,
+                jnp.asarray(batch.inputs),
+                jnp.asarray(batch.targets),
+                target=self._target,
+            )
+            scores += np.sum(log_probs, axis=1)[: len(batch.input_texts)].tolist()
+        return scores
+
+    def evaluate(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        metric_fns: Sequence[Callable[[list[str], list[str]], Mapping[str, Any]]] = (tasks.bleu,),
+        *,
+        seed: int = 0,
+    ) -> dict[str, Any]:
+        """Metrics, in seqio's form (targets, predictions) -> {name: value}, of inputs' outputs."""
+        inputs, targets = map(list, zip(*pairs, strict=True))
+        predictions = self.predict(inputs, seed=seed)
+        values: dict[str, Any] = {}
+        for metric in metric_fns:
+            values |= metric(targets, predictions)
+        return values
+
+    def paint(self, decoded: Decoded) -> str:
+        """The text in the colours of a terminal: who wrote each word (`terminal.legend`)."""
+        return terminal.paint(
+            terminal.pieces(
+                terminal.origins(
+                    decoded.tokens, decoded.proposed, decoded.drafted, decoded.accepted
+                ),
+                self._text_of,
+            )
+        )
+
+    def reset(self) -> None:
+        """Begins the statistics anew."""
+        self.stats = terminal.Summary()
+
+    def _text_of(self, tokens: Sequence[int]) -> str:
+        return tasks.detokenize(self._vocabulary, tokens)
+
+    def _batches(self, pairs: Iterable[tuple[str, str | None]]) -> Iterator[tasks.Batch]:
+        return tasks.text_batches(
+            pairs,
+            self._vocabulary,
+            self._lengths,
+            batch_size=self._batch_size,
+            buckets=_buckets(self._lengths["inputs"]),
+        )
+
+    def _trace(self, params: Params, length: int) -> jax.stages.Lowered:
+        """For inputs [batch_size, length]; where a combination that cannot work shows."""
+        index = jax.ShapeDtypeStruct([self._batch_size], np.int32)
+        keys = jax.eval_shape(functools.partial(row_keys, 0), index)
+        inputs = jax.ShapeDtypeStruct([self._batch_size, length], np.int32)
+        return self._run.lower(params, keys, inputs)
+
+    def _program(self, length: int) -> Callable:
+        if length not in self._programs:
+            start = time.perf_counter()
+            self._programs[length] = self._trace(self._params, length).compile()
+            self.stats.compile_seconds += time.perf_counter() - start
+        return self._programs[length]
+
+    def _decode(self, batch: tasks.Batch, seed: int) -> Iterator[Decoded]:
+        program = self._program(batch.inputs.shape[1])
+        start = time.perf_counter()
+        keys = row_keys(seed, jnp.asarray(batch.index))
+        output = jax.device_get(program(self._params, keys, batch.inputs))
+        self.stats.seconds += time.perf_counter() - start
+        for row, text in enumerate(batch.input_texts):
+            length, calls = output.length[row], output.trace.calls[row]
+            tokens = output.tokens[row, :length].tolist()
+            decoded = Decoded(
+                input=text,
+                text=self._text_of(tokens),
+                tokens=tokens,
+                log_prob=float(output.log_probs[row].sum()),
+                proposed=output.trace.proposed[row, :calls].tolist(),
+                drafted=output.trace.drafted[row, :calls].tolist(),
+                accepted=output.trace.accepted[row, :calls].tolist(),
+            )
+            self.stats.texts += 1
+            self.stats.tokens += len(decoded.tokens)
+            self.stats.drafted += decoded.drafted
+            self.stats.accepted += decoded.accepted
+            yield decoded
+
+
+def _params(trees: Mapping[str, PyTree]) -> Params:
+    return Params(trees["target"], trees.get("draft", ()))
+
+
+def _buckets(longest: int) -> tuple[int, ...]:
+    """Input lengths below the longest."""
+    lengths = (SHORTEST_BUCKET << doublings for doublings in range(longest.bit_length()))
+    return tuple(length for length in lengths if length < longest)
+
+
+def _vocabulary(
+    definition: tasks.VocabularyDefinition | None,
+    paths: Mapping[str, str | os.PathLike],
+    models: Mapping[str, T5Target],
+) -> Any:
+    """The vocabulary of both models; refuses models of another one."""
+    if definition is None:
+        recorded = checkpoints.vocabulary_from(paths["target"])
+        if recorded is None:
+            raise ValueError(
+                f"no vocabulary was saved with {paths['target']}; give one, "
+                "vocabulary=tasks.SentencePiece('FILE') or tasks.Bytes()"
+            )
+        definition = tasks.recorded_vocabulary(*recorded)
+    vocabulary = definition.load()
+    for role, path in paths.items():
+        recorded = checkpoints.vocabulary_from(path, needed=False)
+        if recorded is not None:
+            saved = tasks.recorded_vocabulary(recorded.path, vocabulary.extra_ids)
+            if not tasks.same_vocabulary(saved.load(), vocabulary):
+                raise ValueError(
+                    f"the {role} {path} was saved with another vocabulary ({recorded}) than "
+                    f"{definition}; use that one, and models of one vocabulary"
+                )
+        if models[role].config.vocab_size < vocabulary.vocab_size:
+            raise ValueError(
+                f"the {role} {path} has {models[role].config.vocab_size} output ids but the "
+                f"vocabulary {vocabulary.vocab_size}; they do not belong together"
+            )
+    return vocabulary

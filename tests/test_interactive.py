@@ -1,0 +1,183 @@
+"""Texts through a pair of models in Python: pytest tests/test_interactive.py"""
+
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from specdec import checkpoints, cli, demo, tasks
+from specdec.interactive import Decoded, InteractiveModel, _buckets
+from specdec.models.t5 import T5Config, T5Target
+from specdec.sampling import Sampling
+from specdec.tasks import TaskError
+from specdec.theory import empirical_alpha
+from specdec.verifiers import GreedyMatch
+
+TEXTS = [
+    "translate English to German: Three bakers must prepare a tasty cherry that is small.",
+    "translate English to German: In March, the boss sells ten white flowers carefully.",
+    "translate English to German: The students sing.",
+]
+SEED = 5
+LENGTHS = {"inputs": 32, "targets": 48}
+SIZES = T5Config(
+    vocab_size=512,
+    emb_dim=16,
+    num_heads=2,
+    head_dim=8,
+    mlp_dim=32,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """The pair that ships, at temperature 1, two texts at a time."""
+    return InteractiveModel.demo(gamma=3, sampling=Sampling(1.0), lengths=LENGTHS, batch_size=2)
+
+
+@pytest.fixture(scope="module")
+def decoded(model):
+    model.reset()
+    return model.decode(TEXTS, seed=SEED)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A random model of 512 ids, saved without a vocabulary."""
+    path = tmp_path_factory.mktemp("tiny") / "checkpoint"
+    checkpoints.save(path, T5Target(SIZES).init(jax.random.key(0)), config=SIZES)
+    return path
+
+
+def test_texts_are_those_of_the_command_line(decoded, tmp_path):
+    path = tmp_path / "out.jsonl"
+    flags = [f"--target={demo.path('target')}", f"--draft={demo.path('draft')}"]
+    flags += ["--gin_file=sampling/temperature.gin", f"--seed={SEED}", f"--output_file={path}"]
+    flags += [f"--gin.TASK_FEATURE_LENGTHS={LENGTHS}", "--gin.BUCKETS=()", "--gin.GAMMA=3"]
+    flags += ["--gin.BATCH_SIZE=2", "--compilation_cache_dir="]
+    assert cli.main(["decode", *flags, *(f"--text={text}" for text in TEXTS)]) == 0
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for ours, theirs in zip(decoded, records, strict=True):
+        assert (ours.input, ours.text) == (theirs["input"], theirs["prediction"])
+        assert (ours.tokens, ours.drafted, ours.accepted) == (
+            theirs["tokens"],
+            theirs["drafted"],
+            theirs["accepted"],
+        )
+        np.testing.assert_allclose(ours.log_prob, sum(theirs["log_probs"]), atol=1e-4)
+
+
+def test_predict_is_the_text_and_needs_no_new_program(model, decoded):
+    model.reset()
+    assert model.predict(TEXTS, seed=SEED) == [one.text for one in decoded]
+    assert model.predict(TEXTS[:1], seed=SEED) == [decoded[0].text]
+    assert model.predict(TEXTS, seed=SEED + 1) != [one.text for one in decoded]
+    assert model.predict([]) == []
+    assert model.stats.compile_seconds == 0 and model.stats.texts == 7
+
+
+def test_statistics_add_up(model, decoded):
+    model.reset()
+    model.decode(TEXTS, seed=SEED)
+    stats = model.stats
+    assert stats.texts == 3 and stats.tokens == sum(len(one.tokens) for one in decoded)
+    assert stats.accepted == [n for one in decoded for n in one.accepted]
+    assert stats.seconds > 0 and sum(one.calls for one in decoded) == len(stats.drafted)
+    model.reset()
+    assert model.stats.lines() == ["0 texts"]
+
+
+def test_statistics_of_one_text():
+    one = Decoded("in", "out", [4, 5, 6, 7, 1], -2.0, [[4, 5], [6, 8]], [2, 2], [2, 0])
+    assert (one.calls, one.tokens_per_call) == (2, 2.5)
+    assert one.alpha == empirical_alpha([2, 0], [2, 2]) == 2 / 3
+    nothing = Decoded("", "", [], 0.0, [], [], [])
+    assert math.isnan(nothing.tokens_per_call) and math.isnan(nothing.alpha)
+
+
+def test_who_wrote_what(model, decoded):
+    painted = model.paint(decoded[0])
+    assert "\x1b[32m" in painted and "\x1b[1;94m" in painted
+
+
+def test_scores_are_those_of_decoding(model, decoded):
+    same = [one for one in decoded if tasks_encode(model, one.text) == one.tokens]
+    assert len(same) >= 2  # a sampled text can be cut into tokens in another way
+    scores = model.score([one.input for one in same], [one.text for one in same])
+    np.testing.assert_allclose(scores, [one.log_prob for one in same], atol=1e-3)
+    worse = model.score([one.input for one in same], ["Ja."] * len(same))
+    assert all(a > b for a, b in zip(scores, worse, strict=True))
+
+
+def tasks_encode(model, text):
+    vocabulary = tasks.demo_vocabulary().load()
+    return [*vocabulary.encode(text), vocabulary.eos_id]
+
+
+def test_metrics_see_targets_and_predictions(model, decoded):
+    def identical(targets, predictions):
+        return {"identical": sum(a == b for a, b in zip(targets, predictions, strict=True))}
+
+    def first(targets, predictions):
+        return {"first": targets[0]}
+
+    pairs = [(one.input, one.text) for one in decoded]
+    pairs[0] = (pairs[0][0], "something else")
+    values = model.evaluate(iter(pairs), [identical, first], seed=SEED)
+    assert values == {"identical": 2, "first": "something else"}
+    assert model.evaluate(pairs[1:2] * 2, seed=SEED).keys() == {"bleu"}
+
+
+def test_a_target_alone(tiny):
+    alone = InteractiveModel(tiny, vocabulary=tasks.Bytes(), lengths={"inputs": 16, "targets": 8})
+    (one,) = alone.decode(["abc"])
+    assert one.calls == len(one.tokens) and math.isnan(one.alpha)
+
+
+@pytest.mark.parametrize(
+    "longest, buckets", [(512, (32, 64, 128, 256)), (48, (32,)), (33, (32,)), (32, ()), (8, ())]
+)
+def test_buckets(longest, buckets):
+    assert _buckets(longest) == buckets
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"target": "absent"}, "absent does not exist"),
+        ({"vocabulary": tasks.Bytes()}, "the target .* saved with another vocabulary"),
+        ({"sampling": Sampling(1.0), "verifier": GreedyMatch()}, "GreedyMatch compares argmaxes"),
+        ({"gamma": 0}, "gamma is 0"),
+        ({"dtype": "int8"}, "'int8'"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_parameters_are_read(monkeypatch, given, message):
+    def load(*_, **__):
+        raise AssertionError("read")
+
+    monkeypatch.setattr(checkpoints, "load", load)
+    arguments = {"target": demo.path("target"), "draft": demo.path("draft"), "lengths": LENGTHS}
+    with pytest.raises((ValueError, checkpoints.CheckpointError), match=message):
+        InteractiveModel(**arguments | given)
+
+
+def test_models_without_a_vocabulary(tiny):
+    with pytest.raises(ValueError, match="no vocabulary was saved with .*; give one"):
+        InteractiveModel(tiny)
+    with pytest.raises(ValueError, match="512 output ids but the vocabulary"):
+        InteractiveModel(
+            demo.path("target"), tiny, vocabulary=tasks.SentencePiece(demo.path("vocabulary.model"))
+        )
+
+
+def test_texts_that_are_not_taken(model):
+    with pytest.raises(TypeError, match="texts is one text, 'one text'; give a list"):
+        model.predict("one text")
+    with pytest.raises(TaskError, match="text 1 is .* but inputs hold 32"):
+        model.predict(["much " * 40])
+    with pytest.raises(ValueError, match="2 inputs but 1 targets; give pairs"):
+        model.score(["a", "b"], ["c"])
