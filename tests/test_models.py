@@ -28,10 +28,14 @@ def load(name: str, saved: str = "t5x_native", **changes):
     return T5Target(config), params, np.load(GOLDEN / name / "golden.npz")
 
 
-@pytest.mark.parametrize("saved", ["t5x_native", "t5x_orbax"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name, saved",
+    [(name, saved) for name in NAMES for saved in ("t5x_native", "t5x_orbax")]
+    + [("scalable", "t5x_native")],
+)
 def test_logits_are_those_of_t5x(name, saved):
-    """One block of all 170 positions, past every relative-position bucket; inputs are ragged."""
+    """One block of all positions, mostly 170: past every bucket of the relative position. Inputs
+    are ragged."""
     target, params, golden = load(name, saved)
     tokens = jnp.asarray(golden["decoder_input_tokens"])
 

@@ -84,7 +84,7 @@ def load(
         sources = huggingface.sources(directory.disk(found))
     if format in ("orbax", "huggingface"):
         config = config or config_from(found)
-    stored = scanned.unstack(arrays.open_all(sources, found))
+    stored = scanned.unstack(arrays.open_all(sources, found), config)
     if config is not None:
         shapes = {name: array.shape for array in stored for name in array.names}
         tree.check(shapes, config, f"checkpoint {found}")

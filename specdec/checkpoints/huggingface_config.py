@@ -99,8 +99,14 @@ def scales_logits(record: Mapping[str, Any]) -> bool:
 def to_record(config: T5Config) -> dict[str, Any]:
     """The contents of the `config.json` of a model.
 
-    Raises CheckpointError for activations that transformers' T5 lacks.
+    Raises CheckpointError for activations, and biases of each layer's own, which transformers' T5
+    lacks.
     """
+    if config.relative_bias_per_layer:
+        raise CheckpointError(
+            "the model has relative_bias_per_layer, and transformers' T5 has one bias for all "
+            "layers; choose another format"
+        )
     activation, *gate = config.mlp_activations
     if activation not in _WRITTEN or gate not in ([], ["linear"]):
         raise CheckpointError(

@@ -14,16 +14,18 @@ from collections.abc import Mapping
 
 from specdec.checkpoints import arrays
 from specdec.checkpoints.arrays import Opened, Stored
+from specdec.models.t5 import T5Config
 
 _RELATIVE_BIAS = "relpos_bias/rel_embedding"
 
 
-def unstack(opened: Mapping[str, Opened]) -> list[Stored]:
+def unstack(opened: Mapping[str, Opened], config: T5Config | None) -> list[Stored]:
     """The parameters in each array: the one of its name, or one for each layer of a stack.
 
     Every scanned layer has its own relative-position biases. Where they are all the same, they are
-    the one that T5's layers share.
+    also the one that T5's layers share, and are taken for it unless the config says otherwise.
     """
+    per_layer = config is not None and config.relative_bias_per_layer
     axis = _axis(opened)
     stored = []
     for name, data in opened.items():
@@ -33,7 +35,7 @@ def unstack(opened: Mapping[str, Opened]) -> list[Stored]:
             continue
         stack, parameter = match.groups()
         names = [f"{stack}/layers_{i}/{parameter}" for i in range(data.shape[axis])]
-        if parameter == _RELATIVE_BIAS and _same_in_all(data, axis):
+        if parameter == _RELATIVE_BIAS and not per_layer and _same_in_all(data, axis):
             names = [f"{stack}/{_RELATIVE_BIAS}"]
         shape = _joined(name, data.shape[:axis] + data.shape[axis + 1 :])
         stored.append(Stored(data, tuple(names), shape, axis))

@@ -89,11 +89,6 @@ def _cause(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> str:
     """What differs, in terms of T5Config's fields."""
     if not found.keys() & expected.keys():
         return "these are not the parameters of a T5"
-    if any(name.endswith(f"layers_1/{_RELATIVE_BIAS}") for name in found):
-        return (
-            "each layer has relative-position biases of its own, as in umT5 and in models trained "
-            "with T5X's scalable_t5; T5's layers share them"
-        )
     ours, theirs = _fields(expected), _fields(found)
     wrong = [name for name, value in theirs.items() if value not in (None, ours[name])]
     if not wrong:
@@ -109,7 +104,8 @@ def _fields(shapes: Mapping[str, Shape]) -> dict[str, Any]:
     """The fields of T5Config that shapes tell; None where the array that tells it is missing."""
     unknown = (None, None)
     vocab_size, emb_dim = shapes.get("token_embedder/embedding", unknown)
-    heads, buckets = shapes.get(f"decoder/{_RELATIVE_BIAS}", unknown)
+    own, shared = f"decoder/layers_0/{_RELATIVE_BIAS}", f"decoder/{_RELATIVE_BIAS}"
+    heads, buckets = shapes.get(own, shapes.get(shared, unknown))
     _, joined = shapes.get("decoder/layers_0/self_attention/query/kernel", unknown)
     gated = any(name.endswith("mlp/wi_0/kernel") for name in shapes)
     return {
@@ -123,6 +119,7 @@ def _fields(shapes: Mapping[str, Shape]) -> dict[str, Any]:
         "head_dim": joined // heads if joined and heads else None,
         "mlp_dim": shapes.get("decoder/layers_0/mlp/wo/kernel", unknown)[0],
         "relative_attention_num_buckets": buckets,
+        "relative_bias_per_layer": own in shapes,
     }
 
 

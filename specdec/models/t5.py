@@ -30,7 +30,8 @@ class T5Config:
 
     v1.0: mlp_activations=('relu',), logits_via_embedding=True (logits are then scaled by
     1/sqrt(emb_dim)). `dtype` is that of matrix products and of the KV cache, 'float32' or
-    'bfloat16'; parameters may be stored in another one.
+    'bfloat16'; parameters may be stored in another one. With `relative_bias_per_layer` every layer
+    has relative-position biases of its own, as in models trained with T5X's scalable_t5.
     """
 
     vocab_size: int
@@ -45,6 +46,7 @@ class T5Config:
     dtype: str = "float32"
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
+    relative_bias_per_layer: bool = False
     layer_norm_epsilon: float = 1e-6
 
     def __post_init__(self):
@@ -92,10 +94,19 @@ def _mask(visible: Array) -> Array:
     return jnp.where(visible, 0.0, MASKED)
 
 
+def _biases(stack: Encoder | Decoder, queries: Array, keys: Array, mask: Array) -> list[Array]:
+    """For each layer its relative-position bias, or that of the stack, and the mask."""
+    if stack.config.relative_bias_per_layer:
+        return [layer.relpos_bias(queries, keys) + mask for layer in stack.layers]
+    return [stack.relpos_bias(queries, keys) + mask] * len(stack.layers)
+
+
 class EncoderLayer(nn.Module):
     config: T5Config
 
     def setup(self):
+        if self.config.relative_bias_per_layer:
+            self.relpos_bias = _relative_bias(self.config, bidirectional=True)
         self.pre_attention_layer_norm = _norm(self.config)
         self.attention = _attention(self.config)
         self.pre_mlp_layer_norm = _norm(self.config)
@@ -112,15 +123,16 @@ class Encoder(nn.Module):
     config: T5Config
 
     def setup(self):
-        self.relpos_bias = _relative_bias(self.config, bidirectional=True)
+        if not self.config.relative_bias_per_layer:
+            self.relpos_bias = _relative_bias(self.config, bidirectional=True)
         self.layers = [EncoderLayer(self.config) for _ in range(self.config.num_encoder_layers)]
         self.encoder_norm = _norm(self.config)
 
     def __call__(self, x: Array, inputs_mask: Array) -> Array:
         """[B, S, D] embeddings and [B, S] bool -> [B, S, D]."""
         positions = jnp.arange(x.shape[1])[None]
-        bias = self.relpos_bias(positions, positions) + _mask(inputs_mask[:, None, None, :])
-        for layer in self.layers:
+        biases = _biases(self, positions, positions, _mask(inputs_mask[:, None, None, :]))
+        for layer, bias in zip(self.layers, biases, strict=True):
             x = layer(x, bias)
         return self.encoder_norm(x)
 
@@ -129,6 +141,8 @@ class DecoderLayer(nn.Module):
     config: T5Config
 
     def setup(self):
+        if self.config.relative_bias_per_layer:
+            self.relpos_bias = _relative_bias(self.config, bidirectional=False)
         self.pre_self_attention_layer_norm = _norm(self.config)
         self.self_attention = _attention(self.config)
         self.pre_cross_attention_layer_norm = _norm(self.config)
@@ -156,7 +170,8 @@ class Decoder(nn.Module):
     config: T5Config
 
     def setup(self):
-        self.relpos_bias = _relative_bias(self.config, bidirectional=False)
+        if not self.config.relative_bias_per_layer:
+            self.relpos_bias = _relative_bias(self.config, bidirectional=False)
         self.layers = [DecoderLayer(self.config) for _ in range(self.config.num_decoder_layers)]
         self.decoder_norm = _norm(self.config)
         if not self.config.logits_via_embedding:
@@ -173,10 +188,10 @@ class Decoder(nn.Module):
         queries = cache.positions(x.shape[1])
         slots = jnp.arange(cache.capacity)[None]
         # The query's row is its absolute position; it sees every slot up to itself.
-        bias = self.relpos_bias(queries, slots)
-        bias += _mask(slots[:, None, None, :] <= queries[:, None, :, None])
+        mask = _mask(slots[:, None, None, :] <= queries[:, None, :, None])
         cross_bias = _mask(cache.inputs_mask[:, None, None, :])
-        for i, layer in enumerate(self.layers):
+        biases = _biases(self, queries, slots, mask)
+        for i, (layer, bias) in enumerate(zip(self.layers, biases, strict=True)):
             x, cache = layer(x, cache, i, bias, cross_bias)
         return self.decoder_norm(x), cache.rewind(cache.length + x.shape[1])
 

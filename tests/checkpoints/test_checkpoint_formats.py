@@ -1,6 +1,7 @@
 """Scanned layers, older layouts, buckets, T5X's format written: pytest
 tests/checkpoints/test_checkpoint_formats.py"""
 
+import dataclasses
 import re
 import shutil
 import time
@@ -75,14 +76,20 @@ def test_scanned_layers_are_unstacked(tmp_path, params, config_of, axis):
     assert jax.tree.map(lambda leaf: leaf.sharding, sharded) == shardings
 
 
-def test_a_relative_bias_of_each_layers_own_is_refused(tmp_path, params, config_of):
+def test_a_relative_bias_of_each_layers_own_needs_a_config_that_says_so(
+    tmp_path, params, config_of
+):
     config = config_of("v1_1")
     scanned = scalable(params, 1, config.num_heads)
+    per_layer = dataclasses.replace(config, relative_bias_per_layer=True)
+    t5x.write(tmp_path / "same", scanned, config, None)
+    loaded = load(tmp_path / "same", config=per_layer)  # all equal, and each layer's own still
+    assert "relpos_bias" not in loaded["decoder"] and "relpos_bias" in loaded["decoder"]["layers_0"]
     scanned["decoder"]["decoder"]["relpos_bias"]["rel_embedding"][0, 1] += 1
-    t5x.write(tmp_path / "scanned", scanned, config, None)
-    message = "1 missing .*decoder/layers_0/relpos_bias.* each layer has relative-position biases"
+    t5x.write(tmp_path / "own", scanned, config, None)
+    message = "1 missing .*decoder/layers_0/relpos_bias.* relative_bias_per_layer=True, not False"
     with pytest.raises(CheckpointError, match=message):
-        load(tmp_path / "scanned", config=config)
+        load(tmp_path / "own", config=config)
 
 
 @pytest.mark.parametrize("mark", ["_METADATA", "checkpoint"])

@@ -420,3 +420,9 @@ def test_other_activations_are_not_written(activations, tmp_path):
         huggingface.write, tmp_path / "a", {}, config, None
     )
     assert not (tmp_path / "a").exists()
+
+
+def test_a_bias_of_each_layers_own_is_not_written(tmp_path):
+    config = T5Config(7, 4, 2, 2, 4, 1, 1, relative_bias_per_layer=True)
+    error = error_of(huggingface.write, tmp_path / "a", {}, config, None)
+    assert "has relative_bias_per_layer, and transformers' T5 has one bias" in error
