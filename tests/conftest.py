@@ -9,6 +9,8 @@ import pytest
 # JAX reads these when it is first imported. Sharding tests need eight devices on any machine.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"  # no axis is added by accident
+# Compiling is most of what tests do, and their programs run once.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ["XLA_FLAGS"] = " ".join(
     [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8"]
 ).strip()

@@ -174,14 +174,12 @@ def saved(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def decoded(tiny, saved, tmp_path_factory):
-    """Runs `specdec decode` on a file made tiny; returns the texts. Equal programs are compiled
-    once, and in a hurry: here it matters that they run, not how fast."""
+def specdec(tiny, saved, tmp_path_factory):
+    """Runs a command on a file made tiny; returns its records. Equal programs are compiled once."""
     compilation_cache.reset_cache()
-    jax.config.update("jax_disable_most_optimizations", True)
     cache = tmp_path_factory.mktemp("cache")
 
-    def run(file: str) -> list[dict]:
+    def run(command: str, file: str, *more: str) -> list[dict]:
         models = built(file, tiny, bindings=CHECKPOINTS).models()
         target, draft = (saved(model, seed) for seed, (model, _) in enumerate(models.values()))
         output = cache / "out.jsonl"
@@ -193,11 +191,10 @@ def decoded(tiny, saved, tmp_path_factory):
             f"--compilation_cache_dir={cache}",
             f"--output_file={output}",
         ]
-        assert cli.main(["decode", *flags]) == 0
+        assert cli.main([command, *flags, *more]) == 0
         return [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
 
     yield run
-    jax.config.update("jax_disable_most_optimizations", False)
     jax.config.update("jax_compilation_cache_dir", None)
     compilation_cache.reset_cache()
 
@@ -205,10 +202,21 @@ def decoded(tiny, saved, tmp_path_factory):
 @pytest.mark.parametrize(
     "file", [*PAPER, *(pytest.param(file, marks=pytest.mark.slow) for file in PUBLIC)]
 )
-def test_a_run_runs(decoded, file):
-    texts = decoded(file)
+def test_a_run_runs(specdec, file):
+    texts = specdec("decode", file)
     assert [f"{text['input']}\t{text['target']}" for text in texts] == LINES
     gamma = gin.query_parameter("GAMMA/macro.value")
     for text in texts:
         assert 0 < len(text["tokens"]) <= 12
         assert text["drafted"][0] == gamma
+
+
+@pytest.mark.parametrize("file", ["leviathan/ende_small_t0.gin", "leviathan/ende_small_t1.gin"])
+def test_its_acceptance_is_measured(specdec, file):
+    """What table 3 has for every pair, and table 5 for lenience, with the tables of n-grams."""
+    texts = specdec("acceptance", file, "--tables")
+    assert len(texts) == len(LINES)
+    for text in texts:
+        assert set(text["accepted"]) == {"model", "unigram", "bigram"}
+        for exact, *lenient in text["accepted"].values():
+            assert 0 <= exact <= lenient[0] <= text["tokens"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import time
 from pathlib import Path
 
 import jax
@@ -48,13 +49,16 @@ def _command(args: argparse.Namespace) -> None:
     vocabulary = _vocabulary(args)
     output = checkpoints.check_output(args.output, args.format, vocabulary)
     config = _config(args)
+    start = time.perf_counter()
     params = checkpoints.load(args.input, config=config, dtype=args.dtype)
+    loaded = time.perf_counter()
     checkpoints.save(output, params, config=config, format=args.format, vocabulary=vocabulary)
     leaves = jax.tree.leaves(params)
     size, dtypes = sum(leaf.nbytes for leaf in leaves), {leaf.dtype.name for leaf in leaves}
     print(
         f"wrote {output}: {sum(leaf.size for leaf in leaves):,} parameters, "
-        f"{' and '.join(sorted(dtypes))}, {size / 1e6:,.1f} MB; "
+        f"{' and '.join(sorted(dtypes))}, {size / 1e6:,.1f} MB, read in {loaded - start:.1f} s and "
+        f"written in {time.perf_counter() - loaded:.1f} s; "
         f"vocabulary: {vocabulary or 'none'}"
     )
 
