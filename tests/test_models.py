@@ -21,6 +21,15 @@ GOLDEN = Path(__file__).parent / "golden"
 NAMES = ["v1_0", "v1_1", "wide_heads"]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def optimized():
+    """T5X's figures are of optimized programs, and random weights amplify another rounding."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 def load(name: str, saved: str = "t5x_native", **changes):
     """Target, parameters and T5X's figures of a golden checkpoint."""
     config = T5Config(**json.loads((GOLDEN / name / "config.json").read_text()) | changes)

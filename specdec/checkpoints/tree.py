@@ -43,8 +43,8 @@ _PRESETS = {  # the scopes of gin/models/ by their _SIZE_FIELDS; Flan-T5 and mT5
 
 
 def flatten(tree: PyTree) -> dict[str, Any]:
-    """A nested dict as {name: leaf}."""
-    return traverse_util.flatten_dict(tree, sep="/")
+    """A nested dict as {name: leaf}, in alphabetical order: equal trees are written equally."""
+    return dict(sorted(traverse_util.flatten_dict(tree, sep="/").items()))
 
 
 def unflatten(leaves: Mapping[str, Any]) -> PyTree:

@@ -227,3 +227,12 @@ def test_a_bucket_that_cannot_be_reached(monkeypatch):
         load("gs://bucket/model")
     assert "\n" not in str(it.value)
     assert time.perf_counter() - start < 10
+
+
+def test_equal_trees_are_written_equally(tmp_path, params, config_of):
+    """Whatever the order of their dicts: `load` returns the largest arrays first."""
+    upside_down = tree.unflatten(dict(reversed(tree.flatten(params).items())))
+    for name, given in {"a": params, "b": upside_down}.items():
+        save(tmp_path / name, given, config=config_of("v1_1"), format="huggingface")
+    a, b = ((tmp_path / name / "model.safetensors").read_bytes() for name in "ab")
+    assert a == b
