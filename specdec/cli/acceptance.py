@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 from tqdm import tqdm
 
 from specdec import acceptance
@@ -132,14 +131,10 @@ def _described(run: DecodeRun, params: Params, tokens: int) -> dict[str, Any]:
         "drafter": type(run.drafter).__name__,
         "sampling": repr(run.sampling),
         "dtype": {role: model.config.dtype for role, (model, _) in run.models().items()},
-        "parameters": {"target": _size(params.target), "draft": _size(params.drafter)},
+        "parameters": runs.parameter_counts(params),
         "lengths": dict(run.lengths),
         "split": run.split,
         "seed": run.seed,
         "limit": run.limit,
         "tokens": tokens,
     }
-
-
-def _size(tree: Any) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 from tqdm import tqdm
 
 from specdec import benchmark
@@ -133,17 +132,10 @@ def _described(
         "verifier": repr(run.verifier),
         "sampling": repr(subject.sampling),
         "dtype": {role: model.config.dtype for role, (model, _) in run.models().items()},
-        "parameters": {
-            "target": _size(params.target),
-            "draft": _size(params.drafter),
-        },
+        "parameters": runs.parameter_counts(params),
         "lengths": dict(run.lengths),
         "split": run.split,
         "seed": run.seed,
         "limit": run.limit,
         "repeats": repeats,
     }
-
-
-def _size(tree: Any) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))

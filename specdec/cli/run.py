@@ -220,6 +220,12 @@ class DecodeRun:
         return Params(trees["target"], trees.get("draft", ()))
 
 
+def parameter_counts(params: Params) -> dict[str, int]:
+    """How many numbers each model has."""
+    trees = {"target": params.target, "draft": params.drafter}
+    return {role: sum(leaf.size for leaf in jax.tree.leaves(tree)) for role, tree in trees.items()}
+
+
 def _abstract(model: T5Target, _: str) -> PyTree:
     """The shapes of a model's parameters as they will be loaded."""
     tree = jax.eval_shape(model.init, jax.random.key(0))

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from specdec import certificate
@@ -23,7 +22,7 @@ from specdec.cli.run import DecodeRun, Program
 from specdec.cli.settings import UsageError
 from specdec.decoding import decode
 from specdec.environment import environment
-from specdec.types import Drafter, PyTree
+from specdec.types import Drafter
 
 LIMIT = 64
 
@@ -119,15 +118,10 @@ def _record(run: DecodeRun, subject: Subject, checks: list[Check]) -> dict[str, 
         "batch_size": run.batch_size,
         "seed": run.seed,
         "dtype": subject.dtype,
-        "target_parameters": _parameters(subject.params.target),
-        "draft_parameters": _parameters(subject.params.drafter),
+        **{f"{role}_parameters": n for role, n in runs.parameter_counts(subject.params).items()},
         "environment": environment(),
         "settings": settings.in_force(),
     }
-
-
-def _parameters(tree: PyTree) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 def _write(path: str, record: dict[str, Any]) -> None:
