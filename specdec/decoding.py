@@ -32,6 +32,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from specdec import verifiers
 from specdec.sampling import draw_shared
@@ -244,7 +245,22 @@ def prefill(
     )
     if prefix is not None:
         state = _begin_with(prefix, state, target, params.target, start)
-    return state.replace(drafter=drafter.init(params, state.context()))
+    return _by_rows(state.replace(drafter=drafter.init(params, state.context())), batch)
+
+
+def _by_rows(tree: PyTree, batch: int) -> PyTree:
+    """The arrays with a row each divided over the mesh's axis `data`, where there is one: so does
+    `step` return them. XLA would begin with zeros for all rows on every device."""
+    if "data" not in jax.sharding.get_abstract_mesh().axis_names:
+        return tree
+
+    def place(x: Array) -> Array:
+        if x.shape[:1] != (batch,):
+            return x
+        others = [PartitionSpec.UNCONSTRAINED] * (x.ndim - 1)
+        return jax.lax.with_sharding_constraint(x, PartitionSpec("data", *others))
+
+    return jax.tree.map(place, tree)
 
 
 def _begin_with(prefix: Array, state: DecodeState, target, params, start: Array) -> DecodeState:

@@ -4,7 +4,7 @@
 prints them.
 """
 
-from specdec.benchmark.measure import Generation, Timing, measure
+from specdec.benchmark.measure import Generation, Timing, measure, profile
 from specdec.benchmark.programs import Programs, Subject, compiled, lower
 from specdec.benchmark.summary import Summary, summarize
 from specdec.benchmark.table import lines
@@ -19,5 +19,6 @@ __all__ = [
     "lines",
     "lower",
     "measure",
+    "profile",
     "summarize",
 ]

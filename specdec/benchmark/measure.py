@@ -80,6 +80,21 @@ def measure(
                     yield Timing(part, text, repeat, seconds, programs.parts[part].steps)
 
 
+def profile(
+    programs: Programs, params: Params, texts: Mapping[int, np.ndarray], *, seed: int, path: str
+) -> None:
+    """Writes an xprof trace of one text's generations, each under its mode's name; in it operations
+    carry the scopes draft, verify and accept. Nothing is timed: tracing takes time itself."""
+    params = jax.device_put(params)
+    text, inputs = next(iter(texts.items()))
+    keys = row_keys(seed, jnp.array([text]), 0)
+    _warm_up(programs, params, seed, {text: inputs})
+    with jax.profiler.trace(path):
+        for mode, generate in programs.generations.items():
+            with jax.profiler.TraceAnnotation(mode):
+                jax.block_until_ready(generate(params, keys, inputs))
+
+
 def _warm_up(programs: Programs, params: Params, seed: int, inputs: Mapping[int, Any]) -> None:
     """First runs are slower: pages, caches, threads."""
     for text in list(inputs)[:1]:

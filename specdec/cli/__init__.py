@@ -7,6 +7,7 @@ code 2, before any long work; everything else keeps its traceback.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from specdec import checkpoints, tasks
 from specdec.cli import (
     acceptance,
     bench,
+    compile,
     convert,
     decode,
     eval,
@@ -39,6 +41,7 @@ COMMANDS = (
     report,
     train,
     convert,
+    compile,
 )  # modules with add_command(subparsers) -> its parser
 
 
@@ -58,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     args = parser.parse_args(settings.joined(sys.argv[1:] if argv is None else argv))
     try:
-        return args.command(args) or 0
+        with contextlib.ExitStack() as args.contexts:  # of the command, such as a mesh
+            return args.command(args) or 0
     except (UsageError, tasks.TaskError, checkpoints.CheckpointError) as error:
         if args.traceback:
             raise

@@ -42,6 +42,11 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         help="write JSON lines, one object per generation or timing of a part, the figures to "
         "FILE.summary.json, and the settings in force to FILE.gin",
     )
+    parser.add_argument(
+        "--profile_dir",
+        metavar="DIR",
+        help="also write an xprof trace of one text's generations, after the measurement",
+    )
     parser.set_defaults(command=_command)
     return parser
 
@@ -57,7 +62,10 @@ def _command(args: argparse.Namespace) -> None:
             f"decoder_prefix is {run.decoder_prefix!r}; leave it out, whole outputs are measured"
         )
     limit = LIMIT if run.limit is None else run.limit
-    run = dataclasses.replace(run, batch_size=1, buckets=(), limit=limit)
+    try:
+        run = dataclasses.replace(run, batch_size=1, buckets=(), limit=limit)
+    except ValueError as error:  # a mesh that divides rows
+        raise UsageError(str(error)) from error
     subject = _subject(run, runs.vocabulary_of(run).eos_id)
     batches = run.batches()
     try:
@@ -79,6 +87,8 @@ def _command(args: argparse.Namespace) -> None:
         same_output=subject.same_output,
     )
     print(*benchmark.lines(summary), sep="\n")
+    if args.profile_dir:
+        benchmark.profile(programs, params, texts, seed=run.seed, path=args.profile_dir)
     if args.output_file:
         report = {
             "environment": environment(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import collections
 import functools
 import itertools
 import json
@@ -14,6 +15,7 @@ from typing import Any, TypeAlias
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from tqdm import tqdm
 
 from specdec import evaluate, tasks, terminal, theory
@@ -24,11 +26,13 @@ from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.cli.texts import decoded, prefix_of, rules
 from specdec.environment import environment
+from specdec.partitioning import Share
 from specdec.tasks.metrics import SumMetric, bleu, references, rouge, squad
 
 # A target as metrics want it, and what makes of an output what they compare with it.
 Reference: TypeAlias = tuple[Any, Callable[[str], Any]]
 
+NONE = 2**31 - 1  # batches: none is left
 PATIENCE = 7 * 24 * 3600  # seconds; hosts have unequal work after an interruption
 METRICS: Mapping[str, Callable] = {"bleu": bleu, "rouge": rouge, "squad": squad}
 
@@ -72,29 +76,35 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--metrics_dir", metavar="DIR", help="write the metrics for TensorBoard")
     parser.add_argument(
         "--distributed",
-        action="store_true",
-        help="share the texts with the other hosts that run this command, which JAX must be able "
-        "to find (TPU pods, Slurm, Open MPI); all need the same DIR",
+        nargs="?",
+        const="",
+        metavar="ADDRESS,COUNT,INDEX",
+        help="share the texts with the other hosts that run this command; all need the same DIR. "
+        "JAX finds them (TPU pods, Slurm, Open MPI), or they are told: HOST:PORT of the first, how "
+        "many there are, and which of them this is, from 0. With NUM_PARTITIONS one mesh is made "
+        "of the devices of them all",
     )
     parser.set_defaults(command=_command)
     return parser
 
 
 def _command(args: argparse.Namespace) -> None:
-    if args.distributed:
-        _join_other_hosts()
+    if args.distributed is not None:
+        _join_other_hosts(args.distributed)
     run = runs.build(args, compare=args.compare, num_samples=args.num_samples)
     vocabulary = runs.vocabulary_of(run)
     prefix = prefix_of(run, vocabulary)
-    shard = host, hosts = jax.process_index(), jax.process_count()
-    batches = run.batches(shard)
+    share = run.share()
+    host, hosts = shard = share[:2]
+    batches = run.batches()
     expected = _references(run)
     metrics = _metrics_of(run, args.metric)
     writers = _metric_writers() if args.metrics_dir else None
     programs = programs_of(run, prefix, vocabulary.eos_id, stepwise=False)
     folder = predictions.Folder(args.output_dir, settings.in_force(), shard)
-    done, total = folder.resume(), len(range(host, len(expected), hosts)) * run.num_samples
-    if done < total:
+    total = len(range(host, len(expected), hosts)) * run.num_samples
+    done = _common_start(run, share, folder.done(), total)
+    if done is not None:
         # All that can be wrong has been looked at; from here on it takes long.
         text_of = functools.partial(tasks.detokenize, vocabulary)
         records = _decoded(run, batches, programs, text_of, len(prefix), done)
@@ -106,7 +116,10 @@ def _command(args: argparse.Namespace) -> None:
             leave=False,
             disable=not sys.stderr.isatty(),
         )
-        folder.append(shown)
+        if share.first:
+            folder.append(shown, after=done)
+        else:  # another host writes what these rows give
+            collections.deque(shown, maxlen=0)
     rows = _table(folder.records(), len(expected), run.num_samples)
     if rows is None:
         print("the metrics are computed on the host that is the last to finish", file=sys.stderr)
@@ -118,13 +131,36 @@ def _command(args: argparse.Namespace) -> None:
         _write_scalars(writers, args.metrics_dir, run, report)
 
 
-def _join_other_hosts() -> None:
+def _join_other_hosts(told: str) -> None:
+    processes: dict[str, Any] = {}
+    if told:
+        try:
+            address, count, index = told.split(",")
+            processes = {"num_processes": int(count), "process_id": int(index)}
+        except ValueError as error:
+            raise UsageError(
+                f"--distributed={told} is not ADDRESS,COUNT,INDEX, as in 10.0.0.1:8476,2,0"
+            ) from error
+        processes["coordinator_address"] = address
     try:  # a host that is done waits for the others: if one left, JAX would end them all
-        jax.distributed.initialize(shutdown_timeout_seconds=PATIENCE)
+        jax.distributed.initialize(**processes, shutdown_timeout_seconds=PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise UsageError(
             f"--distributed: JAX finds no other hosts ({error}); leave it out on one host"
         ) from error
+
+
+def _common_start(run: DecodeRun, share: Share, done: int, total: int) -> int | None:
+    """How many of this host's predictions to keep, None if no text is left to decode.
+
+    Hosts that share programs go on from the same batch, the first that one of them lacks.
+    """
+    if run.mesh is None or jax.process_count() == 1:
+        return done if done < total else None
+    rows = run.batch_size // share.count
+    batches = NONE if done >= total or not share.first else done // rows
+    least = int(multihost_utils.process_allgather(np.int32(batches)).min())
+    return None if least == NONE else min(done, least * rows)
 
 
 def _references(run: DecodeRun) -> list[Reference]:

@@ -8,6 +8,7 @@ metrics.json       written when all predictions are there
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -58,20 +59,17 @@ class Folder:
                 f"settings of {run}, or give another --output_dir"
             )
 
-    def resume(self) -> int:
-        """How many predictions of this host are there already; a last line that a kill has torn
-        is dropped."""
+    def done(self) -> int:
+        """How many predictions of this host are there already, but for a last line that a kill has
+        torn."""
         self._own.touch()
-        with self._own.open("rb+") as file:
-            whole, size = 0, 0
-            for line in file:
-                if line.endswith(b"\n"):
-                    whole, size = whole + 1, size + len(line)
-            file.truncate(size)
-        return whole
+        with self._own.open("rb") as file:
+            return sum(line.endswith(b"\n") for line in file)
 
-    def append(self, records: Iterable[dict[str, Any]]) -> None:
-        """Writes each record as soon as it is there."""
+    def append(self, records: Iterable[dict[str, Any]], after: int) -> None:
+        """Writes each record as soon as it is there, behind the first `after` ones."""
+        with self._own.open("rb+") as file:
+            file.truncate(sum(map(len, itertools.islice(file, after))))
         with self._own.open("a", encoding="utf-8") as file:
             for record in records:
                 print(json.dumps(record, ensure_ascii=False), file=file, flush=True)

@@ -31,17 +31,17 @@ def programs_of(run: DecodeRun, prefix: list[int], eos_id: int, stepwise: bool) 
     rules = {"sampling": run.rule(eos_id), "eos_id": eos_id}
     given = jnp.tile(jnp.array(prefix, jnp.int32), (run.batch_size, 1)) if prefix else None
     output = {"max_length": run.lengths["targets"], "prefix": given}
-    params, size = run.abstract(), run.batch_size
+    params = run.abstract()
     plain = functools.partial(autoregressive_decode, target=run.target, **rules, **output)
-    alone = Program(plain, params.target, size)
+    alone = Program(plain, params.target, run)
     if run.drafter is None:
-        ours = Program(lambda params, *rest: plain(params.target, *rest), params, size)
+        ours = Program(lambda params, *rest: plain(params.target, *rest), params, run)
     else:
         rules["verifier"] = run.verifier
-        ours = Program(functools.partial(decode, **models, **rules, **output), params, size)
-        if stepwise:
+        ours = Program(functools.partial(decode, **models, **rules, **output), params, run)
+        if stepwise and run.mesh is None:
             begin = functools.partial(prefill, **models, **output)
-            ours = Stepwise(begin, functools.partial(step, **models, **rules), ours, params, size)
+            ours = Stepwise(begin, functools.partial(step, **models, **rules), ours, params, run)
     try:
         ours.lower(run.lengths["inputs"])
     except ValueError as error:
@@ -52,8 +52,8 @@ def programs_of(run: DecodeRun, prefix: list[int], eos_id: int, stepwise: bool) 
 class Stepwise(Program):
     """The same decoding, one dispatch for each target call, watched as it goes."""
 
-    def __init__(self, begin: Callable, advance: Callable, whole: Program, params, batch_size: int):
-        super().__init__(begin, params, batch_size)
+    def __init__(self, begin: Callable, advance: Callable, whole: Program, params, run: DecodeRun):
+        super().__init__(begin, params, run)
         self._advance = jax.jit(advance, donate_argnums=1)
         self.lower = whole.lower  # what cannot work shows there
         self.watch: Callable[[DecodeOutput], None] = lambda output: None

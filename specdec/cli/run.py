@@ -10,16 +10,19 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
-from specdec import checkpoints, tasks
+from specdec import checkpoints, partitioning, tasks
 from specdec.cli import settings
 from specdec.cli.settings import UsageError
 from specdec.decoding import row_keys
 from specdec.models.t5 import T5Target
+from specdec.partitioning import Partitioner, Share
 from specdec.sampling import MinLength
 from specdec.types import Drafter, Params, PyTree, SamplingRule, Schedule, Verifier
 
@@ -60,11 +63,27 @@ def build(args: argparse.Namespace, **overrides: Any) -> DecodeRun:
     """The run of the gin files and flags; programs are kept from now on if the flags say where."""
     jax.config.update("jax_compilation_cache_dir", args.compilation_cache_dir or None)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    run = described(args, **overrides)
+    try:
+        mesh = run.partitioner.mesh()
+        if mesh is not None:
+            run = run.over(mesh)
+            run.abstract()
+            args.contexts.enter_context(jax.set_mesh(mesh))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return run
+
+
+def described(
+    args: argparse.Namespace, unneeded: Mapping[str, Any] = MappingProxyType({}), **overrides: Any
+) -> DecodeRun:
+    """The run of the gin files and flags, before any device is looked at."""
     overrides = {"limit": args.limit, "seed": args.seed} | overrides
     files, bindings = _checkpoint_settings(args)
     args.gin_file = [*files, *args.gin_file]
     args.gin_bindings = [*bindings, *args.gin_bindings]
-    return settings.build(DecodeRun, args, overrides)
+    return settings.build(DecodeRun, args, overrides, unneeded)
 
 
 def _checkpoint_settings(args: argparse.Namespace) -> tuple[list[str], list[str]]:
@@ -111,6 +130,8 @@ class DecodeRun:
     decoder_prefix: what every output is made to begin with.
     min_length: tokens that every output has before its EOS, at least.
     compare: run the target alone as well.
+    partitioner: how the models are divided over devices; nothing else depends on it.
+    mesh: of devices that they are divided over, see `over`.
     """
 
     target: T5Target
@@ -134,6 +155,8 @@ class DecodeRun:
     decoder_prefix: str = ""
     min_length: int = 0
     compare: bool = False
+    partitioner: Partitioner = Partitioner()
+    mesh: Mesh | None = None
 
     def __post_init__(self):
         kinds = {
@@ -168,6 +191,14 @@ class DecodeRun:
                 f"min_length is {self.min_length!r} but targets hold {self.max_length}; give a "
                 "number of tokens from 0 on that leaves room for EOS"
             )
+        if self.mesh is not None:
+            partitioning.check_batch(self.batch_size, self.mesh)
+
+    def over(self, mesh: Mesh) -> DecodeRun:
+        """This run with its models divided over a mesh; raises ValueError as `check_batch` does."""
+        rules = self.partitioner.logical_axis_rules, self.partitioner.draft_logical_axis_rules
+        target, draft, drafter = partitioning.divided(self.target, self.draft, self.drafter, *rules)
+        return dataclasses.replace(self, target=target, draft=draft, drafter=drafter, mesh=mesh)
 
     @property
     def max_length(self) -> int:
@@ -180,11 +211,21 @@ class DecodeRun:
             return self.sampling
         return MinLength(self.sampling, self.min_length, eos_id)
 
-    def batches(self, shard: tuple[int, int] = (0, 1)) -> Iterator[tasks.Batch]:
-        """The task's examples, or those of one of several hosts; raises TaskError at the call."""
+    def share(self) -> Share:
+        """What this process feeds and decodes; without a mesh each one has programs of its own."""
+        if self.mesh is None:
+            return Share(jax.process_index(), jax.process_count())
+        return partitioning.share(self.mesh)
+
+    def batches(self) -> Iterator[tasks.Batch]:
+        """The task's examples, of several hosts those that this one feeds; raises TaskError at the
+        call."""
         if self.task is None:
             raise UsageError("there is no task and no text; set TASK in a gin file, or give --text")
-        return tasks.batches(self.task, self.split, self.lengths, shard=shard, **self._sizes())
+        sizes, share = self._sizes(), self.share()
+        if self.mesh is not None:
+            sizes["batch_size"] //= share.count
+        return tasks.batches(self.task, self.split, self.lengths, shard=share[:2], **sizes)
 
     def text_batches(
         self, texts: Iterable[tuple[str, str | None]], vocabulary: Any
@@ -196,16 +237,28 @@ class DecodeRun:
         return {"batch_size": self.batch_size, "limit": self.limit, "buckets": self.buckets}
 
     def load(self) -> Params:
-        """Reads the checkpoints, in the models' dtypes."""
+        """Reads the checkpoints, in the models' dtypes; of each array a host reads what its devices
+        are to have."""
         return self.params(
             lambda model, path: checkpoints.load(
-                path, config=model.config, dtype=model.config.dtype
+                path,
+                config=model.config,
+                dtype=model.config.dtype,
+                shardings=self.mesh and partitioning.shardings(model, model.rules, self.mesh),
             )
         )
 
     def abstract(self) -> Params:
-        """The shapes and dtypes of what `load` gives."""
-        return self.params(_abstract)
+        """The shapes and dtypes of what `load` gives, and where it is over a mesh.
+
+        Raises:
+          ValueError: a model cannot be divided over the mesh.
+        """
+        return self.params(
+            lambda model, _: partitioning.abstract(
+                model, model.rules, self.mesh, model.config.dtype
+            )
+        )
 
     def models(self) -> dict[str, tuple[T5Target, str]]:
         """Role -> the model and its checkpoint."""
@@ -224,12 +277,6 @@ def parameter_counts(params: Params) -> dict[str, int]:
     """How many numbers each model has."""
     trees = {"target": params.target, "draft": params.drafter}
     return {role: sum(leaf.size for leaf in jax.tree.leaves(tree)) for role, tree in trees.items()}
-
-
-def _abstract(model: T5Target, _: str) -> PyTree:
-    """The shapes of a model's parameters as they will be loaded."""
-    tree = jax.eval_shape(model.init, jax.random.key(0))
-    return jax.tree.map(lambda leaf: leaf.update(dtype=np.dtype(model.config.dtype)), tree)
 
 
 def drafter_of(run: DecodeRun) -> Drafter:
@@ -282,12 +329,19 @@ def _definition(run: DecodeRun) -> tasks.VocabularyDefinition:
 
 
 class Program:
-    """A decoding function, compiled once for each input length."""
+    """A decoding function, compiled once for each input length.
 
-    def __init__(self, function: Callable, params: PyTree, batch_size: int):
-        self._jitted = jax.jit(function)
+    Over a mesh each process gives keys and inputs of its own rows of the batch, and gets theirs.
+    """
+
+    def __init__(self, function: Callable, params: PyTree, run: DecodeRun):
+        self._mesh = run.mesh
+        self._jitted = jax.jit(
+            function, out_shardings=None if self._mesh is None else partitioning.whole(self._mesh)
+        )
         self._params = params
-        self._batch_size = batch_size
+        self._batch_size = run.batch_size
+        self._own = None if run.mesh is None else run.share().rows(run.batch_size)
         self._compiled: dict[int, Callable] = {}
 
     def lower(self, length: int) -> jax.stages.Lowered:
@@ -304,13 +358,24 @@ class Program:
     def __call__(self, params: PyTree, keys: jax.Array, inputs: np.ndarray) -> tuple[Any, float]:
         """The output, on the host, and the seconds it took."""
         start = time.perf_counter()
-        output = jax.device_get(self._compiled[inputs.shape[1]](params, keys, inputs))
+        rows = (keys, inputs) if self._mesh is None else _over(self._mesh, keys, inputs)
+        output = jax.device_get(self._compiled[inputs.shape[1]](params, *rows))
+        if self._own is not None:  # all rows have been gathered once
+            output = jax.tree.map(lambda x: x[self._own] if x.ndim else x, output)
         return output, time.perf_counter() - start
 
     def _shapes(self, length: int) -> tuple[Any, Any]:
+        rows = None if self._mesh is None else partitioning.rows(self._mesh)
         index = jax.ShapeDtypeStruct([self._batch_size], np.int32)
-        keys = jax.eval_shape(functools.partial(row_keys, 0), index)
-        return keys, jax.ShapeDtypeStruct([self._batch_size, length], np.int32)
+        keys = jax.eval_shape(functools.partial(row_keys, 0), index).update(sharding=rows)
+        return keys, jax.ShapeDtypeStruct([self._batch_size, length], np.int32, sharding=rows)
+
+
+def _over(mesh: Mesh, keys: jax.Array, inputs: np.ndarray) -> tuple[jax.Array, jax.Array]:
+    """This process's rows as part of arrays of all rows."""
+    data = partitioning.from_local_rows(np.asarray(jax.random.key_data(keys)), mesh)
+    whole = jax.random.wrap_key_data(data, impl=str(jax.random.key_impl(keys)))
+    return whole, partitioning.from_local_rows(inputs, mesh)
 
 
 def refuse_unwritable(path: str | None) -> None:

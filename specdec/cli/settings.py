@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TextIO, TypeVar
 
 import gin
@@ -65,13 +66,19 @@ def path_in(folder: str, name: str) -> str:
     return os.path.join(folder, name)
 
 
-def build(cls: type[T], args: argparse.Namespace, overrides: Mapping[str, Any]) -> T:
+def build(
+    cls: type[T],
+    args: argparse.Namespace,
+    overrides: Mapping[str, Any],
+    unneeded: Mapping[str, Any] = MappingProxyType({}),
+) -> T:
     """Reads the gin files and flags, and constructs the `cls` that they describe.
 
     Args:
       cls: a dataclass that some gin file binds.
       args: has what `add_flags` adds.
       overrides: fields of `cls` that flags of their own set; None leaves what gin says.
+      unneeded: values of macros that gin files require but that make no difference, if not set.
 
     Raises:
       UsageError: gin, or a constructor that it calls, objects to something.
@@ -90,6 +97,9 @@ def build(cls: type[T], args: argparse.Namespace, overrides: Mapping[str, Any]) 
             for file in args.gin_file:
                 gin.parse_config_file(file)
         gin.parse_config(args.gin_bindings)
+        for name, value in unneeded.items():
+            if str(gin.query_parameter(f"%{name}")) == "%gin.REQUIRED":
+                gin.bind_parameter(f"%{name}", value)
         for field, value in overrides.items():
             if value is not None:
                 gin.bind_parameter(f"{cls.__name__}.{field}", value)

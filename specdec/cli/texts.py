@@ -61,7 +61,7 @@ def decoded(
     samples = range(run.num_samples)
     for batch, sample in ((batch, sample) for batch in batches for sample in samples):
         rows = range(len(batch.input_texts))
-        if skip >= len(rows):
+        if skip and skip >= len(rows):
             skip -= len(rows)
             continue
         keys = row_keys(run.seed, jnp.asarray(batch.index), sample)

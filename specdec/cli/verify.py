@@ -92,7 +92,7 @@ def _refuse_impossible(run: DecodeRun, drafter: Drafter, eos_id: int) -> None:
     parts = {"drafter": drafter, "verifier": run.verifier, "schedule": run.schedule}
     function = functools.partial(decode, target=run.target, **rules, **parts)
     try:
-        Program(function, run.abstract(), run.batch_size).lower(run.lengths["inputs"])
+        Program(function, run.abstract(), run).lower(run.lengths["inputs"])
     except ValueError as error:
         raise UsageError(str(error)) from error
 

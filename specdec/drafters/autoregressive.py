@@ -48,13 +48,14 @@ class Autoregressive:
     ) -> tuple[Draft, PyTree]:
         pending = context.length - 1  # [B] n, the position of the pending token
         previous = jnp.maximum(pending - 1, 0)
-        cache = self._catch_up(params, context, state, previous, width=keys.shape[1] + 1)
+        with jax.named_scope("catch_up"):
+            cache = self._catch_up(params, context, state, previous, width=keys.shape[1] + 1)
 
         output, cache = self.model.decode(
             params.drafter, _slice(context.tokens, previous, 2), cache
         )
         # At the very start the pair is the start token and garbage, and the first row is the one.
-        logits = output.logits[jnp.arange(pending.shape[0]), pending - previous]
+        logits = jnp.take_along_axis(output.logits, (pending - previous)[:, None, None], 1)[:, 0]
         cache = cache.rewind(pending + 1)
 
         def advance(cache: Cache, tokens: Array) -> tuple[Array, Cache]:

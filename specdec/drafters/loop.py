@@ -48,9 +48,10 @@ def draft_loop(
         vocab_size=vocab_size,
     )
     first = draw_tokens(logits, keys[:, 0])
-    if stop is None:
-        return _all(draw_tokens, first, advance, carry, keys, want)
-    return _until_stopped(draw_tokens, first, advance, carry, keys, want, stop)
+    with jax.named_scope("extend"):
+        if stop is None:
+            return _all(draw_tokens, first, advance, carry, keys, want)
+        return _until_stopped(draw_tokens, first, advance, carry, keys, want, stop)
 
 
 class _Drawn(NamedTuple):

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from specdec.models.layers import constrain
 from specdec.types import Array
 
 
@@ -40,12 +41,13 @@ class KVCache(struct.PyTreeNode):
     ) -> KVCache:
         """An empty cache of `capacity` slots; `encoder` holds the fields of the encoder's side."""
         shape = (batch, heads, capacity, head_dim)
-        return cls(
+        cache = cls(
             keys=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
             values=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
             length=jnp.zeros([batch], jnp.int32),
             **encoder,
         )
+        return cache.placed()
 
     @property
     def capacity(self) -> int:
@@ -63,9 +65,19 @@ class KVCache(struct.PyTreeNode):
         guarantees length + T <= capacity (`dynamic_update_slice` would silently shift the write).
         """
         keys, values = list(self.keys), list(self.values)
-        keys[layer] = _write_rows(keys[layer], key, self.length)
-        values[layer] = _write_rows(values[layer], value, self.length)
+        keys[layer] = _placed(_write_rows(keys[layer], key, self.length))
+        values[layer] = _placed(_write_rows(values[layer], value, self.length))
         return self.replace(keys=tuple(keys), values=tuple(values))
+
+    def placed(self) -> KVCache:
+        """With keys and values as all agree to have them: over a mesh divided by rows and heads, on
+        a TPU with slots last in memory, where the 64 numbers of a head would be padded to 128.
+
+        Without an agreement a TPU's compiler has each block's width choose, also for what it only
+        reads, and copies the arrays between them in every loop.
+        """
+        names = ("keys", "values", "cross_keys", "cross_values")
+        return self.replace(**{name: tuple(map(_placed, getattr(self, name))) for name in names})
 
     def rewind(self, length: Array) -> KVCache:
         """Declares the slots at and beyond `length` [B] garbage."""
@@ -74,6 +86,10 @@ class KVCache(struct.PyTreeNode):
     def gather(self, rows: Array) -> KVCache:
         """The cache whose row i is this one's row rows[i]: [B'] int32 -> B' rows."""
         return jax.tree.map(lambda array: array[rows], self)
+
+
+def _placed(array: Array) -> Array:
+    return constrain(array, "batch", "heads", "length", "kv", tpu_order=(0, 1, 3, 2))
 
 
 def _write_rows(array: Array, block: Array, start: Array) -> Array:

@@ -6,6 +6,7 @@ whatever the weights are. Attention has no 1/sqrt(head_dim): T5 folds it into th
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Literal, cast
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from specdec.types import Array
 
@@ -29,6 +31,27 @@ def parameter(
 ) -> Array:
     """A float32 parameter whose axes have logical names, for sharding."""
     return cast(Array, module.param(name, nn.with_logical_partitioning(init, axes), shape))
+
+
+def constrain(x: Array, *axes: str | None, tpu_order: tuple[int, ...] | None = None) -> Array:
+    """`x` divided over the mesh by the rules for its logical axes, where there is a mesh.
+
+    tpu_order: its axes, major to minor, in the memory of a TPU; elsewhere it has no effect.
+    """
+    if tpu_order is not None:
+        ordered = functools.partial(_ordered, axes=axes, layout=Layout(tpu_order))
+        x = jax.lax.platform_dependent(x, tpu=ordered, default=lambda x: x)
+    return cast(Array, nn.with_logical_constraint(x, axes))
+
+
+def _ordered(x: Array, axes: tuple[str | None, ...], layout: Layout) -> Array:
+    if not nn.get_logical_axis_rules() or jax.sharding.get_abstract_mesh().empty:
+        return with_layout_constraint(x, layout)
+    # Of each device's part: XLA would gather the array to lay out the whole.
+    part = nn.logical_to_mesh_axes(axes)
+    return jax.shard_map(
+        lambda x: with_layout_constraint(x, layout), in_specs=part, out_specs=part, check_vma=False
+    )(x)
 
 
 def precision(dtype) -> jax.lax.Precision | None:
@@ -61,7 +84,7 @@ class Logits(nn.Module):
     def __call__(self, x: Array) -> Array:
         init = _fan_in("truncated_normal")
         kernel = parameter(self, "kernel", init, ("embed", "vocab"), (x.shape[-1], self.vocab_size))
-        return float32_matmul(x, kernel)
+        return constrain(float32_matmul(x, kernel), "batch", "length", None)
 
 
 def matmul(x: Array, kernel: Array, **options) -> Array:
@@ -108,11 +131,13 @@ class Embedding(nn.Module):
 
     def __call__(self, tokens: Array) -> Array:
         """[...] int32 -> [..., D]."""
-        return jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
+        x = jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
+        return constrain(x, "batch", "length", "embed")
 
     def logits(self, x: Array) -> Array:
         """[..., D] -> [..., V] float32, scaled by 1/sqrt(D) as T5 v1.0 does."""
-        return float32_matmul(x, self.embedding.T) / math.sqrt(self.emb_dim)
+        logits = float32_matmul(x, self.embedding.T) / math.sqrt(self.emb_dim)
+        return constrain(logits, "batch", "length", None)
 
 
 def relative_buckets(buckets: int, max_distance: int) -> np.ndarray:
@@ -153,7 +178,8 @@ class RelativeBias(nn.Module):
         else:
             index = jnp.clip(behind, 0, self.max_distance)
         by_distance = table.astype(jnp.float32)[:, by_distance]
-        return jnp.moveaxis(by_distance[:, index], 0, 1)
+        rows = "batch" if index.shape[0] > 1 else None  # an encoder's is one for all rows
+        return constrain(jnp.moveaxis(by_distance[:, index], 0, 1), rows, "heads", None, None)
 
 
 class Attention(nn.Module):
@@ -211,11 +237,14 @@ class Attention(nn.Module):
         return jax.nn.softmax(logits + bias, axis=-1).astype(self.dtype)
 
     def _split(self, x: Array) -> Array:
+        # Else the heads that it is split into decide how a TPU wants to have the kernel, and each
+        # program begins with a copy of most kernels.
+        x = constrain(x, "batch", "length", "joined_kv", tpu_order=(0, 1, 2))
         x = x.reshape(*x.shape[:2], self.num_heads, self.head_dim)
-        return nn.with_logical_constraint(x, _HEADS_AXES)
+        return constrain(x, "batch", "length", "heads", "kv")
 
     def _merge(self, x: Array) -> Array:
-        x = nn.with_logical_constraint(x, _HEADS_AXES)
+        x = constrain(x, "batch", "length", "heads", "kv")
         return self.out(x.reshape(*x.shape[:2], -1))
 
 
@@ -234,10 +263,8 @@ class MLP(nn.Module):
             name = "wi" if len(self.activations) == 1 else f"wi_{i}"
             gate = Dense(self.mlp_dim, ("embed", "mlp"), self.dtype, name=name)(x)
             gates.append(ACTIVATIONS[activation](gate))
-        hidden = nn.with_logical_constraint(math.prod(gates[1:], start=gates[0]), _MLP_AXES)
+        hidden = constrain(math.prod(gates[1:], start=gates[0]), "batch", "length", "mlp")
         return Dense(self.emb_dim, ("mlp", "embed"), self.dtype, name="wo")(hidden)
 
 
-_HEADS_AXES = ("batch", "length", "heads", "kv")
-_MLP_AXES = ("batch", "length", "mlp")
 ACTIVATIONS = {"relu": nn.relu, "gelu": nn.gelu, "silu": nn.silu, "linear": lambda x: x}

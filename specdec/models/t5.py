@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from specdec.models.layers import (
     Logits,
     RelativeBias,
     RMSNorm,
+    constrain,
 )
 from specdec.types import Array, ModelOutput, PyTree
 
@@ -66,7 +67,10 @@ class T5Config:
                 raise ValueError(f"T5Config.{field.name} is {value!r}; give a positive integer")
 
 
-_RESIDUAL = ("batch", "length", "embed")
+def _residual(x: Array) -> Array:
+    """The stream between sub-layers, which every device has whole: each sub-layer of a model that
+    is divided over devices then ends in one sum over them."""
+    return constrain(x, "batch", "length", "embed")
 
 
 def _norm(config: T5Config, name: str | None = None) -> RMSNorm:
@@ -114,9 +118,8 @@ class EncoderLayer(nn.Module):
 
     def __call__(self, x: Array, bias: Array) -> Array:
         y = self.pre_attention_layer_norm(x)
-        x = x + self.attention.over_itself(y, bias)
-        x = x + self.mlp(self.pre_mlp_layer_norm(x))
-        return nn.with_logical_constraint(x, _RESIDUAL)
+        x = _residual(x + self.attention.over_itself(y, bias))
+        return _residual(x + self.mlp(self.pre_mlp_layer_norm(x)))
 
 
 class Encoder(nn.Module):
@@ -156,14 +159,14 @@ class DecoderLayer(nn.Module):
         y = self.pre_self_attention_layer_norm(x)
         cache = cache.write(layer, *self.self_attention.keys_values(y))
         y = self.self_attention.over_cache(y, cache.keys[layer], cache.values[layer], bias)
-        x = nn.with_logical_constraint(x + y, _RESIDUAL)
+        x = _residual(x + y)
         y = self.pre_cross_attention_layer_norm(x)
         y = self.encoder_decoder_attention.over_cache(
             y, cache.cross_keys[layer], cache.cross_values[layer], cross_bias
         )
-        x = nn.with_logical_constraint(x + y, _RESIDUAL)
+        x = _residual(x + y)
         y = self.mlp(self.pre_mlp_layer_norm(x))
-        return nn.with_logical_constraint(x + y, _RESIDUAL), cache
+        return _residual(x + y), cache
 
 
 class Decoder(nn.Module):
@@ -185,6 +188,7 @@ class Decoder(nn.Module):
 
     def __call__(self, x: Array, cache: KVCache) -> tuple[Array, KVCache]:
         """[B, T, D] embeddings at the positions cache.length + (0..T-1) -> [B, T, D]."""
+        cache = cache.placed()
         queries = cache.positions(x.shape[1])
         slots = jnp.arange(cache.capacity)[None]
         # The query's row is its absolute position; it sees every slot up to itself.
@@ -240,9 +244,18 @@ class T5(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class T5Target:
-    """T5 as a `Target`, also as the model of a drafter. Parameters are T5X's tree, unwrapped."""
+    """T5 as a `Target`, also as the model of a drafter. Parameters are T5X's tree, unwrapped.
+
+    rules: pairs of a logical axis name and the mesh axis, or None, it is divided over, for all that
+      is computed under a mesh (`jax.set_mesh`); `specdec.partitioning` has the usual ones. A field,
+      and not Linen's context, because the compiled program depends on them.
+    """
 
     config: T5Config
+    rules: tuple[tuple[str, str | None], ...] = ()
+
+    def __post_init__(self):
+        object.__setattr__(self, "rules", tuple(map(tuple, self.rules)))
 
     def init(self, key: Array) -> PyTree:
         """Random float32 parameters, distributed as T5X initialises them."""
@@ -258,9 +271,7 @@ class T5Target:
 
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
         """Encodes [B, S] int32 inputs (0 = padding) and computes the cross-attention's K/V."""
-        network = T5(self.config)
-        cache = network.apply({"params": params}, inputs, capacity, method="encode")
-        return cast(KVCache, cache)
+        return cast(KVCache, self._apply(params, inputs, capacity, method="encode"))
 
     def decode(
         self, params: PyTree, tokens: Array, cache: KVCache, *, resume=None, ancestors=None
@@ -268,9 +279,12 @@ class T5Target:
         """Feeds [B, T] int32 tokens; see `Target.decode`. Only chains from layer 0 so far."""
         if resume is not None or ancestors is not None:
             raise ValueError("T5Target.decode takes neither resume nor ancestors; pass None")
-        network = T5(self.config)
-        result = network.apply({"params": params}, tokens, cache, method="decode")
+        result = self._apply(params, tokens, cache, method="decode")
         return cast(tuple[ModelOutput, KVCache], result)
+
+    def _apply(self, params: PyTree, *arguments, method: str) -> Any:
+        with nn.logical_axis_rules(self.rules):
+            return T5(self.config).apply({"params": params}, *arguments, method=method)
 
     def _boxed(self, key: Array) -> PyTree:
         tokens = jnp.zeros([1, 1], jnp.int32)

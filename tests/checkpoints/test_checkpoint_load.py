@@ -12,7 +12,7 @@ from flax import serialization
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from specdec.checkpoints import CheckpointError, config_from, load, t5x, tree
+from specdec.checkpoints import CheckpointError, arrays, config_from, load, t5x, tree
 from specdec.models.t5 import T5Target
 
 MODELS = ("v1_0", "v1_1", "wide_heads")
@@ -135,6 +135,33 @@ def test_arrays_are_placed_by_their_shardings(golden, format):
     assert jax.tree.map(lambda leaf: leaf.sharding, sharded) == wanted
     (shard, *_) = sharded["token_embedder"]["embedding"].addressable_shards
     assert shard.data.shape == (128, 8)
+
+
+class FirstHalf:
+    """The sharding of a host whose devices have the first half of every array."""
+
+    def addressable_devices_indices_map(self, shape):
+        return {0: (slice(0, shape[0] // 2), *(slice(None) for _ in shape[1:]))}
+
+
+@pytest.mark.parametrize("model", [*(f"v1_1/{format}" for format in FORMATS), "hf_v1_1"])
+def test_a_host_reads_only_what_its_devices_are_to_have(golden, model, monkeypatch):
+    whole = tree.flatten(load(golden / model))
+    fetched = []
+
+    def fetch(*arguments):
+        fetched.append(original(*arguments))
+        return fetched[-1]
+
+    original = arrays.fetch
+    monkeypatch.setattr(arrays, "fetch", fetch)
+    monkeypatch.setattr(arrays, "_place", lambda part, *_: part)
+    halves = tree.flatten(load(golden / model, shardings=FirstHalf()))
+    for name, half in halves.items():
+        np.testing.assert_array_equal(half, whole[name][: len(half)])
+    assert sorted(x.shape for x in fetched) == sorted(
+        (len(x) // 2, *x.shape[1:]) for x in whole.values()
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,140 @@
+"""`specdec compile`: a run's programs for TPUs that need not be there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from specdec import compile as ahead
+from specdec import partitioning
+from specdec.cli import run as runs
+from specdec.cli import settings
+from specdec.cli.run import DecodeRun
+from specdec.cli.settings import UsageError
+from specdec.environment import environment
+
+# What a run must set, and nothing here reads.
+UNREAD = ("CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH")
+EOS_ID = 1  # of every T5; no vocabulary is loaded
+
+
+def add_command(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "compile",
+        help="compile for TPUs that need not be there: memory, collectives, predicted speed-up",
+        description="Compiles the programs of a run for TPU topologies with libtpu's compiler, "
+        "from shapes alone, and tells per device: memory, collectives, loops, and a roofline's "
+        "latency. No TPU, no checkpoint, no vocabulary and no data are needed. Takes the gin files "
+        "of `specdec decode`; NUM_PARTITIONS defaults to all chips.",
+        allow_abbrev=False,
+    )
+    runs.add_flags(parser)
+    parser.add_argument(
+        "--topology",
+        action="append",
+        required=True,
+        metavar="NAME",
+        help=f"generation ({', '.join(ahead.CHIPS)}) and chips, as in v4:2x2x1 or v5e:2x4; may "
+        "repeat",
+    )
+    parser.add_argument(
+        "--whole_only",
+        action="store_true",
+        help="compile the decode program, and not prefill, target, verify and draft on their own",
+    )
+    parser.add_argument(
+        "--alpha",
+        action="append",
+        type=float,
+        metavar="A",
+        help="an acceptance rate to predict for; may repeat (default: those of Leviathan et al. "
+        "for a draft of this width, or else 0.5 to 0.9)",
+    )
+    parser.add_argument(
+        "--output_file",
+        metavar="FILE",
+        help="write all figures as JSON, as topologies are done, and tables to FILE.md",
+    )
+    parser.set_defaults(command=_command)
+    return parser
+
+
+def _command(args: argparse.Namespace) -> None:
+    for alpha in args.alpha or ():
+        if not 0 <= alpha <= 1:
+            raise UsageError(f"--alpha is {alpha}; give an acceptance rate from 0 to 1")
+    try:
+        topologies = [ahead.Topology.parse(name) for name in args.topology]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    runs.refuse_unwritable(args.output_file)
+    jax.config.update("jax_platforms", "cpu")  # with libtpu installed JAX would look for a TPU
+    jax.config.update("jax_compilation_cache_dir", None)  # what is read from it has no code to read
+    args.gin_bindings.append("TASK=None")  # it would ask for its data set and its vocabulary
+    run = runs.described(args, unneeded=dict.fromkeys(UNREAD, "(none)"))
+    subject = ahead.Subject(
+        target=run.target,
+        drafter=runs.drafter_of(run),
+        draft=run.draft,
+        verifier=run.verifier,
+        schedule=run.schedule,
+        sampling=run.rule(EOS_ID),
+        length=run.lengths["inputs"],
+        max_length=run.max_length,
+        batch_size=run.batch_size,
+        eos_id=EOS_ID,
+    )
+    alphas = _alphas(args.alpha, run)
+    records = []
+    for topology in topologies:
+        programs, shape = _compiled(topology, run, subject, parts=not args.whole_only)
+        records.append(ahead.record(topology, shape, subject, programs, alphas))
+        print(*ahead.lines(records[-1]), sep="\n", flush=True)
+        if args.output_file:
+            _write(args.output_file, records)
+
+
+def _alphas(given: list[float] | None, run: DecodeRun) -> dict[str, float]:
+    """By label."""
+    if given is None and run.draft is not None:
+        if of_paper := ahead.PAPER_ALPHAS.get(run.draft.config.emb_dim):
+            return dict(of_paper)
+    return {f"{alpha:g}": alpha for alpha in given or (0.5, 0.6, 0.7, 0.8, 0.9)}
+
+
+def _compiled(
+    topology: ahead.Topology, run: DecodeRun, subject: ahead.Subject, *, parts: bool
+) -> tuple[ahead.Programs, dict[str, int]]:
+    """The programs, and the sizes of the mesh's axes."""
+    partitioner = run.partitioner
+    try:
+        devices = topology.devices()
+        mesh = partitioning.make_mesh(partitioner.num_partitions or len(devices), devices)
+        programs = ahead.compile_for(
+            subject,
+            mesh,
+            partitioner.logical_axis_rules,
+            partitioner.draft_logical_axis_rules,
+            parts=parts,
+            progress=lambda name: print(f"{topology.name}: compiling {name}", file=sys.stderr),
+        )
+    except (ValueError, RuntimeError) as error:
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            raise
+        raise UsageError(f"{topology.name}: {error}") from error
+    return programs, dict(mesh.shape)
+
+
+def _write(path: str, records: list[dict[str, Any]]) -> None:
+    report = {
+        "environment": environment(),
+        "settings": settings.in_force(),
+        "topologies": records,
+    }
+    Path(path).write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    Path(f"{path}.md").write_text(ahead.markdown(records), encoding="utf-8")

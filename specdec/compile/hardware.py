@@ -1,0 +1,136 @@
+"""TPU chips and topologies, as published, and what a roofline makes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """What a maker says of a chip (Cloud TPU's documentation, "TPU v4", "v5e", "v5p" and "v6e"),
+    but the memory is what libtpu's compiler gives programs: the runtime keeps some of a chip's."""
+
+    flops: float  # bfloat16 FLOP/s
+    bandwidth: float  # bytes/s of HBM
+    memory: int  # bytes of HBM
+    link: float  # bytes/s to a neighbour, one way
+    host: tuple[int, int, int]  # chips of a host
+    cores: str | None = None  # how the compiler names two cores that are one device
+
+
+CHIPS: Mapping[str, Chip] = {
+    "v4": Chip(275e12, 1228e9, int(30.75 * GIB), 50e9, (2, 2, 1), "megacore"),
+    "v5e": Chip(197e12, 819e9, int(15.75 * GIB), 50e9, (2, 4, 1)),
+    "v5p": Chip(459e12, 2765e9, int(95.74 * GIB), 100e9, (2, 2, 1), "megacore"),
+    "v6e": Chip(918e12, 1640e9, int(31.25 * GIB), 100e9, (2, 4, 1)),
+}
+
+# Assumptions, where nothing is published.
+HOP_SECONDS = 1e-6  # for a message to reach a neighbour
+# What a decoder layer takes beside reading its parameters. The cost ratios of Leviathan et al.
+# (2211.17192), table 2, are those of v4's bandwidth with 13 to 15 us per layer of each draft.
+LAYER_SECONDS = 14e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """`generation:AxB` or `generation:AxBxC`, as Cloud TPU writes it: v4:2x2x1, v5e:2x4."""
+
+    name: str
+    chip: Chip
+    shape: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, name: str) -> Topology:
+        """Raises ValueError for what is no topology that is known here."""
+        match = re.fullmatch(r"(\w+):(\d+(?:x\d+){1,2})", name)
+        if match is None or match[1] not in CHIPS:
+            raise ValueError(
+                f"topology {name!r} is not known; give a generation ({', '.join(CHIPS)}) and the "
+                "chips along each axis, as in v4:2x2x1 or v5e:2x4"
+            )
+        return cls(name, CHIPS[match[1]], tuple(map(int, match[2].split("x"))))
+
+    @property
+    def size(self) -> int:
+        """How many chips there are."""
+        return math.prod(self.shape)
+
+    def devices(self) -> list[Any]:
+        """Devices to compile for; no TPU is looked for, and JAX's own platform stays what it is.
+
+        Raises:
+          RuntimeError: libtpu is not installed, or has no such topology.
+        """
+        from jax.experimental import topologies
+
+        if importlib.util.find_spec("libtpu") is None:
+            raise RuntimeError(
+                "compiling for a TPU needs libtpu; pip install 'jax[tpu]', best in an environment "
+                "of its own"
+            )
+        os.environ.update(_WITHOUT_A_TPU)
+        shape = (*self.shape, 1)[:3]
+        options: dict[str, Any] = {"chips_per_host_bounds": list(map(min, shape, self.chip.host))}
+        if self.chip.cores:
+            options["chip_config_name"] = self.chip.cores
+        try:
+            found = topologies.get_topology_desc(self.name, "tpu", **options)
+        except Exception as error:  # jaxlib raises several kinds
+            raise RuntimeError(f"libtpu has no topology {self.name}: {_line(error)}") from error
+        return list(found.devices)
+
+
+# libtpu asks the machine for its TPU, and warns that there is none, unless it is told.
+_WITHOUT_A_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v4-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_STDERR_LOG_LEVEL": "3",
+}
+
+
+def _line(error: Exception) -> str:
+    return str(error).splitlines()[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call of a model on one device, for a block of tokens.
+
+    bytes: what is read from memory, which is the same for every width: parameters and caches.
+    flops: per token of the block.
+    layers: of the decoder.
+    reduced, gathered: bytes of the results of all-reduces and all-gathers, per token.
+    reductions, gathers: how many of them there are.
+    devices: over which the model is divided.
+    """
+
+    bytes: float
+    flops: float
+    layers: int
+    reductions: int = 0
+    reduced: float = 0.0
+    gathers: int = 0
+    gathered: float = 0.0
+    devices: int = 1
+
+    def seconds(self, chip: Chip, width: int, layer_seconds: float = 0.0) -> float:
+        """A roofline: memory or arithmetic, whichever takes longer; then the collectives, each as
+        a ring in both directions, whose messages pass every other device; then the layers."""
+        compute = max(self.bytes / chip.bandwidth, width * self.flops / chip.flops)
+        others = self.devices - 1
+        hops = (2 * self.reductions + self.gathers) * others
+        moved = (2 * self.reduced + self.gathered) * width * others / self.devices
+        return compute + hops * HOP_SECONDS + moved / (2 * chip.link) + self.layers * layer_seconds

@@ -1,0 +1,325 @@
+"""What a compiled XLA program contains, read from its text.
+
+`compiled.as_text()` is optimised HLO, after scheduling: one instruction per line, in named
+computations that refer to each other. `read` follows these references from the entry, so that
+each instruction is found in the loop in which it runs, however deep in fusions, calls and
+conditionals it lies. What a computation contains is listed once for each place that calls it, and
+not at all if nothing does.
+
+The text is the only source: what the compiler does not write down, this module does not guess.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from math import ceil, prod
+from typing import NamedTuple
+
+COLLECTIVES = {
+    "all-gather",
+    "all-reduce",
+    "all-to-all",
+    "collective-broadcast",
+    "collective-permute",
+    "ragged-all-to-all",
+    "recv",  # these two between devices; between host and device they are host transfers
+    "reduce-scatter",
+    "send",
+}
+MOVES = {"copy", "slice", "dynamic-slice", "dynamic-update-slice"}  # where they are asynchronous
+# These hand on an array where it lies.
+ALIASES = {
+    "bitcast",
+    "call",
+    "conditional",
+    "get-tuple-element",
+    "optimization-barrier",
+    "parameter",
+    "tuple",
+    "while",
+}
+HOST_MEMORY = "S(5)"  # XLA's number for it in a layout; the other spaces are on the device
+
+_COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) .*\{$")
+_INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)")
+_CALLS = re.compile(
+    r" (?:to_apply|calls|condition|body|select|scatter|true_computation|false_computation"
+    r"|branch_computations|called_computations)=(\{[^}]*\}|%?[\w.\-]+)"
+)
+_NAME = re.compile(r"[\w.\-]+")
+_NOTES = re.compile(r", (?:frontend_attributes|metadata|backend_config)=")
+_BODY = re.compile(r" body=%?([\w.\-]+)")
+_SCOPE = re.compile(r'op_name="([^"]*)"')
+_AROUND = re.compile(r"(?:^|/)while/(?:body|cond)(?=/|$)")  # of a scope, what encloses the loop
+_WRAPPED = re.compile(r"\w+\((.*)\)")  # jit(f), vmap(f)
+_MACHINERY = re.compile(r"|while|cond|branch_\d+_fun|closed_call")
+_CHANNEL = re.compile(r" channel_id=(\d+)")
+_TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_HOST_CALL = re.compile(r'custom_call_target="[^"]*(?:callback|host|MoveToDevice)', re.IGNORECASE)
+_RESIZE = re.compile(r'custom_call_target="(?:PadToStatic|SliceToDynamic)"')
+_LAYOUT = re.compile(r"\{[^{}]*\}|/\*.*?\*/")
+_SPACE = re.compile(r"S\(\d+\)")
+_ARRAY = re.compile(r"(\w+)\[([^\]]*)\]")
+
+
+class Instruction(NamedTuple):
+    """One instruction. An asynchronous one stands once, where it starts, as if it were not."""
+
+    opcode: str  # "all-reduce", also for all-reduce-start
+    name: str  # unique in the text
+    shape: str  # of the result on one device, without layout: "bf16[1,8,4096]", or "(f32[8], ...)"
+    bytes: int  # of that result
+    scope: str  # the traced operation it comes from, metadata's op_name; "" if there is none
+    loop: tuple[str, ...]  # names of the loops around it, outermost first
+    fused: bool  # within a fusion and not its result, so without an array of its own
+
+
+class Loop(NamedTuple):
+    """A while loop. Its name is the last name in its scope that the user gave: `draft` for
+    `jit(decode)/while/body/jit(step)/draft/while`, `decode` for `jit(_decode)/while`. Names around
+    an enclosing loop are not its own; without one it is called `while`. Several may share one."""
+
+    name: str
+    trip_count: int | None  # None where the compiler does not state it
+    body: str  # name of the computation
+    loops: tuple[Loop, ...]  # inside it
+
+
+@dataclass(frozen=True)
+class Program:
+    """The loops of a program and the instructions that cost more than they seem to, in the
+    program's order."""
+
+    loops: tuple[Loop, ...]  # that lie in no other
+    collectives: tuple[Instruction, ...]
+    copies: tuple[Instruction, ...]  # within a memory, or to another layout
+    moves: tuple[Instruction, ...]  # asynchronous, such as prefetches to a faster memory
+    host_transfers: tuple[Instruction, ...]
+    dynamic_shapes: tuple[Instruction, ...]  # whatever makes or has a size not known before it runs
+
+    def inside(self, loop: str) -> Program:
+        """The part of the program that runs in loops of that name, and in loops within them."""
+        loops = tuple(each for each in _all_loops(self.loops) if each.name == loop)
+        return replace(self._where(lambda each: loop in each.loop), loops=loops)
+
+    def outside(self) -> Program:
+        """The part of the program that runs once."""
+        return replace(self._where(lambda each: not each.loop), loops=())
+
+    def _where(self, keep: Callable[[Instruction], bool]) -> Program:
+        kept = {kind: tuple(filter(keep, getattr(self, kind))) for kind in KINDS}
+        return replace(self, **kept)
+
+
+KINDS = ("collectives", "copies", "moves", "host_transfers", "dynamic_shapes")
+
+
+def collectives_by_kind(instructions: Iterable[Instruction]) -> dict[str, int]:
+    """How many there are of each opcode."""
+    return dict(Counter(each.opcode for each in instructions))
+
+
+def read(text: str) -> Program:
+    """What the compiled program `text` contains.
+
+    A collective that the compiler spreads over several fusions, to overlap it with their work, is
+    one collective. Raises ValueError if the text is not that of a whole compiled program.
+    """
+    entry, computations = _parse(text)
+    found: dict[str, list[Instruction]] = {kind: [] for kind in KINDS}
+    spread: set[str] = set()  # channels of the collectives met in fusions
+
+    def walk(name: str, loop: tuple[str, ...], fused: bool, returned: bool) -> tuple[Loop, ...]:
+        """Notes what a computation contains and returns its loops. `returned`: its result is an
+        array, not a value within a fusion."""
+        computation = computations[name]
+        loops: list[Loop] = []
+        for line in computation.lines:
+            own = not fused or (returned and line.name in computation.results)
+            if not (fused and line.channel in spread):
+                for kind in line.kinds:
+                    found[kind].append(line.instruction(loop, not own))
+            if fused and line.channel:
+                spread.add(line.channel)
+            looped = line.opcode == "while"
+            path = (*loop, line.loop_name) if looped else loop
+            within = fused or line.opcode == "fusion"
+            inner = [each for callee in line.calls for each in walk(callee, path, within, own)]
+            if looped:
+                inner = [Loop(line.loop_name, line.trip_count, line.body, tuple(inner))]
+            loops += inner
+        return tuple(loops)
+
+    loops = walk(entry, (), False, True)
+    return Program(loops, **{kind: tuple(instructions) for kind, instructions in found.items()})
+
+
+class _Line(NamedTuple):
+    """An instruction as it is written, with what `read` asks of it."""
+
+    name: str
+    shape: str
+    opcode: str
+    rest: str  # operands and attributes
+    kinds: tuple[str, ...]  # the fields of Program it belongs to
+    calls: tuple[str, ...]  # computations
+
+    @property
+    def channel(self) -> str | None:
+        match = _CHANNEL.search(self.rest) if "collectives" in self.kinds else None
+        return match and match[1]
+
+    @property
+    def scope(self) -> str:
+        match = _SCOPE.search(self.rest)
+        return match[1] if match else ""
+
+    @property
+    def body(self) -> str:
+        match = _BODY.search(self.rest)
+        return match[1] if match else ""
+
+    @property
+    def trip_count(self) -> int | None:
+        match = _TRIP_COUNT.search(self.rest)
+        return int(match[1]) if match else None
+
+    @property
+    def loop_name(self) -> str:
+        names = []
+        for part in _AROUND.split(self.scope)[-1].split("/"):
+            while match := _WRAPPED.fullmatch(part):
+                part = match[1]
+            if not _MACHINERY.fullmatch(part):
+                names.append(part.lstrip("_"))
+        return names[-1] if names else "while"
+
+    def instruction(self, loop: tuple[str, ...], fused: bool) -> Instruction:
+        shape = _LAYOUT.sub("", _result(self.opcode, self.shape))
+        opcode = self.opcode.removesuffix("-start")
+        return Instruction(opcode, self.name, shape, _bytes(shape), self.scope, loop, fused)
+
+
+@dataclass
+class _Computation:
+    lines: list[_Line] = field(default_factory=list)  # those of some kind, or that call
+    results: set[str] = field(default_factory=set)  # the root, and what it gathers if a tuple
+
+
+def _parse(text: str) -> tuple[str, dict[str, _Computation]]:
+    """The name of the entry, and every computation by name."""
+    entry, computation = None, _Computation()
+    computations: dict[str, _Computation] = {}
+    for line in text.split("\n"):
+        if match := _INSTRUCTION.match(line):
+            root, name, shape, opcode, rest = match.groups()
+            if root:
+                computation.results.add(name)
+                if opcode == "tuple":
+                    computation.results.update(_NAME.findall(rest.partition(")")[0]))
+            kinds = _kinds(opcode, shape, rest)
+            calls = _calls(opcode, rest)
+            if kinds or calls:
+                computation.lines.append(_Line(name, shape, opcode, rest, kinds, calls))
+        elif match := _COMPUTATION.match(line):
+            computation = computations[match[2]] = _Computation()
+            entry = match[2] if match[1] else entry
+    called = {name for each in computations.values() for line in each.lines for name in line.calls}
+    if entry is None:
+        raise ValueError("the text has no ENTRY: pass all of compiled.as_text()")
+    if missing := called - computations.keys():
+        raise ValueError(f"the text calls {min(missing)} but lacks it: pass all of it")
+    return entry, computations
+
+
+def _kinds(opcode: str, shape: str, rest: str) -> tuple[str, ...]:
+    """The fields of Program to which an instruction belongs."""
+    if opcode.endswith(("-done", "-update")):
+        return ()  # noted where it starts
+    base = opcode.removesuffix("-start")
+    kinds = []
+    if _touches_host(base, shape, rest):
+        kinds.append("host_transfers")
+    elif base in COLLECTIVES:
+        kinds.append("collectives")
+    elif opcode == "copy" or (opcode == "copy-start" and _stays(shape)):
+        kinds.append("copies")
+    elif opcode != base and base in MOVES:
+        kinds.append("moves")
+    if (
+        "<=" in shape
+        or base in ("set-dimension-size", "get-dimension-size")
+        or (base == "custom-call" and _RESIZE.search(rest))
+    ):
+        kinds.append("dynamic_shapes")
+    return tuple(kinds)
+
+
+def _touches_host(base: str, shape: str, rest: str) -> bool:
+    if base in ("infeed", "outfeed"):
+        return True
+    if base in ("send", "recv"):
+        return "is_host_transfer=true" in rest
+    if base == "custom-call" and _HOST_CALL.search(rest):
+        return True
+    return HOST_MEMORY in shape and base not in ALIASES
+
+
+def _stays(shape: str) -> bool:
+    """Whether a copy-start, (destination, source, context), stays within one memory."""
+    destination, source, *_ = (_SPACE.findall(element) for element in _elements(shape))
+    return destination == source
+
+
+def _calls(opcode: str, rest: str) -> tuple[str, ...]:
+    """The computations that an instruction runs."""
+    if "=" not in rest or opcode.endswith(("-done", "-update")):
+        return ()
+    attributes = _NOTES.split(rest, maxsplit=1)[0]
+    return tuple(name for called in _CALLS.findall(attributes) for name in _NAME.findall(called))
+
+
+def _result(opcode: str, shape: str) -> str:
+    """The part of an instruction's shape that is its result. Instructions that start something
+    carry their operands and a context beside it."""
+    elements = _elements(shape)
+    if opcode in ("copy-start", "infeed", "recv", "send"):
+        return elements[0]
+    if opcode.endswith("-start") and opcode != "all-reduce-start":
+        return elements[1]
+    return shape
+
+
+def _elements(shape: str) -> list[str]:
+    """The elements of a tuple's shape; a shape that is no tuple is its own and only one."""
+    if not shape.startswith("("):
+        return [shape]
+    elements, depth = [""], 0
+    for character in shape[1:-1]:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            elements.append("")
+        else:
+            elements[-1] += character
+    return [element.strip() for element in elements]
+
+
+def _bytes(shape: str) -> int:
+    """Bytes of all arrays in a shape. A type's bits are the first number in its name: bf16, s4,
+    f8e4m3fn; pred takes a byte, and types without a number, such as token, take nothing."""
+    total = 0
+    for dtype, dimensions in _ARRAY.findall(shape):
+        digits = re.search(r"\d+", dtype)
+        bits = 8 if dtype == "pred" else int(digits[0]) if digits else 0
+        sizes = [int(size.removeprefix("<=")) for size in dimensions.split(",") if size]
+        total += ceil(prod(sizes) * bits / 8)
+    return total
+
+
+def _all_loops(loops: Iterable[Loop]) -> Iterator[Loop]:
+    for loop in loops:
+        yield loop
+        yield from _all_loops(loop.loops)
