@@ -401,11 +401,60 @@ def test_json_lines(run):
         calls = record["calls"]
         assert record["seconds"] > 0 and len(record["drafted"]) == len(record["accepted"]) == calls
         assert 1 <= calls <= len(record["tokens"]) <= 8
-    again = [
-        benchmark.Generation(**record) if "mode" in record else benchmark.Timing(**record)
-        for record in records
-    ]
+    again = map(benchmark_record, run.path.read_text().splitlines())
     assert "\n".join(benchmark.lines(summarized(again, gamma=2))) + "\n" == run.out
+
+
+def test_what_was_interrupted_goes_on(run, folder, capsys, monkeypatch):
+    """After the last text with both modes; the same figures come out of old and new records."""
+    path = folder / "torn.jsonl"
+    lines = run.path.read_text().splitlines(keepends=True)
+    texts = [json.loads(line)["text"] for line in lines]
+    first_of_text_2 = texts.index(2)
+    path.write_text("".join(lines[: first_of_text_2 + 1]) + lines[first_of_text_2 + 1][:20])
+    Path(f"{path}.gin").write_text(Path(f"{run.path}.gin").read_text())
+    skipped = []
+
+    def measure(*args, skip, **kwargs):
+        skipped.append(set(skip))
+        return (benchmark_record(line) for line in lines[first_of_text_2:])
+
+    monkeypatch.setattr(benchmark, "measure", measure)
+    monkeypatch.setattr(benchmark, "compiled", lambda lowered: (lowered, {}))
+    flags = [f"--output_file={path}", "--limit=5", "--repeats=2"]
+    assert specdec_bench(folder, *flags) == 0
+    assert skipped == [{(0, 0), (0, 1)}]
+    assert path.read_text() == run.path.read_text()
+    assert capsys.readouterr().out == run.out
+    assert specdec_bench(folder, *flags, "--gin.GAMMA=1") == 2
+    assert "was begun with GAMMA = 2, and now it is 1" in capsys.readouterr().err
+
+
+def benchmark_record(line):
+    record = json.loads(line)
+    return benchmark.Generation(**record) if "mode" in record else benchmark.Timing(**record)
+
+
+def test_variants_take_turns(folder, capsys):
+    path = folder / "sweep.jsonl"
+    variants = ["--variant=GAMMA=1", "--variant=GAMMA=2;VERIFIER=@verifiers.Coupled()"]
+    flags = ["--gin_file=verifiers/coupled.gin", f"--output_file={path}", "--limit=2"]
+    assert specdec_bench(folder, *variants, *flags, "--repeats=1") == 0
+    out = capsys.readouterr().out
+    names = ["sweep_GAMMA=1.jsonl", "sweep_GAMMA=2-VERIFIER=-verifiers-Coupled-.jsonl"]
+    for name, gamma in zip(names, (1, 2), strict=True):
+        report = json.loads((folder / f"{name}.summary.json").read_text())
+        assert report["run"]["gamma"] == gamma and f"GAMMA={gamma}" in report["run"]["variant"]
+        assert report["identical"] == 2 and f"\n{report['run']['variant']}\n" in out
+        modes = [json.loads(line).get("mode") for line in (folder / name).read_text().splitlines()]
+        assert modes.count("alone") == modes.count("speculative") == 2
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("setting", ["SEED=3", "SPLIT='test2'", "MIN_LENGTH=2"])
+def test_variants_have_one_baseline(folder, capsys, setting):
+    assert specdec_bench(folder, "--variant=GAMMA=1", f"--variant={setting}") == 2
+    assert "only drafters, draft lengths and verifiers may vary" in capsys.readouterr().err
 
 
 def test_the_report(run):

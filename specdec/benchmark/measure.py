@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -50,6 +50,7 @@ def measure(
     *,
     seed: int,
     repeats: int,
+    skip: Collection[tuple[int, int]] = (),
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Generation | Timing]:
     """Times each text, first to last, `repeats` times: the target alone and speculation by turns.
@@ -60,6 +61,7 @@ def measure(
     Args:
       programs: compiled ones.
       texts: example index -> inputs [1, S] int32.
+      skip: pairs of a repeat and a text that have been measured before.
       clock: seconds; what lies between two readings is one program from call to finished result.
 
     Raises:
@@ -70,6 +72,8 @@ def measure(
     _warm_up(programs, params, seed, on_device)
     for repeat in range(repeats):
         for place, (text, inputs) in enumerate(on_device.items()):
+            if (repeat, text) in skip:
+                continue
             keys = jax.block_until_ready(row_keys(seed, jnp.array([text]), repeat))
             modes = list(programs.generations)
             for mode in modes if (place + repeat) % 2 == 0 else reversed(modes):

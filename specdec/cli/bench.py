@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import copy
 import dataclasses
-import json
+import itertools
+import re
 import sys
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from tqdm import tqdm
@@ -18,9 +18,12 @@ from specdec.cli import run as runs
 from specdec.cli import settings
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.environment import environment
+from specdec.cli.timings import File, Record
+from specdec.types import Params
 
 LIMIT = 32
+# What variants of one benchmark may differ in: not the target alone, nor the texts.
+VARYING = {"drafter", "draft", "draft_checkpoint_path", "draft_vocabulary", "verifier", "schedule"}
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -29,12 +32,21 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         help="measure the speed-up",
         description="Times a target alone and with a drafter, by turns in one process, one text at "
         "a time whatever BATCH_SIZE and BUCKETS say, and the models' parts on their own. Takes the "
-        f"gin files of `specdec decode`. Measures {LIMIT} texts unless there is a limit.",
+        f"gin files of `specdec decode`. Measures {LIMIT} texts unless there is a limit. A "
+        "measurement that was interrupted goes on when the command is given again.",
         allow_abbrev=False,
     )
     runs.add_flags(parser)
     parser.add_argument(
         "--repeats", type=int, default=3, metavar="N", help="of each text (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--variant",
+        action="append",
+        metavar="NAME=VALUE;...",
+        help="gin settings of one of several drafters, draft lengths or verifiers, which take "
+        "turns text by text, as in --variant=GAMMA=3 --variant=GAMMA=7; each has an output file of "
+        "its own, FILE with the variant before its suffix; may repeat",
     )
     parser.add_argument(
         "--output_file",
@@ -54,8 +66,128 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> None:
     if args.repeats < 1:
         raise UsageError(f"--repeats is {args.repeats}; give a positive number")
-    run = runs.build(args)
-    if run.batch_size != 1 or run.buckets:
+    variants = list(_variants(args))
+    runs.refuse_unwritable(args.output_file)
+    # All that can be wrong has been looked at; from here on it takes long.
+    texts = {int(batch.index[0]): batch.inputs for batch in variants[0].batches}
+    if not texts:
+        split = variants[0].run.split
+        raise UsageError(f"split {split!r} has no examples; nothing to measure")
+    trees: dict[Any, Any] = {}
+    measurements = [Measurement(one, texts, args.repeats, trees) for one in variants]
+    total = sum(2 * (args.repeats * len(texts) - len(one.file.done)) for one in measurements)
+    units = [_by_text(one.records()) for one in measurements]
+    with tqdm(total=total, unit="generation", leave=False, disable=not sys.stderr.isatty()) as bar:
+        for turn in itertools.zip_longest(*units):
+            for one, records in zip(measurements, turn, strict=True):
+                for record in records or ():
+                    one.file.write(record)
+                    bar.update(isinstance(record, benchmark.Generation))
+    for one in measurements:
+        if len(variants) > 1:
+            print(f"\n{one.variant.name}")
+        print(*benchmark.lines(one.conclude()), sep="\n")
+    if args.profile_dir:
+        measurements[0].profile(args.profile_dir)
+
+
+class Variant:
+    """A drafter, draft length and verifier for the run's texts."""
+
+    def __init__(self, name: str, run: DecodeRun, in_force: str, path: str | None):
+        self.name, self.run, self.path, self.in_force = name, run, path, in_force
+        self.subject = benchmark.Subject(
+            target=run.target,
+            drafter=runs.drafter_of(run),
+            verifier=run.verifier,
+            schedule=run.schedule,
+            sampling=run.rule(eos_id := runs.vocabulary_of(run).eos_id),
+            max_length=run.max_length,
+            eos_id=eos_id,
+        )
+        self.batches = run.batches()
+        try:
+            self.lowered = benchmark.lower(self.subject, run.abstract(), run.lengths["inputs"])
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+
+class Measurement:
+    """A variant, ready to be measured: its file open, checkpoints read, programs compiled."""
+
+    def __init__(
+        self, variant: Variant, texts: dict[int, Any], repeats: int, trees: dict[Any, Any]
+    ):
+        self.variant, self._texts, self._repeats = variant, texts, repeats
+        self.file = File(variant.path, variant.in_force)
+        self._params: Params = variant.run.load(trees)
+        self._programs, self._compile_seconds = benchmark.compiled(variant.lowered)
+
+    def records(self) -> Iterator[Record]:
+        """What has not been measured yet."""
+        return benchmark.measure(
+            self._programs,
+            self._params,
+            self._texts,
+            seed=self.variant.run.seed,
+            repeats=self._repeats,
+            skip=self.file.done,
+        )
+
+    def profile(self, path: str) -> None:
+        seed = self.variant.run.seed
+        benchmark.profile(self._programs, self._params, self._texts, seed=seed, path=path)
+
+    def conclude(self) -> benchmark.Summary:
+        """The figures, of all that was measured now and before; written if there is a file."""
+        subject = self.variant.subject
+        summary = benchmark.summarize(
+            self.file.records(), gamma=subject.gamma, same_output=subject.same_output
+        )
+        about = self._described() | {"variant": self.variant.name}
+        self.file.conclude(summary, about, self._compile_seconds)
+        return summary
+
+    def _described(self) -> dict[str, Any]:
+        """What was measured, for the report."""
+        run, subject = self.variant.run, self.variant.subject
+        return {
+            "gamma": subject.gamma,
+            "drafter": type(run.drafter).__name__,
+            "schedule": repr(run.schedule),
+            "verifier": repr(run.verifier),
+            "sampling": repr(subject.sampling),
+            "dtype": {role: model.config.dtype for role, (model, _) in run.models().items()},
+            "parameters": runs.parameter_counts(self._params),
+            "lengths": dict(run.lengths),
+            "split": run.split,
+            "seed": run.seed,
+            "limit": run.limit,
+            "repeats": self._repeats,
+        }
+
+
+def _variants(args: argparse.Namespace) -> Iterator[Variant]:
+    """Each with its run; all of them of one target and the same texts."""
+    first = None
+    for name in args.variant or [""]:
+        own = copy.copy(args)
+        own.gin_bindings = [*args.gin_bindings, *filter(None, name.split(";"))]
+        run = _one_text_at_a_time(runs.build(own), warn=first is None)
+        first = first or run
+        for field in dataclasses.fields(run):
+            if field.name not in VARYING:
+                theirs, ours = getattr(first, field.name), getattr(run, field.name)
+                if theirs != ours:
+                    raise UsageError(
+                        f"--variant={name} has {field.name} {ours!r}, and the first variant "
+                        f"{theirs!r}; only drafters, draft lengths and verifiers may vary"
+                    )
+        yield Variant(name, run, settings.in_force(), _path_of(args.output_file, name))
+
+
+def _one_text_at_a_time(run: DecodeRun, warn: bool) -> DecodeRun:
+    if warn and (run.batch_size != 1 or run.buckets):
         print("bench: one text at a time, all padded to one length", file=sys.stderr)
     if run.decoder_prefix:
         raise UsageError(
@@ -63,89 +195,22 @@ def _command(args: argparse.Namespace) -> None:
         )
     limit = LIMIT if run.limit is None else run.limit
     try:
-        run = dataclasses.replace(run, batch_size=1, buckets=(), limit=limit)
+        return dataclasses.replace(run, batch_size=1, buckets=(), limit=limit)
     except ValueError as error:  # a mesh that divides rows
         raise UsageError(str(error)) from error
-    subject = _subject(run, runs.vocabulary_of(run).eos_id)
-    batches = run.batches()
-    try:
-        lowered = benchmark.lower(subject, run.abstract(), run.lengths["inputs"])
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    runs.refuse_unwritable(args.output_file)
-    # All that can be wrong has been looked at; from here on it takes long.
-    params = run.load()
-    texts = {int(batch.index[0]): batch.inputs for batch in batches}
-    if not texts:
-        raise UsageError(f"split {run.split!r} has no examples; nothing to measure")
-    programs, compile_seconds = benchmark.compiled(lowered)
-    records = benchmark.measure(programs, params, texts, seed=run.seed, repeats=args.repeats)
-    total = 2 * args.repeats * len(texts)
-    summary = benchmark.summarize(
-        _written(records, total, args.output_file),
-        gamma=subject.gamma,
-        same_output=subject.same_output,
-    )
-    print(*benchmark.lines(summary), sep="\n")
-    if args.profile_dir:
-        benchmark.profile(programs, params, texts, seed=run.seed, path=args.profile_dir)
-    if args.output_file:
-        report = {
-            "environment": environment(),
-            "run": _described(run, subject, args.repeats, params),
-            "compile_seconds": compile_seconds,
-            **dataclasses.asdict(summary),
-        }
-        text = json.dumps(report, indent=2, ensure_ascii=False)
-        Path(f"{args.output_file}.summary.json").write_text(f"{text}\n", encoding="utf-8")
 
 
-def _subject(run: DecodeRun, eos_id: int) -> benchmark.Subject:
-    return benchmark.Subject(
-        target=run.target,
-        drafter=runs.drafter_of(run),
-        verifier=run.verifier,
-        schedule=run.schedule,
-        sampling=run.rule(eos_id),
-        max_length=run.lengths["targets"],
-        eos_id=eos_id,
-    )
+def _path_of(file: str | None, variant: str) -> str | None:
+    """out.jsonl of variant GAMMA=3 is out_GAMMA=3.jsonl."""
+    if file is None or not variant:
+        return file
+    folder, slash, name = file.rpartition("/")
+    stem, dot, suffix = name.partition(".")
+    plain = re.sub(r"[^\w=-]+", "-", variant)
+    return f"{folder}{slash}{stem}_{plain}{dot}{suffix}"
 
 
-def _written(
-    records: Iterable[benchmark.Generation | benchmark.Timing], total: int, path: str | None
-) -> Iterator[benchmark.Generation | benchmark.Timing]:
-    """The records, each written before the next is measured, under a bar if there is a terminal."""
-    with contextlib.ExitStack() as stack:
-        bar = stack.enter_context(
-            tqdm(total=total, unit="generation", leave=False, disable=not sys.stderr.isatty())
-        )
-        file = None
-        if path:
-            Path(f"{path}.gin").write_text(settings.in_force(), encoding="utf-8")
-            file = stack.enter_context(open(path, "w", encoding="utf-8"))
-        for record in records:
-            if file:
-                print(json.dumps(record._asdict()), file=file, flush=True)
-            bar.update(isinstance(record, benchmark.Generation))
-            yield record
-
-
-def _described(
-    run: DecodeRun, subject: benchmark.Subject, repeats: int, params: Any
-) -> dict[str, Any]:
-    """What was measured, for the report."""
-    return {
-        "gamma": subject.gamma,
-        "drafter": type(run.drafter).__name__,
-        "schedule": repr(run.schedule),
-        "verifier": repr(run.verifier),
-        "sampling": repr(subject.sampling),
-        "dtype": {role: model.config.dtype for role, (model, _) in run.models().items()},
-        "parameters": runs.parameter_counts(params),
-        "lengths": dict(run.lengths),
-        "split": run.split,
-        "seed": run.seed,
-        "limit": run.limit,
-        "repeats": repeats,
-    }
+def _by_text(records: Iterator[Record]) -> Iterator[list[Record]]:
+    """Those of one text and repeat together, none before it is asked for."""
+    groups = itertools.groupby(records, lambda record: (record.repeat, record.text))
+    return (list(group) for _, group in groups)

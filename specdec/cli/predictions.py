@@ -52,7 +52,7 @@ class Folder:
             if begun:
                 raise UsageError(f"{min(begun)} has no run.gin beside it; give another folder")
             write(run, in_force)
-        elif differs := _first_difference(run.read_text(encoding="utf-8"), in_force):
+        elif differs := first_difference(run.read_text(encoding="utf-8"), in_force):
             name, old, new = differs
             raise UsageError(
                 f"{self.path} was begun with {name} = {old}, and now it is {new}; take the "
@@ -92,7 +92,7 @@ def _name(host: int, hosts: int) -> str:
     return "predictions.jsonl" if hosts == 1 else f"predictions-{host:05}-of-{hosts:05}.jsonl"
 
 
-def _first_difference(old: str, new: str) -> tuple[str, str, str] | None:
+def first_difference(old: str, new: str) -> tuple[str, str, str] | None:
     """The first setting that is not the same in two gin files, with both values."""
     before, after = _settings(old), _settings(new)
     for name in [*after, *before]:

@@ -236,17 +236,22 @@ class DecodeRun:
     def _sizes(self) -> dict[str, Any]:
         return {"batch_size": self.batch_size, "limit": self.limit, "buckets": self.buckets}
 
-    def load(self) -> Params:
+    def load(self, trees: dict[tuple[T5Target, str], PyTree] | None = None) -> Params:
         """Reads the checkpoints, in the models' dtypes; of each array a host reads what its devices
-        are to have."""
-        return self.params(
-            lambda model, path: checkpoints.load(
-                path,
-                config=model.config,
-                dtype=model.config.dtype,
-                shardings=self.mesh and partitioning.shardings(model, model.rules, self.mesh),
-            )
-        )
+        are to have. What is in `trees` is not read again, and what is read is put there."""
+        trees = {} if trees is None else trees
+
+        def read(model: T5Target, path: str) -> PyTree:
+            if (model, path) not in trees:
+                trees[model, path] = checkpoints.load(
+                    path,
+                    config=model.config,
+                    dtype=model.config.dtype,
+                    shardings=self.mesh and partitioning.shardings(model, model.rules, self.mesh),
+                )
+            return trees[model, path]
+
+        return self.params(read)
 
     def abstract(self) -> Params:
         """The shapes and dtypes of what `load` gives, and where it is over a mesh.
