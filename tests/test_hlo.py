@@ -97,6 +97,29 @@ def test_a_part_of_the_program_can_be_taken_by_loop():
     assert whole.outside().copies == whole.outside().loops == ()
 
 
+def test_operations_are_what_runs_on_its_own():
+    text = program(
+        "%x = f32[4]{0} parameter(0)",
+        "%k = f32[] constant(1)",
+        "%m = (f32[4]{0:S(1)}, f32[4]{0}, u32[]) copy-start(%x)",
+        "%n = f32[4]{0:S(1)} copy-done(%m)",
+        "%f = f32[4]{0} fusion(%n), kind=kLoop, calls=%two",
+        "%w = f32[4]{0} while(%f), condition=%cond, body=%body",
+        "%t = (f32[4]{0}) tuple(%w)",
+        computations=[
+            computation("two", "%a = f32[4]{0} add(%p, %p)", "%b = f32[4]{0} multiply(%a, %a)"),
+            computation("cond", "%lt = pred[] compare(%i, %j), direction=LT"),
+            computation("body", "%s = f32[4]{0} sine(%p)", "%c = f32[4]{0} copy(%s)"),
+        ],
+    )
+    assert [(one.name, one.loop) for one in read(text).operations] == [
+        ("f", ()),
+        ("lt", ("while",)),
+        ("s", ("while",)),
+        ("c", ("while",)),
+    ]
+
+
 def test_kinds_are_counted():
     text = program(
         all_reduce("a"),

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from specdec import report
 from specdec.cli import run as runs
@@ -35,6 +39,12 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--output_file", metavar="FILE", help="write there (default: standard output)"
     )
+    parser.add_argument(
+        "--figures_dir",
+        metavar="DIR",
+        help="also draw what `specdec bench` measured, as PNG files in this folder, from the "
+        "summaries and the JSON lines beside them; --output_file links them",
+    )
     parser.set_defaults(command=_command)
     return parser
 
@@ -42,10 +52,34 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> None:
     runs.refuse_unwritable(args.output_file)
     try:
-        text = report.markdown(report.read(args.summaries, args.paper))
+        measured = report.read(args.summaries, args.paper)
+        text = report.markdown(measured)
+        drawn = _draw(measured, args.figures_dir) if args.figures_dir else []
     except ValueError as error:
         raise UsageError(str(error)) from error
     if args.output_file:
+        text += "".join(f"\n{_link(figure, args.output_file)}\n" for figure in drawn)
         Path(args.output_file).write_text(text, encoding="utf-8")
     else:
         print(text, end="")
+    for figure in drawn:
+        print(f"wrote {figure}", file=sys.stderr)
+
+
+def _draw(measured: Sequence[report.Run], folder: str) -> list[Path]:
+    try:
+        from specdec.report import figures
+    except ImportError as error:
+        missing = "--figures_dir needs matplotlib; pip install matplotlib"
+        raise UsageError(missing) from error
+    try:
+        return figures.draw(measured, folder)
+    except OSError as error:
+        raise UsageError(
+            f"--figures_dir {folder} cannot be written: {error.strerror}; give another folder"
+        ) from error
+
+
+def _link(figure: Path, page: str) -> str:
+    path = Path(os.path.relpath(figure, Path(page).parent)).as_posix()
+    return f"![{figure.stem.replace('_', ' ')}]({quote(path)})"

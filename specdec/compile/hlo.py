@@ -41,6 +41,8 @@ ALIASES = {
     "tuple",
     "while",
 }
+# These compute nothing when the program runs, or only through what they call.
+PASSIVE = ALIASES | {"after-all", "constant", "partition-id", "replica-id"}
 HOST_MEMORY = "S(5)"  # XLA's number for it in a layout; the other spaces are on the device
 
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) .*\{$")
@@ -90,10 +92,11 @@ class Loop(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """The loops of a program and the instructions that cost more than they seem to, in the
-    program's order."""
+    """The loops of a program and its instructions, those in particular that cost more than they
+    seem to, in the program's order."""
 
     loops: tuple[Loop, ...]  # that lie in no other
+    operations: tuple[Instruction, ...]  # that are run on their own, a fusion as one; not moves
     collectives: tuple[Instruction, ...]
     copies: tuple[Instruction, ...]  # within a memory, or to another layout
     moves: tuple[Instruction, ...]  # asynchronous, such as prefetches to a faster memory
@@ -114,7 +117,7 @@ class Program:
         return replace(self, **kept)
 
 
-KINDS = ("collectives", "copies", "moves", "host_transfers", "dynamic_shapes")
+KINDS = ("operations", "collectives", "copies", "moves", "host_transfers", "dynamic_shapes")
 
 
 def collectives_by_kind(instructions: Iterable[Instruction]) -> dict[str, int]:
@@ -141,7 +144,8 @@ def read(text: str) -> Program:
             own = not fused or (returned and line.name in computation.results)
             if not (fused and line.channel in spread):
                 for kind in line.kinds:
-                    found[kind].append(line.instruction(loop, not own))
+                    if kind != "operations" or not fused:
+                        found[kind].append(line.instruction(loop, not own))
             if fused and line.channel:
                 spread.add(line.channel)
             looped = line.opcode == "while"
@@ -255,6 +259,8 @@ def _kinds(opcode: str, shape: str, rest: str) -> tuple[str, ...]:
         or (base == "custom-call" and _RESIZE.search(rest))
     ):
         kinds.append("dynamic_shapes")
+    if base not in PASSIVE and "moves" not in kinds:
+        kinds.append("operations")
     return tuple(kinds)
 
 

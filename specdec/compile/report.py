@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -75,6 +76,7 @@ def _contents(part: Compiled) -> dict[str, Any]:
         "memory": dataclasses.asdict(part.memory),
         "collectives": _by_loop(part.text.collectives, lambda i: i.opcode),
         "copies": _by_loop(copies, lambda i: i.shape),
+        "operations": Counter("/".join(one.loop) for one in part.text.operations),
         "host_transfers": len(part.text.host_transfers),
         "dynamic_shapes": len(part.text.dynamic_shapes),
         "loops": [_loop(loop) for loop in part.text.loops],
@@ -120,6 +122,8 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     for path, kinds in (whole["collectives"] or {"": {}}).items():
         yield f"  {path or 'no loop':<11} {_collectives(kinds)}"
     yield f"  loops       {_loops(whole['loops'])}"
+    counts = (f"{n} in {path or 'no loop'}" for path, n in whole["operations"].items())
+    yield f"  operations  {', '.join(counts)}"
     yield (
         f"  also        {whole['host_transfers']} host transfers, "
         f"{whole['dynamic_shapes']} dynamic shapes"

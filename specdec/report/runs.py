@@ -1,0 +1,128 @@
+"""What was measured and what was published, from files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Figures: TypeAlias = Mapping[str, Any]
+
+# What must be equal in a benchmark and an acceptance measurement for them to be of one run.
+SHARED = ("drafter", "sampling", "dtype", "parameters")
+
+
+@dataclasses.dataclass
+class Run:
+    """What `specdec bench` and `specdec acceptance` wrote about a run; None if it was not run.
+
+    lines: the file of the benchmark's JSON lines, beside its summary.
+    paper: the published figures, alpha, gamma, c, Exp and Emp.
+    """
+
+    name: str
+    bench: Figures | None = None
+    acceptance: Figures | None = None
+    lines: Path | None = None
+    paper: Mapping[str, float] | None = None
+
+
+def read(paths: Iterable[str], paper: str | None = None) -> list[Run]:
+    """The runs of some summaries, in the order in which they are first named.
+
+    Args:
+      paths: `FILE.summary.json` of `specdec bench` or `specdec acceptance`.
+      paper: the gin file of the published row, of all of them; None for the one of the same name.
+
+    Raises:
+      ValueError: a file is no summary, two are of one run and one command, or those of one run are
+        of different ones; or the gin file has no published figures.
+    """
+    published = None if paper is None else _published(paper)
+    rows = paper_rows()
+    runs: dict[str, Run] = {}
+    for path in paths:
+        kind, figures = _summary(path)
+        name = Path(path).name.partition(".")[0]
+        run = runs.setdefault(name, Run(name, paper=published or rows.get(name)))
+        if getattr(run, kind) is not None:
+            raise ValueError(
+                f"{path} is the second summary of specdec {kind} for {name}; what is before the "
+                "first dot of a file's name is the run's, so rename one"
+            )
+        setattr(run, kind, figures)
+        if kind == "bench":
+            run.lines = Path(path.removesuffix(".summary.json"))
+        _refuse_other_settings(run)
+    return list(runs.values())
+
+
+def paper_rows() -> dict[str, Mapping[str, float]]:
+    """The published figures of every row of configs/leviathan/, by its name."""
+    files = sorted((_configs() / "leviathan").glob("*.gin"))
+    return {file.stem: header for file in files if (header := _header(file))}
+
+
+def device(environment: Figures) -> str:
+    """What a run was measured on."""
+    name = f"{environment['devices']} x {environment['device']}"
+    if environment["backend"] == "cpu":
+        name = f"{environment['cores']} cores of {environment['cpu']}"
+    return f"{name}, jax {environment['versions']['jax']}"
+
+
+def _summary(path: str) -> tuple[str, Figures]:
+    """Which command wrote it, and what."""
+    try:
+        figures = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError:
+        figures = None
+    for kind, field in (("bench", "speedup"), ("acceptance", "alphas")):
+        if isinstance(figures, dict) and field in figures:
+            return kind, figures
+    raise ValueError(
+        f"{path} is no summary; give FILE.summary.json, which specdec bench and specdec acceptance "
+        "write next to their --output_file=FILE"
+    )
+
+
+def _refuse_other_settings(run: Run) -> None:
+    if run.bench is None or run.acceptance is None:
+        return
+    for name in SHARED:
+        values = [figures["run"][name] for figures in (run.bench, run.acceptance)]
+        if values[0] != values[1]:
+            raise ValueError(
+                f"{run.name} was benchmarked with {name} {values[0]}, but its acceptance measured "
+                f"with {values[1]}; what is before the first dot of a file's name is the run's, so "
+                "rename one"
+            )
+
+
+def _published(file: str) -> Mapping[str, float]:
+    path = next(filter(Path.is_file, (Path(file), _configs() / file)), None)
+    if path is None:
+        raise ValueError(f"gin file {file} not found; check the name, see configs/leviathan/")
+    if (figures := _header(path)) is None:
+        raise ValueError(f"{file} has no published figures; give a row of configs/leviathan/")
+    return figures
+
+
+def _header(path: Path) -> Mapping[str, float] | None:
+    """The figures that a gin file's header gives as the paper's."""
+    line = re.search(r"^#   paper: (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    if line is None:
+        return None
+    return {name: float(value) for name, value in re.findall(r"(\w+)=([\d.]+)", line[1])}
+
+
+def _configs() -> Path:
+    """configs/: inside an installed package, beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    installed = package / "_configs"
+    return installed if installed.is_dir() else package.parent / "configs"

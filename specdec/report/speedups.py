@@ -1,0 +1,179 @@
+"""What the figures of speed-ups show, as numbers: letters as in `theory`."""
+
+from __future__ import annotations
+
+import collections
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from specdec import theory
+from specdec.report.runs import Figures, Run, device, paper_rows
+
+LONGEST_DRAFT = 20  # of those among which the surface has the best
+
+# What is the same in all runs of a curve, besides where they were measured.
+ONE_CURVE = ("drafter", "sampling", "verifier", "dtype", "parameters", "lengths", "split")
+
+
+class Measured(NamedTuple):
+    """A speed-up with its 95 % interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+class Comparison(NamedTuple):
+    """One run: predicted is `benchmark.Prediction.these_texts`."""
+
+    name: str
+    predicted: float
+    measured: Measured
+
+
+class Curve(NamedTuple):
+    """Runs that differ in gamma alone, shortest drafts first.
+
+    label: the settings that other curves have otherwise; empty if there is no other curve.
+    predicted: as in `Comparison`, for each run.
+    band: gamma -> the lowest and highest `theory.speedup` that the runs' alphas give, with c and v
+      interpolated between the runs.
+    """
+
+    label: str
+    gammas: Sequence[int]
+    measured: Sequence[Measured]
+    predicted: Sequence[float]
+    band: Mapping[int, tuple[float, float]]
+
+    @property
+    def best(self) -> int:
+        """Where in `gammas` the greatest measured speed-up is."""
+        return max(range(len(self.gammas)), key=lambda i: self.measured[i].ratio)
+
+
+class Spot(NamedTuple):
+    """A measured speed-up on the surface over alpha and c."""
+
+    name: str
+    alpha: float
+    cost_ratio: float
+    speedup: float
+
+
+def with_prediction(runs: Iterable[Run]) -> list[tuple[Run, Figures]]:
+    """The runs that figures are of, with their benchmarks.
+
+    Raises:
+      ValueError: there is none.
+    """
+    found = [
+        (run, run.bench)
+        for run in runs
+        if run.bench and run.bench["prediction"] and run.bench["alpha"] is not None
+    ]
+    if not found:
+        raise ValueError(
+            "none of the summaries predicts a speed-up; for figures give those of specdec bench "
+            "with an Autoregressive drafter and a GAMMA"
+        )
+    return found
+
+
+def comparisons(runs: Sequence[Run]) -> list[Comparison]:
+    return [
+        Comparison(run.name, bench["prediction"]["these_texts"], _measured(bench))
+        for run, bench in with_prediction(runs)
+    ]
+
+
+def curves(runs: Sequence[Run]) -> list[Curve]:
+    groups = collections.defaultdict(list)
+    for _, bench in with_prediction(runs):
+        settings = (_words(bench["run"].get(name)) for name in ONE_CURVE)
+        groups[(*settings, device(bench["environment"]))].append(bench)
+    differ = [len(set(values)) > 1 for values in zip(*groups, strict=True)]
+    return [
+        _curve(", ".join(value for value, other in zip(key, differ, strict=True) if other), benches)
+        for key, benches in groups.items()
+    ]
+
+
+def papers(runs: Sequence[Run], gammas: Iterable[int]) -> dict[str, list[float]]:
+    """For each published row that a run has: `theory.speedup` over gamma, with v = 1."""
+    gammas = list(gammas)
+    rows = {
+        f"alpha {paper['alpha']:g}, c {paper['c']:g}": paper
+        for run, _ in with_prediction(runs)
+        if (paper := run.paper)
+    }
+    return {
+        label: [theory.speedup(paper["alpha"], gamma, paper["c"]) for gamma in gammas]
+        for label, paper in rows.items()
+    }
+
+
+def spots(runs: Sequence[Run]) -> list[Spot]:
+    return [
+        Spot(run.name, bench["alpha"], bench["prediction"]["cost_ratio"], bench["speedup"]["ratio"])
+        for run, bench in with_prediction(runs)
+    ]
+
+
+def paper_spots() -> list[Spot]:
+    """The rows of Leviathan et al., table 2."""
+    rows = paper_rows().items()
+    return [Spot(name, row["alpha"], row["c"], row["Emp"]) for name, row in rows]
+
+
+def surface(alphas: np.ndarray, cost_ratios: np.ndarray) -> np.ndarray:
+    """[c, alpha] `theory.speedup` with v = 1 and the best gamma up to LONGEST_DRAFT."""
+
+    def best(alpha: float, cost_ratio: float) -> float:
+        gamma = theory.optimal_gamma(alpha, cost_ratio, LONGEST_DRAFT)
+        return theory.speedup(alpha, gamma, cost_ratio)
+
+    return np.array([[best(alpha, c) for alpha in alphas] for c in cost_ratios])
+
+
+def _curve(label: str, benches: Sequence[Figures]) -> Curve:
+    benches = sorted(benches, key=lambda bench: bench["run"]["gamma"])
+    gammas = [bench["run"]["gamma"] for bench in benches]
+    alphas = [bench["alpha"] for bench in benches]
+
+    def interpolated(name: str, gamma: int) -> float:
+        values = collections.defaultdict(list)
+        for bench in benches:
+            values[bench["run"]["gamma"]].append(bench["prediction"][name])
+        means = [statistics.fmean(of_gamma) for of_gamma in values.values()]
+        return float(np.interp(gamma, list(values), means))
+
+    def predicted(alpha: float, gamma: int) -> float:
+        c, v = (interpolated(name, gamma) for name in ("cost_ratio", "verify_cost"))
+        return theory.speedup(alpha, gamma, c, v)
+
+    return Curve(
+        label=label,
+        gammas=gammas,
+        measured=[_measured(bench) for bench in benches],
+        predicted=[bench["prediction"]["these_texts"] for bench in benches],
+        band={
+            gamma: (predicted(min(alphas), gamma), predicted(max(alphas), gamma))
+            for gamma in range(gammas[0], gammas[-1] + 1)
+        },
+    )
+
+
+def _measured(bench: Figures) -> Measured:
+    return Measured(**{name: bench["speedup"][name] for name in Measured._fields})
+
+
+def _words(setting: Any) -> str:
+    """A setting for a legend: a class with only the arguments it was given."""
+    if isinstance(setting, Mapping):
+        return " and ".join(f"{key} {value}" for key, value in setting.items())
+    return re.sub(r"(, )?\w+=None", "", str(setting))

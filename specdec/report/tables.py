@@ -1,0 +1,88 @@
+"""Runs and published rows as Markdown tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from specdec.report.runs import Figures, Run, device
+
+
+def markdown(runs: Sequence[Run]) -> str:
+    """Two tables, of speed and of acceptance, and where it was measured."""
+    parts = [_table(SPEED, (line for run in runs for line in _speed(run))), LEGEND]
+    measured = [run for run in runs if run.acceptance]
+    if measured:
+        leniences = [alpha["lenience"] for alpha in next(iter(_alphas(measured[0]).values()))]
+        header = ("run", "drafter", *(f"l = {lenience:g}" for lenience in leniences), "tokens")
+        parts.append(_table(header, (line for run in measured for line in _lenient(run))))
+        parts.append(
+            "Alpha by lenience l: the mean of sum min(p/l, q); greedily, how often p is at least l "
+            "times its maximum at the draft's choice. l = 1 is exact."
+        )
+    parts.append("\n".join(line for run in runs for line in _conditions(run)))
+    return "\n\n".join(parts) + "\n"
+
+
+SPEED = ("run", "", "gamma", "alpha", "tested", "c", "v", "expected", "measured")
+LEGEND = (
+    "Alpha is teacher-forced, tested is accepted / tested drafts of the timed texts. Expected is "
+    "(1 - alpha^(gamma+1)) / ((1 - alpha) (gamma c + v)), in the paper with v = 1, here with the "
+    "tested alpha and the measured c and v, for texts so long that prefill does not count; "
+    "measured is the speed-up of whole texts. In brackets: 95 % intervals over texts."
+)
+
+
+def _speed(run: Run) -> Iterator[Sequence[str]]:
+    """The paper's line and ours."""
+    if paper := run.paper:
+        gamma, alpha, c = (f"{paper[name]:g}" for name in ("gamma", "alpha", "c"))
+        yield run.name, "paper", gamma, alpha, "", c, "1", f"{paper['Exp']:g}", f"{paper['Emp']:g}"
+    alpha = _with_interval(_alphas(run)["model"][0], "value") if run.acceptance else ""
+    if run.bench is None:
+        yield run.name, "here", "", alpha, "", "", "", "", ""
+        return
+    bench, predicted = run.bench, run.bench["prediction"]
+    names = ("cost_ratio", "verify_cost", "long_generation")
+    c, v, expected = (_figure(predicted and predicted[name]) for name in names)
+    gamma = "" if bench["run"]["gamma"] is None else str(bench["run"]["gamma"])
+    measured = _with_interval(bench["speedup"], "ratio")
+    yield run.name, "here", gamma, alpha, _figure(bench["alpha"]), c, v, expected, measured
+
+
+def _lenient(run: Run) -> Iterator[Sequence[str]]:
+    assert run.acceptance is not None
+    tokens = str(run.acceptance["tokens"])
+    for drafter, alphas in _alphas(run).items():
+        yield run.name, drafter, *(_with_interval(alpha, "value") for alpha in alphas), tokens
+
+
+def _conditions(run: Run) -> Iterator[str]:
+    for kind in ("bench", "acceptance"):
+        if figures := getattr(run, kind):
+            settings = figures["run"]
+            models = " and ".join(
+                f"{role} {settings['parameters'][role] / 1e6:.1f}M {dtype}"
+                for role, dtype in settings["dtype"].items()
+            )
+            yield (
+                f"- {run.name}, {kind}: {device(figures['environment'])}; {models}; "
+                f"{settings['sampling']}; {figures['texts']} texts of {settings['split']}"
+            )
+
+
+def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [header, ["---"] * len(header), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _with_interval(figures: Figures, name: str) -> str:
+    return f"{figures[name]:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]"
+
+
+def _alphas(run: Run) -> Figures:
+    assert run.acceptance is not None
+    return run.acceptance["alphas"]

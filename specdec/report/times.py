@@ -1,0 +1,114 @@
+"""What the figures of times show, as numbers: times in seconds."""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from specdec.report.runs import Figures, Run
+from specdec.report.speedups import with_prediction
+
+
+class Call(NamedTuple):
+    """Tokens of one target call: own is the target's, 0 if the text ended inside the draft."""
+
+    accepted: int
+    own: int
+    rejected: int
+
+
+class Timeline(NamedTuple):
+    """One generation, in both modes. Durations are the run's; calls and seconds are this text's."""
+
+    name: str
+    text: int
+    gamma: int
+    prefill: float
+    draft: float  # of all gamma tokens
+    verify: float
+    rest: float
+    calls: Sequence[Call]
+    target_prefill: float
+    target_step: float
+    tokens: int
+    seconds: Mapping[str, float]  # measured, by mode
+
+    def start(self, call: int) -> float:
+        return self.prefill + call * (self.draft + self.verify + self.rest)
+
+
+class Part(NamedTuple):
+    """A bar of a waterfall, in target steps; the last one is the same tokens, target alone."""
+
+    name: str
+    start: float
+    steps: float
+    seconds: float
+
+
+def timeline(runs: Sequence[Run]) -> Timeline:
+    """The first run's generation of median length, and of median calls among those.
+
+    Raises:
+      ValueError: the run's JSON lines are not beside its summary, or are no such lines.
+    """
+    run, bench = with_prediction(runs)[0]
+    by_length = sorted(_generations(run), key=lambda both: _length_and_calls(both["speculative"]))
+    both = by_length[len(by_length) // 2]
+    one, prediction, baseline = both["speculative"], bench["prediction"], bench["baseline"]
+    left = len(one["tokens"])
+    calls = []
+    for tested, kept in zip(one["drafted"], one["accepted"], strict=True):
+        own = min(1, left - kept)
+        calls.append(Call(kept, own, tested - kept))
+        left -= kept + own
+    return Timeline(
+        name=run.name,
+        text=one["text"],
+        **{part: prediction[part] for part in ("gamma", "prefill", "draft", "verify", "rest")},
+        calls=calls,
+        target_prefill=baseline["target_prefill"],
+        target_step=baseline["target_step"],
+        tokens=len(both["alone"]["tokens"]),
+        seconds={mode: record["seconds"] for mode, record in both.items()},
+    )
+
+
+def waterfalls(runs: Sequence[Run]) -> dict[str, list[Part]]:
+    """Run -> what an iteration is made of, each part starting where the one before ends."""
+    found = {}
+    for run, bench in with_prediction(runs):
+        step, parts, start = bench["baseline"]["target_step"], [], 0.0
+        for name in ("draft", "verify", "rest"):
+            seconds = bench["prediction"][name]
+            parts.append(Part(name, start, seconds / step, seconds))
+            start += seconds / step
+        tau = bench["tau"]
+        found[run.name] = [*parts, Part("target alone", 0.0, tau, tau * step)]
+    return found
+
+
+def _length_and_calls(one: Figures) -> tuple[int, int]:
+    return len(one["tokens"]), one["calls"]
+
+
+def _generations(run: Run) -> list[dict[str, Figures]]:
+    """What the JSON lines have of each text and repeat: mode -> generation."""
+    assert run.lines is not None
+    pairs: dict[tuple[int, int], dict[str, Figures]] = collections.defaultdict(dict)
+    try:
+        for line in run.lines.read_text(encoding="utf-8").splitlines():
+            if "mode" in (one := json.loads(line)):
+                pairs[one["text"], one["repeat"]][one["mode"]] = one
+    except OSError as error:
+        raise ValueError(
+            f"{run.lines} cannot be read: {error.strerror}; the timeline needs the lines that "
+            "specdec bench wrote beside the summary"
+        ) from error
+    except (ValueError, KeyError, TypeError):
+        pairs.clear()
+    if not pairs or any(len(both) < 2 for both in pairs.values()):
+        raise ValueError(f"{run.lines} is not what specdec bench wrote beside the summary")
+    return list(pairs.values())
