@@ -3,6 +3,7 @@ advance, and one real run: pytest tests/test_benchmark.py"""
 
 import collections
 import contextlib
+import dataclasses
 import io
 import itertools
 import json
@@ -132,6 +133,15 @@ def test_a_slow_repeat_does_not_count():
 def test_quantiles_are_over_texts():
     quantiles = summary_of(*((seconds, 1) for seconds in range(11))).seconds["alone"]
     assert (quantiles.p10, quantiles.p50, quantiles.p90) == (1, 5, 9)
+    assert quantiles.p99 == pytest.approx(9.9)
+
+
+def test_time_to_the_first_token_and_per_token_after_it():
+    """8 tokens, alone by 8 calls of 10 s after 5 s; speculative by 4 calls of 20 s after 7 s."""
+    latency = summary_of((85, 87)).latency
+    assert dataclasses.astuple(latency["alone"]) == (15, pytest.approx(10))
+    assert dataclasses.astuple(latency["speculative"]) == (27, pytest.approx(10))
+    assert summary_of((85, 87), gamma=None).latency.keys() == {"alone"}
 
 
 def test_other_texts_are_compared_per_token():
@@ -160,7 +170,7 @@ def test_the_table(gamma):
         (line[:20].strip(), line[20:].split())
         for line in benchmark.lines(summary_of((85, 83), (85, 83), gamma=gamma))
     )
-    assert table["target alone"] == ["85000.0"] * 3
+    assert table["target alone"] == ["85000.0"] * 4 + ["15000.0", "10000.00"]
     assert table["speed-up"][0] == "1.024" and table["identical outputs"][0] == "2"
     assert table["target alone / scan"][0] == "1.000"
     assert ("measured/predicted" in table) == (gamma is not None)

@@ -27,6 +27,19 @@ class Quantiles:
     p10: float
     p50: float
     p90: float
+    p99: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Latency:
+    """Seconds.
+
+    first_token: TTFT, prefill and the first iteration, by the parts (of speculation that iteration
+      brings tau tokens on average). per_token: TPOT, of each token that is not of it.
+    """
+
+    first_token: float
+    per_token: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +115,7 @@ class Summary:
     texts: int
     repeats: int
     seconds: Mapping[str, Quantiles]  # by mode
+    latency: Mapping[str, Latency]  # by mode; of speculation only with a gamma
     speedup: Speedup
     identical: int | None
     tau: float  # tokens per target call
@@ -138,15 +152,21 @@ def summarize(
     prediction = None
     if gamma is not None:
         prediction = _prediction(alone, speculative, part, gamma, speedup.ratio, tau, alpha)
+    baseline = _baseline(alone, part)
+    latency = {"alone": _latency(alone, baseline.target_prefill + baseline.target_step)}
+    if prediction is not None:
+        iteration = prediction.draft + prediction.verify + prediction.rest
+        latency["speculative"] = _latency(speculative, prediction.prefill + iteration)
     return Summary(
         texts=len({one.text for one in generations}),
         repeats=len({one.repeat for one in generations}),
         seconds={"alone": _quantiles(alone), "speculative": _quantiles(speculative)},
+        latency=latency,
         speedup=speedup,
         identical=_identical(alone, speculative) if same_output else None,
         tau=tau,
         alpha=alpha,
-        baseline=_baseline(alone, part),
+        baseline=baseline,
         prediction=prediction,
     )
 
@@ -228,6 +248,15 @@ def _prediction(
     )
 
 
+def _latency(generations: Sequence[Generation], first_token: float) -> Latency:
+    """The first call's tokens are on average those of any call."""
+    calls = _total(generations, _calls)
+    seconds = _total(generations, lambda one: one.seconds - first_token)
+    tokens = _total(generations, _tokens)
+    later = tokens - tokens / calls * len({one.text for one in generations})
+    return Latency(first_token, seconds / later if later else math.nan)
+
+
 def _identical(alone: Sequence[Generation], speculative: Sequence[Generation]) -> int:
     tokens = {(one.text, one.repeat): one.tokens for one in alone}
     return sum(tokens[one.text, one.repeat] == one.tokens for one in speculative)
@@ -235,7 +264,7 @@ def _identical(alone: Sequence[Generation], speculative: Sequence[Generation]) -
 
 def _quantiles(generations: Sequence[Generation]) -> Quantiles:
     seconds = list(_medians(generations, _seconds).values())
-    return Quantiles(*(float(value) for value in np.quantile(seconds, [0.1, 0.5, 0.9])))
+    return Quantiles(*(float(value) for value in np.quantile(seconds, [0.1, 0.5, 0.9, 0.99])))
 
 
 def _seconds_per_step(timings: Sequence[Timing]) -> dict[str, float]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
-from specdec.benchmark.summary import Baseline, Prediction, Quantiles, Summary
+from specdec.benchmark.summary import Baseline, Latency, Prediction, Quantiles, Summary
 
 
 def lines(summary: Summary) -> Iterator[str]:
     """The table, line by line: times in milliseconds."""
     speedup, pairs = summary.speedup, summary.texts * summary.repeats
-    yield f"{'ms per text':20}{'p10':>9}{'p50':>9}{'p90':>9}"
-    yield _row("target alone", summary.seconds["alone"])
-    yield _row("speculative", summary.seconds["speculative"])
+    columns = ("p10", "p50", "p90", "p99", "TTFT", "TPOT")
+    yield f"{'ms per text':20}" + "".join(f"{name:>9}" for name in columns)
+    for name, mode in (("target alone", "alone"), ("speculative", "speculative")):
+        yield _row(name, summary.seconds[mode], summary.latency.get(mode))
     yield ""
     yield _figure(
         "speed-up", speedup.ratio, f"95 % interval {speedup.low:.2f} to {speedup.high:.2f}"
@@ -55,9 +57,11 @@ def _alone(baseline: Baseline) -> Iterator[str]:
     yield _figure("  with prefill", baseline.over_scan_with_prefill, "")
 
 
-def _row(name: str, seconds: Quantiles) -> str:
-    values = (seconds.p10, seconds.p50, seconds.p90)
-    return f"{name:20}" + "".join(f"{1e3 * value:9.1f}" for value in values)
+def _row(name: str, seconds: Quantiles, latency: Latency | None) -> str:
+    row = f"{name:20}" + "".join(f"{1e3 * x:9.1f}" for x in dataclasses.astuple(seconds))
+    if latency is not None:
+        row += f"{1e3 * latency.first_token:9.1f}{1e3 * latency.per_token:9.2f}"
+    return row
 
 
 def _figure(name: str, value: float, meaning: str) -> str:
