@@ -28,6 +28,7 @@ from specdec.types import DecodeOutput, Params, Trace
 
 GAMMA = 3
 PARTS = {  # seconds of one call
+    "memory_read": 2**29 / 100.0,  # 100 bytes a second
     "target_prefill": 5.0,
     "prefill": 7.0,
     "target_step": 10.0,
@@ -51,8 +52,8 @@ def timings():
     return [benchmark.Timing(part, 0, 0, 32 * one, 32) for part, one in PARTS.items()]
 
 
-def summarized(records, gamma: int | None = GAMMA, same_output=True):
-    return benchmark.summarize(records, gamma=gamma, same_output=same_output)
+def summarized(records, gamma: int | None = GAMMA, same_output=True, step_bytes=800):
+    return benchmark.summarize(records, gamma=gamma, same_output=same_output, step_bytes=step_bytes)
 
 
 def summary_of(*pairs, **kwargs):
@@ -85,6 +86,8 @@ def test_what_the_engine_adds_is_seen():
     assert summary.baseline.over_scan == pytest.approx(1.05)
     assert summary.baseline.over_scan_with_prefill == pytest.approx(89 / 80)
     assert summary.baseline.target_prefill == 5 and summary.baseline.target_step == 10
+    assert summary.baseline.bandwidth == pytest.approx(100)
+    assert summary.baseline.floor == pytest.approx(8)
 
 
 def test_the_letters():
@@ -173,6 +176,7 @@ def test_the_table(gamma):
     assert table["target alone"] == ["85000.0"] * 4 + ["15000.0", "10000.00"]
     assert table["speed-up"][0] == "1.024" and table["identical outputs"][0] == "2"
     assert table["target alone / scan"][0] == "1.000"
+    assert table["floor / target step"][:1] == ["0.800"]
     assert ("measured/predicted" in table) == (gamma is not None)
     if gamma:
         assert table["verify"] == ["15000.000", "1.50"]
@@ -406,13 +410,17 @@ def test_json_lines(run):
     records = [json.loads(line) for line in run.path.read_text().splitlines()]
     generations = [record for record in records if "mode" in record]
     assert len(generations) == 5 * 2 * 2
-    assert len(records) == 5 * 2 * 2 + 2 * 2 * 6  # parts at texts 0 and 4, in both repeats
+    assert len(records) == 5 * 2 * 2 + 2 * 2 * 8  # parts at texts 0 and 4, in both repeats
     for record in generations:
         calls = record["calls"]
         assert record["seconds"] > 0 and len(record["drafted"]) == len(record["accepted"]) == calls
         assert 1 <= calls <= len(record["tokens"]) <= 8
     again = map(benchmark_record, run.path.read_text().splitlines())
-    assert "\n".join(benchmark.lines(summarized(again, gamma=2))) + "\n" == run.out
+    read = model(11).read_by_decode(run.params.target)
+    step_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(read))
+    assert step_bytes < sum(leaf.nbytes for leaf in jax.tree.leaves(run.params.target))
+    summary = summarized(again, gamma=2, step_bytes=step_bytes)
+    assert "\n".join(benchmark.lines(summary)) + "\n" == run.out
 
 
 def test_what_was_interrupted_goes_on(run, folder, capsys, monkeypatch):

@@ -16,7 +16,16 @@ PACKAGE = ROOT / "specdec"
 ROWS = (
     ("cli",),
     ("integrations", "interactive", "tune"),
-    ("benchmark", "report", "acceptance", "evaluate", "certificate", "compile", "training"),
+    (
+        "benchmark",
+        "report",
+        "acceptance",
+        "evaluate",
+        "certificate",
+        "compile",
+        "training",
+        "standins",
+    ),
     ("tasks", "checkpoints", "partitioning", "testing", "terminal", "environment"),
     ("decoding", "beam"),
     ("drafters",),

@@ -21,6 +21,7 @@ from specdec.drafters import Autoregressive
 from specdec.schedules import Fixed
 from specdec.types import Drafter, Params, PyTree, SamplingRule, Schedule, Target, Verifier
 
+READ_BYTES, READ_ROWS = 2**29, 1024  # of what `memory_read` reads
 LONGEST_SCAN = 32  # steps; enough that a scan's start does not count
 
 
@@ -143,6 +144,8 @@ def _parts(subject: Subject) -> dict[str, Part]:
     target, steps = subject.target, min(subject.max_length, LONGEST_SCAN)
     models: dict[str, Target] = {"target": target}
     parts = {
+        "memory": Part(_memory, None, 1),
+        "memory_read": Part(_read, "memory", 1),
         "target_prefill": Part(_prefill(models, subject.max_length), None, 1),
         "target_step": Part(_scan("target", target, 1, steps), "target_prefill", steps),
     }
@@ -158,6 +161,18 @@ def _parts(subject: Subject) -> dict[str, Part]:
         "drafter_first": Part(_scan("drafter", draft, 2, steps), "prefill", steps),
         "drafter_step": Part(_scan("drafter", draft, 1, steps), "prefill", steps),
     }
+
+
+def _memory(params: Params, inputs: jax.Array) -> jax.Array:
+    """Something to read that is larger than any cache."""
+    return jnp.broadcast_to(
+        inputs[0, 0].astype(jnp.float32), (READ_ROWS, READ_BYTES // READ_ROWS // 4)
+    )
+
+
+def _read(params: Params, memory: jax.Array) -> jax.Array:
+    """Reads it once, as a decoder step reads its kernels."""
+    return jnp.ones([READ_ROWS], jnp.float32) @ memory
 
 
 def _prefill(models: Mapping[str, Target], slots: int) -> Callable:

@@ -16,6 +16,7 @@ import numpy as np
 
 from specdec import theory
 from specdec.benchmark.measure import Generation, Timing
+from specdec.benchmark.programs import READ_BYTES
 
 RESAMPLES = 2000
 
@@ -65,12 +66,17 @@ class Baseline:
 
     over_scan: (generation - prefill) / tokens / target_step. over_scan_with_prefill: generation /
       tokens / target_step.
+    bandwidth: bytes/s at which this device read 0.5 GiB in the same minutes.
+    floor: what a step must read, the parameters that `decode` uses, over that; None if not known.
+      A model that fits in a cache is faster than its floor.
     """
 
     target_prefill: float
     target_step: float
     over_scan: float
     over_scan_with_prefill: float
+    bandwidth: float
+    floor: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,9 +131,15 @@ class Summary:
 
 
 def summarize(
-    records: Iterable[Generation | Timing], *, gamma: int | None, same_output: bool
+    records: Iterable[Generation | Timing],
+    *,
+    gamma: int | None,
+    same_output: bool,
+    step_bytes: int | None = None,
 ) -> Summary:
     """The figures of what `measure` gave for a `Subject` with this gamma and same_output.
+
+    step_bytes: of the parameters that one call of the target's `decode` reads.
 
     Raises:
       ValueError: nothing was generated.
@@ -152,7 +164,7 @@ def summarize(
     prediction = None
     if gamma is not None:
         prediction = _prediction(alone, speculative, part, gamma, speedup.ratio, tau, alpha)
-    baseline = _baseline(alone, part)
+    baseline = _baseline(alone, part, step_bytes)
     latency = {"alone": _latency(alone, baseline.target_prefill + baseline.target_step)}
     if prediction is not None:
         iteration = prediction.draft + prediction.verify + prediction.rest
@@ -204,14 +216,19 @@ def _speedup(alone: Sequence[Generation], speculative: Sequence[Generation]) -> 
     )
 
 
-def _baseline(alone: Sequence[Generation], part: Mapping[str, float]) -> Baseline:
+def _baseline(
+    alone: Sequence[Generation], part: Mapping[str, float], step_bytes: int | None
+) -> Baseline:
     prefill, step = part["target_prefill"], part["target_step"]
     scans = _total(alone, _tokens) * step
+    bandwidth = READ_BYTES / part["memory_read"]
     return Baseline(
         target_prefill=prefill,
         target_step=step,
         over_scan=_total(alone, lambda one: one.seconds - prefill) / scans,
         over_scan_with_prefill=_total(alone, _seconds) / scans,
+        bandwidth=bandwidth,
+        floor=None if step_bytes is None else step_bytes / bandwidth,
     )
 
 

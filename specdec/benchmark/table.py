@@ -55,6 +55,9 @@ def _alone(baseline: Baseline) -> Iterator[str]:
     yield ""
     yield _figure("target alone / scan", baseline.over_scan, "per token, without prefill")
     yield _figure("  with prefill", baseline.over_scan_with_prefill, "")
+    if baseline.floor is not None:
+        share, speed = baseline.floor / baseline.target_step, baseline.bandwidth / 1e9
+        yield _figure("floor / target step", share, f"its bytes at the {speed:.1f} GB/s read here")
 
 
 def _row(name: str, seconds: Quantiles, latency: Latency | None) -> str:

@@ -20,6 +20,7 @@ from specdec.cli import (
     convert,
     decode,
     eval,
+    grow,
     report,
     score,
     settings,
@@ -41,6 +42,7 @@ COMMANDS = (
     report,
     train,
     convert,
+    grow,
     compile,
 )  # modules with add_command(subparsers) -> its parser
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 from tqdm import tqdm
 
 from specdec import benchmark
@@ -141,8 +142,12 @@ class Measurement:
     def conclude(self) -> benchmark.Summary:
         """The figures, of all that was measured now and before; written if there is a file."""
         subject = self.variant.subject
+        read = self.variant.run.target.read_by_decode(self._params.target)
         summary = benchmark.summarize(
-            self.file.records(), gamma=subject.gamma, same_output=subject.same_output
+            self.file.records(),
+            gamma=subject.gamma,
+            same_output=subject.same_output,
+            step_bytes=sum(leaf.nbytes for leaf in jax.tree.leaves(read)),
         )
         about = self._described() | {"variant": self.variant.name}
         self.file.conclude(summary, about, self._compile_seconds)

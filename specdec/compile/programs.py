@@ -254,9 +254,7 @@ def _roofline_calls(
         models["draft"] = (subject.draft, params.drafter, ("decode", "extend"), 1)
     calls = {}
     for role, (model, tree, loop, width) in models.items():
-        read = dict(tree["decoder"])
-        if model.config.logits_via_embedding:
-            read["embedding"] = tree["token_embedder"]
+        read = model.read_by_decode(tree)
         collectives = [i for i in (text.collectives if text else ()) if i.loop == loop]
         reduced = [i.bytes for i in collectives if i.opcode == "all-reduce"]
         gathered = [i.bytes for i in collectives if i.opcode == "all-gather"]

@@ -282,6 +282,12 @@ class T5Target:
         result = self._apply(params, tokens, cache, method="decode")
         return cast(tuple[ModelOutput, KVCache], result)
 
+    def read_by_decode(self, params: PyTree) -> PyTree:
+        """The part of the parameters that a call of `decode` reads as a whole: of the embedding it
+        reads the fed tokens' rows, unless that projects to the logits."""
+        tied = {"token_embedder": params["token_embedder"]}
+        return {"decoder": params["decoder"]} | (tied if self.config.logits_via_embedding else {})
+
     def _apply(self, params: PyTree, *arguments, method: str) -> Any:
         with nn.logical_axis_rules(self.rules):
             return T5(self.config).apply({"params": params}, *arguments, method=method)
