@@ -469,6 +469,23 @@ def test_variants_take_turns(folder, capsys):
     assert not path.exists()
 
 
+def test_synthetic_acceptance_is_labelled_and_of_the_longest_length(folder, capsys):
+    path = folder / "synthetic.jsonl"
+    flags = ["--synthetic_alpha=1", f"--output_file={path}", "--limit=2", "--repeats=1"]
+    assert specdec_bench(folder, *flags) == 0
+    report = json.loads(Path(f"{path}.summary.json").read_text())
+    assert report["alpha"] == 1 and "NOT EXACT" in report["run"]["verifier"]
+    assert "NOT EXACT" in Path(f"{path}.gin").read_text()
+    records = map(benchmark_record, path.read_text().splitlines())
+    generations = [one for one in records if isinstance(one, benchmark.Generation)]
+    assert {len(one.tokens) for one in generations} == {8}
+    assert {one.calls for one in generations if one.mode == "speculative"} == {3}
+    assert specdec_bench(folder, "--synthetic_alpha=0.5", *flags[1:]) == 2
+    assert "was begun with SYNTHETIC_ALPHA = 1.0" in capsys.readouterr().err
+    assert specdec_bench(folder, "--synthetic_alpha=2") == 2
+    assert "SyntheticAcceptance.alpha is 2.0; give an" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("setting", ["SEED=3", "SPLIT='test2'", "MIN_LENGTH=2"])
 def test_variants_have_one_baseline(folder, capsys, setting):
     assert specdec_bench(folder, "--variant=GAMMA=1", f"--variant={setting}") == 2

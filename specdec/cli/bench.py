@@ -20,6 +20,7 @@ from specdec.cli import settings
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.cli.timings import File, Record
+from specdec.standins import SyntheticAcceptance
 from specdec.types import Params
 
 LIMIT = 32
@@ -48,6 +49,14 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         help="gin settings of one of several drafters, draft lengths or verifiers, which take "
         "turns text by text, as in --variant=GAMMA=3 --variant=GAMMA=7; each has an output file of "
         "its own, FILE with the variant before its suffix; may repeat",
+    )
+    parser.add_argument(
+        "--synthetic_alpha",
+        type=float,
+        metavar="A",
+        help="NOT EXACT: accept each draft token with this probability, whatever the models think, "
+        "and let no text end before its longest length; for the speed of a pair one has no "
+        "weights of",
     )
     parser.add_argument(
         "--output_file",
@@ -97,12 +106,15 @@ class Variant:
 
     def __init__(self, name: str, run: DecodeRun, in_force: str, path: str | None):
         self.name, self.run, self.path, self.in_force = name, run, path, in_force
+        eos_id = runs.vocabulary_of(run).eos_id
+        if isinstance(run.verifier, SyntheticAcceptance):
+            eos_id = -1  # where its texts end means nothing
         self.subject = benchmark.Subject(
             target=run.target,
             drafter=runs.drafter_of(run),
             verifier=run.verifier,
             schedule=run.schedule,
-            sampling=run.rule(eos_id := runs.vocabulary_of(run).eos_id),
+            sampling=run.rule(eos_id),
             max_length=run.max_length,
             eos_id=eos_id,
         )
@@ -174,11 +186,18 @@ class Measurement:
 
 def _variants(args: argparse.Namespace) -> Iterator[Variant]:
     """Each with its run; all of them of one target and the same texts."""
-    first = None
+    first, synthetic = None, None
+    if args.synthetic_alpha is not None:
+        try:
+            synthetic = SyntheticAcceptance(args.synthetic_alpha)
+        except ValueError as error:
+            raise UsageError(f"--synthetic_alpha: {error}") from error
     for name in args.variant or [""]:
         own = copy.copy(args)
         own.gin_bindings = [*args.gin_bindings, *filter(None, name.split(";"))]
         run = _one_text_at_a_time(runs.build(own), warn=first is None)
+        if synthetic:
+            run = dataclasses.replace(run, verifier=synthetic)
         first = first or run
         for field in dataclasses.fields(run):
             if field.name not in VARYING:
@@ -188,7 +207,11 @@ def _variants(args: argparse.Namespace) -> Iterator[Variant]:
                         f"--variant={name} has {field.name} {ours!r}, and the first variant "
                         f"{theirs!r}; only drafters, draft lengths and verifiers may vary"
                     )
-        yield Variant(name, run, settings.in_force(), _path_of(args.output_file, name))
+        in_force = settings.in_force()
+        if synthetic:
+            # No gin file reads this: who repeats the run by its settings alone is stopped.
+            in_force += f"\nSYNTHETIC_ALPHA = {synthetic.alpha}  # --synthetic_alpha, NOT EXACT\n"
+        yield Variant(name, run, in_force, _path_of(args.output_file, name))
 
 
 def _one_text_at_a_time(run: DecodeRun, warn: bool) -> DecodeRun:
