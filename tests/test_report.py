@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specdec import acceptance, cli
-from specdec.benchmark.summary import Baseline, Prediction, Quantiles, Speedup, Summary
+from specdec.benchmark.summary import Baseline, Latency, Prediction, Quantiles, Speedup, Summary
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU = {"backend": "cpu", "cpu": "Some CPU", "cores": 2, "device": "cpu", "devices": 1}
@@ -39,16 +39,17 @@ def bench(*, gamma: int | None = 5, environment=CPU, **settings) -> dict:
         verify=1,
         rest=0,
     )
-    quantiles = Quantiles(1, 2, 3)
+    quantiles, latency = Quantiles(1, 2, 3, 4), Latency(1, 1)
     summary = Summary(
         texts=32,
         repeats=3,
         seconds={"alone": quantiles, "speculative": quantiles},
+        latency={"alone": latency, "speculative": latency},
         speedup=Speedup(2.5, 2.25, 2.75, 2.6, 2.4),
         identical=96,
         tau=3.5,
         alpha=0.777 if gamma else None,
-        baseline=Baseline(1, 1, 1, 1),
+        baseline=Baseline(1, 1, 1, 1, 1, 1),
         prediction=prediction if gamma else None,
     )
     return {

@@ -159,7 +159,8 @@ def _loops(loops: Sequence[Mapping[str, Any]]) -> str:
         inner = f" {{ {_loops(loop['loops'])} }}" if loop["loops"] else ""
         return f"{loop['name']}{trips}{inner}"
 
-    return ", ".join(map(one, loops)) or "none"
+    alike = Counter(map(one, loops)).items()
+    return ", ".join(text if n == 1 else f"{n} {text}" for text, n in alike) or "none"
 
 
 def _prediction_lines(found: Mapping[str, Any]) -> Iterator[str]:
