@@ -66,7 +66,7 @@ class Baseline:
 
     over_scan: (generation - prefill) / tokens / target_step. over_scan_with_prefill: generation /
       tokens / target_step.
-    bandwidth: bytes/s at which this device read 0.5 GiB in the same minutes.
+    bandwidth: bytes/s at which this device read 0.5 GiB in the same minutes, at its best.
     floor: what a step must read, the parameters that `decode` uses, over that; None if not known.
       A model that fits in a cache is faster than its floor.
     """
@@ -221,7 +221,7 @@ def _baseline(
 ) -> Baseline:
     prefill, step = part["target_prefill"], part["target_step"]
     scans = _total(alone, _tokens) * step
-    bandwidth = READ_BYTES / part["memory_read"]
+    bandwidth = READ_BYTES / part["fastest_read"]
     return Baseline(
         target_prefill=prefill,
         target_step=step,
@@ -285,11 +285,12 @@ def _quantiles(generations: Sequence[Generation]) -> Quantiles:
 
 
 def _seconds_per_step(timings: Sequence[Timing]) -> dict[str, float]:
-    """Part -> median seconds of one model call, or of one prefill."""
+    """Part -> median seconds of one model call, or of one prefill; and the fastest reading."""
     seconds = collections.defaultdict(list)
     for timing in timings:
         seconds[timing.part].append(timing.seconds / timing.steps)
-    return {part: statistics.median(values) for part, values in seconds.items()}
+    medians = {part: statistics.median(values) for part, values in seconds.items()}
+    return medians | {"fastest_read": min(seconds["memory_read"])}
 
 
 def _total(generations: Sequence[Generation], value: Callable[[Generation], float]) -> float:
