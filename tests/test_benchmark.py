@@ -283,6 +283,18 @@ def test_the_order_is_swapped_from_text_to_text_and_from_repeat_to_repeat():
     assert [one.mode for one in first] == 2 * order + 2 * order[::-1]
 
 
+def test_nothing_of_the_next_text_is_measured_before_its_turn():
+    fakes = Fakes()
+    inputs = {text: np.full([1, 2], text + 1, np.int32) for text in range(2)}
+    units = benchmark.measure_by_text(
+        fakes.programs(), Params(()), inputs, seed=0, repeats=1, clock=fakes.clock
+    )
+    for text in (0, 1):
+        assert {record.text for record in next(units)} == {text}
+        seen = {int(call[2][0, 0]) - 1 for call in fakes.calls if call[0] == "alone"}
+        assert seen == set(range(text + 1))
+
+
 def test_warm_ups_come_first_and_parts_get_what_their_source_gave():
     fakes = Fakes()
     fakes.measure(texts=1, repeats=1)
@@ -393,7 +405,7 @@ class Run(NamedTuple):
 @pytest.fixture(scope="module")
 def run(folder):
     """One run of the command, and what it measured with."""
-    path, kept, measure = folder / "out.jsonl", {}, benchmark.measure
+    path, kept, measure = folder / "out.jsonl", {}, benchmark.measure_by_text
 
     def spy(programs, params, *args, **kwargs):
         kept.update(programs=programs, params=params)
@@ -401,7 +413,7 @@ def run(folder):
 
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
-        patch.setattr(benchmark, "measure", spy)
+        patch.setattr(benchmark, "measure_by_text", spy)
         code = specdec_bench(folder, f"--output_file={path}", "--limit=5", "--repeats=2")
     return Run(path, code, out.getvalue(), **kept)
 
@@ -436,9 +448,9 @@ def test_what_was_interrupted_goes_on(run, folder, capsys, monkeypatch):
 
     def measure(*args, skip, **kwargs):
         skipped.append(set(skip))
-        return (benchmark_record(line) for line in lines[first_of_text_2:])
+        return iter([map(benchmark_record, lines[first_of_text_2:])])
 
-    monkeypatch.setattr(benchmark, "measure", measure)
+    monkeypatch.setattr(benchmark, "measure_by_text", measure)
     monkeypatch.setattr(benchmark, "compiled", lambda lowered: (lowered, {}))
     flags = [f"--output_file={path}", "--limit=5", "--repeats=2"]
     assert specdec_bench(folder, *flags) == 0

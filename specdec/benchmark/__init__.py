@@ -4,7 +4,7 @@
 prints them.
 """
 
-from specdec.benchmark.measure import Generation, Timing, measure, profile
+from specdec.benchmark.measure import Generation, Timing, measure, measure_by_text, profile
 from specdec.benchmark.programs import Programs, Subject, compiled, lower
 from specdec.benchmark.summary import Summary, summarize
 from specdec.benchmark.table import lines
@@ -19,6 +19,7 @@ __all__ = [
     "lines",
     "lower",
     "measure",
+    "measure_by_text",
     "profile",
     "summarize",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -43,7 +44,12 @@ class Timing(NamedTuple):
     steps: int  # model calls in those seconds
 
 
-def measure(
+def measure(*arguments: Any, **options: Any) -> Iterator[Generation | Timing]:
+    """All of `measure_by_text`, one text after the other."""
+    return itertools.chain.from_iterable(measure_by_text(*arguments, **options))
+
+
+def measure_by_text(
     programs: Programs,
     params: Params,
     texts: Mapping[int, np.ndarray],
@@ -52,7 +58,7 @@ def measure(
     repeats: int,
     skip: Collection[tuple[int, int]] = (),
     clock: Callable[[], float] = time.perf_counter,
-) -> Iterator[Generation | Timing]:
+) -> Iterator[Iterator[Generation | Timing]]:
     """Times each text, first to last, `repeats` times: the target alone and speculation by turns.
 
     Whichever came second for a text comes first for the next one, and first for the same text in
@@ -66,22 +72,29 @@ def measure(
 
     Raises:
       RuntimeError: something was compiled while the clock ran.
+
+    Returns:
+      For each text the iterator of its records; each is to be exhausted before the next is taken,
+      and other measurements may have their turn in between.
     """
     params = jax.device_put(params)
     on_device = {text: jax.device_put(inputs) for text, inputs in texts.items()}
+
+    def one_text(repeat: int, place: int, text: int, inputs: Any) -> Iterator[Generation | Timing]:
+        keys = jax.block_until_ready(row_keys(seed, jnp.array([text]), repeat))
+        modes = list(programs.generations)
+        for mode in modes if (place + repeat) % 2 == 0 else reversed(modes):
+            output, seconds = _timed(clock, programs.generations[mode], params, keys, inputs)
+            yield _generation(mode, text, repeat, seconds, output)
+        if place % TEXTS_PER_TIMING == 0:
+            for part, seconds in _timed_parts(clock, programs, params, inputs):
+                yield Timing(part, text, repeat, seconds, programs.parts[part].steps)
+
     _warm_up(programs, params, seed, on_device)
     for repeat in range(repeats):
         for place, (text, inputs) in enumerate(on_device.items()):
-            if (repeat, text) in skip:
-                continue
-            keys = jax.block_until_ready(row_keys(seed, jnp.array([text]), repeat))
-            modes = list(programs.generations)
-            for mode in modes if (place + repeat) % 2 == 0 else reversed(modes):
-                output, seconds = _timed(clock, programs.generations[mode], params, keys, inputs)
-                yield _generation(mode, text, repeat, seconds, output)
-            if place % TEXTS_PER_TIMING == 0:
-                for part, seconds in _timed_parts(clock, programs, params, inputs):
-                    yield Timing(part, text, repeat, seconds, programs.parts[part].steps)
+            if (repeat, text) not in skip:
+                yield one_text(repeat, place, text, inputs)
 
 
 def profile(

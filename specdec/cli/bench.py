@@ -86,7 +86,7 @@ def _command(args: argparse.Namespace) -> None:
     trees: dict[Any, Any] = {}
     measurements = [Measurement(one, texts, args.repeats, trees) for one in variants]
     total = sum(2 * (args.repeats * len(texts) - len(one.file.done)) for one in measurements)
-    units = [_by_text(one.records()) for one in measurements]
+    units = [one.by_text() for one in measurements]
     with tqdm(total=total, unit="generation", leave=False, disable=not sys.stderr.isatty()) as bar:
         for turn in itertools.zip_longest(*units):
             for one, records in zip(measurements, turn, strict=True):
@@ -136,9 +136,9 @@ class Measurement:
         self._params: Params = variant.run.load(trees)
         self._programs, self._compile_seconds = benchmark.compiled(variant.lowered)
 
-    def records(self) -> Iterator[Record]:
+    def by_text(self) -> Iterator[Iterator[Record]]:
         """What has not been measured yet."""
-        return benchmark.measure(
+        return benchmark.measure_by_text(
             self._programs,
             self._params,
             self._texts,
@@ -236,9 +236,3 @@ def _path_of(file: str | None, variant: str) -> str | None:
     stem, dot, suffix = name.partition(".")
     plain = re.sub(r"[^\w=-]+", "-", variant)
     return f"{folder}{slash}{stem}_{plain}{dot}{suffix}"
-
-
-def _by_text(records: Iterator[Record]) -> Iterator[list[Record]]:
-    """Those of one text and repeat together, none before it is asked for."""
-    groups = itertools.groupby(records, lambda record: (record.repeat, record.text))
-    return (list(group) for _, group in groups)
