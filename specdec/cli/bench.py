@@ -83,8 +83,12 @@ def _command(args: argparse.Namespace) -> None:
     if not texts:
         split = variants[0].run.split
         raise UsageError(f"split {split!r} has no examples; nothing to measure")
+    files = [File(one.path, one.in_force) for one in variants]
     trees: dict[Any, Any] = {}
-    measurements = [Measurement(one, texts, args.repeats, trees) for one in variants]
+    measurements = [
+        Measurement(one, file, texts, args.repeats, trees)
+        for one, file in zip(variants, files, strict=True)
+    ]
     total = sum(2 * (args.repeats * len(texts) - len(one.file.done)) for one in measurements)
     units = [one.by_text() for one in measurements]
     with tqdm(total=total, unit="generation", leave=False, disable=not sys.stderr.isatty()) as bar:
@@ -126,13 +130,17 @@ class Variant:
 
 
 class Measurement:
-    """A variant, ready to be measured: its file open, checkpoints read, programs compiled."""
+    """A variant, ready to be measured: its checkpoints read, its programs compiled."""
 
     def __init__(
-        self, variant: Variant, texts: dict[int, Any], repeats: int, trees: dict[Any, Any]
+        self,
+        variant: Variant,
+        file: File,
+        texts: dict[int, Any],
+        repeats: int,
+        trees: dict[Any, Any],
     ):
-        self.variant, self._texts, self._repeats = variant, texts, repeats
-        self.file = File(variant.path, variant.in_force)
+        self.variant, self.file, self._texts, self._repeats = variant, file, texts, repeats
         self._params: Params = variant.run.load(trees)
         self._programs, self._compile_seconds = benchmark.compiled(variant.lowered)
 
