@@ -22,9 +22,10 @@ from specdec.benchmark.programs import Part, Programs, Subject
 from specdec.benchmark.summary import alpha_from_tau
 from specdec.decoding import row_keys
 from specdec.environment import environment
+from specdec.models import serving
 from specdec.models.t5 import T5Config, T5Target
 from specdec.schedules import Fixed
-from specdec.types import DecodeOutput, Params, Trace
+from specdec.types import DecodeOutput, Trace
 
 GAMMA = 3
 PARTS = {  # seconds of one call
@@ -163,6 +164,35 @@ def test_other_texts_are_compared_per_token():
     assert not any("identical" in line for line in benchmark.lines(summary))
 
 
+def test_a_forecast_is_made_of_other_texts_and_the_parts():
+    """2 tokens a call are expected by other texts, these ones had 4 and 2 calls of 8 tokens."""
+    elsewhere = [
+        benchmark.Elsewhere("validation", text, 2, [2, 3, 4, 1], [GAMMA, GAMMA], [2, 0])
+        for text in range(3)
+    ]
+    records = [
+        *timings(),
+        *elsewhere,
+        generation("alone", 0, 5 + 8 * 10, tokens=8),
+        generation("speculative", 0, 7 + 2 * (DRAFT + VERIFY), tokens=8, accepted=(3, 3)),
+    ]
+    summary = summarized(records)
+    assert summary.texts == 1 and summary.tau == 4
+    forecast = summary.forecast
+    assert (forecast.split, forecast.texts, forecast.tau) == ("validation", 3, 2)
+    assert forecast.alpha == pytest.approx(2 / (2 + 2))
+    calls = 8 / 2
+    assert forecast.whole == pytest.approx((5 + 8 * 10) / (7 + calls * (DRAFT + VERIFY)))
+    assert forecast.decoding == pytest.approx(2 * 10 / (DRAFT + VERIFY))
+    assert forecast.measured_decoding == pytest.approx(80 / (2 * (DRAFT + VERIFY)))
+    assert forecast.measured_over_decoding == pytest.approx(2)
+    assert forecast.measured_over_whole == pytest.approx(summary.speedup.ratio / forecast.whole)
+    lines = list(benchmark.lines(summary))
+    assert any(line.startswith("forecast") and "3 texts of validation" in line for line in lines)
+    assert summarized(records, gamma=None).forecast is None
+    assert summary_of((85, 83)).forecast is None
+
+
 def test_nothing_generated_is_an_error():
     with pytest.raises(ValueError, match="no token was generated"):
         summarized(timings())
@@ -236,9 +266,7 @@ class Fakes:
         inputs = {text: np.full([1, 2], text + 1, np.int32) for text in range(texts)}
         programs = programs or self.programs()
         return list(
-            benchmark.measure(
-                programs, Params(()), inputs, seed=0, repeats=repeats, clock=self.clock
-            )
+            benchmark.measure(programs, {}, inputs, seed=0, repeats=repeats, clock=self.clock)
         )
 
 
@@ -287,7 +315,7 @@ def test_nothing_of_the_next_text_is_measured_before_its_turn():
     fakes = Fakes()
     inputs = {text: np.full([1, 2], text + 1, np.int32) for text in range(2)}
     units = benchmark.measure_by_text(
-        fakes.programs(), Params(()), inputs, seed=0, repeats=1, clock=fakes.clock
+        fakes.programs(), {}, inputs, seed=0, repeats=1, clock=fakes.clock
     )
     for text in (0, 1):
         assert {record.text for record in next(units)} == {text}
@@ -299,7 +327,8 @@ def test_warm_ups_come_first_and_parts_get_what_their_source_gave():
     fakes = Fakes()
     fakes.measure(texts=1, repeats=1)
     names = [name for name, *_ in fakes.calls]
-    assert names == 4 * ["alone", "speculative", "first", "second"]  # three warm-ups and the run
+    warm_up = ["alone", "speculative", "first", "second"]
+    assert names == [*3 * warm_up, "first", "second", "alone", "speculative"]
     for name, given in (call for call in fakes.calls if call[0] in ("first", "second")):
         assert name == "first" or given == "from first"
 
@@ -355,7 +384,7 @@ CHECKPOINT_PATH = 'the folder/target'
 DRAFT_CHECKPOINT_PATH = 'the folder/draft'
 VOCABULARY = @tasks.Bytes()
 TASK_NAME = 'bench'
-TASK_FILES = {'test': 'the folder/test.tsv'}
+TASK_FILES = {'test': 'the folder/test.tsv', 'other': 'the folder/other.tsv'}
 TASK_FEATURE_LENGTHS = {'inputs': 16, 'targets': 8}
 GAMMA = 2
 BATCH_SIZE = 4
@@ -381,6 +410,7 @@ def folder(tmp_path_factory):
     """A run's data: a TSV, a gin file, and two models of bytes."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "test.tsv").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    (folder / "other.tsv").write_text("seven\tsieben\neight\tacht\n", encoding="utf-8")
     (folder / "run.gin").write_text(RUN.replace("the folder", str(folder)))
     for name, width in (("target", 11), ("draft", 7)):
         params = model(width).init(jax.random.key(width))
@@ -399,7 +429,7 @@ class Run(NamedTuple):
     code: int
     out: str
     programs: Programs
-    params: Params
+    trees: dict
 
 
 @pytest.fixture(scope="module")
@@ -407,13 +437,14 @@ def run(folder):
     """One run of the command, and what it measured with."""
     path, kept, measure = folder / "out.jsonl", {}, benchmark.measure_by_text
 
-    def spy(programs, params, *args, **kwargs):
-        kept.update(programs=programs, params=params)
-        return measure(programs, params, *args, **kwargs)
+    def spy(programs, trees, *args, **kwargs):
+        kept.update(programs=programs, trees=trees)
+        return measure(programs, trees, *args, **kwargs)
 
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
         patch.setattr(benchmark, "measure_by_text", spy)
+        patch.setattr(serving, "LARGE", 0)  # a layout for one token also for a model as small
         code = specdec_bench(folder, f"--output_file={path}", "--limit=5", "--repeats=2")
     return Run(path, code, out.getvalue(), **kept)
 
@@ -429,9 +460,9 @@ def test_json_lines(run):
         assert record["seconds"] > 0 and len(record["drafted"]) == len(record["accepted"]) == calls
         assert 1 <= calls <= len(record["tokens"]) <= 8
     again = map(benchmark_record, run.path.read_text().splitlines())
-    read = model(11).read_by_decode(run.params.target)
+    read = model(11).read_by_decode(run.trees["alone"])
     step_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(read))
-    assert step_bytes < sum(leaf.nbytes for leaf in jax.tree.leaves(run.params.target))
+    assert step_bytes < sum(leaf.nbytes for leaf in jax.tree.leaves(run.trees["alone"]))
     summary = summarized(again, gamma=2, step_bytes=step_bytes)
     assert "\n".join(benchmark.lines(summary)) + "\n" == run.out
 
@@ -463,7 +494,8 @@ def test_what_was_interrupted_goes_on(run, folder, capsys, monkeypatch):
 
 def benchmark_record(line):
     record = json.loads(line)
-    return benchmark.Generation(**record) if "mode" in record else benchmark.Timing(**record)
+    kinds = {"mode": benchmark.Generation, "split": benchmark.Elsewhere, "part": benchmark.Timing}
+    return next(kind for name, kind in kinds.items() if name in record)(**record)
 
 
 def test_variants_take_turns(folder, capsys):
@@ -499,6 +531,38 @@ def test_synthetic_acceptance_is_labelled_and_of_the_longest_length(folder, caps
     assert "SyntheticAcceptance.alpha is 2.0; give an" in capsys.readouterr().err
 
 
+def test_a_forecast_by_another_split(folder, capsys):
+    """Its texts are decoded once, also if the measurement is interrupted and goes on."""
+    path = folder / "forecast.jsonl"
+    flags = ["--forecast_split=other", f"--output_file={path}", "--limit=3", "--repeats=1"]
+    assert specdec_bench(folder, *flags) == 0
+    out = capsys.readouterr().out
+    assert "\nforecast" in out and "by 2 texts of other" in out
+    report = json.loads(Path(f"{path}.summary.json").read_text())
+    assert report["forecast"]["split"] == "other" and report["texts"] == 3
+    lines = path.read_text().splitlines(keepends=True)
+    elsewhere = [line for line in lines if "split" in json.loads(line)]
+    assert [json.loads(line)["text"] for line in elsewhere] == [0, 1]
+    path.write_text("".join(lines[:-3]))
+    assert specdec_bench(folder, *flags) == 0
+    again = path.read_text().splitlines(keepends=True)
+    assert [line for line in again if "split" in json.loads(line)] == elsewhere
+    assert specdec_bench(folder, "--forecast_split=nowhere") == 2
+    assert "'nowhere'" in capsys.readouterr().err
+
+
+def test_the_target_alone_is_kept_as_is_best_for_it(run):
+    """One token at a time it reads its kernels [out, in], and verifying [in, out]: one function."""
+    wide, alone = (
+        run.trees[role]["decoder"]["layers_0"]["mlp"]["wo"]["kernel"]
+        for role in ("target", "alone")
+    )
+    assert np.array_equal(wide, alone.T) and not np.array_equal(wide, alone)
+    report = json.loads(Path(f"{run.path}.summary.json").read_text())
+    assert report["run"]["layouts"]["alone"] == "out_in"
+    assert report["run"]["layouts"]["target"] == "in_out"
+
+
 @pytest.mark.parametrize("setting", ["SEED=3", "SPLIT='test2'", "MIN_LENGTH=2"])
 def test_variants_have_one_baseline(folder, capsys, setting):
     assert specdec_bench(folder, "--variant=GAMMA=1", f"--variant={setting}") == 2
@@ -510,9 +574,8 @@ def test_the_report(run):
     assert report["identical"] == 5 * 2  # greedy
     assert report["run"]["gamma"] == 2 and report["run"]["limit"] == 5
     assert report["run"]["dtype"] == {"target": "float32", "draft": "float32"}
-    sizes = {"target": run.params.target, "draft": run.params.drafter}
-    for role, tree in sizes.items():
-        expected = sum(leaf.size for leaf in jax.tree.leaves(tree))
+    for role in ("target", "draft"):
+        expected = sum(leaf.size for leaf in jax.tree.leaves(run.trees[role]))
         assert report["run"]["parameters"][role] == expected
     assert report["compile_seconds"].keys() == {
         *run.programs.generations,
@@ -525,15 +588,15 @@ def test_the_report(run):
 
 def test_scans_of_every_width_decode_greedily(run):
     """So they make the calls they stand for, at the positions they stand for."""
-    programs, params = run.programs, run.params
+    programs, trees = run.programs, run.trees
     inputs = np.zeros([1, 16], np.int32)
     inputs[0, :4] = [113, 110, 103, 1]
-    alone = programs.generations["alone"](params, row_keys(0, np.array([0])), inputs)
+    alone = programs.generations["alone"](trees, row_keys(0, np.array([0])), inputs)
     length = int(alone.length[0])
     assert length > 4 and len(set(alone.tokens[0].tolist())) > 1
     given = {None: inputs}
     for name, part in programs.parts.items():
-        given[name] = part.function(params, given[part.source])
+        given[name] = part.function(trees, given[part.source])
     for name in ("target_step", "target_verify"):
         assert given[name].shape == (1, 8)
         assert given[name][0, :length].tolist() == alone.tokens[0, :length].tolist()

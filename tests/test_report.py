@@ -10,13 +10,22 @@ from pathlib import Path
 import pytest
 
 from specdec import acceptance, cli
-from specdec.benchmark.summary import Baseline, Latency, Prediction, Quantiles, Speedup, Summary
+from specdec.benchmark.summary import (
+    Baseline,
+    Forecast,
+    Latency,
+    Prediction,
+    Quantiles,
+    Speedup,
+    Summary,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU = {"backend": "cpu", "cpu": "Some CPU", "cores": 2, "device": "cpu", "devices": 1}
 TPU = {"backend": "tpu", "cpu": "Some CPU", "cores": 96, "device": "TPU v4", "devices": 4}
 SETTINGS = {
     "drafter": "Autoregressive",
+    "verifier": "GreedyMatch()",
     "sampling": "Greedy()",
     "dtype": {"target": "bfloat16", "draft": "bfloat16"},
     "parameters": {"target": 11_130_000_000, "draft": 76_900_000},
@@ -24,7 +33,7 @@ SETTINGS = {
 }
 
 
-def bench(*, gamma: int | None = 5, environment=CPU, **settings) -> dict:
+def bench(*, gamma: int | None = 5, environment=CPU, forecast=False, **settings) -> dict:
     """What the command writes, as far as it is shown."""
     prediction = Prediction(
         gamma=5,
@@ -51,6 +60,7 @@ def bench(*, gamma: int | None = 5, environment=CPU, **settings) -> dict:
         alpha=0.777 if gamma else None,
         baseline=Baseline(1, 1, 1, 1, 1, 1),
         prediction=prediction if gamma else None,
+        forecast=Forecast("validation", 9, 3, 0.7, 2, 2.25, 2, 1, 1.125) if forecast else None,
     )
     return {
         "environment": environment | {"versions": {"jax": "0.10.2"}},
@@ -147,6 +157,24 @@ def test_what_was_not_measured_is_empty(write, report):
     text = report(write("a.jsonl", bench(gamma=None)), write("b.jsonl", measured()))
     assert "\n| a | here |  |  |  |  |  |  | 2.500 [2.250, 2.750] |\n" in text
     assert "\n| b | here |  | 0.800 [0.800, 0.800] |  |  |  |  |  |\n" in text
+
+
+def test_the_headline(write, report):
+    sampled = bench(sampling="Sampling(temperature=1.0, top_k=None)", verifier="Coupled()")
+    files = write("a.jsonl", bench(forecast=True)), write("b.jsonl", sampled | {"identical": None})
+    table, conditions = report("--headline", *files, write("c", measured())).split("\n\n")
+    assert table.splitlines()[2:] == [
+        "| a | GreedyMatch(), Greedy() | 5 | **2.50** (2.25 to 2.75) | 2.25 | 1.12 | 3.50 | 0.777 "
+        "| 96 of 96 |",
+        "| b | Coupled(), Sampling(temperature=1.0) | 5 | **2.50** (2.25 to 2.75) |  |  | 3.50 "
+        "| 0.777 | in distribution |",
+    ]
+    assert [line[:10] for line in conditions.splitlines()] == ["- a, bench", "- b, bench"]
+
+
+def test_a_headline_of_nothing(write, capsys):
+    assert cli.main(["report", "--headline", write("c", measured())]) == 2
+    assert "none of the summaries is of specdec bench" in capsys.readouterr().err
 
 
 def test_to_a_file(write, report, tmp_path):

@@ -4,18 +4,28 @@
 prints them.
 """
 
-from specdec.benchmark.measure import Generation, Timing, measure, measure_by_text, profile
+from specdec.benchmark.measure import (
+    Elsewhere,
+    Generation,
+    Timing,
+    decode_elsewhere,
+    measure,
+    measure_by_text,
+    profile,
+)
 from specdec.benchmark.programs import Programs, Subject, compiled, lower
 from specdec.benchmark.summary import Summary, summarize
 from specdec.benchmark.table import lines
 
 __all__ = [
+    "Elsewhere",
     "Generation",
     "Programs",
     "Subject",
     "Summary",
     "Timing",
     "compiled",
+    "decode_elsewhere",
     "lines",
     "lower",
     "measure",

@@ -14,7 +14,7 @@ import numpy as np
 
 from specdec.benchmark.programs import Programs
 from specdec.decoding import row_keys
-from specdec.types import Params
+from specdec.types import PyTree
 
 WARM_UPS = 3
 TEXTS_PER_TIMING = 4  # the parts are timed at every fourth text: they depend on shapes alone
@@ -28,6 +28,17 @@ class Generation(NamedTuple):
     text: int  # the example's index
     repeat: int
     seconds: float
+    calls: int
+    tokens: list[int]
+    drafted: list[int]
+    accepted: list[int]
+
+
+class Elsewhere(NamedTuple):
+    """A text of another split, decoded by speculation and not timed; fields as in `Generation`."""
+
+    split: str
+    text: int
     calls: int
     tokens: list[int]
     drafted: list[int]
@@ -51,7 +62,7 @@ def measure(*arguments: Any, **options: Any) -> Iterator[Generation | Timing]:
 
 def measure_by_text(
     programs: Programs,
-    params: Params,
+    params: PyTree,
     texts: Mapping[int, np.ndarray],
     *,
     seed: int,
@@ -66,6 +77,7 @@ def measure_by_text(
 
     Args:
       programs: compiled ones.
+      params: their trees, by role.
       texts: example index -> inputs [1, S] int32.
       skip: pairs of a repeat and a text that have been measured before.
       clock: seconds; what lies between two readings is one program from call to finished result.
@@ -81,14 +93,15 @@ def measure_by_text(
     on_device = {text: jax.device_put(inputs) for text, inputs in texts.items()}
 
     def one_text(repeat: int, place: int, text: int, inputs: Any) -> Iterator[Generation | Timing]:
+        # First the parts: a text with both generations then has all that is measured of it.
+        if place % TEXTS_PER_TIMING == 0:
+            for part, seconds in _timed_parts(clock, programs, params, inputs):
+                yield Timing(part, text, repeat, seconds, programs.parts[part].steps)
         keys = jax.block_until_ready(row_keys(seed, jnp.array([text]), repeat))
         modes = list(programs.generations)
         for mode in modes if (place + repeat) % 2 == 0 else reversed(modes):
             output, seconds = _timed(clock, programs.generations[mode], params, keys, inputs)
             yield _generation(mode, text, repeat, seconds, output)
-        if place % TEXTS_PER_TIMING == 0:
-            for part, seconds in _timed_parts(clock, programs, params, inputs):
-                yield Timing(part, text, repeat, seconds, programs.parts[part].steps)
 
     _warm_up(programs, params, seed, on_device)
     for repeat in range(repeats):
@@ -97,8 +110,19 @@ def measure_by_text(
                 yield one_text(repeat, place, text, inputs)
 
 
+def decode_elsewhere(
+    programs: Programs, params: PyTree, texts: Mapping[int, np.ndarray], *, seed: int, split: str
+) -> Iterator[Elsewhere]:
+    """Decodes texts of another split by speculation: the acceptance that is to be expected."""
+    params = jax.device_put(params)
+    for text, inputs in texts.items():
+        keys = row_keys(seed, jnp.array([text]), 0)
+        output = programs.generations["speculative"](params, keys, inputs)
+        yield Elsewhere(split, text, **_decoded(output))
+
+
 def profile(
-    programs: Programs, params: Params, texts: Mapping[int, np.ndarray], *, seed: int, path: str
+    programs: Programs, params: PyTree, texts: Mapping[int, np.ndarray], *, seed: int, path: str
 ) -> None:
     """Writes an xprof trace of one text's generations, each under its mode's name; in it operations
     carry the scopes draft, verify and accept. Nothing is timed: tracing takes time itself."""
@@ -112,7 +136,7 @@ def profile(
                 jax.block_until_ready(generate(params, keys, inputs))
 
 
-def _warm_up(programs: Programs, params: Params, seed: int, inputs: Mapping[int, Any]) -> None:
+def _warm_up(programs: Programs, params: PyTree, seed: int, inputs: Mapping[int, Any]) -> None:
     """First runs are slower: pages, caches, threads."""
     for text in list(inputs)[:1]:
         keys = row_keys(seed, jnp.array([text]), 0)
@@ -157,15 +181,16 @@ def _no_compilation():
 
 
 def _generation(mode: str, text: int, repeat: int, seconds: float, output) -> Generation:
+    return Generation(mode, text, repeat, seconds, **_decoded(output))
+
+
+def _decoded(output) -> dict[str, Any]:
+    """What was decoded for one text."""
     tokens, length, _, trace = jax.device_get(output)
     calls = int(trace.calls[0])
-    return Generation(
-        mode=mode,
-        text=text,
-        repeat=repeat,
-        seconds=seconds,
-        calls=calls,
-        tokens=tokens[0, : length[0]].tolist(),
-        drafted=trace.drafted[0, :calls].tolist(),
-        accepted=trace.accepted[0, :calls].tolist(),
-    )
+    return {
+        "calls": calls,
+        "tokens": tokens[0, : length[0]].tolist(),
+        "drafted": trace.drafted[0, :calls].tolist(),
+        "accepted": trace.accepted[0, :calls].tolist(),
+    }

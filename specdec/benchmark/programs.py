@@ -27,7 +27,11 @@ LONGEST_SCAN = 32  # steps; enough that a scan's start does not count
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """What is measured; the fields are the arguments of `specdec.decode`."""
+    """What is measured; the fields are the arguments of `specdec.decode`.
+
+    alone: the target as it is kept where it decodes alone, which may be another layout than the
+      best one for verification; None for the same.
+    """
 
     target: Target
     drafter: Drafter
@@ -36,6 +40,7 @@ class Subject:
     sampling: SamplingRule
     max_length: int
     eos_id: int = 1
+    alone: Target | None = None
 
     @property
     def gamma(self) -> int | None:
@@ -50,27 +55,34 @@ class Subject:
         """Whether speculation gives the target's own tokens, and not only their distribution."""
         return self.sampling.greedy or getattr(self.verifier, "shared_noise", False)
 
+    def models(self) -> dict[str, Target]:
+        """The models by role; programs take their parameters by role too."""
+        models = {"alone": self.alone or self.target, "target": self.target}
+        if isinstance(self.drafter, Autoregressive):
+            models["draft"] = self.drafter.model
+        return models
+
 
 class Part(NamedTuple):
     """One part of a generation."""
 
-    function: Any  # (params, what the source gave) -> a pytree
+    function: Any  # (trees, what the source gave) -> a pytree
     source: str | None  # the part whose result it is given; None: the inputs
     steps: int  # model calls in one run
 
 
 class Programs(NamedTuple):
-    """What is timed, by name; each part comes after its source."""
+    """What is timed, by name; each part comes after its source. `trees`: role -> parameters."""
 
-    generations: Mapping[str, Any]  # (params, keys [1], inputs [1, S]) -> DecodeOutput
+    generations: Mapping[str, Any]  # (trees, keys [1], inputs [1, S]) -> DecodeOutput
     parts: Mapping[str, Part]
 
 
-def lower(subject: Subject, params: PyTree, length: int) -> Programs:
+def lower(subject: Subject, trees: Mapping[str, PyTree], length: int) -> Programs:
     """Traces everything for one text of `length` tokens; its functions are `jax.stages.Lowered`.
 
     Args:
-      params: `Params`, or their shapes and dtypes.
+      trees: the parameters of each of `subject.models()`, or their shapes and dtypes.
 
     Raises:
       ValueError: the subject cannot be decoded.
@@ -78,13 +90,13 @@ def lower(subject: Subject, params: PyTree, length: int) -> Programs:
     keys = jax.eval_shape(functools.partial(row_keys, 0), jax.ShapeDtypeStruct([1], np.int32))
     inputs = jax.ShapeDtypeStruct([1, length], np.int32)
     generations = {
-        mode: jax.jit(function).lower(params, keys, inputs)
+        mode: jax.jit(function).lower(trees, keys, inputs)
         for mode, function in _generations(subject).items()
     }
     given: dict[str | None, PyTree] = {None: inputs}
     parts = {}
     for name, part in _parts(subject).items():
-        lowered = jax.jit(part.function).lower(params, given[part.source])
+        lowered = jax.jit(part.function).lower(trees, given[part.source])
         given[name] = lowered.out_info
         parts[name] = part._replace(function=lowered)
     return Programs(generations, parts)
@@ -112,21 +124,22 @@ def compiled(
 
 def _generations(subject: Subject) -> dict[str, Callable]:
     rules: dict[str, Any] = {
-        "target": subject.target,
         "sampling": subject.sampling,
         "max_length": subject.max_length,
         "eos_id": subject.eos_id,
     }
 
-    def alone(params: Params, keys, inputs):
-        return autoregressive_decode(params.target, keys, inputs, **rules)
+    def alone(trees: Mapping[str, PyTree], keys, inputs):
+        target = subject.models()["alone"]
+        return autoregressive_decode(trees["alone"], keys, inputs, target=target, **rules)
 
-    def speculative(params: Params, keys, inputs):
+    def speculative(trees: Mapping[str, PyTree], keys, inputs):
         return decode(
-            params,
+            Params(trees["target"], trees.get("draft", ())),
             keys,
             inputs,
             **rules,
+            target=subject.target,
             drafter=subject.drafter,
             verifier=subject.verifier,
             schedule=subject.schedule,
@@ -141,36 +154,34 @@ def _parts(subject: Subject) -> dict[str, Part]:
     One iteration of speculation is one `drafter_first`, gamma - 1 `drafter_step` and one
     `target_verify`; see `drafters.Autoregressive` for why the first step is two tokens wide.
     """
-    target, steps = subject.target, min(subject.max_length, LONGEST_SCAN)
-    models: dict[str, Target] = {"target": target}
+    models, steps = subject.models(), min(subject.max_length, LONGEST_SCAN)
+    alone = {"alone": models.pop("alone")}
     parts = {
         "memory": Part(_memory, None, 1),
         "memory_read": Part(_read, "memory", 1),
-        "target_prefill": Part(_prefill(models, subject.max_length), None, 1),
-        "target_step": Part(_scan("target", target, 1, steps), "target_prefill", steps),
+        "target_prefill": Part(_prefill(alone, subject.max_length), None, 1),
+        "target_step": Part(_scan("alone", alone["alone"], 1, steps), "target_prefill", steps),
     }
-    if subject.gamma is None or not isinstance(subject.drafter, Autoregressive):
+    if subject.gamma is None:
         return parts
-    draft = subject.drafter.model
-    models = models | {"drafter": draft}
     slots = capacity(subject.max_length, subject.schedule)
-    verify = _scan("target", target, subject.gamma + 1, steps)
+    verify = _scan("target", models["target"], subject.gamma + 1, steps)
     return parts | {
         "prefill": Part(_prefill(models, slots), None, 1),
         "target_verify": Part(verify, "prefill", steps),
-        "drafter_first": Part(_scan("drafter", draft, 2, steps), "prefill", steps),
-        "drafter_step": Part(_scan("drafter", draft, 1, steps), "prefill", steps),
+        "drafter_first": Part(_scan("draft", models["draft"], 2, steps), "prefill", steps),
+        "drafter_step": Part(_scan("draft", models["draft"], 1, steps), "prefill", steps),
     }
 
 
-def _memory(params: Params, inputs: jax.Array) -> jax.Array:
+def _memory(trees: Mapping[str, PyTree], inputs: jax.Array) -> jax.Array:
     """Something to read that is larger than any cache."""
     return jnp.broadcast_to(
         inputs[0, 0].astype(jnp.float32), (READ_ROWS, READ_BYTES // READ_ROWS // 4)
     )
 
 
-def _read(params: Params, memory: jax.Array) -> jax.Array:
+def _read(trees: Mapping[str, PyTree], memory: jax.Array) -> jax.Array:
     """Reads it once, as a decoder step reads its kernels."""
     return jnp.ones([READ_ROWS], jnp.float32) @ memory
 
@@ -178,9 +189,9 @@ def _read(params: Params, memory: jax.Array) -> jax.Array:
 def _prefill(models: Mapping[str, Target], slots: int) -> Callable:
     """What comes before the first step: role -> (start token [1], cache)."""
 
-    def run(params: Params, inputs: jax.Array) -> dict[str, tuple[jax.Array, Any]]:
+    def run(trees: Mapping[str, PyTree], inputs: jax.Array) -> dict[str, tuple[jax.Array, Any]]:
         return {
-            role: (model.start(inputs), model.prefill(getattr(params, role), inputs, slots))
+            role: (model.start(inputs), model.prefill(trees[role], inputs, slots))
             for role, model in models.items()
         }
 
@@ -194,12 +205,12 @@ def _scan(role: str, model: Target, width: int, steps: int) -> Callable:
     the model's greedy token at every width; the others are overwritten, as rejected drafts are.
     """
 
-    def run(params: Params, prefilled) -> jax.Array:
+    def run(trees: Mapping[str, PyTree], prefilled) -> jax.Array:
         start, cache = prefilled[role]
 
         def advance(carry, _):
             tokens, cache = carry
-            output, fed = model.decode(getattr(params, role), tokens, cache)
+            output, fed = model.decode(trees[role], tokens, cache)
             tokens = jnp.argmax(output.logits, axis=-1).astype(jnp.int32)
             return (tokens, fed.rewind(cache.length + 1)), tokens[:, 0]
 

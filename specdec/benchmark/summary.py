@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from specdec import theory
-from specdec.benchmark.measure import Generation, Timing
+from specdec.benchmark.measure import Elsewhere, Generation, Timing
 from specdec.benchmark.programs import READ_BYTES
 
 RESAMPLES = 2000
@@ -109,6 +109,28 @@ class Prediction:
 
 
 @dataclasses.dataclass(frozen=True)
+class Forecast:
+    """What is to be expected of these texts by the parts and the acceptance of others.
+
+    split, texts: what those are. tau, alpha: theirs.
+    decoding: tau / (gamma c + v), the speed-up without prefill.
+    whole: (E + m T) / (E + E' + m / tau (gamma c + v) T), sums over texts, with E and E' the
+      prefill of target and draft, T the target's step, and m the tokens of the target alone.
+    measured_decoding: the speed-up per token without prefill; that with it is `Speedup.per_token`.
+    """
+
+    split: str
+    texts: int
+    tau: float
+    alpha: float | None
+    decoding: float
+    whole: float
+    measured_decoding: float
+    measured_over_decoding: float
+    measured_over_whole: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Summary:
     """All figures of a benchmark.
 
@@ -116,6 +138,7 @@ class Summary:
       not be the same.
     alpha: accepted / tested drafts; None if nothing was drafted.
     prediction: None without a gamma.
+    forecast: None also without texts of another split.
     """
 
     texts: int
@@ -128,16 +151,18 @@ class Summary:
     alpha: float | None
     baseline: Baseline
     prediction: Prediction | None
+    forecast: Forecast | None = None
 
 
 def summarize(
-    records: Iterable[Generation | Timing],
+    records: Iterable[Generation | Timing | Elsewhere],
     *,
     gamma: int | None,
     same_output: bool,
     step_bytes: int | None = None,
 ) -> Summary:
-    """The figures of what `measure` gave for a `Subject` with this gamma and same_output.
+    """The figures of what `measure` gave for a `Subject` with this gamma and same_output, and what
+    `decode_elsewhere` gave for texts of one other split.
 
     step_bytes: of the parameters that one call of the target's `decode` reads.
 
@@ -153,17 +178,13 @@ def summarize(
         raise ValueError("no token was generated; benchmark texts that are not empty")
     part = _seconds_per_step(timings)
     speedup = _speedup(alone, speculative)
-    tau = theory.block_efficiency(
-        [len(one.tokens) for one in speculative], [one.calls for one in speculative]
-    )
-    alpha = theory.empirical_alpha(
-        np.concatenate([one.accepted for one in speculative]),
-        np.concatenate([one.drafted for one in speculative]),
-    )
-    alpha = None if math.isnan(alpha) else alpha
-    prediction = None
+    tau, alpha = _acceptance(speculative)
+    elsewhere = [record for record in records if isinstance(record, Elsewhere)]
+    prediction = forecast = None
     if gamma is not None:
         prediction = _prediction(alone, speculative, part, gamma, speedup.ratio, tau, alpha)
+        if elsewhere:
+            forecast = _forecast(alone, speculative, part, prediction, speedup, elsewhere)
     baseline = _baseline(alone, part, step_bytes)
     latency = {"alone": _latency(alone, baseline.target_prefill + baseline.target_step)}
     if prediction is not None:
@@ -180,6 +201,7 @@ def summarize(
         alpha=alpha,
         baseline=baseline,
         prediction=prediction,
+        forecast=forecast,
     )
 
 
@@ -196,6 +218,18 @@ def alpha_from_tau(tau: float, gamma: int) -> float:
         else:
             high = middle
     return (low + high) / 2
+
+
+def _acceptance(generations: Sequence[Generation | Elsewhere]) -> tuple[float, float | None]:
+    """tau, and alpha or None."""
+    tau = theory.block_efficiency(
+        [len(one.tokens) for one in generations], [one.calls for one in generations]
+    )
+    alpha = theory.empirical_alpha(
+        np.concatenate([one.accepted for one in generations]),
+        np.concatenate([one.drafted for one in generations]),
+    )
+    return tau, None if math.isnan(alpha) else alpha
 
 
 def _speedup(alone: Sequence[Generation], speculative: Sequence[Generation]) -> Speedup:
@@ -262,6 +296,35 @@ def _prediction(
         draft=draft,
         verify=verify,
         rest=iteration - draft - verify,
+    )
+
+
+def _forecast(
+    alone: Sequence[Generation],
+    speculative: Sequence[Generation],
+    part: Mapping[str, float],
+    prediction: Prediction,
+    speedup: Speedup,
+    elsewhere: Sequence[Elsewhere],
+) -> Forecast:
+    tau, alpha = _acceptance(elsewhere)
+    step, prefill, before = part["target_step"], part["prefill"], part["target_prefill"]
+    per_token = (prediction.draft + prediction.verify) / tau
+    whole = _total(alone, lambda one: before + len(one.tokens) * step) / _total(
+        alone, lambda one: prefill + len(one.tokens) * per_token
+    )
+    seconds = _total(alone, lambda one: one.seconds - before) / _total(alone, _tokens)
+    ours = _total(speculative, lambda one: one.seconds - prefill) / _total(speculative, _tokens)
+    return Forecast(
+        split=elsewhere[0].split,
+        texts=len(elsewhere),
+        tau=tau,
+        alpha=alpha,
+        decoding=step / per_token,
+        whole=whole,
+        measured_decoding=seconds / ours,
+        measured_over_decoding=seconds / ours / (step / per_token),
+        measured_over_whole=speedup.per_token / whole,
     )
 
 

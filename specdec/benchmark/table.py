@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from specdec.benchmark.summary import Baseline, Latency, Prediction, Quantiles, Summary
+from specdec.benchmark.summary import Baseline, Forecast, Latency, Prediction, Quantiles, Summary
 
 
 def lines(summary: Summary) -> Iterator[str]:
@@ -28,6 +28,8 @@ def lines(summary: Summary) -> Iterator[str]:
         yield _figure("alpha", summary.alpha, "accepted / tested drafts")
     if summary.prediction:
         yield from _predicted(summary.prediction, summary.baseline)
+    if summary.forecast:
+        yield from _foretold(summary.forecast)
     yield from _alone(summary.baseline)
 
 
@@ -47,6 +49,17 @@ def _predicted(prediction: Prediction, baseline: Baseline) -> Iterator[str]:
         seconds = getattr(prediction, name)
         yield f"  {name:18}{1e3 * seconds:9.3f}{seconds / step:14.2f}"
     yield f"{'prefill, both':20}{1e3 * prediction.prefill:9.3f}"
+
+
+def _foretold(forecast: Forecast) -> Iterator[str]:
+    yield ""
+    yield _figure("forecast", forecast.whole, f"by {forecast.texts} texts of {forecast.split}")
+    yield _figure("  measured/forecast", forecast.measured_over_whole, "per token")
+    yield _figure("  without prefill", forecast.decoding, "")
+    yield _figure("  measured/forecast", forecast.measured_over_decoding, "without prefill")
+    yield _figure("  tau", forecast.tau, "of those texts")
+    if forecast.alpha is not None:
+        yield _figure("  alpha", forecast.alpha, "likewise")
 
 
 def _alone(baseline: Baseline) -> Iterator[str]:

@@ -19,7 +19,6 @@ from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.drafters import Autoregressive
 from specdec.environment import environment
-from specdec.types import Params
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -81,7 +80,7 @@ def _command(args: argparse.Namespace) -> None:
     if args.output_file:
         report = {
             "environment": environment(),
-            "run": _described(run, params, args.tokens),
+            "run": _described(run, args.tokens),
             "texts": summary.texts,
             "tokens": summary.tokens,
             "alphas": {
@@ -125,13 +124,13 @@ def _written(
             yield record
 
 
-def _described(run: DecodeRun, params: Params, tokens: int) -> dict[str, Any]:
+def _described(run: DecodeRun, tokens: int) -> dict[str, Any]:
     """What was measured, for the report; what `specdec bench` says as well has the same name."""
     return {
         "drafter": type(run.drafter).__name__,
         "sampling": repr(run.sampling),
         "dtype": {role: model.config.dtype for role, (model, _) in run.models().items()},
-        "parameters": runs.parameter_counts(params),
+        "parameters": runs.parameter_counts(run),
         "lengths": dict(run.lengths),
         "split": run.split,
         "seed": run.seed,

@@ -5,23 +5,25 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
+import functools
 import itertools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 from tqdm import tqdm
 
-from specdec import benchmark
+from specdec import benchmark, tasks
 from specdec.cli import run as runs
 from specdec.cli import settings
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.cli.timings import File, Record
+from specdec.models.t5 import T5Target
 from specdec.standins import SyntheticAcceptance
-from specdec.types import Params
+from specdec.types import PyTree
 
 LIMIT = 32
 # What variants of one benchmark may differ in: not the target alone, nor the texts.
@@ -59,6 +61,12 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "weights of",
     )
     parser.add_argument(
+        "--forecast_split",
+        metavar="NAME",
+        help="also decode as many texts of this split, untimed, and say what their acceptance and "
+        "the parts' costs promise for the timed ones",
+    )
+    parser.add_argument(
         "--output_file",
         metavar="FILE",
         help="write JSON lines, one object per generation or timing of a part, the figures to "
@@ -79,16 +87,19 @@ def _command(args: argparse.Namespace) -> None:
     variants = list(_variants(args))
     runs.refuse_unwritable(args.output_file)
     # All that can be wrong has been looked at; from here on it takes long.
-    texts = {int(batch.index[0]): batch.inputs for batch in variants[0].batches}
-    if not texts:
-        split = variants[0].run.split
-        raise UsageError(f"split {split!r} has no examples; nothing to measure")
+    first = variants[0].run
+    texts = _texts(variants[0].batches, first.split)
+    others = {}
+    if split := args.forecast_split:
+        others = _texts(dataclasses.replace(first, split=split).batches(), split)
     files = [File(one.path, one.in_force) for one in variants]
     trees: dict[Any, Any] = {}
     measurements = [
         Measurement(one, file, texts, args.repeats, trees)
         for one, file in zip(variants, files, strict=True)
     ]
+    for one in measurements:
+        one.decode_elsewhere(others, args.forecast_split)
     total = sum(2 * (args.repeats * len(texts) - len(one.file.done)) for one in measurements)
     units = [one.by_text() for one in measurements]
     with tqdm(total=total, unit="generation", leave=False, disable=not sys.stderr.isatty()) as bar:
@@ -100,7 +111,7 @@ def _command(args: argparse.Namespace) -> None:
     for one in measurements:
         if len(variants) > 1:
             print(f"\n{one.variant.name}")
-        print(*benchmark.lines(one.conclude()), sep="\n")
+        print(*benchmark.lines(one.conclude(args.forecast_split)), sep="\n")
     if args.profile_dir:
         measurements[0].profile(args.profile_dir)
 
@@ -121,12 +132,19 @@ class Variant:
             sampling=run.rule(eos_id),
             max_length=run.max_length,
             eos_id=eos_id,
+            alone=run.alone,
         )
         self.batches = run.batches()
         try:
-            self.lowered = benchmark.lower(self.subject, run.abstract(), run.lengths["inputs"])
+            shapes = self.trees(run.shape)
+            self.lowered = benchmark.lower(self.subject, shapes, run.lengths["inputs"])
         except ValueError as error:
             raise UsageError(str(error)) from error
+
+    def trees(self, tree_of: Callable[[T5Target, str], PyTree]) -> dict[str, PyTree]:
+        """The parameters by role, `tree_of(model, checkpoint)`."""
+        models = {"alone": (self.run.alone, self.run.checkpoint_path)} | self.run.models()
+        return {role: tree_of(*model) for role, model in models.items()}
 
 
 class Measurement:
@@ -141,30 +159,41 @@ class Measurement:
         trees: dict[Any, Any],
     ):
         self.variant, self.file, self._texts, self._repeats = variant, file, texts, repeats
-        self._params: Params = variant.run.load(trees)
+        self._trees = variant.trees(functools.partial(variant.run.read, trees=trees))
         self._programs, self._compile_seconds = benchmark.compiled(variant.lowered)
 
     def by_text(self) -> Iterator[Iterator[Record]]:
         """What has not been measured yet."""
         return benchmark.measure_by_text(
             self._programs,
-            self._params,
+            self._trees,
             self._texts,
             seed=self.variant.run.seed,
             repeats=self._repeats,
             skip=self.file.done,
         )
 
+    def decode_elsewhere(self, texts: Mapping[int, Any], split: str | None) -> None:
+        """What the forecast is made of, if there is to be one."""
+        if split is None:
+            return
+        done = self.file.elsewhere
+        new = {text: inputs for text, inputs in texts.items() if (split, text) not in done}
+        for record in benchmark.decode_elsewhere(
+            self._programs, self._trees, new, seed=self.variant.run.seed, split=split
+        ):
+            self.file.write(record)
+
     def profile(self, path: str) -> None:
         seed = self.variant.run.seed
-        benchmark.profile(self._programs, self._params, self._texts, seed=seed, path=path)
+        benchmark.profile(self._programs, self._trees, self._texts, seed=seed, path=path)
 
-    def conclude(self) -> benchmark.Summary:
+    def conclude(self, forecast_split: str | None) -> benchmark.Summary:
         """The figures, of all that was measured now and before; written if there is a file."""
-        subject = self.variant.subject
-        read = self.variant.run.target.read_by_decode(self._params.target)
+        subject, run = self.variant.subject, self.variant.run
+        read = run.alone.read_by_decode(self._trees["alone"])
         summary = benchmark.summarize(
-            self.file.records(),
+            self.file.records(forecast_split),
             gamma=subject.gamma,
             same_output=subject.same_output,
             step_bytes=sum(leaf.nbytes for leaf in jax.tree.leaves(read)),
@@ -183,7 +212,9 @@ class Measurement:
             "verifier": repr(run.verifier),
             "sampling": repr(subject.sampling),
             "dtype": {role: model.config.dtype for role, (model, _) in run.models().items()},
-            "parameters": runs.parameter_counts(self._params),
+            "layouts": {"alone": run.alone.layout}
+            | {role: model.layout for role, (model, _) in run.models().items()},
+            "parameters": runs.parameter_counts(run),
             "lengths": dict(run.lengths),
             "split": run.split,
             "seed": run.seed,
@@ -222,6 +253,14 @@ def _variants(args: argparse.Namespace) -> Iterator[Variant]:
         yield Variant(name, run, in_force, _path_of(args.output_file, name))
 
 
+def _texts(batches: Iterator[tasks.Batch], split: str) -> dict[int, Any]:
+    """Example index -> inputs [1, S]."""
+    texts = {int(batch.index[0]): batch.inputs for batch in batches}
+    if not texts:
+        raise UsageError(f"split {split!r} has no examples; nothing to measure")
+    return texts
+
+
 def _one_text_at_a_time(run: DecodeRun, warn: bool) -> DecodeRun:
     if warn and (run.batch_size != 1 or run.buckets):
         print("bench: one text at a time, all padded to one length", file=sys.stderr)
@@ -231,7 +270,7 @@ def _one_text_at_a_time(run: DecodeRun, warn: bool) -> DecodeRun:
         )
     limit = LIMIT if run.limit is None else run.limit
     try:
-        return dataclasses.replace(run, batch_size=1, buckets=(), limit=limit)
+        return dataclasses.replace(run, batch_size=1, buckets=(), limit=limit).laid_out()
     except ValueError as error:  # a mesh that divides rows
         raise UsageError(str(error)) from error
 

@@ -32,8 +32,8 @@ def programs_of(run: DecodeRun, prefix: list[int], eos_id: int, stepwise: bool) 
     given = jnp.tile(jnp.array(prefix, jnp.int32), (run.batch_size, 1)) if prefix else None
     output = {"max_length": run.lengths["targets"], "prefix": given}
     params = run.abstract()
-    plain = functools.partial(autoregressive_decode, target=run.target, **rules, **output)
-    alone = Program(plain, params.target, run)
+    plain = functools.partial(autoregressive_decode, target=run.alone, **rules, **output)
+    alone = Program(plain, run.shape(run.alone, run.checkpoint_path), run)
     if run.drafter is None:
         ours = Program(lambda params, *rest: plain(params.target, *rest), params, run)
     else:

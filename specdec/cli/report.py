@@ -37,6 +37,11 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "leviathan/ende_small_t0.gin",
     )
     parser.add_argument(
+        "--headline",
+        action="store_true",
+        help="instead one table of what `specdec bench` measured and forecast",
+    )
+    parser.add_argument(
         "--output_file", metavar="FILE", help="write there (default: standard output)"
     )
     parser.add_argument(
@@ -53,7 +58,7 @@ def _command(args: argparse.Namespace) -> None:
     runs.refuse_unwritable(args.output_file)
     try:
         measured = report.read(args.summaries, args.paper)
-        text = report.markdown(measured)
+        text = report.headline(measured) if args.headline else report.markdown(measured)
         drawn = _draw(measured, args.figures_dir) if args.figures_dir else []
     except ValueError as error:
         raise UsageError(str(error)) from error

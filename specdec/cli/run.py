@@ -21,6 +21,8 @@ from specdec import checkpoints, partitioning, tasks
 from specdec.cli import settings
 from specdec.cli.settings import UsageError
 from specdec.decoding import row_keys
+from specdec.drafters import Autoregressive
+from specdec.models.serving import to_checkpoint, to_serving
 from specdec.models.t5 import T5Target
 from specdec.partitioning import Partitioner, Share
 from specdec.sampling import MinLength
@@ -72,7 +74,7 @@ def build(args: argparse.Namespace, **overrides: Any) -> DecodeRun:
             args.contexts.enter_context(jax.set_mesh(mesh))
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return run
+    return run.laid_out()
 
 
 def described(
@@ -236,22 +238,54 @@ class DecodeRun:
     def _sizes(self) -> dict[str, Any]:
         return {"batch_size": self.batch_size, "limit": self.limit, "buckets": self.buckets}
 
-    def load(self, trees: dict[tuple[T5Target, str], PyTree] | None = None) -> Params:
+    def laid_out(self) -> DecodeRun:
+        """This run with its models' kernels kept as this device reads them fastest. Over a mesh,
+        where nothing was measured, they stay as they are."""
+        rows, longest = self.batch_size, self.schedule.buckets[-1]
+        target = self._kept(self.target, rows if self.drafter is None else rows * (longest + 1))
+        draft = self.draft and self._kept(self.draft, 2 * rows)  # its first step is the widest
+        drafter = self.drafter
+        if isinstance(drafter, Autoregressive) and drafter.model == self.draft:
+            drafter = dataclasses.replace(drafter, model=draft)
+        return dataclasses.replace(self, target=target, draft=draft, drafter=drafter)
+
+    @property
+    def alone(self) -> T5Target:
+        """The target as it is kept where it decodes alone."""
+        return self._kept(self.target, self.batch_size)
+
+    def params_alone(self, params: Params) -> PyTree:
+        """The target's parameters as `alone` has them."""
+        stored = to_checkpoint(params.target, self.target.config, self.target.layout)
+        return to_serving(stored, self.target.config, self.alone.layout)
+
+    def _kept(self, model: T5Target, tokens: int) -> T5Target:
+        if self.mesh is not None:
+            return model
+        return model.laid_out(tokens=tokens)
+
+    def load(self) -> Params:
         """Reads the checkpoints, in the models' dtypes; of each array a host reads what its devices
-        are to have. What is in `trees` is not read again, and what is read is put there."""
+        are to have."""
+        return self.params(self.read)
+
+    def read(
+        self, model: T5Target, path: str, trees: dict[tuple[T5Target, str], PyTree] | None = None
+    ) -> PyTree:
+        """A model's parameters, in its dtype and layout. What is in `trees` is not read again, and
+        what is read is put there."""
         trees = {} if trees is None else trees
-
-        def read(model: T5Target, path: str) -> PyTree:
-            if (model, path) not in trees:
-                trees[model, path] = checkpoints.load(
-                    path,
-                    config=model.config,
-                    dtype=model.config.dtype,
-                    shardings=self.mesh and partitioning.shardings(model, model.rules, self.mesh),
-                )
-            return trees[model, path]
-
-        return self.params(read)
+        stored = dataclasses.replace(model, layout="checkpoint")
+        if (stored, path) not in trees:
+            trees[stored, path] = checkpoints.load(
+                path,
+                config=model.config,
+                dtype=model.config.dtype,
+                shardings=self.mesh and partitioning.shardings(stored, model.rules, self.mesh),
+            )
+        if (model, path) not in trees:
+            trees[model, path] = to_serving(trees[stored, path], model.config, model.layout)
+        return trees[model, path]
 
     def abstract(self) -> Params:
         """The shapes and dtypes of what `load` gives, and where it is over a mesh.
@@ -259,11 +293,11 @@ class DecodeRun:
         Raises:
           ValueError: a model cannot be divided over the mesh.
         """
-        return self.params(
-            lambda model, _: partitioning.abstract(
-                model, model.rules, self.mesh, model.config.dtype
-            )
-        )
+        return self.params(self.shape)
+
+    def shape(self, model: T5Target, path: str) -> PyTree:
+        """The shapes and dtypes of what `read` gives; raises as `abstract` does."""
+        return partitioning.abstract(model, model.rules, self.mesh, model.config.dtype)
 
     def models(self) -> dict[str, tuple[T5Target, str]]:
         """Role -> the model and its checkpoint."""
@@ -278,10 +312,14 @@ class DecodeRun:
         return Params(trees["target"], trees.get("draft", ()))
 
 
-def parameter_counts(params: Params) -> dict[str, int]:
-    """How many numbers each model has."""
-    trees = {"target": params.target, "draft": params.drafter}
-    return {role: sum(leaf.size for leaf in jax.tree.leaves(tree)) for role, tree in trees.items()}
+def parameter_counts(run: DecodeRun) -> dict[str, int]:
+    """How many numbers each model's checkpoint has."""
+    counts = {"target": 0, "draft": 0}
+    for role, (model, _) in run.models().items():
+        stored = dataclasses.replace(model, layout="checkpoint")
+        shapes = jax.eval_shape(stored.init, jax.random.key(0))
+        counts[role] = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    return counts
 
 
 def drafter_of(run: DecodeRun) -> Drafter:

@@ -58,6 +58,7 @@ def decoded(
       skip: how many texts to leave out at the beginning; what is never asked for is not decoded.
     """
     ours, alone = programs
+    params_alone = run.params_alone(params) if alone else None
     samples = range(run.num_samples)
     for batch, sample in ((batch, sample) for batch in batches for sample in samples):
         rows = range(len(batch.input_texts))
@@ -71,7 +72,7 @@ def decoded(
         baseline = None
         if alone:
             summary.compile_seconds += alone.compile(batch.inputs.shape[1])
-            baseline, seconds = alone(params.target, keys, batch.inputs)
+            baseline, seconds = alone(params_alone, keys, batch.inputs)
             summary.baseline_seconds += seconds
             summary.baseline_calls += int(baseline.trace.calls.sum())
         for row in rows[skip:]:

@@ -13,7 +13,7 @@ from specdec.cli.predictions import first_difference
 from specdec.cli.settings import UsageError
 from specdec.environment import environment
 
-Record: TypeAlias = benchmark.Generation | benchmark.Timing
+Record: TypeAlias = benchmark.Generation | benchmark.Timing | benchmark.Elsewhere
 
 
 class File:
@@ -21,6 +21,7 @@ class File:
     wrote is kept, up to the last text that it measured in both modes.
 
     done: pairs of a repeat and a text that need not be measured again.
+    elsewhere: pairs of a split and a text of it, likewise.
 
     Raises:
       UsageError: the file is of a run with other settings.
@@ -34,7 +35,14 @@ class File:
             if isinstance(record, benchmark.Generation):
                 modes.setdefault((record.repeat, record.text), set()).add(record.mode)
         self.done = {unit for unit, seen in modes.items() if len(seen) == 2}
-        self._records = [one for one in self._records if (one.repeat, one.text) in self.done]
+        self.elsewhere = {
+            (one.split, one.text) for one in self._records if isinstance(one, benchmark.Elsewhere)
+        }
+        self._records = [
+            one
+            for one in self._records
+            if isinstance(one, benchmark.Elsewhere) or (one.repeat, one.text) in self.done
+        ]
         if self._path:
             Path(f"{self._path}.gin").write_text(in_force, encoding="utf-8")
             self._path.write_text("".join(map(_line, self._records)), encoding="utf-8")
@@ -60,8 +68,9 @@ class File:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(_line(record))
 
-    def records(self) -> Iterator[Record]:
-        return iter(self._records)
+    def records(self, split: str | None) -> Iterator[Record]:
+        """Those of the timed texts, and of the other split."""
+        return (one for one in self._records if getattr(one, "split", split) == split)
 
     def conclude(
         self,
@@ -87,4 +96,6 @@ def _line(record: Record) -> str:
 
 
 def _record(fields: Mapping[str, Any]) -> Record:
-    return benchmark.Generation(**fields) if "mode" in fields else benchmark.Timing(**fields)
+    if "mode" in fields:
+        return benchmark.Generation(**fields)
+    return benchmark.Elsewhere(**fields) if "split" in fields else benchmark.Timing(**fields)

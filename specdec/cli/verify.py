@@ -118,7 +118,7 @@ def _record(run: DecodeRun, subject: Subject, checks: list[Check]) -> dict[str, 
         "batch_size": run.batch_size,
         "seed": run.seed,
         "dtype": subject.dtype,
-        **{f"{role}_parameters": n for role, n in runs.parameter_counts(subject.params).items()},
+        **{f"{role}_parameters": n for role, n in runs.parameter_counts(run).items()},
         "environment": environment(),
         "settings": settings.in_force(),
     }

@@ -60,47 +60,77 @@ def precision(dtype) -> jax.lax.Precision | None:
 
 
 class Dense(nn.Module):
-    """[..., in] -> [..., features], without bias."""
+    """[..., in] -> [..., features], without bias. `transposed`: the kernel is [features, in]."""
 
     features: int
-    axes: tuple[str, str]
+    axes: tuple[str, str]  # of a kernel [in, features]
     dtype: str
     init: Callable = _fan_in("truncated_normal")
+    transposed: bool = False
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        kernel = parameter(self, "kernel", self.init, self.axes, (x.shape[-1], self.features))
+        shape = (x.shape[-1], self.features)
+        kernel = _kernel(self, self.init, self.axes, shape, self.transposed)
         return matmul(
-            x.astype(self.dtype), kernel.astype(self.dtype), precision=precision(self.dtype)
+            x.astype(self.dtype),
+            kernel.astype(self.dtype),
+            transposed=self.transposed,
+            precision=precision(self.dtype),
         )
 
 
 class Logits(nn.Module):
-    """[..., D] -> [..., V] float32. The kernel is used in the dtype it is stored in."""
+    """[..., D] -> [..., V] float32. The kernel is used in the dtype it is stored in.
+
+    scaled: by 1/sqrt(D), as a tied model's are.
+    transposed: the kernel is [V, D].
+    """
 
     vocab_size: int
+    scaled: bool = False
+    transposed: bool = False
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         init = _fan_in("truncated_normal")
-        kernel = parameter(self, "kernel", init, ("embed", "vocab"), (x.shape[-1], self.vocab_size))
-        return constrain(float32_matmul(x, kernel), "batch", "length", None)
+        shape = (x.shape[-1], self.vocab_size)
+        kernel = _kernel(self, init, ("embed", "vocab"), shape, self.transposed)
+        logits = float32_matmul(x, kernel, transposed=self.transposed)
+        logits = logits / math.sqrt(x.shape[-1]) if self.scaled else logits
+        return constrain(logits, "batch", "length", None)
 
 
-def matmul(x: Array, kernel: Array, **options) -> Array:
-    """[..., in] @ [in, out] as a product of two matrices.
+def _kernel(
+    module: nn.Module,
+    init: Callable,
+    axes: tuple[str, ...],
+    shape: tuple[int, ...],
+    transposed: bool,
+) -> Array:
+    """[in, out], or with axes and shape reversed [out, in]."""
+    if transposed:  # `T5Target.init` draws the values [in, out]: `init` is only asked for a shape
+        axes, shape = axes[::-1], shape[::-1]
+    return parameter(module, "kernel", init, axes, shape)
+
+
+def matmul(x: Array, kernel: Array, *, transposed: bool = False, **options) -> Array:
+    """[..., in] @ [in, out] as a product of two matrices; transposed: the kernel is [out, in].
 
     It is the same product either way, but with three axes XLA's CPU backend takes 2.5 times as long
     for the gradient of a vocabulary projection.
     """
-    flat = jnp.matmul(x.reshape(-1, x.shape[-1]), kernel, **options)
-    return flat.reshape(*x.shape[:-1], kernel.shape[-1])
+    product = jnp.inner if transposed else jnp.matmul  # `inner` contracts both last axes
+    flat = product(x.reshape(-1, x.shape[-1]), kernel, **options)
+    return flat.reshape(*x.shape[:-1], flat.shape[-1])
 
 
-def float32_matmul(x: Array, kernel: Array) -> Array:
+def float32_matmul(x: Array, kernel: Array, *, transposed: bool = False) -> Array:
     """x @ kernel with a float32 result: bfloat16 operands are multiplied exactly."""
     exact = jax.lax.Precision.HIGHEST
-    return matmul(x, kernel, precision=exact, preferred_element_type=jnp.float32)
+    return matmul(
+        x, kernel, transposed=transposed, precision=exact, preferred_element_type=jnp.float32
+    )
 
 
 class RMSNorm(nn.Module):
@@ -183,24 +213,26 @@ class RelativeBias(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention, in two halves so that keys and values can wait in a cache between."""
+    """Multi-head attention, in two halves so that keys and values can wait in a cache between.
+
+    transposed: which kernels are [out, in], of "query", "key", "value" and "out".
+    """
 
     num_heads: int
     head_dim: int
     emb_dim: int
     dtype: str
+    transposed: tuple[str, ...] = ()
 
     def setup(self):
-        def dense(init):
-            return Dense(
-                self.num_heads * self.head_dim, ("embed", "joined_kv"), self.dtype, init=init
-            )
+        def dense(name, init, features=self.num_heads * self.head_dim, axes=("embed", "joined_kv")):
+            return Dense(features, axes, self.dtype, init, transposed=name in self.transposed)
 
         normal = _fan_in("normal")
-        self.query = dense(lambda *a, **k: normal(*a, **k) / math.sqrt(self.head_dim))
-        self.key = dense(normal)
-        self.value = dense(normal)
-        self.out = Dense(self.emb_dim, ("joined_kv", "embed"), self.dtype, init=normal)
+        self.query = dense("query", lambda *a, **k: normal(*a, **k) / math.sqrt(self.head_dim))
+        self.key = dense("key", normal)
+        self.value = dense("value", normal)
+        self.out = dense("out", normal, self.emb_dim, ("joined_kv", "embed"))
 
     def keys_values(self, x: Array) -> tuple[Array, Array]:
         """[B, T, D] -> keys and values [B, T, H, head_dim]."""
@@ -249,22 +281,27 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """One projection per activation, their product, and back: wi (v1.0) or wi_0 * wi_1 (v1.1)."""
+    """One projection per activation, their product, and back: wi (v1.0) or wi_0 * wi_1 (v1.1).
+
+    transposed: all kernels are [out, in].
+    """
 
     mlp_dim: int
     emb_dim: int
     activations: tuple[str, ...]
     dtype: str
+    transposed: bool = False
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        dense = functools.partial(Dense, dtype=self.dtype, transposed=self.transposed)
         gates = []
         for i, activation in enumerate(self.activations):
             name = "wi" if len(self.activations) == 1 else f"wi_{i}"
-            gate = Dense(self.mlp_dim, ("embed", "mlp"), self.dtype, name=name)(x)
+            gate = dense(self.mlp_dim, ("embed", "mlp"), name=name)(x)
             gates.append(ACTIVATIONS[activation](gate))
         hidden = constrain(math.prod(gates[1:], start=gates[0]), "batch", "length", "mlp")
-        return Dense(self.emb_dim, ("mlp", "embed"), self.dtype, name="wo")(hidden)
+        return dense(self.emb_dim, ("mlp", "embed"), name="wo")(hidden)
 
 
 ACTIVATIONS = {"relu": nn.relu, "gelu": nn.gelu, "silu": nn.silu, "linear": lambda x: x}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from flax import traverse_util
 from flax.core import meta
 
 from specdec.models.cache import KVCache
@@ -21,6 +23,15 @@ from specdec.models.layers import (
     RelativeBias,
     RMSNorm,
     constrain,
+)
+from specdec.models.serving import (
+    Layout,
+    best_layout,
+    check_layout,
+    logits_from_table,
+    read_in_step,
+    to_checkpoint,
+    to_serving,
 )
 from specdec.types import Array, ModelOutput, PyTree
 
@@ -77,12 +88,12 @@ def _norm(config: T5Config, name: str | None = None) -> RMSNorm:
     return RMSNorm(config.dtype, config.layer_norm_epsilon, name=name)
 
 
-def _attention(config: T5Config) -> Attention:
-    return Attention(config.num_heads, config.head_dim, config.emb_dim, config.dtype)
+def _attention(config: T5Config, transposed: tuple[str, ...] = ()) -> Attention:
+    return Attention(config.num_heads, config.head_dim, config.emb_dim, config.dtype, transposed)
 
 
-def _mlp(config: T5Config) -> MLP:
-    return MLP(config.mlp_dim, config.emb_dim, config.mlp_activations, config.dtype)
+def _mlp(config: T5Config, transposed: bool = False) -> MLP:
+    return MLP(config.mlp_dim, config.emb_dim, config.mlp_activations, config.dtype, transposed)
 
 
 def _relative_bias(config: T5Config, bidirectional: bool) -> RelativeBias:
@@ -142,16 +153,19 @@ class Encoder(nn.Module):
 
 class DecoderLayer(nn.Module):
     config: T5Config
+    transposed: bool  # the kernels that a step reads are [out, in]
 
     def setup(self):
         if self.config.relative_bias_per_layer:
             self.relpos_bias = _relative_bias(self.config, bidirectional=False)
         self.pre_self_attention_layer_norm = _norm(self.config)
-        self.self_attention = _attention(self.config)
+        in_step = ("query", "key", "value", "out") if self.transposed else ()
+        self.self_attention = _attention(self.config, in_step)
         self.pre_cross_attention_layer_norm = _norm(self.config)
-        self.encoder_decoder_attention = _attention(self.config)
+        in_step = ("query", "out") if self.transposed else ()  # the others are of the prefill
+        self.encoder_decoder_attention = _attention(self.config, in_step)
         self.pre_mlp_layer_norm = _norm(self.config)
-        self.mlp = _mlp(self.config)
+        self.mlp = _mlp(self.config, self.transposed)
 
     def __call__(
         self, x: Array, cache: KVCache, layer: int, bias: Array, cross_bias: Array
@@ -171,14 +185,18 @@ class DecoderLayer(nn.Module):
 
 class Decoder(nn.Module):
     config: T5Config
+    layout: Layout
 
     def setup(self):
-        if not self.config.relative_bias_per_layer:
-            self.relpos_bias = _relative_bias(self.config, bidirectional=False)
-        self.layers = [DecoderLayer(self.config) for _ in range(self.config.num_decoder_layers)]
-        self.decoder_norm = _norm(self.config)
-        if not self.config.logits_via_embedding:
-            self.logits_dense = Logits(self.config.vocab_size)
+        config, transposed = self.config, self.layout == "out_in"
+        if not config.relative_bias_per_layer:
+            self.relpos_bias = _relative_bias(config, bidirectional=False)
+        self.layers = [DecoderLayer(config, transposed) for _ in range(config.num_decoder_layers)]
+        self.decoder_norm = _norm(config)
+        if not logits_from_table(config, self.layout):
+            self.logits_dense = Logits(
+                config.vocab_size, scaled=config.logits_via_embedding, transposed=transposed
+            )
 
     def cross_keys_values(self, encoded: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """[B, S, D] -> per layer the keys, and the values, [B, H, S, head_dim]."""
@@ -204,12 +222,13 @@ class T5(nn.Module):
     """The network: `encode` once, then `decode` block by block. `T5Target` is its interface."""
 
     config: T5Config
+    layout: Layout = "checkpoint"
 
     def setup(self):
         config = self.config
         self.token_embedder = Embedding(config.vocab_size, config.emb_dim, config.dtype)
         self.encoder = Encoder(config)
-        self.decoder = Decoder(config)
+        self.decoder = Decoder(config, self.layout)
 
     def encode(self, inputs: Array, capacity: int) -> KVCache:
         config = self.config
@@ -233,7 +252,7 @@ class T5(nn.Module):
         hidden, cache = self.decoder(self.token_embedder(tokens), cache)
         project = (
             self.token_embedder.logits
-            if self.config.logits_via_embedding
+            if logits_from_table(self.config, self.layout)
             else self.decoder.logits_dense
         )
         return ModelOutput(logits=project(hidden), hidden=hidden), cache
@@ -244,26 +263,63 @@ class T5(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class T5Target:
-    """T5 as a `Target`, also as the model of a drafter. Parameters are T5X's tree, unwrapped.
+    """T5 as a `Target`, also as the model of a drafter. Parameters are T5X's tree, unwrapped, or
+    what `serving` makes of it.
 
     rules: pairs of a logical axis name and the mesh axis, or None, it is divided over, for all that
       is computed under a mesh (`jax.set_mesh`); `specdec.partitioning` has the usual ones. A field,
       and not Linen's context, because the compiled program depends on them.
+    layout: how the decoder's parameters are kept, which `serving` chooses for a device;
+      `specdec.models.serving` has the choices.
     """
 
     config: T5Config
     rules: tuple[tuple[str, str | None], ...] = ()
+    layout: Layout = "checkpoint"
 
     def __post_init__(self):
+        check_layout("T5Target.layout", self.layout)
         object.__setattr__(self, "rules", tuple(map(tuple, self.rules)))
 
     def init(self, key: Array) -> PyTree:
-        """Random float32 parameters, distributed as T5X initialises them."""
-        return meta.unbox(self._boxed(key))
+        """Random float32 parameters, distributed as T5X initialises them: in every layout the same
+        numbers."""
+        return to_serving(meta.unbox(_boxed(T5(self.config), key)), self.config, self.layout)
 
     def axes(self) -> PyTree:
         """T5X's logical axis names: the parameters' tree, with a PartitionSpec of names each."""
-        return nn.get_partition_spec(jax.eval_shape(self._boxed, jax.random.key(0)))
+        boxed = functools.partial(_boxed, T5(self.config, self.layout))
+        return nn.get_partition_spec(jax.eval_shape(boxed, jax.random.key(0)))
+
+    def laid_out(self, *, tokens: int, platform: str | None = None) -> T5Target:
+        """This target in the layout that `serving` gives it; the arguments are those."""
+        platform = platform or jax.default_backend()
+        layout = best_layout(platform, tokens, _step_bytes(self.config))
+        return dataclasses.replace(self, layout=layout)
+
+    def serving(
+        self, params: PyTree, *, tokens: int = 2, platform: str | None = None
+    ) -> tuple[T5Target, PyTree]:
+        """The same function as a device computes it fastest: this target with the layout for it,
+        and the parameters so.
+
+        Logits are equal up to the order of summation, so a near-tie can fall another way. Arrays
+        that keep their shape are shared with `params`; drop those for the memory of the others.
+
+        Args:
+          params: in this target's layout.
+          tokens: rows times tokens of the widest of its usual calls: at batch 1 that is 1 for the
+            model alone, 2 for a drafter, and gamma + 1 for the target that verifies.
+          platform: JAX's name; None for that of the default device.
+
+        Raises:
+          ValueError: tokens is not positive.
+        """
+        target = self.laid_out(tokens=tokens, platform=platform)
+        if target.layout != self.layout:
+            params = to_checkpoint(params, self.config, self.layout)
+            params = to_serving(params, self.config, target.layout)
+        return target, params
 
     def start(self, inputs: Array) -> Array:
         """T5 starts decoding from its padding id."""
@@ -283,15 +339,30 @@ class T5Target:
         return cast(tuple[ModelOutput, KVCache], result)
 
     def read_by_decode(self, params: PyTree) -> PyTree:
-        """The part of the parameters that a call of `decode` reads as a whole: of the embedding it
-        reads the fed tokens' rows, unless that projects to the logits."""
-        tied = {"token_embedder": params["token_embedder"]}
-        return {"decoder": params["decoder"]} | (tied if self.config.logits_via_embedding else {})
+        """The part of the parameters that a call of `decode` reads as a whole. Not the kernels that
+        make cross-attention's keys and values, which `prefill` has used up; and of the embedding
+        only the fed tokens' rows are read, unless that projects to the logits."""
+        decoder = traverse_util.flatten_dict(params["decoder"])
+        read = {"decoder": traverse_util.unflatten_dict(read_in_step(decoder))}
+        if logits_from_table(self.config, self.layout):
+            read["token_embedder"] = params["token_embedder"]
+        return read
 
     def _apply(self, params: PyTree, *arguments, method: str) -> Any:
         with nn.logical_axis_rules(self.rules):
-            return T5(self.config).apply({"params": params}, *arguments, method=method)
+            network = T5(self.config, self.layout)
+            return network.apply({"params": params}, *arguments, method=method)
 
-    def _boxed(self, key: Array) -> PyTree:
-        tokens = jnp.zeros([1, 1], jnp.int32)
-        return T5(self.config).init(key, tokens, tokens)["params"]
+
+def _boxed(network: T5, key: Array) -> PyTree:
+    """Initial parameters with their axes' names."""
+    tokens = jnp.zeros([1, 1], jnp.int32)
+    return network.init(key, tokens, tokens)["params"]
+
+
+@functools.cache
+def _step_bytes(config: T5Config) -> int:
+    """Of the parameters that a call of `decode` reads, in the dtype that it computes in."""
+    target = T5Target(config)
+    read = target.read_by_decode(jax.eval_shape(target.init, jax.random.key(0)))
+    return sum(leaf.size for leaf in jax.tree.leaves(read)) * jnp.dtype(config.dtype).itemsize

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -72,6 +72,27 @@ def device(environment: Figures) -> str:
     if environment["backend"] == "cpu":
         name = f"{environment['cores']} cores of {environment['cpu']}"
     return f"{name}, jax {environment['versions']['jax']}"
+
+
+def conditions(run: Run, kind: str) -> Iterator[str]:
+    """On what, with which models, and over which texts a command measured, as an item of a list."""
+    if figures := getattr(run, kind):
+        settings = figures["run"]
+        models = " and ".join(
+            f"{role} {settings['parameters'][role] / 1e6:.1f}M {dtype}"
+            for role, dtype in settings["dtype"].items()
+        )
+        yield (
+            f"- {run.name}, {kind}: {device(figures['environment'])}; {models}; "
+            f"{settings['sampling']}; {figures['texts']} texts of {settings['split']}"
+        )
+
+
+def in_words(setting: Any) -> str:
+    """A setting for people: a class with only the arguments it was given."""
+    if isinstance(setting, Mapping):
+        return " and ".join(f"{key} {value}" for key, value in setting.items())
+    return re.sub(r"(, )?\w+=None", "", str(setting))
 
 
 def _summary(path: str) -> tuple[str, Figures]:

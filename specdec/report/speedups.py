@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import collections
-import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from specdec import theory
-from specdec.report.runs import Figures, Run, device, paper_rows
+from specdec.report.runs import Figures, Run, device, in_words, paper_rows
 
 LONGEST_DRAFT = 20  # of those among which the surface has the best
 
@@ -94,7 +93,7 @@ def comparisons(runs: Sequence[Run]) -> list[Comparison]:
 def curves(runs: Sequence[Run]) -> list[Curve]:
     groups = collections.defaultdict(list)
     for _, bench in with_prediction(runs):
-        settings = (_words(bench["run"].get(name)) for name in ONE_CURVE)
+        settings = (in_words(bench["run"].get(name)) for name in ONE_CURVE)
         groups[(*settings, device(bench["environment"]))].append(bench)
     differ = [len(set(values)) > 1 for values in zip(*groups, strict=True)]
     return [
@@ -170,10 +169,3 @@ def _curve(label: str, benches: Sequence[Figures]) -> Curve:
 
 def _measured(bench: Figures) -> Measured:
     return Measured(**{name: bench["speedup"][name] for name in Measured._fields})
-
-
-def _words(setting: Any) -> str:
-    """A setting for a legend: a class with only the arguments it was given."""
-    if isinstance(setting, Mapping):
-        return " and ".join(f"{key} {value}" for key, value in setting.items())
-    return re.sub(r"(, )?\w+=None", "", str(setting))

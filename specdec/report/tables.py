@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from specdec.report.runs import Figures, Run, device
+from specdec.report.runs import Figures, Run, conditions
 
 
 def markdown(runs: Sequence[Run]) -> str:
     """Two tables, of speed and of acceptance, and where it was measured."""
-    parts = [_table(SPEED, (line for run in runs for line in _speed(run))), LEGEND]
+    parts = [table(SPEED, (line for run in runs for line in _speed(run))), LEGEND]
     measured = [run for run in runs if run.acceptance]
     if measured:
         leniences = [alpha["lenience"] for alpha in next(iter(_alphas(measured[0]).values()))]
         header = ("run", "drafter", *(f"l = {lenience:g}" for lenience in leniences), "tokens")
-        parts.append(_table(header, (line for run in measured for line in _lenient(run))))
+        parts.append(table(header, (line for run in measured for line in _lenient(run))))
         parts.append(
             "Alpha by lenience l: the mean of sum min(p/l, q); greedily, how often p is at least l "
             "times its maximum at the draft's choice. l = 1 is exact."
         )
-    parts.append("\n".join(line for run in runs for line in _conditions(run)))
+    kinds = ("bench", "acceptance")
+    where = (line for run in runs for kind in kinds for line in conditions(run, kind))
+    parts.append("\n".join(where))
     return "\n\n".join(parts) + "\n"
 
 
@@ -56,21 +58,8 @@ def _lenient(run: Run) -> Iterator[Sequence[str]]:
         yield run.name, drafter, *(_with_interval(alpha, "value") for alpha in alphas), tokens
 
 
-def _conditions(run: Run) -> Iterator[str]:
-    for kind in ("bench", "acceptance"):
-        if figures := getattr(run, kind):
-            settings = figures["run"]
-            models = " and ".join(
-                f"{role} {settings['parameters'][role] / 1e6:.1f}M {dtype}"
-                for role, dtype in settings["dtype"].items()
-            )
-            yield (
-                f"- {run.name}, {kind}: {device(figures['environment'])}; {models}; "
-                f"{settings['sampling']}; {figures['texts']} texts of {settings['split']}"
-            )
-
-
-def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """In Markdown."""
     rows = [header, ["---"] * len(header), *lines]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

@@ -1,0 +1,266 @@
+"""The command: a run of gin files, its engines, and their turns."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import importlib.metadata
+import importlib.util
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import engines
+import jax
+import table
+from table import PEERS, Record
+from tqdm import tqdm
+
+from specdec import benchmark, checkpoints, tasks
+from specdec.cli import bench, settings
+from specdec.cli import run as runs
+from specdec.cli.run import DecodeRun
+from specdec.cli.settings import UsageError
+from specdec.environment import environment
+
+PACKAGES = ("torch", "transformers", "ctranslate2")
+WARM_UPS = 3
+
+
+def main(argv: Sequence[str], threads: argparse.ArgumentParser) -> int:
+    """Runs the command and returns the exit code; `threads` has the flag that is read before."""
+    args = _parser(threads).parse_args(settings.joined(argv))
+    try:
+        with contextlib.ExitStack() as args.contexts:
+            if args.table:
+                _print_tables(args.table)
+            else:
+                _compare(args)
+    except (UsageError, tasks.TaskError, checkpoints.CheckpointError) as error:
+        print(f"compare: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("compare: interrupted; the same command goes on", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser(threads: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="compare",
+        description="Times other engines on a run's weights, by turns with specdec, alone and "
+        "speculative, in one process: greedy, one text at a time. Takes the gin files of `specdec "
+        f"bench`. Measures {bench.LIMIT} texts unless there is a limit. What was interrupted goes "
+        "on when the command is given again.",
+        parents=[threads],
+        allow_abbrev=False,
+    )
+    runs.add_flags(parser)
+    add = parser.add_argument
+    add("--repeats", type=int, default=3, metavar="N", help="of each text (default: %(default)s)")
+    add("--peers", metavar="A,B,...", help=f"some of {', '.join(PEERS)} (default: all there are)")
+    add(
+        "--pause",
+        type=float,
+        default=0.3,
+        metavar="S",
+        help="seconds before each generation, for the threads of the engine before to stop waiting "
+        "for work (default: %(default)s)",
+    )
+    add("--output_file", metavar="FILE", help="write JSON lines, one object per generation")
+    add(
+        "--work_dir",
+        metavar="DIR",
+        help="where converted checkpoints are kept (default: checkpoints, beside the output file)",
+    )
+    add("--table", nargs="+", metavar="FILE", help="print what is in these files, measure nothing")
+    return parser
+
+
+def _print_tables(paths: Sequence[str]) -> None:
+    for path in paths:
+        if not Path(path).is_file():
+            raise UsageError(f"--table {path} is not a file; give an earlier --output_file")
+        print(f"\n{path}\n", *table.lines(table.read(path)), sep="\n")
+
+
+def _compare(args: argparse.Namespace) -> None:
+    _check(args)
+    device = _device()
+    names = _names(args.peers, device)
+    run = _comparable(runs.build(args))
+    in_force = settings.in_force()
+    variant = bench.Variant("", run, in_force, None)
+    work = _work(variant, args.threads, device)
+    padded = {int(batch.index[0]): batch.inputs[0] for batch in variant.batches}
+    texts = {text: ids[ids != 0].tolist() for text, ids in padded.items()}
+    if not texts:
+        raise UsageError(f"split {run.split!r} has no examples; nothing to measure")
+    about = {
+        "gin": in_force,
+        "peers": names,
+        "threads": args.threads,
+        "pause": args.pause,
+        **environment(),
+        "versions_of_peers": {name: importlib.metadata.version(name) for name in PACKAGES},
+    }
+    file = table.File(args.output_file, about)
+    # All that can be wrong has been looked at; from here on it takes long.
+    work_dir = Path(args.work_dir or Path(args.output_file).parent / "checkpoints").absolute()
+    loaded = _ours(variant, work) | _peers(names, run, work, work_dir)
+    ready = _warmed_up(loaded, list(texts.values()), run)
+    skip = file.resume(ready)
+    print(f"{len(ready)} engines on {device}, {args.threads} threads each", file=sys.stderr)
+    records = measure(ready, texts, repeats=args.repeats, skip=skip, pause=args.pause)
+    total = len(ready) * (len(texts) * args.repeats - len(skip))
+    for record in tqdm(records, total=total, unit="generation", disable=not sys.stderr.isatty()):
+        file.write(record)
+    print(*table.lines(table.read(args.output_file)), sep="\n")
+
+
+def measure(
+    ready: Mapping[str, Any],
+    texts: Mapping[int, list[int]],
+    *,
+    repeats: int,
+    skip: Collection[tuple[int, int]] = (),
+    pause: float = 0.0,
+) -> Iterator[Record]:
+    """Times every engine on each text, from ids on the host to ids on the host.
+
+    Whichever came second for a text comes first for the next one, and for the same text in the
+    next repeat (`turn`).
+
+    Args:
+      ready: name -> engine, in the order of the first turn.
+      texts: example index -> ids without padding.
+      skip: pairs of a repeat and a text that have been measured before.
+      pause: seconds before each generation.
+    """
+    for repeat in range(repeats):
+        for place, (text, ids) in enumerate(texts.items()):
+            if (repeat, text) not in skip:
+                for name in turn(list(ready), place + repeat):
+                    time.sleep(pause)
+                    start = time.perf_counter()
+                    tokens = ready[name].generate(ids)
+                    yield Record(name, text, repeat, time.perf_counter() - start, tokens)
+
+
+def turn(names: Sequence[str], number: int) -> list[str]:
+    """The order of the engines, each first in one of len(names) turns."""
+    first = number % len(names)
+    return [*names[first:], *names[:first]]
+
+
+def _ours(variant: bench.Variant, work: engines.Work) -> dict[str, Any]:
+    programs, _ = benchmark.compiled(variant.lowered._replace(parts={}))
+    trees = jax.device_put(variant.trees(functools.partial(variant.run.read, trees={})))
+    generations = programs.generations.items()
+    return {mode: engines.Specdec(program, trees, work) for mode, program in generations}
+
+
+def _peers(names: list[str], run: DecodeRun, work: engines.Work, work_dir: Path) -> dict[str, Any]:
+    folders = {
+        role: engines.export(model.config, path, role, work_dir)
+        for role, (model, path) in run.models().items()
+    }
+    return engines.peers(names, folders["target"], folders["draft"], work)
+
+
+def _warmed_up(
+    loaded: Mapping[str, Any], texts: Sequence[list[int]], run: DecodeRun
+) -> dict[str, Any]:
+    """Those that run; first generations are slower, and nobody times them."""
+    ready, left_out = {}, []
+    for name, engine in loaded.items():
+        try:
+            for i in range(WARM_UPS):
+                engine.generate(texts[i % len(texts)])
+            ready[name] = engine
+        except IndexError:
+            if not _has_deeper_decoder(run):
+                raise
+            left_out.append(table.LABELS[name])
+    if left_out:
+        print(
+            f"compare: left out: {', '.join(left_out)}; for a decoder deeper than its encoder "
+            "transformers makes too short a cache; `specdec grow` both models to a preset as deep "
+            "on both sides",
+            file=sys.stderr,
+        )
+    return ready
+
+
+def _has_deeper_decoder(run: DecodeRun) -> bool:
+    configs = [model.config for model, _ in run.models().values()]
+    return any(config.num_decoder_layers > config.num_encoder_layers for config in configs)
+
+
+def _check(args: argparse.Namespace) -> None:
+    if missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]:
+        raise UsageError(
+            f"not installed: {', '.join(missing)}; pip install -r scripts/peers/requirements.txt"
+        )
+    if args.output_file is None:
+        raise UsageError("nothing says where generations are written; give --output_file=FILE")
+    if args.repeats < 1 or args.pause < 0:
+        raise UsageError(f"--repeats is {args.repeats} and --pause {args.pause}; give more")
+    runs.refuse_unwritable(args.output_file)
+
+
+def _work(variant: bench.Variant, threads: int, device: str) -> engines.Work:
+    run, subject = variant.run, variant.subject
+    if run.draft is None or subject.gamma is None:
+        raise UsageError(
+            f"the drafter is {run.drafter}, with {run.schedule}; others draft a fixed number of "
+            "tokens with a model: take drafters/autoregressive.gin and schedules/fixed.gin"
+        )
+    return engines.Work(
+        length=run.lengths["inputs"],
+        max_length=subject.max_length,
+        eos_id=subject.eos_id,
+        gamma=subject.gamma,
+        threads=threads,
+        device=device,
+    )
+
+
+def _comparable(run: DecodeRun) -> DecodeRun:
+    """The run, one text at a time."""
+    if not run.sampling.greedy:
+        raise UsageError(f"sampling is {run.sampling}; greedy outputs are compared, leave it out")
+    if run.decoder_prefix or run.min_length:
+        raise UsageError("decoder_prefix or min_length is set; leave them out, peers have none")
+    if run.mesh is not None:
+        raise UsageError(f"the run has {run.mesh.size} devices; leave NUM_PARTITIONS out")
+    limit = bench.LIMIT if run.limit is None else run.limit
+    return dataclasses.replace(run, batch_size=1, buckets=(), limit=limit).laid_out()
+
+
+def _device() -> str:
+    """JAX's, as the others call it."""
+    import torch
+
+    backend = jax.default_backend()
+    if backend == "cpu":
+        return "cpu"
+    if backend == "gpu" and torch.cuda.is_available():
+        return "cuda"
+    raise UsageError(
+        f"JAX runs on {backend} and this PyTorch cannot; set JAX_PLATFORMS=cpu, or install one "
+        "for the same device"
+    )
+
+
+def _names(chosen: str | None, device: str) -> list[str]:
+    """Of the peers, in our order."""
+    known = [name for name in PEERS if device == "cuda" or name != "huggingface_compiled"]
+    names = known if chosen is None else chosen.split(",")
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError(f"--peers has {unknown[0]!r}; on {device} there are {', '.join(known)}")
+    return [name for name in known if name in names]

@@ -1,0 +1,372 @@
+"""T5 1.1 XXL at full size on one accelerator: speed-ups, what they are made of, the floor.
+
+  PYTHONPATH=. python scripts/xxl.py --output_dir=DIR [--sizes=tiny] [--minutes=9]
+
+Measures the rows of Leviathan et al. (2211.17192), table 2, then each with other gammas. NOT EXACT:
+weights are random, and draft tokens are kept at the paper's alpha, whatever the models think. The
+times are real, the text means nothing. Needs JAX and Flax alone. docs/gpu.md says how to read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import statistics
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import traverse_util
+
+from specdec import benchmark
+from specdec.benchmark.programs import READ_BYTES
+from specdec.compile import hlo
+from specdec.drafters import Autoregressive
+from specdec.environment import environment
+from specdec.models.t5 import T5Config, T5Target
+from specdec.report.runs import paper_rows
+from specdec.sampling import Greedy, Sampling
+from specdec.schedules import Fixed
+from specdec.standins import SyntheticAcceptance
+
+SEED = 0
+PAPER = paper_rows()
+DRAFTING = ("drafter_first", "drafter_step", "extend")
+STEPS = ("target_step", "target_verify", "drafter_first", "drafter_step")
+
+
+def t5(emb_dim: int, heads: int, mlp_dim: int, layers: int, **sizes: int) -> T5Target:
+    sizes = {"vocab_size": 32128, "head_dim": 64} | sizes
+    sizes |= {"num_encoder_layers": layers, "num_decoder_layers": layers}
+    config = T5Config(emb_dim=emb_dim, num_heads=heads, mlp_dim=mlp_dim, dtype="bfloat16", **sizes)
+    return T5Target(config)
+
+
+def by_importance(gammas: Sequence[int]) -> list[tuple[str, int]]:
+    """The paper's rows with its gammas, small drafts first, then all of them with these gammas."""
+    order = ("small", "base", "large", "ende", "cnndm", "t0", "t1")
+
+    def rank(name: str) -> list[int]:
+        task, draft, temperature = name.split("_")
+        return [order.index(each) for each in (draft, task, temperature)]
+
+    names = sorted(PAPER, key=rank)
+    published = [(name, int(PAPER[name]["gamma"])) for name in names]
+    sweep = [(name, gamma) for name in names for gamma in gammas]
+    return list(dict.fromkeys([*published[:2], ("ende_small_t1", 5), *published, *sweep]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """models: the drafts, and the target, "xxl". lengths: task -> tokens of each input and output;
+    the paper gives none. rows: the paper's name and a gamma, most important first. readings:
+    of how often 0.5 GiB the memory is, and how often the part `memory_read` reads that."""
+
+    models: Mapping[str, T5Target]
+    lengths: Mapping[str, tuple[int, int]]
+    rows: Sequence[tuple[str, int]]
+    texts: int
+    repeats: int
+    readings: tuple[int, int]
+
+
+FULL = {
+    "small": t5(512, 6, 1024, 8),
+    "base": t5(768, 12, 2048, 12),
+    "large": t5(1024, 16, 2816, 24),
+    "xxl": t5(4096, 64, 10240, 24),
+}
+TINY = {
+    "small": t5(16, 1, 32, 2, vocab_size=96, head_dim=16),
+    "xxl": t5(32, 2, 64, 2, vocab_size=96, head_dim=16),
+}
+PLANS = {
+    "full": Plan(
+        models=FULL,
+        lengths={"ende": (64, 64), "cnndm": (512, 128)},
+        rows=by_importance((3, 5, 7, 10)),
+        texts=16,
+        repeats=2,
+        readings=(8, 8),
+    ),
+    "tiny": Plan(
+        models=TINY,
+        lengths={"ende": (8, 10)},
+        rows=[("ende_small_t0", 7), ("ende_small_t1", 5)],
+        texts=3,
+        repeats=1,
+        readings=(1, 1),
+    ),
+}
+
+
+class Row:
+    """A row of the paper, or the same with another gamma, which its name then has."""
+
+    def __init__(self, plan: Plan, paper: str, gamma: int):
+        task, draft, temperature = paper.split("_")
+        self.plan, self.gamma, self.alpha = plan, gamma, PAPER[paper]["alpha"]
+        self.published = PAPER[paper]["Emp"] if gamma == PAPER[paper]["gamma"] else None
+        self.name = paper if self.published else f"{paper}_gamma{gamma}"
+        self.inputs, self.outputs = plan.lengths[task]
+        self.models = {"target": plan.models["xxl"], "draft": plan.models[draft]}
+        sampling = Greedy() if temperature == "t0" else Sampling(1.0)
+        self.subject = benchmark.Subject(
+            target=self.models["target"],
+            drafter=Autoregressive(self.models["draft"], sampling),
+            verifier=SyntheticAcceptance(self.alpha),
+            schedule=Fixed(gamma),
+            sampling=sampling,
+            max_length=self.outputs,
+            eos_id=-1,
+        )
+
+    def about(self) -> dict[str, Any]:
+        """What `specdec bench` writes about a run and `specdec report` reads."""
+        leaves = {role: jax.tree.leaves(shapes(model)) for role, model in self.models.items()}
+        return {
+            "gamma": self.gamma,
+            "drafter": "Autoregressive",
+            "schedule": repr(self.subject.schedule),
+            "verifier": repr(self.subject.verifier),
+            "sampling": repr(self.subject.sampling),
+            "dtype": {role: model.config.dtype for role, model in self.models.items()},
+            "parameters": {role: sum(leaf.size for leaf in of) for role, of in leaves.items()},
+            "lengths": {"inputs": self.inputs, "targets": self.outputs},
+            "split": "random ids, acceptance drawn: NOT EXACT",
+            "seed": SEED,
+            "limit": self.plan.texts,
+            "repeats": self.plan.repeats,
+            "variant": self.name,
+        }
+
+
+@functools.cache
+def shapes(model: T5Target) -> Any:
+    """Its parameters in bfloat16, without values."""
+    made = jax.eval_shape(model.init, jax.random.key(SEED))
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16), made)
+
+
+@functools.cache
+def parameters(model: T5Target) -> Any:
+    """Random ones, spread as T5's initial ones, made on the device one array after the other."""
+    made = {}
+    for name, leaf in traverse_util.flatten_dict(shapes(model), sep="/").items():
+        fan_in = 1 if name.startswith("token_embedder") else leaf.shape[0]
+        fan_in *= model.config.head_dim if "/query/" in name else 1
+        key = jax.random.key(zlib.crc32(name.encode()))
+        one = name.endswith("scale")
+        made[name] = jnp.ones_like(leaf) if one else normal(key, fan_in**-0.5, leaf.shape)
+    return jax.block_until_ready(traverse_util.unflatten_dict(made, sep="/"))
+
+
+@functools.partial(jax.jit, static_argnames="shape")
+def normal(key: jax.Array, deviation: float, shape: tuple[int, ...]) -> jax.Array:
+    return jax.random.normal(key, shape, jnp.bfloat16) * deviation
+
+
+def step_bytes(model: T5Target) -> int:
+    """Of the parameters that a decoder step reads."""
+    return sum(
+        x.size * x.dtype.itemsize for x in jax.tree.leaves(model.read_by_decode(shapes(model)))
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """A lowered program that is compiled only if none of its text and arguments has been."""
+
+    lowered: Any
+    compiled: dict[Any, Any]
+
+    def compile(self) -> Any:
+        text = hashlib.sha256(self.lowered.as_text().encode()).digest()
+        key = text, self.lowered.in_tree
+        if key not in self.compiled:
+            self.compiled[key] = self.lowered.compile()
+        return self.compiled[key]
+
+
+def lower(row: Row, compiled: dict[Any, Any]) -> benchmark.Programs:
+    """A row's programs. They read more memory than usual, and often: 0.5 GiB take an H200 0.1 ms,
+    of which starting the program would be a large part."""
+    trees = {role: shapes(model) for role, model in row.subject.models().items()}
+    programs = benchmark.lower(row.subject, trees, row.inputs)
+    copies, trips = row.plan.readings
+    inputs = jax.ShapeDtypeStruct([1, row.inputs], np.int32)
+    memory = jax.jit(functools.partial(make_memory, copies)).lower(trees, inputs)
+    read = jax.jit(functools.partial(read_memory, trips)).lower(trees, memory.out_info)
+    parts = dict(programs.parts)
+    parts["memory"] = parts["memory"]._replace(function=memory)
+    parts["memory_read"] = parts["memory_read"]._replace(function=read, steps=copies * trips)
+    return benchmark.Programs(
+        {mode: Shared(one, compiled) for mode, one in programs.generations.items()},
+        {x: one._replace(function=Shared(one.function, compiled)) for x, one in parts.items()},
+    )
+
+
+def make_memory(copies: int, trees: Any, inputs: jax.Array) -> jax.Array:
+    return jnp.broadcast_to(inputs[0, 0].astype(jnp.float32), (copies, READ_BYTES // 4))
+
+
+def read_memory(trips: int, trees: Any, memory: jax.Array) -> jax.Array:
+    def read(last: jax.Array, _: None) -> tuple[jax.Array, None]:
+        return jnp.max(jnp.abs(memory - last)), None  # not to be done before the last trip
+
+    return jax.lax.scan(read, memory[0, 0], length=trips)[0]
+
+
+def measure(row: Row, path: Path, compiled: dict[Any, Any]) -> None:
+    """Writes the records as they come, then the figures."""
+    programs, seconds = benchmark.compiled(lower(row, compiled))
+    trees = {role: parameters(model) for role, model in row.subject.models().items()}
+    target, plan = row.models["target"], row.plan
+    shape, vocabulary = (plan.texts, 1, row.inputs), target.config.vocab_size
+    inputs = np.random.default_rng(SEED).integers(1, vocabulary, shape, np.int32)
+    texts, records = dict(enumerate(inputs)), []
+    turns = benchmark.measure_by_text(programs, trees, texts, seed=SEED, repeats=plan.repeats)
+    with path.open("w", encoding="utf-8") as file:
+        for turn in turns:
+            for record in turn:
+                records.append(record)
+                print(json.dumps(record._asdict()), file=file, flush=True)
+    read = step_bytes(target)
+    summary = benchmark.summarize(records, gamma=row.gamma, same_output=False, step_bytes=read)
+    generations = [one for one in records if isinstance(one, benchmark.Generation)]
+    calls = statistics.fmean(one.calls for one in generations if one.mode == "speculative")
+    figures = {
+        "environment": environment(),
+        "run": row.about(),
+        "compile_seconds": seconds,
+        **dataclasses.asdict(summary),
+        "operations": operations(programs, row.gamma),
+        "flops": cost("flops", programs, row, calls),
+        "bytes": cost("bytes accessed", programs, row, calls),
+    }
+    summary_of(path).write_text(f"{json.dumps(figures, indent=2)}\n", encoding="utf-8")
+
+
+def operations(programs: benchmark.Programs, gamma: int) -> dict[str, int]:
+    """How many operations XLA runs on their own in a trip of a program's loop, a fusion as one: on
+    a GPU each is a kernel or a copy. Catching up does not count, it has no trips here."""
+
+    def count(program: Any, drafting: bool = False) -> int:
+        loops = [one.loop for one in hlo.read(program.as_text()).operations]
+        inside = [loop for loop in loops if loop and "catch_up" not in loop]
+        return sum(("extend" in loop) == drafting for loop in inside)
+
+    speculative = programs.generations["speculative"]
+    found = {name: count(programs.parts[name].function) for name in STEPS}
+    found["alone"] = count(programs.generations["alone"])
+    found["extend"] = count(speculative, drafting=True)
+    found["iteration"] = count(speculative) + (gamma - 1) * found["extend"]
+    return found
+
+
+def cost(kind: str, programs: benchmark.Programs, row: Row, calls: float) -> dict[str, float]:
+    """Of a generation in each mode, by XLA's analysis of the compiled parts. It counts the body of
+    a loop once, so of the whole generation it would tell an iteration's."""
+    parts = {name: part.function.cost_analysis() or {} for name, part in programs.parts.items()}
+    one = {name: part.get(kind, math.nan) for name, part in parts.items()}
+    draft = one["drafter_first"] + (row.gamma - 1) * one["drafter_step"]
+    return {
+        "alone": one["target_prefill"] + row.outputs * one["target_step"],
+        "speculative": one["prefill"] + calls * (draft + one["target_verify"]),
+    }
+
+
+def measured(row: Row, path: Path) -> dict[str, Any] | None:
+    """The figures of a row, if there are any; ends the program if they are of other settings."""
+    if not summary_of(path).exists():
+        return None
+    found = json.loads(summary_of(path).read_text(encoding="utf-8"))
+    before, now = found["environment"] | found["run"], environment() | row.about()
+    for name in (*row.about(), "device", "versions", "xla_flags"):
+        if before.get(name) != now[name]:
+            raise SystemExit(
+                f"{summary_of(path)} was measured with {name} {before.get(name)!r}, and now it is "
+                f"{now[name]!r}; give another --output_dir"
+            )
+    return found
+
+
+def summary_of(path: Path) -> Path:
+    return Path(f"{path}.summary.json")
+
+
+def speed(row: Row, found: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of the first table."""
+    predicted, baseline = found["prediction"], found["baseline"]
+    share, bandwidth = baseline["floor"] / baseline["target_step"], baseline["bandwidth"]
+    return {
+        "row": row.name,
+        "gamma": row.gamma,
+        "alpha": row.alpha,
+        "measured (95 %)": "{ratio:.2f} ({low:.2f} to {high:.2f})".format(**found["speedup"]),
+        "predicted": f"{predicted['these_texts']:.2f}",
+        "measured / predicted": f"{predicted['measured_over_predicted']:.3f}",
+        "paper": row.published or "",
+        "c": f"{predicted['cost_ratio']:.3f}",
+        "v": f"{predicted['verify_cost']:.3f}",
+        "step, ms": f"{1e3 * baseline['target_step']:.3f}",
+        "floor / step": f"{share:.3f} at {bandwidth / 1e9:.0f} GB/s",
+    }
+
+
+def contents(row: Row, found: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of the second table; in brackets per decoder layer."""
+    line: dict[str, Any] = {"row": row.name}
+    for name, count in found["operations"].items():
+        layers = row.models["draft" if name in DRAFTING else "target"].config.num_decoder_layers
+        line[name] = count if name == "iteration" else f"{count} ({count / layers:.1f})"
+    for kind, unit in (("flops", "GFLOP"), ("bytes", "GB")):
+        line |= {f"{unit} {mode}": f"{x / 1e9:.3g}" for mode, x in found[kind].items()}
+    return line
+
+
+def table(lines: Sequence[Mapping[str, Any]]) -> str:
+    rows = [list(lines[0]), ["---"] * len(lines[0]), *(line.values() for line in lines)]
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
+
+
+def main() -> None:
+    started = time.monotonic()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--output_dir", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--sizes", choices=PLANS, default="full", help="tiny: a dry run on a CPU")
+    parser.add_argument("--minutes", type=float, default=9, help="begin no row that may end later")
+    args = parser.parse_args()
+    try:
+        args.output_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--output_dir {args.output_dir} cannot be made: {error.strerror}")
+    rows = [Row(PLANS[args.sizes], *each) for each in PLANS[args.sizes].rows]
+    figures, compiled, longest = {}, {}, 0.0
+    for row in rows:
+        path, begun = args.output_dir / f"{row.name}.jsonl", time.monotonic()
+        if (found := measured(row, path)) is None:
+            if begun - started + longest >= 60 * args.minutes:
+                continue  # a later one may have been measured before
+            measure(row, path, compiled)
+            found, took = measured(row, path), time.monotonic() - begun
+            longest = max(longest, took)
+            print(f"{row.name}: {found['speedup']['ratio']:.2f}, in {took:.0f} s", flush=True)
+        figures[row] = found
+    for line in (speed, contents):
+        if figures:
+            print("", table([line(*one) for one in figures.items()]), sep="\n")
+    print(f"\n{len(figures)} of {len(rows)} rows; NOT EXACT: only times are real, see docs/gpu.md")
+
+
+if __name__ == "__main__":
+    main()
