@@ -200,11 +200,12 @@ def test_bytes_of_an_iteration(method):
 
     target = call(models["target"], params.target, state.cache)
     draft = call(models["drafter"].model, params.drafter, state.drafter)
-    decoder, table = params.drafter["decoder"], params.drafter["token_embedder"]
+    table = params.drafter["token_embedder"]
+    decoder = models["drafter"].model.read_by_decode(params.drafter)["decoder"]
     not_caught_up = (decoder["logits_dense"], decoder[f"layers_{DEPTH - 1}"])
     necessary = target + 3 * draft - size(not_caught_up) - size(table)  # the scan looks up one
     ratio = program.cost_analysis()["bytes accessed"] / necessary
-    measured = {"greedy": 1.023, "speculative": 1.028, "coupled": 1.032}[method]
+    measured = {"greedy": 1.106, "speculative": 1.112, "coupled": 1.116}[method]
     assert 0.9 < ratio <= 1.05 * measured
 
 

@@ -32,7 +32,7 @@ class KVCache(struct.PyTreeNode):
     length: Array  # [B] int32
     encoded: Array  # [B, S, D] the encoder's output
     inputs_mask: Array  # [B, S] bool, True where the input is a token
-    cross_keys: tuple[Array, ...] = ()  # each [B, H, S, head_dim], computed once
+    cross_keys: tuple[Array, ...] = ()  # each [B, H, head_dim, S], computed once
     cross_values: tuple[Array, ...] = ()  # each [B, H, S, head_dim]
 
     @classmethod
@@ -76,8 +76,11 @@ class KVCache(struct.PyTreeNode):
         Without an agreement a TPU's compiler has each block's width choose, also for what it only
         reads, and copies the arrays between them in every loop.
         """
-        names = ("keys", "values", "cross_keys", "cross_values")
-        return self.replace(**{name: tuple(map(_placed, getattr(self, name))) for name in names})
+        names = ("keys", "values", "cross_values")
+        placed = {name: tuple(map(_placed, getattr(self, name))) for name in names}
+        axes = ("batch", "heads", "kv", "length")
+        cross = (constrain(keys, *axes, tpu_order=(0, 1, 2, 3)) for keys in self.cross_keys)
+        return self.replace(**placed, cross_keys=tuple(cross))
 
     def rewind(self, length: Array) -> KVCache:
         """Declares the slots at and beyond `length` [B] garbage."""

@@ -243,9 +243,13 @@ class Attention(nn.Module):
 
         `bias` [B, 1 or H, T, C] float32 is added to the attention logits.
         """
-        weights = self._weights("bthd,bhcd->bhtc", x, keys, bias)
-        mixed = jnp.einsum("bhtc,bhcd->bhtd", weights, values, precision=precision(self.dtype))
-        return self._merge(mixed.swapaxes(1, 2))
+        return self._mix(self._weights("bthd,bhcd->bhtc", x, keys, bias), values)
+
+    def over_inputs(self, x: Array, keys: Array, values: Array, bias: Array) -> Array:
+        """As `over_cache`, but for keys [B, H, head_dim, C]: they are written once, so they can lie
+        as the product with the queries reads them. XLA's CPU backend would turn them in each call.
+        """
+        return self._mix(self._weights("bthd,bhdc->bhtc", x, keys, bias), values)
 
     def over_itself(self, x: Array, bias: Array) -> Array:
         """Attention of the encoder: x [B, S, D] over its own keys and values -> [B, S, D].
@@ -267,6 +271,10 @@ class Attention(nn.Module):
             preferred_element_type=jnp.float32,
         )
         return jax.nn.softmax(logits + bias, axis=-1).astype(self.dtype)
+
+    def _mix(self, weights: Array, values: Array) -> Array:
+        mixed = jnp.einsum("bhtc,bhcd->bhtd", weights, values, precision=precision(self.dtype))
+        return self._merge(mixed.swapaxes(1, 2))
 
     def _split(self, x: Array) -> Array:
         # Else the heads that it is split into decide how a TPU wants to have the kernel, and each

@@ -175,7 +175,7 @@ class DecoderLayer(nn.Module):
         y = self.self_attention.over_cache(y, cache.keys[layer], cache.values[layer], bias)
         x = _residual(x + y)
         y = self.pre_cross_attention_layer_norm(x)
-        y = self.encoder_decoder_attention.over_cache(
+        y = self.encoder_decoder_attention.over_inputs(
             y, cache.cross_keys[layer], cache.cross_values[layer], cross_bias
         )
         x = _residual(x + y)
@@ -199,10 +199,10 @@ class Decoder(nn.Module):
             )
 
     def cross_keys_values(self, encoded: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """[B, S, D] -> per layer the keys, and the values, [B, H, S, head_dim]."""
+        """[B, S, D] -> per layer keys [B, H, head_dim, S] and values [B, H, S, head_dim]."""
         pairs = [layer.encoder_decoder_attention.keys_values(encoded) for layer in self.layers]
         keys, values = zip(*pairs, strict=True)
-        return tuple(x.swapaxes(1, 2) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
+        return tuple(jnp.moveaxis(x, 1, 3) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
 
     def __call__(self, x: Array, cache: KVCache) -> tuple[Array, KVCache]:
         """[B, T, D] embeddings at the positions cache.length + (0..T-1) -> [B, T, D]."""
