@@ -500,14 +500,15 @@ def benchmark_record(line):
 
 def test_variants_take_turns(folder, capsys):
     path = folder / "sweep.jsonl"
-    variants = ["--variant=GAMMA=1", "--variant=GAMMA=2;VERIFIER=@verifiers.Coupled()"]
-    flags = ["--gin_file=verifiers/coupled.gin", f"--output_file={path}", "--limit=2"]
+    variants = ["--variant=GAMMA=1", "--variant=verifiers/coupled.gin;GAMMA=2"]
+    flags = [f"--output_file={path}", "--limit=2"]
     assert specdec_bench(folder, *variants, *flags, "--repeats=1") == 0
     out = capsys.readouterr().out
-    names = ["sweep_GAMMA=1.jsonl", "sweep_GAMMA=2-VERIFIER=-verifiers-Coupled-.jsonl"]
+    names = ["sweep_GAMMA=1.jsonl", "sweep_verifiers-coupled-gin-GAMMA=2.jsonl"]
     for name, gamma in zip(names, (1, 2), strict=True):
         report = json.loads((folder / f"{name}.summary.json").read_text())
         assert report["run"]["gamma"] == gamma and f"GAMMA={gamma}" in report["run"]["variant"]
+        assert report["run"]["verifier"].startswith("Coupled") == (gamma == 2)
         assert report["identical"] == 2 and f"\n{report['run']['variant']}\n" in out
         modes = [json.loads(line).get("mode") for line in (folder / name).read_text().splitlines()]
         assert modes.count("alone") == modes.count("speculative") == 2
@@ -581,6 +582,10 @@ def test_the_report(run):
         *run.programs.generations,
         *run.programs.parts,
     }
+    costs = report["run"]["costs"]
+    assert costs["target_verify"]["flops"] > 2 * costs["target_step"]["flops"] > 0  # of 3 tokens
+    read = run.programs.parts["memory_read"]
+    assert costs["memory_read"]["bytes"] >= 2**29 and read.steps == 1
     assert report["environment"] == json.loads(json.dumps(environment()))
     assert report["prediction"]["these_texts"] > 0
     assert "GAMMA = 2" in Path(f"{run.path}.gin").read_text()

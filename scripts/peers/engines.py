@@ -54,18 +54,19 @@ def export(config: T5Config, checkpoint: str, name: str, work_dir: Path) -> Path
 
 
 class Specdec:
-    """A compiled program, on inputs padded to the one length it is for."""
+    """Compiled programs by length of input; a text is padded to the next one."""
 
-    def __init__(self, program: Any, params: PyTree, work: Work):
-        self._program, self._params, self._length = program, params, work.length
+    def __init__(self, programs: Mapping[int, Any], params: PyTree):
+        self._programs, self._params = dict(sorted(programs.items())), params
         self._keys = row_keys(0, jnp.array([0]))  # which greedy outputs do not depend on
 
     def generate(self, ids: list[int]) -> list[int]:
-        inputs = np.zeros([1, self._length], np.int32)
+        length = next(length for length in self._programs if length >= len(ids))
+        inputs = np.zeros([1, length], np.int32)
         inputs[0, : len(ids)] = ids
-        output = self._program(self._params, self._keys, inputs)
-        tokens, length = jax.device_get((output.tokens, output.length))
-        return tokens[0, : length[0]].tolist()
+        output = self._programs[length](self._params, self._keys, inputs)
+        tokens, lengths = jax.device_get((output.tokens, output.length))
+        return tokens[0, : lengths[0]].tolist()
 
 
 class HuggingFace:

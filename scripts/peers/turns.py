@@ -29,6 +29,7 @@ from specdec.environment import environment
 
 PACKAGES = ("torch", "transformers", "ctranslate2")
 WARM_UPS = 3
+BUCKET = 16  # of tokens: our inputs are padded to a multiple of it, as BUCKETS does in a run
 
 
 def main(argv: Sequence[str], threads: argparse.ArgumentParser) -> int:
@@ -111,7 +112,7 @@ def _compare(args: argparse.Namespace) -> None:
     file = table.File(args.output_file, about)
     # All that can be wrong has been looked at; from here on it takes long.
     work_dir = Path(args.work_dir or Path(args.output_file).parent / "checkpoints").absolute()
-    loaded = _ours(variant, work) | _peers(names, run, work, work_dir)
+    loaded = _ours(variant, texts.values(), work) | _peers(names, run, work, work_dir)
     ready = _warmed_up(loaded, list(texts.values()), run)
     skip = file.resume(ready)
     print(f"{len(ready)} engines on {device}, {args.threads} threads each", file=sys.stderr)
@@ -157,11 +158,17 @@ def turn(names: Sequence[str], number: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def _ours(variant: bench.Variant, work: engines.Work) -> dict[str, Any]:
-    programs, _ = benchmark.compiled(variant.lowered._replace(parts={}))
+def _ours(
+    variant: bench.Variant, texts: Collection[list[int]], work: engines.Work
+) -> dict[str, Any]:
+    """Programs for the lengths of these texts, rounded up to a multiple of BUCKET."""
     trees = jax.device_put(variant.trees(functools.partial(variant.run.read, trees={})))
-    generations = programs.generations.items()
-    return {mode: engines.Specdec(program, trees, work) for mode, program in generations}
+    programs: dict[str, dict[int, Any]] = {"alone": {}, "speculative": {}}
+    for length in sorted({min(-(-len(ids) // BUCKET) * BUCKET, work.length) for ids in texts}):
+        lowered = benchmark.lower(variant.subject, trees, length)._replace(parts={})
+        for mode, program in benchmark.compiled(lowered)[0].generations.items():
+            programs[mode][length] = program
+    return {mode: engines.Specdec(by_length, trees) for mode, by_length in programs.items()}
 
 
 def _peers(names: list[str], run: DecodeRun, work: engines.Work, work_dir: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from specdec.benchmark.measure import (
     measure_by_text,
     profile,
 )
-from specdec.benchmark.programs import Programs, Subject, compiled, lower
+from specdec.benchmark.programs import Programs, Subject, compiled, costs, lower
 from specdec.benchmark.summary import Summary, summarize
 from specdec.benchmark.table import lines
 
@@ -25,6 +25,7 @@ __all__ = [
     "Summary",
     "Timing",
     "compiled",
+    "costs",
     "decode_elsewhere",
     "lines",
     "lower",

@@ -122,6 +122,17 @@ def compiled(
     return Programs(generations, parts), seconds
 
 
+def costs(programs: Programs) -> dict[str, dict[str, float]]:
+    """FLOPs and bytes accessed of one call of each compiled part, by XLA's analysis of it, which
+    counts the body of a loop once."""
+    found = {}
+    for name, part in programs.parts.items():
+        analysis = part.function.cost_analysis() or {}
+        kinds = {"flops": "flops", "bytes": "bytes accessed"}
+        found[name] = {kind: analysis[key] for kind, key in kinds.items() if key in analysis}
+    return found
+
+
 def _generations(subject: Subject) -> dict[str, Callable]:
     rules: dict[str, Any] = {
         "sampling": subject.sampling,
@@ -157,36 +168,36 @@ def _parts(subject: Subject) -> dict[str, Part]:
     models, steps = subject.models(), min(subject.max_length, LONGEST_SCAN)
     alone = {"alone": models.pop("alone")}
     parts = {
-        "memory": Part(_memory, None, 1),
-        "memory_read": Part(_read, "memory", 1),
-        "target_prefill": Part(_prefill(alone, subject.max_length), None, 1),
-        "target_step": Part(_scan("alone", alone["alone"], 1, steps), "target_prefill", steps),
+        "memory": Part(make_memory, None, 1),
+        "memory_read": Part(read_memory, "memory", 1),
+        "target_prefill": Part(prefills(alone, subject.max_length), None, 1),
+        "target_step": Part(scan("alone", alone["alone"], 1, steps), "target_prefill", steps),
     }
     if subject.gamma is None:
         return parts
     slots = capacity(subject.max_length, subject.schedule)
-    verify = _scan("target", models["target"], subject.gamma + 1, steps)
+    verify = scan("target", models["target"], subject.gamma + 1, steps)
     return parts | {
-        "prefill": Part(_prefill(models, slots), None, 1),
+        "prefill": Part(prefills(models, slots), None, 1),
         "target_verify": Part(verify, "prefill", steps),
-        "drafter_first": Part(_scan("draft", models["draft"], 2, steps), "prefill", steps),
-        "drafter_step": Part(_scan("draft", models["draft"], 1, steps), "prefill", steps),
+        "drafter_first": Part(scan("draft", models["draft"], 2, steps), "prefill", steps),
+        "drafter_step": Part(scan("draft", models["draft"], 1, steps), "prefill", steps),
     }
 
 
-def _memory(trees: Mapping[str, PyTree], inputs: jax.Array) -> jax.Array:
+def make_memory(trees: Mapping[str, PyTree], inputs: jax.Array) -> jax.Array:
     """Something to read that is larger than any cache."""
     return jnp.broadcast_to(
         inputs[0, 0].astype(jnp.float32), (READ_ROWS, READ_BYTES // READ_ROWS // 4)
     )
 
 
-def _read(trees: Mapping[str, PyTree], memory: jax.Array) -> jax.Array:
+def read_memory(trees: Mapping[str, PyTree], memory: jax.Array) -> jax.Array:
     """Reads it once, as a decoder step reads its kernels."""
     return jnp.ones([READ_ROWS], jnp.float32) @ memory
 
 
-def _prefill(models: Mapping[str, Target], slots: int) -> Callable:
+def prefills(models: Mapping[str, Target], slots: int) -> Callable:
     """What comes before the first step: role -> (start token [1], cache)."""
 
     def run(trees: Mapping[str, PyTree], inputs: jax.Array) -> dict[str, tuple[jax.Array, Any]]:
@@ -198,7 +209,7 @@ def _prefill(models: Mapping[str, Target], slots: int) -> Callable:
     return run
 
 
-def _scan(role: str, model: Target, width: int, steps: int) -> Callable:
+def scan(role: str, model: Target, width: int, steps: int) -> Callable:
     """Calls of a model `width` tokens wide, each one position after the last: [1, steps] tokens.
 
     The argmaxes of a call are fed to the next, so that none can be left out. The first of them is

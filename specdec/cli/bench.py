@@ -26,6 +26,7 @@ from specdec.standins import SyntheticAcceptance
 from specdec.types import PyTree
 
 LIMIT = 32
+FORECAST_TEXTS = 64  # at least; few texts say little about the acceptance of others
 # What variants of one benchmark may differ in: not the target alone, nor the texts.
 VARYING = {"drafter", "draft", "draft_checkpoint_path", "draft_vocabulary", "verifier", "schedule"}
 
@@ -48,9 +49,9 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "--variant",
         action="append",
         metavar="NAME=VALUE;...",
-        help="gin settings of one of several drafters, draft lengths or verifiers, which take "
-        "turns text by text, as in --variant=GAMMA=3 --variant=GAMMA=7; each has an output file of "
-        "its own, FILE with the variant before its suffix; may repeat",
+        help="gin settings, or gin files, of one of several drafters, draft lengths or verifiers, "
+        "which take turns text by text, as in --variant=GAMMA=3 --variant=verifiers/coupled.gin; "
+        "each has an output file of its own, FILE with the variant before its suffix; may repeat",
     )
     parser.add_argument(
         "--synthetic_alpha",
@@ -63,8 +64,8 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--forecast_split",
         metavar="NAME",
-        help="also decode as many texts of this split, untimed, and say what their acceptance and "
-        "the parts' costs promise for the timed ones",
+        help=f"also decode {FORECAST_TEXTS} texts of this split, or as many as are timed if those "
+        "are more, untimed, and say what their acceptance and the parts' costs promise",
     )
     parser.add_argument(
         "--output_file",
@@ -91,7 +92,8 @@ def _command(args: argparse.Namespace) -> None:
     texts = _texts(variants[0].batches, first.split)
     others = {}
     if split := args.forecast_split:
-        others = _texts(dataclasses.replace(first, split=split).batches(), split)
+        limit = max(first.limit or LIMIT, FORECAST_TEXTS)
+        others = _texts(dataclasses.replace(first, split=split, limit=limit).batches(), split)
     files = [File(one.path, one.in_force) for one in variants]
     trees: dict[Any, Any] = {}
     measurements = [
@@ -215,6 +217,7 @@ class Measurement:
             "layouts": {"alone": run.alone.layout}
             | {role: model.layout for role, (model, _) in run.models().items()},
             "parameters": runs.parameter_counts(run),
+            "costs": benchmark.costs(self._programs),
             "lengths": dict(run.lengths),
             "split": run.split,
             "seed": run.seed,
@@ -233,7 +236,12 @@ def _variants(args: argparse.Namespace) -> Iterator[Variant]:
             raise UsageError(f"--synthetic_alpha: {error}") from error
     for name in args.variant or [""]:
         own = copy.copy(args)
-        own.gin_bindings = [*args.gin_bindings, *filter(None, name.split(";"))]
+        settings_of = [item for item in name.split(";") if item]
+        own.gin_file = [*args.gin_file, *(x for x in settings_of if x.endswith(".gin"))]
+        own.gin_bindings = [
+            *args.gin_bindings,
+            *(x for x in settings_of if not x.endswith(".gin")),
+        ]
         run = _one_text_at_a_time(runs.build(own), warn=first is None)
         if synthetic:
             run = dataclasses.replace(run, verifier=synthetic)

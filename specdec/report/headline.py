@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator, Sequence
 
-from specdec.report.runs import Run, conditions, in_words
+from specdec.report.runs import Figures, Run, conditions, in_words
 from specdec.report.tables import table
 
 HEADER = (
@@ -14,31 +15,41 @@ HEADER = (
     "speed-up (95 %)",
     "forecast",
     "measured / forecast",
+    "measured / predicted",
     "tokens per call",
     "alpha",
     "identical",
+)
+LEGEND = (
+    "Speed-up of whole texts, prefill included, over the target alone, by turns in one process. "
+    "Forecast is what the parts' costs and the tokens per call of another split promise, predicted "
+    "takes the calls of these texts. In brackets: 95 % intervals over texts."
 )
 
 
 def headline(runs: Sequence[Run]) -> str:
     """A line for each benchmark, and where they were measured."""
-    benches = [run for run in runs if run.bench]
+    benches = [(run.name, run.bench) for run in runs if run.bench]
     if not benches:
         raise ValueError("none of the summaries is of specdec bench; a headline is of speed-ups")
-    lines = dict.fromkeys(line for run in benches for line in conditions(run, "bench"))
-    return f"{table(HEADER, map(tuple, map(_row, benches)))}\n\n" + "\n".join(lines) + "\n"
+    measured = collections.defaultdict(list)
+    for name, bench in benches:
+        measured[conditions(bench, f"{bench['repeats']} repeats")].append(name)
+    where = "\n".join(f"- {', '.join(names)}: {how}" for how, names in measured.items())
+    rows = [tuple(_row(*one)) for one in benches]
+    return "\n\n".join((table(HEADER, rows), LEGEND, where)) + "\n"
 
 
-def _row(run: Run) -> Iterator[str]:
-    bench = run.bench
-    assert bench is not None
+def _row(name: str, bench: Figures) -> Iterator[str]:
     settings, speedup, forecast = bench["run"], bench["speedup"], bench.get("forecast")
-    yield run.name
+    yield name
     yield f"{in_words(settings['verifier'])}, {in_words(settings['sampling'])}"
     yield str(settings["gamma"] or "")
     yield f"**{speedup['ratio']:.2f}** ({speedup['low']:.2f} to {speedup['high']:.2f})"
     yield f"{forecast['whole']:.2f}" if forecast else ""
     yield f"{forecast['measured_over_whole']:.2f}" if forecast else ""
+    predicted = bench["prediction"]
+    yield f"{predicted['measured_over_predicted']:.2f}" if predicted else ""
     yield f"{bench['tau']:.2f}"
     yield "" if bench["alpha"] is None else f"{bench['alpha']:.3f}"
     pairs = bench["texts"] * bench["repeats"]

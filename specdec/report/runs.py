@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -74,18 +74,15 @@ def device(environment: Figures) -> str:
     return f"{name}, jax {environment['versions']['jax']}"
 
 
-def conditions(run: Run, kind: str) -> Iterator[str]:
-    """On what, with which models, and over which texts a command measured, as an item of a list."""
-    if figures := getattr(run, kind):
-        settings = figures["run"]
-        models = " and ".join(
-            f"{role} {settings['parameters'][role] / 1e6:.1f}M {dtype}"
-            for role, dtype in settings["dtype"].items()
-        )
-        yield (
-            f"- {run.name}, {kind}: {device(figures['environment'])}; {models}; "
-            f"{settings['sampling']}; {figures['texts']} texts of {settings['split']}"
-        )
+def conditions(figures: Figures, *details: str) -> str:
+    """On what, with which models, how, and over which texts a command measured."""
+    settings = figures["run"]
+    models = " and ".join(
+        f"{role} {settings['parameters'][role] / 1e6:.1f}M {dtype}"
+        for role, dtype in settings["dtype"].items()
+    )
+    texts = f"{figures['texts']} texts of {settings['split']}"
+    return "; ".join((device(figures["environment"]), models, *details, texts))
 
 
 def in_words(setting: Any) -> str:

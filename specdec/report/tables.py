@@ -19,9 +19,7 @@ def markdown(runs: Sequence[Run]) -> str:
             "Alpha by lenience l: the mean of sum min(p/l, q); greedily, how often p is at least l "
             "times its maximum at the draft's choice. l = 1 is exact."
         )
-    kinds = ("bench", "acceptance")
-    where = (line for run in runs for kind in kinds for line in conditions(run, kind))
-    parts.append("\n".join(where))
+    parts.append("\n".join(line for run in runs for line in _conditions(run)))
     return "\n\n".join(parts) + "\n"
 
 
@@ -56,6 +54,12 @@ def _lenient(run: Run) -> Iterator[Sequence[str]]:
     tokens = str(run.acceptance["tokens"])
     for drafter, alphas in _alphas(run).items():
         yield run.name, drafter, *(_with_interval(alpha, "value") for alpha in alphas), tokens
+
+
+def _conditions(run: Run) -> Iterator[str]:
+    for kind in ("bench", "acceptance"):
+        if figures := getattr(run, kind):
+            yield f"- {run.name}, {kind}: {conditions(figures, figures['run']['sampling'])}"
 
 
 def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
