@@ -15,6 +15,7 @@ import numpy as np
 from specdec import checkpoints, demo, tasks, terminal
 from specdec.decoding import autoregressive_decode, decode, row_keys, score
 from specdec.drafters import Autoregressive
+from specdec.models.serving import to_serving
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
@@ -93,8 +94,13 @@ class InteractiveModel:
     ):
         sampling, verifier = sampling or Greedy(), verifier or SpeculativeSampling()
         paths = {"target": target} if draft is None else {"target": target, "draft": draft}
+        # Tokens in the calls that decide how a model is best kept; a draft's first step has two.
+        tokens = {"target": 1 if draft is None else gamma + 1, "draft": 2}
         models = {
-            role: T5Target(checkpoints.config_from(path, dtype)) for role, path in paths.items()
+            role: T5Target(checkpoints.config_from(path, dtype)).laid_out(
+                tokens=batch_size * tokens[role]
+            )
+            for role, path in paths.items()
         }
         self._target = models["target"]
         self._vocabulary = _vocabulary(vocabulary, paths, models)
@@ -118,7 +124,11 @@ class InteractiveModel:
         self._trace(_params(shapes), lengths["inputs"])
         self._params = _params(
             {
-                role: checkpoints.load(path, config=config, dtype=config.dtype)
+                role: to_serving(
+                    checkpoints.load(path, config=config, dtype=config.dtype),
+                    config,
+                    models[role].layout,
+                )
                 for role, path in paths.items()
                 for config in [models[role].config]
             }
