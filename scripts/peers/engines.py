@@ -1,13 +1,16 @@
 """The engines: each holds a run's models, and `generate` makes ids with EOS of ids without padding.
 
-PyTorch, transformers and CTranslate2 are imported on use.
+PyTorch, transformers, CTranslate2 and T5X are imported on use.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
 import tempfile
-from collections.abc import Collection, Mapping
+import types
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +27,7 @@ from specdec.types import PyTree
 class Work(NamedTuple):
     """What all engines do alike."""
 
-    length: int  # of padded inputs
+    lengths: tuple[int, ...]  # of padded inputs; a text gets the next one
     max_length: int  # of outputs, with EOS
     eos_id: int
     gamma: int
@@ -38,6 +41,8 @@ def peers(names: Collection[str], target: Path, draft: Path, work: Work) -> dict
     for kind in ("float32", "int8"):
         if f"ctranslate2_{kind}" in names:
             made[f"ctranslate2_{kind}"] = CTranslate2(target, kind, work)
+    if "t5x" in names:
+        made["t5x"] = T5X(target, work)
     return {name: made[name] for name in names}
 
 
@@ -53,27 +58,67 @@ def export(config: T5Config, checkpoint: str, name: str, work_dir: Path) -> Path
     return folder
 
 
+def padded(ids: list[int], lengths: Iterable[int]) -> np.ndarray:
+    """[1, the next length] int32."""
+    length = min(length for length in lengths if length >= len(ids))
+    return np.array([ids + [0] * (length - len(ids))], np.int32)
+
+
 class Specdec:
-    """Compiled programs by length of input; a text is padded to the next one."""
+    """Compiled programs by length of input."""
 
     def __init__(self, programs: Mapping[int, Any], params: PyTree):
-        self._programs, self._params = dict(sorted(programs.items())), params
+        self._programs, self._params = programs, params
         self._keys = row_keys(0, jnp.array([0]))  # which greedy outputs do not depend on
 
     def generate(self, ids: list[int]) -> list[int]:
-        length = next(length for length in self._programs if length >= len(ids))
-        inputs = np.zeros([1, length], np.int32)
-        inputs[0, : len(ids)] = ids
-        output = self._programs[length](self._params, self._keys, inputs)
+        inputs = padded(ids, self._programs)
+        output = self._programs[inputs.shape[1]](self._params, self._keys, inputs)
         tokens, lengths = jax.device_get((output.tokens, output.length))
         return tokens[0, : lengths[0]].tolist()
+
+
+class T5X:
+    """T5X's `predict_batch` with its `temperature_sample` at temperature 0, compiled by length."""
+
+    def __init__(self, checkpoint: Path, work: Work):
+        from t5x import decoding, models
+        from t5x.examples.t5 import network
+
+        config = checkpoints.config_from(checkpoint)
+        known = {field.name for field in dataclasses.fields(network.T5Config)}
+        sizes = {name: x for name, x in dataclasses.asdict(config).items() if name in known}
+        module = network.Transformer(network.T5Config(**sizes, dropout_rate=0.0))
+        vocabulary = types.SimpleNamespace(eos_id=work.eos_id, vocab_size=config.vocab_size)
+        greedy = functools.partial(decoding.temperature_sample, temperature=0.0, topk=0)
+        model = models.EncoderDecoderModel(
+            module, vocabulary, vocabulary, optimizer_def=None, decode_fn=greedy
+        )
+        self._params = checkpoints.load(checkpoint, config=config, dtype=config.dtype)
+        self._outputs, self._eos_id = np.zeros([1, work.max_length], np.int32), work.eos_id
+        predict = jax.jit(model.predict_batch)
+        self._programs = {
+            length: predict.lower(self._params, self._batch([1] * length, [length])).compile()
+            for length in work.lengths
+        }
+
+    def generate(self, ids: list[int]) -> list[int]:
+        batch = self._batch(ids, self._programs)
+        program = self._programs[batch["encoder_input_tokens"].shape[1]]
+        tokens = np.asarray(program(self._params, batch))[0].tolist()
+        ends = tokens.index(self._eos_id) + 1 if self._eos_id in tokens else len(tokens)
+        return tokens[:ends]
+
+    def _batch(self, ids: list[int], lengths: Iterable[int]) -> dict[str, np.ndarray]:
+        inputs = padded(ids, lengths)
+        return {"encoder_input_tokens": inputs, "decoder_input_tokens": self._outputs}
 
 
 class HuggingFace:
     """`generate` of transformers; a model that is compiled has inputs padded to one length."""
 
-    def __init__(self, model: Any, work: Work, *, padded: bool = False, **options: Any):
-        self._model, self._length = model, work.length if padded else 0
+    def __init__(self, model: Any, work: Work, *, compiled: bool = False, **options: Any):
+        self._model, self._length = model, max(work.lengths) if compiled else 0
         self._options = options | {
             "max_new_tokens": work.max_length,
             "do_sample": False,
@@ -111,7 +156,7 @@ def _huggingface(target: Path, draft: Path, work: Work) -> Mapping[str, Any]:
         "huggingface_lookup": HuggingFace(model, work, prompt_lookup_num_tokens=work.gamma),
         # On a GPU, transformers compiles the steps of a model with a static cache.
         "huggingface_compiled": HuggingFace(
-            model, work, padded=True, cache_implementation="static"
+            model, work, compiled=True, cache_implementation="static"
         ),
     }
 

@@ -23,6 +23,7 @@ PEERS = {
     "huggingface_compiled": "Hugging Face static cache, torch.compile",
     "ctranslate2_float32": "CTranslate2 float32",
     "ctranslate2_int8": "CTranslate2 int8",
+    "t5x": "T5X temperature_sample",
 }
 LABELS = OURS | PEERS
 

@@ -96,11 +96,11 @@ def _compare(args: argparse.Namespace) -> None:
     run = _comparable(runs.build(args))
     in_force = settings.in_force()
     variant = bench.Variant("", run, in_force, None)
-    work = _work(variant, args.threads, device)
     padded = {int(batch.index[0]): batch.inputs[0] for batch in variant.batches}
     texts = {text: ids[ids != 0].tolist() for text, ids in padded.items()}
     if not texts:
         raise UsageError(f"split {run.split!r} has no examples; nothing to measure")
+    work = _work(variant, texts.values(), args.threads, device)
     about = {
         "gin": in_force,
         "peers": names,
@@ -112,7 +112,7 @@ def _compare(args: argparse.Namespace) -> None:
     file = table.File(args.output_file, about)
     # All that can be wrong has been looked at; from here on it takes long.
     work_dir = Path(args.work_dir or Path(args.output_file).parent / "checkpoints").absolute()
-    loaded = _ours(variant, texts.values(), work) | _peers(names, run, work, work_dir)
+    loaded = _ours(variant, work) | _peers(names, run, work, work_dir)
     ready = _warmed_up(loaded, list(texts.values()), run)
     skip = file.resume(ready)
     print(f"{len(ready)} engines on {device}, {args.threads} threads each", file=sys.stderr)
@@ -158,13 +158,10 @@ def turn(names: Sequence[str], number: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def _ours(
-    variant: bench.Variant, texts: Collection[list[int]], work: engines.Work
-) -> dict[str, Any]:
-    """Programs for the lengths of these texts, rounded up to a multiple of BUCKET."""
+def _ours(variant: bench.Variant, work: engines.Work) -> dict[str, Any]:
     trees = jax.device_put(variant.trees(functools.partial(variant.run.read, trees={})))
     programs: dict[str, dict[int, Any]] = {"alone": {}, "speculative": {}}
-    for length in sorted({min(-(-len(ids) // BUCKET) * BUCKET, work.length) for ids in texts}):
+    for length in work.lengths:
         lowered = benchmark.lower(variant.subject, trees, length)._replace(parts={})
         for mode, program in benchmark.compiled(lowered)[0].generations.items():
             programs[mode][length] = program
@@ -220,15 +217,19 @@ def _check(args: argparse.Namespace) -> None:
     runs.refuse_unwritable(args.output_file)
 
 
-def _work(variant: bench.Variant, threads: int, device: str) -> engines.Work:
+def _work(
+    variant: bench.Variant, texts: Collection[list[int]], threads: int, device: str
+) -> engines.Work:
     run, subject = variant.run, variant.subject
     if run.draft is None or subject.gamma is None:
         raise UsageError(
             f"the drafter is {run.drafter}, with {run.schedule}; others draft a fixed number of "
             "tokens with a model: take drafters/autoregressive.gin and schedules/fixed.gin"
         )
+    longest = run.lengths["inputs"]
+    lengths = {min(-(-len(ids) // BUCKET) * BUCKET, longest) for ids in texts}
     return engines.Work(
-        length=run.lengths["inputs"],
+        lengths=tuple(sorted(lengths)),
         max_length=subject.max_length,
         eos_id=subject.eos_id,
         gamma=subject.gamma,
@@ -266,8 +267,12 @@ def _device() -> str:
 
 def _names(chosen: str | None, device: str) -> list[str]:
     """Of the peers, in our order."""
-    known = [name for name in PEERS if device == "cuda" or name != "huggingface_compiled"]
+    absent = set() if device == "cuda" else {"huggingface_compiled"}
+    absent |= set() if importlib.util.find_spec("t5x") else {"t5x"}
+    known = [name for name in PEERS if name not in absent]
     names = known if chosen is None else chosen.split(",")
     if unknown := [name for name in names if name not in known]:
-        raise UsageError(f"--peers has {unknown[0]!r}; on {device} there are {', '.join(known)}")
+        raise UsageError(
+            f"--peers has {unknown[0]!r}; here, on {device}, there are {', '.join(known)}"
+        )
     return [name for name in known if name in names]
