@@ -614,6 +614,7 @@ def test_scans_of_every_width_decode_greedily(run):
     [
         (("--repeats=0",), "--repeats is 0"),
         (("--limit=0",), "limit is 0"),
+        (("--forecast_split=test",), "--forecast_split is 'test', the split that is timed"),
         (("--output_file=/nowhere/out",), "cannot be written"),
         (("--gin.DECODER_PREFIX='a'",), "decoder_prefix is 'a'"),
         (("--gin.DRAFTER=None",), "the run has no drafter"),

@@ -82,8 +82,11 @@ class T5X:
     """T5X's `predict_batch` with its `temperature_sample` at temperature 0, compiled by length."""
 
     def __init__(self, checkpoint: Path, work: Work):
-        from t5x import decoding, models
-        from t5x.examples.t5 import network
+        import gin
+
+        with gin.unlock_config():  # T5X's modules are configurable, and the run's settings in force
+            from t5x import decoding, models
+            from t5x.examples.t5 import network
 
         config = checkpoints.config_from(checkpoint)
         known = {field.name for field in dataclasses.fields(network.T5Config)}

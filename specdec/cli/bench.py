@@ -92,6 +92,11 @@ def _command(args: argparse.Namespace) -> None:
     texts = _texts(variants[0].batches, first.split)
     others = {}
     if split := args.forecast_split:
+        if split == first.split:
+            raise UsageError(
+                f"--forecast_split is {split!r}, the split that is timed; a forecast is made of "
+                "other texts, name another split"
+            )
         limit = max(first.limit or LIMIT, FORECAST_TEXTS)
         others = _texts(dataclasses.replace(first, split=split, limit=limit).batches(), split)
     files = [File(one.path, one.in_force) for one in variants]
