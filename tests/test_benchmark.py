@@ -20,6 +20,7 @@ from support import StopAfterUnlikely
 from specdec import benchmark, checkpoints, cli, drafters, sampling, theory, verifiers
 from specdec.benchmark.programs import Part, Programs, Subject
 from specdec.benchmark.summary import alpha_from_tau
+from specdec.cli import timings as timings_file
 from specdec.decoding import row_keys
 from specdec.environment import environment
 from specdec.models import serving
@@ -493,9 +494,7 @@ def test_what_was_interrupted_goes_on(run, folder, capsys, monkeypatch):
 
 
 def benchmark_record(line):
-    record = json.loads(line)
-    kinds = {"mode": benchmark.Generation, "split": benchmark.Elsewhere, "part": benchmark.Timing}
-    return next(kind for name, kind in kinds.items() if name in record)(**record)
+    return timings_file.record(json.loads(line))
 
 
 def test_variants_take_turns(folder, capsys):

@@ -33,7 +33,6 @@ def programs_of(run: DecodeRun, prefix: list[int], eos_id: int, stepwise: bool) 
     output = {"max_length": run.lengths["targets"], "prefix": given}
     params = run.abstract()
     plain = functools.partial(autoregressive_decode, target=run.alone, **rules, **output)
-    alone = Program(plain, run.shape(run.alone, run.checkpoint_path), run)
     if run.drafter is None:
         ours = Program(lambda params, *rest: plain(params.target, *rest), params, run)
     else:
@@ -46,7 +45,9 @@ def programs_of(run: DecodeRun, prefix: list[int], eos_id: int, stepwise: bool) 
         ours.lower(run.lengths["inputs"])
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return Programs(ours, alone if run.compare else None)
+    if not run.compare:
+        return Programs(ours, None)
+    return Programs(ours, Program(plain, run.shape(run.alone, run.checkpoint_path), run))
 
 
 class Stepwise(Program):

@@ -59,7 +59,7 @@ class File:
                 f"settings of {before}, or give another --output_file"
             )
         with self._path.open(encoding="utf-8") as lines:
-            return [_record(json.loads(line)) for line in lines if line.endswith("\n")]
+            return [record(json.loads(line)) for line in lines if line.endswith("\n")]
 
     def write(self, record: Record) -> None:
         """At once."""
@@ -95,7 +95,8 @@ def _line(record: Record) -> str:
     return f"{json.dumps(record._asdict())}\n"
 
 
-def _record(fields: Mapping[str, Any]) -> Record:
+def record(fields: Mapping[str, Any]) -> Record:
+    """What a line of the file says."""
     if "mode" in fields:
         return benchmark.Generation(**fields)
     return benchmark.Elsewhere(**fields) if "split" in fields else benchmark.Timing(**fields)

@@ -1,8 +1,8 @@
 """Serving layouts: T5X's parameters rewritten as a device reads the decoder fastest, and back.
 
 A decoder step reads each of its kernels once, and which of a kernel's axes is contiguous decides
-how fast. Milliseconds for the matrices of T5-large's decoder, XLA on 2 CPU cores, float32; reading
-their bytes alone takes 16.9:
+how fast. Least milliseconds for the matrices of 12 decoder layers at T5-large's sizes, 726 MB in
+float32, XLA on 2 CPU cores; reading them alone takes 16.9:
 
     tokens in a call            1     2     8
     [in, out]                19.6  22.8  26.9
