@@ -19,17 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec import (
-    Params,
-    autoregressive_decode,
-    checkpoints,
-    cli,
-    decode,
-    demo,
-    row_keys,
-    tasks,
-    theory,
-)
+from specdec import Params, Plan, checkpoints, cli, decode, demo, row_keys, tasks, theory
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy
@@ -94,18 +84,18 @@ def figures(task: str) -> dict[str, float]:
     vocabulary = tasks.demo_vocabulary().load()
     lengths, found = LENGTHS[task], {role: [] for role in ROLES}
     drafted, accepted, tokens, calls, references = [], [], 0, 0, []
-    rules = {"sampling": Greedy(), "max_length": lengths["targets"]}
-    pair = {"drafter": Autoregressive(models["draft"], Greedy()), "schedule": Fixed(GAMMA)}
+    drafter = Autoregressive(models["draft"], Greedy())
+    verifier, schedule, longest = GreedyMatch(), Fixed(GAMMA), lengths["targets"]
+    plan = Plan(models["target"], drafter, verifier, schedule, Greedy(), longest)
     batches = tasks.batches(tasks.synthetic_task(task), "test", lengths, batch_size=BATCH)
     for batch in batches:
         keys, inputs = row_keys(0, jnp.asarray(batch.index)), jnp.asarray(batch.inputs)
         references += batch.target_texts or []
         for role, tree in zip(ROLES, params[:2], strict=True):
-            output = autoregressive_decode(tree, keys, inputs, target=models[role], **rules)
+            alone = plan.with_models({"target": models[role]}).alone()
+            output = decode(Params(tree), keys, inputs, alone)
             found[role] += [tasks.detokenize(vocabulary, row) for row in output.tokens]
-        trace = decode(
-            params, keys, inputs, target=models["target"], verifier=GreedyMatch(), **pair, **rules
-        ).trace
+        trace = decode(params, keys, inputs, plan).trace
         drafted.append(trace.drafted)
         accepted.append(trace.accepted)
         tokens += int(np.sum(theory.emitted_tokens(trace)))

@@ -20,7 +20,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
-from specdec import Params, checkpoints, decode, demo, row_keys, tasks, terminal, theory
+from specdec import Params, Plan, checkpoints, decode, demo, row_keys, tasks, terminal, theory
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy
@@ -60,28 +60,16 @@ def trace() -> str:
     task = tasks.synthetic_task("specdec_ende")
     vocabulary = tasks.demo_vocabulary().load()
     (batch,) = tasks.batches(task, "test", LENGTHS, batch_size=SENTENCES, limit=SENTENCES)
-    output = jax.device_get(
-        decode(
-            params,
-            row_keys(0, jnp.asarray(batch.index)),
-            jnp.asarray(batch.inputs),
-            target=models[0],
-            drafter=Autoregressive(models[1], Greedy()),
-            verifier=GreedyMatch(),
-            schedule=Fixed(GAMMA),
-            sampling=Greedy(),
-            max_length=LENGTHS["targets"],
-        )
-    )
+    drafter = Autoregressive(models[1], Greedy())
+    plan = Plan(models[0], drafter, GreedyMatch(), Fixed(GAMMA), Greedy(), LENGTHS["targets"])
+    keys = row_keys(0, jnp.asarray(batch.index))
+    output = jax.device_get(decode(params, keys, jnp.asarray(batch.inputs), plan))
     lines = [[(f"{terminal.LABELS[origin]}   ", origin) for origin in LEGEND], []]
-    for row in range(SENTENCES):
-        calls, length = output.trace.calls[row], output.length[row]
-        columns = (output.trace.proposed, output.trace.drafted, output.trace.accepted)
-        marked = terminal.origins(
-            output.tokens[row, :length].tolist(), *(x[row, :calls].tolist() for x in columns)
-        )
+    for row in map(output.row, range(SENTENCES)):
+        marked = terminal.origins(*row)
         line = terminal.pieces(marked, lambda ids: tasks.detokenize(vocabulary, ids))
-        lines.append([*line, (f"   {length} tokens, {calls} calls", None)])
+        counts = f"   {len(row.tokens)} tokens, {len(row.drafted)} calls"
+        lines.append([*line, (counts, None)])
     return _svg(lines)
 
 

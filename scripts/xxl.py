@@ -13,12 +13,13 @@ import argparse
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import math
 import statistics
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +28,23 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from specdec import benchmark
-from specdec.benchmark.programs import READ_BYTES
+from specdec import benchmark, published, records
+from specdec.benchmark import Workload
+from specdec.benchmark.workload import READ_BYTES, TimedPart, name_of
 from specdec.compile import hlo
 from specdec.drafters import Autoregressive
 from specdec.environment import environment
 from specdec.models.t5 import T5Config, T5Target
-from specdec.report.runs import paper_rows
+from specdec.plan import Plan
+from specdec.program import Program
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
-from specdec.standins import SyntheticAcceptance
+from specdec.verifiers import SyntheticAcceptance
 
 SEED = 0
-PAPER = paper_rows()
-DRAFTING = ("drafter_first", "drafter_step", "extend")
-STEPS = ("target_step", "target_verify", "drafter_first", "drafter_step")
+PAPER = published.rows()
+STEPS = ("step", "verify", "draft 2", "draft 1")
+DRAFTING = ("draft 2", "draft 1", "extend")
 
 
 def t5(emb_dim: int, heads: int, mlp_dim: int, layers: int, **sizes: int) -> T5Target:
@@ -60,13 +63,13 @@ def by_importance(gammas: Sequence[int]) -> list[tuple[str, int]]:
         return [order.index(each) for each in (draft, task, temperature)]
 
     names = sorted(PAPER, key=rank)
-    published = [(name, int(PAPER[name]["gamma"])) for name in names]
+    theirs = [(name, PAPER[name].gamma) for name in names]
     sweep = [(name, gamma) for name in names for gamma in gammas]
-    return list(dict.fromkeys([*published[:2], ("ende_small_t1", 5), *published, *sweep]))
+    return list(dict.fromkeys([*theirs[:2], ("ende_small_t1", 5), *theirs, *sweep]))
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Sizes:
     """models: the drafts, and the target, "xxl". lengths: task -> tokens of each input and output;
     the paper gives none. rows: the paper's name and a gamma, most important first. readings:
     of how often 0.5 GiB the memory is, and how often the part `memory_read` reads that."""
@@ -89,8 +92,8 @@ TINY = {
     "small": t5(16, 1, 32, 2, vocab_size=96, head_dim=16),
     "xxl": t5(32, 2, 64, 2, vocab_size=96, head_dim=16),
 }
-PLANS = {
-    "full": Plan(
+SIZES = {
+    "full": Sizes(
         models=FULL,
         lengths={"ende": (64, 64), "cnndm": (512, 128)},
         rows=by_importance((3, 5, 7, 10)),
@@ -98,7 +101,7 @@ PLANS = {
         repeats=2,
         readings=(8, 8),
     ),
-    "tiny": Plan(
+    "tiny": Sizes(
         models=TINY,
         lengths={"ende": (8, 10)},
         rows=[("ende_small_t0", 7), ("ende_small_t1", 5)],
@@ -112,40 +115,41 @@ PLANS = {
 class Row:
     """A row of the paper, or the same with another gamma, which its name then has."""
 
-    def __init__(self, plan: Plan, paper: str, gamma: int):
+    def __init__(self, sizes: Sizes, paper: str, gamma: int):
         task, draft, temperature = paper.split("_")
-        self.plan, self.gamma, self.alpha = plan, gamma, PAPER[paper]["alpha"]
-        self.published = PAPER[paper]["Emp"] if gamma == PAPER[paper]["gamma"] else None
+        self.sizes, self.gamma, self.alpha = sizes, gamma, PAPER[paper].alpha
+        self.published = PAPER[paper].measured if gamma == PAPER[paper].gamma else None
         self.name = paper if self.published else f"{paper}_gamma{gamma}"
-        self.inputs, self.outputs = plan.lengths[task]
-        self.models = {"target": plan.models["xxl"], "draft": plan.models[draft]}
+        self.inputs, self.outputs = sizes.lengths[task]
         sampling = Greedy() if temperature == "t0" else Sampling(1.0)
-        self.subject = benchmark.Subject(
-            target=self.models["target"],
-            drafter=Autoregressive(self.models["draft"], sampling),
+        self.plan = Plan(
+            target=sizes.models["xxl"],
+            drafter=Autoregressive(sizes.models[draft], sampling),
             verifier=SyntheticAcceptance(self.alpha),
             schedule=Fixed(gamma),
             sampling=sampling,
             max_length=self.outputs,
-            eos_id=-1,
+            stop_ids=(),
         )
+
+    def trees(self, tree_of: Callable[[T5Target], Any]) -> dict[str, Any]:
+        """Parameters by role, as a `Workload` takes them."""
+        trees = {role: tree_of(model) for role, model in self.plan.models().items()}
+        return {"alone": trees["target"], **trees}
 
     def about(self) -> dict[str, Any]:
         """What `specdec bench` writes about a run and `specdec report` reads."""
-        leaves = {role: jax.tree.leaves(shapes(model)) for role, model in self.models.items()}
+        models = self.plan.models()
+        leaves = {role: jax.tree.leaves(shapes(model)) for role, model in models.items()}
         return {
-            "gamma": self.gamma,
-            "drafter": "Autoregressive",
-            "schedule": repr(self.subject.schedule),
-            "verifier": repr(self.subject.verifier),
-            "sampling": repr(self.subject.sampling),
-            "dtype": {role: model.config.dtype for role, model in self.models.items()},
+            **benchmark.described(self.plan),
+            "dtype": {role: model.dtype for role, model in models.items()},
             "parameters": {role: sum(leaf.size for leaf in of) for role, of in leaves.items()},
             "lengths": {"inputs": self.inputs, "targets": self.outputs},
             "split": "random ids, acceptance drawn: NOT EXACT",
             "seed": SEED,
-            "limit": self.plan.texts,
-            "repeats": self.plan.repeats,
+            "limit": self.sizes.texts,
+            "repeats": self.sizes.repeats,
             "variant": self.name,
         }
 
@@ -182,36 +186,37 @@ def step_bytes(model: T5Target) -> int:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Shared:
-    """A lowered program that is compiled only if none of its text and arguments has been."""
+class Shared(Program):
+    """A program that is compiled only if none of its text and arguments has been."""
 
-    lowered: Any
-    compiled: dict[Any, Any]
+    def __init__(self, program: Program, known: dict[Any, Any]):
+        vars(self).update(vars(program), _known=known)
 
-    def compile(self) -> Any:
-        text = hashlib.sha256(self.lowered.as_text().encode()).digest()
-        key = text, self.lowered.in_tree
-        if key not in self.compiled:
-            self.compiled[key] = self.lowered.compile()
-        return self.compiled[key]
+    def _compiled(self, *arguments: Any) -> Any:
+        lowered = self.lower(*arguments)
+        key = hashlib.sha256(lowered.as_text().encode()).digest(), lowered.in_tree
+        if key not in self._known:
+            self._known[key] = lowered.compile()
+        return self._known[key]
 
 
-def lower(row: Row, compiled: dict[Any, Any]) -> benchmark.Programs:
-    """A row's programs. They read more memory than usual, and often: 0.5 GiB take an H200 0.1 ms,
-    of which starting the program would be a large part."""
-    trees = {role: shapes(model) for role, model in row.subject.models().items()}
-    programs = benchmark.lower(row.subject, trees, row.inputs)
-    copies, trips = row.plan.readings
-    inputs = jax.ShapeDtypeStruct([1, row.inputs], np.int32)
-    memory = jax.jit(functools.partial(make_memory, copies)).lower(trees, inputs)
-    read = jax.jit(functools.partial(read_memory, trips)).lower(trees, memory.out_info)
-    parts = dict(programs.parts)
-    parts["memory"] = parts["memory"]._replace(function=memory)
-    parts["memory_read"] = parts["memory_read"]._replace(function=read, steps=copies * trips)
-    return benchmark.Programs(
-        {mode: Shared(one, compiled) for mode, one in programs.generations.items()},
-        {x: one._replace(function=Shared(one.function, compiled)) for x, one in parts.items()},
+def workload(row: Row, known: dict[Any, Any]) -> Workload:
+    """What is timed of a row. It reads more memory than usual, and often: 0.5 GiB take an H200
+    0.1 ms, of which starting the program would be a large part."""
+    given = Workload.of(row.plan, row.plan.alone())
+    copies, trips = row.sizes.readings
+    make, read = (
+        Program(functools.partial(function, times))
+        for function, times in ((make_memory, copies), (read_memory, trips))
+    )
+    memory = {
+        "memory": TimedPart(make, None, 1),
+        "memory_read": TimedPart(read, "memory", copies * trips),
+    }
+    parts = {**given.parts, **memory}
+    return given._replace(
+        generations={mode: Shared(one, known) for mode, one in given.generations.items()},
+        parts={x: one._replace(program=Shared(one.program, known)) for x, one in parts.items()},
     )
 
 
@@ -226,63 +231,82 @@ def read_memory(trips: int, trees: Any, memory: jax.Array) -> jax.Array:
     return jax.lax.scan(read, memory[0, 0], length=trips)[0]
 
 
-def measure(row: Row, path: Path, compiled: dict[Any, Any]) -> None:
+def measure(row: Row, path: Path, known: dict[Any, Any]) -> None:
     """Writes the records as they come, then the figures."""
-    programs, seconds = benchmark.compiled(lower(row, compiled))
-    trees = {role: parameters(model) for role, model in row.subject.models().items()}
-    target, plan = row.models["target"], row.plan
-    shape, vocabulary = (plan.texts, 1, row.inputs), target.config.vocab_size
+    programs, trees, sizes = workload(row, known), row.trees(parameters), row.sizes
+    seconds = programs.compile(trees, row.inputs)
+    vocabulary, shape = row.plan.target.config.vocab_size, (sizes.texts, 1, row.inputs)
     inputs = np.random.default_rng(SEED).integers(1, vocabulary, shape, np.int32)
-    texts, records = dict(enumerate(inputs)), []
-    turns = benchmark.measure_by_text(programs, trees, texts, seed=SEED, repeats=plan.repeats)
-    with path.open("w", encoding="utf-8") as file:
-        for turn in turns:
-            for record in turn:
-                records.append(record)
-                print(json.dumps(record._asdict()), file=file, flush=True)
-    read = step_bytes(target)
-    summary = benchmark.summarize(records, gamma=row.gamma, same_output=False, step_bytes=read)
-    generations = [one for one in records if isinstance(one, benchmark.Generation)]
-    calls = statistics.fmean(one.calls for one in generations if one.mode == "speculative")
+    texts, found = dict(enumerate(inputs)), []
+    turns = benchmark.measure_by_text(programs, trees, texts, seed=SEED, repeats=sizes.repeats)
+    lines = records.Lines(path)
+    lines.replace([])
+    for record in itertools.chain.from_iterable(turns):
+        found.append(record)
+        lines.append(record._asdict())
     figures = {
         "environment": environment(),
         "run": row.about(),
         "compile_seconds": seconds,
-        **dataclasses.asdict(summary),
-        "operations": operations(programs, row.gamma),
-        "flops": cost("flops", programs, row, calls),
-        "bytes": cost("bytes accessed", programs, row, calls),
+        **dataclasses.asdict(summarized(row, found)),
+        "operations": operations(programs, trees, row),
+        **costs(programs, trees, row, found),
     }
-    summary_of(path).write_text(f"{json.dumps(figures, indent=2)}\n", encoding="utf-8")
+    records.write(summary_of(path), f"{json.dumps(figures, indent=2)}\n")
 
 
-def operations(programs: benchmark.Programs, gamma: int) -> dict[str, int]:
+def summarized(row: Row, found: Sequence[benchmark.Record]) -> benchmark.Summary:
+    """The figures of a row's records."""
+    plan = row.plan
+    return benchmark.summarize(
+        found,
+        parts=plan.parts,
+        gamma=plan.gamma,
+        same_output=plan.same_output,
+        exact=plan.exact,
+        step_bytes=step_bytes(plan.target),
+    )
+
+
+def operations(programs: Workload, trees: Mapping[str, Any], row: Row) -> dict[str, int]:
     """How many operations XLA runs on their own in a trip of a program's loop, a fusion as one: on
     a GPU each is a kernel or a copy. Catching up does not count, it has no trips here."""
+    texts = {
+        name: program.compile(*given).as_text()
+        for name, program, given in programs.compiled(trees, row.inputs)
+    }
 
-    def count(program: Any, drafting: bool = False) -> int:
-        loops = [one.loop for one in hlo.read(program.as_text()).operations]
+    def count(name: str, drafting: bool = False) -> int:
+        loops = [one.loop for one in hlo.read(texts[name]).operations]
         inside = [loop for loop in loops if loop and "catch_up" not in loop]
         return sum(("extend" in loop) == drafting for loop in inside)
 
-    speculative = programs.generations["speculative"]
-    found = {name: count(programs.parts[name].function) for name in STEPS}
-    found["alone"] = count(programs.generations["alone"])
-    found["extend"] = count(speculative, drafting=True)
-    found["iteration"] = count(speculative) + (gamma - 1) * found["extend"]
+    parts = {"step": "alone 1", "verify": name_of("target", row.gamma + 1)}
+    found = {step: count(parts.get(step, step)) for step in STEPS}
+    found["alone"] = count("alone")
+    found["extend"] = count("speculative", drafting=True)
+    found["iteration"] = count("speculative") + (row.gamma - 1) * found["extend"]
     return found
 
 
-def cost(kind: str, programs: benchmark.Programs, row: Row, calls: float) -> dict[str, float]:
-    """Of a generation in each mode, by XLA's analysis of the compiled parts. It counts the body of
-    a loop once, so of the whole generation it would tell an iteration's."""
-    parts = {name: part.function.cost_analysis() or {} for name, part in programs.parts.items()}
-    one = {name: part.get(kind, math.nan) for name, part in parts.items()}
-    draft = one["drafter_first"] + (row.gamma - 1) * one["drafter_step"]
-    return {
-        "alone": one["target_prefill"] + row.outputs * one["target_step"],
-        "speculative": one["prefill"] + calls * (draft + one["target_verify"]),
-    }
+def costs(
+    programs: Workload, trees: Mapping[str, Any], row: Row, found: Sequence[benchmark.Record]
+) -> dict[str, dict[str, float]]:
+    """FLOPs and bytes of a generation in each mode, by XLA's analysis of the compiled parts. It
+    counts the body of a loop once, so of the whole generation it would tell an iteration's."""
+    generations = [one for one in found if isinstance(one, benchmark.Generation)]
+    calls = statistics.fmean(one.calls for one in generations if one.mode == "speculative")
+    of_parts = programs.costs(trees, row.inputs)
+
+    def cost(kind: str) -> dict[str, float]:
+        one = {name: part.get(kind, math.nan) for name, part in of_parts.items()}
+        iteration = sum(n * one[name_of(role, width)] for role, width, n in row.plan.parts())
+        return {
+            "alone": one["alone prefill"] + row.outputs * one["alone 1"],
+            "speculative": one["prefill"] + calls * iteration,
+        }
+
+    return {kind: cost(kind) for kind in ("flops", "bytes")}
 
 
 def measured(row: Row, path: Path) -> dict[str, Any] | None:
@@ -326,8 +350,9 @@ def speed(row: Row, found: Mapping[str, Any]) -> dict[str, Any]:
 def contents(row: Row, found: Mapping[str, Any]) -> dict[str, Any]:
     """A line of the second table; in brackets per decoder layer."""
     line: dict[str, Any] = {"row": row.name}
+    models = row.plan.models()
     for name, count in found["operations"].items():
-        layers = row.models["draft" if name in DRAFTING else "target"].config.num_decoder_layers
+        layers = models["draft" if name in DRAFTING else "target"].num_layers
         line[name] = count if name == "iteration" else f"{count} ({count / layers:.1f})"
     for kind, unit in (("flops", "GFLOP"), ("bytes", "GB")):
         line |= {f"{unit} {mode}": f"{x / 1e9:.3g}" for mode, x in found[kind].items()}
@@ -343,21 +368,21 @@ def main() -> None:
     started = time.monotonic()
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output_dir", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--sizes", choices=PLANS, default="full", help="tiny: a dry run on a CPU")
+    parser.add_argument("--sizes", choices=SIZES, default="full", help="tiny: a dry run on a CPU")
     parser.add_argument("--minutes", type=float, default=9, help="begin no row that may end later")
     args = parser.parse_args()
     try:
         args.output_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         parser.error(f"--output_dir {args.output_dir} cannot be made: {error.strerror}")
-    rows = [Row(PLANS[args.sizes], *each) for each in PLANS[args.sizes].rows]
-    figures, compiled, longest = {}, {}, 0.0
+    rows = [Row(SIZES[args.sizes], *each) for each in SIZES[args.sizes].rows]
+    figures, known, longest = {}, {}, 0.0
     for row in rows:
         path, begun = args.output_dir / f"{row.name}.jsonl", time.monotonic()
         if (found := measured(row, path)) is None:
             if begun - started + longest >= 60 * args.minutes:
                 continue  # a later one may have been measured before
-            measure(row, path, compiled)
+            measure(row, path, known)
             found, took = measured(row, path), time.monotonic() - begun
             longest = max(longest, took)
             print(f"{row.name}: {found['speedup']['ratio']:.2f}, in {took:.0f} s", flush=True)

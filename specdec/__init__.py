@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from specdec.decoding import autoregressive_decode, decode, prefill, row_keys, score, step
+from specdec.plan import Plan
 from specdec.types import (
     Context,
     DecodeOutput,
@@ -28,6 +29,7 @@ __all__ = [
     "InteractiveModel",
     "ModelOutput",
     "Params",
+    "Plan",
     "Scores",
     "Trace",
     "Verdict",

@@ -21,31 +21,20 @@ import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.decoding import autoregressive_decode, row_keys
-from specdec.drafters import Autoregressive
+from specdec.decoding import decode, row_keys
+from specdec.plan import Plan
 from specdec.sampling import Greedy, fit_vocabulary
-from specdec.types import Array, Params, PyTree, SamplingRule, Target
+from specdec.statistics import bootstrap
+from specdec.types import Array, Params, PyTree, Target
 
 LENIENCE = (1.0, 0.5, 0.3, 0.1)
-RESAMPLES = 2000
-
-
-@dataclasses.dataclass(frozen=True)
-class Subject:
-    """What is measured; the fields are arguments of `specdec.decode`."""
-
-    target: Target
-    drafter: Autoregressive
-    sampling: SamplingRule
-    max_length: int
-    eos_id: int = 1
 
 
 class Texts(NamedTuple):
@@ -83,13 +72,23 @@ class Summary:
     alphas: Mapping[str, Sequence[Alpha]]
 
 
+def check(plan: Plan) -> None:
+    """Raises ValueError for a drafter that has no distribution of its own at every token."""
+    if len(plan.models()) != 2 or not hasattr(plan.drafter, "sampling"):
+        raise ValueError(
+            f"the drafter is {type(plan.drafter).__name__}, which has no distribution at every "
+            "token; give one that is a model, with gin/drafters/autoregressive.gin"
+        )
+
+
 def generate(
-    subject: Subject,
+    plan: Plan,
     params: PyTree,
     batches: Iterable[tuple[np.ndarray, np.ndarray]],
     *,
     seed: int,
     tokens: int,
+    skip: Collection[int] = (),
 ) -> Iterator[Texts]:
     """Texts of the target alone, with its parameters, until they hold so many tokens.
 
@@ -97,32 +96,29 @@ def generate(
     rows that were still needed.
 
     Args:
+      plan: with the target; nothing is drafted.
       batches: pairs of `Texts.index` and `Texts.inputs`.
+      skip: indices of texts that count no more, because they have been measured before.
     """
-    for index, inputs in batches:
-        output = autoregressive_decode(
-            params,
-            row_keys(seed, jnp.asarray(index)),
-            jnp.asarray(inputs),
-            target=subject.target,
-            sampling=subject.sampling,
-            max_length=subject.max_length,
-            eos_id=subject.eos_id,
-        )
-        start = np.asarray(subject.target.start(jnp.asarray(inputs)))
-        length = np.asarray(output.length)
-        length = np.where(np.cumsum(length) - length < tokens, length, 0)
-        written = np.concatenate([start[:, None], output.tokens], axis=1)
-        yield Texts(index, inputs, written, length)
-        tokens -= int(length.sum())
-        if tokens <= 0:
-            return
+    alone, batches = plan.alone(), iter(batches)
+    while tokens > 0 and (batch := next(batches, None)):
+        index, inputs = batch
+        new = ~np.isin(index, list(skip))
+        if new.any():
+            keys, given = row_keys(seed, jnp.asarray(index)), jnp.asarray(inputs)
+            output = decode(Params(params), keys, given, alone)
+            length = np.where(new, output.length, 0)
+            length = np.where(np.cumsum(length) - length < tokens, length, 0)
+            start = np.asarray(alone.target.start(given))
+            written = np.concatenate([start[:, None], output.tokens], axis=1)
+            yield Texts(index, inputs, written, length)
+            tokens -= int(length.sum())
 
 
 def measure(
-    subject: Subject, params: Params, texts: Iterable[Texts], *, tables: bool
+    plan: Plan, params: Params, texts: Iterable[Texts], *, tables: bool
 ) -> Iterator[Accepted]:
-    """What each drafter would have had accepted, text by text: the 'model' of the subject, and with
+    """What each drafter would have had accepted, text by text: the plan's 'model', and with
     `tables` also a 'unigram' and a 'bigram' counted from the target's texts.
 
     No table has seen the text that it is asked about: the odd texts' are counted from the even
@@ -134,13 +130,13 @@ def measure(
     written = 0
     for batch in texts:
         fed = batch.tokens[:, :-1]
-        p, likely, q = _forced(params, batch.inputs, fed, subject=subject)
+        p, likely, q = _forced(params, batch.inputs, fed, plan=plan)
         proposals = {"model": q}
         if tables:
             if not halves:
                 rows = [row for one in texts for row in _rows(one)]
                 halves = [Tables(rows[other::2], p.shape[-1]) for other in (1, 0)]
-            proposals |= _proposals(halves, batch, written, subject.sampling.greedy)
+            proposals |= _proposals(halves, batch, written, plan.sampling.greedy)
         sums = {
             name: np.asarray(_accepted(p, likely, q, batch.length)).tolist()
             for name, q in proposals.items()
@@ -161,18 +157,15 @@ def summarize(records: Iterable[Accepted]) -> Summary:
     records = list(records)
     if not records:
         raise ValueError("no text was written, so nothing is accepted; give some inputs")
-    count = len(records)
     tokens = np.array([text.tokens for text in records])
-    drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), RESAMPLES)
     alphas = {}
     for name in records[0].accepted:
-        accepted = np.array([text.accepted[name] for text in records])  # [texts, L]
-        values = accepted.sum(axis=0) / tokens.sum()
-        resampled = drawn @ accepted / (drawn @ tokens)[:, None]
-        bounds = np.quantile(resampled, [0.025, 0.975], axis=0)
-        columns = zip(LENIENCE, values.tolist(), *bounds.tolist(), strict=True)
-        alphas[name] = [Alpha(*column) for column in columns]
-    return Summary(count, int(tokens.sum()), alphas)
+        accepted = np.transpose([text.accepted[name] for text in records])  # [L, texts]
+        values = accepted.sum(axis=1) / tokens.sum()
+        ends = bootstrap(np.vstack([accepted, tokens]), lambda sums: sums[:-1] / sums[-1])
+        columns = zip(LENIENCE, values, *ends, strict=True)
+        alphas[name] = [Alpha(*map(float, column)) for column in columns]
+    return Summary(len(records), int(tokens.sum()), alphas)
 
 
 def lines(summary: Summary) -> Iterator[str]:
@@ -245,27 +238,34 @@ def _proposals(
     return {name: drawn_from(jnp.asarray(q)) for name, q in tables.items()}
 
 
+def _drafting(plan: Plan, params: Params, inputs: Array) -> tuple[Any, PyTree, Array]:
+    """The model that drafts, its parameters, and what it reads of the inputs."""
+    (role,) = plan.models().keys() - {"target"}
+    view = getattr(plan.drafter, "view", None)
+    return plan.models()[role], plan.trees(params)[role], view(inputs) if view else inputs
+
+
 def _logits(model: Target, params: PyTree, inputs: Array, fed: Array) -> Array:
     """[B, T, V] float32 of one call on [B, T] tokens, the start token first."""
     cache = model.prefill(params, inputs, fed.shape[1])
     return model.decode(params, fed, cache)[0].logits
 
 
-@functools.partial(jax.jit, static_argnames="subject")
+@functools.partial(jax.jit, static_argnames="plan")
 def _forced(
-    params: Params, inputs: Array, fed: Array, *, subject: Subject
+    params: Params, inputs: Array, fed: Array, *, plan: Plan
 ) -> tuple[Array, Array | None, Array]:
     """p, softmax(logits) of a greedy target, and q: each [B, T, V].
 
     An id that one of the models lacks gets no probability from it, as when it drafts.
     """
-    logits = _logits(subject.target, params.target, inputs, fed)
-    draft_logits = _logits(subject.drafter.model, params.drafter, inputs, fed)
+    logits = _logits(plan.target, params.target, inputs, fed)
+    draft_logits = _logits(*_drafting(plan, params, inputs), fed)
     draft_logits = fit_vocabulary(draft_logits, logits.shape[-1])
     positions = jnp.broadcast_to(jnp.arange(fed.shape[1]), fed.shape)
-    p = subject.sampling.probabilities(logits, positions)
-    likely = jax.nn.softmax(logits, axis=-1) if subject.sampling.greedy else None
-    return p, likely, subject.drafter.sampling.probabilities(draft_logits)
+    p = plan.sampling.probabilities(logits, positions)
+    likely = jax.nn.softmax(logits, axis=-1) if plan.sampling.greedy else None
+    return p, likely, plan.drafter.sampling.probabilities(draft_logits)  # type: ignore[attr-defined]
 
 
 @jax.jit

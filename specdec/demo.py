@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from specdec import resources
 
 
 def path(name: str) -> str:
@@ -11,9 +11,7 @@ def path(name: str) -> str:
     Raises:
       ValueError: there is no such file.
     """
-    package = Path(__file__).parent
-    installed = package / "_demo"
-    folder = installed if installed.is_dir() else package.parent / "demo"
+    folder = resources.folder("demo")
     if not (folder / name).exists():
         raise ValueError(f"{folder} has no {name!r}; it has target, draft and vocabulary.model")
     return str(folder / name)

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from specdec.statistics import bootstrap
 from specdec.tasks.metrics import SumMetric
-
-RESAMPLES = 1000
 
 
 class Difference(NamedTuple):
@@ -47,23 +46,20 @@ def differences(
 ) -> dict[str, Difference]:
     """Name -> how much more `outputs` scores than `baseline`, both [samples][texts].
 
-    The interval is that of a paired bootstrap over texts (Koehn, 2004): each of 1,000 resamples
-    draws as many texts as there are, with replacement, and the same ones for both; the interval is
-    from the 2.5th to the 97.5th percentile of the differences. The draws have a fixed seed.
+    The interval is that of a paired bootstrap over texts (Koehn, 2004): the same ones are
+    drawn for both.
     """
     both = np.array([_statistics(metric, references, way) for way in (outputs, baseline)])
-    count = len(references)
-    draws = np.random.default_rng(0)
-    resampled = [
-        _difference(metric, np.bincount(draws.integers(count, size=count), minlength=count) @ both)
-        for _ in range(RESAMPLES)
-    ]
-    return {
-        name: Difference(
-            value, *np.percentile([one[name] for one in resampled], [2.5, 97.5]).tolist()
-        )
-        for name, value in _difference(metric, both.sum(axis=2)).items()
-    }
+    difference = _difference(metric, both.sum(axis=2))
+
+    def figure(sums: np.ndarray) -> np.ndarray:
+        """[2, samples, S, resamples] -> [names, resamples]"""
+        drawn = [_difference(metric, one) for one in np.moveaxis(sums, -1, 0)]
+        return np.array([[one[name] for one in drawn] for name in difference])
+
+    low, high = bootstrap(np.moveaxis(both, 2, -1), figure)
+    columns = zip(difference.items(), low.tolist(), high.tolist(), strict=True)
+    return {name: Difference(value, *ends) for (name, value), *ends in columns}
 
 
 def _statistics(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,15 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec import checkpoints, demo, tasks, terminal
-from specdec.decoding import autoregressive_decode, decode, row_keys, score
+from specdec.decoding import row_keys, score
 from specdec.drafters import Autoregressive
-from specdec.models.serving import to_serving
-from specdec.models.t5 import T5Target
+from specdec.plan import Plan
+from specdec.program import batch_shapes, decoder
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.theory import block_efficiency, empirical_alpha
-from specdec.types import DecodeOutput, Params, PyTree, SamplingRule, Verifier
+from specdec.types import Model, PyTree, SamplingRule, Verifier
 from specdec.verifiers import SpeculativeSampling
+from specdec.vocabulary import check_fit
 
 SHORTEST_BUCKET = 32  # tokens; each longer one is twice as long
 
@@ -92,46 +91,27 @@ class InteractiveModel:
         batch_size: int = 1,
         dtype: str | None = None,
     ):
-        sampling, verifier = sampling or Greedy(), verifier or SpeculativeSampling()
+        sampling = sampling or Greedy()
         paths = {"target": target} if draft is None else {"target": target, "draft": draft}
-        # Tokens in the calls that decide how a model is best kept; a draft's first step has two.
-        tokens = {"target": 1 if draft is None else gamma + 1, "draft": 2}
-        models = {
-            role: T5Target(checkpoints.config_from(path, dtype)).laid_out(
-                tokens=batch_size * tokens[role]
-            )
-            for role, path in paths.items()
-        }
-        self._target = models["target"]
+        models = {role: checkpoints.model_from(path, dtype) for role, path in paths.items()}
         self._vocabulary = _vocabulary(vocabulary, paths, models)
-        self._lengths, self._batch_size = lengths, batch_size
-        rules: dict[str, Any] = {
-            "target": self._target,
-            "sampling": sampling,
-            "max_length": lengths["targets"],
-            "eos_id": self._vocabulary.eos_id,
-        }
-        if draft is None:
-
-            def run(params: Params, keys, inputs) -> DecodeOutput:
-                return autoregressive_decode(params.target, keys, inputs, **rules)
-        else:
-            rules["drafter"] = Autoregressive(models["draft"], sampling)
-            run = functools.partial(decode, **rules, verifier=verifier, schedule=Fixed(gamma))
-        self._run = jax.jit(run)
-        self._programs: dict[int, Callable] = {}
-        shapes = {role: jax.eval_shape(m.init, jax.random.key(0)) for role, m in models.items()}
-        self._trace(_params(shapes), lengths["inputs"])
-        self._params = _params(
-            {
-                role: to_serving(
-                    checkpoints.load(path, config=config, dtype=config.dtype),
-                    config,
-                    models[role].layout,
-                )
-                for role, path in paths.items()
-                for config in [models[role].config]
-            }
+        parts: dict[str, Any] = dict.fromkeys(["drafter", "verifier", "schedule"])
+        if draft is not None:
+            parts["drafter"] = Autoregressive(models["draft"], sampling)
+            parts["verifier"] = verifier or SpeculativeSampling()
+            parts["schedule"] = Fixed(gamma)
+        plan = Plan(
+            models["target"],
+            **parts,
+            sampling=sampling,
+            max_length=lengths["targets"],
+            stop_ids=(self._vocabulary.eos_id,),
+        ).laid_out(batch_size)
+        self._plan, self._lengths, self._batch_size = plan, lengths, batch_size
+        self._program = decoder(plan)
+        self._try()
+        self._params = plan.params(
+            {role: _read(model, paths[role]) for role, model in plan.models().items()}
         )
         self.reset()
 
@@ -173,7 +153,7 @@ class InteractiveModel:
                 self._params.target,
                 jnp.asarray(batch.inputs),
                 jnp.asarray(batch.targets),
-                target=self._target,
+                target=self._plan.target,
             )
             scores += np.sum(log_probs, axis=1)[: len(batch.input_texts)].tolist()
         return scores
@@ -195,14 +175,8 @@ class InteractiveModel:
 
     def paint(self, decoded: Decoded) -> str:
         """The text in the colours of a terminal: who wrote each word (`terminal.legend`)."""
-        return terminal.paint(
-            terminal.pieces(
-                terminal.origins(
-                    decoded.tokens, decoded.proposed, decoded.drafted, decoded.accepted
-                ),
-                self._text_of,
-            )
-        )
+        row = decoded.tokens, decoded.proposed, decoded.drafted, decoded.accepted
+        return terminal.paint(terminal.pieces(terminal.origins(*row), self._text_of))
 
     def reset(self) -> None:
         """Begins the statistics anew."""
@@ -220,47 +194,33 @@ class InteractiveModel:
             buckets=_buckets(self._lengths["inputs"]),
         )
 
-    def _trace(self, params: Params, length: int) -> jax.stages.Lowered:
-        """For inputs [batch_size, length]; where a combination that cannot work shows."""
-        index = jax.ShapeDtypeStruct([self._batch_size], np.int32)
-        keys = jax.eval_shape(functools.partial(row_keys, 0), index)
-        inputs = jax.ShapeDtypeStruct([self._batch_size, length], np.int32)
-        return self._run.lower(params, keys, inputs)
-
-    def _program(self, length: int) -> Callable:
-        if length not in self._programs:
-            start = time.perf_counter()
-            self._programs[length] = self._trace(self._params, length).compile()
-            self.stats.compile_seconds += time.perf_counter() - start
-        return self._programs[length]
+    def _try(self) -> None:
+        """Traces the program, which is where a combination that cannot work shows."""
+        models = self._plan.models().items()
+        shapes = {role: jax.eval_shape(model.init, jax.random.key(0)) for role, model in models}
+        batch = batch_shapes(self._batch_size, self._lengths["inputs"])
+        self._program.lower(self._plan.params(shapes), *batch)
 
     def _decode(self, batch: tasks.Batch, seed: int) -> Iterator[Decoded]:
-        program = self._program(batch.inputs.shape[1])
-        start = time.perf_counter()
+        compiled = self._program.seconds
         keys = row_keys(seed, jnp.asarray(batch.index))
-        output = jax.device_get(program(self._params, keys, batch.inputs))
-        self.stats.seconds += time.perf_counter() - start
-        for row, text in enumerate(batch.input_texts):
-            length, calls = output.length[row], output.trace.calls[row]
-            tokens = output.tokens[row, :length].tolist()
-            decoded = Decoded(
-                input=text,
-                text=self._text_of(tokens),
-                tokens=tokens,
-                log_prob=float(output.log_probs[row].sum()),
-                proposed=output.trace.proposed[row, :calls].tolist(),
-                drafted=output.trace.drafted[row, :calls].tolist(),
-                accepted=output.trace.accepted[row, :calls].tolist(),
-            )
+        output, seconds = self._program.fetch(self._params, keys, batch.inputs)
+        self.stats.seconds += seconds
+        self.stats.compile_seconds += self._program.seconds - compiled
+        for index, text in enumerate(batch.input_texts):
+            row = output.row(index)
             self.stats.texts += 1
-            self.stats.tokens += len(decoded.tokens)
-            self.stats.drafted += decoded.drafted
-            self.stats.accepted += decoded.accepted
-            yield decoded
+            self.stats.tokens += len(row.tokens)
+            self.stats.drafted += row.drafted
+            self.stats.accepted += row.accepted
+            log_prob = float(output.log_probs[index].sum())
+            yield Decoded(text, self._text_of(row.tokens), log_prob=log_prob, **row._asdict())
 
 
-def _params(trees: Mapping[str, PyTree]) -> Params:
-    return Params(trees["target"], trees.get("draft", ()))
+def _read(model: Model, path: str | os.PathLike) -> PyTree:
+    """A model's parameters, in its dtype and layout."""
+    stored = checkpoints.load(path, config=model.config, dtype=model.dtype)
+    return model.from_stored(stored)
 
 
 def _buckets(longest: int) -> tuple[int, ...]:
@@ -272,9 +232,9 @@ def _buckets(longest: int) -> tuple[int, ...]:
 def _vocabulary(
     definition: tasks.VocabularyDefinition | None,
     paths: Mapping[str, str | os.PathLike],
-    models: Mapping[str, T5Target],
+    models: Mapping[str, Model],
 ) -> Any:
-    """The vocabulary of both models; refuses models of another one."""
+    """The vocabulary of all models; refuses models of another one."""
     if definition is None:
         recorded = checkpoints.vocabulary_from(paths["target"])
         if recorded is None:
@@ -285,17 +245,5 @@ def _vocabulary(
         definition = tasks.recorded_vocabulary(*recorded)
     vocabulary = definition.load()
     for role, path in paths.items():
-        recorded = checkpoints.vocabulary_from(path, needed=False)
-        if recorded is not None:
-            saved = tasks.recorded_vocabulary(recorded.path, vocabulary.extra_ids)
-            if not tasks.same_vocabulary(saved.load(), vocabulary):
-                raise ValueError(
-                    f"the {role} {path} was saved with another vocabulary ({recorded}) than "
-                    f"{definition}; use that one, and models of one vocabulary"
-                )
-        if models[role].config.vocab_size < vocabulary.vocab_size:
-            raise ValueError(
-                f"the {role} {path} has {models[role].config.vocab_size} output ids but the "
-                f"vocabulary {vocabulary.vocab_size}; they do not belong together"
-            )
+        check_fit(vocabulary, models[role], role, path)
     return vocabulary

@@ -17,21 +17,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jax.typing import DTypeLike
 
-from specdec.types import PyTree, Target
-
-Rules: TypeAlias = tuple[tuple[str, str | None], ...]
+from specdec.types import AxisRules, Model, PyTree
 
 DATA, MODEL = "data", "model"
 
 
-def standard_logical_axis_rules() -> Rules:
+def standard_logical_axis_rules() -> AxisRules:
     """T5X's standard rules for one axis of activations and parameters (its PjitPartitioner).
 
     A logical axis that has no rule is not divided. ('vocab', None) would make the embedding and the
@@ -50,7 +47,7 @@ def standard_logical_axis_rules() -> Rules:
     )
 
 
-def replicated_logical_axis_rules() -> Rules:
+def replicated_logical_axis_rules() -> AxisRules:
     """A model that every device has whole; only rows are divided."""
     return (("batch", DATA),)
 
@@ -65,8 +62,8 @@ class Partitioner:
     """
 
     num_partitions: int | None = None
-    logical_axis_rules: Rules = standard_logical_axis_rules()
-    draft_logical_axis_rules: Rules = replicated_logical_axis_rules()
+    logical_axis_rules: AxisRules = standard_logical_axis_rules()
+    draft_logical_axis_rules: AxisRules = replicated_logical_axis_rules()
 
     def __post_init__(self):
         count = self.num_partitions
@@ -82,7 +79,7 @@ class Partitioner:
         return make_mesh(self.num_partitions, devices)
 
 
-def _checked(name: str, rules: Any) -> Rules:
+def _checked(name: str, rules: Any) -> AxisRules:
     """gin hands over lists."""
     try:
         pairs = tuple((logical, axis) for logical, axis in rules)
@@ -127,14 +124,14 @@ def make_mesh(num_partitions: int, devices: Sequence[Any] | None = None) -> Mesh
     )
 
 
-def shardings(model: Target, rules: Rules, mesh: Mesh) -> PyTree:
-    """The parameters' tree, with the `NamedSharding` of each.
+def shardings(model: Model, mesh: Mesh) -> PyTree:
+    """The model's tree of parameters, with the `NamedSharding` of each by its `axis_rules`.
 
     Raises:
       ValueError: a dimension cannot be divided evenly; what would work is named. Or a rule names an
         axis that the mesh does not have.
     """
-    rules = _checked("logical_axis_rules", rules)
+    rules = _checked("axis_rules", model.axis_rules)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
 
     def place(path, leaf, axes) -> NamedSharding:
@@ -151,7 +148,7 @@ def shardings(model: Target, rules: Rules, mesh: Mesh) -> PyTree:
     return jax.tree_util.tree_map_with_path(place, shapes, model.axes())
 
 
-def _mesh_axis(logical: str | None, rules: Rules) -> str | None:
+def _mesh_axis(logical: str | None, rules: AxisRules) -> str | None:
     return next((axis for name, axis in rules if name == logical), None)
 
 
@@ -165,33 +162,17 @@ def _uneven(name: str, logical: str, size: int, axis: str, mesh: Mesh) -> str:
     )
 
 
-def abstract(model: Target, rules: Rules, mesh: Mesh | None, dtype: DTypeLike) -> PyTree:
-    """The parameters' shapes, of this dtype, with their shardings; raises as `shardings`."""
+def abstract(model: Model, mesh: Mesh | None) -> PyTree:
+    """The shapes of the parameters in the model's dtype, over a mesh with their shardings; raises
+    as `shardings`."""
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     if mesh is None:
-        return jax.tree.map(lambda leaf: leaf.update(dtype=dtype), shapes)
+        return jax.tree.map(lambda leaf: leaf.update(dtype=model.dtype), shapes)
     return jax.tree.map(
-        lambda leaf, sharding: leaf.update(dtype=dtype, sharding=sharding),
+        lambda leaf, sharding: leaf.update(dtype=model.dtype, sharding=sharding),
         shapes,
-        shardings(model, rules, mesh),
+        shardings(model, mesh),
     )
-
-
-def divided(
-    target: Any, draft: Any, drafter: Any, rules: Rules, draft_rules: Rules
-) -> tuple[Any, Any, Any]:
-    """The models with their rules, and the drafter with its model so.
-
-    Args:
-      target, draft: dataclasses with a field `rules`; draft may be None.
-      drafter: whose field `model`, if it has one, is the draft.
-    """
-    target = dataclasses.replace(target, rules=rules)
-    if draft is not None:
-        draft = dataclasses.replace(draft, rules=draft_rules)
-        if hasattr(drafter, "model"):
-            drafter = dataclasses.replace(drafter, model=draft)
-    return target, draft, drafter
 
 
 def check_batch(batch_size: int, mesh: Mesh) -> None:

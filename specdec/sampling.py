@@ -74,10 +74,10 @@ class Sampling:
 
 @dataclasses.dataclass(frozen=True)
 class MinLength:
-    """`rule` without EOS among the first `length` tokens of an output.
+    """`rule` without a stop id among the first `length` tokens of an output.
 
     Temperature, top-k and top-p see the other tokens only. A drafter may go on drawing with `rule`
-    itself: an EOS that it drafts too early has probability 0 and is rejected, and that is its cost.
+    itself: a stop id that it drafts too early has probability 0 and is rejected, which is its cost.
 
     It is never `greedy`, which promises the argmax of the logits. Around `Greedy()` it has one
     choice all the same, so outputs do not depend on the seed; `GreedyMatch` cannot verify it.
@@ -85,10 +85,11 @@ class MinLength:
 
     rule: SamplingRule
     length: int
-    eos_id: int = 1
+    stop_ids: tuple[int, ...]
     greedy: ClassVar[bool] = False
 
     def __post_init__(self):
+        object.__setattr__(self, "stop_ids", tuple(self.stop_ids))
         if not isinstance(self.length, int) or self.length < 1:
             raise ValueError(f"MinLength.length is {self.length!r}; give a positive integer")
 
@@ -96,11 +97,12 @@ class MinLength:
         """[..., V] logits -> [..., V] probabilities that sum to 1, in the logits' dtype.
 
         `positions` [...] is the index of the output token each row is about, a prefix counted;
-        without it, as in a drafter, EOS is allowed.
+        without it, as in a drafter, a stop id is allowed.
         """
         if positions is not None:
-            eos = jnp.where(positions < self.length, -jnp.inf, logits[..., self.eos_id])
-            logits = logits.at[..., self.eos_id].set(eos)
+            for token in self.stop_ids:
+                allowed = jnp.where(positions < self.length, -jnp.inf, logits[..., token])
+                logits = logits.at[..., token].set(allowed)
         return self.rule.probabilities(logits, positions)
 
 

@@ -18,7 +18,7 @@ dataclasses; dynamic things are the pytrees below; parameters are an explicit fi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import jax
@@ -26,6 +26,8 @@ from flax import struct
 
 Array: TypeAlias = jax.Array
 PyTree: TypeAlias = Any
+# Pairs of a logical axis and the mesh axis, or None, that it is divided over.
+AxisRules: TypeAlias = tuple[tuple[str, str | None], ...]
 
 
 class Cache(Protocol):
@@ -45,7 +47,10 @@ class Cache(Protocol):
 
 
 class Params(NamedTuple):
-    """The parameters of everything that has some: three trees, one argument."""
+    """The parameters of everything that has some: three trees, one argument.
+
+    `drafter` is the tree of the drafter's model; of several models, a dict of their trees by role.
+    """
 
     target: PyTree
     drafter: PyTree = ()
@@ -69,7 +74,7 @@ class Context(struct.PyTreeNode):
 
     tokens: Array  # [B, 1+N] int32
     length: Array  # [B] int32, committed tokens including the start token
-    inputs: Array  # [B, S] int32, 0 = padding
+    inputs: PyTree  # as `decode` was given them: [B, S] int32 for T5
     cache: Cache  # the target's
     hidden: Array  # [B, D]
     active: Array  # [B] bool, rows that are not finished
@@ -83,14 +88,12 @@ class Draft(struct.PyTreeNode):
 
     `probs[b, i]` is exactly the float32 distribution `tokens[b, i]` was drawn from; None stands for
     certainty (a one-hot on the token), which is what greedy and copying drafters propose with.
-    Entries at i >= length are garbage. `resume` is a partial computation of the target, passed on
-    to `Target.decode`.
+    Entries at i >= length are garbage.
     """
 
     tokens: Array  # [B, K] int32
     probs: Array | None  # [B, K, V] float32
     length: Array  # [B] int32, 0..K
-    resume: PyTree = None
 
 
 class Scores(NamedTuple):
@@ -120,7 +123,7 @@ class Trace(struct.PyTreeNode):
     """What happened, call by call. Column i is the row's i-th target call; later columns are 0.
 
     A call emits accepted + 1 tokens, except a row's last one, which emits `accepted` if
-    `ended_in_draft` (a drafted EOS was accepted).
+    `ended_in_draft` (a drafted stop id was accepted).
     """
 
     proposed: Array  # [B, N, K] int32, 0 at and after `drafted`
@@ -143,8 +146,8 @@ class DecodeState(struct.PyTreeNode):
     drafter: PyTree
     schedule: PyTree
     # Fixed.
-    keys: Array  # [B, 4] each row's keys by purpose, see `decoding`
-    inputs: Array  # [B, S] int32
+    keys: Array  # [B, 4] each row's keys by purpose, see `decoding.keys`
+    inputs: PyTree
     # Reported.
     log_probs: Array  # [B, N] float32
     trace: Trace
@@ -164,8 +167,18 @@ class DecodeState(struct.PyTreeNode):
         )
 
 
+class Row(NamedTuple):
+    """One text and how it came about, as plain values; the last three have one entry per call."""
+
+    tokens: list[int]
+    proposed: list[list[int]]
+    drafted: list[int]
+    accepted: list[int]
+
+
 class DecodeOutput(NamedTuple):
-    """Decoded texts. `tokens` exclude the start token, include EOS and are 0 after `length`.
+    """Decoded texts. `tokens` exclude the start token, include the stop id that ends a row, and are
+    0 after `length`.
 
     `log_probs` are log-softmax values of the target's unmodified float32 logits (temperature 1, no
     filter) at the emitted tokens, 0 after `length`.
@@ -176,17 +189,33 @@ class DecodeOutput(NamedTuple):
     log_probs: Array  # [B, N] float32
     trace: Trace
 
+    def row(self, index: int) -> Row:
+        """One text of an output that is on the host."""
+        trace, calls = self.trace, self.trace.calls[index]
+        tokens = self.tokens[index, : self.length[index]]
+        made = (x[index, :calls].tolist() for x in (trace.proposed, trace.drafted, trace.accepted))
+        return Row(tokens.tolist(), *made)
+
 
 class Stop(NamedTuple):
-    """A schedule's stopping rule, bound to its parameters and to where it starts."""
+    """A schedule's `stop`, bound to its parameters and to where it starts."""
 
     carry: PyTree
-    rule: Callable[[PyTree, Array, Array, Array], tuple[PyTree, Array]]
-    # rule(carry, index [], probs [B, V], tokens [B]) -> (carry, stop [B] bool)
+    ask: Callable[[PyTree, Array, Array, Array], tuple[PyTree, Array]]
+    # ask(carry, index [], probs [B, V], tokens [B]) -> (carry, stop [B] bool)
 
 
 class Target(Protocol):
-    """A model, as two pure functions over an explicit parameter tree."""
+    """A model, as two pure functions over an explicit parameter tree.
+
+    Four more members are optional:
+
+      active(inputs) -> [B] bool    rows that hold a text; without it all do
+      stop_ids: tuple[int, ...]     what ends a text; without it `Plan.stop_ids` must say
+      pad_id: int                   what fills up inputs, prefixes and targets; without it 0
+      exact: bool                   whether it computes the model it names; a wrapper that skips
+                                    some of it says False, and who says nothing is not exact
+    """
 
     def init(self, key: Array) -> PyTree:
         """Random parameters."""
@@ -196,27 +225,113 @@ class Target(Protocol):
         """The parameters' logical axis names: the same tree, a tuple of names for each array."""
         ...
 
-    def start(self, inputs: Array) -> Array:
-        """The decoder's start token for each row: [B, S] int32 -> [B] int32."""
+    def start(self, inputs: PyTree) -> Array:
+        """The token that each row's output begins behind, [B] int32."""
         ...
 
-    def prefill(self, params: PyTree, inputs: Array, capacity: int) -> Any:
-        """Encodes [B, S] int32 inputs (0 = padding); a `Cache`, empty, with `capacity` slots."""
+    def prefill(self, params: PyTree, inputs: PyTree, capacity: int) -> Any:
+        """Reads the inputs; a `Cache` of length 0 with room for `capacity` output positions."""
         ...
 
-    def decode(
-        self, params: PyTree, tokens: Array, cache: Any, *, resume=None, ancestors=None
-    ) -> tuple[ModelOutput, Any]:
+    def decode(self, params: PyTree, tokens: Array, cache: Any) -> tuple[ModelOutput, Any]:
         """Feeds [B, T] tokens at positions cache.length + (0..T-1); the cache's length grows by T.
 
-        `resume`: a drafter's partial computation of this call. `ancestors` [T, T] bool: which
-        tokens of the block each token may see, None for a chain.
+        Position 0 is that of the start token, whatever a model keeps in front of it.
         """
         ...
 
 
+class Model(Target, Protocol):
+    """A target of some family (`models.families`), with what commands need to know: a frozen
+    dataclass with the fields `config`, `axis_rules` and `layout`.
+
+    config: the architecture, a frozen dataclass of plain values.
+    axis_rules: how its arrays are divided over a mesh, () for not at all.
+    layout: how its parameters are kept in memory, "checkpoint" for as they are stored.
+    pad_id, stop_ids, exact: see `Target`.
+    """
+
+    pad_id: ClassVar[int]
+    stop_ids: ClassVar[tuple[int, ...]]
+    exact: ClassVar[bool]
+
+    @property
+    def config(self) -> Any: ...
+
+    @property
+    def axis_rules(self) -> AxisRules: ...
+
+    @property
+    def layout(self) -> str: ...
+
+    @property
+    def vocab_size(self) -> int:
+        """V, with ids that only pad the table."""
+        ...
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of matrix products and of the cache, 'float32' or 'bfloat16'."""
+        ...
+
+    @property
+    def num_layers(self) -> int:
+        """Layers that a call of `decode` runs through."""
+        ...
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The sizes that make it small or large, by the name of the config's field."""
+        ...
+
+    def active(self, inputs: PyTree) -> Array:
+        """[B] bool: rows that hold a text, and not only padding."""
+        ...
+
+    def laid_out(self, *, tokens: int, platform: str | None = None) -> Any:
+        """This model in the layout that is fastest for calls of so many tokens, of all rows.
+
+        platform: JAX's name of the device; None for the default device's.
+        """
+        ...
+
+    def from_stored(self, params: PyTree) -> PyTree:
+        """Parameters as a checkpoint has them, in this layout."""
+        ...
+
+    def to_stored(self, params: PyTree) -> PyTree:
+        """The inverse of `from_stored`, bit for bit."""
+        ...
+
+    def read_by_decode(self, params: PyTree) -> PyTree:
+        """The part of the parameters that a call of `decode` reads as a whole: its bytes, and its
+        numbers times 2 FLOPs a token, are what a step costs."""
+        ...
+
+    def cache_bytes(
+        self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
+    ) -> int:
+        """Bytes of keys and values on one device; `mesh` has the sizes of its axes."""
+        ...
+
+
+class Part(NamedTuple):
+    """One kind of work in an iteration: calls of one model, each `width` tokens wide."""
+
+    role: str  # of the model, see `Plan.models`
+    width: int
+    calls: float  # in an iteration; a mean where that varies
+
+
 class Drafter(Protocol):
-    """Proposes tokens. `params` is always the whole `Params`."""
+    """Proposes tokens. `params` is always the whole `Params`.
+
+    A drafter that runs models has three more methods:
+
+      models() -> {role: Model}             those whose parameters are in `Params.drafter`
+      with_models({role: Model}) -> itself  with these instead
+      parts(length) -> tuple[Part, ...]     the calls that a draft of `length` tokens takes
+    """
 
     def init(self, params: Params, context: Context) -> PyTree: ...
 
@@ -232,7 +347,9 @@ class Drafter(Protocol):
 
 
 class Verifier(Protocol):
-    """Decides about one row of a draft; see `verifiers` for the shared rule and its options."""
+    """Decides about one row of a draft; see `verifiers` for what it may declare."""
+
+    exact: ClassVar[bool]  # whether the output has the target's law; who says nothing is not
 
     def accept(self, draft: Draft, scores: Scores) -> Array:
         """[K] the probability of accepting draft token i, given that those before it were."""

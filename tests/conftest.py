@@ -29,6 +29,19 @@ def shared() -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A folder of compiled programs, for `--compilation_cache_dir`: JAX looks only once whether
+    there is one."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    compilation_cache.reset_cache()
+    yield tmp_path_factory.mktemp("cache")
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def programs_end_with_their_module():
     """Forgets compiled programs: on a CPU each one maps memory, and thousands of them are more

@@ -1,12 +1,27 @@
-"""Schedules that exercise what `Fixed` does not: stopping, skipping, several buckets."""
+"""What several test files need: checkpoints that T5X wrote, and schedules that exercise what
+`Fixed` does not: stopping, skipping, several buckets."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 
 import jax.numpy as jnp
+import numpy as np
 
+from specdec import checkpoints
+from specdec.models.t5 import T5Config, T5Target
 from specdec.schedules import Fixed
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def load(name: str, saved: str = "t5x_native", **changes):
+    """A model of tests/golden, its parameters, and T5X's own figures of it."""
+    config = T5Config(**json.loads((GOLDEN / name / "config.json").read_text()) | changes)
+    params = checkpoints.load(GOLDEN / name / saved / "checkpoint_0", config=config)
+    return T5Target(config), params, np.load(GOLDEN / name / "golden.npz")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,30 +12,34 @@ import numpy as np
 import pytest
 
 from specdec import acceptance, checkpoints, cli, theory
-from specdec.acceptance import LENIENCE, Accepted, Subject, Tables
+from specdec.acceptance import LENIENCE, Accepted, Tables
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Config, T5Target
+from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Sampling
+from specdec.schedules import Fixed
 from specdec.testing import TableTarget, sequence_law
 from specdec.types import Params
+from specdec.verifiers import Coupled
 
 TARGET = TableTarget(5, classes=2)
 WIDE, NARROW = TableTarget(7, classes=2), TableTarget(3, classes=2)  # drafts of other vocabularies
 N = 4
 
 
-def subject(draft: TableTarget, rule: Greedy | Sampling, min_length: int = 0) -> Subject:
-    target_rule = MinLength(rule, min_length) if min_length else rule
-    return Subject(TARGET, Autoregressive(draft, rule), target_rule, max_length=N)
+def plan(draft: TableTarget, rule: Greedy | Sampling, min_length: int = 0) -> Plan:
+    target_rule = MinLength(rule, min_length, (1,)) if min_length else rule
+    drafter = Autoregressive(draft, rule)
+    return Plan(TARGET, drafter, Coupled(), Fixed(2), target_rule, max_length=N)
 
 
-GREEDY = subject(NARROW, Greedy())
-SAMPLED = subject(WIDE, Sampling(0.7, top_k=4), min_length=2)
+GREEDY = plan(NARROW, Greedy())
+SAMPLED = plan(WIDE, Sampling(0.7, top_k=4), min_length=2)
 
 
-def params_of(subject: Subject) -> Params:
-    models = (subject.target, subject.drafter.model)
-    return Params(*(model.init(jax.random.key(seed)) for seed, model in enumerate(models)))
+def params_of(plan: Plan) -> Params:
+    models = enumerate(plan.models().items())
+    return plan.params({role: model.init(jax.random.key(seed)) for seed, (role, model) in models})
 
 
 def batches(count: int, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -47,22 +51,22 @@ def batches(count: int, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 @functools.cache
-def tables_of(subject: Subject) -> list[np.ndarray]:
+def tables_of(plan: Plan) -> list[np.ndarray]:
     """[N, ..] p and q at each position after everything that can be fed, and what a lenient target
     goes by."""
-    params = params_of(subject)
+    params = params_of(plan)
     logits, draft = params.target["logits"], params.drafter["logits"][..., : TARGET.vocab_size]
     padding = TARGET.vocab_size - draft.shape[-1]
     draft = jnp.pad(draft, [(0, 0)] * 3 + [(0, padding)], constant_values=-jnp.inf)
-    rules = (subject.sampling, subject.drafter.sampling)
-    rules = (*rules, Sampling() if subject.sampling.greedy else subject.sampling)
+    rules = (plan.sampling, plan.drafter.sampling)
+    rules = (*rules, Sampling() if plan.sampling.greedy else plan.sampling)
     return [
         np.stack([rule.probabilities(table, jnp.full(table.shape[:-1], i)) for i in range(N)])
         for rule, table in zip(rules, (logits, draft, logits), strict=True)
     ]
 
 
-def distributions(subject: Subject, given: int, text) -> list[np.ndarray]:
+def distributions(plan: Plan, given: int, text) -> list[np.ndarray]:
     """The rows [T, V] of these for the tokens of one text."""
     fed = np.array([0, *text[:-1]])
 
@@ -72,12 +76,12 @@ def distributions(subject: Subject, given: int, text) -> list[np.ndarray]:
         last = np.minimum(fed, size - 1)
         return table[np.arange(len(fed)), given % 2, np.cumsum(fed) % size, last]
 
-    return [rows(table) for table in tables_of(subject)]
+    return [rows(table) for table in tables_of(plan)]
 
 
-def expected(subject: Subject, p, q, likely) -> list[float]:
+def expected(plan: Plan, p, q, likely) -> list[float]:
     """[L] the sums of one text by the formulas of `theory`, or by the paper's rule for argmax."""
-    if not subject.sampling.greedy:
+    if not plan.sampling.greedy:
         return [theory.lenient_acceptance_rate(p, q, lenience).sum() for lenience in LENIENCE]
     drafted = q.argmax(axis=1)
     chosen = likely[np.arange(len(q)), drafted]
@@ -87,7 +91,7 @@ def expected(subject: Subject, p, q, likely) -> list[float]:
 
 @pytest.fixture(scope="module", params=[GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def measured(request):
-    """A subject, 60 texts in batches of 8, and the records of all drafters."""
+    """A plan, 60 texts in batches of 8, and the records of all drafters."""
     one = request.param
     params = params_of(one)
     texts = list(acceptance.generate(one, params.target, batches(60, 8), seed=3, tokens=10**6))
@@ -138,7 +142,7 @@ def test_a_text_is_not_in_the_tables_it_is_measured_by(measured):
 def test_alpha_is_that_of_all_texts_the_target_can_write():
     """4,000 texts against the enumeration of all: alpha is the expected sum over the expected
     length. Within 4 standard errors, which is a false alarm once in 4,000 runs with other seeds."""
-    one = subject(WIDE, Sampling(1.0))
+    one = plan(WIDE, Sampling(1.0))
     params = params_of(one)
     sums, lengths = np.zeros(len(LENIENCE)), 0.0
     for given in (2, 3):
@@ -174,6 +178,21 @@ def test_which_texts_count_does_not_depend_on_the_batch_size():
         assert first[:2] == second[:2]
         for name, sums in first.accepted.items():
             np.testing.assert_allclose(sums, second.accepted[name], rtol=1e-5)
+
+
+def test_texts_that_were_measured_before_are_not_written_again():
+    """Whichever those are, the others are what they would have been, and the last one is too."""
+    one, params = SAMPLED, params_of(SAMPLED)
+
+    def records(**options) -> list[Accepted]:
+        texts = acceptance.generate(one, params.target, batches(60, 8), seed=0, **options)
+        return list(acceptance.measure(one, params, texts, tables=False))
+
+    whole = records(tokens=50)
+    for done in (3, 8, len(whole)):
+        before = whole[:done]
+        left = 50 - sum(text.tokens for text in before)
+        assert before + records(tokens=left, skip=[text.index for text in before]) == whole
 
 
 def test_batches_are_written_when_they_are_asked_for():
@@ -239,6 +258,7 @@ from specdec import cli
 from specdec import tasks
 
 include 'decode.gin'
+include 'drafters/autoregressive.gin'
 include 'models/from_checkpoint.gin'
 include 'tasks/local.gin'
 include 'sampling/temperature.gin'
@@ -283,15 +303,32 @@ def folder(tmp_path_factory):
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-def specdec_acceptance(folder, *flags) -> int:
-    return cli.main(
-        ["acceptance", f"--gin_file={folder / 'run.gin'}", "--compilation_cache_dir=", *flags]
-    )
+@pytest.fixture(scope="module")
+def specdec_acceptance(folder, cache):
+    """Runs the command; returns its exit code."""
+    given = [f"--gin_file={folder / 'run.gin'}", f"--compilation_cache_dir={cache}"]
+    return lambda *flags: cli.main(["acceptance", *given, *flags])
 
 
-def test_the_command(folder, tmp_path, capsys):
+def test_what_was_interrupted_goes_on(specdec_acceptance, tmp_path, capsys, monkeypatch):
+    path, flags = tmp_path / "run.jsonl", [f"--output_file={tmp_path / 'run.jsonl'}", "--tokens=12"]
+    assert specdec_acceptance(*flags) == 0
+    whole, out = path.read_text(), capsys.readouterr().out
+    lines = whole.splitlines(keepends=True)
+    path.write_text(lines[0] + lines[1][:20])
+    assert specdec_acceptance(*flags) == 0
+    assert (path.read_text(), capsys.readouterr().out) == (whole, out)
+    assert specdec_acceptance(*flags, "--gin.SEED=3") == 2
+    assert "was begun with SEED = 0, and now it is 3; take" in capsys.readouterr().err
+    monkeypatch.setattr(cli.DecodeRun, "load", lambda run: pytest.fail("there is nothing left"))
+    assert specdec_acceptance(*flags) == 0
+    assert specdec_acceptance(*flags, "--tokens=1") == 0
+    assert path.read_text() == lines[0]
+
+
+def test_the_command(specdec_acceptance, tmp_path, capsys):
     path = tmp_path / "run.alpha.jsonl"
-    assert specdec_acceptance(folder, "--tables", f"--output_file={path}") == 0
+    assert specdec_acceptance("--tables", f"--output_file={path}") == 0
     captured = capsys.readouterr()
     records = [Accepted(**json.loads(line)) for line in path.read_text().splitlines()]
     assert [record.index for record in records] == list(range(len(LINES)))
@@ -312,25 +349,33 @@ def test_the_command(folder, tmp_path, capsys):
     assert f"| run | here |  | {summary.alphas['model'][0].value:.3f} [" in capsys.readouterr().out
 
 
+NO_PATHS = "--gin.DRAFT_CHECKPOINT_PATHS={}"
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [
         (("--tokens=0",), "--tokens is 0"),
         (("--output_file=/nowhere/out",), "cannot be written"),
         (("--gin.DECODER_PREFIX='a'",), "decoder_prefix is 'a'; leave it out"),
-        (("--gin.DecodeRun.num_samples=2",), "num_samples is 2; leave it out"),
-        (("--gin.DecodeRun.min_length=2",), "min_length is 2; leave it out"),
-        (("--gin.DRAFTER=None",), "the run has no drafter"),
-        (("--gin.DRAFTER=@tasks.Bytes()",), "the drafter is Bytes, which has no distribution"),
+        (("--gin.NUM_SAMPLES=2",), "num_samples is 2; leave it out"),
+        (("--gin.MIN_LENGTH=2",), "min_length is 2; leave it out"),
+        (("--gin.DRAFTER=None", NO_PATHS), "the run has no drafter"),
+        (
+            ("--gin.DRAFTER=@tasks.Bytes()", NO_PATHS),
+            "the drafter is Bytes, which has no distr",
+        ),
         (("--gin.SPLIT='train'",), "no split 'train'"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(folder, capsys, monkeypatch, flags, message):
+def test_a_mistake_is_one_line_and_exit_code_2(
+    specdec_acceptance, capsys, monkeypatch, flags, message
+):
     def no_work(*_):
         raise AssertionError("parameters were read before the flags were looked at")
 
     monkeypatch.setattr(cli.DecodeRun, "load", no_work)
-    assert specdec_acceptance(folder, *flags) == 2
+    assert specdec_acceptance(*flags) == 2
     captured = capsys.readouterr()
     (line,) = [line for line in captured.err.splitlines() if line.startswith("specdec: ")]
     assert message in line and captured.out == ""

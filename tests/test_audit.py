@@ -21,7 +21,7 @@ INPUTS = jnp.ones([5, 2], jnp.int32)
 @pytest.mark.parametrize("sampling", [Greedy(), Sampling(temperature=0.8, top_k=4)])
 def test_gaps_are_those_of_the_scores_that_decide(sampling):
     plain = autoregressive_decode(
-        PARAMS, KEYS, INPUTS, target=TARGET, sampling=sampling, max_length=6, eos_id=-1
+        PARAMS, KEYS, INPUTS, target=TARGET, sampling=sampling, max_length=6, eos_id=()
     ).tokens
 
     def audit(ours):

@@ -7,38 +7,98 @@ import dataclasses
 import io
 import itertools
 import json
-import types
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import StopAfterUnlikely
+from support import Cycle, StopAfterUnlikely
 
-from specdec import benchmark, checkpoints, cli, drafters, sampling, theory, verifiers
-from specdec.benchmark.programs import Part, Programs, Subject
+from specdec import benchmark, checkpoints, cli, theory
+from specdec.benchmark import File, Measurement, Workload
+from specdec.benchmark.measurement import parts_of
 from specdec.benchmark.summary import alpha_from_tau
-from specdec.cli import timings as timings_file
+from specdec.benchmark.workload import TimedPart
+from specdec.cli.placement import Placement
 from specdec.decoding import row_keys
+from specdec.drafters import Autoregressive
 from specdec.environment import environment
-from specdec.models import serving
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Config, T5Target, layouts
+from specdec.plan import Plan
+from specdec.sampling import Greedy
 from specdec.schedules import Fixed
-from specdec.types import DecodeOutput, Trace
+from specdec.testing import Skipping, TableTarget
+from specdec.testing.drafters import Constant
+from specdec.types import DecodeOutput, Part, Trace
+from specdec.verifiers import GreedyMatch, SyntheticAcceptance
 
 GAMMA = 3
 PARTS = {  # seconds of one call
     "memory_read": 2**29 / 100.0,  # 100 bytes a second
-    "target_prefill": 5.0,
+    "alone prefill": 5.0,
     "prefill": 7.0,
-    "target_step": 10.0,
-    "target_verify": 15.0,
-    "drafter_first": 2.0,
-    "drafter_step": 1.0,
+    "alone 1": 10.0,
+    "target 4": 15.0,
+    "target 2": 11.0,
+    "draft 2": 2.0,
+    "draft 1": 1.0,
+    "other 2": 0.5,
+    "other 1": 0.25,
 }
 DRAFT, VERIFY = 2.0 + 2 * 1.0, 15.0
+TARGET = TableTarget(6)
+
+
+@dataclasses.dataclass(frozen=True)
+class Both:
+    """Asks two drafters with a model each, and takes the first one's word."""
+
+    draft: Autoregressive
+    other: Autoregressive
+
+    def models(self):
+        return {"draft": self.draft.model, "other": self.other.model}
+
+    def with_models(self, models):
+        return Both(*(dataclasses.replace(self._of(role), model=models[role]) for role in models))
+
+    def parts(self, length):
+        return [
+            Part(role, *part[1:]) for role in self.models() for part in self._of(role).parts(length)
+        ]
+
+    def init(self, params, context):
+        return [self._of(r).init(self._params(params, r), context) for r in self.models()]
+
+    def propose(self, params, keys, context, state, want, stop):
+        roles = zip(self.models(), state, strict=True)
+        drafts = [
+            self._of(role).propose(self._params(params, role), keys, context, own, want, stop)
+            for role, own in roles
+        ]
+        return drafts[0][0], [own for _, own in drafts]
+
+    def _of(self, role) -> Autoregressive:
+        return getattr(self, role)
+
+    def _params(self, params, role):
+        return params._replace(drafter=params.drafter[role])
+
+
+ONE_MODEL = Autoregressive(TARGET, Greedy())
+TWO_MODELS = Both(ONE_MODEL, Autoregressive(TableTarget(4), Greedy()))
+NO_MODEL = Constant(2)
+
+
+def plan(drafter: Any = ONE_MODEL, **fields: Any) -> Plan:
+    rest = {"verifier": GreedyMatch(), "schedule": Fixed(GAMMA), "sampling": Greedy()}
+    return Plan(TARGET, drafter, **rest | fields, max_length=8)
+
+
+PLAN = plan()
 
 
 def generation(mode, text, seconds, *, tokens, accepted=(), repeat=0):
@@ -55,8 +115,12 @@ def timings():
     return [*slow, *(benchmark.Timing(part, 0, 0, 32 * one, 32) for part, one in PARTS.items())]
 
 
-def summarized(records, gamma: int | None = GAMMA, same_output=True, step_bytes=800):
-    return benchmark.summarize(records, gamma=gamma, same_output=same_output, step_bytes=step_bytes)
+def summarized(records, of: Plan | None = PLAN, **given) -> benchmark.Summary:
+    """With the parts of a plan; without one nothing is known of them."""
+    told: dict[str, Any] = {"parts": None, "gamma": None, "same_output": True, "step_bytes": 800}
+    if of:
+        told |= {"parts": of.parts, "gamma": of.gamma, "exact": of.exact}
+    return benchmark.summarize(records, **told | given)
 
 
 def summary_of(*pairs, **kwargs):
@@ -147,7 +211,7 @@ def test_time_to_the_first_token_and_per_token_after_it():
     latency = summary_of((85, 87)).latency
     assert dataclasses.astuple(latency["alone"]) == (15, pytest.approx(10))
     assert dataclasses.astuple(latency["speculative"]) == (27, pytest.approx(10))
-    assert summary_of((85, 87), gamma=None).latency.keys() == {"alone"}
+    assert summary_of((85, 87), of=None).latency.keys() == {"alone"}
 
 
 def test_other_texts_are_compared_per_token():
@@ -190,7 +254,7 @@ def test_a_forecast_is_made_of_other_texts_and_the_parts():
     assert forecast.measured_over_whole == pytest.approx(summary.speedup.ratio / forecast.whole)
     lines = list(benchmark.lines(summary))
     assert any(line.startswith("forecast") and "3 texts of validation" in line for line in lines)
-    assert summarized(records, gamma=None).forecast is None
+    assert summarized(records, of=None).forecast is None
     assert summary_of((85, 83)).forecast is None
 
 
@@ -199,38 +263,78 @@ def test_nothing_generated_is_an_error():
         summarized(timings())
 
 
-@pytest.mark.parametrize("gamma", [GAMMA, None])
-def test_the_table(gamma):
+@pytest.mark.parametrize("of", [PLAN, None], ids=["predicted", "not predicted"])
+def test_the_table(of):
     table = dict(
         (line[:20].strip(), line[20:].split())
-        for line in benchmark.lines(summary_of((85, 83), (85, 83), gamma=gamma))
+        for line in benchmark.lines(summary_of((85, 83), (85, 83), of=of))
     )
     assert table["target alone"] == ["85000.0"] * 4 + ["15000.0", "10000.00"]
     assert table["speed-up"][0] == "1.024" and table["identical outputs"][0] == "2"
     assert table["target alone / scan"][0] == "1.000"
     assert table["floor / target step"][:1] == ["0.800"]
-    assert ("measured/predicted" in table) == (gamma is not None)
-    if gamma:
+    assert ("measured/predicted" in table) == (of is not None)
+    if of:
         assert table["verify"] == ["15000.000", "1.50"]
         assert table["v"][:6] == ["1.500", *"a target call on 4".split()]
 
 
-def subject(schedule=None, drafter=None) -> Subject:
-    target, rule = model(8), sampling.Greedy()
-    return Subject(
-        target,
-        drafter or drafters.Autoregressive(target, rule),
-        verifiers.GreedyMatch(),
-        schedule or Fixed(GAMMA),
-        rule,
-        max_length=4,
-    )
+def test_without_a_model_a_draft_takes_no_time():
+    summary = summary_of((85, 7 + 4 * VERIFY), of=plan(NO_MODEL))
+    prediction = summary.prediction
+    assert (prediction.gamma, prediction.draft, prediction.verify) == (GAMMA, 0, VERIFY)
+    assert prediction.cost_ratio == 0 and prediction.measured_over_predicted == pytest.approx(1)
+    assert prediction.long_generation == pytest.approx(theory.speedup(4 / 7, GAMMA, 0, 1.5))
+    assert prediction.parts == (("target", 4, 1),)
 
 
-def test_only_what_the_formulas_describe_is_predicted():
-    assert subject().gamma == GAMMA
-    assert subject(schedule=StopAfterUnlikely(GAMMA)).gamma is None
-    assert subject(drafter=types.SimpleNamespace()).gamma is None
+def test_all_models_of_a_drafter_count():
+    draft = DRAFT + 0.5 + 2 * 0.25
+    prediction = summary_of((85, 7 + 4 * (draft + VERIFY)), of=plan(TWO_MODELS)).prediction
+    assert prediction.draft == draft and prediction.cost_ratio == pytest.approx(draft / GAMMA / 10)
+    assert prediction.measured_over_predicted == pytest.approx(1)
+
+
+def test_where_lengths_vary_the_parts_are_those_of_the_lengths_that_were_drafted():
+    """A call with 1 draft token and one with 3; of other texts two with 1."""
+    short, long = 2.0 + 11, DRAFT + 15
+    records = [
+        *timings(),
+        generation("alone", 0, 85, tokens=8),
+        benchmark.Generation("speculative", 0, 0, 7 + short + long, 2, [2] * 8, [1, 3], [1, 3]),
+        benchmark.Elsewhere("validation", 0, 2, [2, 3, 4, 1], [1, 1], [1, 1]),
+    ]
+    summary = summarized(records, plan(schedule=Cycle((1, 3))))
+    prediction, forecast = summary.prediction, summary.forecast
+    assert prediction.gamma is prediction.alpha_from_tau is prediction.long_generation is None
+    assert dict((part[:2], part.calls) for part in prediction.parts) == {
+        ("target", 2): 0.5,
+        ("target", 4): 0.5,
+        ("draft", 2): 1,
+        ("draft", 1): 1,
+    }
+    assert (prediction.draft, prediction.verify) == (2.0 + 1.0, (11 + 15) / 2)
+    assert prediction.cost_ratio == pytest.approx(3 / 2 / 10)
+    assert prediction.measured_over_predicted == pytest.approx(1)
+    assert prediction.rest == pytest.approx(0, abs=1e-9)
+    assert forecast.decoding == pytest.approx(2 * 10 / short)
+    assert forecast.whole == pytest.approx(85 / (7 + 4 * short))
+    table = list(benchmark.lines(summary))
+    assert not any(line.startswith("alpha from tau") for line in table)
+    assert any(line.startswith("v ") and line.endswith("a target call, likewise") for line in table)
+
+
+def test_a_model_whose_calls_nobody_tells_is_not_predicted():
+    assert parts_of(PLAN) and parts_of(plan(TWO_MODELS)) and parts_of(plan(NO_MODEL))
+    assert parts_of(plan(Skipping(ONE_MODEL))) is None
+
+
+def test_what_is_not_exact_says_so():
+    inexact = plan(verifier=SyntheticAcceptance(0.5), stop_ids=())
+    summary = summary_of((85, 83), of=inexact, same_output=inexact.same_output)
+    assert not summary.exact and summary.identical is None
+    assert next(benchmark.lines(summary)).startswith("NOT EXACT")
+    assert not any("NOT EXACT" in line for line in benchmark.lines(summary_of((85, 83))))
 
 
 # The protocol.
@@ -239,7 +343,7 @@ SECONDS = {"alone": 4.0, "speculative": 2.0, "first": 1.0, "second": 3.0}
 
 
 class Fakes:
-    """Programs that advance a clock and write down how they were called."""
+    """A workload of programs that advance a clock and write down how they were called."""
 
     def __init__(self):
         self.now = 0.0
@@ -254,21 +358,41 @@ class Fakes:
             self.calls.append((name, *arguments))
             return _output() if name in ("alone", "speculative") else f"from {name}"
 
-        return run
+        return Compiled(run)
 
-    def programs(self) -> Programs:
+    def workload(self) -> Workload:
         parts = {
-            "first": Part(self.program("first"), None, 1),
-            "second": Part(self.program("second"), "first", 6),
+            "first": TimedPart(self.program("first"), None, 1),
+            "second": TimedPart(self.program("second"), "first", 6),
         }
-        return Programs({mode: self.program(mode) for mode in ("alone", "speculative")}, parts)
+        modes = {mode: self.program(mode) for mode in ("alone", "speculative")}
+        return Workload(plan(NO_MODEL), PLAN.alone(), modes, parts)
 
-    def measure(self, texts, repeats, programs=None):
+    def by_text(self, texts, repeats, workload=None):
         inputs = {text: np.full([1, 2], text + 1, np.int32) for text in range(texts)}
-        programs = programs or self.programs()
-        return list(
-            benchmark.measure(programs, {}, inputs, seed=0, repeats=repeats, clock=self.clock)
+        return benchmark.measure_by_text(
+            workload or self.workload(),
+            {"alone": (), "target": ()},
+            inputs,
+            seed=0,
+            repeats=repeats,
+            clock=self.clock,
         )
+
+    def measure(self, *arguments, **options):
+        return list(itertools.chain.from_iterable(self.by_text(*arguments, **options)))
+
+
+class Compiled(NamedTuple):
+    """In place of a `Program`."""
+
+    run: Callable
+
+    def compile(self, *arguments):
+        return self.run
+
+    def __call__(self, *arguments):
+        return self.run(*arguments)
 
 
 def _output() -> DecodeOutput:
@@ -314,10 +438,7 @@ def test_the_order_is_swapped_from_text_to_text_and_from_repeat_to_repeat():
 
 def test_nothing_of_the_next_text_is_measured_before_its_turn():
     fakes = Fakes()
-    inputs = {text: np.full([1, 2], text + 1, np.int32) for text in range(2)}
-    units = benchmark.measure_by_text(
-        fakes.programs(), {}, inputs, seed=0, repeats=1, clock=fakes.clock
-    )
+    units = fakes.by_text(texts=2, repeats=1)
     for text in (0, 1):
         assert {record.text for record in next(units)} == {text}
         seen = {int(call[2][0, 0]) - 1 for call in fakes.calls if call[0] == "alone"}
@@ -354,8 +475,8 @@ def test_repeats_are_other_samples_and_both_modes_get_the_same():
 
 def test_a_compilation_under_the_clock_is_refused():
     fakes = Fakes()
-    programs = fakes.programs()
-    plain = programs.generations["speculative"]
+    workload = fakes.workload()
+    plain = workload.generations["speculative"]
     calls = itertools.count()
 
     def recompiles(params, *arguments):
@@ -363,10 +484,51 @@ def test_a_compilation_under_the_clock_is_refused():
             jax.jit(lambda x: x * 3 + 1)(jnp.ones([3, 5]))
         return plain(params, *arguments)
 
-    programs.generations["speculative"] = recompiles
+    workload.generations["speculative"] = Compiled(recompiles)
     with pytest.raises(RuntimeError, match="compiled while the clock ran"):
-        fakes.measure(texts=2, repeats=1, programs=programs)
+        fakes.measure(texts=2, repeats=1, workload=workload)
     fakes.measure(texts=2, repeats=1)  # and the next run has nothing left of it
+
+
+# Any plan, on models that are tables.
+
+LITTLE = 2**20  # bytes of memory to read, where it does not matter how fast that is
+PLANS = {
+    "no model": plan(NO_MODEL),
+    "two models": plan(TWO_MODELS),
+    "stops": plan(schedule=StopAfterUnlikely(GAMMA)),
+    "buckets": plan(schedule=Cycle((1, 3))),
+}
+
+
+@pytest.fixture(scope="module")
+def little():
+    """Memory of a size that is soon read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specdec.benchmark.workload.READ_BYTES", LITTLE)
+        yield
+
+
+@pytest.mark.parametrize("of", PLANS.values(), ids=PLANS)
+def test_every_plan_is_predicted(of, little):
+    workload = Workload.of(of, of.alone())
+    models = {"alone": of.target, **of.models()}
+    trees = {role: model.init(jax.random.key(7)) for role, model in models.items()}
+    texts = {text: np.full([1, 2], 2 + text, np.int32) for text in range(2)}
+    measurement = Measurement(workload, trees, texts, File(None, ""), seed=0, repeats=1)
+    assert measurement.left == 4
+    records = list(itertools.chain.from_iterable(measurement.by_text()))
+    summary = measurement.conclude({})
+    timed = {record.part for record in records if isinstance(record, benchmark.Timing)}
+    assert timed == {*PREFILLS, *(f"{role} {width}" for role, width, _ in of.parts())}
+    prediction = summary.prediction
+    assert {part.role for part in prediction.parts} == of.models().keys()
+    assert prediction.gamma == of.gamma and summary.identical == 2
+    assert (prediction.draft > 0) == (len(of.models()) > 1) and prediction.verify > 0
+    assert prediction.these_texts > 0 and list(benchmark.lines(summary))
+
+
+PREFILLS = ("memory", "memory_read", "alone prefill", "alone 1", "prefill")
 
 
 # The real thing.
@@ -378,6 +540,7 @@ from specdec import cli
 from specdec import tasks
 
 include 'decode.gin'
+include 'drafters/autoregressive.gin'
 include 'models/from_checkpoint.gin'
 include 'tasks/local.gin'
 
@@ -414,39 +577,40 @@ def folder(tmp_path_factory):
     (folder / "other.tsv").write_text("seven\tsieben\neight\tacht\n", encoding="utf-8")
     (folder / "run.gin").write_text(RUN.replace("the folder", str(folder)))
     for name, width in (("target", 11), ("draft", 7)):
-        params = model(width).init(jax.random.key(width))
+        params = jax.jit(model(width).init)(jax.random.key(width))
         checkpoints.save(folder / name, params, config=model(width).config)
     return folder
 
 
-def specdec_bench(folder, *flags) -> int:
-    return cli.main(
-        ["bench", f"--gin_file={folder / 'run.gin'}", "--compilation_cache_dir=", *flags]
-    )
+@pytest.fixture(scope="module")
+def specdec_bench(folder, cache):
+    """Runs the command; returns its exit code."""
+    given = [f"--gin_file={folder / 'run.gin'}", f"--compilation_cache_dir={cache}"]
+    return lambda *flags: cli.main(["bench", *given, *flags])
 
 
 class Run(NamedTuple):
     path: Path
     code: int
     out: str
-    programs: Programs
+    workload: Workload
     trees: dict
 
 
 @pytest.fixture(scope="module")
-def run(folder):
+def run(folder, specdec_bench, little):
     """One run of the command, and what it measured with."""
     path, kept, measure = folder / "out.jsonl", {}, benchmark.measure_by_text
 
-    def spy(programs, trees, *args, **kwargs):
-        kept.update(programs=programs, trees=trees)
-        return measure(programs, trees, *args, **kwargs)
+    def spy(workload, trees, *args, **kwargs):
+        kept.update(workload=workload, trees=trees)
+        return measure(workload, trees, *args, **kwargs)
 
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
-        patch.setattr(benchmark, "measure_by_text", spy)
-        patch.setattr(serving, "LARGE", 0)  # a layout for one token also for a model as small
-        code = specdec_bench(folder, f"--output_file={path}", "--limit=5", "--repeats=2")
+        patch.setattr("specdec.benchmark.measurement.measure_by_text", spy)
+        patch.setattr(layouts, "LARGE", 0)  # a layout for one token also for a model as small
+        code = specdec_bench(f"--output_file={path}", "--limit=5", "--repeats=2")
     return Run(path, code, out.getvalue(), **kept)
 
 
@@ -464,11 +628,11 @@ def test_json_lines(run):
     read = model(11).read_by_decode(run.trees["alone"])
     step_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(read))
     assert step_bytes < sum(leaf.nbytes for leaf in jax.tree.leaves(run.trees["alone"]))
-    summary = summarized(again, gamma=2, step_bytes=step_bytes)
+    summary = summarized(again, run.workload.plan, step_bytes=step_bytes)
     assert "\n".join(benchmark.lines(summary)) + "\n" == run.out
 
 
-def test_what_was_interrupted_goes_on(run, folder, capsys, monkeypatch):
+def test_what_was_interrupted_goes_on(run, folder, specdec_bench, capsys, monkeypatch):
     """After the last text with both modes; the same figures come out of old and new records."""
     path = folder / "torn.jsonl"
     lines = run.path.read_text().splitlines(keepends=True)
@@ -482,26 +646,27 @@ def test_what_was_interrupted_goes_on(run, folder, capsys, monkeypatch):
         skipped.append(set(skip))
         return iter([map(benchmark_record, lines[first_of_text_2:])])
 
-    monkeypatch.setattr(benchmark, "measure_by_text", measure)
-    monkeypatch.setattr(benchmark, "compiled", lambda lowered: (lowered, {}))
+    monkeypatch.setattr("specdec.benchmark.measurement.measure_by_text", measure)
+    monkeypatch.setattr(Workload, "compile", lambda *_: {})
+    monkeypatch.setattr(Workload, "costs", lambda *_: {})
     flags = [f"--output_file={path}", "--limit=5", "--repeats=2"]
-    assert specdec_bench(folder, *flags) == 0
+    assert specdec_bench(*flags) == 0
     assert skipped == [{(0, 0), (0, 1)}]
     assert path.read_text() == run.path.read_text()
     assert capsys.readouterr().out == run.out
-    assert specdec_bench(folder, *flags, "--gin.GAMMA=1") == 2
+    assert specdec_bench(*flags, "--gin.GAMMA=1") == 2
     assert "was begun with GAMMA = 2, and now it is 1" in capsys.readouterr().err
 
 
 def benchmark_record(line):
-    return timings_file.record(json.loads(line))
+    return benchmark.record(json.loads(line))
 
 
-def test_variants_take_turns(folder, capsys):
+def test_variants_take_turns(folder, specdec_bench, little, capsys):
     path = folder / "sweep.jsonl"
     variants = ["--variant=GAMMA=1", "--variant=verifiers/coupled.gin;GAMMA=2"]
     flags = [f"--output_file={path}", "--limit=2"]
-    assert specdec_bench(folder, *variants, *flags, "--repeats=1") == 0
+    assert specdec_bench(*variants, *flags, "--repeats=1") == 0
     out = capsys.readouterr().out
     names = ["sweep_GAMMA=1.jsonl", "sweep_verifiers-coupled-gin-GAMMA=2.jsonl"]
     for name, gamma in zip(names, (1, 2), strict=True):
@@ -514,28 +679,34 @@ def test_variants_take_turns(folder, capsys):
     assert not path.exists()
 
 
-def test_synthetic_acceptance_is_labelled_and_of_the_longest_length(folder, capsys):
+def test_synthetic_acceptance_is_labelled_and_of_the_longest_length(
+    folder, specdec_bench, little, capsys
+):
     path = folder / "synthetic.jsonl"
     flags = ["--synthetic_alpha=1", f"--output_file={path}", "--limit=2", "--repeats=1"]
-    assert specdec_bench(folder, *flags) == 0
+    assert specdec_bench(*flags) == 0
+    assert capsys.readouterr().out.startswith("NOT EXACT: ")
     report = json.loads(Path(f"{path}.summary.json").read_text())
     assert report["alpha"] == 1 and "NOT EXACT" in report["run"]["verifier"]
+    assert report["exact"] is False and report["identical"] is None
+    assert cli.main(["report", "--headline", f"{path}.summary.json"]) == 0
+    assert "| NOT EXACT |" in (table := capsys.readouterr().out) and "in distribution" not in table
     assert "NOT EXACT" in Path(f"{path}.gin").read_text()
     records = map(benchmark_record, path.read_text().splitlines())
     generations = [one for one in records if isinstance(one, benchmark.Generation)]
     assert {len(one.tokens) for one in generations} == {8}
     assert {one.calls for one in generations if one.mode == "speculative"} == {3}
-    assert specdec_bench(folder, "--synthetic_alpha=0.5", *flags[1:]) == 2
+    assert specdec_bench("--synthetic_alpha=0.5", *flags[1:]) == 2
     assert "was begun with SYNTHETIC_ALPHA = 1.0" in capsys.readouterr().err
-    assert specdec_bench(folder, "--synthetic_alpha=2") == 2
+    assert specdec_bench("--synthetic_alpha=2") == 2
     assert "SyntheticAcceptance.alpha is 2.0; give an" in capsys.readouterr().err
 
 
-def test_a_forecast_by_another_split(folder, capsys):
+def test_a_forecast_by_another_split(folder, specdec_bench, little, capsys):
     """Its texts are decoded once, also if the measurement is interrupted and goes on."""
     path = folder / "forecast.jsonl"
     flags = ["--forecast_split=other", f"--output_file={path}", "--limit=3", "--repeats=1"]
-    assert specdec_bench(folder, *flags) == 0
+    assert specdec_bench(*flags) == 0
     out = capsys.readouterr().out
     assert "\nforecast" in out and "by 2 texts of other" in out
     report = json.loads(Path(f"{path}.summary.json").read_text())
@@ -544,10 +715,10 @@ def test_a_forecast_by_another_split(folder, capsys):
     elsewhere = [line for line in lines if "split" in json.loads(line)]
     assert [json.loads(line)["text"] for line in elsewhere] == [0, 1]
     path.write_text("".join(lines[:-3]))
-    assert specdec_bench(folder, *flags) == 0
+    assert specdec_bench(*flags) == 0
     again = path.read_text().splitlines(keepends=True)
     assert [line for line in again if "split" in json.loads(line)] == elsewhere
-    assert specdec_bench(folder, "--forecast_split=nowhere") == 2
+    assert specdec_bench("--forecast_split=nowhere") == 2
     assert "'nowhere'" in capsys.readouterr().err
 
 
@@ -564,8 +735,8 @@ def test_the_target_alone_is_kept_as_is_best_for_it(run):
 
 
 @pytest.mark.parametrize("setting", ["SEED=3", "SPLIT='test2'", "MIN_LENGTH=2"])
-def test_variants_have_one_baseline(folder, capsys, setting):
-    assert specdec_bench(folder, "--variant=GAMMA=1", f"--variant={setting}") == 2
+def test_variants_have_one_baseline(specdec_bench, capsys, setting):
+    assert specdec_bench("--variant=GAMMA=1", f"--variant={setting}") == 2
     assert "only drafters, draft lengths and verifiers may vary" in capsys.readouterr().err
 
 
@@ -577,35 +748,34 @@ def test_the_report(run):
     for role in ("target", "draft"):
         expected = sum(leaf.size for leaf in jax.tree.leaves(run.trees[role]))
         assert report["run"]["parameters"][role] == expected
-    assert report["compile_seconds"].keys() == {
-        *run.programs.generations,
-        *run.programs.parts,
-    }
-    costs = report["run"]["costs"]
-    assert costs["target_verify"]["flops"] > 2 * costs["target_step"]["flops"] > 0  # of 3 tokens
-    read = run.programs.parts["memory_read"]
-    assert costs["memory_read"]["bytes"] >= 2**29 and read.steps == 1
+    workload, costs = run.workload, report["run"]["costs"]
+    assert report["compile_seconds"].keys() == {*workload.generations, *workload.parts}
+    assert costs["target 3"]["flops"] > 2 * costs["alone 1"]["flops"] > 0
+    assert costs["memory_read"]["bytes"] >= LITTLE and workload.parts["memory_read"].steps == 1
     assert report["environment"] == json.loads(json.dumps(environment()))
-    assert report["prediction"]["these_texts"] > 0
+    assert report["prediction"]["these_texts"] > 0 and report["exact"] is True
+    parts = [["target", 3, 1], ["draft", 2, 1], ["draft", 1, 1]]
+    assert report["prediction"]["parts"] == parts
     assert "GAMMA = 2" in Path(f"{run.path}.gin").read_text()
 
 
 def test_scans_of_every_width_decode_greedily(run):
     """So they make the calls they stand for, at the positions they stand for."""
-    programs, trees = run.programs, run.trees
+    workload, trees = run.workload, run.trees
     inputs = np.zeros([1, 16], np.int32)
     inputs[0, :4] = [113, 110, 103, 1]
-    alone = programs.generations["alone"](trees, row_keys(0, np.array([0])), inputs)
+    params = workload.params(trees)["alone"]
+    alone = workload.generations["alone"](params, row_keys(0, np.array([0])), inputs)
     length = int(alone.length[0])
     assert length > 4 and len(set(alone.tokens[0].tolist())) > 1
     given = {None: inputs}
-    for name, part in programs.parts.items():
-        given[name] = part.function(trees, given[part.source])
-    for name in ("target_step", "target_verify"):
+    for name, part in workload.parts.items():
+        given[name] = part.program(trees, given[part.source])
+    for name in ("alone 1", "target 3"):
         assert given[name].shape == (1, 8)
         assert given[name][0, :length].tolist() == alone.tokens[0, :length].tolist()
-    assert given["drafter_first"].tolist() == given["drafter_step"].tolist()
-    assert given["drafter_step"].tolist() != given["target_step"].tolist()
+    assert given["draft 2"].tolist() == given["draft 1"].tolist()
+    assert given["draft 1"].tolist() != given["alone 1"].tolist()
 
 
 @pytest.mark.parametrize(
@@ -616,31 +786,31 @@ def test_scans_of_every_width_decode_greedily(run):
         (("--forecast_split=test",), "--forecast_split is 'test', the split that is timed"),
         (("--output_file=/nowhere/out",), "cannot be written"),
         (("--gin.DECODER_PREFIX='a'",), "decoder_prefix is 'a'"),
-        (("--gin.DRAFTER=None",), "the run has no drafter"),
+        (("--gin.DRAFTER=None", "--gin.DRAFT_CHECKPOINT_PATHS={}"), "the run has no drafter"),
         (("--gin_file=verifiers/greedy_match.gin", "--gin_file=sampling/temperature.gin"), "sampl"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(folder, capsys, monkeypatch, flags, message):
+def test_a_mistake_is_one_line_and_exit_code_2(specdec_bench, capsys, monkeypatch, flags, message):
     def no_work(*_):
         raise AssertionError("compiled before the flags were looked at")
 
-    monkeypatch.setattr(benchmark, "compiled", no_work)
-    monkeypatch.setattr(cli.DecodeRun, "load", no_work)
-    assert specdec_bench(folder, *flags) == 2
+    monkeypatch.setattr(Workload, "compile", no_work)
+    monkeypatch.setattr(Placement, "read", no_work)
+    assert specdec_bench(*flags) == 2
     captured = capsys.readouterr()
     (line,) = [line for line in captured.err.splitlines() if line.startswith("specdec: ")]
     assert message in line and captured.out == ""
 
 
-def test_one_text_at_a_time_and_few_of_them(folder, capsys, monkeypatch):
+def test_one_text_at_a_time_and_few_of_them(specdec_bench, capsys, monkeypatch):
     """The gin file asks for batches of four, and nothing sets a limit."""
-    seen = {}
+    seen = []
 
-    def lower(subject, params, length):
-        raise ValueError("far enough")
+    def workload(run):
+        seen.append(run.data)
+        raise cli.UsageError("far enough")
 
-    monkeypatch.setattr(cli.DecodeRun, "batches", lambda run: seen.update(run=run) or iter(()))
-    monkeypatch.setattr(benchmark, "lower", lower)
-    assert specdec_bench(folder) == 2
-    assert (seen["run"].batch_size, seen["run"].limit) == (1, 32)
+    monkeypatch.setattr(cli.bench, "_workload", workload)
+    assert specdec_bench() == 2
+    assert (seen[0].batch_size, seen[0].limit) == (1, 32)
     assert "one text at a time" in capsys.readouterr().err

@@ -13,16 +13,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec import certificate, checkpoints, cli, decoding
+from specdec import certificate, checkpoints, cli, partitioning
 from specdec.certificate import Subject
+from specdec.decoding import keys, loop, states
 from specdec.drafters import Autoregressive
 from specdec.models.cache import KVCache
 from specdec.models.t5 import T5Config, T5Target
+from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
-from specdec.testing import Bench
+from specdec.testing import Bench, Constant, Skipping, TableTarget
 from specdec.types import Noise
-from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
+from specdec.verifiers import (
+    Coupled,
+    GreedyMatch,
+    SpeculativeSampling,
+    SyntheticAcceptance,
+)
 
 LINES = ["one", "two words", "three words", "a", "five", "six, seven", "eight", "nine", "ten"]
 CHECKS = ["algebra", "greedy", "seeds", "perfect", "hostile", "audit", "law"]
@@ -33,6 +40,7 @@ from specdec import cli
 from specdec import tasks
 
 include 'decode.gin'
+include 'drafters/autoregressive.gin'
 include 'models/from_checkpoint.gin'
 include 'tasks/local.gin'
 
@@ -149,10 +157,9 @@ def no_rewind(self, length):
     return self.replace(length=jnp.maximum(self.length, length))
 
 
-def keys_by_place_in_the_block(keys, committed, *, width, shared, real=decoding._noise):
-    return real(
-        keys, jnp.zeros_like(committed) if shared else committed, width=width, shared=shared
-    )
+def keys_by_place_in_the_block(of_row, committed, *, width, shared, real=keys.noise):
+    place = jnp.zeros_like(committed) if shared else committed
+    return real(of_row, place, width=width, shared=shared)
 
 
 def other_probs(self, *args, real=Autoregressive.propose):
@@ -166,7 +173,7 @@ def other_probs(self, *args, real=Autoregressive.propose):
 BUGS = {
     "correction drawn from p": ("algebra", SpeculativeSampling, "residual", residual_of_p),
     "no rollback": ("greedy", KVCache, "rewind", no_rewind),
-    "keys by place in the block": ("seeds", decoding, "_noise", keys_by_place_in_the_block),
+    "keys by place in the block": ("seeds", loop, "noise", keys_by_place_in_the_block),
     "q is not what was drawn from": ("perfect", Autoregressive, "propose", other_probs),
 }
 
@@ -201,14 +208,14 @@ PAIR = (("", "target"), ("DRAFT_", "draft"))
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--gin.DRAFTER=None"], "no drafter"),
+        (["--gin.DRAFTER=None", "--gin.DRAFT_CHECKPOINT_PATHS={}"], "no drafter"),
         (["--limit=0"], "limit is 0"),
         (["--output_file=/nowhere/x.json"], "/nowhere/x.json cannot be written"),
         (
             ["--gin_file=sampling/temperature.gin", "--gin_file=verifiers/greedy_match.gin"],
             "GreedyMatch compares argmaxes",
         ),
-        (["--gin.DecodeRun.decoder_prefix='Ein'"], "leave decoder_prefix empty"),
+        (["--gin.DECODER_PREFIX='Ein'"], "leave decoder_prefix empty"),
     ],
 )
 def test_a_mistake_is_one_line_before_any_long_work(verify, monkeypatch, flags, message):
@@ -223,22 +230,29 @@ def test_a_mistake_is_one_line_before_any_long_work(verify, monkeypatch, flags, 
 
 BENCH = Bench.create()
 TABLE = Subject(
+    Plan(
+        BENCH.target,
+        BENCH.drafter,
+        SpeculativeSampling(),
+        Fixed(3),
+        Sampling(temperature=0.7, top_p=0.9),
+        max_length=9,
+    ),
     BENCH.params,
     np.array([[3, 1], [2, 2], [5, 0], [1, 1], [4, 3]] * 5, np.int32),
-    target=BENCH.target,
-    drafter=BENCH.drafter,
-    verifier=SpeculativeSampling(),
-    schedule=Fixed(3),
-    sampling=Sampling(temperature=0.7, top_p=0.9),
-    max_length=9,
     batch_size=10,
 )
 
 
-def outcome(check, subject=TABLE, **changes):
-    """Of a new subject, which has decoded nothing yet."""
+def fresh(subject=TABLE, inputs=TABLE.inputs, **parts):
+    """A subject which has decoded nothing yet, with other parts of a plan."""
+    plan = dataclasses.replace(subject.plan, **parts)
+    return dataclasses.replace(subject, plan=plan, inputs=inputs)
+
+
+def outcome(check, **changes):
     (function,) = (c for c in certificate.CHECKS if c.__name__ == check)
-    return function(dataclasses.replace(subject, **changes))
+    return function(fresh(**changes))
 
 
 @pytest.mark.parametrize("check", ["algebra", "perfect", "law"])
@@ -252,6 +266,49 @@ def test_a_verifier_that_shares_noise():
     assert result.passed and result.figures["rejections"] == 0, str(result)
 
 
+def test_a_drafter_without_a_model_and_one_around_another():
+    """The target drafts for itself as `Autoregressive`, or within the drafter's own class."""
+    copier = fresh(drafter=Constant(3)).itself(Greedy())
+    assert copier[0].drafter == Autoregressive(BENCH.target, Greedy())
+    own = Skipping(Autoregressive(TableTarget(6), Sampling()))
+    plan, params = fresh(drafter=own).itself(Greedy())
+    assert isinstance(plan.drafter, Skipping) and plan.models()["draft"] == BENCH.target
+    assert copier[1].drafter is params.drafter is BENCH.params.target
+
+
+def test_over_a_mesh_it_is_the_same():
+    mesh = partitioning.make_mesh(1, jax.devices()[:2])
+    params = jax.device_put(BENCH.params, partitioning.whole(mesh))
+    subject = dataclasses.replace(fresh(), params=params, mesh=mesh)
+    with jax.set_mesh(mesh):
+        for check in (certificate.checks.greedy, certificate.checks.audit):
+            assert check(subject).passed
+    for ours, theirs in zip(subject.speculated, TABLE.speculated, strict=True):
+        jax.tree.map(np.testing.assert_allclose, ours, theirs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unsaid(TableTarget):
+    """What says of itself that it skips something."""
+
+    exact = False
+
+
+@pytest.mark.parametrize(
+    "parts, message",
+    [
+        ({"verifier": SyntheticAcceptance(0.5)}, "the verifier SyntheticAcceptance does not state"),
+        ({"target": Unsaid(6, classes=3)}, "the target Unsaid does not state that it is exact"),
+        ({"drafter": None}, "the plan drafts nothing"),
+    ],
+)
+def test_what_cannot_be_certified_is_refused_before_anything_runs(monkeypatch, parts, message):
+    monkeypatch.setattr(Subject, "decode", lambda *_, **__: pytest.fail("it ran"))
+    with pytest.raises(ValueError, match=message) as refusal:
+        certificate.certify(fresh(**parts))
+    assert "\n" not in str(refusal.value)
+
+
 def test_no_catch_up(plant):
     def forgetful(self, params, context, cache, until, width):
         return cache.rewind(until)
@@ -262,8 +319,8 @@ def test_no_catch_up(plant):
 
 
 def test_a_hostile_drafter_that_gets_through(plant):
-    real = decoding._trim
-    plant(decoding, "_trim", lambda draft, want, size, eos: real(draft, want, 10**6, eos))
+    real = states.trim
+    plant(states, "trim", lambda draft, want, size, stops: real(draft, want, 10**6, stops))
     plant(SpeculativeSampling, "accept", lambda self, draft, scores: (draft.tokens > 6) * 1.0)
     check = outcome("hostile")
     assert not check.passed
@@ -272,29 +329,29 @@ def test_a_hostile_drafter_that_gets_through(plant):
 
 
 def test_wrong_log_probs(plant):
-    real = decoding._append
+    real = states._append
 
     def late(buffer, block, start, count):
         return real(buffer, block, start, count) * (1.01 if buffer.dtype == jnp.float32 else 1)
 
-    plant(decoding, "_append", late)
+    plant(states, "_append", late)
     check = outcome("audit")
     assert not check.passed and check.figures["log_prob_error"] > 1e-4
     assert check.figures["largest_gap"] == 0
 
 
 def test_a_wrong_law(plant):
-    def reused(*args, real=decoding._noise, **options):
+    def reused(*args, real=keys.noise, **options):
         noise = real(*args, **options)
         return Noise(noise.draft, noise.accept, noise.correct.at[:-1].set(noise.draft))
 
-    plant(decoding, "_noise", reused)
+    plant(loop, "noise", reused)
     assert not outcome("law").passed
 
 
 @pytest.mark.parametrize("gap, passed", [(5e-5, True), (2e-4, False), (float("nan"), False)])
 def test_only_near_ties_are_excused(monkeypatch, gap, passed):
-    subject = dataclasses.replace(TABLE, inputs=TABLE.inputs)
+    subject = fresh()
     output = subject.plain(Greedy())
     other = output._replace(tokens=np.array(output.tokens))
     other.tokens[1, 0] += 1
@@ -305,12 +362,13 @@ def test_only_near_ties_are_excused(monkeypatch, gap, passed):
 
 
 def test_gaps_are_those_of_the_target():
-    subject = dataclasses.replace(TABLE, inputs=TABLE.inputs)
+    subject = fresh()
+    target, params = subject.plan.target, subject.params.target
     plain = subject.plain(Greedy()).tokens[0]
     other = np.array(plain)
     other[0] = (plain[0] + 1) % 6
-    cache = subject.target.prefill(subject.params.target, subject.inputs[:1], 1)
-    start = subject.target.start(subject.inputs[:1])[:, None]
-    logits = subject.target.decode(subject.params.target, start, cache)[0].logits[0, 0]
+    cache = target.prefill(params, subject.inputs[:1], 1)
+    start = target.start(subject.inputs[:1])[:, None]
+    logits = target.decode(params, start, cache)[0].logits[0, 0]
     gap = float(logits[plain[0]] - logits[other[0]])
     assert subject.gap(0, other, plain, Greedy()) == pytest.approx(gap, rel=1e-5)

@@ -13,7 +13,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import specdec
-from specdec import checkpoints, cli, drafters, sampling, schedules, tasks, verifiers
+from specdec import checkpoints, cli, drafters, resources, sampling, schedules, tasks, verifiers
 from specdec.models.t5 import T5Config, T5Target
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,6 +26,7 @@ from specdec import cli
 from specdec import tasks
 
 include 'decode.gin'
+include 'drafters/autoregressive.gin'
 include 'models/from_checkpoint.gin'
 include 'tasks/local.gin'
 
@@ -123,17 +124,11 @@ def test_tokens_are_those_of_the_library(decode, folder, tmp_path):
         ids = [*encode(line.split("\t")[0]), 1]
         inputs[row, : len(ids)] = ids
     rule = sampling.Sampling(1.0)
-    output = specdec.decode(
-        params,
-        specdec.row_keys(0, np.arange(len(LINES))),
-        inputs,
-        target=target,
-        drafter=drafters.Autoregressive(draft, rule),
-        verifier=verifiers.SpeculativeSampling(),
-        schedule=schedules.Fixed(2),
-        sampling=rule,
-        max_length=OUTPUTS,
-    )
+    drafter = drafters.Autoregressive(draft, rule)
+    verifier, schedule = verifiers.SpeculativeSampling(), schedules.Fixed(2)
+    plan = specdec.Plan(target, drafter, verifier, schedule, rule, OUTPUTS)
+    keys = specdec.row_keys(0, np.arange(len(LINES)))
+    output = specdec.decode(params, keys, inputs, plan)
     for row, text in enumerate(records(tmp_path / "out.jsonl")):
         length = output.length[row]
         assert text["tokens"] == output.tokens[row, :length].tolist()
@@ -219,7 +214,7 @@ def test_the_settings_in_force_repeat_the_run(decode, folder, tmp_path):
         "--limit=3",
     )
     settings = Path(f"{first}.gin").read_text()
-    assert "TEMPERATURE = 0.7" in settings and "cli.DecodeRun.limit = 3" in settings
+    assert "TEMPERATURE = 0.7" in settings and "cli.Data.limit = 3" in settings
     code, _, err = decode(f"--output_file={again}", gin_file=f"{first}.gin")
     assert code == 0, err
     assert records(again) == records(first)
@@ -245,28 +240,29 @@ def built(folder):
 def test_later_files_and_flags_override(built, tmp_path):
     later = tmp_path / "later.gin"
     later.write_text("GAMMA = 3\n")
-    assert built().schedule.gamma == 2
-    assert built(later).schedule.gamma == 3
-    assert built(later, bindings=["GAMMA=1"]).schedule.gamma == 1
-    assert built(bindings=["schedules.Fixed.gamma=5"]).schedule.gamma == 5
-    assert built(bindings=["SCHEDULE/schedules.Fixed.gamma=6"]).schedule.gamma == 6
-    assert built(bindings=["DecodeRun.batch_size=3", "GAMMA=4", "GAMMA=5"]).schedule.gamma == 5
+    assert built().plan.gamma == 2
+    assert built(later).plan.gamma == 3
+    assert built(later, bindings=["GAMMA=1"]).plan.gamma == 1
+    assert built(bindings=["schedules.Fixed.gamma=5"]).plan.gamma == 5
+    assert built(bindings=["SCHEDULE/schedules.Fixed.gamma=6"]).plan.gamma == 6
+    assert built(bindings=["Data.batch_size=3", "GAMMA=4", "GAMMA=5"]).plan.gamma == 5
 
 
 def test_search_paths(built, tmp_path):
     (tmp_path / "mine.gin").write_text("GAMMA = 7\n")
     with pytest.raises(cli.UsageError, match="mine.gin not found in ., "):
         built("mine.gin")
-    assert built("mine.gin", search_paths=f".,{tmp_path}").schedule.gamma == 7
+    assert built("mine.gin", search_paths=f".,{tmp_path}").plan.gamma == 7
 
 
 def test_an_installed_package_holds_its_gin_files(monkeypatch, tmp_path):
     package = tmp_path / "specdec"
-    monkeypatch.setattr(cli.settings, "__file__", str(package / "cli" / "settings.py"))
+    monkeypatch.setattr(resources, "__file__", str(package / "resources.py"))
     beside = [str(tmp_path / "gin"), str(tmp_path / "configs")]
     assert cli.settings._own_folders() == beside
-    (package / "_gin").mkdir(parents=True)
     inside = [str(package / "_gin"), str(package / "_configs")]
+    for folder in inside:
+        Path(folder).mkdir(parents=True)
     assert cli.settings._own_folders() == inside
 
 
@@ -324,8 +320,8 @@ MISTAKES = {
         "TEMPERATURE is read by nothing; include the gin file that reads it",
     ),
     "misspelt field": (
-        ["--gin.DecodeRun.batchsize=2"],
-        "'DecodeRun' doesn't have a parameter named 'batchsize'",
+        ["--gin.Data.batchsize=2"],
+        "'Data' doesn't have a parameter named 'batchsize'",
     ),
     "misspelt class": (["--gin.DecodeRum.batch_size=2"], "No configurable matching 'DecodeRum'"),
     "misspelt reference": (["--gin.VERIFIER=@Copuled()"], "No configurable .*'@Copuled\\(\\)'"),
@@ -361,7 +357,7 @@ MISTAKES = {
     "wrong split": (["--gin.SPLIT='train'"], "no split 'train'; it has test"),
     "no length": (["--gin.TASK_FEATURE_LENGTHS={'inputs': 8}"], "no sequence length for 'targets'"),
     "lengths of another kind": (["--gin.TASK_FEATURE_LENGTHS=64"], "lengths is 64; give a Mapping"),
-    "seed of another kind": (["--gin.SEED='x'"], "DecodeRun.seed is 'x'; give a int"),
+    "seed of another kind": (["--gin.SEED='x'"], "Data.seed is 'x'; give a int"),
     "limit": (["--limit=0"], "limit is 0"),
     "draft length": (["--gin.GAMMA=0"], "Fixed.gamma is 0; give a positive integer"),
     "temperature": (
@@ -389,8 +385,13 @@ MISTAKES = {
     ),
     "model without checkpoint": (
         ["--gin.DRAFT_CHECKPOINT_PATH=None", "--gin.DRAFT_MODEL=%MODEL"],
-        "draft and draft_checkpoint_path belong together",
+        "the draft's checkpoint is None; give the path of one",
     ),
+    "drafter without checkpoint": (
+        ["--gin.DRAFT_CHECKPOINT_PATHS={}"],
+        "the drafter has no checkpoint for draft; give one for each of its models",
+    ),
+    "drafter without model": (["--gin.DRAFT_MODEL=None"], "the draft is None; give a model"),
     "output folder": (["--output_file=/nowhere/out.jsonl"], "/nowhere/out.jsonl cannot be written"),
 }
 
@@ -415,7 +416,7 @@ def test_a_mistake_is_one_line_before_any_long_work(decode, monkeypatch, flags, 
         ("GAMA = 3", "bad.gin, line 2: GAMA is read by nothing; did you mean GAMMA?"),
         ("from specdec import verifers", "bad.gin, line 2: No module named 'specdec.verifers'"),
         ("cli.DecodeRum.seed = 1", "bad.gin, line 2: .*DecodeRum"),
-        ("cli.DecodeRun.sed = 1", "bad.gin, line 2: .*doesn't have a parameter named 'sed'"),
+        ("cli.Data.sed = 1", "bad.gin, line 2: .*doesn't have a parameter named 'sed'"),
         ("GAMMA 3", "bad.gin, line 2: "),
         ("SPLIT = test", "bad.gin, line 2: .*test"),
         ("include 'none.gin'", "bad.gin, line 2: gin file none.gin not found"),

@@ -13,6 +13,7 @@ from test_cli import cache, folder, records, the_line  # noqa: F401
 
 from specdec import checkpoints, cli, tasks
 from specdec.cli import predictions
+from specdec.records import RecordsError
 
 SAMPLED = (
     "--gin_file=sampling/temperature.gin",
@@ -195,7 +196,7 @@ def test_settings_are_compared_as_settings(tmp_path, now, difference):
     if difference is None:
         predictions.Folder(str(tmp_path), now, (0, 1))
     else:
-        with pytest.raises(cli.UsageError, match=re.escape(difference)):
+        with pytest.raises(RecordsError, match=re.escape(difference)):
             predictions.Folder(str(tmp_path), now, (0, 1))
 
 
@@ -208,7 +209,7 @@ def test_a_folder_that_cannot_be_used(tmp_path):
         (tmp_path, 2, "predictions.jsonl is of a run on another number of hosts than 2"),
         ("gs://b/x", 1, "--output_dir gs://b/x is not a local folder"),
     ):
-        with pytest.raises(cli.UsageError, match=message):
+        with pytest.raises(RecordsError, match=message):
             predictions.Folder(str(path), "", (0, hosts))
 
 

@@ -29,9 +29,6 @@ include 'models/t5.gin'
 include 'tasks/{fragment}.gin'
 
 MODEL = @t5_1_1_xxl/t5.T5Target()
-DRAFT_MODEL = None
-DRAFT_CHECKPOINT_PATH = None
-DRAFTER = None
 CHECKPOINT_PATH = 'there is none'
 VOCABULARY = @tasks.Bytes()
 TASK_FEATURE_LENGTHS = {{'inputs': 42, 'targets': 8}}
@@ -81,7 +78,8 @@ def test_a_fragment_describes_its_task(fragment, tmp_path):
         tfds_data_dir=None,
     )
     run = cli.settings.build(cli.DecodeRun, args, {})
-    found = (run.task.name, run.lengths["inputs"], run.lengths["targets"])
+    data = run.data
+    found = (data.task.name, data.lengths["inputs"], data.lengths["targets"])
     assert found == REAL[fragment]
 
 

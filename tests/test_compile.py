@@ -4,6 +4,8 @@ The tests that compile need libtpu, in an environment of its own (beside it JAX 
 in every other test). It is installed into a folder for them, and they are skipped where that fails.
 """
 
+import dataclasses
+import functools
 import importlib.metadata
 import json
 import os
@@ -13,18 +15,20 @@ import sys
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import pytest
 
-from specdec import cli, prefill, row_keys, step, theory
-from specdec.compile import PAPER_ALPHAS, Topology
+from specdec import cli, partitioning, prefill, step, theory
+from specdec.compile import PAPER_ALPHAS, Topology, compile_for, lines, markdown, record
 from specdec.compile.hardware import CHIPS, HOP_SECONDS, LAYER_SECONDS, Call
 from specdec.compile.roofline import predict
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Config, T5Target
+from specdec.plan import Plan
+from specdec.program import batch_shapes
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
-from specdec.types import Params
+from specdec.testing import Constant, TableTarget
+from specdec.types import Part
 from specdec.verifiers import SpeculativeSampling
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,6 +40,7 @@ from __gin__ import dynamic_registration
 from specdec.models import t5
 
 include 'decode.gin'
+include 'drafters/autoregressive.gin'
 
 MODEL = @target/t5.T5Target()
 DRAFT_MODEL = @draft/t5.T5Target()
@@ -128,10 +133,13 @@ def test_collectives_of_the_decode_program(four_chips):
     assert inside == {"decode": {"all-reduce": 3 * LAYERS + 1, "all-gather": 1}}
     gathered = four_chips["programs"]["decode"]["collectives"]["decode"]["all-gather"]["bytes"]
     assert gathered == (GAMMA + 1) * VOCABULARY * 4
-    for part in ("target", "verify"):
+    for width in (1, GAMMA + 1):
         expected = {"": {"all-reduce": 3 * LAYERS + 1, "all-gather": 1}}
-        assert counts(four_chips, "collectives", part) == expected
-    assert counts(four_chips, "collectives", "draft") == {}
+        assert counts(four_chips, "collectives", f"target {width}") == expected
+        assert counts(four_chips, "collectives", f"draft {1 + (width > 1)}") == {}
+    call = four_chips["calls"]["target"]
+    assert (call["reductions"], call["gathers"]) == (3 * LAYERS + 1, 1)
+    assert call["gathered"] == VOCABULARY * 4
 
 
 def test_no_cache_and_no_kernel_is_copied(four_chips):
@@ -163,7 +171,7 @@ def test_memory_of_a_device(four_chips):
     slots = MAX_LENGTH + GAMMA + LENGTH
     caches = 2 * 2 * slots * 32 * (LAYERS * HEADS // 4 + 2 * 6)
     assert memory["caches"] == caches
-    for part in ("target", "verify", "draft"):  # a cache is updated where it lies
+    for part in ("target 1", f"target {GAMMA + 1}", "draft 2", "draft 1"):  # updated where it lies
         donated = four_chips["programs"][part]["memory"]["donated"]
         assert donated > 0
 
@@ -171,14 +179,15 @@ def test_memory_of_a_device(four_chips):
 def test_without_the_rules_the_collectives_are_others(report):
     """So the test above can fail: here the residual stream is divided too."""
     rules = "(('batch', 'data'), ('heads', 'model'), ('joined_kv', 'model'), ('length', 'model'))"
-    found = report("v4:2x2x1", f"--gin.LOGICAL_AXIS_RULES={rules}")
+    found = report("v4:2x2x1", "--whole_only", f"--gin.LOGICAL_AXIS_RULES={rules}")
     expected = {"all-reduce": 3 * LAYERS + 1, "all-gather": 1}
     assert counts(found, "collectives")["decode"] != expected
 
 
 def test_rows_over_devices_need_no_collectives_but_one(report):
     flags = ["--gin.NUM_PARTITIONS=1", "--gin.BATCH_SIZE=4"]
-    found = report("v4:2x2x1", *flags)
+    found = report("v4:2x2x1", "--whole_only", *flags)
+    assert list(found["programs"]) == ["decode"] and "roofline" not in found
     assert found["mesh"] == {"data": 4, "model": 1}
     loops = found["programs"]["decode"]["collectives"]
     del loops[""]  # the output is gathered once
@@ -197,6 +206,8 @@ def test_what_does_not_fit_is_told(report):
 
 # Without libtpu.
 
+ALONE = ("--gin.DRAFTER=None", "--gin.DRAFT_CHECKPOINT_PATHS={}")
+
 
 @pytest.mark.parametrize(
     "flags, message",
@@ -205,7 +216,7 @@ def test_what_does_not_fit_is_told(report):
         (["--topology=v4"], "topology 'v4' is not known"),
         (["--topology=v4:2x2x1", "--alpha=1.5"], "--alpha is 1.5; give an acceptance rate from 0"),
         (["--topology=v4:2x2x1", "--output_file=/none/x"], "--output_file /none/x cannot be"),
-        (["--topology=v4:2x2x1", "--gin.DRAFTER=None"], "the run has no drafter"),
+        (["--topology=v4:2x2x1", *ALONE], "the run has no drafter"),
     ],
 )
 def test_mistakes_are_one_line(gin_file, capsys, flags, message):
@@ -247,9 +258,9 @@ def test_with_layers_the_papers_cost_ratios_come_out(draft, layers, cost_ratio):
         return Call(2 * (depth * layer + width * 32128), 0, depth)
 
     drafts = {512: (512, 6, 1024), 768: (768, 12, 2048), 1024: (1024, 16, 2816)}
-    target = call(4096, 64, 10240, 24)
+    calls = {"target": call(4096, 64, 10240, 24), "draft": call(*drafts[draft], layers)}
     alphas = PAPER_ALPHAS[draft]
-    roofline, with_layers = predict(CHIPS["v4"], target, call(*drafts[draft], layers), alphas)
+    roofline, with_layers = predict(CHIPS["v4"], PLAN, calls, alphas)
     assert with_layers.cost_ratio == pytest.approx(cost_ratio, abs=0.012)
     assert roofline.cost_ratio < with_layers.cost_ratio
     assert with_layers.speedups["EnDe T=0"][6] == pytest.approx(
@@ -258,22 +269,117 @@ def test_with_layers_the_papers_cost_ratios_come_out(draft, layers, cost_ratio):
     assert with_layers.layer_seconds == LAYER_SECONDS
 
 
-def pair():
-    target = T5Target(T5Config(64, 32, 4, 8, 64, 1, 2))
-    draft = T5Target(T5Config(64, 32, 2, 8, 64, 1, 1))
-    rules = {"verifier": SpeculativeSampling(), "sampling": Sampling()}
-    models = {"drafter": Autoregressive(draft, Sampling()), "schedule": Fixed(GAMMA)}
-    params = Params(*(jax.eval_shape(m.init, jax.random.key(0)) for m in (target, draft)))
-    keys = jax.eval_shape(lambda: row_keys(0, jnp.arange(1)))
-    inputs = jax.ShapeDtypeStruct([1, 16], jnp.int32)
-    return models | {"target": target}, rules, params, keys, inputs
+TARGET = T5Target(T5Config(64, 32, 4, 8, 64, 1, 2))
+DRAFT = T5Target(T5Config(64, 32, 2, 8, 64, 1, 1))
+PLAN = Plan(
+    TARGET,
+    Autoregressive(DRAFT, Sampling()),
+    SpeculativeSampling(),
+    Fixed(GAMMA),
+    Sampling(),
+    max_length=MAX_LENGTH,
+)
+
+
+def test_a_wide_first_step_counts():
+    """Where arithmetic takes the time, the draft's two tokens take twice that of one."""
+    v4 = CHIPS["v4"]
+    calls = {"target": Call(1228e6, 0, 0), "draft": Call(1, 275e6, 0)}  # 1 ms, and 1 us a token
+    prediction, _ = predict(v4, PLAN, calls, {"half": 0.5}, longest=2)
+    assert prediction.draft == pytest.approx(1e-6 * (GAMMA + 1) / GAMMA)
+    assert prediction.verify_cost == [1, 1, 1]
+    expected = [theory.speedup(0.5, 1, 2e-3), theory.speedup(0.5, 2, 1.5e-3)]
+    assert prediction.speedups["half"] == pytest.approx(expected)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table(TableTarget):
+    """A model of no family, which compiles in no time."""
+
+    dtype = "float32"
+    num_layers = 1
+    axis_rules = ()
+
+    def read_by_decode(self, params):
+        return params
+
+    def cache_bytes(self, rows, slots, inputs_length, mesh=None):
+        return 8 * rows * slots // (mesh or {"data": 1})["data"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Drafts with one model, and calls another one once."""
+
+    first: Table
+    second: Table
+
+    def models(self):
+        return {"first": self.first, "second": self.second}
+
+    def with_models(self, models):
+        return Pair(models["first"], models["second"])
+
+    def parts(self, length):
+        return Part("first", 1, length), Part("second", 3, 1)
+
+    def init(self, params, context):
+        return ()
+
+    def propose(self, *arguments):
+        return Constant(3).propose(*arguments)
+
+
+SMALL, LARGE = Table(5), Table(7)
+TABLES = dataclasses.replace(PLAN, target=LARGE, drafter=Autoregressive(SMALL, Sampling()))
+
+
+def compiled(plan):
+    """On one CPU, as if it were a chip."""
+    mesh = partitioning.make_mesh(1, jax.devices()[:1])
+    told = []
+    compilation = compile_for(plan, (2, 16), mesh, progress=told.append)
+    assert told == [each.name for each in compilation.programs]
+    return compilation
+
+
+@pytest.mark.parametrize(
+    "drafter, parts, models",
+    [
+        (TABLES.drafter, ["draft 2", "draft 1"], {"target": LARGE, "draft": SMALL}),
+        (Constant(3), [], {"target": LARGE}),
+        (
+            Pair(SMALL, LARGE),
+            ["first 1", "second 3"],
+            {"target": LARGE, "first": SMALL, "second": LARGE},
+        ),
+    ],
+    ids=["one model", "no model", "two models"],
+)
+def test_a_drafter_has_any_number_of_models(drafter, parts, models):
+    found = compiled(dataclasses.replace(TABLES, drafter=drafter))
+    assert list(found.parts) == ["prefill", "target 1", f"target {GAMMA + 1}", *parts]
+    caches = 8 * 2 * (MAX_LENGTH + GAMMA)
+    assert found.cache_bytes == len(models) * caches
+    for role, model in models.items():
+        size = model.vocab_size**3
+        assert found.calls[role] == Call(4 * size + caches, 2 * 2 * size, layers=1)
+    told = record(Topology.parse("v4:1x1x1"), found, {"0.8": 0.8})
+    assert "alpha" in "\n".join(lines(told)) and "| 0.8 |" in markdown([told])
+    assert (told["roofline"]["draft"] > 0) == bool(parts)
+
+
+def test_a_target_alone_is_compiled_and_nothing_predicted():
+    found = compiled(TABLES.alone())
+    assert list(found.parts) == ["prefill", "target 1"]
+    assert "roofline" not in record(Topology.parse("v4:1x1x1"), found, {"0.8": 0.8})
 
 
 def test_a_step_updates_its_state_where_it_lies():
-    models, rules, params, keys, inputs = pair()
-    begin = jax.jit(lambda *a: prefill(*a, **models, max_length=MAX_LENGTH))
-    state = jax.eval_shape(begin, params, keys, inputs)
-    advance = jax.jit(lambda p, s: step(p, s, **models, **rules), donate_argnums=1)
+    trees = {r: jax.eval_shape(m.init, jax.random.key(0)) for r, m in PLAN.models().items()}
+    params = PLAN.params(trees)
+    state = jax.eval_shape(functools.partial(prefill, plan=PLAN), params, *batch_shapes(1, 16))
+    advance = jax.jit(functools.partial(step, plan=PLAN), donate_argnums=1)
     program = advance.lower(params, state).compile()
     caches = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((state.cache, state.drafter)))
     assert program.memory_analysis().alias_size_in_bytes > caches

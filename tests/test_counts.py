@@ -22,13 +22,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import pytest
 
-from specdec import decode, prefill, row_keys, step
+from specdec import Plan, prefill, step
 from specdec.compile import hlo
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Config, T5Target
+from specdec.program import batch_shapes, decoder
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.types import Params
@@ -46,26 +46,29 @@ METHODS: dict[str, dict[str, Any]] = {
 by_method = pytest.mark.parametrize("method", METHODS)
 
 
-def subject(method: str, layers: int = DEPTH, draft_layers: int = DEPTH):
-    """The models, as `prefill` takes them, and the shapes of what is decoded."""
+def plan_of(method: str, layers: int = DEPTH, draft_layers: int = DEPTH) -> Plan:
+    """What is decoded with what, with so many layers of the target and of the draft."""
     sizes = {"vocab_size": VOCABULARY, "head_dim": HEAD_DIM, "num_encoder_layers": 1}
     big = {"emb_dim": 768, "num_heads": HEADS, "mlp_dim": 2048, "num_decoder_layers": layers}
     small = {"emb_dim": 512, "num_heads": DRAFT_HEADS, "mlp_dim": 1024}
     target = T5Target(T5Config(**sizes, **big))
     draft = T5Target(T5Config(**sizes, **small, num_decoder_layers=draft_layers))
     drafter = Autoregressive(draft, METHODS[method]["sampling"])
-    params = Params(*(jax.eval_shape(m.init, jax.random.key(0)) for m in (target, draft)))
-    keys = jax.eval_shape(lambda: row_keys(0, jnp.arange(1)))
-    inputs = jax.ShapeDtypeStruct([1, LENGTH], jnp.int32)
-    return {"target": target, "drafter": drafter, "schedule": Fixed(GAMMA)}, (params, keys, inputs)
+    return Plan(target, drafter, schedule=Fixed(GAMMA), max_length=MAX_LENGTH, **METHODS[method])
+
+
+def shapes_of(plan: Plan) -> tuple[Params, Any, Any]:
+    """Of parameters, keys and inputs."""
+    models = plan.models().items()
+    trees = {role: jax.eval_shape(model.init, jax.random.key(0)) for role, model in models}
+    return plan.params(trees), *batch_shapes(1, LENGTH)
 
 
 @functools.cache
 def text(method: str, *depths: int) -> str:
     """The compiled program of whole generations."""
-    models, shapes = subject(method, *depths)
-    whole = functools.partial(decode, **models, **METHODS[method], max_length=MAX_LENGTH)
-    return jax.jit(whole).lower(*shapes).compile().as_text() or ""
+    plan = plan_of(method, *depths)
+    return decoder(plan).compile(*shapes_of(plan)).as_text() or ""
 
 
 @functools.cache
@@ -189,20 +192,21 @@ def test_bytes_of_an_iteration(method):
     first step, one of the scan and one of catching up, without what that leaves out. A look-up of
     several tokens counts as a reading of the whole table, and so it does among what is necessary.
     """
-    models, (params, keys, inputs) = subject(method)
-    begin = functools.partial(prefill, **models, max_length=MAX_LENGTH)
-    state = jax.eval_shape(begin, params, keys, inputs)
-    program = step.lower(params, state, **models, **METHODS[method]).compile()
+    plan = plan_of(method)
+    models = plan.models()
+    params, keys, inputs = shapes_of(plan)
+    state = jax.eval_shape(functools.partial(prefill, plan=plan), params, keys, inputs)
+    program = step.lower(params, state, plan=plan).compile()
 
-    def call(model: T5Target, tree, cache) -> int:
+    def call(role: str, tree, cache) -> int:
         arrays = (cache.keys, cache.values, cache.cross_keys, cache.cross_values)
-        return size((model.read_by_decode(tree), tree["token_embedder"], arrays))
+        return size((models[role].read_by_decode(tree), tree["token_embedder"], arrays))
 
-    target = call(models["target"], params.target, state.cache)
-    draft = call(models["drafter"].model, params.drafter, state.drafter)
+    target = call("target", params.target, state.cache)
+    draft = call("draft", params.drafter, state.drafter)
     table = params.drafter["token_embedder"]
-    decoder = models["drafter"].model.read_by_decode(params.drafter)["decoder"]
-    not_caught_up = (decoder["logits_dense"], decoder[f"layers_{DEPTH - 1}"])
+    decoder_read = models["draft"].read_by_decode(params.drafter)["decoder"]
+    not_caught_up = (decoder_read["logits_dense"], decoder_read[f"layers_{DEPTH - 1}"])
     necessary = target + 3 * draft - size(not_caught_up) - size(table)  # the scan looks up one
     ratio = program.cost_analysis()["bytes accessed"] / necessary
     measured = {"greedy": 1.106, "speculative": 1.112, "coupled": 1.116}[method]
@@ -242,7 +246,7 @@ def test_work_over_the_vocabulary(method):
 
 @by_method
 def test_a_program_stays_on_its_device(method):
-    program = hlo.read(text(method))
-    assert not program.host_transfers
-    assert not program.collectives
-    assert not program.dynamic_shapes
+    module = hlo.read(text(method))
+    assert not module.host_transfers
+    assert not module.collectives
+    assert not module.dynamic_shapes

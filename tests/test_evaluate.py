@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from specdec import evaluate
+from specdec import evaluate, statistics
 from specdec.tasks.metrics import SumMetric, bleu
 
 
@@ -48,7 +48,7 @@ def test_a_metric_of_somebody_else_has_a_value_too():
 
 @pytest.mark.parametrize("samples", [1, 2])
 def test_the_bootstrap_draws_texts_and_computes_the_metric_again(monkeypatch, samples):
-    monkeypatch.setattr(evaluate, "RESAMPLES", 25)
+    monkeypatch.setattr(statistics, "RESAMPLES", 25)
     ways = [[texts(30, 10 * way + sample) for sample in range(samples)] for way in (1, 2)]
     (difference,) = evaluate.differences(bleu, REFERENCES, *ways).values()
     rng, found = np.random.default_rng(0), []

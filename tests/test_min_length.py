@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec import Params, autoregressive_decode, decode, row_keys
+from specdec import Params, Plan, autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive
 from specdec.sampling import Greedy, MinLength, Sampling
 from specdec.schedules import Fixed
@@ -23,28 +23,20 @@ PARAMS.target["logits"] = PARAMS.target["logits"].at[..., EOS].add(1)
 
 def test_eos_is_the_only_token_that_goes_and_only_at_the_beginning():
     logits = jnp.log(jnp.array([[0.1, 0.6, 0.2, 0.1]] * 3))
-    rule = MinLength(Sampling(), SHORTEST, EOS)
+    rule = MinLength(Sampling(), SHORTEST, (EOS,))
     probs = rule.probabilities(logits, jnp.arange(3))
     np.testing.assert_allclose(probs[:2], [[0.25, 0, 0.5, 0.25]] * 2, rtol=1e-6)
     np.testing.assert_allclose(probs[2], [0.1, 0.6, 0.2, 0.1], rtol=1e-6)
     np.testing.assert_allclose(rule.probabilities(logits)[0], [0.1, 0.6, 0.2, 0.1], rtol=1e-6)
-    best_of_the_others = MinLength(Sampling(top_k=1), SHORTEST, EOS)
+    best_of_the_others = MinLength(Sampling(top_k=1), SHORTEST, (EOS,))
     assert best_of_the_others.probabilities(logits[0], jnp.int32(0)).tolist() == [0, 0, 1, 0]
 
 
 def run(sampling, verifier, rows):
-    return decode(
-        PARAMS,
-        row_keys(0, np.arange(rows)),
-        jnp.ones([rows, 1], jnp.int32),
-        target=TARGET,
-        drafter=Autoregressive(TARGET, getattr(sampling, "rule", sampling)),
-        verifier=verifier,
-        schedule=Fixed(3),
-        sampling=sampling,
-        max_length=LONGEST,
-        eos_id=EOS,
-    )
+    drafter = Autoregressive(TARGET, getattr(sampling, "rule", sampling))
+    plan = Plan(TARGET, drafter, verifier, Fixed(3), sampling, LONGEST, (EOS,))
+    inputs = jnp.ones([rows, 1], jnp.int32)
+    return decode(PARAMS, row_keys(0, np.arange(rows)), inputs, plan)
 
 
 def alone(sampling, rows):
@@ -80,7 +72,7 @@ def law():
 
 def test_speculation_keeps_the_law_though_the_drafter_does_not_know_the_length():
     outcome = compare(
-        law(), run(MinLength(Sampling(), SHORTEST, EOS), SpeculativeSampling(), 20000).tokens
+        law(), run(MinLength(Sampling(), SHORTEST, (EOS,)), SpeculativeSampling(), 20000).tokens
     )
     assert outcome.passed, outcome
 
@@ -88,7 +80,7 @@ def test_speculation_keeps_the_law_though_the_drafter_does_not_know_the_length()
 @pytest.mark.parametrize("verifier", [SpeculativeSampling(), Coupled()])
 def test_greedy_outputs_are_those_of_the_target_alone(verifier):
     assert alone(Greedy(), 1).length[0] <= SHORTEST
-    rule = MinLength(Greedy(), SHORTEST, EOS)
+    rule = MinLength(Greedy(), SHORTEST, (EOS,))
     expected = alone(rule, 1)
     assert expected.length[0] > SHORTEST
     assert run(rule, verifier, 1).tokens.tolist() == expected.tokens.tolist()
@@ -96,9 +88,9 @@ def test_greedy_outputs_are_those_of_the_target_alone(verifier):
 
 def test_the_verifier_that_reads_logits_is_refused():
     with pytest.raises(ValueError, match="GreedyMatch compares argmaxes but sampling is MinLength"):
-        run(MinLength(Greedy(), SHORTEST, EOS), GreedyMatch(), 1)
+        run(MinLength(Greedy(), SHORTEST, (EOS,)), GreedyMatch(), 1)
 
 
 def test_a_length_that_is_none():
     with pytest.raises(ValueError, match="MinLength.length is 0; give a positive integer"):
-        MinLength(Greedy(), 0)
+        MinLength(Greedy(), 0, (EOS,))

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import math
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import t5_in_numpy
 
 from specdec import autoregressive_decode, checkpoints, row_keys
 from specdec.models.cache import KVCache
-from specdec.models.layers import relative_buckets
 from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5.layers import relative_buckets
 from specdec.sampling import Greedy
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = ["v1_0", "v1_1", "wide_heads"]
 
+# How far T5X's stored logits are from exact ones: root mean square, and the largest of all.
+T5X_DISTANCE = {
+    "v1_0": (2.158e-6, 3.023e-5),
+    "v1_1": (2.018e-5, 8.474e-4),
+    "wide_heads": (5.364e-6, 8.362e-5),
+    "scalable": (3.944e-7, 3.181e-6),
+}
+
 
 @pytest.fixture(autouse=True, scope="module")
 def optimized():
-    """T5X's figures are of optimized programs, and random weights amplify another rounding."""
+    """Programs as users have them. The tests pass without optimizations too."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     yield
@@ -37,6 +46,35 @@ def load(name: str, saved: str = "t5x_native", **changes):
     return T5Target(config), params, np.load(GOLDEN / name / "golden.npz")
 
 
+@functools.cache
+def exact_logits(name: str) -> np.ndarray:
+    """Float64 logits [B, T, V], which T5X's and ours round."""
+    _, params, golden = load(name)
+    config = json.loads((GOLDEN / name / "config.json").read_text())
+    inputs, tokens = golden["encoder_input_tokens"], golden["decoder_input_tokens"]
+    return t5_in_numpy.logits(params, config, inputs, tokens)
+
+
+def distance(logits: np.ndarray, exact: np.ndarray) -> tuple[float, float]:
+    """Root mean square and largest absolute value of the difference."""
+    error = np.asarray(logits, np.float64) - exact
+    return float(np.sqrt(np.mean(error**2))), float(np.max(np.abs(error)))
+
+
+def twice_t5x(name: str, positions: int) -> float:
+    """Largest difference allowed between two roundings of a model's first logits: each may be as
+    far from the exact ones as T5X's are."""
+    golden = np.load(GOLDEN / name / "golden.npz")["logits"]
+    return 2 * distance(golden[:, :positions], exact_logits(name)[:, :positions])[1]
+
+
+@pytest.mark.parametrize("name", T5X_DISTANCE)
+def test_t5x_is_as_far_from_exact_logits_as_stored(name):
+    golden = np.load(GOLDEN / name / "golden.npz")["logits"]
+    assert distance(golden, exact_logits(name)) == pytest.approx(T5X_DISTANCE[name], rel=0.02)
+    np.testing.assert_array_equal(golden.argmax(axis=-1), exact_logits(name).argmax(axis=-1))
+
+
 @pytest.mark.parametrize(
     "name, saved",
     [(name, saved) for name in NAMES for saved in ("t5x_native", "t5x_orbax")]
@@ -44,7 +82,14 @@ def load(name: str, saved: str = "t5x_native", **changes):
 )
 def test_logits_are_those_of_t5x(name, saved):
     """One block of all positions, mostly 170: past every bucket of the relative position. Inputs
-    are ragged."""
+    are ragged.
+
+    Compilers and processors sum in different orders, and random weights amplify that. So T5X's
+    logits and ours are each held against exact ones, and ours may be twice as far off. That is by
+    root mean square. The largest error is chance, and may be four times T5X's: of 4,000 other
+    orders (hidden axes permuted) 5% had more than twice T5X's and none four times, while 0.1% had
+    more than twice its root mean square.
+    """
     target, params, golden = load(name, saved)
     tokens = jnp.asarray(golden["decoder_input_tokens"])
 
@@ -55,7 +100,10 @@ def test_logits_are_those_of_t5x(name, saved):
 
     ours = logits(params, jnp.asarray(golden["encoder_input_tokens"]), tokens)
     assert ours.dtype == jnp.float32
-    np.testing.assert_allclose(ours, golden["logits"], rtol=0, atol=1e-4)
+    typical, largest = distance(ours, exact_logits(name))
+    assert typical <= 2 * T5X_DISTANCE[name][0]
+    assert largest <= 4 * T5X_DISTANCE[name][1]
+    np.testing.assert_array_equal(ours.argmax(axis=-1), golden["logits"].argmax(axis=-1))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -79,10 +127,11 @@ def test_greedy_ids_are_those_of_t5x(name):
 def test_blocks_at_ragged_positions_equal_single_steps():
     """Every row at its own position, with rejected tokens written and rewound in between."""
     target, params, golden = load("v1_1")
-    inputs = jnp.asarray(golden["encoder_input_tokens"])[:, :20]
+    inputs = jnp.asarray(golden["encoder_input_tokens"])
     tokens = jnp.asarray(golden["decoder_input_tokens"])[:, :24]
     rows, width = len(inputs), 5
     decode = jax.jit(target.decode)
+    atol = twice_t5x("v1_1", 24)  # 2.0e-4; they do by 3.3e-5 at most
 
     cache, single = target.prefill(params, inputs, 24 + width), []
     for i in range(24):
@@ -102,7 +151,7 @@ def test_blocks_at_ragged_positions_equal_single_steps():
         output, cache = decode(params, jnp.asarray(fed), cache)
         for b, p in enumerate(np.minimum(position, 19)):
             np.testing.assert_allclose(
-                output.logits[b, : keep[b]], single[b, p : p + keep[b]], rtol=0, atol=2e-4
+                output.logits[b, : keep[b]], single[b, p : p + keep[b]], rtol=0, atol=atol
             )
         position = np.minimum(position, 19) + keep
 
@@ -118,6 +167,7 @@ def test_bfloat16_computes_float32_logits_close_to_float32():
     assert output.logits.dtype == jnp.float32 and output.hidden.dtype == jnp.bfloat16
     exact, full, _ = load("v1_0")
     reference, _ = exact.decode(full, tokens, exact.prefill(full, inputs, 9))
+    # It is 0.9986: each number keeps eight bits.
     correlation = np.corrcoef(output.logits.ravel(), reference.logits.ravel())[0, 1]
     assert correlation > 0.99
     assert not np.array_equal(output.logits, reference.logits)
@@ -170,16 +220,10 @@ def test_parameters_and_axes_have_t5x_names(tied):
 
 @pytest.mark.parametrize("buckets, max_distance", [(32, 128), (16, 128), (8, 20)])
 def test_relative_buckets_follow_the_paper(buckets, max_distance):
-    exact = buckets // 2
     table = relative_buckets(buckets, max_distance)
-    for distance in range(max_distance + 1):
-        if distance < exact:
-            expected = distance
-        else:
-            # In exact arithmetic; at the border of a bucket the larger one.
-            scaled = math.log(distance / exact) / math.log(max_distance / exact) * (buckets - exact)
-            expected = min(exact + math.floor(scaled + 1e-9), buckets - 1)
-        assert table[distance] == expected, distance
+    distances = np.arange(4 * max_distance)
+    expected = t5_in_numpy.buckets(distances, buckets, max_distance)  # in integers
+    np.testing.assert_array_equal(table[np.minimum(distances, max_distance)], expected)
     assert table[-1] == buckets - 1
 
 
@@ -190,14 +234,28 @@ def test_rows_do_not_see_padding_or_neighbours():
     tokens = jnp.asarray(golden["decoder_input_tokens"])[4:5, :6]
     short, _ = target.decode(params, tokens, target.prefill(params, row[:, :3], 6))
     long, _ = target.decode(params, tokens, target.prefill(params, row, 6))
-    np.testing.assert_allclose(short.logits, long.logits, rtol=0, atol=2e-5)
+    atol = twice_t5x("wide_heads", 6)  # 3.4e-5; they do by 3.4e-6 at most
+    np.testing.assert_allclose(short.logits, long.logits, rtol=0, atol=atol)
 
 
-def test_cache_overwrites_rewinds_and_gathers():
-    empty = jnp.zeros([3, 1, 1])
-    cache = KVCache.create(
-        3, 5, layers=2, heads=1, head_dim=1, dtype=jnp.float32, encoded=empty, inputs_mask=empty
-    )
+def test_padding_is_what_the_target_says():
+    class PadsWithSeven(T5Target):
+        pad_id = 7
+
+    target, params, golden = load("wide_heads")
+    inputs = jnp.asarray(golden["encoder_input_tokens"])[:, :9]
+    tokens = jnp.asarray(golden["decoder_input_tokens"])[:, :3]
+    assert not jnp.any(inputs == 7)
+    other, others = PadsWithSeven(target.config), jnp.where(inputs == 0, 7, inputs)
+    expected, _ = target.decode(params, tokens, target.prefill(params, inputs, 3))
+    found, _ = other.decode(params, tokens, other.prefill(params, others, 3))
+    np.testing.assert_array_equal(found.logits, expected.logits)
+    assert set(other.start(others).tolist()) == {7}
+    assert other.active(jnp.full([1, 2], 7)).tolist() == [False]
+
+
+def test_a_cache_overwrites_and_rewinds():
+    cache = KVCache.create(3, 5, layers=2, heads=1, head_dim=1, dtype=jnp.float32)
     assert cache.capacity == 5
     cache = cache.rewind(jnp.array([0, 1, 3]))
 
@@ -215,10 +273,7 @@ def test_cache_overwrites_rewinds_and_gathers():
         1, block([7], [8], [9]), block([0], [0], [0])
     )
     assert held(again) == [[1, 7, 0, 0, 0], [0, 8, 4, 0, 0], [0, 0, 9, 5, 6]]
-    gathered = again.gather(jnp.array([2, 2, 0]))
-    assert held(gathered) == [[0, 0, 9, 5, 6], [0, 0, 9, 5, 6], [1, 7, 0, 0, 0]]
-    assert np.array_equal(gathered.length, [2, 2, 1])
-    one = again.gather(jnp.array([1])).write(1, block([5, 6]), block([1, 1]))
+    one = jax.tree.map(lambda x: x[1:2], again).write(1, block([5, 6]), block([1, 1]))
     assert held(one) == [[0, 5, 6, 0, 0]], "a single row takes another path"
 
 

@@ -13,7 +13,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import gin
-from specdec import checkpoints, cli, theory
+from specdec import checkpoints, cli, published, theory
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling
@@ -55,10 +55,14 @@ SIZE = """
 """
 
 
-def paper(file: str) -> dict[str, float]:
-    """The figures in the header of a row's file."""
-    (line,) = re.findall(r"^#   paper: (.+)$", (CONFIGS / file).read_text(), re.M)
-    return {name: float(value) for name, value in re.findall(r"(\w+)=([\d.]+)", line)}
+def paper(file: str) -> published.Row:
+    """The published row that a file repeats."""
+    return published.rows()[Path(file).stem]
+
+
+def calculated(row: published.Row) -> float:
+    """The speed-up of theorem 3.8."""
+    return theory.speedup(row.alpha, row.gamma, row.c)
 
 
 def row(file: str) -> tuple[str, str, bool]:
@@ -88,24 +92,40 @@ def test_table_2_is_complete():
     assert {Path(file).stem for file in PAPER} == {f"{e}_t{t}" for e in expected for t in (0, 1)}
 
 
+def test_every_published_row_has_a_file_and_its_name():
+    rows = published.rows()
+    assert rows.keys() == {Path(file).stem for file in PAPER}
+    tasks = {"EnDe": "ende", "CNN/DM": "cnndm"}
+    for name, row in rows.items():
+        assert name == f"{tasks[row.task]}_{row.draft}_t{row.temperature}"
+
+
 @pytest.mark.parametrize("file", PAPER)
-def test_the_formula_predicts_what_the_header_says(file):
-    figures = paper(file)
-    alpha, c, gamma = figures["alpha"], figures["c"], int(figures["gamma"])
-    assert round(theory.speedup(alpha, gamma, c), 2) == figures["calc"]
-    # The paper's own prediction, from an alpha and a c that round to those it prints.
-    half = 0.005
-    low = theory.speedup(alpha - half, gamma, c + half)
-    high = theory.speedup(alpha + half, gamma, c - half)
-    assert round(low, 1) <= figures["Exp"] <= round(high, 1)
+def test_the_formula_predicts_what_is_published(file):
+    """From an alpha and a c that round to those that the paper prints."""
+    row, half = paper(file), 0.005
+    low = theory.speedup(row.alpha - half, row.gamma, row.c + half)
+    high = theory.speedup(row.alpha + half, row.gamma, row.c - half)
+    assert round(low, 1) <= row.expected <= round(high, 1)
 
 
-def test_the_table_in_the_docs_is_that_of_the_headers():
-    text = (ROOT / "docs" / "replication.md").read_text()
-    rows = re.findall(r"^\| `(\w+_t\d\.gin)` \|(.+)\|$", text, re.M)
-    names = ("gamma", "alpha", "c", "Exp", "Emp", "calc")
-    found = {f"leviathan/{name}": [float(x) for x in cells.split("|")] for name, cells in rows}
-    assert found == {file: [paper(file)[name] for name in names] for file in PAPER}
+@pytest.mark.parametrize("file", PAPER)
+def test_a_header_tells_what_is_published(file):
+    row = paper(file)
+    line = (
+        f"#   paper: alpha={row.alpha:.2f} c={row.c:.2f} gamma={row.gamma} Exp={row.expected:.1f} "
+        f"Emp={row.measured:.1f} calc={calculated(row):.2f}\n"
+    )
+    assert line in (CONFIGS / file).read_text()
+
+
+def test_the_table_in_the_docs_too():
+    lines = [
+        f"| `{row.name}.gin` | {row.gamma} | {row.alpha:.2f} | {row.c:.2f} | {row.expected:.1f} "
+        f"| {row.measured:.1f} | {calculated(row):.2f} |\n"
+        for row in published.rows().values()
+    ]
+    assert "".join(lines) in (ROOT / "docs" / "replication.md").read_text()
 
 
 @pytest.mark.parametrize("file", PAPER)
@@ -115,11 +135,12 @@ def test_a_row_binds_what_its_name_says(file):
     assert gin.query_parameter("TASK_NAME/macro.value") == TASKS[task]
     sampling = Greedy() if greedy else Sampling(1.0)
     draft = preset(f"t5_1_1_{size}")
-    assert run.target == preset("t5_1_1_xxl")
-    assert run.draft == draft and run.drafter == Autoregressive(draft, sampling)
-    assert run.sampling == sampling
-    assert run.verifier == (GreedyMatch() if greedy else SpeculativeSampling())
-    assert run.schedule == Fixed(int(paper(file)["gamma"]))
+    plan = run.plan
+    assert plan.target == preset("t5_1_1_xxl")
+    assert plan.drafter == Autoregressive(draft, sampling)
+    assert plan.sampling == sampling
+    assert plan.verifier == (GreedyMatch() if greedy else SpeculativeSampling())
+    assert plan.schedule == Fixed(paper(file).gamma)
 
 
 @pytest.mark.parametrize("file", PAPER)
@@ -134,17 +155,19 @@ def test_a_public_pair_binds_what_its_name_says(file):
     family, _, size = Path(file).stem.rpartition("_")
     run = built(file, bindings=("TASK = None",))
     assert gin.query_parameter("TASK_NAME/macro.value") == TASKS["ende"]
-    assert run.sampling == Greedy()
-    assert run.target == preset(f"{family}_{size}") and run.draft == preset(f"{family}_small")
+    assert run.plan.sampling == Greedy()
+    models = {"target": preset(f"{family}_{size}"), "draft": preset(f"{family}_small")}
+    assert run.plan.models() == models
     folder = f"{BUCKET}/{family.replace('t5_1_0', 't5')}"
     assert run.checkpoint_path.startswith(f"{folder}_{size.replace('b', 'B')}/checkpoint_")
-    assert str(run.draft_checkpoint_path).startswith(f"{folder}_small/checkpoint_")
+    assert run.paths()["draft"].startswith(f"{folder}_small/checkpoint_")
 
 
 def test_a_public_pair_summarises_and_samples():
-    run = built(PUBLIC[0], "tasks/cnndm.gin", "sampling/temperature.gin", bindings=("TASK = None",))
+    files = (PUBLIC[0], "tasks/cnndm.gin", "sampling/temperature.gin")
+    plan = built(*files, bindings=("TASK = None",)).plan
     assert gin.query_parameter("TASK_NAME/macro.value") == TASKS["cnndm"]
-    assert run.sampling == Sampling(1.0) and run.verifier == SpeculativeSampling()
+    assert plan.sampling == Sampling(1.0) and plan.verifier == SpeculativeSampling()
 
 
 @pytest.fixture(scope="module")
@@ -180,8 +203,8 @@ def specdec(tiny, saved, tmp_path_factory):
     cache = tmp_path_factory.mktemp("cache")
 
     def run(command: str, file: str, *more: str) -> list[dict]:
-        models = built(file, tiny, bindings=CHECKPOINTS).models()
-        target, draft = (saved(model, seed) for seed, (model, _) in enumerate(models.values()))
+        models = built(file, tiny, bindings=CHECKPOINTS).plan.models()
+        target, draft = (saved(model, seed) for seed, model in enumerate(models.values()))
         output = cache / "out.jsonl"
         flags = [
             f"--gin_file={file}",

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from specdec import decode, partitioning, prefill, row_keys, step
+from specdec import Plan, decode, partitioning, prefill, row_keys, step
 from specdec.compile import hlo
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Config, T5Target
@@ -68,14 +68,15 @@ def arguments() -> tuple[Params, jax.Array, jax.Array]:
     return Params(target, draft), row_keys(0, jnp.arange(ROWS)), inputs
 
 
-def models(rules, draft_rules, method: str) -> dict:
-    drafter = Autoregressive(T5Target(TINIER, draft_rules), METHODS[method]["sampling"])
-    return {"target": T5Target(TINY, rules), "drafter": drafter, "schedule": Fixed(GAMMA)}
+def planned(rules, draft_rules, method: str) -> Plan:
+    verifier, sampling = METHODS[method]["verifier"], METHODS[method]["sampling"]
+    drafter = Autoregressive(T5Target(TINIER, draft_rules), sampling)
+    return Plan(T5Target(TINY, rules), drafter, verifier, Fixed(GAMMA), sampling, MAX_LENGTH)
 
 
 def placed(mesh, rules=STANDARD, draft_rules=WHOLE) -> tuple[Params, jax.Array, jax.Array]:
     places = Params(
-        shardings(T5Target(TINY), rules, mesh), shardings(T5Target(TINIER), draft_rules, mesh)
+        shardings(T5Target(TINY, rules), mesh), shardings(T5Target(TINIER, draft_rules), mesh)
     )
     params, *rows = arguments()
     return jax.device_put(params, places), *jax.device_put(rows, partitioning.rows(mesh))
@@ -83,10 +84,10 @@ def placed(mesh, rules=STANDARD, draft_rules=WHOLE) -> tuple[Params, jax.Array, 
 
 def decoded(method: str, mesh=None, draft_rules=WHOLE):
     """The output of `decode`, and what its compiled program contains."""
-    options = models(STANDARD, draft_rules, method) | METHODS[method] | {"max_length": MAX_LENGTH}
+    plan = planned(STANDARD, draft_rules, method)
     given = placed(mesh, draft_rules=draft_rules) if mesh else arguments()
     with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
-        program = jax.jit(functools.partial(decode, **options)).lower(*given).compile()
+        program = jax.jit(functools.partial(decode, plan=plan)).lower(*given).compile()
         return program(*given), hlo.read(program.as_text() or "")
 
 
@@ -102,7 +103,17 @@ def one_device(method: str):
 
 @pytest.mark.parametrize(
     "method, parts",
-    [(m, p) for m in ("greedy", "coupled") for p in (1, 2, 4, 8)] + [("speculative", 2)],
+    [
+        ("greedy", 2),
+        ("coupled", 8),
+        pytest.param("greedy", 1, marks=pytest.mark.slow),
+        pytest.param("greedy", 4, marks=pytest.mark.slow),
+        pytest.param("greedy", 8, marks=pytest.mark.slow),
+        pytest.param("coupled", 1, marks=pytest.mark.slow),
+        pytest.param("coupled", 2, marks=pytest.mark.slow),
+        pytest.param("coupled", 4, marks=pytest.mark.slow),
+        pytest.param("speculative", 2, marks=pytest.mark.slow),
+    ],
 )
 def test_a_mesh_changes_no_token(method, parts):
     """In float32 not even a near-tie falls another way, so the statistics are the same as well."""
@@ -154,18 +165,21 @@ class Stepped(NamedTuple):
     mesh: Mesh
     before: DecodeState
     after: DecodeState
-    program: hlo.Program
+    program: hlo.Module
 
 
-@pytest.fixture(scope="module", params=[1, 4, 8])
+@pytest.fixture(
+    scope="module",
+    params=[4, pytest.param(1, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)],
+)
 def stepped(request) -> Stepped:
     """One `step`, after `prefill`, on a mesh."""
     mesh = make_mesh(request.param)
     params, keys, inputs = placed(mesh)
-    options = models(STANDARD, WHOLE, "greedy")
+    plan = planned(STANDARD, WHOLE, "greedy")
     with jax.set_mesh(mesh):
-        before = prefill(params, keys, inputs, max_length=MAX_LENGTH, **options)
-        program = step.lower(params, before, **options, **METHODS["greedy"]).compile()
+        before = prefill(params, keys, inputs, plan)
+        program = step.lower(params, before, plan).compile()
         after = program(params, before)
     return Stepped(mesh, before, after, hlo.read(program.as_text() or ""))
 
@@ -202,11 +216,10 @@ def test_constraints_are_in_the_lowered_program():
     shapes = jax.eval_shape(arguments)
 
     def lowered(rules, mesh) -> str:
-        options = models(rules, rules, "greedy")
+        plan = planned(rules, rules, "greedy")
         with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
-            begin = functools.partial(prefill, max_length=MAX_LENGTH, **options)
-            state = jax.eval_shape(begin, *shapes)
-            return step.lower(shapes[0], state, **options, **METHODS["greedy"]).as_text()
+            state = jax.eval_shape(functools.partial(prefill, plan=plan), *shapes)
+            return step.lower(shapes[0], state, plan).as_text()
 
     text = lowered(STANDARD, make_mesh(4))
     residual = f'[{{"data"}}, {{}}, {{}}]> : tensor<{ROWS}x{GAMMA + 1}x{TINY.emb_dim}xf32>'
@@ -264,17 +277,17 @@ def test_a_mesh_that_the_devices_do_not_make(parts, devices, message):
     ],
 )
 def test_what_cannot_be_divided_is_named_with_what_works(change, parts, message, works, axis):
-    model = T5Target(dataclasses.replace(TINY, **change))
+    config = dataclasses.replace(TINY, **change)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        shardings(model, STANDARD, make_mesh(parts))
-    shardings(model, STANDARD, make_mesh(works))
-    shardings(model, ((axis, None), *STANDARD), make_mesh(parts))
+        shardings(T5Target(config, STANDARD), make_mesh(parts))
+    shardings(T5Target(config, STANDARD), make_mesh(works))
+    shardings(T5Target(config, ((axis, None), *STANDARD)), make_mesh(parts))
 
 
 def test_parameters_are_divided_by_the_rules():
     """As Megatron-LM does: what begins a sub-layer by columns, what ends it by rows."""
     mesh = make_mesh(4)
-    places = shardings(T5Target(TINY), STANDARD, mesh)
+    places = shardings(T5Target(TINY, STANDARD), mesh)
     layer = places["decoder"]["layers_0"]
     columns, rows = PartitionSpec(None, "model"), PartitionSpec("model", None)
     assert layer["self_attention"]["query"]["kernel"] == NamedSharding(mesh, columns)
@@ -285,7 +298,7 @@ def test_parameters_are_divided_by_the_rules():
     )
     assert layer["pre_mlp_layer_norm"]["scale"].spec == PartitionSpec(None)
     assert places["token_embedder"]["embedding"].spec == rows
-    whole = shardings(T5Target(TINY), WHOLE, mesh)
+    whole = shardings(T5Target(TINY, WHOLE), mesh)
     assert all(place.is_fully_replicated for place in jax.tree.leaves(whole))
 
 
@@ -311,7 +324,7 @@ def test_wrong_options_are_named(options, message):
 
 def test_a_rule_with_an_axis_that_the_mesh_lacks():
     with pytest.raises(ValueError, match="divides 'mlp' over 'modle'; the mesh has 'data' and"):
-        shardings(T5Target(TINY), (("mlp", "modle"),), make_mesh(4))
+        shardings(T5Target(TINY, (("mlp", "modle"),)), make_mesh(4))
 
 
 def test_no_partitions_is_no_mesh():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.cli import UsageError
+from specdec.records import RecordsError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "peers"))
 import compare  # noqa: E402
@@ -70,7 +70,7 @@ def test_an_interrupted_run_goes_on(tmp_path):
 def test_a_file_of_other_settings_is_refused(tmp_path, now, named):
     path = tmp_path / "out.jsonl"
     table.File(str(path), ABOUT).resume(())
-    with pytest.raises(UsageError, match=named):
+    with pytest.raises(RecordsError, match=named):
         table.File(str(path), now)
     assert json.loads(Path(f"{path}.about.json").read_text()) == ABOUT
 

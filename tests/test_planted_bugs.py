@@ -15,9 +15,12 @@ import jax.numpy as jnp
 import pytest
 from support import AvoidsWhatWasUnlikely, StopAfterUnlikely
 
-from specdec import decoding
+from specdec import verifiers
+from specdec.decoding import loop, states
+from specdec.decoding.keys import purpose_keys
 from specdec.drafters import Autoregressive, draft_loop
 from specdec.models.cache import KVCache
+from specdec.plan import Plan
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
 from specdec.testing import Bench, Skipping, check_everything_accepted
@@ -76,7 +79,7 @@ def test_bonus_drawn_from_the_residual_of_a_short_draft():
 
         def verdict(self, keys, draft, scores):
             whole = draft.replace(length=jnp.full_like(draft.length, draft.tokens.shape[0]))
-            verdict = decoding.verifiers.verdict(SpeculativeSampling(), keys, whole, scores)
+            verdict = verifiers.verdict(SpeculativeSampling(), keys, whole, scores)
             n = jnp.minimum(verdict.num_accepted, draft.length)
             return verdict._replace(num_accepted=n)
 
@@ -84,24 +87,24 @@ def test_bonus_drawn_from_the_residual_of_a_short_draft():
 
 
 def test_draft_noise_reused_for_the_correction(plant):
-    real = decoding._noise
+    real = loop.noise
 
     def reused(*args, **kwargs):
         noise = real(*args, **kwargs)
         return noise._replace(correct=noise.correct.at[:-1].set(noise.draft))
 
-    plant(decoding, "_noise", reused)
+    plant(loop, "noise", reused)
     assert_rejected(measure())
 
 
 def test_accept_noise_reused_within_the_iteration(plant):
-    real = decoding._noise
+    real = loop.noise
 
     def reused(*args, **kwargs):
         noise = real(*args, **kwargs)
         return noise._replace(accept=jnp.broadcast_to(noise.accept[0], noise.accept.shape))
 
-    plant(decoding, "_noise", reused)
+    plant(loop, "noise", reused)
     assert_rejected(measure())
 
 
@@ -129,8 +132,8 @@ def test_filters_in_another_order_when_verifying():
 
 
 def test_tokens_past_eos(plant):
-    real = decoding._trim
-    plant(decoding, "_trim", lambda draft, want, size, eos_id: real(draft, want, size, -1))
+    real = states.trim
+    plant(states, "trim", lambda draft, want, size, stop_ids: real(draft, want, size, ()))
     assert_rejected(measure())
 
 
@@ -140,15 +143,15 @@ def test_no_rewind(plant):
 
 
 def test_capacity_without_room_for_the_draft(plant):
-    plant(decoding, "capacity", lambda max_length, schedule: max_length)
+    plant(Plan, "capacity", property(lambda plan: plan.max_length))
     result = measure()
     assert_rejected(result)
 
 
 def test_one_key_for_the_whole_batch(plant):
-    real = decoding._noise
-    same = decoding._purpose_keys(jax.random.key(7))
-    plant(decoding, "_noise", lambda keys, *rest, **options: real(same, *rest, **options))
+    real = loop.noise
+    same = purpose_keys(jax.random.key(7))
+    plant(loop, "noise", lambda keys, *rest, **options: real(same, *rest, **options))
     assert_rejected(measure())
 
 
@@ -161,14 +164,14 @@ def test_position_keys_with_an_adaptive_length(plant):
     result = measure(bench, schedule=schedule)
     assert result.passed, str(result)
 
-    real = decoding._noise
+    real = loop.noise
 
     def by_position(keys, committed, *, width, shared):
         """Each purpose has keys of its own, but they depend on the position alone."""
         rows = [real(keys[i : i + 1], committed, width=width, shared=True) for i in (1, 2, 3)]
         return Noise(rows[0].draft, rows[1].accept, rows[2].correct)
 
-    plant(decoding, "_noise", by_position)
+    plant(loop, "noise", by_position)
     jax.clear_caches()
     assert_rejected(measure(bench, schedule=schedule))
 

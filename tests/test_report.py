@@ -110,7 +110,7 @@ def report(capsys):
 
 
 def test_a_run_beside_the_row_of_its_name(write, report):
-    """The paper's figures are those that configs/leviathan/cnndm_small_t0.gin gives."""
+    """The paper's figures are those of configs/leviathan/cnndm_small_t0.gin."""
     alpha = write("cnndm_small_t0.alpha.jsonl", measured())
     text = report(write("cnndm_small_t0.jsonl", bench()), alpha)
     speed, legend, lenient, _, conditions = text.split("\n\n")
@@ -220,7 +220,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(write, capsys, files, message):
 @pytest.mark.parametrize(
     "flag, message",
     [
-        ("--paper=nowhere.gin", "gin file nowhere.gin not found"),
+        ("--paper=nowhere.gin", "nowhere.gin has no published figures; give a row of configs/"),
         ("--paper=demo.gin", "demo.gin has no published figures"),
         ("--output_file=/nowhere/report.md", "cannot be written"),
     ],

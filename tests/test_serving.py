@@ -14,12 +14,11 @@ import pytest
 from flax import traverse_util
 from jax.sharding import PartitionSpec
 
-from specdec import autoregressive_decode, decode, partitioning, row_keys
+from specdec import Plan, autoregressive_decode, decode, partitioning, row_keys
 from specdec.compile import hlo
 from specdec.drafters import Autoregressive
-from specdec.models import serving
-from specdec.models.serving import to_checkpoint, to_serving
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Config, T5Target, layouts
+from specdec.models.t5.layouts import from_stored, to_stored
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.types import Params
@@ -105,7 +104,7 @@ def assert_same(found, expected):
 def test_the_function_is_the_same(name, layout):
     config = CONFIGS[name]
     expected = logits(T5Target(config), checkpoint(name), *texts())
-    params = to_serving(checkpoint(name), config, layout)
+    params = from_stored(checkpoint(name), config, layout)
     found = logits(T5Target(config, layout=layout), params, *texts())
     assert found.dtype == jnp.float32 and error(found, expected) < 2e-6
 
@@ -119,7 +118,7 @@ def test_in_bfloat16_a_few_roundings_differ(name, layout, stored):
     config = dataclasses.replace(CONFIGS[name], dtype="bfloat16")
     params = jax.tree.map(lambda leaf: leaf.astype(stored), checkpoint(name))
     expected = logits(T5Target(config), params, *texts())
-    serving = to_serving(params, config, layout)
+    serving = from_stored(params, config, layout)
     assert {leaf.dtype.name for leaf in jax.tree.leaves(serving)} == {stored}
     found = logits(T5Target(config, layout=layout), serving, *texts())
     assert found.dtype == jnp.float32 and error(found, expected) < 2**-6
@@ -133,7 +132,7 @@ def test_products_have_the_same_precision_and_result(name, dtype):
 
     def products(layout) -> list[tuple[str, str]]:
         target = T5Target(config, layout=layout)
-        params = jax.eval_shape(lambda: to_serving(checkpoint(name), config, layout))
+        params = jax.eval_shape(lambda: from_stored(checkpoint(name), config, layout))
         cache = jax.eval_shape(lambda p, i: target.prefill(p, i, 5), params, texts()[0])
         text = jax.jit(target.decode).lower(params, texts()[1][:, :5], cache).as_text()
         return sorted(re.findall(r"dot_general .*?(precision = \S+ \S+|:).* -> (.*)", text))
@@ -158,7 +157,7 @@ def kernels_of_a_step(name: str) -> set[str]:
 @each_model
 def test_out_in_transposes_what_a_step_reads_and_shares_the_rest(name):
     before = flat(checkpoint(name))
-    after = flat(to_serving(checkpoint(name), CONFIGS[name], "out_in"))
+    after = flat(from_stored(checkpoint(name), CONFIGS[name], "out_in"))
     assert after.keys() == before.keys()
     transposed = {path for path in after if after[path] is not before[path]}
     assert transposed == kernels_of_a_step(name)
@@ -169,7 +168,7 @@ def test_out_in_transposes_what_a_step_reads_and_shares_the_rest(name):
 @each_model
 def test_in_out_adds_the_transposed_table_to_tied_models_and_shares_the_rest(name):
     before = flat(checkpoint(name))
-    after = flat(to_serving(checkpoint(name), CONFIGS[name], "in_out"))
+    after = flat(from_stored(checkpoint(name), CONFIGS[name], "in_out"))
     added = {path for path in after if path not in before}
     assert added == ({"decoder/logits_dense/kernel"} if name == "v1_0" else set())
     for path in added:
@@ -179,7 +178,7 @@ def test_in_out_adds_the_transposed_table_to_tied_models_and_shares_the_rest(nam
 
 def test_in_out_projects_with_the_second_table():
     target = T5Target(CONFIGS["v1_0"], layout="in_out")
-    params = to_serving(checkpoint("v1_0"), target.config, "in_out")
+    params = from_stored(checkpoint("v1_0"), target.config, "in_out")
     doubled = {"logits_dense": jax.tree.map(lambda x: 2 * x, params["decoder"]["logits_dense"])}
     other = params | {"decoder": params["decoder"] | doubled}
     once, twice = (logits(target, each, *texts()) for each in (params, other))
@@ -190,8 +189,8 @@ def test_in_out_projects_with_the_second_table():
 @each_layout
 def test_there_and_back_is_bit_for_bit(name, layout):
     def both(params):
-        serving = to_serving(params, CONFIGS[name], layout)
-        return serving, to_checkpoint(serving, CONFIGS[name], layout)
+        serving = from_stored(params, CONFIGS[name], layout)
+        return serving, to_stored(serving, CONFIGS[name], layout)
 
     params = checkpoint(name)
     serving, back = both(params)
@@ -205,7 +204,7 @@ def test_there_and_back_is_bit_for_bit(name, layout):
 def test_shapes_axes_and_initial_values_agree(name, layout):
     target = T5Target(CONFIGS[name], layout=layout)
     params = target.init(jax.random.key(0))
-    assert_same(params, to_serving(checkpoint(name), CONFIGS[name], layout))
+    assert_same(params, from_stored(checkpoint(name), CONFIGS[name], layout))
     axes = flat(target.axes())
     shapes = {path: tuple(SIZES[axis] for axis in names) for path, names in axes.items()}
     assert {path: leaf.shape for path, leaf in flat(params).items()} == shapes
@@ -223,7 +222,7 @@ def test_decoded_tokens_are_the_same(name):
     outputs = []
     for layout in LAYOUTS:
         target = T5Target(config, layout=layout)
-        params = to_serving(eloquent(name), config, layout)
+        params = from_stored(eloquent(name), config, layout)
         outputs.append(autoregressive_decode(params, KEYS, inputs, target=target, **GREEDY))
     assert len(set(np.asarray(outputs[0].tokens).ravel().tolist())) > 3
     for output in outputs[1:]:
@@ -231,23 +230,16 @@ def test_decoded_tokens_are_the_same(name):
 
 
 def test_a_target_and_its_drafter_may_have_layouts_of_their_own(monkeypatch):
-    monkeypatch.setattr(serving, "LARGE", 0)
+    monkeypatch.setattr(layouts, "LARGE", 0)
     config, inputs = CONFIGS["v1_0"], texts()[0]
     target = T5Target(config)
     expected = autoregressive_decode(eloquent("v1_0"), KEYS, inputs, target=target, **GREEDY)
     wide, wide_params = target.serving(eloquent("v1_0"), tokens=4, platform="cpu")
     narrow, narrow_params = target.serving(eloquent("v1_0"), tokens=1, platform="cpu")
     assert (wide.layout, narrow.layout) == ("in_out", "out_in")
-    output = decode(
-        Params(wide_params, narrow_params),
-        KEYS,
-        inputs,
-        target=wide,
-        drafter=Autoregressive(narrow, Greedy()),
-        verifier=GreedyMatch(),
-        schedule=Fixed(3),
-        **GREEDY,
-    )
+    drafter = Autoregressive(narrow, Greedy())
+    plan = Plan(wide, drafter, GreedyMatch(), Fixed(3), **GREEDY)
+    output = decode(Params(wide_params, narrow_params), KEYS, inputs, plan)
     assert_equal_output(output, expected)
     assert np.array_equal(output.trace.accepted, output.trace.drafted), "the two are one model"
 
@@ -272,7 +264,7 @@ def test_what_a_step_reads(name, layout, table_too):
     """The same number of bytes in every layout: a tied table is read in one of its two forms, the
     kernels of the inputs' keys and values in none."""
     target = T5Target(CONFIGS[name], layout=layout)
-    params = to_serving(checkpoint(name), CONFIGS[name], layout)
+    params = from_stored(checkpoint(name), CONFIGS[name], layout)
     read = target.read_by_decode(params)
     assert read.keys() == {"decoder"} | ({"token_embedder"} if table_too else set())
     for path, leaf in flat(read).items():
@@ -299,12 +291,12 @@ def test_what_a_step_reads(name, layout, table_too):
 def test_serving_chooses_for_platform_and_tokens_from_any_layout(
     name, platform, tokens, layout, monkeypatch
 ):
-    monkeypatch.setattr(serving, "LARGE", 0)
+    monkeypatch.setattr(layouts, "LARGE", 0)
     config = CONFIGS[name]
-    expected = to_serving(checkpoint(name), config, layout)
+    expected = from_stored(checkpoint(name), config, layout)
     for before in LAYOUTS:
         target = T5Target(config, STANDARD, before)
-        given = to_serving(checkpoint(name), config, before)
+        given = from_stored(checkpoint(name), config, before)
         found, params = target.serving(given, tokens=tokens, platform=platform)
         assert found == target.laid_out(tokens=tokens, platform=platform)
         assert found == T5Target(config, STANDARD, layout)
@@ -314,9 +306,9 @@ def test_serving_chooses_for_platform_and_tokens_from_any_layout(
 def test_one_token_of_a_small_model_is_kept_as_several(monkeypatch):
     target = T5Target(CONFIGS["v1_0"])
     read = target.read_by_decode(checkpoint("v1_0"))
-    monkeypatch.setattr(serving, "LARGE", sum(leaf.nbytes for leaf in jax.tree.leaves(read)))
+    monkeypatch.setattr(layouts, "LARGE", sum(leaf.nbytes for leaf in jax.tree.leaves(read)))
     assert target.laid_out(tokens=1, platform="cpu").layout == "out_in"
-    monkeypatch.setattr(serving, "LARGE", serving.LARGE + 1)
+    monkeypatch.setattr(layouts, "LARGE", layouts.LARGE + 1)
     assert target.laid_out(tokens=1, platform="cpu").layout == "in_out"
 
 
@@ -327,11 +319,11 @@ def test_serving_is_for_the_default_device_and_several_tokens(monkeypatch):
         assert target.layout == layout
 
 
-@pytest.mark.parametrize("call", ["T5Target.layout", "to_serving", "to_checkpoint"])
+@pytest.mark.parametrize("call", ["T5Target.layout", "from_stored", "to_stored"])
 def test_a_wrong_layout_is_named(call):
     name = call if call == "T5Target.layout" else "layout"
     message = f"^{name} is 'transposed'; use 'checkpoint', 'in_out' or 'out_in'$"
-    convert = {"to_serving": to_serving, "to_checkpoint": to_checkpoint}
+    convert = {"from_stored": from_stored, "to_stored": to_stored}
     with pytest.raises(ValueError, match=message):
         if call in convert:
             convert[call](checkpoint("v1_1"), V1_1, "transposed")
@@ -349,7 +341,7 @@ def test_the_layout_is_part_of_a_static_argument():
     targets = [T5Target(V1_1, layout=layout) for layout in LAYOUTS]
     assert len(set(targets)) == 3 and targets[0] == T5Target(V1_1)
     assert dataclasses.replace(targets[1], layout="out_in") == targets[2]
-    assert dataclasses.replace(targets[2], rules=STANDARD).layout == "out_in"
+    assert dataclasses.replace(targets[2], axis_rules=STANDARD).layout == "out_in"
 
 
 @functools.cache
@@ -363,16 +355,16 @@ def test_a_mesh_divides_what_it_divides_in_the_checkpoint_layout(name, layout):
     """Parameters of a layout lie where the converted ones do, and the logits are one device's."""
     config, mesh = CONFIGS[name], partitioning.make_mesh(4)
     target, whole = T5Target(config, STANDARD, layout), T5Target(config, STANDARD)
-    places = partitioning.shardings(target, STANDARD, mesh)
+    places = partitioning.shardings(target, mesh)
     for path, axes in flat(target.axes()).items():
         divided = [axis in ("vocab", "heads", "joined_kv", "mlp") for axis in axes]
         assert flat(places)[path].spec == PartitionSpec(*("model" if d else None for d in divided))
-    params = jax.device_put(checkpoint(name), partitioning.shardings(whole, STANDARD, mesh))
-    serving = to_serving(params, config, layout)
-    back = to_checkpoint(serving, config, layout)
+    params = jax.device_put(checkpoint(name), partitioning.shardings(whole, mesh))
+    serving = from_stored(params, config, layout)
+    back = to_stored(serving, config, layout)
     for found, expected in ((serving, places), (back, params)):
         jax.tree.map(assert_placed, found, expected)
-    given = partitioning.abstract(target, STANDARD, mesh, jnp.float32)
+    given = partitioning.abstract(target, mesh)
     assert jax.tree.map(jnp.shape, serving) == jax.tree.map(jnp.shape, given)
     with jax.set_mesh(mesh):
         rows = jax.device_put(texts(), partitioning.rows(mesh))
@@ -390,7 +382,7 @@ def test_no_layout_adds_a_collective(name, layout):
     """Three sums per decoder layer, one for the embedding, and the logits gathered once."""
     config, mesh = CONFIGS[name], partitioning.make_mesh(8)
     target = T5Target(config, STANDARD, layout)
-    params = partitioning.abstract(target, STANDARD, mesh, jnp.float32)
+    params = partitioning.abstract(target, mesh)
     inputs, tokens = (jax.ShapeDtypeStruct((1, width), jnp.int32) for width in (7, 3))
     with jax.set_mesh(mesh), optimized():
         cache = jax.eval_shape(lambda p, i: target.prefill(p, i, 5), params, inputs)

@@ -1,4 +1,5 @@
-"""Grown models and synthetic acceptance: pytest tests/test_standins.py"""
+"""Stand-ins for what cannot be downloaded, grown models and synthetic acceptance: pytest
+tests/test_standins.py"""
 
 import dataclasses
 import functools
@@ -7,17 +8,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import rotary
 from flax import traverse_util
 
-from specdec import checkpoints, cli, standins, testing, verifiers
+from specdec import checkpoints, cli, testing, verifiers
 from specdec.checkpoints import Vocabulary
 from specdec.cli import grow as command
 from specdec.decoding import autoregressive_decode, decode, row_keys
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Config, T5Target, growth
+from specdec.models.t5.config import SIZES
+from specdec.models.t5.growth import logit_difference
+from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
-from specdec.standins import SyntheticAcceptance, logit_difference
 from specdec.types import Draft, Noise, Params, Scores
+from specdec.verifiers import SyntheticAcceptance
 
 # Every size grows, by even and by odd numbers, and to no multiple.
 TIED = T5Config(
@@ -60,7 +65,7 @@ TINY = dataclasses.replace(TIED, num_encoder_layers=1, num_decoder_layers=1)
 TOLERANCE = 1e-4  # of the logits' standard deviation; float32, and twins of ordinary size
 KEY = jax.random.key(7)
 
-grow = jax.jit(standins.grow, static_argnums=(1, 2))  # one program, not hundreds of small ones
+grow = jax.jit(growth.grow, static_argnums=(1, 2))  # one program, not hundreds of small ones
 
 
 @functools.cache
@@ -92,7 +97,7 @@ def untied():
 MODELS = {"tied": (TIED, TIED_GROWN), "untied": (UNTIED, UNTIED_GROWN)}
 
 
-def relative(difference: standins.Difference) -> float:
+def relative(difference: growth.Difference) -> float:
     return difference.largest / difference.spread
 
 
@@ -243,7 +248,7 @@ def test_what_is_silent_may_be_anything(what, tied):
 )
 def test_what_cannot_grow_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        standins.grow({}, TIED, dataclasses.replace(TIED, **changes), KEY)
+        growth.grow({}, TIED, dataclasses.replace(TIED, **changes), KEY)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +257,7 @@ def test_what_cannot_grow_is_refused(changes, message):
 def test_what_cannot_cancel_is_refused(field, more):
     single = dataclasses.replace(TIED, **{field: 1})
     with pytest.raises(ValueError, match=f"{field} is 1, and an added .* give 2"):
-        standins.check_growth(single, dataclasses.replace(single, **more))
+        growth.check_growth(single, dataclasses.replace(single, **more))
 
 
 # Synthetic acceptance.
@@ -338,18 +343,10 @@ def test_texts_without_an_end_have_the_whole_length():
     target = testing.TableTarget(4)
     params = target.init(jax.random.key(0))
     params = {"logits": params["logits"].at[..., 1].set(9)}  # EOS, always
-    output = decode(
-        Params(params),
-        row_keys(0, jnp.arange(64)),
-        jnp.ones([64, 2], jnp.int32),
-        target=target,
-        drafter=testing.Constant(token=2),
-        verifier=SyntheticAcceptance(0.6),
-        schedule=Fixed(3),
-        sampling=Greedy(),
-        max_length=40,
-        eos_id=-1,
-    )
+    drafter, verifier = testing.Constant(token=2), SyntheticAcceptance(0.6)
+    plan = Plan(target, drafter, verifier, Fixed(3), Greedy(), max_length=40, stop_ids=())
+    inputs = jnp.ones([64, 2], jnp.int32)
+    output = decode(Params(params), row_keys(0, jnp.arange(64)), inputs, plan)
     assert (output.length == 40).all()
     kept = np.sum(output.trace.accepted)
     assert (np.sum(np.asarray(output.tokens) == 2)) == kept
@@ -370,8 +367,8 @@ def saved(tied, tmp_path_factory):
 def test_the_command_writes_a_grown_checkpoint(saved, tied, tmp_path, capsys, monkeypatch):
     # The preset's own vocabulary, activations and logits are not taken.
     sizes = dataclasses.replace(TIED_GROWN, vocab_size=99, mlp_activations=("gelu", "linear"))
-    monkeypatch.setattr(command, "_preset", lambda name: sizes)
-    monkeypatch.setattr(standins, "grow", grow)
+    monkeypatch.setattr(command, "_preset", lambda name, model: T5Target(sizes))
+    monkeypatch.setattr(growth, "grow", grow)
     argv = ["grow", f"--input={saved}", "--preset=t5", f"--output={tmp_path / 'large'}"]
     assert cli.main([*argv, "--seed=3"]) == 0
     out = capsys.readouterr().out
@@ -396,7 +393,7 @@ def test_the_command_writes_a_grown_checkpoint(saved, tied, tmp_path, capsys, mo
 )
 def test_the_command_refuses_in_one_line(preset, message, saved, tmp_path, capsys, monkeypatch):
     wide = dataclasses.replace(TIED, emb_dim=800)
-    monkeypatch.setattr(checkpoints, "config_from", lambda path: wide)
+    monkeypatch.setattr(checkpoints, "model_from", lambda path: T5Target(wide))
     argv = ["grow", f"--input={saved}", f"--preset={preset}", f"--output={tmp_path / 'large'}"]
     assert cli.main(argv) == 2
     out, err = capsys.readouterr()
@@ -405,5 +402,14 @@ def test_the_command_refuses_in_one_line(preset, message, saved, tmp_path, capsy
 
 
 def test_a_preset_is_a_scope_of_the_gin_file():
-    base = command._preset("t5_1_1_base")
-    assert [getattr(base, name) for name in standins.SIZES] == [768, 12, 64, 2048, 12, 12]
+    base = command._preset("t5_1_1_base", T5Target(TINY))
+    assert base.sizes == dict(zip(SIZES, (768, 12, 64, 2048, 12, 12), strict=True))
+
+
+def test_a_family_that_does_not_grow_is_refused(tmp_path, capsys):
+    config = rotary.RotaryConfig(8, 4, 1, 4, 4, 1)
+    params = rotary.Rotary(config).init(KEY)
+    checkpoints.save(tmp_path / "small", params, config=config)
+    flags = [f"--input={tmp_path / 'small'}", "--preset=t5", f"--output={tmp_path / 'large'}"]
+    assert cli.main(["grow", *flags]) == 2
+    assert "models of the family 'rotary' do not grow; give one of t5" in capsys.readouterr().err

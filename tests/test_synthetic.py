@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from specdec import tasks
-from specdec.tasks import synthetic
-from specdec.tasks.synthetic import english, german, lexicon, translation
-from specdec.tasks.synthetic.dice import SPLITS, Dice, Weighted
-from specdec.tasks.synthetic.lexicon import Adjective, GermanNoun
-from specdec.tasks.synthetic.tree import Clause, NounPhrase, Pronoun, Words
+from specdec import synthetic, tasks
+from specdec.synthetic import english, german, lexicon, translation
+from specdec.synthetic.dice import SPLITS, Dice, Weighted
+from specdec.synthetic.lexicon import Adjective, GermanNoun
+from specdec.synthetic.tree import Clause, NounPhrase, Pronoun, Words
 
 NAMES = tuple(synthetic.PREFIXES)
 LENGTHS = {"inputs": 160, "targets": 64}
@@ -27,7 +26,7 @@ DIGEST = "7eebd77ca05bc99bb31db9fe44bd7dfeb49eab25e7447d4d0b7868fc6b79cb34"
 
 DIGEST_PROGRAM = """
 import hashlib, itertools
-from specdec.tasks import synthetic
+from specdec import synthetic
 digest = hashlib.sha256()
 for name in synthetic.PREFIXES:
     for split in synthetic.SIZES:
@@ -316,7 +315,7 @@ def test_the_vocabulary_covers_everything(name):
     """No unknown piece and no byte piece, and the text comes back."""
     from sentencepiece import SentencePieceProcessor
 
-    pieces = SentencePieceProcessor(model_file=synthetic.demo_vocabulary().path)
+    pieces = SentencePieceProcessor(model_file=tasks.demo_vocabulary().path)
     assert (pieces.pad_id(), pieces.eos_id(), pieces.unk_id(), pieces.bos_id()) == (0, 1, 2, -1)
     for source, target in first(name, "train", 2000) + first(name, "test", 500):
         for text in (synthetic.PREFIXES[name] + source, target):
@@ -363,11 +362,11 @@ def test_train_can_be_shuffled():
 def test_train_ends_when_the_interpreter_does():
     """Else a thread of TensorFlow waits for Python, and the process for the thread."""
     program = (
-        "from specdec import tasks; from specdec.tasks.synthetic import corpus;"
+        "from specdec import tasks; from specdec.tasks import synthetic;"
         "task = tasks.synthetic_task('specdec_ende');"
         f"rows = task.get_dataset({LENGTHS}, 'train', shuffle=False, num_epochs=None);"
         "rows = rows.as_numpy_iterator(); [next(rows) for _ in range(1000)];"
-        "corpus._exit(); print(sum(1 for _ in rows) < 2000)"
+        "synthetic._exit(); print(sum(1 for _ in rows) < 2000)"
     )
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -375,25 +374,30 @@ def test_train_ends_when_the_interpreter_does():
 
 
 @pytest.mark.parametrize(
-    "call, message",
+    "call, error, message",
     [
-        (lambda: tasks.synthetic_task("ende"), "no synthetic task is named 'ende'; there are"),
-        (lambda: synthetic.examples("ende", "test"), "no synthetic task is named 'ende'"),
-        (lambda: synthetic.examples(NAMES[0], "tset"), "has no split 'tset'; it has train"),
+        (lambda: synthetic.examples("ende", "test"), ValueError, "no synthetic task is named"),
+        (lambda: synthetic.examples(NAMES[0], "tset"), ValueError, "no split 'tset'; it has train"),
+        (
+            lambda: tasks.synthetic_task("ende"),
+            tasks.TaskError,
+            "no synthetic task is named 'ende'; there are specdec_ende, specdec_highlights",
+        ),
         (
             lambda: [tasks.synthetic_task(NAMES[0], seed=seed) for seed in (0, 1)],
+            tasks.TaskError,
             "exists with another vocabulary or seed",
         ),
     ],
 )
-def test_errors(call, message):
-    with pytest.raises(tasks.TaskError, match=message):
+def test_errors(call, error, message):
+    with pytest.raises(error, match=message):
         call()
 
 
 def test_generating_needs_neither_seqio_nor_tensorflow():
     program = (
-        "import sys; from specdec.tasks import synthetic;"
+        "import sys; from specdec import synthetic;"
         "next(synthetic.examples('specdec_ende', 'train'));"
         "print({'seqio', 'tensorflow', 'sentencepiece'} & set(sys.modules))"
     )

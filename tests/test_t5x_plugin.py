@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec import DecodeOutput, Params, Trace, checkpoints, decode, demo
+from specdec import DecodeOutput, Params, Plan, Trace, checkpoints, decode, demo
 from specdec.drafters import Autoregressive
 from specdec.integrations import bridge
 from specdec.models.t5 import T5Config, T5Target
@@ -71,17 +71,17 @@ class Golden(NamedTuple):
     batch: dict
     greedy: np.ndarray
 
-    def model(self, vocabulary=VOCABULARY, draft_path=CHECKPOINT, **rules):
-        rules = {"sampling": Greedy(), "verifier": GreedyMatch(), "schedule": Fixed(3)} | rules
+    def model(self, vocabulary=VOCABULARY, draft_path=CHECKPOINT, **parts):
+        parts = {"sampling": Greedy(), "verifier": GreedyMatch(), "schedule": Fixed(3)} | parts
         return self.make(
             types.SimpleNamespace(config=self.target.config),
             vocabulary,
             vocabulary,
             None,
-            drafter=Autoregressive(self.target, rules["sampling"]),
+            drafter=Autoregressive(self.target, parts["sampling"]),
             draft=self.target,
             draft_checkpoint_path=draft_path,
-            **rules,
+            **parts,
         )
 
 
@@ -213,9 +213,9 @@ def test_without_t5x_its_absence_is_named():
 
 def test_the_mode_is_said_once(capsys):
     for gamma in (11, 11, 12):
-        bridge.announce(Greedy(), Autoregressive(None, Greedy()), Fixed(gamma), GreedyMatch())
+        bridge.announce(f"Autoregressive, Fixed(gamma={gamma})")
     first, second = capsys.readouterr().err.splitlines()
-    assert first == "specdec decodes with Greedy(): Autoregressive, Fixed(gamma=11), GreedyMatch()"
+    assert first == "specdec decodes with Autoregressive, Fixed(gamma=11)"
     assert "gamma=12" in second
 
 
@@ -248,16 +248,12 @@ def test_samples_come_from_the_rows_own_keys(golden):
         golden.params, batch, rng, return_all_decodes=True, num_decodes=2
     )
     assert decodes.shape == (ROWS, 2, 12) and (np.diff(aux["scores"], axis=1) >= 0).all()
+    drafter = Autoregressive(golden.target, sampling)
     ours = decode(
         Params(golden.params, golden.params),
         bridge.row_keys(rng, ROWS, 2),
         jnp.repeat(batch["encoder_input_tokens"], 2, axis=0),
-        target=golden.target,
-        drafter=Autoregressive(golden.target, sampling),
-        verifier=Coupled(),
-        schedule=Fixed(3),
-        sampling=sampling,
-        max_length=12,
+        Plan(golden.target, drafter, Coupled(), Fixed(3), sampling, max_length=12),
     )
     for decoded, expected in zip(decodes, ours.tokens.reshape(ROWS, 2, 12), strict=True):
         assert sorted(decoded.tolist()) == sorted(expected.tolist())
@@ -343,6 +339,7 @@ include 't5x/configs/runs/infer.gin'
 include 'integrations/t5x_infer.gin'
 include 'verifiers/greedy_match.gin'
 
+DRAFT_MODEL = @t5.T5Target()
 t5.T5Target.config = @t5.T5Config()
 VOCABULARY = @seqio.PassThroughVocabulary()
 seqio.PassThroughVocabulary.size = 128
@@ -373,7 +370,7 @@ from t5x.interactive_model import InferenceType, InteractiveModel
 sizes = json.load(open({golden!r} + "/config.json"))
 vocabulary = seqio.PassThroughVocabulary(128, eos_id=1)
 draft = t5.T5Target(t5.T5Config(**sizes))
-rule = sampling.Greedy()
+greedy_only = sampling.Greedy()
 interactive = InteractiveModel(
     batch_size=2,
     task_feature_lengths={{"inputs": 150, "targets": 40}},
@@ -384,10 +381,10 @@ interactive = InteractiveModel(
         vocabulary,
         vocabulary,
         adafactor.Adafactor(logical_factor_rules=adafactor.standard_logical_factor_rules()),
-        drafter=drafters.Autoregressive(draft, rule),
+        drafter=drafters.Autoregressive(draft, greedy_only),
         verifier=verifiers.SpeculativeSampling(),
         schedule=schedules.Fixed(3),
-        sampling=rule,
+        sampling=greedy_only,
         draft=draft,
         draft_checkpoint_path={checkpoint!r},
     ),
@@ -449,7 +446,7 @@ def in_t5x(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stderr.count("specdec decodes with Greedy()") == 1
+    assert done.stderr.count("specdec decodes with Autoregressive") == 1
     return done
 
 

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from specdec import autoregressive_decode, checkpoints, cli, row_keys, tasks, training
 from specdec.models.t5 import T5Config, T5Target
+from specdec.records import RecordsError
 from specdec.sampling import Greedy
 from specdec.training import Adafactor, Batches, LearningRate, Pairs, TrainRun
 from specdec.training.folder import Folder
@@ -87,7 +88,7 @@ def run(folder):
     file = f"{folder}/train.tsv"
     task = tasks.local_task("copies", {"train": file, "validation": file}, tasks.Bytes())
     return TrainRun(
-        target=T5Target(CONFIG),
+        model=T5Target(CONFIG),
         task=task,
         lengths=LENGTHS,
         steps=12,
@@ -152,12 +153,12 @@ def test_predicting_the_smoothed_label_costs_nothing():
 def test_teacher_forcing_sees_the_past_alone(run):
     """Logits t are those of decoding token by token, whatever comes at t and after."""
     pairs = batches_of(run)[0]
-    target, params = run.target, run.target.init(jax.random.key(3))
-    logits = training.teacher_forced(target, params, pairs)
-    cache = target.prefill(params, pairs.inputs, pairs.targets.shape[1])
-    token = target.start(pairs.inputs)
+    model, params = run.model, run.model.init(jax.random.key(3))
+    logits = training.teacher_forced(model, params, pairs)
+    cache = model.prefill(params, pairs.inputs, pairs.targets.shape[1])
+    token = model.start(pairs.inputs)
     for t in range(pairs.targets.shape[1]):
-        output, cache = target.decode(params, token[:, None], cache)
+        output, cache = model.decode(params, token[:, None], cache)
         np.testing.assert_allclose(logits[:, t], output.logits[:, 0], rtol=0, atol=1e-4)
         token = pairs.targets[:, t]
 
@@ -171,7 +172,7 @@ def test_a_step_is_optax_by_hand(run):
     params = jax.tree.map(jnp.copy, state.params)
 
     def loss(params):
-        logits = jax.nn.log_softmax(training.teacher_forced(run.target, params, pairs))
+        logits = jax.nn.log_softmax(training.teacher_forced(run.model, params, pairs))
         labels = jax.nn.one_hot(pairs.targets, 259) * (0.9 - 0.1 / 258) + 0.1 / 258
         real = (pairs.targets > 0)[..., None]
         return -(labels * logits * real).sum() / real.sum()
@@ -180,7 +181,7 @@ def test_a_step_is_optax_by_hand(run):
     by_hand = optax.adafactor(0.003)
     updates, _ = by_hand.update(gradient, by_hand.init(params), params)
     expected = optax.apply_updates(params, updates)
-    options = {"target": run.target, "optimizer": run.optimizer, "label_smoothing": 0.1}
+    options = {"model": run.model, "optimizer": run.optimizer, "label_smoothing": 0.1}
     new, _ = training.train_step(state, pairs, **options)
     assert int(new.step) == 1
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), new.params, expected)
@@ -375,16 +376,16 @@ def test_two_checkpoints_and_one_export_are_kept(run, tmp_path):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"seed": 1}, "seed 0, and this one has 1"),
-        ({"batch_size": 4}, "batch_size 8, and this one has 4"),
+        ({"seed": 1}, "seed = 0, and now it is 1"),
+        ({"batch_size": 4}, "batch_size = 8, and now it is 4"),
         ({"optimizer": Adafactor()}, "optimizer .*'warmup': 1000"),
         ({"label_smoothing": 0.0}, "label_smoothing"),
-        ({"target": T5Target(dataclasses.replace(CONFIG, mlp_dim=65))}, "model .*'mlp_dim': 65"),
+        ({"model": T5Target(dataclasses.replace(CONFIG, mlp_dim=65))}, "model .*'mlp_dim': 65"),
     ],
 )
 def test_other_settings_are_refused(run, tmp_path, change, message):
     training.train(dataclasses.replace(run, steps=1), tmp_path)
-    with pytest.raises(training.TrainingError, match=message):
+    with pytest.raises(RecordsError, match=message):
         training.train(dataclasses.replace(run, **change), tmp_path)
 
 
@@ -406,7 +407,7 @@ def test_a_copy_task_is_learnt(run, tmp_path):
     examples = training.data.read_split(run.task, "train", LENGTHS)[:50]
     (pairs,) = training.data.pack(examples, LENGTHS, 50, 1)
     keys = row_keys(0, jnp.arange(50))
-    rules = {"target": run.target, "sampling": Greedy(), "max_length": 8}
+    rules = {"target": run.model, "sampling": Greedy(), "max_length": 8}
     decoded = autoregressive_decode(state.params, keys, jnp.asarray(pairs.inputs), **rules)
     assert (np.asarray(decoded.tokens) == pairs.targets).all(axis=1).mean() > 0.8
 
@@ -415,6 +416,14 @@ def test_a_loss_that_is_not_finite_stops_the_run(run, tmp_path):
     wild = dataclasses.replace(run, optimizer=Adafactor(LearningRate(1e30, warmup=1)))
     with pytest.raises(training.TrainingError, match="loss is nan at step .*; lower the learning"):
         training.train(wild, tmp_path)
+
+
+def test_a_model_with_other_padding_is_refused(run):
+    class PadsWithThree(T5Target):
+        pad_id = 3
+
+    with pytest.raises(ValueError, match="TrainRun.model pads with 3 and .*; give a model whose"):
+        dataclasses.replace(run, model=PadsWithThree(CONFIG))
 
 
 # Command line
@@ -467,8 +476,8 @@ def test_the_command_reports_and_keeps_its_settings(command, tmp_path, whole):
 def test_padding_rows_count_for_nothing(run):
     pairs = batches_of(run)[0]
     wider = Pairs(*(np.concatenate([x, np.zeros_like(x)]) for x in pairs))
-    params = run.target.init(jax.random.key(0))
+    params = run.model.init(jax.random.key(0))
     step = training.loop.evaluate_step
-    a, b = (step(params, p, target=run.target) for p in (pairs, wider))
+    a, b = (step(params, p, model=run.model) for p in (pairs, wider))
     np.testing.assert_allclose(a.loss, b.loss, rtol=1e-5)
     assert a.tokens == b.tokens and a.correct == b.correct

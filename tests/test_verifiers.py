@@ -14,9 +14,12 @@ from specdec.sampling import Greedy, Sampling
 from specdec.testing import Trees, adversarial_trees, check_verifier, output_law
 from specdec.types import Draft, Noise, Scores
 from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
+from specdec.verifiers.decide import token_probs
+
+VERIFIERS = (SpeculativeSampling(), GreedyMatch(), Coupled())  # the exact ones; a new one is a row
 
 
-@pytest.mark.parametrize("verifier", [SpeculativeSampling(), GreedyMatch(), Coupled()])
+@pytest.mark.parametrize("verifier", VERIFIERS)
 def test_the_law_of_the_output_is_the_target(verifier):
     """For every sampling, gamma 1, 2, 4, random and adversarial p and q, whole and short drafts:
     in float64 within 1e-12, and through the jitted loop within what a chi-square test sees."""
@@ -32,7 +35,7 @@ class ResidualIsP(SpeculativeSampling):
 @dataclasses.dataclass(frozen=True)
 class RatioUpsideDown(SpeculativeSampling):
     def accept(self, draft, scores):
-        p, q = verifiers._token_probs(draft, scores)
+        p, q = token_probs(draft, scores)
         return jnp.minimum(jnp.where(p > 0, q / p, 0), 1)
 
 
@@ -51,7 +54,7 @@ class SlightlyLenient(SpeculativeSampling):
 @pytest.mark.parametrize(
     "wrong", [ResidualIsP(), RatioUpsideDown(), ResidualOfTheNextPosition(), SlightlyLenient()]
 )
-def test_a_wrong_rule_is_seen_by_the_algebra(wrong):
+def test_a_wrong_law_is_seen_by_the_algebra(wrong):
     with pytest.raises(AssertionError, match="emits a wrong law for .* off by"):
         check_verifier(wrong, samplings=(Sampling(),), gammas=(2,))
 
@@ -134,7 +137,7 @@ def test_a_q_that_is_no_distribution_is_never_trusted(q):
     assert verifiers.verdict(SpeculativeSampling(), noise(1), draft, scores) == (0, 2)
 
 
-@pytest.mark.parametrize("verifier", [SpeculativeSampling(), GreedyMatch(), Coupled()])
+@pytest.mark.parametrize("verifier", VERIFIERS)
 def test_tokens_beyond_the_length_do_not_count(verifier):
     one_hot = np.eye(4)[[2, 3, 1]]
     whole = row(one_hot, one_hot[:2], tokens=[2, 3])

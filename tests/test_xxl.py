@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -17,8 +18,9 @@ import pytest
 
 from specdec import benchmark, report
 from specdec.compile import hlo
+from specdec.program import Program
 from specdec.sampling import Greedy, Sampling
-from specdec.standins import SyntheticAcceptance
+from specdec.verifiers import SyntheticAcceptance
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "xxl.py"
@@ -73,28 +75,25 @@ def test_the_records_make_the_summaries(first):
     assert sorted(contents(folder)) == sorted(x + suffix for x in NAMES for suffix in suffixes)
     for name, gamma in zip(NAMES, (7, 5), strict=True):
         lines = [json.loads(x) for x in (folder / f"{name}.jsonl").read_text().splitlines()]
-        generations = [benchmark.Generation(**x) for x in lines if "mode" in x]
-        timings = [benchmark.Timing(**x) for x in lines if "mode" not in x]
+        found = list(map(benchmark.record, lines))
+        generations = [one for one in found if isinstance(one, benchmark.Generation)]
+        timings = [one for one in found if isinstance(one, benchmark.Timing)]
         assert (len(generations), len(timings)) == (3 * 2, PARTS)
         assert {len(one.tokens) for one in generations} == {10}
         assert {d for one in generations for d in one.drafted} <= set(range(gamma + 1))
-        model = xxl.TINY["xxl"]
-        again = benchmark.summarize(
-            [*generations, *timings],
-            gamma=gamma,
-            same_output=False,
-            step_bytes=xxl.step_bytes(model),
-        )
+        row = xxl.Row(xxl.SIZES["tiny"], name.removesuffix("_gamma5"), gamma)
+        again = xxl.summarized(row, found)
         written = summary(folder, name)
         assert written["speedup"]["ratio"] == again.speedup.ratio
         assert written["baseline"]["floor"] == again.baseline.floor
         assert written["identical"] is None and written["run"]["gamma"] == gamma
+        assert written["exact"] is False
         found = written["operations"]
         steps = [found[x] for x in xxl.STEPS]
-        assert min(steps) > 0 and found["alone"] >= found["target_step"]
-        assert found["drafter_step"] <= found["extend"] < found["iteration"] / gamma
-        drafts = found["drafter_first"] + (gamma - 1) * found["drafter_step"]
-        assert found["iteration"] >= found["target_verify"] + drafts
+        assert min(steps) > 0 and found["alone"] >= found["step"]
+        assert found["draft 1"] <= found["extend"] < found["iteration"] / gamma
+        drafts = found["draft 2"] + (gamma - 1) * found["draft 1"]
+        assert found["iteration"] >= found["verify"] + drafts
         assert all(written[kind][mode] > 0 for kind in ("flops", "bytes") for mode in written[kind])
 
 
@@ -107,7 +106,7 @@ def test_the_tables(first):
         assert speed[3].startswith(f"{found['speedup']['ratio']:.2f} (")
         assert speed[6] == paper
         assert speed[9] == f"{1e3 * found['baseline']['target_step']:.3f}"
-        step = found["operations"]["target_step"]
+        step = found["operations"]["step"]
         assert contents[1] == f"{step} ({step / 2:.1f})"
     assert text.endswith("2 of 2 rows; NOT EXACT: only times are real, see docs/gpu.md\n")
 
@@ -130,7 +129,7 @@ def test_what_was_measured_is_not_measured_again(first):
 
 
 def test_other_settings_are_refused(first):
-    row = xxl.Row(xxl.PLANS["full"], "ende_small_t0", 7)
+    row = xxl.Row(xxl.SIZES["full"], "ende_small_t0", 7)
     with pytest.raises(SystemExit, match=r"with parameters \{.*another --output_dir$"):
         xxl.measured(row, first[0] / "ende_small_t0.jsonl")
 
@@ -165,10 +164,10 @@ def test_no_row_begins_that_may_end_later(first, tmp_path, monkeypatch, capsys):
 
 
 def test_the_most_important_rows_come_first():
-    rows = xxl.PLANS["full"].rows
+    rows = xxl.SIZES["full"].rows
     first = [("ende_small_t0", 7), ("ende_small_t1", 7), ("ende_small_t1", 5)]
     assert rows[:5] == [*first, ("cnndm_small_t0", 5), ("cnndm_small_t1", 5)]
-    paper = [name for name, gamma in rows if gamma == xxl.PAPER[name]["gamma"]]
+    paper = [name for name, gamma in rows if gamma == xxl.PAPER[name].gamma]
     assert sorted(paper) == sorted(xxl.PAPER)
     drafts = [name.split("_")[1] for name in paper]
     assert drafts == ["small"] * 4 + ["base"] * 4 + ["large"] * 4
@@ -176,15 +175,16 @@ def test_the_most_important_rows_come_first():
 
 
 def test_rows_are_the_papers_settings():
-    for name, gamma in xxl.PLANS["full"].rows:
-        subject = xxl.Row(xxl.PLANS["full"], name, gamma).subject
+    for name, gamma in xxl.SIZES["full"].rows:
+        plan = xxl.Row(xxl.SIZES["full"], name, gamma).plan
         task, draft, temperature = name.split("_")
-        assert subject.verifier == SyntheticAcceptance(xxl.PAPER[name]["alpha"])
-        assert subject.gamma == gamma and subject.eos_id == -1  # else texts differ in length
-        assert subject.target == xxl.FULL["xxl"] and subject.drafter.model == xxl.FULL[draft]
-        assert subject.sampling == (Greedy() if temperature == "t0" else Sampling(1.0))
-        assert subject.drafter.sampling == subject.sampling
-        assert subject.max_length == {"ende": 64, "cnndm": 128}[task]
+        assert plan.verifier == SyntheticAcceptance(xxl.PAPER[name].alpha)
+        assert plan.gamma == gamma and plan.stop_ids == ()  # else texts differ in length
+        assert not plan.exact
+        assert plan.target == xxl.FULL["xxl"] and plan.drafter.model == xxl.FULL[draft]
+        assert plan.sampling == (Greedy() if temperature == "t0" else Sampling(1.0))
+        assert plan.drafter.sampling == plan.sampling
+        assert plan.max_length == {"ende": 64, "cnndm": 128}[task]
 
 
 def test_full_size():
@@ -231,16 +231,17 @@ def test_parameters_are_spread_as_initial_ones():
 
 
 def test_equal_programs_are_compiled_once():
-    compiled, cache = [], {}
+    known = {}
 
-    def lowered(text: str, tree: str):
-        program = types.SimpleNamespace(as_text=lambda: text, in_tree=tree)
-        program.compile = lambda: compiled.append(text) or text
-        return xxl.Shared(program, cache)
+    def executable(factor: float, params):
+        program = Program(functools.partial(lambda factor, params, x: factor * x, factor))
+        return xxl.Shared(program, known).compile(params, jnp.ones(3))
 
-    given = [("a", "x"), ("b", "x"), ("a", "x"), ("a", "y"), ("b", "x")]
-    assert [lowered(*each).compile() for each in given] == ["a", "b", "a", "a", "b"]
-    assert compiled == ["a", "b", "a"]
+    given = [(2.0, ()), (3.0, ()), (2.0, ()), (2.0, {}), (3.0, ())]
+    found = [executable(*each) for each in given]
+    assert len(known) == 3
+    assert found[0] is found[2] and found[1] is found[4]
+    assert len({id(one) for one in found}) == 3
 
 
 def test_xla_keeps_every_reading_of_the_memory():

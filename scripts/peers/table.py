@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specdec.cli.predictions import first_difference
-from specdec.cli.settings import UsageError
+from specdec.records import Lines
+from specdec.statistics import bootstrap
 
-RESAMPLES = 2000
 OURS = {"alone": "specdec alone", "speculative": "specdec speculative"}
 PEERS = {
     "huggingface": "Hugging Face generate",
@@ -44,37 +43,26 @@ class File:
     about: plain values; 'gin' is the text of the settings in force.
 
     Raises:
-      UsageError: the file is about something else.
+      RecordsError: the file is about something else.
     """
 
     def __init__(self, path: str, about: Mapping[str, Any]):
-        self._path, beside = Path(path), Path(f"{path}.about.json")
-        if self._path.exists():
-            before = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
-            if differs := _difference(before, about):
-                name, old, new = differs
-                raise UsageError(
-                    f"{path} was begun with {name} = {old}, and now it is {new}; "
-                    "give another --output_file"
-                )
-        beside.write_text(f"{json.dumps(about, indent=2)}\n", encoding="utf-8")
+        self._lines = Lines.of(Path(path), f"{json.dumps(about, indent=2)}\n", ".about.json")
 
     def resume(self, peers: Iterable[str]) -> set[tuple[int, int]]:
         """Pairs of a repeat and a text that all these peers have had; the file keeps no others."""
-        kept = complete(read(self._path), peers) if self._path.exists() else []
-        self._path.write_text("".join(map(_line, kept)), encoding="utf-8")
+        kept = complete(read(self._lines.path), peers)
+        self._lines.replace(record._asdict() for record in kept)
         return {(record.repeat, record.text) for record in kept}
 
     def write(self, record: Record) -> None:
         """At once."""
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(_line(record))
+        self._lines.append(record._asdict())
 
 
 def read(path: str | Path) -> list[Record]:
     """The records of a file, but for a last line that a kill has torn."""
-    with open(path, encoding="utf-8") as lines:
-        return [Record(**json.loads(line)) for line in lines if line.endswith("\n")]
+    return [Record(**fields) for fields in Lines(Path(path))]
 
 
 def complete(records: Sequence[Record], peers: Iterable[str]) -> list[Record]:
@@ -109,20 +97,6 @@ def lines(records: Sequence[Record]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def _line(record: Record) -> str:
-    return f"{json.dumps(record._asdict())}\n"
-
-
-def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """The first thing that is not the same: its name, and both values."""
-    if settings := first_difference(before.get("gin", ""), now["gin"]):
-        return settings
-    for name in now:
-        if before.get(name) != now[name]:
-            return name, before.get(name), now[name]
-    return None
-
-
 def _medians(records: Sequence[Record], peer: str, value: Callable[[Record], float]) -> np.ndarray:
     """Over repeats, of each text in the order of their indices."""
     values = collections.defaultdict(list)
@@ -133,9 +107,6 @@ def _medians(records: Sequence[Record], peer: str, value: Callable[[Record], flo
 
 
 def _ratio(seconds: np.ndarray, reference: np.ndarray) -> str:
-    """Of the sums over texts, with a bootstrap interval: texts are drawn with replacement, both
-    engines of a text together."""
-    drawn = np.random.default_rng(0).integers(len(seconds), size=(RESAMPLES, len(seconds)))
-    ratios = seconds[drawn].sum(axis=1) / reference[drawn].sum(axis=1)
-    low, high = np.quantile(ratios, [0.025, 0.975])
+    """Of the sums over texts, with the bootstrap interval of both engines' texts together."""
+    low, high = bootstrap(np.stack([seconds, reference]), lambda sums: sums[0] / sums[1])
     return f"{seconds.sum() / reference.sum():.2f} ({low:.2f} to {high:.2f})"

@@ -20,12 +20,15 @@ import table
 from table import PEERS, Record
 from tqdm import tqdm
 
-from specdec import benchmark, checkpoints, tasks
+from specdec import checkpoints, tasks
+from specdec.benchmark import Workload
 from specdec.cli import bench, settings
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.environment import environment
+from specdec.program import batch_shapes
+from specdec.records import RecordsError
 
 PACKAGES = ("torch", "transformers", "ctranslate2")
 WARM_UPS = 3
@@ -41,7 +44,7 @@ def main(argv: Sequence[str], threads: argparse.ArgumentParser) -> int:
                 _print_tables(args.table)
             else:
                 _compare(args)
-    except (UsageError, tasks.TaskError, checkpoints.CheckpointError) as error:
+    except (UsageError, RecordsError, tasks.TaskError, checkpoints.CheckpointError) as error:
         print(f"compare: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -95,12 +98,9 @@ def _compare(args: argparse.Namespace) -> None:
     names = _names(args.peers, device)
     run = _comparable(runs.build(args))
     in_force = settings.in_force()
-    variant = bench.Variant("", run, in_force, None)
-    padded = {int(batch.index[0]): batch.inputs[0] for batch in variant.batches}
-    texts = {text: ids[ids != 0].tolist() for text, ids in padded.items()}
-    if not texts:
-        raise UsageError(f"split {run.split!r} has no examples; nothing to measure")
-    work = _work(variant, texts.values(), args.threads, device)
+    run = run.ending_with(runs.vocabulary_of(run).eos_id)
+    texts = {text: ids[ids != 0].tolist() for text, ids in bench.texts_of(run).items()}
+    work = _work(run, texts.values(), args.threads, device)
     about = {
         "gin": in_force,
         "peers": names,
@@ -112,7 +112,7 @@ def _compare(args: argparse.Namespace) -> None:
     file = table.File(args.output_file, about)
     # All that can be wrong has been looked at; from here on it takes long.
     work_dir = Path(args.work_dir or Path(args.output_file).parent / "checkpoints").absolute()
-    loaded = _ours(variant, work) | _peers(names, run, work, work_dir)
+    loaded = _ours(run, work) | _peers(names, run, work, work_dir)
     ready = _warmed_up(loaded, list(texts.values()), run)
     skip = file.resume(ready)
     print(f"{len(ready)} engines on {device}, {args.threads} threads each", file=sys.stderr)
@@ -158,20 +158,25 @@ def turn(names: Sequence[str], number: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def _ours(variant: bench.Variant, work: engines.Work) -> dict[str, Any]:
-    trees = jax.device_put(variant.trees(functools.partial(variant.run.read, trees={})))
-    programs: dict[str, dict[int, Any]] = {"alone": {}, "speculative": {}}
-    for length in work.lengths:
-        lowered = benchmark.lower(variant.subject, trees, length)._replace(parts={})
-        for mode, program in benchmark.compiled(lowered)[0].generations.items():
-            programs[mode][length] = program
-    return {mode: engines.Specdec(by_length, trees) for mode, by_length in programs.items()}
+def _ours(run: DecodeRun, work: engines.Work) -> dict[str, Any]:
+    """The programs of `specdec bench`, compiled for each length."""
+    workload = Workload.of(run.plan, run.alone)
+    read = functools.partial(run.placement.read, trees={})
+    params = jax.device_put(workload.params(bench.trees_of(run, read)))
+    return {
+        mode: engines.Specdec(
+            {x: program.compile(params[mode], *batch_shapes(1, x)) for x in work.lengths},
+            params[mode],
+        )
+        for mode, program in workload.generations.items()
+    }
 
 
 def _peers(names: list[str], run: DecodeRun, work: engines.Work, work_dir: Path) -> dict[str, Any]:
+    paths = run.paths()
     folders = {
-        role: engines.export(model.config, path, role, work_dir)
-        for role, (model, path) in run.models().items()
+        role: engines.export(model.config, paths[role], role, work_dir)
+        for role, model in run.plan.models().items()
     }
     return engines.peers(names, folders["target"], folders["draft"], work)
 
@@ -201,7 +206,7 @@ def _warmed_up(
 
 
 def _has_deeper_decoder(run: DecodeRun) -> bool:
-    configs = [model.config for model, _ in run.models().values()]
+    configs = [model.config for model in run.plan.models().values()]
     return any(config.num_decoder_layers > config.num_encoder_layers for config in configs)
 
 
@@ -217,22 +222,20 @@ def _check(args: argparse.Namespace) -> None:
     runs.refuse_unwritable(args.output_file)
 
 
-def _work(
-    variant: bench.Variant, texts: Collection[list[int]], threads: int, device: str
-) -> engines.Work:
-    run, subject = variant.run, variant.subject
-    if run.draft is None or subject.gamma is None:
+def _work(run: DecodeRun, texts: Collection[list[int]], threads: int, device: str) -> engines.Work:
+    plan = run.plan
+    if plan.gamma is None or plan.models().keys() != {"target", "draft"}:
         raise UsageError(
-            f"the drafter is {run.drafter}, with {run.schedule}; others draft a fixed number of "
-            "tokens with a model: take drafters/autoregressive.gin and schedules/fixed.gin"
+            f"the plan is {plan}; others draft a fixed number of tokens with a model: take "
+            "drafters/autoregressive.gin and schedules/fixed.gin"
         )
-    longest = run.lengths["inputs"]
+    longest = run.data.lengths["inputs"]
     lengths = {min(-(-len(ids) // BUCKET) * BUCKET, longest) for ids in texts}
     return engines.Work(
         lengths=tuple(sorted(lengths)),
-        max_length=subject.max_length,
-        eos_id=subject.eos_id,
-        gamma=subject.gamma,
+        max_length=plan.max_length,
+        eos_id=plan.stop_ids[0],  # type: ignore[index]
+        gamma=plan.gamma,
         threads=threads,
         device=device,
     )
@@ -240,14 +243,18 @@ def _work(
 
 def _comparable(run: DecodeRun) -> DecodeRun:
     """The run, one text at a time."""
-    if not run.sampling.greedy:
-        raise UsageError(f"sampling is {run.sampling}; greedy outputs are compared, leave it out")
-    if run.decoder_prefix or run.min_length:
+    data, mesh = run.data, run.placement.mesh
+    if not run.plan.sampling.greedy:
+        raise UsageError(
+            f"sampling is {run.plan.sampling}; greedy outputs are compared, leave it out"
+        )
+    if data.decoder_prefix or run.min_length:
         raise UsageError("decoder_prefix or min_length is set; leave them out, peers have none")
-    if run.mesh is not None:
-        raise UsageError(f"the run has {run.mesh.size} devices; leave NUM_PARTITIONS out")
-    limit = bench.LIMIT if run.limit is None else run.limit
-    return dataclasses.replace(run, batch_size=1, buckets=(), limit=limit).laid_out()
+    if mesh is not None:
+        raise UsageError(f"the run has {mesh.size} devices; leave NUM_PARTITIONS out")
+    limit = bench.LIMIT if data.limit is None else data.limit
+    data = dataclasses.replace(data, batch_size=1, buckets=(), limit=limit)
+    return dataclasses.replace(run, data=data).laid_out()
 
 
 def _device() -> str:

@@ -3,66 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.benchmark.programs import Programs
+from specdec.benchmark.file import Elsewhere, Generation, Timing
+from specdec.benchmark.workload import Workload
 from specdec.decoding import row_keys
-from specdec.types import PyTree
+from specdec.program import Program
+from specdec.types import DecodeOutput, PyTree
 
 WARM_UPS = 3
 TEXTS_PER_TIMING = 4  # the parts are timed at every fourth text: they depend on shapes alone
 
 
-class Generation(NamedTuple):
-    """One text, decoded once. `tokens`, `drafted` and `accepted` are as `specdec decode` has them:
-    ids with EOS, and one entry per target call."""
-
-    mode: str  # "alone" or "speculative"
-    text: int  # the example's index
-    repeat: int
-    seconds: float
-    calls: int
-    tokens: list[int]
-    drafted: list[int]
-    accepted: list[int]
-
-
-class Elsewhere(NamedTuple):
-    """A text of another split, decoded by speculation and not timed; fields as in `Generation`."""
-
-    split: str
-    text: int
-    calls: int
-    tokens: list[int]
-    drafted: list[int]
-    accepted: list[int]
-
-
-class Timing(NamedTuple):
-    """One run of a part, on a text's inputs."""
-
-    part: str
-    text: int
-    repeat: int
-    seconds: float
-    steps: int  # model calls in those seconds
-
-
-def measure(*arguments: Any, **options: Any) -> Iterator[Generation | Timing]:
-    """All of `measure_by_text`, one text after the other."""
-    return itertools.chain.from_iterable(measure_by_text(*arguments, **options))
-
-
 def measure_by_text(
-    programs: Programs,
-    params: PyTree,
+    workload: Workload,
+    trees: Mapping[str, PyTree],
     texts: Mapping[int, np.ndarray],
     *,
     seed: int,
@@ -76,8 +37,8 @@ def measure_by_text(
     the next repeat. A repeat is another sample of each text: `row_keys(seed, text, repeat)`.
 
     Args:
-      programs: compiled ones.
-      params: their trees, by role.
+      workload: what is timed; what is not compiled yet is compiled before the clock runs.
+      trees: parameters by role, see `Workload`.
       texts: example index -> inputs [1, S] int32.
       skip: pairs of a repeat and a text that have been measured before.
       clock: seconds; what lies between two readings is one program from call to finished result.
@@ -89,21 +50,23 @@ def measure_by_text(
       For each text the iterator of its records; each is to be exhausted before the next is taken,
       and other measurements may have their turn in between.
     """
-    params = jax.device_put(params)
+    trees = jax.device_put(trees)
     on_device = {text: jax.device_put(inputs) for text, inputs in texts.items()}
+    params = workload.params(trees)
 
     def one_text(repeat: int, place: int, text: int, inputs: Any) -> Iterator[Generation | Timing]:
         # First the parts: a text with both generations then has all that is measured of it.
         if place % TEXTS_PER_TIMING == 0:
-            for part, seconds in _timed_parts(clock, programs, params, inputs):
-                yield Timing(part, text, repeat, seconds, programs.parts[part].steps)
-        keys = jax.block_until_ready(row_keys(seed, jnp.array([text]), repeat))
-        modes = list(programs.generations)
+            for part, seconds in _timed_parts(clock, workload, trees, inputs):
+                yield Timing(part, text, repeat, seconds, workload.parts[part].steps)
+        keys = _keys(seed, text, repeat)
+        modes = list(workload.generations)
         for mode in modes if (place + repeat) % 2 == 0 else reversed(modes):
-            output, seconds = _timed(clock, programs.generations[mode], params, keys, inputs)
+            program = workload.generations[mode]
+            output, seconds = _timed(clock, program, params[mode], keys, inputs)
             yield _generation(mode, text, repeat, seconds, output)
 
-    _warm_up(programs, params, seed, on_device)
+    _warm_up(workload, trees, seed, on_device)
     for repeat in range(repeats):
         for place, (text, inputs) in enumerate(on_device.items()):
             if (repeat, text) not in skip:
@@ -111,52 +74,68 @@ def measure_by_text(
 
 
 def decode_elsewhere(
-    programs: Programs, params: PyTree, texts: Mapping[int, np.ndarray], *, seed: int, split: str
+    workload: Workload,
+    trees: Mapping[str, PyTree],
+    texts: Mapping[int, np.ndarray],
+    *,
+    seed: int,
+    split: str,
 ) -> Iterator[Elsewhere]:
     """Decodes texts of another split by speculation: the acceptance that is to be expected."""
-    params = jax.device_put(params)
+    params = jax.device_put(workload.params(trees)["speculative"])
     for text, inputs in texts.items():
-        keys = row_keys(seed, jnp.array([text]), 0)
-        output = programs.generations["speculative"](params, keys, inputs)
-        yield Elsewhere(split, text, **_decoded(output))
+        output = workload.generations["speculative"](params, _keys(seed, text), inputs)
+        yield Elsewhere(split, text, *_decoded(output))
 
 
 def profile(
-    programs: Programs, params: PyTree, texts: Mapping[int, np.ndarray], *, seed: int, path: str
+    workload: Workload,
+    trees: Mapping[str, PyTree],
+    texts: Mapping[int, np.ndarray],
+    *,
+    seed: int,
+    path: str,
 ) -> None:
     """Writes an xprof trace of one text's generations, each under its mode's name; in it operations
     carry the scopes draft, verify and accept. Nothing is timed: tracing takes time itself."""
-    params = jax.device_put(params)
+    trees = jax.device_put(trees)
     text, inputs = next(iter(texts.items()))
-    keys = row_keys(seed, jnp.array([text]), 0)
-    _warm_up(programs, params, seed, {text: inputs})
+    _warm_up(workload, trees, seed, {text: inputs})
     with jax.profiler.trace(path):
-        for mode, generate in programs.generations.items():
+        for mode, params in workload.params(trees).items():
             with jax.profiler.TraceAnnotation(mode):
-                jax.block_until_ready(generate(params, keys, inputs))
+                generate = workload.generations[mode]
+                jax.block_until_ready(generate(params, _keys(seed, text), inputs))
 
 
-def _warm_up(programs: Programs, params: PyTree, seed: int, inputs: Mapping[int, Any]) -> None:
+def _warm_up(
+    workload: Workload, trees: Mapping[str, PyTree], seed: int, texts: Mapping[int, Any]
+) -> None:
     """First runs are slower: pages, caches, threads."""
-    for text in list(inputs)[:1]:
-        keys = row_keys(seed, jnp.array([text]), 0)
+    for text in list(texts)[:1]:
         for _ in range(WARM_UPS):
-            for generate in programs.generations.values():
-                jax.block_until_ready(generate(params, keys, inputs[text]))
-            list(_timed_parts(lambda: 0.0, programs, params, inputs[text]))
+            for mode, params in workload.params(trees).items():
+                generate = workload.generations[mode]
+                jax.block_until_ready(generate(params, _keys(seed, text), texts[text]))
+            list(_timed_parts(lambda: 0.0, workload, trees, texts[text]))
 
 
-def _timed_parts(clock, programs: Programs, params, inputs) -> Iterator[tuple[str, float]]:
+def _keys(seed: int, text: int, repeat: int = 0) -> jax.Array:
+    return jax.block_until_ready(row_keys(seed, jnp.array([text]), repeat))
+
+
+def _timed_parts(clock, workload: Workload, trees, inputs) -> Iterator[tuple[str, float]]:
     given: dict[str | None, Any] = {None: inputs}
-    for name, part in programs.parts.items():
-        given[name], seconds = _timed(clock, part.function, params, given[part.source])
+    for name, part in workload.parts.items():
+        given[name], seconds = _timed(clock, part.program, trees, given[part.source])
         yield name, seconds
 
 
-def _timed(clock, function: Callable, *arguments) -> tuple[Any, float]:
+def _timed(clock, program: Program, *arguments) -> tuple[Any, float]:
+    execute = program.compile(*arguments)
     with _no_compilation():
         start = clock()
-        result = jax.block_until_ready(function(*arguments))
+        result = jax.block_until_ready(execute(*arguments))
         return result, clock() - start
 
 
@@ -181,16 +160,10 @@ def _no_compilation():
 
 
 def _generation(mode: str, text: int, repeat: int, seconds: float, output) -> Generation:
-    return Generation(mode, text, repeat, seconds, **_decoded(output))
+    return Generation(mode, text, repeat, seconds, *_decoded(output))
 
 
-def _decoded(output) -> dict[str, Any]:
-    """What was decoded for one text."""
-    tokens, length, _, trace = jax.device_get(output)
-    calls = int(trace.calls[0])
-    return {
-        "calls": calls,
-        "tokens": tokens[0, : length[0]].tolist(),
-        "drafted": trace.drafted[0, :calls].tolist(),
-        "accepted": trace.accepted[0, :calls].tolist(),
-    }
+def _decoded(output: DecodeOutput) -> tuple[int, list[int], list[int], list[int]]:
+    """Target calls, tokens, and how many were drafted and accepted in each call, of one text."""
+    row = jax.device_get(output).row(0)
+    return len(row.drafted), row.tokens, row.drafted, row.accepted

@@ -1,207 +1,76 @@
-"""From records to figures; pure functions.
-
-Letters as in `theory`. Every figure of both modes is made with one estimator, the sum over texts of
-the median over repeats: of measured seconds, of seconds predicted from the parts, of calls.
-"""
+"""From records to figures; pure functions."""
 
 from __future__ import annotations
 
-import collections
-import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from specdec import theory
-from specdec.benchmark.measure import Elsewhere, Generation, Timing
-from specdec.benchmark.programs import READ_BYTES
+from specdec.benchmark import estimator
+from specdec.benchmark.estimator import Measured, total
+from specdec.benchmark.figures import (
+    Baseline,
+    Forecast,
+    Latency,
+    Prediction,
+    Quantiles,
+    Speedup,
+    Summary,
+)
+from specdec.benchmark.file import Elsewhere, Generation, Record
+from specdec.statistics import bootstrap
+from specdec.types import Part
 
-RESAMPLES = 2000
-
-
-@dataclasses.dataclass(frozen=True)
-class Quantiles:
-    """Over texts, of each text's median seconds."""
-
-    p10: float
-    p50: float
-    p90: float
-    p99: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Latency:
-    """Seconds.
-
-    first_token: TTFT, prefill and the first iteration, by the parts (of speculation that iteration
-      brings tau tokens on average). per_token: TPOT, of each token that is not of it.
-    """
-
-    first_token: float
-    per_token: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Speedup:
-    """How many times as long the target alone takes.
-
-    ratio: of the sums over texts, the headline. low, high: its 95 % bootstrap interval, texts drawn
-      with replacement, both modes of a text together.
-    per_token: ratio of seconds per emitted token; other than `ratio` if the texts are.
-    median_text: median of the texts' own ratios.
-    """
-
-    ratio: float
-    low: float
-    high: float
-    per_token: float
-    median_text: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Baseline:
-    """The target alone beside a bare scan, target and argmax; seconds.
-
-    over_scan: (generation - prefill) / tokens / target_step. over_scan_with_prefill: generation /
-      tokens / target_step.
-    bandwidth: bytes/s at which this device read 0.5 GiB in the same minutes, at its best.
-    floor: what a step must read, the parameters that `decode` uses, over that; None if not known.
-      A model that fits in a cache is faster than its floor.
-    """
-
-    target_prefill: float
-    target_step: float
-    over_scan: float
-    over_scan_with_prefill: float
-    bandwidth: float
-    floor: float | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Prediction:
-    """What the parts and the acceptance say the speed-up should be.
-
-    prefill: seconds, both models.
-    cost_ratio: c, the seconds of all steps of a draft / gamma / target_step. The first step of a
-      draft is two tokens wide.
-    verify_cost: v, target_verify / target_step.
-    alpha_from_tau: the alpha at which `theory.expected_tokens` is tau.
-    long_generation: theory.speedup(alpha, gamma, c, v).
-    these_texts: Speedup.ratio, had every generation of n target calls taken its prefill + n
-      target_step, alone, or its prefill + n (gamma c + v) target_step.
-    measured_over_predicted: Speedup.ratio / these_texts.
-    draft, verify, rest: seconds of one iteration; rest is what is measured and in neither part.
-    """
-
-    gamma: int
-    prefill: float
-    cost_ratio: float
-    verify_cost: float
-    alpha_from_tau: float
-    long_generation: float | None
-    these_texts: float
-    measured_over_predicted: float
-    draft: float
-    verify: float
-    rest: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Forecast:
-    """What is to be expected of these texts by the parts and the acceptance of others.
-
-    split, texts: what those are. tau, alpha: theirs.
-    decoding: tau / (gamma c + v), the speed-up without prefill.
-    whole: (E + m T) / (E + E' + m / tau (gamma c + v) T), sums over texts, with E and E' the
-      prefill of target and draft, T the target's step, and m the tokens of the target alone.
-    measured_decoding: the speed-up per token without prefill; that with it is `Speedup.per_token`.
-    """
-
-    split: str
-    texts: int
-    tau: float
-    alpha: float | None
-    decoding: float
-    whole: float
-    measured_decoding: float
-    measured_over_decoding: float
-    measured_over_whole: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """All figures of a benchmark.
-
-    identical: generations with the same tokens in both modes, of texts * repeats; None if they need
-      not be the same.
-    alpha: accepted / tested drafts; None if nothing was drafted.
-    prediction: None without a gamma.
-    forecast: None also without texts of another split.
-    """
-
-    texts: int
-    repeats: int
-    seconds: Mapping[str, Quantiles]  # by mode
-    latency: Mapping[str, Latency]  # by mode; of speculation only with a gamma
-    speedup: Speedup
-    identical: int | None
-    tau: float  # tokens per target call
-    alpha: float | None
-    baseline: Baseline
-    prediction: Prediction | None
-    forecast: Forecast | None = None
+# Draft lengths of measured calls -> the model calls of an iteration, as `Plan.parts` tells them.
+Parts: TypeAlias = Callable[[Iterable[int]], Sequence[Part]]
 
 
 def summarize(
-    records: Iterable[Generation | Timing | Elsewhere],
+    records: Iterable[Record],
     *,
+    parts: Parts | None,
     gamma: int | None,
     same_output: bool,
+    exact: bool = True,
     step_bytes: int | None = None,
 ) -> Summary:
-    """The figures of what `measure` gave for a `Subject` with this gamma and same_output, and what
-    `decode_elsewhere` gave for texts of one other split.
+    """The figures of what `measure` gave, and `decode_elsewhere` for texts of one other split.
 
-    step_bytes: of the parameters that one call of the target's `decode` reads.
+    Args:
+      parts: None if nothing says what an iteration calls.
+      gamma, same_output, exact: what the plan says of itself.
+      step_bytes: of the parameters that one call of the target's `decode` reads.
 
     Raises:
       ValueError: nothing was generated.
     """
-    records = list(records)
-    generations = [record for record in records if isinstance(record, Generation)]
-    timings = [record for record in records if isinstance(record, Timing)]
-    alone = [one for one in generations if one.mode == "alone"]
-    speculative = [one for one in generations if one.mode == "speculative"]
-    if not any(one.tokens for one in alone) or not any(one.tokens for one in speculative):
-        raise ValueError("no token was generated; benchmark texts that are not empty")
-    part = _seconds_per_step(timings)
-    speedup = _speedup(alone, speculative)
-    tau, alpha = _acceptance(speculative)
-    elsewhere = [record for record in records if isinstance(record, Elsewhere)]
+    found = Measured.of(records)
+    alone, speculative = found.alone, found.speculative
+    speedup, (tau, alpha) = _speedup(found), _acceptance(speculative)
+    latency = {"alone": _latency(alone, found.prefill_alone + found.step)}
     prediction = forecast = None
-    if gamma is not None:
-        prediction = _prediction(alone, speculative, part, gamma, speedup.ratio, tau, alpha)
-        if elsewhere:
-            forecast = _forecast(alone, speculative, part, prediction, speedup, elsewhere)
-    baseline = _baseline(alone, part, step_bytes)
-    latency = {"alone": _latency(alone, baseline.target_prefill + baseline.target_step)}
-    if prediction is not None:
+    if parts is not None:
+        prediction = _prediction(found, parts, gamma, speedup.ratio, tau, alpha)
         iteration = prediction.draft + prediction.verify + prediction.rest
-        latency["speculative"] = _latency(speculative, prediction.prefill + iteration)
+        latency["speculative"] = _latency(speculative, found.prefill + iteration)
+        forecast = _forecast(found, parts, speedup) if found.elsewhere else None
     return Summary(
-        texts=len({one.text for one in generations}),
-        repeats=len({one.repeat for one in generations}),
+        texts=len({one.text for one in alone}),
+        repeats=len({one.repeat for one in alone}),
         seconds={"alone": _quantiles(alone), "speculative": _quantiles(speculative)},
         latency=latency,
         speedup=speedup,
-        identical=_identical(alone, speculative) if same_output else None,
+        identical=_identical(found) if same_output else None,
         tau=tau,
         alpha=alpha,
-        baseline=baseline,
+        baseline=_baseline(found, step_bytes),
         prediction=prediction,
         forecast=forecast,
+        exact=exact,
     )
 
 
@@ -232,152 +101,123 @@ def _acceptance(generations: Sequence[Generation | Elsewhere]) -> tuple[float, f
     return tau, None if math.isnan(alpha) else alpha
 
 
-def _speedup(alone: Sequence[Generation], speculative: Sequence[Generation]) -> Speedup:
-    before, after = _medians(alone, _seconds), _medians(speculative, _seconds)
-    texts = list(before)
-    pairs = np.array([[before[text], after[text]] for text in texts])
-    ratio = pairs[:, 0].sum() / pairs[:, 1].sum()
-    drawn = np.random.default_rng(0).integers(len(texts), size=(RESAMPLES, len(texts)))
-    sums = pairs[drawn].sum(axis=1)
-    low, high = np.quantile(sums[:, 0] / sums[:, 1], [0.025, 0.975])
-    longer = _total(speculative, _tokens) / _total(alone, _tokens)
+def _speedup(found: Measured) -> Speedup:
+    before, after = (
+        estimator.medians(mode, estimator.seconds) for mode in (found.alone, found.speculative)
+    )
+    pairs = np.array([[seconds[text] for text in before] for seconds in (before, after)])
+    ratio = np.divide(*pairs.sum(axis=1))
+    low, high = bootstrap(pairs, lambda sums: sums[0] / sums[1])
+    longer = total(found.speculative, estimator.tokens) / total(found.alone, estimator.tokens)
     return Speedup(
         ratio=float(ratio),
         low=float(low),
         high=float(high),
         per_token=float(ratio * longer),
-        median_text=float(np.median(pairs[:, 0] / pairs[:, 1])),
+        median_text=float(np.median(pairs[0] / pairs[1])),
     )
 
 
-def _baseline(
-    alone: Sequence[Generation], part: Mapping[str, float], step_bytes: int | None
-) -> Baseline:
-    prefill, step = part["target_prefill"], part["target_step"]
-    scans = _total(alone, _tokens) * step
-    bandwidth = READ_BYTES / part["fastest_read"]
+def _baseline(found: Measured, step_bytes: int | None) -> Baseline:
+    scans = total(found.alone, estimator.tokens) * found.step
     return Baseline(
-        target_prefill=prefill,
-        target_step=step,
-        over_scan=_total(alone, lambda one: one.seconds - prefill) / scans,
-        over_scan_with_prefill=_total(alone, _seconds) / scans,
-        bandwidth=bandwidth,
-        floor=None if step_bytes is None else step_bytes / bandwidth,
+        target_prefill=found.prefill_alone,
+        target_step=found.step,
+        over_scan=total(found.alone, lambda one: one.seconds - found.prefill_alone) / scans,
+        over_scan_with_prefill=total(found.alone, estimator.seconds) / scans,
+        bandwidth=found.bandwidth,
+        floor=None if step_bytes is None else step_bytes / found.bandwidth,
     )
 
 
 def _prediction(
-    alone: Sequence[Generation],
-    speculative: Sequence[Generation],
-    part: Mapping[str, float],
-    gamma: int,
-    measured: float,
+    found: Measured,
+    parts: Parts,
+    gamma: int | None,
+    ratio: float,
     tau: float,
     alpha: float | None,
 ) -> Prediction:
-    step, verify, prefill = part["target_step"], part["target_verify"], part["prefill"]
-    draft = part["drafter_first"] + (gamma - 1) * part["drafter_step"]
-    cost_ratio, verify_cost = draft / gamma / step, verify / step
-    iteration = _total(speculative, lambda one: one.seconds - prefill) / _total(speculative, _calls)
-    predicted = _total(alone, lambda one: part["target_prefill"] + one.calls * step) / _total(
-        speculative, lambda one: prefill + one.calls * (draft + verify)
-    )
+    lengths = estimator.drafted(found.speculative)
+    calls = tuple(parts(lengths))
+    draft, verify = found.iteration(calls)
+    length = statistics.fmean(lengths) if gamma is None else gamma
+    c, v = draft / length / found.step if length else 0.0, verify / found.step
+    predicted = _ratio_of_parts(found, draft + verify)
     return Prediction(
         gamma=gamma,
-        prefill=prefill,
-        cost_ratio=cost_ratio,
-        verify_cost=verify_cost,
-        alpha_from_tau=alpha_from_tau(tau, gamma),
+        prefill=found.prefill,
+        cost_ratio=c,
+        verify_cost=v,
+        alpha_from_tau=None if gamma is None else alpha_from_tau(tau, gamma),
         long_generation=None
-        if alpha is None
-        else theory.speedup(alpha, gamma, cost_ratio, verify_cost),
+        if gamma is None or alpha is None
+        else theory.speedup(alpha, gamma, c, v),
         these_texts=predicted,
-        measured_over_predicted=measured / predicted,
+        measured_over_predicted=ratio / predicted,
         draft=draft,
         verify=verify,
-        rest=iteration - draft - verify,
+        rest=_iteration(found) - draft - verify,
+        parts=calls,
     )
 
 
-def _forecast(
-    alone: Sequence[Generation],
-    speculative: Sequence[Generation],
-    part: Mapping[str, float],
-    prediction: Prediction,
-    speedup: Speedup,
-    elsewhere: Sequence[Elsewhere],
-) -> Forecast:
-    tau, alpha = _acceptance(elsewhere)
-    step, prefill, before = part["target_step"], part["prefill"], part["target_prefill"]
-    per_token = (prediction.draft + prediction.verify) / tau
-    whole = _total(alone, lambda one: before + len(one.tokens) * step) / _total(
-        alone, lambda one: prefill + len(one.tokens) * per_token
+def _iteration(found: Measured) -> float:
+    """Seconds, as measured."""
+    seconds = total(found.speculative, lambda one: one.seconds - found.prefill)
+    return seconds / total(found.speculative, estimator.calls)
+
+
+def _ratio_of_parts(found: Measured, iteration: float) -> float:
+    """How many times as long the target alone takes, if nothing but the parts takes time."""
+    before, step = found.prefill_alone, found.step
+    return total(found.alone, lambda one: before + one.calls * step) / total(
+        found.speculative, lambda one: found.prefill + one.calls * iteration
     )
-    seconds = _total(alone, lambda one: one.seconds - before) / _total(alone, _tokens)
-    ours = _total(speculative, lambda one: one.seconds - prefill) / _total(speculative, _tokens)
+
+
+def _forecast(found: Measured, parts: Parts, speedup: Speedup) -> Forecast:
+    """By the parts, and what was drafted and accepted of the other split's texts."""
+    tau, alpha = _acceptance(found.elsewhere)
+    per_token = sum(found.iteration(parts(estimator.drafted(found.elsewhere)))) / tau
+    whole = total(
+        found.alone, lambda one: found.prefill_alone + len(one.tokens) * found.step
+    ) / total(found.alone, lambda one: found.prefill + len(one.tokens) * per_token)
+    ratio = _per_token(found.alone, found.prefill_alone)
+    ratio /= _per_token(found.speculative, found.prefill)
     return Forecast(
-        split=elsewhere[0].split,
-        texts=len(elsewhere),
+        split=found.elsewhere[0].split,
+        texts=len(found.elsewhere),
         tau=tau,
         alpha=alpha,
-        decoding=step / per_token,
+        decoding=found.step / per_token,
         whole=whole,
-        measured_decoding=seconds / ours,
-        measured_over_decoding=seconds / ours / (step / per_token),
+        measured_decoding=ratio,
+        measured_over_decoding=ratio / (found.step / per_token),
         measured_over_whole=speedup.per_token / whole,
     )
 
 
+def _per_token(generations: Sequence[Generation], prefill: float) -> float:
+    """Seconds, without prefill."""
+    seconds = total(generations, lambda one: one.seconds - prefill)
+    return seconds / total(generations, estimator.tokens)
+
+
 def _latency(generations: Sequence[Generation], first_token: float) -> Latency:
     """The first call's tokens are on average those of any call."""
-    calls = _total(generations, _calls)
-    seconds = _total(generations, lambda one: one.seconds - first_token)
-    tokens = _total(generations, _tokens)
+    calls = total(generations, estimator.calls)
+    seconds = total(generations, lambda one: one.seconds - first_token)
+    tokens = total(generations, estimator.tokens)
     later = tokens - tokens / calls * len({one.text for one in generations})
     return Latency(first_token, seconds / later if later else math.nan)
 
 
-def _identical(alone: Sequence[Generation], speculative: Sequence[Generation]) -> int:
-    tokens = {(one.text, one.repeat): one.tokens for one in alone}
-    return sum(tokens[one.text, one.repeat] == one.tokens for one in speculative)
+def _identical(found: Measured) -> int:
+    tokens = {(one.text, one.repeat): one.tokens for one in found.alone}
+    return sum(tokens[one.text, one.repeat] == one.tokens for one in found.speculative)
 
 
 def _quantiles(generations: Sequence[Generation]) -> Quantiles:
-    seconds = list(_medians(generations, _seconds).values())
+    seconds = list(estimator.medians(generations, estimator.seconds).values())
     return Quantiles(*(float(value) for value in np.quantile(seconds, [0.1, 0.5, 0.9, 0.99])))
-
-
-def _seconds_per_step(timings: Sequence[Timing]) -> dict[str, float]:
-    """Part -> median seconds of one model call, or of one prefill; and the fastest reading."""
-    seconds = collections.defaultdict(list)
-    for timing in timings:
-        seconds[timing.part].append(timing.seconds / timing.steps)
-    medians = {part: statistics.median(values) for part, values in seconds.items()}
-    return medians | {"fastest_read": min(seconds["memory_read"])}
-
-
-def _total(generations: Sequence[Generation], value: Callable[[Generation], float]) -> float:
-    """The estimator: the sum over texts of the median over repeats."""
-    return sum(_medians(generations, value).values())
-
-
-def _medians(
-    generations: Sequence[Generation], value: Callable[[Generation], float]
-) -> dict[int, float]:
-    """Text -> the median over repeats."""
-    values = collections.defaultdict(list)
-    for one in generations:
-        values[one.text].append(value(one))
-    return {text: statistics.median(values[text]) for text in sorted(values)}
-
-
-def _seconds(one: Generation) -> float:
-    return one.seconds
-
-
-def _tokens(one: Generation) -> float:
-    return len(one.tokens)
-
-
-def _calls(one: Generation) -> float:
-    return one.calls

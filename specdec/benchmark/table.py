@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from specdec.benchmark.summary import Baseline, Forecast, Latency, Prediction, Quantiles, Summary
+from specdec.benchmark.figures import Baseline, Forecast, Latency, Prediction, Quantiles, Summary
 
 
 def lines(summary: Summary) -> Iterator[str]:
     """The table, line by line: times in milliseconds."""
     speedup, pairs = summary.speedup, summary.texts * summary.repeats
+    if not summary.exact:
+        yield "NOT EXACT: only the times mean something, not the texts\n"
     columns = ("p10", "p50", "p90", "p99", "TTFT", "TPOT")
     yield f"{'ms per text':20}" + "".join(f"{name:>9}" for name in columns)
     for name, mode in (("target alone", "alone"), ("speculative", "speculative")):
@@ -35,10 +37,13 @@ def lines(summary: Summary) -> Iterator[str]:
 
 def _predicted(prediction: Prediction, baseline: Baseline) -> Iterator[str]:
     gamma, step = prediction.gamma, baseline.target_step
-    yield _figure("alpha from tau", prediction.alpha_from_tau, "if acceptances were independent")
+    if prediction.alpha_from_tau is not None:
+        meaning = "if acceptances were independent"
+        yield _figure("alpha from tau", prediction.alpha_from_tau, meaning)
     yield ""
     yield _figure("c", prediction.cost_ratio, "a draft token, in target steps")
-    yield _figure("v", prediction.verify_cost, f"a target call on {gamma + 1} tokens, likewise")
+    tokens = "" if gamma is None else f" on {gamma + 1} tokens"
+    yield _figure("v", prediction.verify_cost, f"a target call{tokens}, likewise")
     yield _figure("predicted speed-up", prediction.these_texts, "these texts, with prefill")
     if prediction.long_generation is not None:
         yield _figure("  long generation", prediction.long_generation, "from alpha, c and v")
@@ -48,7 +53,7 @@ def _predicted(prediction: Prediction, baseline: Baseline) -> Iterator[str]:
     for name in ("draft", "verify", "rest"):
         seconds = getattr(prediction, name)
         yield f"  {name:18}{1e3 * seconds:9.3f}{seconds / step:14.2f}"
-    yield f"{'prefill, both':20}{1e3 * prediction.prefill:9.3f}"
+    yield f"{'prefill, all':20}{1e3 * prediction.prefill:9.3f}"
 
 
 def _foretold(forecast: Forecast) -> Iterator[str]:

@@ -1,7 +1,6 @@
-"""The exactness certificate: does this pair, on this device, decode what the target alone would?
+"""The exactness certificate: does this plan, on this device, decode what its target alone would?
 
-    subject = Subject(params, inputs, target=..., drafter=..., ...)
-    checks = list(certify(subject))
+    checks = list(certify(Subject(plan, params, inputs)))
 
 Each check is a function of a `Subject`; it sees what the others cannot:
 
@@ -23,8 +22,9 @@ from specdec.certificate.check import Check
 from specdec.certificate.checks import algebra, audit, greedy, law, perfect, seeds
 from specdec.certificate.hostile import hostile
 from specdec.certificate.subject import Subject
+from specdec.plan import Plan
 
-__all__ = ["CHECKS", "Check", "Subject", "certify"]
+__all__ = ["CHECKS", "Check", "Subject", "certify", "refuse"]
 
 CHECKS = (algebra, greedy, seeds, perfect, hostile, audit, law)
 
@@ -32,7 +32,30 @@ CHECKS = (algebra, greedy, seeds, perfect, hostile, audit, law)
 def certify(
     subject: Subject, started: Callable[[str], None] = lambda name: None
 ) -> Iterator[Check]:
-    """Runs the checks one after the other, each announced by name."""
+    """Runs the checks one after the other, each announced by name.
+
+    Raises:
+      ValueError: at the call, for what `refuse` refuses.
+    """
+    refuse(subject.plan)
+    return _run(subject, started)
+
+
+def refuse(plan: Plan) -> None:
+    """Raises ValueError for a plan that cannot be certified: its own statement is that it is not
+    exact, or nothing is drafted."""
+    if not plan.drafts:
+        raise ValueError("the plan drafts nothing, so there is nothing to certify; give a drafter")
+    for role in ("target", "verifier"):
+        part = getattr(plan, role)
+        if not getattr(part, "exact", False):
+            raise ValueError(
+                f"the {role} {type(part).__name__} does not state that it is exact, so there is "
+                "nothing to certify; use one with exact = True"
+            )
+
+
+def _run(subject: Subject, started: Callable[[str], None]) -> Iterator[Check]:
     for check in CHECKS:
         started(check.__name__)
         start = subject.clock()

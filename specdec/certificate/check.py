@@ -51,28 +51,44 @@ def agreement(name: str, subject: Subject, sampling: SamplingRule, output: Decod
     rows = len(output.tokens)
     plain = subject.plain(sampling).tokens[:rows]
     differ = np.flatnonzero((output.tokens != plain).any(axis=1))
-    gaps = np.array(
-        [subject.gap(int(r), output.tokens[r], plain[r], sampling) for r in differ], np.float64
-    )
-    if not subject.exact:
-        # An infinite gap: coarse rounding put the token on the other side of top-k or top-p.
-        gaps = gaps[~np.isinf(gaps)]
+    gap = _largest_gap(subject, sampling, output.tokens, plain, differ)
     # log p has the logits' error over the temperature.
     limit = subject.tolerance / min(1.0, getattr(sampling, "temperature", 1.0))
-    figures: dict[str, Any] = {
-        "texts": rows,
-        "identical": rows - len(differ),
-        "largest_gap": float(np.max(gaps, initial=0)),
-    }
-    demands: dict[str, tuple[str, float]] = {"largest_gap": ("<=", limit)}
     note = f"{rows - len(differ)} of {rows} outputs identical to the target alone"
     if len(differ):
-        note += f", the others part at a gap of at most {figures['largest_gap']:.1e} nats"
-    note += f" (threshold {limit:.2g} nats)"
-    if not subject.exact and subject.width is not None:
-        wide = subject.plain(sampling, subject.width).tokens[:rows]
-        same = int((output.tokens == wide).all(axis=1).sum())
-        figures["identical_at_same_width"] = same
-        demands["identical_at_same_width"] = ("==", rows)
-        note += f"; {same} of {rows} to the target alone in calls of the same width (all must be)"
-    return Check(name, figures, demands, note)
+        note += f", the others part at a gap of at most {gap:.1e} nats"
+    check = Check(
+        name,
+        {"texts": rows, "identical": rows - len(differ), "largest_gap": gap},
+        {"largest_gap": ("<=", limit)},
+        f"{note} (threshold {limit:.2g} nats)",
+    )
+    if subject.float32 or subject.plan.width is None:
+        return check
+    return _at_same_width(check, subject, sampling, output)
+
+
+def _largest_gap(
+    subject: Subject, sampling: SamplingRule, ours: Any, plain: Any, rows: np.ndarray
+) -> float:
+    gaps = np.array([subject.gap(int(r), ours[r], plain[r], sampling) for r in rows], np.float64)
+    if not subject.float32:
+        # An infinite gap: coarse rounding put the token on the other side of top-k or top-p.
+        gaps = gaps[~np.isinf(gaps)]
+    return float(np.max(gaps, initial=0))
+
+
+def _at_same_width(
+    check: Check, subject: Subject, sampling: SamplingRule, output: DecodeOutput
+) -> Check:
+    """The check with one more demand: the texts of the target alone in calls as wide."""
+    rows = len(output.tokens)
+    wide = subject.plain(sampling, subject.plan.width or 1).tokens[:rows]
+    same = int((output.tokens == wide).all(axis=1).sum())
+    return dataclasses.replace(
+        check,
+        figures=check.figures | {"identical_at_same_width": same},
+        demands=check.demands | {"identical_at_same_width": ("==", rows)},
+        note=f"{check.note}; {same} of {rows} to the target alone in calls of the same width (all "
+        "must be)",
+    )

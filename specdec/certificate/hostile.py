@@ -7,16 +7,14 @@ import functools
 import statistics
 from collections.abc import Callable
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from specdec import testing
 from specdec.certificate.check import Check, agreement
 from specdec.certificate.subject import Subject
 from specdec.sampling import Greedy
-from specdec.testing import Constant
-from specdec.types import Array, Context, DecodeOutput, Draft, Drafter, Params, PyTree, SamplingRule
+from specdec.testing import Constant, OneOf
+from specdec.types import DecodeOutput, Drafter, Params, SamplingRule
 from specdec.verifiers import Coupled
 
 TEXTS, REPEATS = 8, 3
@@ -27,22 +25,19 @@ def hostile(subject: Subject) -> Check:
     calls than the target alone; what they cost in time is measured."""
     rows = min(TEXTS, len(subject.inputs))
     cases = []
-    runs = {"alone": functools.partial(subject.alone, Greedy(), rows=rows)}
+    runs = {"alone": functools.partial(subject.decode, subject.alone(Greedy()), rows=rows)}
     for name, (drafter, params) in _drafters(subject).items():
-        for sampling, verifier in ((Greedy(), subject.verifier), (subject.drawn, Coupled())):
-            run = functools.partial(
-                subject.decode,
-                sampling,
-                drafter=drafter,
-                verifier=verifier,
-                params=params,
-                rows=rows,
-            )
+        for sampling, verifier in ((Greedy(), subject.plan.verifier), (subject.drawn, Coupled())):
+            plan = subject.variant(sampling, drafter=drafter, verifier=verifier)
+            run = functools.partial(subject.decode, plan, params, rows)
             case = f"{name}, {'greedy' if sampling.greedy else 'drawn'}"
             cases.append(_case(case, subject, sampling, run()))
             if sampling.greedy:
                 runs[name] = run
-    slowdown = _slowdowns(subject, runs)
+    return _summary(cases, _slowdowns(subject, runs))
+
+
+def _summary(cases: list[Check], slowdown: dict[str, float]) -> Check:
     worst = max(slowdown, key=slowdown.__getitem__)
     failed = sum(not case.passed for case in cases)
     outputs = sum(case.figures["texts"] for case in cases)
@@ -79,37 +74,15 @@ def _case(name: str, subject: Subject, sampling: SamplingRule, output: DecodeOut
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _OneOf:
-    """Number `params.drafter` of several constant drafters: one program for all of them."""
-
-    drafters: tuple[Constant, ...]
-    vocab_size: int
-
-    def init(self, params: Params, context: Context) -> PyTree:
-        return ()
-
-    def propose(
-        self, params: Params, keys: Array, context: Context, state: PyTree, want: Array, stop
-    ) -> tuple[Draft, PyTree]:
-        def ask(drafter: Constant) -> Draft:
-            draft, _ = drafter.propose(params, keys, context, state, want, stop)
-            if draft.probs is None:  # certainty, written out: branches have one structure
-                draft = draft.replace(probs=jax.nn.one_hot(draft.tokens, self.vocab_size))
-            return draft
-
-        branches = [functools.partial(ask, drafter) for drafter in self.drafters]
-        return jax.lax.switch(params.drafter, branches), state
-
-
 def _drafters(subject: Subject) -> dict[str, tuple[Drafter, Params]]:
     """The hostile drafters by name, with the parameters to call them with."""
-    drafters = testing.hostile(subject.target, subject.vocab_size, subject.eos_id)
+    plan = subject.plan
+    drafters = testing.hostile(plan.target, subject.vocab_size, plan.stop_ids or ())
     constant = {name: d for name, d in drafters.items() if isinstance(d, Constant)}
-    several = _OneOf(tuple(constant.values()), subject.vocab_size)
+    several = OneOf(tuple(constant.values()))
     found: dict[str, tuple[Drafter, Params]] = {n: (d, subject.params) for n, d in drafters.items()}
     for number, name in enumerate(constant):
-        found[name] = several, subject.params._replace(drafter=jnp.int32(number))
+        found[name] = several, subject.params._replace(drafter=np.int32(number))
     return found
 
 

@@ -6,27 +6,20 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
-from specdec.decoding import autoregressive_decode, decode, row_keys
+from specdec.decoding import row_keys
 from specdec.drafters import Autoregressive
+from specdec.plan import Plan
+from specdec.program import Program, decoder
 from specdec.sampling import Greedy, Sampling
 from specdec.testing import divergences
-from specdec.types import (
-    Array,
-    DecodeOutput,
-    Drafter,
-    Params,
-    PyTree,
-    SamplingRule,
-    Schedule,
-    Target,
-    Verifier,
-)
+from specdec.types import Array, DecodeOutput, Drafter, Params, PyTree, SamplingRule, Target
 
 FLOAT32_GAP = 1e-4  # nats; rounding alone gives some 1e-6
 # In bfloat16, of the largest logit: two to four units in its last place. Programs of different
@@ -45,134 +38,112 @@ class Taught(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-    """A pair, the texts it decodes, and how.
+    """A plan, and the texts it is tried on.
 
     params: of target, drafter and schedule.
-    inputs: [R, S] int32, 0 = padding. Row i is drawn with the key of example i.
-    target, drafter, verifier, schedule, sampling, max_length, eos_id: as `decode` takes them.
+    inputs: [R, S] int32, filled up with the target's `pad_id`. Row i is drawn with the key of
+      example i.
     seed: of all draws.
     batch_size: rows that are decoded together.
-    dtype: what the target computes in, 'float32' or 'bfloat16'; says what rounding may excuse.
+    mesh: of the devices that the models are divided over, None for one device.
     clock: seconds.
     """
 
+    plan: Plan
     params: Params
     inputs: np.ndarray
-    target: Target
-    drafter: Drafter
-    verifier: Verifier
-    schedule: Schedule
-    sampling: SamplingRule
-    max_length: int
-    eos_id: int = 1
     seed: int = 0
     batch_size: int = 1
-    dtype: str = "float32"
+    mesh: Mesh | None = None
     clock: Callable[[], float] = time.perf_counter
 
     @property
-    def drawn(self) -> SamplingRule:
-        """The sampling of the checks that draw: the subject's own, T = 1 if it is greedy."""
-        return Sampling() if self.sampling.greedy else self.sampling
+    def dtype(self) -> str:
+        """What the target computes in; it says what rounding may excuse."""
+        return getattr(self.plan.target, "dtype", "float32")
 
     @property
-    def greedy_only(self) -> bool:
-        return getattr(self.verifier, "greedy_only", False)
-
-    @property
-    def width(self) -> int | None:
-        """Tokens per verify call, None if that varies."""
-        return self.schedule.buckets[0] + 1 if len(self.schedule.buckets) == 1 else None
-
-    @property
-    def exact(self) -> bool:
+    def float32(self) -> bool:
         """Whether only a rare near-tie may fall otherwise."""
         return self.dtype == "float32"
 
     @property
+    def greedy_only(self) -> bool:
+        """Whether the verifier means nothing at a temperature."""
+        return getattr(self.plan.verifier, "greedy_only", False)
+
+    @property
+    def drawn(self) -> SamplingRule:
+        """The sampling of the checks that draw: the plan's own, T = 1 if it is greedy."""
+        return Sampling() if self.plan.sampling.greedy else self.plan.sampling
+
+    @property
     def vocab_size(self) -> int:
+        """V, as wide as the target's logits are."""
+
         def logits(params: PyTree, inputs: Array) -> Array:
-            cache = self.target.prefill(params, inputs, 1)
-            return self.target.decode(params, self.target.start(inputs)[:, None], cache)[0].logits
+            target = self.plan.target
+            cache = target.prefill(params, inputs, 1)
+            return target.decode(params, target.start(inputs)[:, None], cache)[0].logits
 
         return jax.eval_shape(logits, self.params.target, self.inputs[:1]).shape[-1]
 
-    def drafter_for(self, sampling: SamplingRule) -> Drafter:
-        """The drafter, drawing with this sampling if it is another one than the subject's."""
-        fields = {field.name for field in dataclasses.fields(self.drafter)}  # type: ignore
-        if sampling == self.sampling or "sampling" not in fields:
-            return self.drafter
-        return dataclasses.replace(self.drafter, sampling=sampling)  # type: ignore
+    def variant(self, sampling: SamplingRule, **parts: Any) -> Plan:
+        """The plan with another sampling, which its drafter draws with as well, and other parts."""
+        if sampling != self.plan.sampling:
+            parts = {"drafter": _drawing_with(sampling, self.plan.drafter)} | parts
+        return dataclasses.replace(self.plan, sampling=sampling, **parts)
 
-    def itself(self, sampling: SamplingRule) -> Drafter:
-        """The target as a drafter, of the drafter's own class if that runs a model."""
-        if isinstance(self.drafter, Autoregressive):
-            return dataclasses.replace(self.drafter, model=self.target, sampling=sampling)
-        return Autoregressive(self.target, sampling)
+    def itself(self, sampling: SamplingRule) -> tuple[Plan, Params]:
+        """The plan with the target as its own drafter, and the parameters for that. The drafter is
+        of its own class, with the target in each role, if it runs models."""
+        target = self.plan.target
+        drafter = _drawing_with(sampling, self.plan.drafter)
+        if len(self.plan.models()) == 1:
+            drafter = Autoregressive(target, sampling)
+        plan = self.variant(sampling, drafter=drafter)
+        plan = plan.with_models(dict.fromkeys(plan.models(), target))
+        trees = dict.fromkeys(plan.models(), self.params.target)
+        return plan, plan.params(trees, self.params.schedule)
+
+    def alone(self, sampling: SamplingRule, width: int = 1) -> Plan:
+        """The plan of the target by itself."""
+        return dataclasses.replace(self.plan.alone(width), sampling=sampling)
 
     def decode(
-        self,
-        sampling: SamplingRule,
-        *,
-        drafter: Drafter,
-        verifier: Verifier,
-        params: Params | None = None,
-        rows: int | None = None,
+        self, plan: Plan, params: Params | None = None, rows: int | None = None
     ) -> DecodeOutput:
-        """The first `rows` texts by speculation; arrays on the host, `trace.steps` per batch."""
-        return self._each_batch(
-            functools.partial(
-                decode,
-                params or self.params,
-                target=self.target,
-                drafter=drafter,
-                verifier=verifier,
-                schedule=self.schedule,
-                sampling=sampling,
-                max_length=self.max_length,
-                eos_id=self.eos_id,
-            ),
-            rows,
-        )
+        """The first `rows` texts by a plan; arrays on the host, `trace.steps` per batch."""
+        rows = len(self.inputs) if rows is None else rows
+        program = self._programs.setdefault(plan, decoder(plan, mesh=self.mesh))
+        batches = self._batches[: -(-rows // self.batch_size)]
+        outputs = [program.fetch(params or self.params, *batch)[0] for batch in batches]
+        return _joined(outputs, rows)
 
-    def alone(
-        self, sampling: SamplingRule, width: int = 1, rows: int | None = None
-    ) -> DecodeOutput:
-        """The first `rows` texts by the target alone."""
-        return self._each_batch(
-            functools.partial(
-                autoregressive_decode,
-                self.params.target,
-                target=self.target,
-                sampling=sampling,
-                max_length=self.max_length,
-                eos_id=self.eos_id,
-                width=width,
-            ),
-            rows,
-        )
+    def texts(self, plan: Plan) -> DecodeOutput:
+        """All texts by a plan, decoded once."""
+        if plan not in self._texts:
+            self._texts[plan] = self.decode(plan)
+        return self._texts[plan]
 
     def plain(self, sampling: SamplingRule, width: int = 1) -> DecodeOutput:
-        """All texts by the target alone, decoded once."""
-        if (sampling, width) not in self._plain:
-            self._plain[sampling, width] = self.alone(sampling, width)
-        return self._plain[sampling, width]
+        """All texts by the target alone."""
+        return self.texts(self.alone(sampling, width))
 
-    @functools.cached_property
+    @property
     def speculated(self) -> DecodeOutput:
         """All texts by speculation, greedy."""
-        rule = Greedy()
-        return self.decode(rule, drafter=self.drafter_for(rule), verifier=self.verifier)
+        return self.texts(self.variant(Greedy()))
 
     @functools.cached_property
     def taught(self) -> Taught:
         """The target's view of `speculated`."""
         output = self.speculated
-        teach = jax.jit(functools.partial(_teach, target=self.target))
+        teach = jax.jit(functools.partial(_teach, target=self.plan.target))
         parts = []
-        for start in range(0, len(self.inputs), self.batch_size):
-            texts = (self._block(x, start) for x in (self.inputs, output.tokens, output.length))
-            parts.append(jax.device_get(teach(self.params.target, *texts)))
+        for start, (_, inputs) in zip(self._starts, self._batches, strict=True):
+            texts = (self._block(x, start, 0) for x in (output.tokens, output.length))
+            parts.append(jax.device_get(teach(self.params.target, inputs, *texts)))
         return _joined(parts, len(self.inputs))
 
     def gap(self, row: int, ours: Array, plain: Array, sampling: SamplingRule) -> float:
@@ -180,42 +151,53 @@ class Subject:
         keys = row_keys(self.seed, jnp.array([row]))
         inputs, ours, plain = (jnp.asarray(x)[None] for x in (self.inputs[row], ours, plain))
         (found,) = divergences(
-            self.target, self.params.target, keys, inputs, ours, plain, sampling=sampling
+            self.plan.target, self.params.target, keys, inputs, ours, plain, sampling=sampling
         )
         return found.gap
 
     @functools.cached_property
     def tolerance(self) -> float:
         """The largest gap between two logits that rounding may turn around."""
-        if self.exact:
+        if self.float32:
             return FLOAT32_GAP
         return BFLOAT16_GAP * float(self.taught.largest.max())
 
     @functools.cached_property
-    def _plain(self) -> dict[tuple[SamplingRule, int], DecodeOutput]:
+    def _programs(self) -> dict[Plan, Program]:
         return {}
+
+    @functools.cached_property
+    def _texts(self) -> dict[Plan, DecodeOutput]:
+        return {}
+
+    @property
+    def _starts(self) -> range:
+        """The first row of each batch."""
+        return range(0, len(self.inputs), self.batch_size)
 
     @functools.cached_property
     def _batches(self) -> list[tuple[Array, Array]]:
         """Keys [B] and inputs [B, S], ready, so that nothing but decoding is timed."""
+        padding = getattr(self.plan.target, "pad_id", 0)
         return [
             (
                 row_keys(self.seed, jnp.arange(start, start + self.batch_size)),
-                jnp.asarray(self._block(self.inputs, start)),
+                jnp.asarray(self._block(self.inputs, start, padding)),
             )
-            for start in range(0, len(self.inputs), self.batch_size)
+            for start in self._starts
         ]
 
-    def _block(self, array: np.ndarray | Array, start: int) -> np.ndarray:
-        """[B, ...] the rows from `start` on, filled up with zeros."""
+    def _block(self, array: np.ndarray | Array, start: int, padding: int) -> np.ndarray:
+        """[B, ...] the rows from `start` on, filled up."""
         block = np.asarray(array[start : start + self.batch_size])
-        return np.pad(block, [(0, self.batch_size - len(block))] + [(0, 0)] * (block.ndim - 1))
+        missing = [(0, self.batch_size - len(block))] + [(0, 0)] * (block.ndim - 1)
+        return np.pad(block, missing, constant_values=padding)
 
-    def _each_batch(self, function: Callable, rows: int | None) -> DecodeOutput:
-        rows = len(self.inputs) if rows is None else rows
-        count = -(-rows // self.batch_size)
-        outputs = [jax.device_get(function(*batch)) for batch in self._batches[:count]]
-        return _joined(outputs, rows)
+
+def _drawing_with(sampling: SamplingRule, drafter: Any) -> Drafter:
+    """The drafter with this sampling, if it has one."""
+    fields = {field.name for field in dataclasses.fields(drafter)}
+    return dataclasses.replace(drafter, sampling=sampling) if "sampling" in fields else drafter
 
 
 def _joined(trees: list, rows: int) -> PyTree:

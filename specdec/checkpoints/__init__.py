@@ -1,9 +1,9 @@
-"""Checkpoints: parameters in T5X's tree, from the formats that T5s come in, and back.
+"""Checkpoints: parameters of any family of models, from the formats they come in, and back.
 
 Read and written: T5X's native format (msgpack and zarr), our own (Orbax's arrays of the parameters,
 a `config.json`, and the vocabulary if it was given), and Hugging Face's directories. Read only:
-T5X's with Orbax. What the directory holds tells the format. TensorStore, Orbax and PyTorch are
-imported on use.
+T5X's with Orbax. What the directory holds tells the format; names, shapes and configs are asked of
+the family (`models.families`). TensorStore, Orbax and PyTorch are imported on use.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -20,11 +21,12 @@ from specdec.checkpoints.directory import (
     Vocabulary,
     check_pair,
     config_from,
+    model_from,
     read_config,
     vocabulary_from,
 )
 from specdec.checkpoints.errors import CheckpointError
-from specdec.models.t5 import T5Config
+from specdec.checkpoints.tree import parameter_count
 from specdec.types import PyTree
 
 __all__ = [
@@ -35,6 +37,8 @@ __all__ = [
     "check_pair",
     "config_from",
     "load",
+    "model_from",
+    "parameter_count",
     "read_config",
     "save",
     "vocabulary_from",
@@ -46,7 +50,7 @@ FORMATS = ("orbax", "t5x", "huggingface")  # that `save` writes
 def load(
     path: str | os.PathLike,
     *,
-    config: T5Config | None = None,
+    config: Any = None,
     dtype: DTypeLike | None = None,
     shardings: PyTree = None,
 ) -> PyTree:
@@ -55,15 +59,16 @@ def load(
     Args:
       path: a checkpoint's directory, or one that holds `checkpoint_<step>` directories, of which
         the latest is taken; local, or gs:// for all but Hugging Face's.
-      config: the model they are for. Names and shapes are compared with it before any data is
-        read. Our own format and Hugging Face's know their model; T5X's are not compared if this is
-        None.
+      config: of the model they are for, of any family. Names and shapes are compared with it before
+        any data is read. Our own format and Hugging Face's know their model; T5X's are not compared
+        if this is None.
       dtype: the floating type to cast to, array by array; None keeps what is stored.
       shardings: one `jax.sharding.Sharding` for all arrays, or a tree of them (a prefix of the
         parameters' tree). None puts whole arrays on the default device.
 
     Returns:
-      A nested dict of arrays with T5X's names; layers that were trained in a scan are unstacked.
+      A nested dict of arrays, as the model's `init` names them; layers that were trained in a scan
+      are unstacked.
 
     Raises:
       CheckpointError: a wrong directory, a damaged file, or parameters that do not fit the model.
@@ -95,7 +100,7 @@ def save(
     path: str | os.PathLike,
     params: PyTree,
     *,
-    config: T5Config,
+    config: Any,
     format: str = "orbax",
     vocabulary: str | os.PathLike | Vocabulary | None = None,
 ) -> None:
@@ -108,7 +113,7 @@ def save(
       path: the directory to make; it must not exist. T5X itself looks for one that is called
         `checkpoint_<step>`.
       params: a nested dict of arrays that fits `config`; each keeps its dtype.
-      config: their model.
+      config: of their model, of any family.
       format: 'orbax', our own; 't5x', T5X's native one; or 'huggingface'.
       vocabulary: of the model's texts: a SentencePiece `.model` file, or what `vocabulary_from`
         gives. A copy is kept with the parameters.
@@ -120,8 +125,7 @@ def save(
     if vocabulary is not None and not isinstance(vocabulary, Vocabulary):
         vocabulary = Vocabulary(directory.location(vocabulary))
     path = check_output(path, format, vocabulary)
-    shapes = {name: leaf.shape for name, leaf in tree.flatten(params).items()}
-    tree.check(shapes, config, "the tree of parameters")
+    tree.check(tree.shapes(params), config, "the tree of parameters")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as staging:
         complete = Path(staging) / path.name
@@ -142,7 +146,7 @@ def check_output(path: str | os.PathLike, format: str, vocabulary: Vocabulary | 
 
 
 def _write(
-    format: str, folder: Path, params: PyTree, config: T5Config, vocabulary: Vocabulary | None
+    format: str, folder: Path, params: PyTree, config: Any, vocabulary: Vocabulary | None
 ) -> None:
     from specdec.checkpoints import orbax, t5x
 

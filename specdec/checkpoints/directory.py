@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, cast
 
 from specdec.checkpoints import huggingface
 from specdec.checkpoints.buckets import SCHEME, BucketPath, Location
-from specdec.checkpoints.errors import CheckpointError
-from specdec.models.t5 import T5Config
+from specdec.checkpoints.errors import CheckpointError, about
+from specdec.models import families
+from specdec.types import Model
 
 CONFIG = "config.json"
 VERSION = 1  # of our own record in it
@@ -98,10 +99,15 @@ def disk(directory: Location) -> Path:
     return directory
 
 
-def config_from(path: str | os.PathLike, dtype: str | None = None) -> T5Config:
-    """The model that a checkpoint's `config.json` describes, computed in `dtype` if that is given.
+def model_from(path: str | os.PathLike, dtype: str | None = None) -> Model:
+    """The model of a checkpoint, of whichever family; arguments and errors are `config_from`'s."""
+    return families.model_of(config_from(path, dtype))
 
-    Our own checkpoints and Hugging Face's always have one. One with T5Config's fields beside a T5X
+
+def config_from(path: str | os.PathLike, dtype: str | None = None) -> Any:
+    """The config that a checkpoint's `config.json` records, with this `dtype` if that is given.
+
+    Our own checkpoints and Hugging Face's always have one. One with a config's fields beside a T5X
     checkpoint, in its directory or in the parent, counts too. Raises CheckpointError where there is
     none, or where it describes something else.
     """
@@ -113,24 +119,29 @@ def config_from(path: str | os.PathLike, dtype: str | None = None) -> T5Config:
         file = next((file for file in files if file.is_file()), None)
         if file is None:
             raise CheckpointError(
-                f"checkpoint {directory} does not record its model; give a T5Config, or put its "
-                f"fields into {files[0]}"
+                f"checkpoint {directory} does not record its model; give its config, or put the "
+                f"config's fields into {files[0]}"
             )
         config = read_config(file)
     return config if dtype is None else dataclasses.replace(config, dtype=dtype)
 
 
-def read_config(file: Location) -> T5Config:
-    """T5Config's fields from a JSON file; raises CheckpointError if it has something else."""
+def read_config(file: Location) -> Any:
+    """A config from a JSON file: its fields, and its "family" if that is not the default one.
+
+    Raises CheckpointError if it has something else.
+    """
     if not file.is_file():
-        raise CheckpointError(f"config {file} is not a file; give JSON with T5Config's fields")
+        raise CheckpointError(f"config {file} is not a file; give JSON with a config's fields")
     record = _record(file)
+    with about(file):
+        family = families.named(record.pop("family", families.DEFAULT))
     try:
-        return T5Config(**record.get("model", record))
+        return family.config(**record.get("model", record))
     except (TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{file} does not describe a model ({error}); its fields must be those of T5Config, or "
-            "give the config yourself"
+            f"{file} does not describe a model ({error}); its fields must be those of "
+            f"{family.config.__name__}, or give the config yourself"
         ) from error
 
 
@@ -179,11 +190,12 @@ def check_pair(target_path: str | os.PathLike, draft_path: str | os.PathLike) ->
         )
 
 
-def describe(folder: Path, config: T5Config, vocabulary: Vocabulary | None) -> None:
+def describe(folder: Path, config: Any, vocabulary: Vocabulary | None) -> None:
     """Puts the model and the vocabulary into a checkpoint, where the functions above find them."""
     contents: dict[str, Any] = {
         "format": "specdec",
         "version": VERSION,
+        "family": families.family_of(config).name,
         "model": dataclasses.asdict(config),
     }
     if vocabulary is not None:

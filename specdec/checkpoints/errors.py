@@ -1,5 +1,22 @@
 """The one error of this package."""
 
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
 
 class CheckpointError(ValueError):
     """A directory, file or tree of parameters that cannot be used; one line with the remedy."""
+
+
+@contextlib.contextmanager
+def about(what: Any) -> Iterator[None]:
+    """Makes the ValueErrors of families, which know no files, CheckpointErrors about `what`."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"{what}: {error}") from error

@@ -1,7 +1,9 @@
-"""The arrays of a Hugging Face directory, under their own names, in one file or in several."""
+"""The files of a Hugging Face directory: arrays under their own names, in one file or in several,
+and JSON."""
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,8 +15,8 @@ import numpy as np
 
 from specdec.checkpoints import safetensors
 from specdec.checkpoints.errors import CheckpointError
-from specdec.checkpoints.huggingface_config import read_json, write_json
 
+CONFIG = "config.json"
 _SAFETENSORS, _PYTORCH, _INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
 _WHERE = (_SAFETENSORS, _SAFETENSORS + _INDEX, _PYTORCH, _PYTORCH + _INDEX)  # the first is read
 _FILE_BYTES = 5 * 10**9  # the most in one file that is written
@@ -62,6 +64,22 @@ def write(
     total = sum(map(safetensors.size, specs.values()))
     index = {"metadata": {"total_size": total}, "weight_map": files}
     write_json(folder / (_SAFETENSORS + _INDEX), index)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file; CheckpointError if there is none."""
+    try:
+        record = json.loads(file.read_text())
+    except ValueError as error:
+        raise CheckpointError(f"{file} is not JSON ({error}); copy it again") from error
+    if not isinstance(record, dict):
+        raise CheckpointError(f"{file} holds a JSON {type(record).__name__}, not an object")
+    return record
+
+
+def write_json(file: Path, record: Mapping[str, Any]) -> None:
+    """Writes an object as JSON for people."""
+    file.write_text(json.dumps(record, indent=2) + "\n")
 
 
 def _shards(sizes: Mapping[str, int]) -> list[list[str]]:

@@ -27,10 +27,21 @@ from specdec.cli import (
     train,
     verify,
 )
+from specdec.cli.data import Data, longest_target
+from specdec.cli.placement import Placement
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError, path_in
+from specdec.records import RecordsError
 
-__all__ = ["DecodeRun", "UsageError", "main", "path_in"]
+__all__ = [
+    "Data",
+    "DecodeRun",
+    "Placement",
+    "UsageError",
+    "longest_target",
+    "main",
+    "path_in",
+]
 
 COMMANDS = (
     decode,
@@ -65,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with contextlib.ExitStack() as args.contexts:  # of the command, such as a mesh
             return args.command(args) or 0
-    except (UsageError, tasks.TaskError, checkpoints.CheckpointError) as error:
+    except (UsageError, RecordsError, tasks.TaskError, checkpoints.CheckpointError) as error:
         if args.traceback:
             raise
         print(f"specdec: {error}", file=sys.stderr)

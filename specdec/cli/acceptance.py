@@ -6,19 +6,21 @@ import argparse
 import itertools
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from specdec import acceptance
+from specdec import acceptance, records, tasks
+from specdec.acceptance import Accepted
 from specdec.cli import run as runs
 from specdec.cli import settings
+from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.drafters import Autoregressive
 from specdec.environment import environment
+from specdec.records import Lines
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -28,7 +30,8 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         description="The target writes texts alone, with the run's sampling. Alpha is the mean of "
         "sum min(p, q) over their tokens: what exact speculative sampling accepts, whatever "
         "VERIFIER is. For a lenience l it is that of sum min(p/l, q). Takes the gin files of "
-        "`specdec decode`.",
+        "`specdec decode`. A measurement without tables that was interrupted goes on when the "
+        "command is given again.",
         allow_abbrev=False,
     )
     runs.add_flags(parser)
@@ -58,18 +61,17 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> None:
     if args.tokens < 1:
         raise UsageError(f"--tokens is {args.tokens}; give a positive number")
-    run = runs.build(args)
-    subject = _subject(run, runs.vocabulary_of(run).eos_id)
+    run = _plain(runs.build(args))
+    in_force = settings.in_force()
     batches = run.batches()
     runs.refuse_unwritable(args.output_file)
     if (first := next(batches, None)) is None:
-        raise UsageError(f"split {run.split!r} has no examples; nothing to measure")
+        raise UsageError(f"split {run.data.split!r} has no examples; nothing to measure")
+    lines = Lines.of(Path(args.output_file), in_force) if args.output_file else None
+    before = [] if args.tables else _before(lines or (), args.tokens)
     # All that can be wrong has been looked at; from here on it takes long.
-    params = run.load()
-    given = ((batch.index, batch.inputs) for batch in itertools.chain([first], batches))
-    texts = acceptance.generate(subject, params.target, given, seed=run.seed, tokens=args.tokens)
-    records = acceptance.measure(subject, params, _shown(texts, args.tokens), tables=args.tables)
-    summary = acceptance.summarize(_written(records, args.output_file))
+    new = _measured(run, itertools.chain([first], batches), before, args)
+    summary = acceptance.summarize(_written(before, new, lines))
     print(*acceptance.lines(summary), sep="\n")
     if summary.tokens < args.tokens:
         print(
@@ -77,32 +79,53 @@ def _command(args: argparse.Namespace) -> None:
             "higher --limit or another split has more",
             file=sys.stderr,
         )
-    if args.output_file:
-        report = {
-            "environment": environment(),
-            "run": _described(run, args.tokens),
-            "texts": summary.texts,
-            "tokens": summary.tokens,
-            "alphas": {
-                name: [alpha._asdict() for alpha in alphas]
-                for name, alphas in summary.alphas.items()
-            },
-        }
-        text = json.dumps(report, indent=2, ensure_ascii=False)
-        Path(f"{args.output_file}.summary.json").write_text(f"{text}\n", encoding="utf-8")
+    if lines:
+        text = json.dumps(_report(run, summary, args.tokens), indent=2, ensure_ascii=False)
+        records.write(Path(f"{lines.path}.summary.json"), f"{text}\n")
 
 
-def _subject(run: DecodeRun, eos_id: int) -> acceptance.Subject:
-    drafter = runs.drafter_of(run)
-    if not isinstance(drafter, Autoregressive):
-        raise UsageError(
-            f"the drafter is {type(drafter).__name__}, which has no distribution at every token; "
-            "give one that is a model, with gin/drafters/autoregressive.gin"
-        )
-    for name, plain in {"decoder_prefix": "", "min_length": 0, "num_samples": 1}.items():
-        if (value := getattr(run, name)) != plain:
+def _plain(run: DecodeRun) -> DecodeRun:
+    """The run, if it has an alpha."""
+    runs.require_drafter(run)
+    try:
+        acceptance.check(run.plan)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    given = {"decoder_prefix": run.data.decoder_prefix, "min_length": run.min_length}
+    samples = run.data.num_samples
+    for name, value in (given | {"num_samples": 0 if samples == 1 else samples}).items():
+        if value:
             raise UsageError(f"{name} is {value!r}; leave it out, one plain output per text counts")
-    return acceptance.Subject(run.target, drafter, run.sampling, run.max_length, eos_id)
+    return run.ending_with(runs.vocabulary_of(run).eos_id)
+
+
+def _before(lines: Iterable[Mapping[str, Any]], tokens: int) -> list[Accepted]:
+    """The texts that were measured before, up to so many tokens; none of a file that also has
+    tables, which are counted from all texts."""
+    kept = []
+    for one in (Accepted(**line) for line in lines):
+        if tokens <= 0 or list(one.accepted) != ["model"]:
+            break
+        kept.append(one)
+        tokens -= one.tokens
+    return kept
+
+
+def _measured(
+    run: DecodeRun,
+    batches: Iterable[tasks.Batch],
+    before: Sequence[Accepted],
+    args: argparse.Namespace,
+) -> Iterator[Accepted]:
+    """The other texts, until there are tokens enough."""
+    left = args.tokens - sum(one.tokens for one in before)
+    if left > 0:
+        params, seed, skip = run.load(), run.data.seed, [one.index for one in before]
+        given = ((batch.index, batch.inputs) for batch in batches)
+        texts = acceptance.generate(
+            run.plan, params.target, given, seed=seed, tokens=left, skip=skip
+        )
+        yield from acceptance.measure(run.plan, params, _shown(texts, left), tables=args.tables)
 
 
 def _shown(texts: Iterable[acceptance.Texts], total: int) -> Iterator[acceptance.Texts]:
@@ -114,26 +137,41 @@ def _shown(texts: Iterable[acceptance.Texts], total: int) -> Iterator[acceptance
 
 
 def _written(
-    records: Iterable[acceptance.Accepted], path: str | None
-) -> Iterator[acceptance.Accepted]:
-    """The records, each written before the next is measured."""
-    with settings.json_lines(path) as file:
-        for record in records:
-            if file:
-                print(json.dumps(record._asdict()), file=file, flush=True)
-            yield record
+    before: Sequence[Accepted], new: Iterable[Accepted], lines: Lines | None
+) -> Iterator[Accepted]:
+    """All records, each new one written before the next is measured."""
+    if lines:
+        lines.replace(one._asdict() for one in before)
+    yield from before
+    for one in new:
+        if lines:
+            lines.append(one._asdict())
+        yield one
+
+
+def _report(run: DecodeRun, summary: acceptance.Summary, tokens: int) -> dict[str, Any]:
+    return {
+        "environment": environment(),
+        "run": _described(run, tokens),
+        "texts": summary.texts,
+        "tokens": summary.tokens,
+        "alphas": {
+            name: [alpha._asdict() for alpha in alphas] for name, alphas in summary.alphas.items()
+        },
+    }
 
 
 def _described(run: DecodeRun, tokens: int) -> dict[str, Any]:
     """What was measured, for the report; what `specdec bench` says as well has the same name."""
+    data, models = run.data, run.plan.models()
     return {
-        "drafter": type(run.drafter).__name__,
-        "sampling": repr(run.sampling),
-        "dtype": {role: model.config.dtype for role, (model, _) in run.models().items()},
-        "parameters": runs.parameter_counts(run),
-        "lengths": dict(run.lengths),
-        "split": run.split,
-        "seed": run.seed,
-        "limit": run.limit,
+        "drafter": type(run.plan.drafter).__name__,
+        "sampling": repr(run.plan.sampling),
+        "dtype": {role: model.dtype for role, model in models.items()},
+        "parameters": parameter_counts(models),
+        "lengths": dict(data.lengths),
+        "split": data.split,
+        "seed": data.seed,
+        "limit": data.limit,
         "tokens": tokens,
     }

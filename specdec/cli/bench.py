@@ -9,26 +9,25 @@ import functools
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-import jax
 from tqdm import tqdm
 
-from specdec import benchmark, tasks
+from specdec import benchmark
+from specdec.benchmark import File, Measurement, Workload
 from specdec.cli import run as runs
 from specdec.cli import settings
+from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.cli.timings import File, Record
-from specdec.models.t5 import T5Target
-from specdec.standins import SyntheticAcceptance
 from specdec.types import PyTree
+from specdec.verifiers import SyntheticAcceptance
 
 LIMIT = 32
 FORECAST_TEXTS = 64  # at least; few texts say little about the acceptance of others
 # What variants of one benchmark may differ in: not the target alone, nor the texts.
-VARYING = {"drafter", "draft", "draft_checkpoint_path", "draft_vocabulary", "verifier", "schedule"}
+VARYING = {"plan", "data", "draft_checkpoint_paths", "draft_vocabulary"}
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -82,6 +81,45 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     return parser
 
 
+class Variant(NamedTuple):
+    """A drafter, draft length and verifier for the texts of a benchmark."""
+
+    name: str
+    run: DecodeRun
+    workload: Workload
+    path: str | None  # of its output file
+    settings: str  # in force
+
+    def measurement(
+        self, texts: Mapping[int, Any], file: File, repeats: int, read: dict[Any, PyTree]
+    ) -> Measurement:
+        """Reads the checkpoints, but for what has been `read` for others, and compiles."""
+        trees = trees_of(self.run, functools.partial(self.run.placement.read, trees=read))
+        seed = self.run.data.seed
+        return Measurement(self.workload, trees, texts, file, seed=seed, repeats=repeats)
+
+    def about(self, repeats: int) -> dict[str, Any]:
+        """What was measured, for the report."""
+        data, models = self.run.data, self.run.plan.models()
+        kept = {"alone": self.run.alone.target, **models}
+        return {
+            "dtype": {role: model.dtype for role, model in models.items()},
+            "layouts": {role: model.layout for role, model in kept.items()},
+            "parameters": parameter_counts(models),
+            "lengths": dict(data.lengths),
+            "split": data.split,
+            "seed": data.seed,
+            "limit": data.limit,
+            "repeats": repeats,
+            "variant": self.name,
+        }
+
+
+def trees_of(run: DecodeRun, tree_of: Callable[[Any, str], PyTree]) -> dict[str, PyTree]:
+    """The parameters by role, as `benchmark.Workload` takes them."""
+    return {"alone": tree_of(run.alone.target, run.checkpoint_path), **run.trees(tree_of)}
+
+
 def _command(args: argparse.Namespace) -> None:
     if args.repeats < 1:
         raise UsageError(f"--repeats is {args.repeats}; give a positive number")
@@ -89,203 +127,137 @@ def _command(args: argparse.Namespace) -> None:
     runs.refuse_unwritable(args.output_file)
     # All that can be wrong has been looked at; from here on it takes long.
     first = variants[0].run
-    texts = _texts(variants[0].batches, first.split)
-    others = {}
-    if split := args.forecast_split:
-        if split == first.split:
-            raise UsageError(
-                f"--forecast_split is {split!r}, the split that is timed; a forecast is made of "
-                "other texts, name another split"
-            )
-        limit = max(first.limit or LIMIT, FORECAST_TEXTS)
-        others = _texts(dataclasses.replace(first, split=split, limit=limit).batches(), split)
-    files = [File(one.path, one.in_force) for one in variants]
-    trees: dict[Any, Any] = {}
+    texts, others = texts_of(first), _texts_elsewhere(first, args.forecast_split)
+    files = [File(one.path, one.settings) for one in variants]
+    read: dict[Any, PyTree] = {}
     measurements = [
-        Measurement(one, file, texts, args.repeats, trees)
+        one.measurement(texts, file, args.repeats, read)
         for one, file in zip(variants, files, strict=True)
     ]
-    for one in measurements:
-        one.decode_elsewhere(others, args.forecast_split)
-    total = sum(2 * (args.repeats * len(texts) - len(one.file.done)) for one in measurements)
-    units = [one.by_text() for one in measurements]
-    with tqdm(total=total, unit="generation", leave=False, disable=not sys.stderr.isatty()) as bar:
-        for turn in itertools.zip_longest(*units):
-            for one, records in zip(measurements, turn, strict=True):
-                for record in records or ():
-                    one.file.write(record)
-                    bar.update(isinstance(record, benchmark.Generation))
-    for one in measurements:
+    if args.forecast_split:
+        for one in measurements:
+            one.decode_elsewhere(others, args.forecast_split)
+    _take_turns(measurements)
+    for variant, one in zip(variants, measurements, strict=True):
         if len(variants) > 1:
-            print(f"\n{one.variant.name}")
-        print(*benchmark.lines(one.conclude(args.forecast_split)), sep="\n")
+            print(f"\n{variant.name}")
+        summary = one.conclude(variant.about(args.repeats), args.forecast_split)
+        print(*benchmark.lines(summary), sep="\n")
     if args.profile_dir:
         measurements[0].profile(args.profile_dir)
 
 
-class Variant:
-    """A drafter, draft length and verifier for the run's texts."""
-
-    def __init__(self, name: str, run: DecodeRun, in_force: str, path: str | None):
-        self.name, self.run, self.path, self.in_force = name, run, path, in_force
-        eos_id = runs.vocabulary_of(run).eos_id
-        if isinstance(run.verifier, SyntheticAcceptance):
-            eos_id = -1  # where its texts end means nothing
-        self.subject = benchmark.Subject(
-            target=run.target,
-            drafter=runs.drafter_of(run),
-            verifier=run.verifier,
-            schedule=run.schedule,
-            sampling=run.rule(eos_id),
-            max_length=run.max_length,
-            eos_id=eos_id,
-            alone=run.alone,
-        )
-        self.batches = run.batches()
-        try:
-            shapes = self.trees(run.shape)
-            self.lowered = benchmark.lower(self.subject, shapes, run.lengths["inputs"])
-        except ValueError as error:
-            raise UsageError(str(error)) from error
-
-    def trees(self, tree_of: Callable[[T5Target, str], PyTree]) -> dict[str, PyTree]:
-        """The parameters by role, `tree_of(model, checkpoint)`."""
-        models = {"alone": (self.run.alone, self.run.checkpoint_path)} | self.run.models()
-        return {role: tree_of(*model) for role, model in models.items()}
-
-
-class Measurement:
-    """A variant, ready to be measured: its checkpoints read, its programs compiled."""
-
-    def __init__(
-        self,
-        variant: Variant,
-        file: File,
-        texts: dict[int, Any],
-        repeats: int,
-        trees: dict[Any, Any],
-    ):
-        self.variant, self.file, self._texts, self._repeats = variant, file, texts, repeats
-        self._trees = variant.trees(functools.partial(variant.run.read, trees=trees))
-        self._programs, self._compile_seconds = benchmark.compiled(variant.lowered)
-
-    def by_text(self) -> Iterator[Iterator[Record]]:
-        """What has not been measured yet."""
-        return benchmark.measure_by_text(
-            self._programs,
-            self._trees,
-            self._texts,
-            seed=self.variant.run.seed,
-            repeats=self._repeats,
-            skip=self.file.done,
-        )
-
-    def decode_elsewhere(self, texts: Mapping[int, Any], split: str | None) -> None:
-        """What the forecast is made of, if there is to be one."""
-        if split is None:
-            return
-        done = self.file.elsewhere
-        new = {text: inputs for text, inputs in texts.items() if (split, text) not in done}
-        for record in benchmark.decode_elsewhere(
-            self._programs, self._trees, new, seed=self.variant.run.seed, split=split
-        ):
-            self.file.write(record)
-
-    def profile(self, path: str) -> None:
-        seed = self.variant.run.seed
-        benchmark.profile(self._programs, self._trees, self._texts, seed=seed, path=path)
-
-    def conclude(self, forecast_split: str | None) -> benchmark.Summary:
-        """The figures, of all that was measured now and before; written if there is a file."""
-        subject, run = self.variant.subject, self.variant.run
-        read = run.alone.read_by_decode(self._trees["alone"])
-        summary = benchmark.summarize(
-            self.file.records(forecast_split),
-            gamma=subject.gamma,
-            same_output=subject.same_output,
-            step_bytes=sum(leaf.nbytes for leaf in jax.tree.leaves(read)),
-        )
-        about = self._described() | {"variant": self.variant.name}
-        self.file.conclude(summary, about, self._compile_seconds)
-        return summary
-
-    def _described(self) -> dict[str, Any]:
-        """What was measured, for the report."""
-        run, subject = self.variant.run, self.variant.subject
-        return {
-            "gamma": subject.gamma,
-            "drafter": type(run.drafter).__name__,
-            "schedule": repr(run.schedule),
-            "verifier": repr(run.verifier),
-            "sampling": repr(subject.sampling),
-            "dtype": {role: model.config.dtype for role, (model, _) in run.models().items()},
-            "layouts": {"alone": run.alone.layout}
-            | {role: model.layout for role, (model, _) in run.models().items()},
-            "parameters": runs.parameter_counts(run),
-            "costs": benchmark.costs(self._programs),
-            "lengths": dict(run.lengths),
-            "split": run.split,
-            "seed": run.seed,
-            "limit": run.limit,
-            "repeats": self._repeats,
-        }
+def _take_turns(measurements: Sequence[Measurement]) -> None:
+    """Measures, text by text, under a bar if there is a terminal."""
+    total = sum(one.left for one in measurements)
+    hidden = not sys.stderr.isatty()
+    with tqdm(total=total, unit="generation", leave=False, disable=hidden) as bar:
+        for turn in itertools.zip_longest(*(one.by_text() for one in measurements), fillvalue=()):
+            for record in itertools.chain.from_iterable(turn):
+                bar.update(isinstance(record, benchmark.Generation))
 
 
 def _variants(args: argparse.Namespace) -> Iterator[Variant]:
     """Each with its run; all of them of one target and the same texts."""
-    first, synthetic = None, None
-    if args.synthetic_alpha is not None:
-        try:
-            synthetic = SyntheticAcceptance(args.synthetic_alpha)
-        except ValueError as error:
-            raise UsageError(f"--synthetic_alpha: {error}") from error
+    synthetic, common = _synthetic(args.synthetic_alpha), None
     for name in args.variant or [""]:
-        own = copy.copy(args)
-        settings_of = [item for item in name.split(";") if item]
-        own.gin_file = [*args.gin_file, *(x for x in settings_of if x.endswith(".gin"))]
-        own.gin_bindings = [
-            *args.gin_bindings,
-            *(x for x in settings_of if not x.endswith(".gin")),
-        ]
-        run = _one_text_at_a_time(runs.build(own), warn=first is None)
-        if synthetic:
-            run = dataclasses.replace(run, verifier=synthetic)
-        first = first or run
-        for field in dataclasses.fields(run):
-            if field.name not in VARYING:
-                theirs, ours = getattr(first, field.name), getattr(run, field.name)
-                if theirs != ours:
-                    raise UsageError(
-                        f"--variant={name} has {field.name} {ours!r}, and the first variant "
-                        f"{theirs!r}; only drafters, draft lengths and verifiers may vary"
-                    )
+        run = _one_text_at_a_time(runs.build(_with(args, name)), warn=common is None)
+        runs.require_drafter(run)
+        common = common or _common(run)
+        _refuse_another_baseline(name, common, _common(run))
         in_force = settings.in_force()
+        stop_ids = (runs.vocabulary_of(run).eos_id,)
         if synthetic:
+            plan = dataclasses.replace(run.plan, verifier=synthetic)
+            run, stop_ids = dataclasses.replace(run, plan=plan), ()
             # No gin file reads this: who repeats the run by its settings alone is stopped.
             in_force += f"\nSYNTHETIC_ALPHA = {synthetic.alpha}  # --synthetic_alpha, NOT EXACT\n"
-        yield Variant(name, run, in_force, _path_of(args.output_file, name))
+        run = run.ending_with(*stop_ids)
+        yield Variant(name, run, _workload(run), _path_of(args.output_file, name), in_force)
 
 
-def _texts(batches: Iterator[tasks.Batch], split: str) -> dict[int, Any]:
-    """Example index -> inputs [1, S]."""
-    texts = {int(batch.index[0]): batch.inputs for batch in batches}
-    if not texts:
-        raise UsageError(f"split {split!r} has no examples; nothing to measure")
-    return texts
+def _synthetic(alpha: float | None) -> SyntheticAcceptance | None:
+    try:
+        return None if alpha is None else SyntheticAcceptance(alpha)
+    except ValueError as error:
+        raise UsageError(f"--synthetic_alpha: {error}") from error
+
+
+def _with(args: argparse.Namespace, variant: str) -> argparse.Namespace:
+    """The flags, and the gin files and settings of a variant behind them."""
+    own, items = copy.copy(args), [item for item in variant.split(";") if item]
+    own.gin_file = [*args.gin_file, *(item for item in items if item.endswith(".gin"))]
+    own.gin_bindings = [*args.gin_bindings, *(x for x in items if not x.endswith(".gin"))]
+    return own
 
 
 def _one_text_at_a_time(run: DecodeRun, warn: bool) -> DecodeRun:
-    if warn and (run.batch_size != 1 or run.buckets):
+    data = run.data
+    if warn and (data.batch_size != 1 or data.buckets):
         print("bench: one text at a time, all padded to one length", file=sys.stderr)
-    if run.decoder_prefix:
+    if data.decoder_prefix:
         raise UsageError(
-            f"decoder_prefix is {run.decoder_prefix!r}; leave it out, whole outputs are measured"
+            f"decoder_prefix is {data.decoder_prefix!r}; leave it out, whole outputs are measured"
         )
-    limit = LIMIT if run.limit is None else run.limit
+    limit = LIMIT if data.limit is None else data.limit
+    data = dataclasses.replace(data, batch_size=1, buckets=(), limit=limit)
+    run = dataclasses.replace(run, data=data)
     try:
-        return dataclasses.replace(run, batch_size=1, buckets=(), limit=limit).laid_out()
+        run = run if run.placement.mesh is None else runs.over(run, run.placement.mesh)
     except ValueError as error:  # a mesh that divides rows
         raise UsageError(str(error)) from error
+    return run.laid_out()
+
+
+def _common(run: DecodeRun) -> dict[str, Any]:
+    """The target alone, the texts, and the devices."""
+    fields: dict[str, Any] = {}
+    for part in (run.alone, run.data, run):
+        fields |= {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    return {name: value for name, value in fields.items() if name not in VARYING}
+
+
+def _refuse_another_baseline(
+    variant: str, common: Mapping[str, Any], ours: Mapping[str, Any]
+) -> None:
+    for name, value in ours.items():
+        if value != common[name]:
+            raise UsageError(
+                f"--variant={variant} has {name} {value!r}, and the first variant "
+                f"{common[name]!r}; only drafters, draft lengths and verifiers may vary"
+            )
+
+
+def _workload(run: DecodeRun) -> Workload:
+    """What is timed, traced, so that what cannot be decoded shows."""
+    workload = Workload.of(run.plan, run.alone, run.placement.mesh)
+    try:
+        workload.check(trees_of(run, run.placement.shape), run.data.lengths["inputs"])
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return workload
+
+
+def texts_of(run: DecodeRun) -> dict[int, Any]:
+    """Example index -> inputs [1, S]."""
+    texts = {int(batch.index[0]): batch.inputs for batch in run.batches()}
+    if not texts:
+        raise UsageError(f"split {run.data.split!r} has no examples; nothing to measure")
+    return texts
+
+
+def _texts_elsewhere(run: DecodeRun, split: str | None) -> dict[int, Any]:
+    """Those that a forecast is made of."""
+    if split is None:
+        return {}
+    if split == run.data.split:
+        raise UsageError(
+            f"--forecast_split is {split!r}, the split that is timed; a forecast is made of "
+            "other texts, name another split"
+        )
+    limit = max(run.data.limit or LIMIT, FORECAST_TEXTS)
+    data = dataclasses.replace(run.data, split=split, limit=limit)
+    return texts_of(dataclasses.replace(run, data=data))
 
 
 def _path_of(file: str | None, variant: str) -> str | None:

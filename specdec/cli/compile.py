@@ -17,10 +17,10 @@ from specdec.cli import settings
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.environment import environment
+from specdec.plan import Plan
 
 # What a run must set, and nothing here reads.
 UNREAD = ("CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH")
-EOS_ID = 1  # of every T5; no vocabulary is loaded
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -45,7 +45,8 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--whole_only",
         action="store_true",
-        help="compile the decode program, and not prefill, target, verify and draft on their own",
+        help="compile the decode program alone, and not prefill and each model's calls on their "
+        "own, from which speed-ups are predicted",
     )
     parser.add_argument(
         "--alpha",
@@ -77,23 +78,14 @@ def _command(args: argparse.Namespace) -> None:
     jax.config.update("jax_compilation_cache_dir", None)  # what is read from it has no code to read
     args.gin_bindings.append("TASK=None")  # it would ask for its data set and its vocabulary
     run = runs.described(args, unneeded=dict.fromkeys(UNREAD, "(none)"))
-    subject = ahead.Subject(
-        target=run.target,
-        drafter=runs.drafter_of(run),
-        draft=run.draft,
-        verifier=run.verifier,
-        schedule=run.schedule,
-        sampling=run.rule(EOS_ID),
-        length=run.lengths["inputs"],
-        max_length=run.max_length,
-        batch_size=run.batch_size,
-        eos_id=EOS_ID,
-    )
+    runs.require_drafter(run)
+    run = run.ending_with(*run.plan.stop_ids)
+    plan = run.placement.divided(run.plan)
     alphas = _alphas(args.alpha, run)
     records = []
     for topology in topologies:
-        programs, shape = _compiled(topology, run, subject, parts=not args.whole_only)
-        records.append(ahead.record(topology, shape, subject, programs, alphas))
+        compilation = _compiled(topology, run, plan, parts=not args.whole_only)
+        records.append(ahead.record(topology, compilation, alphas))
         print(*ahead.lines(records[-1]), sep="\n", flush=True)
         if args.output_file:
             _write(args.output_file, records)
@@ -101,25 +93,24 @@ def _command(args: argparse.Namespace) -> None:
 
 def _alphas(given: list[float] | None, run: DecodeRun) -> dict[str, float]:
     """By label."""
-    if given is None and run.draft is not None:
-        if of_paper := ahead.PAPER_ALPHAS.get(run.draft.config.emb_dim):
+    drafts = [model for role, model in run.plan.models().items() if role != "target"]
+    if given is None and len(drafts) == 1:
+        if of_paper := ahead.PAPER_ALPHAS.get(drafts[0].sizes.get("emb_dim", 0)):
             return dict(of_paper)
     return {f"{alpha:g}": alpha for alpha in given or (0.5, 0.6, 0.7, 0.8, 0.9)}
 
 
 def _compiled(
-    topology: ahead.Topology, run: DecodeRun, subject: ahead.Subject, *, parts: bool
-) -> tuple[ahead.Programs, dict[str, int]]:
-    """The programs, and the sizes of the mesh's axes."""
-    partitioner = run.partitioner
+    topology: ahead.Topology, run: DecodeRun, plan: Plan, *, parts: bool
+) -> ahead.Compilation:
+    """The run's programs for a topology."""
     try:
         devices = topology.devices()
-        mesh = partitioning.make_mesh(partitioner.num_partitions or len(devices), devices)
-        programs = ahead.compile_for(
-            subject,
-            mesh,
-            partitioner.logical_axis_rules,
-            partitioner.draft_logical_axis_rules,
+        count = run.placement.partitioner.num_partitions or len(devices)
+        return ahead.compile_for(
+            plan,
+            (run.data.batch_size, run.data.lengths["inputs"]),
+            partitioning.make_mesh(count, devices),
             parts=parts,
             progress=lambda name: print(f"{topology.name}: compiling {name}", file=sys.stderr),
         )
@@ -127,7 +118,6 @@ def _compiled(
         if isinstance(error, jax.errors.JaxRuntimeError):
             raise
         raise UsageError(f"{topology.name}: {error}") from error
-    return programs, dict(mesh.shape)
 
 
 def _write(path: str, records: list[dict[str, Any]]) -> None:

@@ -6,12 +6,12 @@ import argparse
 import dataclasses
 import time
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from specdec import checkpoints
 from specdec.checkpoints import Vocabulary
-from specdec.models.t5 import T5Config
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -29,7 +29,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--config",
         metavar="FILE",
-        help="T5Config's fields as JSON, for an input of T5X that has no such config.json in its "
+        help="the config's fields as JSON, for an input of T5X that has no such config.json in its "
         "directory or beside it",
     )
     parser.add_argument(
@@ -69,7 +69,7 @@ def _vocabulary(args: argparse.Namespace) -> Vocabulary | None:
     return Vocabulary(None if args.vocabulary == "bytes" else Path(args.vocabulary))
 
 
-def _config(args: argparse.Namespace) -> T5Config:
+def _config(args: argparse.Namespace) -> Any:
     if args.config is None:
         return checkpoints.config_from(args.input, args.dtype)
     config = checkpoints.read_config(Path(args.config))

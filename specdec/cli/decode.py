@@ -14,10 +14,10 @@ from tqdm import tqdm
 from specdec import tasks, terminal
 from specdec.cli import dry_run, settings
 from specdec.cli import run as runs
-from specdec.cli.programs import Stepwise, programs_of
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.cli.texts import Text, decoded, prefix_of, row_of, rules
+from specdec.cli.texts import Text, decoded, programs_of
+from specdec.program import Stepwise
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -71,43 +71,45 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
-    run = runs.build(
-        args,
-        compare=args.compare,
-        num_samples=args.num_samples,
-        decoder_prefix=args.decoder_prefix,
-    )
+    flags = {
+        "DecodeRun.compare": args.compare,
+        "Data.num_samples": args.num_samples,
+        "Data.decoder_prefix": args.decoder_prefix,
+    }
+    run = runs.build(args, flags)
     _refuse_comparison_of_distributions(run)
     if args.dry_run:
         return dry_run.show(run, _given(args))
     vocabulary = runs.vocabulary_of(run)
+    run = run.ending_with(vocabulary.eos_id)
     text_of = functools.partial(tasks.detokenize, vocabulary)
-    prefix = prefix_of(run, vocabulary)
+    prefix = run.data.prefix(vocabulary)
     texts = _given(args)
-    batches = run.batches() if texts is None else run.text_batches(texts, vocabulary)
+    batches = run.batches() if texts is None else run.data.text_batches(texts, vocabulary)
     coloured = terminal.wants_colour(sys.stdout) if args.color == "auto" else args.color == "always"
-    streaming = texts is not None and coloured and run.batch_size == 1 and not args.output_file
-    programs = programs_of(run, prefix, vocabulary.eos_id, streaming)
+    one_by_one = texts is not None and run.data.batch_size == 1
+    streaming = one_by_one and coloured and not args.output_file
+    programs = programs_of(run, prefix, stepwise=streaming)
     runs.refuse_unwritable(args.output_file)
     # All that can be wrong has been looked at; from here on it takes long.
     params = run.load()
     painter = terminal.Painter(text_of, len(prefix)) if coloured else None
     if isinstance(programs.ours, Stepwise) and painter:
-        programs.ours.watch = lambda output: painter.show(*row_of(output, 0))
+        programs.ours.watch = lambda output: painter.show(*output.row(0))
     summary = terminal.Summary()
     outputs = decoded(run, params, batches, programs, text_of, summary, given=len(prefix))
     try:
         _write(_with_progress(outputs, run, texts is not None), painter, args)
     finally:
         if summary.texts:
-            print(rules(run), *summary.lines(), sep="\n", file=sys.stderr)
+            print(run.plan, *summary.lines(), sep="\n", file=sys.stderr)
 
 
 def _refuse_comparison_of_distributions(run: DecodeRun) -> None:
-    same_output = run.sampling.greedy or getattr(run.verifier, "shared_noise", False)
-    if run.compare and not same_output:
+    plan = run.plan
+    if run.compare and plan.exact and not plan.same_output:
         raise UsageError(
-            f"compare is set, but {run.verifier} keeps the output's distribution, not the output; "
+            f"compare is set, but {plan.verifier} keeps the output's distribution, not the output; "
             "compare with Coupled() or Greedy(), or compare metrics with `specdec eval`"
         )
 
@@ -127,8 +129,8 @@ def _with_progress(texts: Iterator[Text], run: DecodeRun, given: bool) -> Iterab
     """A bar on stderr while it is a terminal; none for texts that are given."""
     if given or not sys.stderr.isatty():
         return texts
-    counts = (run.limit, tasks.count(run.task, run.split))
-    total = min((n * run.num_samples for n in counts if n is not None), default=None)
+    counts = (run.data.limit, tasks.count(run.data.task, run.data.split))
+    total = min((n * run.data.num_samples for n in counts if n is not None), default=None)
     return tqdm(texts, total=total, unit="text", leave=False)
 
 

@@ -21,7 +21,7 @@ def show(run: DecodeRun, texts: Iterable[tuple[str, str | None]] | None = None) 
     if texts is None:
         batches = run.batches()
     else:
-        batches = run.text_batches(texts, runs.vocabulary_of(run))
+        batches = run.data.text_batches(texts, runs.vocabulary_of(run))
     batch = next(batches, None)
     if batch is None:
         raise UsageError("there is no example, so nothing to decode; check the split and the data")
@@ -36,15 +36,16 @@ def _lines(batch: tasks.Batch) -> Iterator[str]:
         yield f"#                  {_shape('targets', batch.targets)}"
     for row, text in enumerate(batch.input_texts):
         yield f"# example {batch.index[row]}"
-        yield from _feature("inputs", text, batch.inputs[row])
+        yield from _feature("inputs", text, batch.inputs[row], batch.pad_id)
         if batch.target_texts is not None and batch.targets is not None:
-            yield from _feature("targets", batch.target_texts[row], batch.targets[row])
+            targets = batch.target_texts[row], batch.targets[row]
+            yield from _feature("targets", *targets, batch.pad_id)
 
 
 def _shape(name: str, array: np.ndarray) -> str:
     return f"{name} {array.dtype}{list(array.shape)}"
 
 
-def _feature(name: str, text: str, ids: np.ndarray) -> Iterator[str]:
+def _feature(name: str, text: str, ids: np.ndarray, pad_id: int) -> Iterator[str]:
     yield f"#   {name}: {text!r}"
-    yield f"#   {' ' * len(name)}  {ids[ids > 0].tolist()}"
+    yield f"#   {' ' * len(name)}  {ids[ids != pad_id].tolist()}"

@@ -21,10 +21,9 @@ from tqdm import tqdm
 from specdec import evaluate, tasks, terminal, theory
 from specdec.cli import predictions, settings
 from specdec.cli import run as runs
-from specdec.cli.programs import Programs, programs_of
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.cli.texts import decoded, prefix_of, rules
+from specdec.cli.texts import Programs, decoded, programs_of
 from specdec.environment import environment
 from specdec.partitioning import Share
 from specdec.tasks.metrics import SumMetric, bleu, references, rouge, squad
@@ -91,18 +90,20 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> None:
     if args.distributed is not None:
         _join_other_hosts(args.distributed)
-    run = runs.build(args, compare=args.compare, num_samples=args.num_samples)
+    flags = {"DecodeRun.compare": args.compare, "Data.num_samples": args.num_samples}
+    run = runs.build(args, flags)
     vocabulary = runs.vocabulary_of(run)
-    prefix = prefix_of(run, vocabulary)
-    share = run.share()
+    run = run.ending_with(vocabulary.eos_id)
+    prefix = run.data.prefix(vocabulary)
+    share = run.placement.share()
     host, hosts = shard = share[:2]
     batches = run.batches()
     expected = _references(run)
     metrics = _metrics_of(run, args.metric)
     writers = _metric_writers() if args.metrics_dir else None
-    programs = programs_of(run, prefix, vocabulary.eos_id, stepwise=False)
+    programs = programs_of(run, prefix, stepwise=False)
     folder = predictions.Folder(args.output_dir, settings.in_force(), shard)
-    total = len(range(host, len(expected), hosts)) * run.num_samples
+    total = len(range(host, len(expected), hosts)) * run.data.num_samples
     done = _common_start(run, share, folder.done(), total)
     if done is not None:
         # All that can be wrong has been looked at; from here on it takes long.
@@ -120,12 +121,12 @@ def _command(args: argparse.Namespace) -> None:
             folder.append(shown, after=done)
         else:  # another host writes what these rows give
             collections.deque(shown, maxlen=0)
-    rows = _table(folder.records(), len(expected), run.num_samples)
+    rows = _table(folder.records(), len(expected), run.data.num_samples)
     if rows is None:
         print("the metrics are computed on the host that is the last to finish", file=sys.stderr)
         return
     report = _report(run, metrics, expected, rows, len(prefix))
-    predictions.write(folder.metrics, f"{json.dumps(report, indent=2)}\n")
+    folder.conclude(f"{json.dumps(report, indent=2)}\n")
     print(*_lines(report), f"figures in {folder.metrics}", sep="\n")
     if writers:
         _write_scalars(writers, args.metrics_dir, run, report)
@@ -155,9 +156,9 @@ def _common_start(run: DecodeRun, share: Share, done: int, total: int) -> int | 
 
     Hosts that share programs go on from the same batch, the first that one of them lacks.
     """
-    if run.mesh is None or jax.process_count() == 1:
+    if run.placement.mesh is None or jax.process_count() == 1:
         return done if done < total else None
-    rows = run.batch_size // share.count
+    rows = run.data.batch_size // share.count
     batches = NONE if done >= total or not share.first else done // rows
     least = int(multihost_utils.process_allgather(np.int32(batches)).min())
     return None if least == NONE else min(done, least * rows)
@@ -165,15 +166,16 @@ def _common_start(run: DecodeRun, share: Share, done: int, total: int) -> int | 
 
 def _references(run: DecodeRun) -> list[Reference]:
     """Of the texts of all hosts."""
-    given = itertools.islice(references(run.task, run.split, run.lengths), run.limit)
-    if not (found := list(given)):
-        raise UsageError(f"split {run.split!r} has no examples; choose another one")
+    data = run.data
+    given = references(data.task, data.split, data.lengths)
+    if not (found := list(itertools.islice(given, data.limit))):
+        raise UsageError(f"split {data.split!r} has no examples; choose another one")
     return found
 
 
 def _metrics_of(run: DecodeRun, names: Sequence[str] | None) -> Sequence[Callable]:
     """The metrics, which have all that they need."""
-    own = getattr(tasks.get_task(run.task), "predict_metric_fns", ())  # mixtures have none
+    own = getattr(tasks.get_task(run.data.task), "predict_metric_fns", ())  # mixtures have none
     metrics = [METRICS[name] for name in names] if names else list(own)
     if not metrics:
         raise UsageError(f"the task has no metrics; give one, --metric={' or '.join(METRICS)}")
@@ -203,7 +205,7 @@ def _decoded(
             yield text.record()
     finally:
         if summary.texts:
-            print(rules(run), *summary.lines(), sep="\n", file=sys.stderr)
+            print(run.plan, *summary.lines(), sep="\n", file=sys.stderr)
 
 
 def _table(
@@ -225,7 +227,7 @@ def _report(
 ) -> dict[str, Any]:
     """All of it follows from the predictions, so that an interruption does not show."""
     targets = [target for target, _ in expected]
-    fields = {"alone" if run.drafter is None else "speculative": "prediction"}
+    fields = {"speculative" if run.plan.drafts else "alone": "prediction"}
     if run.compare:
         fields["alone"] = "alone"
     outputs = {
@@ -237,7 +239,7 @@ def _report(
     }
     report: dict[str, Any] = {
         "texts": len(expected),
-        "samples": run.num_samples,
+        "samples": run.data.num_samples,
         "metrics": {
             way: _merged(evaluate.values(metric, targets, texts) for metric in metrics)
             for way, texts in outputs.items()
@@ -254,7 +256,7 @@ def _report(
             for name, difference in evaluate.differences(metric, targets, *both).items()
         }
         report["identical"] = sum(one["tokens"] == one["alone_tokens"] for one in records)
-    if run.drafter is not None:
+    if run.plan.drafts:
         report["speculation"] = _speculation(records, given)
     return report | {"environment": environment()}
 

@@ -52,10 +52,10 @@ def _command(args: argparse.Namespace) -> None:
     if args.pairs is None:
         batches = run.batches()
     else:
-        batches = run.text_batches(_pairs(args.pairs), vocabulary)
+        batches = run.data.text_batches(_pairs(args.pairs), vocabulary)
     runs.refuse_unwritable(args.output_file)
     params = run.load().target
-    log_probs_of = jax.jit(functools.partial(score, target=run.target))
+    log_probs_of = jax.jit(functools.partial(score, target=run.plan.target))
     tokens, total = 0, 0.0
     with settings.json_lines(args.output_file) as file:
         for batch in batches:
@@ -94,7 +94,8 @@ def _pairs(path: str) -> Iterator[tuple[str, str]]:
 def _records(batch: tasks.Batch, log_probs: np.ndarray) -> Iterator[dict[str, Any]]:
     assert batch.targets is not None and batch.target_texts is not None
     for row, (text, target) in enumerate(zip(batch.input_texts, batch.target_texts, strict=True)):
-        length = int(np.max(np.flatnonzero(batch.targets[row]), initial=-1)) + 1
+        last = np.max(np.flatnonzero(batch.targets[row] != batch.pad_id), initial=-1)
+        length = int(last) + 1
         values = log_probs[row, :length].tolist()
         yield {
             "index": int(batch.index[row]),

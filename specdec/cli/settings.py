@@ -8,6 +8,7 @@ import difflib
 import logging
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from typing import Any, TextIO, TypeVar
 
 import gin
 from gin import config_parser
-from specdec import tasks
+from specdec import resources, tasks
 
 T = TypeVar("T")
 
@@ -77,7 +78,8 @@ def build(
     Args:
       cls: a dataclass that some gin file binds.
       args: has what `add_flags` adds.
-      overrides: fields of `cls` that flags of their own set; None leaves what gin says.
+      overrides: settings that flags of their own make, as {"Data.limit": 3}; None leaves what gin
+        says.
       unneeded: values of macros that gin files require but that make no difference, if not set.
 
     Raises:
@@ -93,6 +95,7 @@ def build(
         gin.add_config_file_search_path(folder)
     try:
         _refuse_unread_macros(args.gin_file, args.gin_bindings, folders)
+        _make_importable(args.gin_file, folders)
         with _quiet_logging():
             for file in args.gin_file:
                 gin.parse_config_file(file)
@@ -100,9 +103,9 @@ def build(
         for name, value in unneeded.items():
             if str(gin.query_parameter(f"%{name}")) == "%gin.REQUIRED":
                 gin.bind_parameter(f"%{name}", value)
-        for field, value in overrides.items():
+        for name, value in overrides.items():
             if value is not None:
-                gin.bind_parameter(f"{cls.__name__}.{field}", value)
+                gin.bind_parameter(name, value)
         gin.finalize()
         return gin.get_configurable(cls)()
     except UsageError:
@@ -125,11 +128,7 @@ def json_lines(path: str | None) -> contextlib.AbstractContextManager[TextIO | N
 
 
 def _own_folders() -> list[str]:
-    """gin/ and configs/: inside an installed package, beside it in a checkout."""
-    package = Path(__file__).parents[1]
-    installed = [package / "_gin", package / "_configs"]
-    checkout = [package.parent / "gin", package.parent / "configs"]
-    return [str(folder) for folder in (installed if installed[0].is_dir() else checkout)]
+    return [str(resources.folder(name)) for name in ("gin", "configs")]
 
 
 @contextlib.contextmanager
@@ -158,12 +157,15 @@ class _Recorder(config_parser.ParserDelegate):
 def _refuse_unread_macros(
     files: Sequence[str], bindings: Sequence[str], folders: Sequence[str]
 ) -> None:
-    """A misspelt macro would otherwise be a new one, silently without effect."""
+    """A misspelt macro would otherwise be a new one, silently without effect. What our own files
+    set may have no reader: which drafter reads it, the run decides."""
     recorder = _Recorder()
     statements = [s for file in files for s in _statements(file, folders, recorder)]
     statements += [_binding(binding, recorder) for binding in bindings]
     for statement in statements:
         if not isinstance(statement, config_parser.BindingStatement) or statement.arg_name:
+            continue
+        if str(statement.location.filename).startswith(tuple(_own_folders())):
             continue
         name = "/".join(filter(None, (statement.scope, statement.selector)))
         if name not in recorder.read:
@@ -172,8 +174,16 @@ def _refuse_unread_macros(
             raise UsageError(f"{_place(statement.location)}{name} is read by nothing; {hint}")
 
 
-def _statements(file: str, folders: Sequence[str], recorder: _Recorder, place="") -> Iterator[Any]:
-    """The statements of a gin file and of those it includes."""
+def _make_importable(files: Sequence[str], folders: Sequence[str]) -> None:
+    """Lets a gin file import the modules that lie beside it: one's own drafter, for example."""
+    for file in files:
+        folder = os.path.dirname(os.path.abspath(_found(file, folders)))
+        if folder not in (*sys.path, *_own_folders()):
+            sys.path.append(folder)
+
+
+def _found(file: str, folders: Sequence[str], place: str = "") -> str:
+    """The path of a gin file."""
     candidates = [file, *(os.path.join(folder, file) for folder in folders)]
     path = next(filter(os.path.isfile, candidates), None)
     if path is None:
@@ -181,7 +191,12 @@ def _statements(file: str, folders: Sequence[str], recorder: _Recorder, place=""
             f"{place}gin file {file} not found in {', '.join(folders)}; "
             "check the name, or add its folder with --gin_search_paths"
         )
-    with open(path, encoding="utf-8") as text:
+    return path
+
+
+def _statements(file: str, folders: Sequence[str], recorder: _Recorder, place="") -> Iterator[Any]:
+    """The statements of a gin file and of those it includes."""
+    with open(_found(file, folders, place), encoding="utf-8") as text:
         for statement in config_parser.ConfigParser(text, recorder):
             if isinstance(statement, config_parser.IncludeStatement):
                 place = _place(statement.location)

@@ -8,13 +8,38 @@ from typing import Any, NamedTuple, TypeAlias
 import jax.numpy as jnp
 
 from specdec import tasks, terminal
-from specdec.cli.programs import Programs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.decoding import row_keys
+from specdec.program import Program, Stepwise, batch_shapes, decoder
 from specdec.types import DecodeOutput, Params
 
 TextOf: TypeAlias = Callable[[Sequence[int]], str]
+
+
+class Programs(NamedTuple):
+    """What a run computes; nothing of it is compiled before it is needed."""
+
+    ours: Program  # of the run's plan
+    alone: Program | None  # of the target alone, if the run compares
+
+
+def programs_of(run: DecodeRun, prefix: Sequence[int], *, stepwise: bool) -> Programs:
+    """The programs of a run whose outputs begin with `prefix`; `stepwise` ones can be watched.
+
+    Raises:
+      UsageError: a combination that cannot work, before anything is compiled.
+    """
+    mesh, rows = run.placement.mesh, run.data.batch_size
+    given = jnp.tile(jnp.array(prefix, jnp.int32), (rows, 1)) if prefix else None
+    ours = decoder(run.plan, mesh=mesh, prefix=given)
+    try:
+        ours.lower(run.abstract(), *batch_shapes(rows, run.data.lengths["inputs"], mesh))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if stepwise and mesh is None and run.plan.drafts:
+        ours = Stepwise(run.plan, prefix=given)
+    return Programs(ours, decoder(run.alone, mesh=mesh, prefix=given) if run.compare else None)
 
 
 class Text(NamedTuple):
@@ -59,22 +84,21 @@ def decoded(
     """
     ours, alone = programs
     params_alone = run.params_alone(params) if alone else None
-    samples = range(run.num_samples)
+    samples = range(run.data.num_samples)
     for batch, sample in ((batch, sample) for batch in batches for sample in samples):
         rows = range(len(batch.input_texts))
         if skip and skip >= len(rows):
             skip -= len(rows)
             continue
-        keys = row_keys(run.seed, jnp.asarray(batch.index), sample)
-        summary.compile_seconds += ours.compile(batch.inputs.shape[1])
-        output, seconds = ours(params, keys, batch.inputs)
+        keys = row_keys(run.data.seed, jnp.asarray(batch.index), sample)
+        output, seconds = ours.fetch(params, keys, batch.inputs)
         summary.seconds += seconds
         baseline = None
         if alone:
-            summary.compile_seconds += alone.compile(batch.inputs.shape[1])
-            baseline, seconds = alone(params_alone, keys, batch.inputs)
+            baseline, seconds = alone.fetch(params_alone, keys, batch.inputs)
             summary.baseline_seconds += seconds
             summary.baseline_calls += int(baseline.trace.calls.sum())
+        summary.compile_seconds = ours.seconds + (alone.seconds if alone else 0)
         for row in rows[skip:]:
             text = _text(batch, sample, output, baseline, row, text_of)
             summary.texts += 1
@@ -94,48 +118,16 @@ def _text(
     row: int,
     text_of: TextOf,
 ) -> Text:
-    tokens, proposed, drafted, accepted = row_of(output, row)
-    alone = None if baseline is None else row_of(baseline, row)[0]
+    ours = output.row(row)
+    alone = None if baseline is None else baseline.row(row).tokens
     return Text(
         index=int(batch.index[row]),
         sample=sample,
         input=batch.input_texts[row],
         target=batch.target_texts[row] if batch.target_texts else None,
-        prediction=text_of(tokens),
-        tokens=tokens,
-        log_probs=[round(float(value), 6) for value in output.log_probs[row, : len(tokens)]],
-        proposed=proposed,
-        drafted=drafted,
-        accepted=accepted,
+        prediction=text_of(ours.tokens),
+        log_probs=[round(float(value), 6) for value in output.log_probs[row, : len(ours.tokens)]],
+        **ours._asdict(),
         alone=None if alone is None else text_of(alone),
         alone_tokens=alone,
     )
-
-
-def row_of(output: DecodeOutput, row: int) -> tuple[list, list, list, list]:
-    """One row's tokens, and its calls: proposed tokens, how many were drafted, and accepted."""
-    trace, length, calls = output.trace, output.length[row], output.trace.calls[row]
-    return (
-        output.tokens[row, :length].tolist(),
-        trace.proposed[row, :calls].tolist(),
-        trace.drafted[row, :calls].tolist(),
-        trace.accepted[row, :calls].tolist(),
-    )
-
-
-def prefix_of(run: DecodeRun, vocabulary: Any) -> list[int]:
-    """The ids of the run's decoder prefix, which must leave room for more."""
-    ids = list(vocabulary.encode(run.decoder_prefix))
-    if len(ids) >= run.lengths["targets"]:
-        raise UsageError(
-            f"the decoder prefix {run.decoder_prefix!r} has {len(ids)} tokens but targets hold "
-            f"{run.lengths['targets']}; raise 'targets' in the feature lengths"
-        )
-    return ids
-
-
-def rules(run: DecodeRun) -> str:
-    """How the run decodes, in a line for people."""
-    if run.drafter is None:
-        return f"the target alone, {run.sampling}"
-    return f"{type(run.drafter).__name__}, {run.schedule}, {run.verifier}, {run.sampling}"

@@ -35,7 +35,9 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> None:
     from specdec import training  # optax, which no other command needs
 
-    run = settings.build(training.TrainRun, args, {"steps": args.steps, "seed": args.seed})
+    run = settings.build(
+        training.TrainRun, args, {"TrainRun.steps": args.steps, "TrainRun.seed": args.seed}
+    )
     try:
         training.train(run, args.output_dir)
     except training.TrainingError as error:

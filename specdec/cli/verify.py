@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import json
 import math
 import os
@@ -18,11 +17,11 @@ from specdec import certificate
 from specdec.certificate import Check, Subject
 from specdec.cli import run as runs
 from specdec.cli import settings
-from specdec.cli.run import DecodeRun, Program
+from specdec.cli.placement import parameter_counts
+from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.decoding import decode
+from specdec.cli.texts import programs_of
 from specdec.environment import environment
-from specdec.types import Drafter
 
 LIMIT = 64
 
@@ -49,32 +48,27 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> int:
-    run = runs.build(args)
-    run = dataclasses.replace(run, limit=LIMIT if run.limit is None else run.limit, buckets=())
-    drafter = runs.drafter_of(run)
-    if run.decoder_prefix:
-        raise UsageError("a certificate is about whole outputs; leave decoder_prefix empty")
-    eos_id = runs.vocabulary_of(run).eos_id
+    run = _whole_outputs(runs.build(args))
+    runs.require_drafter(run)
+    try:
+        certificate.refuse(run.plan)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    run = run.ending_with(runs.vocabulary_of(run).eos_id)
     batches = run.batches()
-    _refuse_impossible(run, drafter, eos_id)
+    programs_of(run, (), stepwise=False)  # what cannot work together shows here
     runs.refuse_unwritable(args.output_file)
     # All that can be wrong has been looked at; from here on it takes long.
     inputs = [batch.inputs[: len(batch.input_texts)] for batch in batches]
     if not inputs:
-        raise UsageError(f"split {run.split!r} has no examples; choose another one")
+        raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
     subject = Subject(
+        run.plan,
         run.load(),
         np.concatenate(inputs),
-        target=run.target,
-        drafter=drafter,
-        verifier=run.verifier,
-        schedule=run.schedule,
-        sampling=run.rule(eos_id),
-        max_length=run.lengths["targets"],
-        eos_id=eos_id,
-        seed=run.seed,
-        batch_size=run.batch_size,
-        dtype=run.target.config.dtype,
+        seed=run.data.seed,
+        batch_size=run.data.batch_size,
+        mesh=run.placement.mesh,
     )
     checks = []
     for check in certificate.certify(subject, _announce):
@@ -86,15 +80,13 @@ def _command(args: argparse.Namespace) -> int:
     return 0 if record["passed"] else 1
 
 
-def _refuse_impossible(run: DecodeRun, drafter: Drafter, eos_id: int) -> None:
-    """What `decode` refuses, before the checkpoints are read."""
-    rules = {"sampling": run.rule(eos_id), "max_length": run.max_length, "eos_id": eos_id}
-    parts = {"drafter": drafter, "verifier": run.verifier, "schedule": run.schedule}
-    function = functools.partial(decode, target=run.target, **rules, **parts)
-    try:
-        Program(function, run.abstract(), run).lower(run.lengths["inputs"])
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+def _whole_outputs(run: DecodeRun) -> DecodeRun:
+    """The run over a part of its split, in one shape."""
+    if run.data.decoder_prefix:
+        raise UsageError("a certificate is about whole outputs; leave decoder_prefix empty")
+    limit = LIMIT if run.data.limit is None else run.data.limit
+    data = dataclasses.replace(run.data, limit=limit, buckets=())
+    return dataclasses.replace(run, data=data)
 
 
 def _announce(name: str) -> None:
@@ -113,12 +105,12 @@ def _record(run: DecodeRun, subject: Subject, checks: list[Check]) -> dict[str, 
         "passed": all(check.passed for check in checks),
         "checks": [check.record() for check in checks],
         "texts": len(subject.inputs),
-        "split": run.split,
-        "lengths": dict(run.lengths),
-        "batch_size": run.batch_size,
-        "seed": run.seed,
-        "dtype": subject.dtype,
-        **{f"{role}_parameters": n for role, n in runs.parameter_counts(run).items()},
+        "split": run.data.split,
+        "lengths": dict(run.data.lengths),
+        "batch_size": run.data.batch_size,
+        "seed": run.data.seed,
+        "dtype": run.plan.models()["target"].dtype,
+        **{f"{role}_parameters": n for role, n in parameter_counts(run.plan.models()).items()},
         "environment": environment(),
         "settings": settings.in_force(),
     }

@@ -2,20 +2,21 @@
 
 topology = Topology.parse("v4:2x2x1")
 mesh = partitioning.make_mesh(4, topology.devices())
-programs = compile_for(subject, mesh, rules, draft_rules)
-print(*lines(record(topology, mesh.shape, subject, programs, alphas)), sep="\\n")
+compilation = compile_for(plan, (1, 512), mesh)  # one text of 512 tokens
+print(*lines(record(topology, compilation, {"paper": 0.75})), sep="\\n")
 """
 
+from specdec.compile.compilation import Compilation, Compiled, Memory, compile_for
 from specdec.compile.hardware import CHIPS, Topology
-from specdec.compile.programs import Programs, Subject, compile_for
 from specdec.compile.report import lines, markdown, record
 from specdec.compile.roofline import PAPER_ALPHAS
 
 __all__ = [
     "CHIPS",
     "PAPER_ALPHAS",
-    "Programs",
-    "Subject",
+    "Compilation",
+    "Compiled",
+    "Memory",
     "Topology",
     "compile_for",
     "lines",

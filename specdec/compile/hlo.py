@@ -91,9 +91,9 @@ class Loop(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Program:
-    """The loops of a program and its instructions, those in particular that cost more than they
-    seem to, in the program's order."""
+class Module:
+    """The loops of a compiled program and its instructions, those in particular that cost more than
+    they seem to, in the program's order."""
 
     loops: tuple[Loop, ...]  # that lie in no other
     operations: tuple[Instruction, ...]  # that are run on their own, a fusion as one; not moves
@@ -103,16 +103,16 @@ class Program:
     host_transfers: tuple[Instruction, ...]
     dynamic_shapes: tuple[Instruction, ...]  # whatever makes or has a size not known before it runs
 
-    def inside(self, loop: str) -> Program:
+    def inside(self, loop: str) -> Module:
         """The part of the program that runs in loops of that name, and in loops within them."""
         loops = tuple(each for each in _all_loops(self.loops) if each.name == loop)
         return replace(self._where(lambda each: loop in each.loop), loops=loops)
 
-    def outside(self) -> Program:
+    def outside(self) -> Module:
         """The part of the program that runs once."""
         return replace(self._where(lambda each: not each.loop), loops=())
 
-    def _where(self, keep: Callable[[Instruction], bool]) -> Program:
+    def _where(self, keep: Callable[[Instruction], bool]) -> Module:
         kept = {kind: tuple(filter(keep, getattr(self, kind))) for kind in KINDS}
         return replace(self, **kept)
 
@@ -125,7 +125,7 @@ def collectives_by_kind(instructions: Iterable[Instruction]) -> dict[str, int]:
     return dict(Counter(each.opcode for each in instructions))
 
 
-def read(text: str) -> Program:
+def read(text: str) -> Module:
     """What the compiled program `text` contains.
 
     A collective that the compiler spreads over several fusions, to overlap it with their work, is
@@ -158,7 +158,7 @@ def read(text: str) -> Program:
         return tuple(loops)
 
     loops = walk(entry, (), False, True)
-    return Program(loops, **{kind: tuple(instructions) for kind, instructions in found.items()})
+    return Module(loops, **{kind: tuple(instructions) for kind, instructions in found.items()})
 
 
 class _Line(NamedTuple):
@@ -168,7 +168,7 @@ class _Line(NamedTuple):
     shape: str
     opcode: str
     rest: str  # operands and attributes
-    kinds: tuple[str, ...]  # the fields of Program it belongs to
+    kinds: tuple[str, ...]  # the fields of Module it belongs to
     calls: tuple[str, ...]  # computations
 
     @property
@@ -240,7 +240,7 @@ def _parse(text: str) -> tuple[str, dict[str, _Computation]]:
 
 
 def _kinds(opcode: str, shape: str, rest: str) -> tuple[str, ...]:
-    """The fields of Program to which an instruction belongs."""
+    """The fields of Module to which an instruction belongs."""
     if opcode.endswith(("-done", "-update")):
         return ()  # noted where it starts
     base = opcode.removesuffix("-start")

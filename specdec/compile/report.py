@@ -8,78 +8,75 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from specdec.compile import hlo
+from specdec.compile.compilation import Compilation, Compiled
 from specdec.compile.hardware import GIB, HOP_SECONDS, LAYER_SECONDS, Topology
-from specdec.compile.programs import Compiled, Programs, Subject
 from specdec.compile.roofline import predict
 
 
 def record(
-    topology: Topology,
-    mesh: Mapping[str, int],
-    subject: Subject,
-    programs: Programs,
-    alphas: Mapping[str, float],
+    topology: Topology, compilation: Compilation, alphas: Mapping[str, float]
 ) -> dict[str, Any]:
     """All figures of a topology, ready for JSON. Bytes and seconds, per device."""
-    whole = programs.whole
+    plan, programs = compilation.plan, compilation.programs
     found: dict[str, Any] = {
         "topology": topology.name,
         "devices": topology.size,
-        "mesh": dict(mesh),
+        "mesh": dict(compilation.mesh),
         "chip": dataclasses.asdict(topology.chip),
-        "rows": subject.batch_size,
-        "inputs": subject.length,
-        "outputs": subject.max_length,
-        "gamma": subject.gamma,
-        "dtype": subject.target.config.dtype,
-        "memory": _memory(topology, programs),
-        "compile_seconds": {
-            part.name: round(part.seconds, 1) for part in (whole, *programs.parts.values())
-        },
-        "programs": {
-            part.name: _contents(part) for part in (whole, *programs.parts.values()) if part.text
-        },
-        "calls": {name: dataclasses.asdict(call) for name, call in programs.calls.items()},
+        "rows": compilation.rows,
+        "inputs": compilation.length,
+        "outputs": plan.max_length,
+        "gamma": plan.longest_draft,
+        "dtype": plan.target.dtype,  # type: ignore[attr-defined]
+        "memory": _memory(topology, compilation),
+        "compile_seconds": {each.name: round(each.seconds, 1) for each in programs},
+        "programs": {each.name: _contents(each) for each in programs if each.module},
+        "calls": {role: dataclasses.asdict(call) for role, call in compilation.calls.items()},
         "assumed": {"hop_seconds": HOP_SECONDS, "layer_seconds": LAYER_SECONDS},
     }
-    if "draft" in programs.calls and whole.text:
-        calls = programs.calls
-        roofline, with_layers = predict(topology.chip, calls["target"], calls["draft"], alphas)
-        found["alphas"] = dict(alphas)
-        found["roofline"] = dataclasses.asdict(roofline)
-        found["with_layers"] = dataclasses.asdict(with_layers)
+    if plan.drafts and compilation.calls and compilation.whole.module:
+        found |= _predictions(topology, compilation, alphas)
     return found
 
 
-def _memory(topology: Topology, programs: Programs) -> dict[str, Any]:
+def _predictions(
+    topology: Topology, compilation: Compilation, alphas: Mapping[str, float]
+) -> dict[str, Any]:
+    made = predict(topology.chip, compilation.plan, compilation.calls, alphas)
+    roofline, with_layers = map(dataclasses.asdict, made)
+    return {"alphas": dict(alphas), "roofline": roofline, "with_layers": with_layers}
+
+
+def _memory(topology: Topology, compilation: Compilation) -> dict[str, Any]:
     """Of the decode program. `caches` are part of its temporaries."""
+    whole, limit = compilation.whole, topology.chip.memory
     sizes: dict[str, Any] = {
-        "parameters": programs.parameter_bytes,
-        "caches": programs.cache_bytes,
-        "limit": topology.chip.memory,
+        "parameters": compilation.parameter_bytes,
+        "caches": compilation.cache_bytes,
+        "limit": limit,
         "fits": False,
     }
-    if programs.whole.memory is None:
-        return sizes | {"too_large": programs.whole.too_large}
-    memory = programs.whole.memory
-    left = topology.chip.memory - memory.total
-    return (
-        sizes | dataclasses.asdict(memory) | {"total": memory.total, "left": left, "fits": left > 0}
-    )
+    if whole.memory is None:
+        return sizes | {"too_large": whole.too_large}
+    total = whole.memory.total
+    left = limit - total
+    used = {"total": total, "left": left, "fits": left > 0}
+    return sizes | dataclasses.asdict(whole.memory) | used
 
 
 def _contents(part: Compiled) -> dict[str, Any]:
     """What is in a program's text, by the path of the loop it is in, and its memory."""
-    assert part.text is not None and part.memory is not None
-    copies = [copy for copy in part.text.copies if not copy.fused]  # others are never in memory
+    module, memory = part.module, part.memory
+    assert module is not None and memory is not None
+    copies = [copy for copy in module.copies if not copy.fused]  # others are never in memory
     return {
-        "memory": dataclasses.asdict(part.memory),
-        "collectives": _by_loop(part.text.collectives, lambda i: i.opcode),
+        "memory": dataclasses.asdict(memory),
+        "collectives": _by_loop(module.collectives, lambda i: i.opcode),
         "copies": _by_loop(copies, lambda i: i.shape),
-        "operations": Counter("/".join(one.loop) for one in part.text.operations),
-        "host_transfers": len(part.text.host_transfers),
-        "dynamic_shapes": len(part.text.dynamic_shapes),
-        "loops": [_loop(loop) for loop in part.text.loops],
+        "operations": Counter("/".join(one.loop) for one in module.operations),
+        "host_transfers": len(module.host_transfers),
+        "dynamic_shapes": len(module.dynamic_shapes),
+        "loops": [_loop(loop) for loop in module.loops],
         "flops": part.flops,
     }
 
@@ -114,11 +111,15 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         f"{chip['bandwidth'] / 1e9:,.0f} GB/s, {chip['flops'] / 1e12:,.0f} TFLOP/s in bfloat16"
     )
     yield f"  memory      {_memory_line(found['memory'])}"
-    seconds = ", ".join(f"{name} {s:.0f}" for name, s in found["compile_seconds"].items())
-    yield f"  compiled    in seconds: {seconds}"
-    if "decode" not in found["programs"]:
-        return
-    whole = found["programs"]["decode"]
+    seconds = (f"{name}: {s:.0f}" for name, s in found["compile_seconds"].items())
+    yield f"  compiled    in seconds, {', '.join(seconds)}"
+    if "decode" in found["programs"]:
+        yield from _contents_lines(found["programs"]["decode"])
+    if "roofline" in found:
+        yield from _prediction_lines(found)
+
+
+def _contents_lines(whole: Mapping[str, Any]) -> Iterator[str]:
     for path, kinds in (whole["collectives"] or {"": {}}).items():
         yield f"  {path or 'no loop':<11} {_collectives(kinds)}"
     yield f"  loops       {_loops(whole['loops'])}"
@@ -128,8 +129,6 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         f"  also        {whole['host_transfers']} host transfers, "
         f"{whole['dynamic_shapes']} dynamic shapes"
     )
-    if "roofline" in found:
-        yield from _prediction_lines(found)
 
 
 def _memory_line(memory: Mapping[str, Any]) -> str:
@@ -164,32 +163,41 @@ def _loops(loops: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _prediction_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    gamma = found["gamma"]
     for name, title in _PREDICTIONS.items():
         made = found[name]
-        v = (
-            made["verify_cost"][found["gamma"]]
-            if found["gamma"] < len(made["verify_cost"])
-            else None
-        )
-        shown = "" if v is None else f", v({found['gamma']}) {v:.2f}"
+        verify = made["verify_cost"]
+        shown = f", v({gamma}) {verify[gamma]:.2f}" if gamma < len(verify) else ""
         yield (
             f"  {title:<11} target {made['target'] * 1e3:.2f} ms, draft {made['draft'] * 1e3:.3f} "
             f"ms, c {made['cost_ratio']:.3f}{shown}"
         )
     yield "  speed-up    predicted, by draft tokens per call (roofline / with layers)"
-    longest = len(found["roofline"]["verify_cost"]) - 1
-    yield f"    {'alpha':<20}" + "".join(f"{gamma:>12}" for gamma in range(1, longest + 1))
-    for label, alpha in found["alphas"].items():
-        pairs = zip(
-            found["roofline"]["speedups"][label],
-            found["with_layers"]["speedups"][label],
-            strict=True,
-        )
-        name = label if label == f"{alpha:g}" else f"{alpha:g} {label}"
+    yield f"    {'alpha':<20}" + "".join(f"{gamma:>12}" for gamma in _draft_lengths(found))
+    for label, pairs in _speedups(found):
+        name = _alpha(label, found, "{} {}")
         yield f"    {name:<20}" + "".join(f"{f'{a:.2f}/{b:.2f}':>12}" for a, b in pairs)
 
 
 _PREDICTIONS = {"roofline": "roofline", "with_layers": "with layers"}
+
+
+def _draft_lengths(found: Mapping[str, Any]) -> range:
+    """Those that are predicted for."""
+    return range(1, len(found["roofline"]["verify_cost"]))
+
+
+def _speedups(found: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[float, float]]]]:
+    """For each alpha, by label, both predictions for each draft length."""
+    for label in found["alphas"]:
+        both = (found[name]["speedups"][label] for name in _PREDICTIONS)
+        yield label, list(zip(*both, strict=True))
+
+
+def _alpha(label: str, found: Mapping[str, Any], form: str) -> str:
+    """An acceptance rate and, in this form, its label, unless that is the rate itself."""
+    alpha = f"{found['alphas'][label]:g}"
+    return alpha if label == alpha else form.format(alpha, label)
 
 
 def markdown(records: Sequence[Mapping[str, Any]]) -> str:
@@ -197,56 +205,61 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         "| topology | mesh | batch | parameters | caches | total | limit | left |",
         "|---|---|---|---|---|---|---|---|",
+        *map(_memory_row, records),
+        "",
+        "Collectives, by the loop they are in, and compile times.",
+        "",
+        "| topology | collectives | loops | seconds |",
+        "|---|---|---|---|",
+        *(_contents_row(found) for found in records if "decode" in found["programs"]),
     ]
-    for found in records:
-        memory = found["memory"]
-        fits = "total" in memory
-        cells = [
-            found["topology"],
-            " x ".join(map(str, found["mesh"].values())),
-            found["rows"],
-            _gib(memory["parameters"]),
-            _gib(memory["caches"]),
-            _gib(memory["total"]) if fits else memory["too_large"],
-            _gib(memory["limit"]),
-            _gib(memory["left"]) if fits else "does not fit",
-        ]
-        rows.append(f"| {' | '.join(map(str, cells))} |")
-    rows += ["", "Collectives, by the loop they are in, and compile times.", ""]
-    rows += ["| topology | collectives | loops | seconds |", "|---|---|---|---|"]
-    for found in records:
-        whole = found["programs"].get("decode")
-        if whole is None:
-            continue
-        kinds = "; ".join(
-            f"{path or 'no loop'}: {_collectives(kinds)}"
-            for path, kinds in whole["collectives"].items()
-        )
-        loops, seconds = _loops(whole["loops"]), found["compile_seconds"]["decode"]
-        rows.append(f"| {found['topology']} | {kinds or 'none'} | {loops} | {seconds:.0f} |")
     for found in records:
         if "roofline" in found:
             rows += ["", *_prediction_table(found)]
     return "\n".join(rows) + "\n"
 
 
-def _prediction_table(found: Mapping[str, Any]) -> list[str]:
+def _memory_row(found: Mapping[str, Any]) -> str:
+    memory = found["memory"]
+    fits = "total" in memory
+    cells = [
+        found["topology"],
+        " x ".join(map(str, found["mesh"].values())),
+        found["rows"],
+        _gib(memory["parameters"]),
+        _gib(memory["caches"]),
+        _gib(memory["total"]) if fits else memory["too_large"],
+        _gib(memory["limit"]),
+        _gib(memory["left"]) if fits else "does not fit",
+    ]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _contents_row(found: Mapping[str, Any]) -> str:
+    whole = found["programs"]["decode"]
+    kinds = "; ".join(
+        f"{path or 'no loop'}: {_collectives(kinds)}"
+        for path, kinds in whole["collectives"].items()
+    )
+    loops, seconds = _loops(whole["loops"]), found["compile_seconds"]["decode"]
+    return f"| {found['topology']} | {kinds or 'none'} | {loops} | {seconds:.0f} |"
+
+
+def _prediction_table(found: Mapping[str, Any]) -> Iterator[str]:
     made, also = found["roofline"], found["with_layers"]
-    longest = len(made["verify_cost"]) - 1
-    rows = [
+    lengths = _draft_lengths(found)
+    yield (
         f"{found['topology']}: target {made['target'] * 1e3:.2f} ms, draft "
         f"{made['draft'] * 1e3:.3f} ms, c {made['cost_ratio']:.3f} by the roofline; "
         f"{also['target'] * 1e3:.2f} ms, {also['draft'] * 1e3:.3f} ms, c {also['cost_ratio']:.3f} "
-        f"with {LAYER_SECONDS * 1e6:.0f} us for each layer. Speed-ups, roofline / with layers:",
-        "",
-        "| alpha | " + " | ".join(str(gamma) for gamma in range(1, longest + 1)) + " |",
-        "|---" * (longest + 1) + "|",
-    ]
-    for label, alpha in found["alphas"].items():
-        pairs = zip(made["speedups"][label], also["speedups"][label], strict=True)
-        name = label if label == f"{alpha:g}" else f"{alpha:g} ({label})"
-        rows.append(f"| {name} | " + " | ".join(f"{a:.2f} / {b:.2f}" for a, b in pairs) + " |")
-    return rows
+        f"with {LAYER_SECONDS * 1e6:.0f} us for each layer. Speed-ups, roofline / with layers:"
+    )
+    yield ""
+    yield "| alpha | " + " | ".join(map(str, lengths)) + " |"
+    yield "|---" * (len(lengths) + 1) + "|"
+    for label, pairs in _speedups(found):
+        cells = " | ".join(f"{a:.2f} / {b:.2f}" for a, b in pairs)
+        yield f"| {_alpha(label, found, '{} ({})')} | {cells} |"
 
 
 def _gib(size: float) -> str:

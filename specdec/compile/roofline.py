@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from specdec import theory
+from specdec import published, theory
 from specdec.compile.hardware import LAYER_SECONDS, Call, Chip
+from specdec.plan import Plan
+from specdec.schedules import Fixed
 
 LONGEST = 10  # draft tokens that are predicted for
 
-# Leviathan et al. (2211.17192), table 2: {emb_dim of the draft: {task and temperature: alpha}}.
+_WIDTHS = {"small": 512, "base": 768, "large": 1024}  # T5's
+
+# As published: {emb_dim of the draft: {task and temperature: alpha}}.
 PAPER_ALPHAS: Mapping[int, Mapping[str, float]] = {
-    512: {"EnDe T=0": 0.75, "EnDe T=1": 0.62, "CNN/DM T=0": 0.65, "CNN/DM T=1": 0.53},
-    768: {"EnDe T=0": 0.80, "EnDe T=1": 0.68, "CNN/DM T=0": 0.73, "CNN/DM T=1": 0.55},
-    1024: {"EnDe T=0": 0.82, "EnDe T=1": 0.71, "CNN/DM T=0": 0.74, "CNN/DM T=1": 0.56},
+    width: {
+        f"{row.task} T={row.temperature}": row.alpha
+        for row in published.rows().values()
+        if row.draft == draft
+    }
+    for draft, width in _WIDTHS.items()
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """Of one iteration's parts; what is neither drafting nor verifying counts as nothing.
+    """Of an iteration's model calls; what else there is in one counts as nothing.
 
     layer_seconds: assumed for each decoder layer beside the roofline (`hardware.LAYER_SECONDS`).
-    target, draft: seconds of a call with one token.
-    cost_ratio: c. verify_cost: v(gamma), for gamma = 0, 1, ..
+    target: seconds of a call with one token.
+    draft: seconds of a draft token, in drafts of the plan's longest length.
+    cost_ratio: c, the second over the first. verify_cost: v(gamma), for gamma = 0, 1, ..
     speedups: {alpha: [S at gamma 1, 2, ..]}.
     """
 
@@ -37,26 +46,60 @@ class Prediction:
 
 
 def predict(
-    chip: Chip, target: Call, draft: Call, alphas: Mapping[str, float], longest: int = LONGEST
+    chip: Chip,
+    plan: Plan,
+    calls: Mapping[str, Call],
+    alphas: Mapping[str, float],
+    longest: int = LONGEST,
 ) -> tuple[Prediction, Prediction]:
-    """With nothing but the roofline, and with what a layer is assumed to take beside it."""
+    """With nothing but the roofline, and with what a layer is assumed to take beside it.
+
+    Args:
+      calls: of each of the plan's models, by role.
+      alphas: acceptance rates, by label.
+      longest: draft tokens that are predicted for.
+    """
+    draft_lengths = range(1, longest + 1)
 
     def at(layer_seconds: float) -> Prediction:
-        one, step = (call.seconds(chip, 1, layer_seconds) for call in (target, draft))
-        verify = [target.seconds(chip, g + 1, layer_seconds) / one for g in range(longest + 1)]
+        costs = {
+            gamma: _costs(chip, plan, calls, gamma, layer_seconds)
+            for gamma in {*draft_lengths, plan.longest_draft}
+        }
+        alone = calls["target"].seconds(chip, 1, layer_seconds)
+        draft = costs[plan.longest_draft].draft
         return Prediction(
             layer_seconds=layer_seconds,
-            target=one,
-            draft=step,
-            cost_ratio=step / one,
-            verify_cost=verify,
+            target=alone,
+            draft=draft,
+            cost_ratio=draft / alone,
+            verify_cost=[1.0, *(costs[gamma].verify / alone for gamma in draft_lengths)],
             speedups={
-                name: [
-                    theory.speedup(alpha, gamma, step / one, verify[gamma])
-                    for gamma in range(1, longest + 1)
-                ]
-                for name, alpha in alphas.items()
+                label: [_speedup(alpha, gamma, costs[gamma], alone) for gamma in draft_lengths]
+                for label, alpha in alphas.items()
             },
         )
 
     return at(0.0), at(LAYER_SECONDS)
+
+
+class _Costs(NamedTuple):
+    """Seconds of an iteration."""
+
+    verify: float
+    draft: float  # for each token of it
+
+
+def _costs(
+    chip: Chip, plan: Plan, calls: Mapping[str, Call], gamma: int, layer_seconds: float
+) -> _Costs:
+    seconds = {"target": 0.0}
+    for role, width, count in dataclasses.replace(plan, schedule=Fixed(gamma)).parts():
+        spent = count * calls[role].seconds(chip, width, layer_seconds)
+        seconds[role] = seconds.get(role, 0.0) + spent
+    verify = seconds.pop("target")
+    return _Costs(verify, sum(seconds.values()) / gamma)
+
+
+def _speedup(alpha: float, gamma: int, costs: _Costs, alone: float) -> float:
+    return theory.speedup(alpha, gamma, costs.draft / alone, costs.verify / alone)

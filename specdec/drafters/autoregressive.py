@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from specdec.drafters.loop import draft_loop
-from specdec.types import Array, Cache, Context, Draft, Params, PyTree, SamplingRule, Stop, Target
+from specdec.types import (
+    Array,
+    Cache,
+    Context,
+    Draft,
+    Params,
+    Part,
+    PyTree,
+    SamplingRule,
+    Stop,
+    Target,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +30,8 @@ class Autoregressive:
 
     model: any `Target`. Its vocabulary may be padded to another width than the target's.
     sampling: what draft tokens are drawn with; usually the target's.
+    view: what the model reads of the inputs, where that is not what the target reads: a function of
+      them, which has a name.
 
     Its state is the model's cache. Nobody tells it what was accepted: at the next call it keeps
     what still is a prefix of the committed text and repairs the rest. With n the pending position:
@@ -33,9 +48,21 @@ class Autoregressive:
 
     model: Target
     sampling: SamplingRule
+    view: Callable[[PyTree], PyTree] | None = None
+
+    def models(self) -> dict[str, Any]:
+        return {"draft": self.model}
+
+    def with_models(self, models: Mapping[str, Any]) -> Autoregressive:
+        return dataclasses.replace(self, model=models["draft"])
+
+    def parts(self, length: float) -> tuple[Part, ...]:
+        """The first step is two tokens wide, the others have one."""
+        return Part("draft", 2, min(length, 1)), Part("draft", 1, max(length - 1, 0))
 
     def init(self, params: Params, context: Context) -> PyTree:
-        return self.model.prefill(params.drafter, context.inputs, context.cache.capacity)
+        inputs = self.view(context.inputs) if self.view else context.inputs
+        return self.model.prefill(params.drafter, inputs, context.cache.capacity)
 
     def propose(
         self,

@@ -97,7 +97,7 @@ def _until_stopped(draw_tokens, first: _Drawn, advance, carry, keys: Array, want
         return jax.tree.map(write, buffer, drawn[:2])
 
     def after(i, drawn: _Drawn, going, stop_carry):
-        stop_carry, stopped = stop.rule(stop_carry, i, drawn.seen, drawn.tokens)
+        stop_carry, stopped = stop.ask(stop_carry, i, drawn.seen, drawn.tokens)
         return going & ~stopped & (i + 1 < want), stop_carry
 
     def extend(loop):

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.models.t5 import T5Config
-from specdec.types import Array, DecodeOutput, Drafter, SamplingRule, Schedule, Verifier
+from specdec.types import Array, DecodeOutput
 
 
 def config_of(network: Any) -> T5Config:
@@ -98,11 +98,6 @@ def predictions(
 
 
 @functools.cache
-def announce(
-    sampling: SamplingRule, drafter: Drafter, schedule: Schedule, verifier: Verifier
-) -> None:
+def announce(plan: str) -> None:
     """Says on stderr how texts are decoded, once for each way."""
-    print(
-        f"specdec decodes with {sampling}: {type(drafter).__name__}, {schedule}, {verifier}",
-        file=sys.stderr,
-    )
+    print(f"specdec decodes with {plan}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specdec import checkpoints, tasks
+from specdec import checkpoints
 from specdec.checkpoints import tree
 from specdec.decoding import decode
 from specdec.integrations import bridge
 from specdec.models.t5 import T5Target
-from specdec.types import Array, Drafter, Params, PyTree, SamplingRule, Schedule, Verifier
+from specdec.plan import Plan
+from specdec.program import batch_shapes, decoder
+from specdec.types import Array, Drafter, Model, Params, PyTree, SamplingRule, Schedule, Verifier
+from specdec.vocabulary import check_fit
 
 try:
     from t5x import models  # pyright: ignore[reportMissingImports]
@@ -34,11 +38,11 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
     Args:
       module, input_vocabulary, output_vocabulary, optimizer_def, options: T5X's own. There is no
         `decode_fn`.
-      drafter, verifier, schedule, sampling: as `specdec.decode` takes them.
+      drafter, verifier, schedule, sampling: as `specdec.Plan` takes them.
       draft, draft_checkpoint_path: the drafter's model and its parameters, if it has one.
 
     Raises:
-      ValueError, CheckpointError: models and rules that cannot work, before T5X restores anything.
+      ValueError, CheckpointError: parts that do not go together, before T5X restores anything.
     """
 
     def __init__(
@@ -52,7 +56,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         verifier: Verifier,
         schedule: Schedule,
         sampling: SamplingRule,
-        draft: T5Target | None = None,
+        draft: Model | None = None,
         draft_checkpoint_path: str | None = None,
         **options: Any,
     ):
@@ -62,21 +66,13 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         if (draft is None) != (draft_checkpoint_path is None):
             raise ValueError("draft and draft_checkpoint_path belong together; give both or none")
         self._target = T5Target(bridge.config_of(module))
-        self._decode = functools.partial(
-            decode,
-            target=self._target,
-            drafter=drafter,
-            verifier=verifier,
-            schedule=schedule,
-            sampling=sampling,
-        )
-        self._greedy = sampling.greedy
+        self._plan = Plan(self._target, drafter, verifier, schedule, sampling, max_length=2)
         self._draft_params = ()
         if draft is not None and draft_checkpoint_path is not None:
-            _check_vocabulary(draft, draft_checkpoint_path, output_vocabulary)
+            check_fit(output_vocabulary, draft, "draft", draft_checkpoint_path)
             self._draft_params = _load(draft, draft_checkpoint_path)
         self._try()
-        bridge.announce(sampling, drafter, schedule, verifier)
+        bridge.announce(str(self._plan))
 
     def predict_batch_with_aux(
         self,
@@ -97,14 +93,15 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         samples = defaults.num_decodes if num_decodes is None else num_decodes
         if return_all_decodes is None:
             return_all_decodes = defaults.return_all_decodes
-        if samples > 1 and self._greedy:
+        if samples > 1 and self._plan.sampling.greedy:
             raise ValueError(
                 f"num_decodes is {samples} but greedy outputs are all the same, and this is no "
-                "beam search; bind a sampling rule, or num_decodes = 1"
+                "beam search; bind a sampling with a temperature, or num_decodes = 1"
             )
         given = dict(decoder_params or {})
         rng = given.pop("decode_rng", None) if rng is None else rng
-        eos_id = given.pop("eos_id", self.output_vocabulary.eos_id or 1)
+        eos_id = given.pop("eos_id", self.output_vocabulary.eos_id)
+        stop_ids = self._target.stop_ids if eos_id is None else (eos_id,)
         if given:
             raise ValueError(
                 f"decoder_params has {', '.join(given)}, which are for T5X's own decoding "
@@ -112,27 +109,26 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
             )
         _check_params(params, self._target)
         inputs, targets = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
-        prompt = None
-        if prompt_with_targets:  # behind the start token, without EOS
-            prompt = jnp.repeat(jnp.where(targets == eos_id, 0, targets)[:, 1:], samples, axis=0)
-        output = self._decode(
+        prompt = self._prompt(targets, stop_ids) if prompt_with_targets else None
+        output = decode(
             Params(params, self._draft_params),
             bridge.row_keys(rng, inputs.shape[0], samples),
             jnp.repeat(inputs, samples, axis=0),
-            max_length=targets.shape[1],
-            eos_id=eos_id,
-            prefix=prompt,
+            dataclasses.replace(self._plan, max_length=targets.shape[1], stop_ids=stop_ids),
+            prefix=None if prompt is None else jnp.repeat(prompt, samples, axis=0),
         )
         return bridge.predictions(output, samples, bool(return_all_decodes))
 
+    def _prompt(self, targets: Array, stop_ids: tuple[int, ...]) -> Array:
+        """What stands behind the start token, without stop ids."""
+        stops = jnp.isin(targets, jnp.array(stop_ids))
+        return jnp.where(stops, self._target.pad_id, targets)[:, 1:]
+
     def _try(self) -> None:
-        """Traces a small batch, which is where rules that do not go together show."""
+        """Traces a small batch, which is where parts that do not go together show."""
         params = jax.eval_shape(self._target.init, jax.random.key(0))
-        decode = functools.partial(self._decode, max_length=2)
-        keys = bridge.row_keys(None, 1, 1)
-        jax.eval_shape(
-            decode, Params(params, self._draft_params), keys, jnp.ones([1, 1], jnp.int32)
-        )
+        batch = batch_shapes(1, 1)
+        decoder(self._plan).lower(Params(params, self._draft_params), *batch)
 
 
 def _check_params(params: PyTree, target: T5Target) -> None:
@@ -140,27 +136,8 @@ def _check_params(params: PyTree, target: T5Target) -> None:
     tree.check(shapes, target.config, "T5X's tree of parameters")
 
 
-def _check_vocabulary(draft: T5Target, path: str, vocabulary: Any) -> None:
-    if draft.config.vocab_size < vocabulary.vocab_size:
-        raise ValueError(
-            f"the draft {path} has {draft.config.vocab_size} output ids but the vocabulary "
-            f"{vocabulary.vocab_size}; a draft is read as the target's ids: use models of one "
-            "vocabulary"
-        )
-    recorded = checkpoints.vocabulary_from(path, needed=False)
-    if recorded is None:
-        return
-    saved = tasks.recorded_vocabulary(recorded.path, vocabulary.extra_ids)
-    if not tasks.same_vocabulary(saved.load(), vocabulary):
-        raise ValueError(
-            f"the draft {path} was saved with another vocabulary ({recorded}) than the model has; "
-            "a draft is read as the target's ids: use models of one vocabulary"
-        )
-
-
 @functools.cache
-def _load(draft: T5Target, path: str) -> PyTree:
+def _load(draft: Model, path: str) -> PyTree:
     """On the host, so that a program for any mesh can take them in; once, however often gin builds
     the model."""
-    config = draft.config
-    return jax.device_get(checkpoints.load(path, config=config, dtype=config.dtype))
+    return jax.device_get(checkpoints.load(path, config=draft.config, dtype=draft.dtype))

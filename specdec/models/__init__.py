@@ -1,1 +1,4 @@
-"""Networks. Nothing else in the package knows what is inside one."""
+"""Models: a folder for each family, a row for it in `families`, and the pieces that they share.
+
+Nothing else in the package knows what is inside one.
+"""

@@ -11,16 +11,21 @@ next write overwrites them. Rolling back rejected tokens is therefore one intege
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from specdec.models.layers import constrain
-from specdec.types import Array
+from specdec.types import Array, AxisRules
 
 
 class KVCache(struct.PyTreeNode):
-    """One decoder's attention keys and values, one array per layer.
+    """One decoder's attention keys and values, one array per layer; beside them, where there is an
+    encoder, what it made of the inputs.
 
     Arrays are never stacked over layers: slicing a stacked array inside a loop copies it. Heads
     come before slots, so that a step's attention reads each head's rows in place (on a CPU 7 times
@@ -30,8 +35,8 @@ class KVCache(struct.PyTreeNode):
     keys: tuple[Array, ...]  # each [B, H, C, head_dim]
     values: tuple[Array, ...]  # each [B, H, C, head_dim]
     length: Array  # [B] int32
-    encoded: Array  # [B, S, D] the encoder's output
-    inputs_mask: Array  # [B, S] bool, True where the input is a token
+    encoded: Any = ()  # [B, S, D] the encoder's output
+    inputs_mask: Any = ()  # [B, S] bool, True where the input is a token
     cross_keys: tuple[Array, ...] = ()  # each [B, H, head_dim, S], computed once
     cross_values: tuple[Array, ...] = ()  # each [B, H, S, head_dim]
 
@@ -86,9 +91,22 @@ class KVCache(struct.PyTreeNode):
         """Declares the slots at and beyond `length` [B] garbage."""
         return self.replace(length=length.astype(jnp.int32))
 
-    def gather(self, rows: Array) -> KVCache:
-        """The cache whose row i is this one's row rows[i]: [B'] int32 -> B' rows."""
-        return jax.tree.map(lambda array: array[rows], self)
+
+def kv_bytes(
+    shape: tuple[int, int, int, int],
+    dtype: str,
+    axis_rules: AxisRules,
+    mesh: Mapping[str, int] | None,
+) -> int:
+    """Bytes that one device has of a layer's keys and values, [B, H, C, head_dim] each.
+
+    mesh: the sizes of its axes; None for one device.
+    """
+    over = dict(reversed(axis_rules))  # of two rules for an axis the first one counts
+    rows, heads, *rest = shape
+    rows //= (mesh or {}).get(over.get("batch") or "", 1)
+    heads //= (mesh or {}).get(over.get("heads") or "", 1)
+    return 2 * math.prod((rows, heads, *rest)) * jnp.dtype(dtype).itemsize
 
 
 def _placed(array: Array) -> Array:

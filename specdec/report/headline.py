@@ -52,6 +52,11 @@ def _row(name: str, bench: Figures) -> Iterator[str]:
     yield f"{predicted['measured_over_predicted']:.2f}" if predicted else ""
     yield f"{bench['tau']:.2f}"
     yield "" if bench["alpha"] is None else f"{bench['alpha']:.3f}"
-    pairs = bench["texts"] * bench["repeats"]
+    yield _identical(bench)
+
+
+def _identical(bench: Figures) -> str:
+    if not bench["exact"]:
+        return "NOT EXACT"
     same = bench["identical"]
-    yield "in distribution" if same is None else f"{same} of {pairs}"
+    return "in distribution" if same is None else f"{same} of {bench['texts'] * bench['repeats']}"

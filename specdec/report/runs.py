@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from specdec import published
+
 Figures: TypeAlias = Mapping[str, Any]
 
 # What must be equal in a benchmark and an acceptance measurement for them to be of one run.
@@ -20,14 +22,14 @@ class Run:
     """What `specdec bench` and `specdec acceptance` wrote about a run; None if it was not run.
 
     lines: the file of the benchmark's JSON lines, beside its summary.
-    paper: the published figures, alpha, gamma, c, Exp and Emp.
+    paper: the published row.
     """
 
     name: str
     bench: Figures | None = None
     acceptance: Figures | None = None
     lines: Path | None = None
-    paper: Mapping[str, float] | None = None
+    paper: published.Row | None = None
 
 
 def read(paths: Iterable[str], paper: str | None = None) -> list[Run]:
@@ -39,15 +41,14 @@ def read(paths: Iterable[str], paper: str | None = None) -> list[Run]:
 
     Raises:
       ValueError: a file is no summary, two are of one run and one command, or those of one run are
-        of different ones; or the gin file has no published figures.
+        of different ones; or no published row has the gin file's name.
     """
-    published = None if paper is None else _published(paper)
-    rows = paper_rows()
+    row = None if paper is None else _row(paper)
     runs: dict[str, Run] = {}
     for path in paths:
         kind, figures = _summary(path)
         name = Path(path).name.partition(".")[0]
-        run = runs.setdefault(name, Run(name, paper=published or rows.get(name)))
+        run = runs.setdefault(name, Run(name, paper=row or published.rows().get(name)))
         if getattr(run, kind) is not None:
             raise ValueError(
                 f"{path} is the second summary of specdec {kind} for {name}; what is before the "
@@ -58,12 +59,6 @@ def read(paths: Iterable[str], paper: str | None = None) -> list[Run]:
             run.lines = Path(path.removesuffix(".summary.json"))
         _refuse_other_settings(run)
     return list(runs.values())
-
-
-def paper_rows() -> dict[str, Mapping[str, float]]:
-    """The published figures of every row of configs/leviathan/, by its name."""
-    files = sorted((_configs() / "leviathan").glob("*.gin"))
-    return {file.stem: header for file in files if (header := _header(file))}
 
 
 def device(environment: Figures) -> str:
@@ -122,25 +117,8 @@ def _refuse_other_settings(run: Run) -> None:
             )
 
 
-def _published(file: str) -> Mapping[str, float]:
-    path = next(filter(Path.is_file, (Path(file), _configs() / file)), None)
-    if path is None:
-        raise ValueError(f"gin file {file} not found; check the name, see configs/leviathan/")
-    if (figures := _header(path)) is None:
+def _row(file: str) -> published.Row:
+    """The row that a gin file of configs/leviathan/ repeats."""
+    if (row := published.rows().get(Path(file).stem)) is None:
         raise ValueError(f"{file} has no published figures; give a row of configs/leviathan/")
-    return figures
-
-
-def _header(path: Path) -> Mapping[str, float] | None:
-    """The figures that a gin file's header gives as the paper's."""
-    line = re.search(r"^#   paper: (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    if line is None:
-        return None
-    return {name: float(value) for name, value in re.findall(r"(\w+)=([\d.]+)", line[1])}
-
-
-def _configs() -> Path:
-    """configs/: inside an installed package, beside it in a checkout."""
-    package = Path(__file__).parents[1]
-    installed = package / "_configs"
-    return installed if installed.is_dir() else package.parent / "configs"
+    return row

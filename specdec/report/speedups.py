@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specdec import theory
-from specdec.report.runs import Figures, Run, device, in_words, paper_rows
+from specdec import published, theory
+from specdec.report.runs import Figures, Run, device, in_words
 
 LONGEST_DRAFT = 20  # of those among which the surface has the best
 
@@ -73,12 +73,15 @@ def with_prediction(runs: Iterable[Run]) -> list[tuple[Run, Figures]]:
     found = [
         (run, run.bench)
         for run in runs
-        if run.bench and run.bench["prediction"] and run.bench["alpha"] is not None
+        if run.bench
+        and run.bench["prediction"]
+        and run.bench["prediction"]["gamma"]
+        and run.bench["alpha"] is not None
     ]
     if not found:
         raise ValueError(
             "none of the summaries predicts a speed-up; for figures give those of specdec bench "
-            "with an Autoregressive drafter and a GAMMA"
+            "with a drafter and one GAMMA"
         )
     return found
 
@@ -106,12 +109,12 @@ def papers(runs: Sequence[Run], gammas: Iterable[int]) -> dict[str, list[float]]
     """For each published row that a run has: `theory.speedup` over gamma, with v = 1."""
     gammas = list(gammas)
     rows = {
-        f"alpha {paper['alpha']:g}, c {paper['c']:g}": paper
+        f"alpha {paper.alpha:g}, c {paper.c:g}": paper
         for run, _ in with_prediction(runs)
         if (paper := run.paper)
     }
     return {
-        label: [theory.speedup(paper["alpha"], gamma, paper["c"]) for gamma in gammas]
+        label: [theory.speedup(paper.alpha, gamma, paper.c) for gamma in gammas]
         for label, paper in rows.items()
     }
 
@@ -125,8 +128,7 @@ def spots(runs: Sequence[Run]) -> list[Spot]:
 
 def paper_spots() -> list[Spot]:
     """The rows of Leviathan et al., table 2."""
-    rows = paper_rows().items()
-    return [Spot(name, row["alpha"], row["c"], row["Emp"]) for name, row in rows]
+    return [Spot(row.name, row.alpha, row.c, row.measured) for row in published.rows().values()]
 
 
 def surface(alphas: np.ndarray, cost_ratios: np.ndarray) -> np.ndarray:

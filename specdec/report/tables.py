@@ -35,8 +35,9 @@ LEGEND = (
 def _speed(run: Run) -> Iterator[Sequence[str]]:
     """The paper's line and ours."""
     if paper := run.paper:
-        gamma, alpha, c = (f"{paper[name]:g}" for name in ("gamma", "alpha", "c"))
-        yield run.name, "paper", gamma, alpha, "", c, "1", f"{paper['Exp']:g}", f"{paper['Emp']:g}"
+        figures = (paper.gamma, paper.alpha, paper.c, paper.expected, paper.measured)
+        gamma, alpha, c, expected, measured = (f"{figure:g}" for figure in figures)
+        yield run.name, "paper", gamma, alpha, "", c, "1", expected, measured
     alpha = _with_interval(_alphas(run)["model"][0], "value") if run.acceptance else ""
     if run.bench is None:
         yield run.name, "here", "", alpha, "", "", "", "", ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
 
 
 class Batch(NamedTuple):
-    """Rows behind the last example of the data are padding: all-zero inputs, index -1, no text."""
+    """Rows behind the last example of the data are padding only, with index -1 and no text."""
 
-    inputs: np.ndarray  # [B, S] int32, 0 = padding
+    inputs: np.ndarray  # [B, S] int32, filled up with pad_id
     index: np.ndarray  # [B] int32, the example's place in the split, whatever the shard
     input_texts: list[str]  # one per example, at most B
     target_texts: list[str] | None  # None if the task has no targets
-    targets: np.ndarray | None  # [B, N] int32, 0 = padding
+    targets: np.ndarray | None  # [B, N] int32, filled up with pad_id
+    pad_id: int = 0  # the vocabulary's
 
 
 def get_task(task: str | Task | Mixture, split: str | None = None) -> Task | Mixture:
@@ -91,7 +93,9 @@ def batches(
     sizes = _check_sizes(lengths, batch_size, limit, buckets)
     if not 0 <= shard[0] < shard[1]:
         raise TaskError(f"shard is {shard}; give (k, n) for the k-th of n hosts, 0 <= k < n")
-    return _batches(_examples(task, split, lengths, limit), batch_size, *sizes, shard)
+    pad_id = task.output_features["inputs"].vocabulary.pad_id
+    examples = _examples(task, split, lengths, limit)
+    return _batches(examples, batch_size, *sizes, pad_id=pad_id, shard=shard)
 
 
 def text_batches(
@@ -125,7 +129,7 @@ def text_batches(
             ids = None if target is None else encode(number, "targets", target)
             yield _Example(encode(number, "inputs", text), ids, text, target)
 
-    return _batches(examples(), batch_size, *sizes)
+    return _batches(examples(), batch_size, *sizes, pad_id=vocabulary.pad_id)
 
 
 def count(task: str | Task | Mixture, split: str) -> int | None:
@@ -184,9 +188,12 @@ def _batches(
     size: int,
     widths: Sequence[int],
     longest_target: int,
+    *,
+    pad_id: int,
     shard: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
     host, hosts = shard
+    fill = functools.partial(_filled_up, size=size, pad_id=pad_id)
     examples, start = iter(examples), 0
     while everybody := list(itertools.islice(examples, size * hosts)):
         rows = everybody[host::hosts]
@@ -198,17 +205,18 @@ def _batches(
         targets = [row.targets for row in rows if row.targets is not None]
         texts = [row.target_text for row in rows if row.target_text is not None]
         yield Batch(
-            inputs=_padded([row.inputs for row in rows], size, width),
+            inputs=fill([row.inputs for row in rows], width=width),
             index=index,
             input_texts=[row.input_text for row in rows],
             target_texts=texts if have_targets else None,
-            targets=_padded(targets, size, longest_target) if have_targets else None,
+            targets=fill(targets, width=longest_target) if have_targets else None,
+            pad_id=pad_id,
         )
         start += len(everybody)
 
 
-def _padded(rows: Sequence[np.ndarray], size: int, width: int) -> np.ndarray:
-    array = np.zeros([size, width], np.int32)
+def _filled_up(rows: Sequence[np.ndarray], *, size: int, width: int, pad_id: int) -> np.ndarray:
+    array = np.full([size, width], pad_id, np.int32)
     for i, row in enumerate(rows):
         array[i, : len(row)] = row
     return array

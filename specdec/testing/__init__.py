@@ -12,7 +12,7 @@ from specdec.testing.checks import (
     check_schedule,
     check_verifier,
 )
-from specdec.testing.drafters import Constant, Contrarian, Skipping, hostile
+from specdec.testing.drafters import Constant, Contrarian, OneOf, Skipping, hostile
 from specdec.testing.law import (
     FALSE_ALARM,
     Comparison,
@@ -33,6 +33,7 @@ __all__ = [
     "Contrarian",
     "Divergence",
     "Law",
+    "OneOf",
     "Skipping",
     "TableTarget",
     "Trees",

@@ -7,14 +7,15 @@ the output is known exactly; every statistical test has the false-alarm rate `FA
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.decoding import autoregressive_decode, decode, row_keys
+from specdec.decoding import decode, row_keys
 from specdec.drafters import Autoregressive
+from specdec.plan import Alone, Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.testing.law import Comparison, adversarial_trees, compare, output_law, sequence_law
@@ -64,6 +65,10 @@ class Bench(NamedTuple):
         """One input for all rows, so that they are draws of one law."""
         return jnp.tile(jnp.array([[3, 1]], jnp.int32), (rows, 1))
 
+    def plan(self, verifier: Verifier, schedule: Schedule, sampling: SamplingRule) -> Plan:
+        """The bench's target and drafter with these."""
+        return Plan(self.target, self.drafter, verifier, schedule, sampling, self.max_length)
+
     def run(
         self,
         verifier: Verifier,
@@ -73,29 +78,16 @@ class Bench(NamedTuple):
         first: int = 0,
     ) -> DecodeOutput:
         """Decodes `rows` rows (default: the bench's), from number `first` of the endless batch."""
-        rows = rows or self.rows
-        return decode(
-            self.params,
-            row_keys(1, jnp.arange(first, first + rows)),
-            self.inputs(rows),
-            target=self.target,
-            drafter=self.drafter,
-            verifier=verifier,
-            schedule=schedule,
-            sampling=sampling,
-            max_length=self.max_length,
-        )
+        return self._decode(self.plan(verifier, schedule, sampling), rows or self.rows, first)
 
     def alone(self, sampling: SamplingRule, rows: int = 0) -> DecodeOutput:
-        rows = rows or self.rows
-        return autoregressive_decode(
-            self.params.target,
-            row_keys(1, jnp.arange(rows)),
-            self.inputs(rows),
-            target=self.target,
-            sampling=sampling,
-            max_length=self.max_length,
-        )
+        """Decodes the first `rows` rows by the target alone."""
+        alone: Any = Alone()
+        return self._decode(self.plan(alone, alone, sampling).alone(), rows or self.rows, 0)
+
+    def _decode(self, plan: Plan, rows: int, first: int) -> DecodeOutput:
+        keys = row_keys(1, jnp.arange(first, first + rows))
+        return decode(self.params, keys, self.inputs(rows), plan)
 
     def compare(self, tokens: jax.Array, sampling: SamplingRule) -> Comparison:
         """The chi-square test of output tokens [R, N] against the enumerated law."""

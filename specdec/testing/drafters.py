@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,12 +67,47 @@ class Constant:
 
 
 @dataclasses.dataclass(frozen=True)
+class OneOf:
+    """Asks number `params.drafter` of several drafters without a state: one program for all."""
+
+    drafters: tuple[Constant, ...]
+
+    def init(self, params: Params, context: Context) -> PyTree:
+        return ()
+
+    def propose(
+        self,
+        params: Params,
+        keys: Array,
+        context: Context,
+        state: PyTree,
+        want: Array,
+        stop: Stop | None,
+    ) -> tuple[Draft, PyTree]:
+        def ask(drafter: Constant) -> Draft:
+            draft, _ = drafter.propose(params, keys, context, state, want, stop)
+            if draft.probs is None:  # certainty, written out: branches have one structure
+                assert context.vocab_size is not None
+                draft = draft.replace(probs=jax.nn.one_hot(draft.tokens, context.vocab_size))
+            return draft
+
+        branches = [functools.partial(ask, drafter) for drafter in self.drafters]
+        return jax.lax.switch(params.drafter, branches), state
+
+
+@dataclasses.dataclass(frozen=True)
 class Skipping:
     """Asks another drafter only at random, row by row, and otherwise proposes nothing for the row
     and tells the drafter nothing. The other's state must have a leading B in every array."""
 
-    drafter: Drafter
+    drafter: Any
     probability: float = 0.5
+
+    def models(self) -> dict[str, Any]:
+        return self.drafter.models()
+
+    def with_models(self, models: Mapping[str, Any]) -> Skipping:
+        return dataclasses.replace(self, drafter=self.drafter.with_models(models))
 
     def init(self, params: Params, context: Context) -> PyTree:
         return self.drafter.init(params, context)
@@ -94,11 +132,13 @@ class Skipping:
         return draft.replace(length=jnp.where(skip, 0, draft.length)), state
 
 
-def hostile(target: Target, vocab_size: int, eos_id: int = 1) -> dict[str, Drafter]:
+def hostile(
+    target: Target, vocab_size: int, stop_ids: tuple[int, ...] = (1,)
+) -> dict[str, Drafter]:
     """The hostile drafters by name."""
     return {
         "always wrong": Contrarian(target),
-        "EOS spam": Constant(eos_id),
+        **{f"stop id {token} spam": Constant(token) for token in stop_ids},
         "id beyond the vocabulary": Constant(vocab_size + 7),
         "negative id": Constant(-3, claimed=1 / vocab_size),
         "NaN probabilities": Constant(0, claimed=float("nan")),

@@ -35,7 +35,7 @@ def sequence_law(
     *,
     sampling: SamplingRule,
     max_length: int,
-    eos_id: int = 1,
+    stop_ids: tuple[int, ...] = (1,),
 ) -> Law:
     """The law of the target alone for one input [S], by walking the tree of all outputs.
 
@@ -58,7 +58,7 @@ def sequence_law(
         probs = probs[branch] * after[branch, token]
         total = (total[branch] + token) % target.vocab_size
         last = token
-        ended = (token == eos_id) | (depth == max_length - 1)
+        ended = np.isin(token, stop_ids) | (depth == max_length - 1)
         done_tokens.append(np.pad(tokens[ended], ((0, 0), (0, max_length - depth - 1))))
         done_probs.append(probs[ended])
         tokens, probs, total, last = (x[~ended] for x in (tokens, probs, total, last))

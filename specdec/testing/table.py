@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from specdec.models.cache import KVCache
+from specdec.models.inputs import check_tokens
 from specdec.types import Array, ModelOutput, PyTree
 
 
@@ -27,6 +29,9 @@ class TableTarget:
     vocab_size: int
     classes: int = 1
     scale: float = 1.0
+    pad_id: ClassVar[int] = 0
+    stop_ids: ClassVar[tuple[int, ...]] = (1,)
+    exact: ClassVar[bool] = True
 
     def init(self, key: Array) -> PyTree:
         size = self.vocab_size
@@ -39,7 +44,11 @@ class TableTarget:
     def start(self, inputs: Array) -> Array:
         return jnp.zeros(inputs.shape[0], jnp.int32)
 
+    def active(self, inputs: Array) -> Array:
+        return jnp.any(inputs != self.pad_id, axis=1)
+
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
+        check_tokens(inputs)
         input_class = jnp.sum(inputs, axis=1) % self.classes
         return KVCache.create(
             inputs.shape[0],
@@ -49,14 +58,10 @@ class TableTarget:
             head_dim=1,
             dtype=jnp.float32,
             encoded=input_class[:, None, None],
-            inputs_mask=inputs > 0,
+            inputs_mask=inputs != self.pad_id,
         )
 
-    def decode(
-        self, params: PyTree, tokens: Array, cache: KVCache, *, resume=None, ancestors=None
-    ) -> tuple[ModelOutput, KVCache]:
-        if resume is not None or ancestors is not None:
-            raise ValueError("TableTarget.decode takes neither resume nor ancestors; pass None")
+    def decode(self, params: PyTree, tokens: Array, cache: KVCache) -> tuple[ModelOutput, KVCache]:
         stored = tokens[:, :, None, None].astype(jnp.float32)
         cache = cache.write(0, stored, stored)
         positions = cache.positions(tokens.shape[1])

@@ -18,14 +18,14 @@ import jax.numpy as jnp
 import optax
 
 from specdec import checkpoints, tasks
-from specdec.models.t5 import T5Target
 from specdec.training.data import Batches, pack, read_split
 from specdec.training.errors import TrainingError
 from specdec.training.folder import Folder
 from specdec.training.loss import Pairs, Sums, cross_entropy, teacher_forced
 from specdec.training.optimizer import Adafactor
 from specdec.training.progress import Progress
-from specdec.types import Array, PyTree, Target
+from specdec.types import Array, Model, PyTree, Target
+from specdec.vocabulary import check_fit
 
 
 class State(NamedTuple):
@@ -40,7 +40,7 @@ class State(NamedTuple):
 class TrainRun:
     """Everything that decides what is trained, and how; gin builds it.
 
-    target: the model; parameters start as `target.init` draws them from the seed.
+    model: what is trained; parameters start as its `init` draws them from the seed.
     task, split, lengths: a seqio task or mixture or the name of one, its split to train on, and the
       longest 'inputs' and 'targets' in tokens.
     steps: how many updates in all; a finished run goes on if this grows.
@@ -52,7 +52,7 @@ class TrainRun:
     log_every, evaluate_every, checkpoint_every: steps.
     """
 
-    target: T5Target
+    model: Model
     task: Any
     lengths: Mapping[str, int]
     steps: int
@@ -73,6 +73,11 @@ class TrainRun:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"TrainRun.{name} is {value!r}; give a positive integer")
+        if self.model.pad_id:
+            raise ValueError(
+                f"TrainRun.model pads with {self.model.pad_id} and batches are filled up with 0; "
+                "give a model whose pad_id is 0"
+            )
         if not isinstance(self.seed, int) or self.seed < 0:
             raise ValueError(f"TrainRun.seed is {self.seed!r}; give an integer from 0 on")
         if not 0 <= self.label_smoothing < 1:
@@ -88,20 +93,20 @@ class TrainRun:
 
 def init(run: TrainRun) -> State:
     """The state before the first step."""
-    params = run.target.init(jax.random.key(run.seed, impl="threefry2x32"))
+    params = run.model.init(jax.random.key(run.seed, impl="threefry2x32"))
     return State(params, run.optimizer.transformation().init(params), jnp.zeros([], jnp.int32))
 
 
 @functools.partial(
-    jax.jit, static_argnames=("target", "optimizer", "label_smoothing"), donate_argnums=0
+    jax.jit, static_argnames=("model", "optimizer", "label_smoothing"), donate_argnums=0
 )
 def train_step(
-    state: State, pairs: Pairs, *, target: Target, optimizer: Adafactor, label_smoothing: float
+    state: State, pairs: Pairs, *, model: Target, optimizer: Adafactor, label_smoothing: float
 ) -> tuple[State, Sums]:
     """One update by the mean loss per token; `state` is given up, its memory is used again."""
 
     def mean_loss(params):
-        sums = cross_entropy(teacher_forced(target, params, pairs), pairs.targets, label_smoothing)
+        sums = cross_entropy(teacher_forced(model, params, pairs), pairs.targets, label_smoothing)
         return sums.loss / jnp.maximum(sums.tokens, 1), sums
 
     gradient, sums = jax.grad(mean_loss, has_aux=True)(state.params)
@@ -111,10 +116,10 @@ def train_step(
     return State(params, optimizer_state, state.step + 1), sums
 
 
-@functools.partial(jax.jit, static_argnames="target")
-def evaluate_step(params: PyTree, pairs: Pairs, *, target: Target) -> Sums:
+@functools.partial(jax.jit, static_argnames="model")
+def evaluate_step(params: PyTree, pairs: Pairs, *, model: Target) -> Sums:
     """Loss without smoothing, and accuracy, teacher-forced."""
-    return cross_entropy(teacher_forced(target, params, pairs), pairs.targets)
+    return cross_entropy(teacher_forced(model, params, pairs), pairs.targets)
 
 
 def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
@@ -126,6 +131,7 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
 
     Raises:
       TrainingError: a task or directory that cannot be used, or a loss that is not finite.
+      records.RecordsError: a directory of another run.
       tasks.TaskError: no such task or split, or data that are not on this machine.
     """
     vocabulary = _vocabulary(run)
@@ -143,7 +149,7 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
         if folder.step is not None:
             state = folder.restore(jax.eval_shape(lambda: state))
         step = int(state.step)
-        folder.open_log(step)
+        folder.cut_log(step)
         with contextlib.closing(Progress(step, run.steps, run.log_every)) as progress:
             if step:
                 progress.say(f"{folder.path} holds a run of {step:,} steps; going on with it")
@@ -186,7 +192,7 @@ def _updates(run: TrainRun, state: State, batches: Batches) -> Iterator[tuple[St
         state, sums = train_step(
             state,
             pairs,
-            target=run.target,
+            model=run.model,
             optimizer=run.optimizer,
             label_smoothing=run.label_smoothing,
         )
@@ -208,7 +214,7 @@ def _evaluate(
     folder: Folder,
     progress: Progress,
 ) -> None:
-    sums = [evaluate_step(params, pairs, target=run.target) for pairs in batches]
+    sums = [evaluate_step(params, pairs, model=run.model) for pairs in batches]
     loss, accuracy = _means(sums)
     split = run.evaluation_split
     folder.log({"step": step, f"{split}_loss": loss, f"{split}_accuracy": accuracy})
@@ -223,7 +229,7 @@ def _save(
     vocabulary: checkpoints.Vocabulary | None,
 ) -> None:
     folder.save(step, state)
-    folder.export(step, state.params, run.target.config, vocabulary)
+    folder.export(step, state.params, run.model.config, vocabulary)
 
 
 def _means(batches: list[Sums]) -> tuple[float, float]:
@@ -235,11 +241,10 @@ def _means(batches: list[Sums]) -> tuple[float, float]:
 def _vocabulary(run: TrainRun) -> checkpoints.Vocabulary | None:
     """The task's, if it is a SentencePiece file, after a look at its size."""
     vocabulary = tasks.get_task(run.task).output_features["targets"].vocabulary
-    if run.target.config.vocab_size < vocabulary.vocab_size:
-        raise TrainingError(
-            f"the model has {run.target.config.vocab_size} output ids but the vocabulary "
-            f"{vocabulary.vocab_size}; give T5Config.vocab_size at least that"
-        )
+    try:
+        check_fit(vocabulary, run.model, "model")
+    except ValueError as error:
+        raise TrainingError(str(error)) from error
     file = getattr(vocabulary, "sentencepiece_model_file", None)
     if not file or not os.path.isfile(file):
         return None
@@ -265,7 +270,7 @@ def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:
         "seed": run.seed,
         "label_smoothing": run.label_smoothing,
         "optimizer": dataclasses.asdict(run.optimizer),
-        "model": dataclasses.asdict(run.target.config),
+        "model": dataclasses.asdict(run.model.config),
         "first_batch": digest.hexdigest(),
     }
 

@@ -1,4 +1,4 @@
-"""The teacher-forced loss of a `Target`: the whole text in one call of its `decode`."""
+"""The teacher-forced loss of a model: the whole text in one call of its `decode`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Sums(NamedTuple):
     tokens: Array  # [] int32
 
 
-def teacher_forced(target: Target, params: PyTree, pairs: Pairs) -> Array:
+def teacher_forced(model: Target, params: PyTree, pairs: Pairs) -> Array:
     """[B, T, V] float32 logits: position t has seen the inputs and the targets before t."""
-    start = target.start(pairs.inputs)[:, None]
+    start = model.start(pairs.inputs)[:, None]
     shifted = jnp.concatenate([start, pairs.targets[:, :-1]], axis=1)
-    cache = target.prefill(params, pairs.inputs, shifted.shape[1])
-    return target.decode(params, shifted, cache)[0].logits
+    cache = model.prefill(params, pairs.inputs, shifted.shape[1])
+    return model.decode(params, shifted, cache)[0].logits
 
 
 def cross_entropy(logits: Array, targets: Array, label_smoothing: float = 0.0) -> Sums:

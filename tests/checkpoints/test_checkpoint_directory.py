@@ -11,9 +11,11 @@ from specdec.checkpoints import (
     Vocabulary,
     check_pair,
     config_from,
+    model_from,
     vocabulary_from,
 )
 from specdec.checkpoints.directory import locate
+from specdec.models.t5 import T5Target
 
 BYTES = b"no SentencePiece model but UTF-8 bytes"
 
@@ -92,7 +94,7 @@ def test_wrong_paths(tmp_path, golden, copy):
 
 def test_a_config_beside_a_t5x_checkpoint(golden, copy, tmp_path, config_of):
     checkpoint = copy("v1_1/t5x_native")
-    assert "does not record its model; give a T5Config" in error_of(config_from, checkpoint)
+    assert "does not record its model; give its config" in error_of(config_from, checkpoint)
     shutil.copy(golden / "v1_1" / "config.json", tmp_path)
     assert config_from(checkpoint) == config_from(tmp_path) == config_of("v1_1")
     assert config_from(checkpoint, dtype="bfloat16").dtype == "bfloat16"
@@ -108,6 +110,7 @@ def test_a_config_beside_a_t5x_checkpoint(golden, copy, tmp_path, config_of):
         ("{", r"config\.json is not JSON \(.*line 1"),
         ("[1]", "holds a JSON list, not an object"),
         ('{"version": 2}', "format version 2 and this specdec reads version 1; update"),
+        ('{"family": "gpt"}', r"config\.json: family is 'gpt', and those known are t5"),
     ],
 )
 def test_a_config_that_is_something_else(copy, content, complaint):
@@ -179,5 +182,16 @@ def test_the_record_is_readable(ours, config_of):
     path = ours("mine", b"pieces")
     record = json.loads((path / "config.json").read_text())
     assert (record["format"], record["version"]) == ("specdec", 1)
+    assert record["family"] == "t5"
     assert record["model"]["mlp_activations"] == ["gelu", "linear"]
     assert config_from(path) == config_of("v1_1")
+
+
+def test_a_record_without_a_family_is_of_a_t5(ours, config_of):
+    """As all are that were written before there were two."""
+    path = ours("mine", None)
+    record = json.loads((path / "config.json").read_text())
+    assert record.pop("family") == "t5"
+    (path / "config.json").write_text(json.dumps(record))
+    assert config_from(path) == config_of("v1_1")
+    assert model_from(path, "bfloat16") == T5Target(config_of("v1_1", dtype="bfloat16"))

@@ -14,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 
 from specdec.checkpoints import CheckpointError, arrays, config_from, load, t5x, tree
 from specdec.models.t5 import T5Target
+from specdec.models.t5.config import SIZES
+from specdec.models.t5.shapes import PRESETS
 
 MODELS = ("v1_0", "v1_1", "wide_heads")
 FORMATS = ("t5x_native", "t5x_orbax")
@@ -219,12 +221,11 @@ def test_a_misfit_of_a_v1_0_model_and_of_something_else(golden, config_of, copy)
     assert "not the parameters of a T5" in error_of(checkpoint, config=config_of("v1_0"))
 
 
-@pytest.mark.parametrize("sizes, preset", [*tree._PRESETS.items()][::5])
+@pytest.mark.parametrize("sizes, preset", [*PRESETS.items()][::5])
 def test_a_misfit_names_the_released_size_that_it_found(sizes, preset, config_of):
     v1_0 = {"mlp_activations": ("relu",)} if "1_0" in preset else {}
-    fields = dict(zip(tree._SIZE_FIELDS, sizes, strict=True)) | v1_0
-    init = jax.eval_shape(T5Target(config_of("v1_1", **fields)).init, jax.random.key(0))
-    found = {name: leaf.shape for name, leaf in tree.flatten(init).items()}
+    fields = dict(zip(SIZES, sizes, strict=True)) | v1_0
+    found = tree.shapes_of(T5Target(config_of("v1_1", **fields)))
     version = "v1.0" if v1_0 else "v1.1"
     with pytest.raises(CheckpointError, match=f"of a {version} T5 of size {preset}: .*emb_dim="):
         tree.check(found, config_of("v1_1"), "it")

@@ -92,8 +92,7 @@ def test_logits_and_greedy_ids_are_those_of_transformers(model):
     directory = GOLDEN / model
     golden, config = np.load(directory / "golden.npz"), huggingface.config(directory)
     params, inputs = params_of(directory, jnp.float32), golden["encoder_input_tokens"]
-    shapes = {name: leaf.shape for name, leaf in tree.flatten(params).items()}
-    tree.check(shapes, config, model)
+    tree.check(tree.shapes(params), config, model)
 
     logits = logits_of(config, params, inputs, golden["decoder_input_tokens"])
     np.testing.assert_allclose(logits, golden["logits"], rtol=0, atol=1e-4)
@@ -191,7 +190,7 @@ def test_one_table_of_embeddings_is_found_under_any_name(edited):
     rewrite(directory / "model.safetensors", arrays | both)
     assert "differ, and T5 has one table" in error_of(huggingface.sources, directory)
     rewrite(directory / "model.safetensors", arrays)
-    assert "has no shared.weight" in error_of(huggingface.sources, directory)
+    assert "there is no shared.weight" in error_of(huggingface.sources, directory)
 
 
 def test_arrays_that_a_t5_lacks_keep_their_names(edited):
@@ -208,13 +207,13 @@ def test_arrays_that_a_t5_lacks_keep_their_names(edited):
         ({"model_type": "umt5"}, "is of a 'umt5' model; those that can be read: t5, mt5"),
         ({"model_type": "longt5"}, "is of a 'longt5' model"),
         ({"is_encoder_decoder": False}, "is of an encoder alone"),
-        ({"decoder_start_token_id": 2}, "has decoder_start_token_id 2, and .* takes 0"),
-        ({"eos_token_id": 3}, "has eos_token_id 3, and decoding a T5 takes 1"),
-        ({"pad_token_id": 5}, "has pad_token_id 5, and decoding a T5 takes 0"),
-        ({"d_kv": None, "d_ff": None}, "lacks d_kv, d_ff"),
+        ({"decoder_start_token_id": 2}, "decoder_start_token_id is 2, and .* takes 0"),
+        ({"eos_token_id": 3}, "eos_token_id is 3, and decoding a T5 takes 1"),
+        ({"pad_token_id": 5}, "pad_token_id is 5, and decoding a T5 takes 0"),
+        ({"d_kv": None, "d_ff": None}, "d_kv, d_ff missing"),
         ({"d_ff": "16384"}, r"does not describe a T5 \(T5Config.mlp_dim is '16384'"),
-        ({"feed_forward_proj": "gelu"}, r"has the activation 'gelu' \(feed_forward_proj 'gelu'\)"),
-        ({"dense_act_fn": "tanh"}, r"the activation 'tanh' \(feed_forward_proj 'gated-gelu'\)"),
+        ({"feed_forward_proj": "gelu"}, r"activation is 'gelu' \(feed_forward_proj 'gelu'\)"),
+        ({"dense_act_fn": "tanh"}, r"activation is 'tanh' \(feed_forward_proj 'gated-gelu'\)"),
         ({}, r"tie_word_embeddings is false\), but there is no lm_head.weight"),
     ],
 )

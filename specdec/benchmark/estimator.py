@@ -1,0 +1,103 @@
+"""Records by kind, and the one estimator of both modes: the sum over texts of the median over
+repeats, of measured seconds, of seconds predicted from the parts, of calls."""
+
+from __future__ import annotations
+
+import collections
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from specdec.benchmark.file import Elsewhere, Generation, Record, Timing
+from specdec.benchmark.workload import READ_BYTES, name_of
+from specdec.types import Part
+
+
+class Measured(NamedTuple):
+    """All records of a benchmark.
+
+    seconds: part -> of one model call, or of one prefill; medians.
+    bandwidth: bytes/s at which memory was read, at its best.
+    """
+
+    alone: Sequence[Generation]
+    speculative: Sequence[Generation]
+    elsewhere: Sequence[Elsewhere]
+    seconds: Mapping[str, float]
+    bandwidth: float
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Measured:
+        """Raises ValueError if nothing was generated."""
+        kinds = collections.defaultdict(list)
+        for record in records:
+            kinds[getattr(record, "mode", type(record))].append(record)
+        alone, speculative = kinds["alone"], kinds["speculative"]
+        if not any(one.tokens for one in alone) or not any(one.tokens for one in speculative):
+            raise ValueError("no token was generated; benchmark texts that are not empty")
+        seconds = _seconds_per_call(kinds[Timing])
+        medians = {part: statistics.median(values) for part, values in seconds.items()}
+        bandwidth = READ_BYTES / min(seconds["memory_read"])
+        return cls(alone, speculative, kinds[Elsewhere], medians, bandwidth)
+
+    @property
+    def prefill(self) -> float:
+        """Seconds before the first iteration, all models."""
+        return self.seconds["prefill"]
+
+    @property
+    def prefill_alone(self) -> float:
+        """Likewise, of the target alone."""
+        return self.seconds["alone prefill"]
+
+    @property
+    def step(self) -> float:
+        """Seconds of a token of the target alone."""
+        return self.seconds["alone 1"]
+
+    def iteration(self, parts: Iterable[Part]) -> tuple[float, float]:
+        """Seconds of the models that draft, and of the target, by the parts."""
+        seconds: dict[bool, float] = collections.defaultdict(float)
+        for role, width, calls in parts:
+            seconds[role == "target"] += calls * self.seconds[name_of(role, width)]
+        return seconds[False], seconds[True]
+
+
+def total(generations: Sequence[Generation], value: Callable[[Generation], float]) -> float:
+    """The estimator."""
+    return sum(medians(generations, value).values())
+
+
+def medians(
+    generations: Sequence[Generation], value: Callable[[Generation], float]
+) -> dict[int, float]:
+    """Text -> the median over repeats."""
+    values = collections.defaultdict(list)
+    for one in generations:
+        values[one.text].append(value(one))
+    return {text: statistics.median(values[text]) for text in sorted(values)}
+
+
+def drafted(generations: Sequence[Generation | Elsewhere]) -> list[int]:
+    """How many tokens were drafted, call by call."""
+    return [length for one in generations for length in one.drafted]
+
+
+def seconds(one: Generation) -> float:
+    return one.seconds
+
+
+def tokens(one: Generation) -> float:
+    return len(one.tokens)
+
+
+def calls(one: Generation) -> float:
+    return one.calls
+
+
+def _seconds_per_call(timings: Iterable[Timing]) -> dict[str, list[float]]:
+    """Part -> seconds of one model call, or of one prefill, in each timing."""
+    found = collections.defaultdict(list)
+    for timing in timings:
+        found[timing.part].append(timing.seconds / timing.steps)
+    return found

@@ -1,0 +1,105 @@
+"""What is measured, as records, and the file that keeps them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from specdec import records
+from specdec.records import Lines
+
+
+class Generation(NamedTuple):
+    """One text, decoded once. `tokens`, `drafted` and `accepted` are as `specdec decode` has them:
+    ids with EOS, and one entry per target call."""
+
+    mode: str  # "alone" or "speculative"
+    text: int  # the example's index
+    repeat: int
+    seconds: float
+    calls: int
+    tokens: list[int]
+    drafted: list[int]
+    accepted: list[int]
+
+
+class Elsewhere(NamedTuple):
+    """A text of another split, decoded by speculation and not timed; fields as in `Generation`."""
+
+    split: str
+    text: int
+    calls: int
+    tokens: list[int]
+    drafted: list[int]
+    accepted: list[int]
+
+
+class Timing(NamedTuple):
+    """One run of a part, on a text's inputs."""
+
+    part: str
+    text: int
+    repeat: int
+    seconds: float
+    steps: int  # model calls in those seconds
+
+
+Record: TypeAlias = Generation | Elsewhere | Timing
+
+
+class File:
+    """Records in a file, or in memory if there is none. What an earlier run with the same settings
+    wrote is kept, up to the last text that it measured in both modes.
+
+    settings: gin text, which goes to FILE.gin.
+    done: pairs of a repeat and a text that need not be measured again.
+    elsewhere: pairs of a split and a text of it, likewise.
+
+    Raises:
+      RecordsError: the file is of a run with other settings.
+    """
+
+    def __init__(self, path: str | None, settings: str):
+        self._lines = None if path is None else Lines.of(Path(path), settings)
+        before = list(map(record, self._lines or ()))
+        self.done = _in_both_modes(before)
+        self.elsewhere = {(one.split, one.text) for one in before if isinstance(one, Elsewhere)}
+        self._records = [one for one in before if self._is_whole(one)]
+        if self._lines:
+            self._lines.replace(one._asdict() for one in self._records)
+
+    def write(self, record: Record) -> None:
+        """At once."""
+        self._records.append(record)
+        if self._lines:
+            self._lines.append(record._asdict())
+
+    def records(self, split: str | None) -> Iterator[Record]:
+        """Those of the timed texts, and of the other split."""
+        return (one for one in self._records if getattr(one, "split", split) == split)
+
+    def conclude(self, report: Mapping[str, Any]) -> None:
+        """Writes FILE.summary.json."""
+        if self._lines:
+            text = json.dumps(report, indent=2, ensure_ascii=False)
+            records.write(Path(f"{self._lines.path}.summary.json"), f"{text}\n")
+
+    def _is_whole(self, record: Record) -> bool:
+        return isinstance(record, Elsewhere) or (record.repeat, record.text) in self.done
+
+
+def record(fields: Mapping[str, Any]) -> Record:
+    """What a line of the file says."""
+    if "mode" in fields:
+        return Generation(**fields)
+    return Elsewhere(**fields) if "split" in fields else Timing(**fields)
+
+
+def _in_both_modes(found: Iterable[Record]) -> set[tuple[int, int]]:
+    modes: dict[tuple[int, int], set[str]] = {}
+    for one in found:
+        if isinstance(one, Generation):
+            modes.setdefault((one.repeat, one.text), set()).add(one.mode)
+    return {unit for unit, seen in modes.items() if len(seen) == 2}

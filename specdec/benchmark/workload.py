@@ -1,0 +1,180 @@
+"""What is timed: whole generations, and the parts they are made of, each on its own.
+
+A part has nothing around the models: no sampling, no keys, no trace. So the parts are a lower bound
+of what a generation takes, and what is above them is the engine's own. They are named by a model's
+role and the width of its calls, as `Plan.parts` has them:
+
+    target 8         the target verifies 7 draft tokens
+    draft 2          the first step of a draft, see `drafters.Autoregressive`
+    prefill          what comes before the first iteration, all models
+    alone 1          the target's step where it decodes alone
+    alone prefill    likewise
+    memory_read      0.5 GiB, once, that `memory` makes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from specdec.plan import Plan
+from specdec.program import Program, batch_shapes, decoder
+from specdec.types import Params, PyTree, Target
+
+READ_BYTES, READ_ROWS = 2**29, 1024  # of what `memory_read` reads
+LONGEST_SCAN = 32  # steps; enough that a scan's start does not count
+
+
+class TimedPart(NamedTuple):
+    """One part of a generation."""
+
+    program: Program  # (trees, what the source gave) -> a pytree
+    source: str | None  # the part whose result it is given; None: the inputs
+    steps: int  # model calls in one run
+
+
+class Workload(NamedTuple):
+    """Programs by name, of two plans; each part comes after its source.
+
+    Parameters are given as trees by role: "alone", and those of `plan.models()`.
+    """
+
+    plan: Plan  # speculation
+    alone: Plan  # its target alone, in a layout of its own
+    generations: Mapping[str, Program]  # (Params, keys [1], inputs [1, S]) -> DecodeOutput
+    parts: Mapping[str, TimedPart]
+    mesh: Mesh | None = None
+
+    @classmethod
+    def of(cls, plan: Plan, alone: Plan, mesh: Mesh | None = None) -> Workload:
+        """What is timed of speculation and of its target alone, on the devices of a mesh."""
+        decoders = {"alone": decoder(alone, mesh=mesh), "speculative": decoder(plan, mesh=mesh)}
+        return cls(plan, alone, decoders, _parts(plan, alone), mesh)
+
+    def params(self, trees: Mapping[str, PyTree]) -> dict[str, Params]:
+        """What each generation is given."""
+        return {"alone": Params(trees["alone"]), "speculative": self.plan.params(trees)}
+
+    def check(self, trees: Mapping[str, PyTree], length: int) -> None:
+        """Traces the generations; `trees` may be shapes.
+
+        Raises:
+          ValueError: the plans cannot be decoded.
+        """
+        batch = batch_shapes(1, length, self.mesh)
+        for mode, params in self.params(trees).items():
+            self.generations[mode].lower(params, *batch)
+
+    def compile(self, trees: Mapping[str, PyTree], length: int) -> dict[str, float]:
+        """Compiles everything for one text of `length` tokens: the seconds of each program."""
+        return {name: program.seconds for name, program, _ in self.compiled(trees, length)}
+
+    def costs(self, trees: Mapping[str, PyTree], length: int) -> dict[str, dict[str, float]]:
+        """FLOPs and bytes of one call of each part, see `Program.costs`."""
+        return {
+            name: program.costs(*given)
+            for name, program, given in self.compiled(trees, length)
+            if name in self.parts
+        }
+
+    def compiled(
+        self, trees: Mapping[str, PyTree], length: int
+    ) -> Iterator[tuple[str, Program, tuple[PyTree, ...]]]:
+        """Each program, compiled, with the shapes that it is compiled for."""
+        batch = batch_shapes(1, length, self.mesh)
+        for mode, params in self.params(trees).items():
+            self.generations[mode].compile(params, *batch)
+            yield mode, self.generations[mode], (params, *batch)
+        given: dict[str | None, PyTree] = {None: batch[1]}
+        for name, part in self.parts.items():
+            arguments = trees, given[part.source]
+            given[name] = part.program.compile(*arguments).out_info
+            yield name, part.program, arguments
+
+
+def name_of(role: str, width: int) -> str:
+    """The name of the part whose calls of a model are so wide."""
+    return f"{role} {width}"
+
+
+def _parts(plan: Plan, alone: Plan) -> dict[str, TimedPart]:
+    """The parts that predictions are made of, for all lengths that a draft may have."""
+    view = getattr(plan.drafter, "view", None)
+    parts = {
+        "memory": TimedPart(Program(make_memory), None, 1),
+        "memory_read": TimedPart(Program(read_memory), "memory", 1),
+        "alone prefill": _prefill({"alone": alone.target}, alone.capacity),
+        "alone 1": _calls("alone", alone.target, 1, "alone prefill", alone.max_length),
+        "prefill": _prefill(plan.models(), plan.capacity, view),
+    }
+    models = plan.models()
+    for role, width, _ in plan.parts(range(plan.longest_draft + 1)):
+        timed = _calls(role, models[role], width, "prefill", plan.max_length)
+        parts[name_of(role, width)] = timed
+    return parts
+
+
+def _prefill(models: Mapping[str, Target], slots: int, view: Any = None) -> TimedPart:
+    return TimedPart(Program(prefills(models, slots, view)), None, 1)
+
+
+def _calls(role: str, model: Target, width: int, prefill: str, max_length: int) -> TimedPart:
+    steps = min(max_length, LONGEST_SCAN)
+    return TimedPart(Program(scan(role, model, width, steps)), prefill, steps)
+
+
+def make_memory(trees: Mapping[str, PyTree], inputs: jax.Array) -> jax.Array:
+    """Something to read that is larger than any cache."""
+    return jnp.broadcast_to(
+        inputs[0, 0].astype(jnp.float32), (READ_ROWS, READ_BYTES // READ_ROWS // 4)
+    )
+
+
+def read_memory(trees: Mapping[str, PyTree], memory: jax.Array) -> jax.Array:
+    """Reads it once, as a decoder step reads its kernels."""
+    return jnp.ones([READ_ROWS], jnp.float32) @ memory
+
+
+def prefills(
+    models: Mapping[str, Target], slots: int, view: Callable[[PyTree], PyTree] | None = None
+) -> Callable:
+    """What comes before the first step: role -> (start token [1], cache).
+
+    view: what the drafter's models read of the inputs, see `drafters.Autoregressive`.
+    """
+
+    def run(trees: Mapping[str, PyTree], inputs: PyTree) -> dict[str, tuple[jax.Array, Any]]:
+        def prefilled(role: str, model: Target) -> tuple[jax.Array, Any]:
+            read = inputs if view is None or role == "target" else view(inputs)
+            return model.start(read), model.prefill(trees[role], read, slots)
+
+        return {role: prefilled(role, model) for role, model in models.items()}
+
+    return run
+
+
+def scan(role: str, model: Target, width: int, steps: int) -> Callable:
+    """Calls of a model `width` tokens wide, each one position after the last: [1, steps] tokens.
+
+    The argmaxes of a call are fed to the next, so that none can be left out. The first of them is
+    the model's greedy token at every width; the others are overwritten, as rejected drafts are.
+    """
+
+    def run(trees: Mapping[str, PyTree], prefilled: Mapping[str, Any]) -> jax.Array:
+        start, cache = prefilled[role]
+
+        def advance(carry, _):
+            tokens, cache = carry
+            output, fed = model.decode(trees[role], tokens, cache)
+            tokens = jnp.argmax(output.logits, axis=-1).astype(jnp.int32)
+            return (tokens, fed.rewind(cache.length + 1)), tokens[:, 0]
+
+        first = jnp.broadcast_to(start[:, None], (start.shape[0], width))
+        _, tokens = jax.lax.scan(advance, (first, cache), length=steps)
+        return tokens.T
+
+    return run

@@ -1,0 +1,103 @@
+"""Which texts a run is about, and what is asked of each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from specdec import tasks
+from specdec.cli.settings import UsageError
+from specdec.partitioning import Share
+
+EXAMPLE = "{'inputs': 64, 'targets': 64}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """The texts of a run; gin builds it.
+
+    task, split, lengths: a seqio task or the name of a registered one, one of its splits, and the
+      longest 'inputs' and 'targets' in tokens.
+    vocabulary: of texts that come from no task; None for the one saved with the target.
+    draft_vocabulary: of the drafter's models, where it is known; it must be the same.
+    batch_size: rows that are decoded together.
+    buckets: shorter input lengths to compile for, see `tasks.batches`.
+    seed: of all random draws. The output for example i depends on it and on i alone.
+    limit: how many examples to decode, None for all.
+    num_samples: outputs for each example; they differ in their draws.
+    decoder_prefix: what every output is made to begin with.
+
+    Raises:
+      ValueError: a field of another kind, or out of range.
+    """
+
+    task: Any
+    split: str
+    lengths: Mapping[str, int]
+    vocabulary: tasks.VocabularyDefinition | None = None
+    draft_vocabulary: tasks.VocabularyDefinition | None = None
+    batch_size: int = 1
+    buckets: Sequence[int] = ()
+    seed: int = 0
+    limit: int | None = None
+    num_samples: int = 1
+    decoder_prefix: str = ""
+
+    def __post_init__(self):
+        kinds = {"split": str, "seed": int, "decoder_prefix": str}
+        for name, kind in kinds.items():
+            if not isinstance(value := getattr(self, name), kind):
+                raise ValueError(f"Data.{name} is {value!r}; give a {kind.__name__}")
+        for side in ("inputs", "targets"):
+            length_of(self.lengths, side)
+        if not isinstance(self.num_samples, int) or self.num_samples < 1:
+            raise ValueError(f"num_samples is {self.num_samples!r}; give a positive integer")
+
+    def batches(self, share: Share, batch_size: int | None = None) -> Iterator[tasks.Batch]:
+        """The task's examples, of several hosts those of a share, in batches of so many rows.
+
+        Raises:
+          UsageError, TaskError: at the call.
+        """
+        if self.task is None:
+            raise UsageError("there is no task and no text; set TASK in a gin file, or give --text")
+        sizes = self._sizes()
+        sizes["batch_size"] = batch_size or self.batch_size
+        return tasks.batches(self.task, self.split, self.lengths, shard=share[:2], **sizes)
+
+    def text_batches(
+        self, texts: Iterable[tuple[str, str | None]], vocabulary: Any
+    ) -> Iterator[tasks.Batch]:
+        """Texts, with their targets or None, instead of the task's."""
+        return tasks.text_batches(texts, vocabulary, self.lengths, **self._sizes())
+
+    def prefix(self, vocabulary: Any) -> list[int]:
+        """The ids of the decoder prefix, which must leave room for more."""
+        ids = list(vocabulary.encode(self.decoder_prefix))
+        if len(ids) >= self.lengths["targets"]:
+            raise UsageError(
+                f"the decoder prefix {self.decoder_prefix!r} has {len(ids)} tokens but targets "
+                f"hold {self.lengths['targets']}; raise 'targets' in the feature lengths"
+            )
+        return ids
+
+    def _sizes(self) -> dict[str, Any]:
+        return {"batch_size": self.batch_size, "limit": self.limit, "buckets": self.buckets}
+
+
+def longest_target(lengths: Mapping[str, int]) -> int:
+    """N, the longest output in tokens, of the feature lengths."""
+    return length_of(lengths, "targets")
+
+
+def length_of(lengths: Any, side: str) -> int:
+    """One of the feature lengths; raises ValueError where there is none."""
+    if not isinstance(lengths, Mapping):
+        raise ValueError(f"lengths is {lengths!r}; give a Mapping, as in {EXAMPLE}")
+    length = lengths.get(side)
+    if not isinstance(length, int) or length < 1:
+        raise ValueError(
+            f"no sequence length for {side!r} in {dict(lengths)}; give one, as in {EXAMPLE}"
+        )
+    return length

@@ -1,0 +1,88 @@
+"""Where a run's models are: over which devices, and in which layout."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from specdec import checkpoints, partitioning
+from specdec.partitioning import Partitioner, Share
+from specdec.plan import Plan
+from specdec.types import Model, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """The devices of a run; nothing that is decoded depends on them.
+
+    partitioner: how the models are divided over devices; gin says so.
+    mesh: of the devices that they are divided over, None for one device; see `over`.
+    """
+
+    partitioner: Partitioner = Partitioner()
+    mesh: Mesh | None = None
+
+    def over(self, mesh: Mesh) -> Placement:
+        """This placement on the devices of a mesh."""
+        return dataclasses.replace(self, mesh=mesh)
+
+    def divided(self, plan: Plan) -> Plan:
+        """The plan with its models divided as the partitioner says, whatever the mesh is."""
+        rules = {"target": self.partitioner.logical_axis_rules}
+        others = self.partitioner.draft_logical_axis_rules
+        models = {
+            role: dataclasses.replace(model, axis_rules=rules.get(role, others))
+            for role, model in plan.models().items()
+        }
+        return plan.with_models(models)
+
+    def laid_out(self, plan: Plan, rows: int) -> Plan:
+        """The plan with its models' kernels kept as this device reads them fastest, in batches of
+        so many rows. Over a mesh, where nothing was measured, they stay as they are."""
+        return plan if self.mesh is not None else plan.laid_out(rows)
+
+    def share(self) -> Share:
+        """What this process feeds and decodes; without a mesh each one has programs of its own."""
+        if self.mesh is None:
+            return Share(jax.process_index(), jax.process_count())
+        return partitioning.share(self.mesh)
+
+    def shape(self, model: Model, path: str = "") -> PyTree:
+        """The shapes and dtypes of what `read` gives.
+
+        Raises:
+          ValueError: the model cannot be divided over the mesh.
+        """
+        return partitioning.abstract(model, self.mesh)
+
+    def read(
+        self, model: Any, path: str, trees: dict[tuple[Any, str], PyTree] | None = None
+    ) -> PyTree:
+        """A model's parameters, in its dtype and layout; of each array a host reads what its
+        devices are to have. What is in `trees` is not read again, and what is read is put there."""
+        trees = {} if trees is None else trees
+        stored = dataclasses.replace(model, layout="checkpoint")
+        if (stored, path) not in trees:
+            trees[stored, path] = checkpoints.load(
+                path,
+                config=model.config,
+                dtype=model.dtype,
+                shardings=self.mesh and partitioning.shardings(stored, self.mesh),
+            )
+        if (model, path) not in trees:
+            trees[model, path] = model.from_stored(trees[stored, path])
+        return trees[model, path]
+
+
+def parameter_counts(models: Mapping[str, Any]) -> dict[str, int]:
+    """How many numbers each model's checkpoint has, by role."""
+    counts = {}
+    for role, model in models.items():
+        stored = dataclasses.replace(model, layout="checkpoint")
+        shapes = jax.eval_shape(stored.init, jax.random.key(0))
+        counts[role] = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    return counts

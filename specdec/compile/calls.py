@@ -1,0 +1,61 @@
+"""What a roofline needs of a model's calls: bytes, FLOPs, and what devices tell each other."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from specdec import partitioning
+from specdec.compile import hlo
+from specdec.compile.hardware import Call
+from specdec.types import Model, PyTree
+
+
+def silent_call(
+    model: Model, params: PyTree, cache_bytes: int, rows: int, mesh: Mapping[str, int]
+) -> Call:
+    """A model's call without the collectives.
+
+    Args:
+      params: shapes of the parameters, with their shardings.
+      cache_bytes: of one device's share.
+      rows: of the batch, which the mesh divides.
+      mesh: the sizes of its axes.
+    """
+    read = model.read_by_decode(params)
+    numbers = sum(map(_share, jax.tree.leaves(read)))
+    return Call(
+        bytes=device_bytes(read) + cache_bytes,
+        flops=2 * numbers * (rows // mesh[partitioning.DATA]),
+        layers=model.num_layers,
+        devices=mesh[partitioning.MODEL],
+    )
+
+
+def with_collectives(call: Call, module: hlo.Module, width: int) -> Call:
+    """The call with the collectives of a compiled one of so many tokens."""
+    results: dict[str, list[int]] = {"all-reduce": [], "all-gather": []}
+    for one in module.collectives:
+        results.setdefault(one.opcode, []).append(one.bytes)
+    reduced, gathered = results["all-reduce"], results["all-gather"]
+    return dataclasses.replace(
+        call,
+        reductions=len(reduced),
+        reduced=sum(reduced) / width,
+        gathers=len(gathered),
+        gathered=sum(gathered) / width,
+    )
+
+
+def device_bytes(tree: PyTree) -> int:
+    """Of the largest share that a device has of a tree of abstract arrays."""
+    return sum(_share(leaf) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _share(leaf: Any) -> int:
+    shape = leaf.shape if leaf.sharding is None else leaf.sharding.shard_shape(leaf.shape)
+    return math.prod(shape)

@@ -1,0 +1,31 @@
+"""The token loop: prefill, then draft -> verify -> commit until every row is done.
+
+One iteration of `step`, for one row with draft tokens x y z, of which the target accepts x y:
+
+    positions            n    n+1  n+2  n+3
+    committed     .. a   b                       b is pending: committed, not fed to the target
+    target is fed        b    x    y    z        one call
+    its rows predict     x?   y?   z?   ?
+    committed     .. a   b    x    y    c        c is the target's own; now c is pending
+    valid cache   .. a   b    x    y             length n+3; z's slot is garbage, overwritten next
+
+`loop` is that iteration and who calls it, `states` what it begins with and changes, `keys` where
+random numbers come from, `forcing` how given tokens are scored.
+"""
+
+from specdec.decoding.forcing import score
+from specdec.decoding.keys import abstract_keys, row_keys, token_key
+from specdec.decoding.loop import autoregressive_decode, decode, prefill, step
+from specdec.decoding.states import output
+
+__all__ = [
+    "abstract_keys",
+    "autoregressive_decode",
+    "decode",
+    "output",
+    "prefill",
+    "row_keys",
+    "score",
+    "step",
+    "token_key",
+]

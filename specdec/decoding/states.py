@@ -1,0 +1,227 @@
+"""What the loop begins with, and how it changes."""
+
+from __future__ import annotations
+
+import functools
+import operator
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from specdec.decoding.forcing import force, given_lengths
+from specdec.decoding.keys import purpose_keys
+from specdec.plan import Plan
+from specdec.types import (
+    Array,
+    DecodeOutput,
+    DecodeState,
+    Draft,
+    ModelOutput,
+    Params,
+    PyTree,
+    Target,
+    Trace,
+    Verdict,
+)
+
+
+def rows_of(inputs: PyTree) -> int:
+    """B, which the first leaf of the inputs has.
+
+    Raises:
+      ValueError: there is no such leaf.
+    """
+    leaves = jax.tree.leaves(inputs)
+    if not leaves or not getattr(leaves[0], "ndim", 0):
+        raise ValueError(
+            f"inputs are {jax.tree.structure(inputs)}; give a pytree of arrays, a row each"
+        )
+    return leaves[0].shape[0]
+
+
+def empty(
+    params: Params, keys: Array, inputs: PyTree, plan: Plan, active: Array | None
+) -> DecodeState:
+    """A batch of which nothing is decoded yet; the drafter's state is missing."""
+    target, batch, longest = plan.target, rows_of(inputs), plan.max_length
+    cache = target.prefill(params.target, inputs, plan.capacity)
+    tokens = jnp.zeros([batch, 1 + longest], jnp.int32)
+    tokens = tokens.at[:, 0].set(target.start(inputs))
+    shapes, _ = jax.eval_shape(target.decode, params.target, tokens[:, :1], cache)
+    return DecodeState(
+        tokens=tokens,
+        length=jnp.ones([batch], jnp.int32),
+        active=_active(target, inputs, batch) if active is None else active,
+        cache=cache,
+        hidden=jnp.zeros([batch, shapes.hidden.shape[-1]], shapes.hidden.dtype),
+        drafter=(),
+        schedule=plan.schedule.init(batch),
+        keys=jax.vmap(purpose_keys)(keys),
+        inputs=inputs,
+        log_probs=jnp.zeros([batch, longest], jnp.float32),
+        trace=_empty_trace(batch, longest, plan.longest_draft),
+        vocab_size=shapes.logits.shape[-1],
+    )
+
+
+def _active(target: Target, inputs: PyTree, batch: int) -> Array:
+    if hasattr(target, "active"):
+        return target.active(inputs)  # type: ignore[attr-defined]
+    return jnp.ones([batch], bool)
+
+
+def _empty_trace(batch: int, longest: int, longest_draft: int) -> Trace:
+    return Trace(
+        proposed=jnp.zeros([batch, longest, longest_draft], jnp.int32),
+        drafted=jnp.zeros([batch, longest], jnp.int32),
+        accepted=jnp.zeros([batch, longest], jnp.int32),
+        calls=jnp.zeros([batch], jnp.int32),
+        ended_in_draft=jnp.zeros([batch], bool),
+        steps=jnp.zeros([], jnp.int32),
+    )
+
+
+def begin_with(prefix: Array, state: DecodeState, target: Target, params: PyTree) -> DecodeState:
+    """Commits [B, P] tokens; the last one of each row is then its pending token."""
+    log_probs, output, cache = force(target, params, state.tokens[:, 0], prefix, state.cache)
+    given = given_lengths(target, prefix)
+    last = jnp.maximum(given - 1, 0)[:, None, None]
+    hidden = jnp.take_along_axis(output.hidden, last, axis=1)[:, 0]
+    size = prefix.shape[1]
+    return state.replace(
+        tokens=state.tokens.at[:, 1 : 1 + size].set(prefix),
+        length=1 + given,
+        active=state.active & (given < state.log_probs.shape[1]),
+        cache=cache.rewind(given),
+        hidden=jnp.where(given[:, None] > 0, hidden, state.hidden),
+        log_probs=state.log_probs.at[:, :size].set(log_probs),
+    )
+
+
+def divided_by_rows(tree: PyTree, batch: int) -> PyTree:
+    """The arrays with a row each divided over the mesh's axis `data`, where there is one: so does
+    `step` return them. XLA would begin with zeros for all rows on every device."""
+    if "data" not in jax.sharding.get_abstract_mesh().axis_names:
+        return tree
+
+    def place(x: Array) -> Array:
+        if x.shape[:1] != (batch,):
+            return x
+        others = [PartitionSpec.UNCONSTRAINED] * (x.ndim - 1)
+        return jax.lax.with_sharding_constraint(x, PartitionSpec("data", *others))
+
+    return jax.tree.map(place, tree)
+
+
+def trim(draft: Draft, want: Array, vocab_size: int, stop_ids: tuple[int, ...]) -> Draft:
+    """Cuts each row to what is wanted, after its first stop id, and before an id that does not
+    exist.
+
+    Stopping after a token that was seen is exact, and an id outside the vocabulary could not have
+    been drawn from `probs`. What is cut becomes token 0, so that the target is fed real ids only.
+    """
+    index = jnp.arange(draft.tokens.shape[1])[None]
+    width = draft.tokens.shape[1]
+    exists = (draft.tokens >= 0) & (draft.tokens < vocab_size)
+    before_unknown = jnp.min(jnp.where(exists, width, index), axis=1, initial=width)
+    stops = ends_text(draft.tokens, stop_ids)
+    after_stop = jnp.min(jnp.where(stops, index + 1, width), axis=1, initial=width)
+    length = jnp.minimum(jnp.minimum(draft.length, want), jnp.minimum(before_unknown, after_stop))
+    length = jnp.maximum(length, 0).astype(jnp.int32)
+    return draft.replace(tokens=jnp.where(index < length[:, None], draft.tokens, 0), length=length)
+
+
+def commit(
+    state: DecodeState,
+    draft: Draft,
+    scored: ModelOutput,
+    verdict: Verdict,
+    stop_ids: tuple[int, ...],
+) -> DecodeState:
+    """Appends the accepted tokens and the next one, and records the call."""
+    accepted = verdict.num_accepted
+    width = draft.tokens.shape[1]
+    index = jnp.arange(width + 1)[None]
+    emitted = jnp.pad(draft.tokens, ((0, 0), (0, 1)))
+    emitted = jnp.where(index < accepted[:, None], emitted, verdict.next_token[:, None])
+    # A draft is cut after its first stop id, so an accepted one is the last accepted token.
+    last = jnp.take_along_axis(emitted, jnp.maximum(accepted - 1, 0)[:, None], axis=1)[:, 0]
+    ended_in_draft = state.active & (accepted > 0) & ends_text(last, stop_ids)
+    count = jnp.where(state.active, accepted + 1 - ended_in_draft, 0)
+    log_probs = jax.nn.log_softmax(scored.logits, axis=-1)
+    log_probs = jnp.take_along_axis(log_probs, emitted[:, :, None], axis=2)[:, :, 0]
+    length = state.length + count
+    ended = ended_in_draft | ends_text(verdict.next_token, stop_ids)
+    hidden = jnp.take_along_axis(scored.hidden, accepted[:, None, None], axis=1)[:, 0]
+    return state.replace(
+        tokens=_append(state.tokens, emitted, state.length, count),
+        log_probs=_append(state.log_probs, log_probs, state.length - 1, count),
+        length=length,
+        active=state.active & ~ended & (length < state.tokens.shape[1]),
+        hidden=jnp.where(state.active[:, None], hidden, state.hidden),
+        trace=_recorded(state, draft, accepted, ended_in_draft),
+    )
+
+
+def _recorded(state: DecodeState, draft: Draft, accepted: Array, ended_in_draft: Array) -> Trace:
+    """The trace with one more call."""
+    trace = state.trace
+    columns = jnp.arange(trace.drafted.shape[1])[None]
+    column = state.active[:, None] & (columns == trace.calls[:, None])
+    room = trace.proposed.shape[2] - draft.tokens.shape[1]
+    proposed = jnp.pad(draft.tokens, ((0, 0), (0, room)))
+    return Trace(
+        proposed=jnp.where(column[:, :, None], proposed[:, None], trace.proposed),
+        drafted=jnp.where(column, draft.length[:, None], trace.drafted),
+        accepted=jnp.where(column, accepted[:, None], trace.accepted),
+        calls=trace.calls + state.active,
+        ended_in_draft=trace.ended_in_draft | ended_in_draft,
+        steps=trace.steps + 1,
+    )
+
+
+def ends_text(tokens: Array, stop_ids: tuple[int, ...]) -> Array:
+    """Which tokens are stop ids, bool of the same shape."""
+    found = (tokens == token for token in stop_ids)
+    return functools.reduce(operator.or_, found) if stop_ids else jnp.zeros(tokens.shape, bool)
+
+
+def _append(buffer: Array, block: Array, start: Array, count: Array) -> Array:
+    """buffer[b, start[b]:start[b]+count[b]] = block[b, :count[b]], without a scatter."""
+    offset = jnp.arange(buffer.shape[1])[None] - start[:, None]
+    moved = jnp.take_along_axis(block, jnp.clip(offset, 0, block.shape[1] - 1), axis=1)
+    return jnp.where((offset >= 0) & (offset < count[:, None]), moved, buffer)
+
+
+def output(state: DecodeState) -> DecodeOutput:
+    """What has been decoded so far."""
+    return DecodeOutput(state.tokens[:, 1:], state.length - 1, state.log_probs, state.trace)
+
+
+def check_inputs(inputs: PyTree, active: Array | None, prefix: Array | None, max_length: int):
+    """Raises ValueError for rows that do not agree, before anything is compiled."""
+    rows = rows_of(inputs)
+    if active is not None and (active.shape != (rows,) or active.dtype != bool):
+        raise ValueError(f"active is {active.dtype}{list(active.shape)}; give bool [{rows}]")
+    if prefix is None:
+        return
+    fits = prefix.ndim == 2 and prefix.shape[0] == rows and prefix.dtype == jnp.int32
+    if not fits or not 1 <= prefix.shape[1] <= max_length:
+        raise ValueError(
+            f"prefix is {prefix.dtype}{list(prefix.shape)}; give int32 "
+            f"[{rows}, at most max_length {max_length}]"
+        )
+
+
+def check_capacity(state: DecodeState, plan: Plan) -> None:
+    """Raises ValueError for a state of another plan's size: a write beyond the end of a cache would
+    be shifted in silence."""
+    max_length = state.tokens.shape[1] - 1
+    if max_length == plan.max_length and state.cache.capacity == plan.capacity:
+        return
+    raise ValueError(
+        f"the target's cache holds {state.cache.capacity} positions but max_length {max_length} "
+        f"and the schedule's longest draft {plan.longest_draft} need "
+        f"{max_length + plan.longest_draft}; use the state that prefill made with this plan"
+    )

@@ -1,0 +1,61 @@
+"""The architecture of a T5, in plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from specdec.models.t5.layers import ACTIVATIONS
+
+PAD_ID, EOS_ID = 0, 1  # of every T5
+SIZES = (
+    "emb_dim",
+    "num_heads",
+    "head_dim",
+    "mlp_dim",
+    "num_encoder_layers",
+    "num_decoder_layers",
+)  # the fields that differ between small and large ones of a version
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config:
+    """The architecture. Fields have T5X's names and meaning; the defaults are those of v1.1.
+
+    v1.0: mlp_activations=('relu',), logits_via_embedding=True (logits are then scaled by
+    1/sqrt(emb_dim)). `dtype` is that of matrix products and of the KV cache, 'float32' or
+    'bfloat16'; parameters may be stored in another one. With `relative_bias_per_layer` every layer
+    has relative-position biases of its own, as in models trained with T5X's scalable_t5.
+    """
+
+    vocab_size: int
+    emb_dim: int
+    num_heads: int
+    head_dim: int
+    mlp_dim: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    mlp_activations: tuple[str, ...] = ("gelu", "linear")
+    logits_via_embedding: bool = False
+    dtype: str = "float32"
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: int = 128
+    relative_bias_per_layer: bool = False
+    layer_norm_epsilon: float = 1e-6
+
+    def __post_init__(self):
+        # gin and JSON hand over lists and dtype objects; a static argument must be hashable.
+        object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
+        object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"T5Config.dtype is {self.dtype!r}; use 'float32' or 'bfloat16'")
+        for activation in self.mlp_activations:
+            if activation not in ACTIVATIONS:
+                raise ValueError(
+                    f"T5Config.mlp_activations has {activation!r}; known: {', '.join(ACTIVATIONS)}"
+                )
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int" and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"T5Config.{field.name} is {value!r}; give a positive integer")

@@ -1,0 +1,251 @@
+"""Growth: a trained T5 at a larger size that computes the same.
+
+The speed is that of the large model, the text and the acceptance are those of the small one: a
+stand-in for trained models that cannot be downloaded.
+
+How a model grows. Each dimension of the old residual stream is repeated: new dimension r holds
+w_r times old dimension o(r), with random w and sum over o(r) = i of w_r^2 = D'/D. With R [D', D]
+for this map, R^T R = (D'/D) I, and
+
+    mean of squares of R x = that of x     RMSNorm divides by the same, epsilon included, and its
+                                           scales, one for each dimension, are repeated with it
+    what writes to the stream              W R^T, also the table of tokens
+    what reads from it                     (D/D') R W
+    logits through the table               R twice, 1/sqrt(D') and not 1/sqrt(D): what is left,
+                                           sqrt(D'/D), is taken off the decoder's last scale
+
+A random rotation would not do. It turns a norm's scales into a full matrix, which can go into the
+matrix after it, but not into a table that is read and written with.
+
+All other weights stay as T5 initialises them, and come in twins: the same random input, and random
+outputs that cancel. Unit j of an MLP and its twin have equal columns of `wi` and opposite rows of
+`wo`. A head's value dimension and its twin have equal columns of `value` and opposite rows of
+`out`: an added head, and each head of an added layer, is silent by itself, whatever it attends to.
+An added dimension of an old head's logits and its twin have equal columns of `query` and opposite
+ones of `key`. An odd one is the twin of number 0, which gives up what it adds. No matrix has zeros
+in it, so nothing can be skipped: every product takes the time of the large model's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import traverse_util
+from jax.sharding import PartitionSpec
+
+from specdec.models.t5.config import SIZES, T5Config
+from specdec.models.t5.network import T5
+from specdec.models.t5.target import T5Target
+from specdec.types import Array, ModelOutput, PyTree
+
+_GROWING = ("vocab_size", *SIZES)
+
+Path = tuple[str, ...]
+
+
+def grow(params: PyTree, config: T5Config, to: T5Config, key: Array) -> PyTree:
+    """The parameters of a larger T5 that computes the logits of a smaller one.
+
+    Equal up to the rounding of the sums in which twins cancel. Added layers come last. An added id
+    has a random mean of the old ids' logits, which never is the largest: greedy outputs do not
+    change. A mean is at most log(mean of exp), so at a temperature an added id gets up to about
+    1.5 / V of the probability of all V old ones. That is not zero: to sample, keep the vocabulary.
+
+    Args:
+      params: T5X's tree. Give float32: in bfloat16 every grown weight is rounded, and the logits
+        are off by as much as those of any model whose weights were.
+      config: their model.
+      to: the larger one, of the same kind; its dtype is free.
+      key: of all random numbers.
+
+    Returns:
+      `to`'s parameters, in the dtype of `params`' table.
+
+    Raises:
+      ValueError: where `to` is smaller, or of another kind; see `check_growth`.
+    """
+    check_growth(config, to)
+    stream_key, fresh_key, ids_key = jax.random.split(key, 3)
+    stream = _Stream.create(stream_key, config.emb_dim, to.emb_dim)
+    old, axes = _flat(params), _flat(T5Target(to).axes())
+    grown = _flat(T5Target(to).init(fresh_key))  # changed in place: there may be no room for two
+    shapes = {path: leaf.shape for path, leaf in grown.items()}
+    for path in grown:
+        grown[path] = _by_head(grown[path], axes[path], to)
+    for path, leaf in old.items():
+        leaf = _by_head(jnp.asarray(leaf, jnp.float32), axes[path], config)
+        leaf = stream.widen(leaf, axes[path])
+        grown[path] = grown[path].at[tuple(map(slice, leaf.shape))].set(leaf)
+    for path in grown:
+        if path[-2] == "out":
+            _cancel_attention(grown, path[:-2], config if path in old else None)
+        elif path[-2] == "wo":
+            _cancel_mlp(grown, path[:-2], config.mlp_dim if path in old else 0)
+    if config.logits_via_embedding:
+        grown["decoder", "decoder_norm", "scale"] *= math.sqrt(config.emb_dim / to.emb_dim)
+    _fill_vocabulary(grown, config, ids_key)
+    dtype = params["token_embedder"]["embedding"].dtype
+    for path, shape in shapes.items():
+        grown[path] = grown[path].reshape(shape).astype(dtype)
+    return traverse_util.unflatten_dict(grown)
+
+
+def check_growth(config: T5Config, to: T5Config) -> None:
+    """Raises ValueError, naming the field, where `grow` cannot make `to` of `config`."""
+    for field in dataclasses.fields(T5Config):
+        before, after = getattr(config, field.name), getattr(to, field.name)
+        if field.name in _GROWING and after < before:
+            raise ValueError(
+                f"T5Config.{field.name} is {before} and would become {after}; a model only grows"
+            )
+        if field.name not in (*_GROWING, "dtype") and after != before:
+            raise ValueError(
+                f"T5Config.{field.name} is {before!r} and would become {after!r}; growth keeps it"
+            )
+    layers = any(getattr(to, name) > getattr(config, name) for name in SIZES[-2:])
+    if to.head_dim == 1 and (layers or to.num_heads > config.num_heads):
+        raise ValueError("T5Config.head_dim is 1, and an added head cancels over two; give 2")
+    if to.mlp_dim == 1 and layers:
+        raise ValueError("T5Config.mlp_dim is 1, and an added layer cancels over two; give 2")
+
+
+class Difference(NamedTuple):
+    """How far apart two models' logits are."""
+
+    largest: float  # absolute difference
+    spread: float  # standard deviation of the first model's logits
+
+    def __str__(self) -> str:
+        relative = self.largest / self.spread
+        return f"{self.largest:.2g}, which is {relative:.2g} of their standard deviation"
+
+
+def logit_difference(
+    params: PyTree,
+    config: T5Config,
+    others: PyTree,
+    other: T5Config,
+    key: Array,
+    shape: tuple[int, int] = (4, 32),
+) -> Difference:
+    """Compares the logits of two models on random inputs and outputs of `shape` [B, T], over the
+    ids that the first model has."""
+    inputs, tokens = jax.random.randint(key, (2, *shape), 1, config.vocab_size)
+    first = _logits(params, inputs, tokens, config=config)
+    second = _logits(others, inputs, tokens, config=other)[..., : config.vocab_size]
+    return Difference(float(jnp.max(jnp.abs(second - first))), float(jnp.std(first)))
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _logits(params: PyTree, inputs: Array, tokens: Array, *, config: T5Config) -> Array:
+    return cast(ModelOutput, T5(config).apply({"params": params}, inputs, tokens)).logits
+
+
+def _flat(tree: PyTree) -> dict[Path, Any]:
+    return traverse_util.flatten_dict(tree)
+
+
+class _Stream(NamedTuple):
+    """R, from D old dimensions to D' new ones."""
+
+    origin: np.ndarray  # [D'] int: o(r)
+    weight: Array  # [D'] float32: w_r
+    ratio: float  # D / D'
+
+    @classmethod
+    def create(cls, key: Array, old: int, new: int) -> _Stream:
+        origin = np.arange(new) % old
+        weight = jax.random.uniform(key, (new,), jnp.float32, 0.5, 1.5)
+        squares = jnp.zeros(old).at[origin].add(jnp.square(weight))
+        return cls(origin, weight / jnp.sqrt(squares[origin] * (old / new)), old / new)
+
+    def widen(self, x: Array, axes: PartitionSpec) -> Array:
+        """The axis "embed" tells by its place what `x` does: scale, read or write the stream."""
+        if "embed" not in axes:
+            return x
+        axis = 0 if axes[0] == "embed" else x.ndim - 1
+        x = jnp.take(x, self.origin, axis)
+        if len(axes) == 1:
+            return x
+        return x * _along(self.weight * (self.ratio if axis == 0 else 1), axis, x.ndim)
+
+
+def _by_head(x: Array, axes: PartitionSpec, config: T5Config) -> Array:
+    """[.., H * head_dim, ..] -> [.., H, head_dim, ..], where there is such an axis."""
+    if "joined_kv" not in axes:
+        return x
+    axis = tuple(axes).index("joined_kv")
+    heads = (config.num_heads, config.head_dim)
+    return x.reshape(*x.shape[:axis], *heads, *x.shape[axis + 1 :])
+
+
+def _cancel_attention(grown: dict[Path, Array], module: Path, trained: T5Config | None) -> None:
+    """Within each head: trained ones from their head_dim on, the added ones as a whole."""
+    heads, dims = (trained.num_heads, trained.head_dim) if trained else (0, 0)
+
+    def apply(rule, name: str, axis: int, added: bool) -> None:
+        path, by_head = (*module, name, "kernel"), axis - 1
+        old, new = jnp.split(grown[path], [heads], axis=by_head)
+        new = rule(new, 0, axis) if added else new
+        grown[path] = jnp.concatenate([rule(old, dims, axis), new], axis=by_head)
+
+    apply(_alike, "query", 2, added=False)  # an added head may attend as it likes
+    apply(_opposed, "key", 2, added=False)
+    apply(_alike, "value", 2, added=True)
+    apply(_opposed, "out", 1, added=True)
+
+
+def _cancel_mlp(grown: dict[Path, Array], module: Path, units: int) -> None:
+    for path in grown:
+        if path[:-2] == module:
+            rule, axis = (_opposed, 0) if path[-2] == "wo" else (_alike, 1)
+            grown[path] = rule(grown[path], units, axis)
+
+
+def _alike(x: Array, old: int, axis: int) -> Array:
+    """Gives twins along the axis, beyond the `old` first, equal entries."""
+    index, _ = _twins(old, x.shape[axis])
+    if (x.shape[axis] - old) % 2:
+        index[-1] = 0
+    return jnp.take(x, index, axis)
+
+
+def _opposed(x: Array, old: int, axis: int) -> Array:
+    """Gives twins along the axis, beyond the `old` first, entries that sum to zero."""
+    index, sign = _twins(old, x.shape[axis])
+    x = jnp.take(x, index, axis) * _along(jnp.asarray(sign), axis, x.ndim)
+    if (x.shape[axis] - old) % 2:
+        first, last = ((slice(None),) * axis + (i,) for i in (0, -1))
+        x = x.at[first].add(-x[last])
+    return x
+
+
+def _twins(old: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """[size] whose twin each is, itself if nobody's, and -1 for those that are one, 1 else."""
+    index, sign = np.arange(size), np.ones(size, np.float32)
+    first = np.arange(old, size - 1, 2)
+    index[first + 1], sign[first + 1] = first, -1
+    return index, sign
+
+
+def _along(vector: Array, axis: int, ndim: int) -> Array:
+    """[n] -> [1, .., n, .., 1]."""
+    return vector.reshape([-1 if i == axis else 1 for i in range(ndim)])
+
+
+def _fill_vocabulary(grown: dict[Path, Array], config: T5Config, key: Array) -> None:
+    """Makes what projects to the logits of added ids random means of what does to the old ones'."""
+    tied = config.logits_via_embedding
+    path = ("token_embedder", "embedding") if tied else ("decoder", "logits_dense", "kernel")
+    table = grown[path] if tied else grown[path].T
+    old, added = jnp.split(table, [config.vocab_size])
+    shares = jax.random.uniform(key, (len(added), len(old)), jnp.float32, 0.5, 1.5)
+    shares = shares / jnp.sum(shares, axis=1, keepdims=True)
+    table = jnp.concatenate([old, jnp.matmul(shares, old, precision=jax.lax.Precision.HIGHEST)])
+    grown[path] = table if tied else table.T

@@ -1,0 +1,172 @@
+"""Hugging Face's T5 v1.0, v1.1 (LM-adapted, Flan-T5, mT5) and ByT5, in T5X's names.
+
+How logits are made is said by the config and by the arrays together. transformers 4 writes
+`tie_word_embeddings: false` for an output layer of its own (`lm_head.weight`), and scales tied
+logits by 1/sqrt(d_model). transformers 5 writes true for every model, keeps an output layer that
+differs from the embedding all the same, and says separately whether it scales. T5X has two of the
+four kinds this makes, and the other two are read as untied models: the kernel is the transposed
+embedding where logits are tied but not scaled, and has the scale multiplied in where they are
+scaled but not tied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+import numpy as np
+
+from specdec.models.family import Arrays, Record
+from specdec.models.t5.config import T5Config
+from specdec.models.t5.huggingface_config import from_record, scales_logits, to_record
+
+__all__ = [
+    "MODEL_TYPES",
+    "extra_ids",
+    "has_bytes",
+    "is_transposed",
+    "names",
+    "parameters",
+    "to_config",
+    "to_record",
+    "tokenizer_record",
+]
+
+MODEL_TYPES: tuple[str, ...] = ("t5", "mt5")  # ByT5's is t5
+
+_EXTRA_IDS = {"t5": 100, "mt5": 0}  # where the tokenizer's record does not say
+_BYTES_EXTRA_IDS = 125
+
+_EMBEDDING, _LOGITS = "token_embedder/embedding", "decoder/logits_dense/kernel"
+# One table under up to three names, and what is in some files without being used.
+_TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+_HEAD = "lm_head.weight"
+_UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+
+# The parts of a layer in their order: the norm before it, its name, and theirs.
+_PARTS = {
+    "encoder": (
+        ("pre_attention_layer_norm", "attention", "SelfAttention"),
+        ("pre_mlp_layer_norm", "mlp", "DenseReluDense"),
+    ),
+    "decoder": (
+        ("pre_self_attention_layer_norm", "self_attention", "SelfAttention"),
+        ("pre_cross_attention_layer_norm", "encoder_decoder_attention", "EncDecAttention"),
+        ("pre_mlp_layer_norm", "mlp", "DenseReluDense"),
+    ),
+}
+_ATTENTION = {"query": "q", "key": "k", "value": "v", "out": "o"}
+_MLP = {"wi": "wi", "wi_0": "wi_0", "wi_1": "wi_1", "wo": "wo"}
+
+
+def to_config(record: Record, arrays: Arrays) -> T5Config:
+    """The model, from the record and the arrays that are there.
+
+    Raises ValueError for models without a decoder or without an output layer that the record
+    promises, and for what `from_record` refuses.
+    """
+    config, head = from_record(record), arrays.get(_HEAD)
+    if not any(name.startswith("decoder.block.") for name in arrays):
+        what = ", ".join(record.get("architectures") or ["a model"])
+        raise ValueError(f"this is {what} and has no decoder; give a T5ForConditionalGeneration")
+    if head is None and record.get("tie_word_embeddings") is False:
+        raise ValueError(
+            "the logits are not tied to the embedding (tie_word_embeddings is false), but there "
+            f"is no {_HEAD}; save the model as T5ForConditionalGeneration"
+        )
+    if config.logits_via_embedding and head is not None:
+        return dataclasses.replace(config, logits_via_embedding=_same(head, _embedding(arrays)))
+    return config
+
+
+def parameters(record: Record, config: T5Config, arrays: Arrays) -> dict[str, np.ndarray]:
+    """The arrays under T5X's names, as views; names that a T5 does not have stay as they are.
+
+    Only an output layer whose scale has to be multiplied in is read.
+    """
+    ours = {theirs: name for name, theirs in names(config).items()}
+    found = {_EMBEDDING: _embedding(arrays)}
+    for theirs, array in arrays.items():
+        if theirs not in (*_TABLES, _HEAD, _UNUSED):
+            found[ours.get(theirs, theirs)] = array.T
+    if not config.logits_via_embedding:
+        found[_LOGITS] = _logits(record, config, arrays.get(_HEAD, found[_EMBEDDING]).T)
+    return found
+
+
+def names(config: T5Config) -> dict[str, str]:
+    """{T5X's name: theirs} of all arrays a model of this depth may have."""
+    found = {_EMBEDDING: _TABLES[0], _LOGITS: _HEAD}
+    depths = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
+    for stack, depth in depths.items():
+        bias = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        found[f"{stack}/relpos_bias/rel_embedding"] = bias
+        found[f"{stack}/{stack}_norm/scale"] = f"{stack}.final_layer_norm.weight"
+        for layer in range(depth):
+            found |= _names_of_layer(stack, layer)
+    return found
+
+
+def is_transposed(name: str) -> bool:
+    """Whether theirs is [out, in] where T5X's is [in, out]."""
+    return name != _EMBEDDING
+
+
+def has_bytes(record: Record) -> bool:
+    """Whether the tokenizer is ByT5's."""
+    return str(record.get("tokenizer_class")).startswith("ByT5Tokenizer")
+
+
+def extra_ids(record: Record, tokenizer: str) -> int:
+    """Sentinels of the vocabulary. Which list of the tokenizer's record has them depends on the
+    version that saved it."""
+    if sentinels := len(set(re.findall(r"<extra_id_\d+>", tokenizer))):
+        return sentinels
+    if has_bytes(record):
+        return _BYTES_EXTRA_IDS
+    return record.get("extra_ids", _EXTRA_IDS.get(record["model_type"], 0))
+
+
+def tokenizer_record(config: T5Config, pieces: int) -> dict[str, Any]:
+    """T5's tokenizer, with its 100 extra ids if the model has room for them behind the pieces."""
+    room = config.vocab_size - pieces >= _EXTRA_IDS["t5"]
+    return {"tokenizer_class": "T5Tokenizer", "extra_ids": _EXTRA_IDS["t5"] if room else 0}
+
+
+def _embedding(arrays: Arrays) -> np.ndarray:
+    tables = [name for name in _TABLES if name in arrays]
+    if not tables:
+        raise ValueError(f"there is no {_TABLES[0]}; copy it again")
+    first, *others = tables
+    for name in others:
+        if not _same(arrays[first], arrays[name]):
+            raise ValueError(
+                f"{first} and {name} differ, and T5 has one table of embeddings; use another "
+                "checkpoint"
+            )
+    return arrays[first]
+
+
+def _logits(record: Record, config: T5Config, kernel: np.ndarray) -> np.ndarray:
+    if not scales_logits(record):
+        return kernel
+    return np.multiply(kernel, 1 / math.sqrt(config.emb_dim), dtype=np.float32)
+
+
+def _same(a: np.ndarray, b: np.ndarray, rows: int = 1024) -> bool:
+    """Whether two matrices are equal; those that are not mostly differ in the first rows read."""
+    return a.shape == b.shape and all(
+        np.array_equal(a[i : i + rows], b[i : i + rows]) for i in range(0, len(a), rows)
+    )
+
+
+def _names_of_layer(stack: str, layer: int) -> dict[str, str]:
+    found, ours = {}, f"{stack}/layers_{layer}"
+    for i, (norm, part, theirs) in enumerate(_PARTS[stack]):
+        sublayer = f"{stack}.block.{layer}.layer.{i}"
+        found[f"{ours}/{norm}/scale"] = f"{sublayer}.layer_norm.weight"
+        for name, weight in (_MLP if part == "mlp" else _ATTENTION).items():
+            found[f"{ours}/{part}/{name}/kernel"] = f"{sublayer}.{theirs}.{weight}.weight"
+    return found

@@ -1,0 +1,113 @@
+"""What `config.json` says about a T5 in Hugging Face's words, and the other way round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specdec.models.family import Record
+from specdec.models.t5.config import EOS_ID, PAD_ID, T5Config
+
+_FIELDS = {  # ours: theirs
+    "vocab_size": "vocab_size",
+    "emb_dim": "d_model",
+    "num_heads": "num_heads",
+    "head_dim": "d_kv",
+    "mlp_dim": "d_ff",
+    "num_encoder_layers": "num_layers",
+    "num_decoder_layers": "num_decoder_layers",
+    "relative_attention_num_buckets": "relative_attention_num_buckets",
+    "relative_attention_max_distance": "relative_attention_max_distance",
+    "layer_norm_epsilon": "layer_norm_epsilon",
+}
+_REQUIRED = ("vocab_size", "d_model", "num_heads", "d_kv", "d_ff", "num_layers")
+_IDS = {"pad_token_id": PAD_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": PAD_ID}
+# Theirs: ours. Our gelu is the tanh approximation, as in T5X and Flax; their 'gelu' is exact.
+_ACTIVATIONS = {"relu": "relu", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "silu": "silu"}
+_WRITTEN = {"relu": "relu", "gelu": "gelu_new", "silu": "silu"}
+_GATED = "gated-"
+
+
+def from_record(record: Record) -> T5Config:
+    """The model that a record describes, tied if its logits are scaled.
+
+    Raises ValueError for encoders, for special ids other than T5's, for activations that T5X lacks
+    and for a record that is not complete.
+    """
+    _check(record)
+    fields = {ours: record[name] for ours, name in _FIELDS.items() if record.get(name) is not None}
+    fields.setdefault("num_decoder_layers", record["num_layers"])
+    fields["mlp_activations"] = _activations(record)
+    try:
+        return T5Config(**fields, logits_via_embedding=scales_logits(record))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"this does not describe a T5 ({error}); copy it again") from error
+
+
+def scales_logits(record: Record) -> bool:
+    """Whether transformers multiplies the decoder's output by 1/sqrt(d_model).
+
+    Version 5 writes so; before, that was the other meaning of tied. mT5's output never is.
+    """
+    if record["model_type"] == "mt5":
+        return False
+    tied = record.get("tie_word_embeddings")
+    return record.get("scale_decoder_outputs", tied) is not False
+
+
+def to_record(config: T5Config) -> dict[str, Any]:
+    """The contents of the `config.json` of a model.
+
+    Raises ValueError for activations, and biases of each layer's own, which transformers' T5 lacks.
+    """
+    if config.relative_bias_per_layer:
+        raise ValueError(
+            "the model has relative_bias_per_layer, and transformers' T5 has one bias for all "
+            "layers; choose another format"
+        )
+    activation, *gate = config.mlp_activations
+    if activation not in _WRITTEN or gate not in ([], ["linear"]):
+        raise ValueError(
+            f"transformers' T5 has no MLP with mlp_activations={config.mlp_activations}; choose "
+            "another format"
+        )
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "model_type": "t5",
+        "is_encoder_decoder": True,
+        "feed_forward_proj": _GATED + activation if gate else _WRITTEN[activation],
+        "tie_word_embeddings": config.logits_via_embedding,
+        **{theirs: getattr(config, ours) for ours, theirs in _FIELDS.items()},
+        **_IDS,
+    }
+
+
+def _check(record: Record) -> None:
+    if record.get("is_encoder_decoder") is False:
+        raise ValueError(
+            "this is of an encoder alone (is_encoder_decoder is false); give a "
+            "T5ForConditionalGeneration"
+        )
+    for name, expected in _IDS.items():
+        if record.get(name) not in (expected, [expected], None):
+            raise ValueError(
+                f"{name} is {record[name]}, and decoding a T5 takes {expected}; use a model with "
+                "T5's special ids"
+            )
+    missing = [name for name in _REQUIRED if record.get(name) is None]
+    if missing:
+        raise ValueError(f"{', '.join(missing)} missing; copy it again")
+
+
+def _activations(record: Record) -> tuple[str, ...]:
+    default = "gated-gelu" if record["model_type"] == "mt5" else "relu"
+    projection = str(record.get("feed_forward_proj", default))
+    # 'gated-gelu' has always meant the approximation, whatever 'gelu' means.
+    named = "gelu_new" if projection == "gated-gelu" else projection.removeprefix(_GATED)
+    name = record.get("dense_act_fn", named)
+    if name not in _ACTIVATIONS:
+        raise ValueError(
+            f"the activation is {name!r} (feed_forward_proj {projection!r}), which T5X's network "
+            f"lacks; known: {', '.join(_ACTIVATIONS)}"
+        )
+    gate = ("linear",) if projection.startswith(_GATED) else ()
+    return (_ACTIVATIONS[name], *gate)

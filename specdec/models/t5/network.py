@@ -1,0 +1,197 @@
+"""T5 (v1.0, v1.1 and their descendants) as a network, with T5X's parameter tree."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from specdec.models.cache import KVCache
+from specdec.models.layers import MASKED, RMSNorm, constrain
+from specdec.models.t5.config import PAD_ID, T5Config
+from specdec.models.t5.layers import MLP, Attention, Embedding, Logits, RelativeBias
+from specdec.models.t5.layouts import Layout, logits_from_table
+from specdec.types import Array, ModelOutput
+
+
+def _residual(x: Array) -> Array:
+    """The stream between sub-layers, which every device has whole: each sub-layer of a model that
+    is divided over devices then ends in one sum over them."""
+    return constrain(x, "batch", "length", "embed")
+
+
+def _norm(config: T5Config, name: str | None = None) -> RMSNorm:
+    return RMSNorm(config.dtype, config.layer_norm_epsilon, name=name)
+
+
+def _attention(config: T5Config, transposed: tuple[str, ...] = ()) -> Attention:
+    return Attention(config.num_heads, config.head_dim, config.emb_dim, config.dtype, transposed)
+
+
+def _mlp(config: T5Config, transposed: bool = False) -> MLP:
+    return MLP(config.mlp_dim, config.emb_dim, config.mlp_activations, config.dtype, transposed)
+
+
+def _relative_bias(config: T5Config, bidirectional: bool) -> RelativeBias:
+    return RelativeBias(
+        config.num_heads,
+        config.relative_attention_num_buckets,
+        config.relative_attention_max_distance,
+        bidirectional,
+    )
+
+
+def _mask(visible: Array) -> Array:
+    return jnp.where(visible, 0.0, MASKED)
+
+
+def _biases(stack: Encoder | Decoder, queries: Array, keys: Array, mask: Array) -> list[Array]:
+    """For each layer its relative-position bias, or that of the stack, and the mask."""
+    if stack.config.relative_bias_per_layer:
+        return [layer.relpos_bias(queries, keys) + mask for layer in stack.layers]
+    return [stack.relpos_bias(queries, keys) + mask] * len(stack.layers)
+
+
+class EncoderLayer(nn.Module):
+    config: T5Config
+
+    def setup(self):
+        if self.config.relative_bias_per_layer:
+            self.relpos_bias = _relative_bias(self.config, bidirectional=True)
+        self.pre_attention_layer_norm = _norm(self.config)
+        self.attention = _attention(self.config)
+        self.pre_mlp_layer_norm = _norm(self.config)
+        self.mlp = _mlp(self.config)
+
+    def __call__(self, x: Array, bias: Array) -> Array:
+        y = self.pre_attention_layer_norm(x)
+        x = _residual(x + self.attention.over_itself(y, bias))
+        return _residual(x + self.mlp(self.pre_mlp_layer_norm(x)))
+
+
+class Encoder(nn.Module):
+    config: T5Config
+
+    def setup(self):
+        if not self.config.relative_bias_per_layer:
+            self.relpos_bias = _relative_bias(self.config, bidirectional=True)
+        self.layers = [EncoderLayer(self.config) for _ in range(self.config.num_encoder_layers)]
+        self.encoder_norm = _norm(self.config)
+
+    def __call__(self, x: Array, inputs_mask: Array) -> Array:
+        """[B, S, D] embeddings and [B, S] bool -> [B, S, D]."""
+        positions = jnp.arange(x.shape[1])[None]
+        biases = _biases(self, positions, positions, _mask(inputs_mask[:, None, None, :]))
+        for layer, bias in zip(self.layers, biases, strict=True):
+            x = layer(x, bias)
+        return self.encoder_norm(x)
+
+
+class DecoderLayer(nn.Module):
+    config: T5Config
+    transposed: bool  # the kernels that a step reads are [out, in]
+
+    def setup(self):
+        if self.config.relative_bias_per_layer:
+            self.relpos_bias = _relative_bias(self.config, bidirectional=False)
+        self.pre_self_attention_layer_norm = _norm(self.config)
+        in_step = ("query", "key", "value", "out") if self.transposed else ()
+        self.self_attention = _attention(self.config, in_step)
+        self.pre_cross_attention_layer_norm = _norm(self.config)
+        in_step = ("query", "out") if self.transposed else ()  # the others are of the prefill
+        self.encoder_decoder_attention = _attention(self.config, in_step)
+        self.pre_mlp_layer_norm = _norm(self.config)
+        self.mlp = _mlp(self.config, self.transposed)
+
+    def __call__(
+        self, x: Array, cache: KVCache, layer: int, bias: Array, cross_bias: Array
+    ) -> tuple[Array, KVCache]:
+        y = self.pre_self_attention_layer_norm(x)
+        cache = cache.write(layer, *self.self_attention.keys_values(y))
+        y = self.self_attention.over_cache(y, cache.keys[layer], cache.values[layer], bias)
+        x = _residual(x + y)
+        y = self.pre_cross_attention_layer_norm(x)
+        y = self.encoder_decoder_attention.over_inputs(
+            y, cache.cross_keys[layer], cache.cross_values[layer], cross_bias
+        )
+        x = _residual(x + y)
+        y = self.mlp(self.pre_mlp_layer_norm(x))
+        return _residual(x + y), cache
+
+
+class Decoder(nn.Module):
+    config: T5Config
+    layout: Layout
+
+    def setup(self):
+        config, transposed = self.config, self.layout == "out_in"
+        if not config.relative_bias_per_layer:
+            self.relpos_bias = _relative_bias(config, bidirectional=False)
+        self.layers = [DecoderLayer(config, transposed) for _ in range(config.num_decoder_layers)]
+        self.decoder_norm = _norm(config)
+        if not logits_from_table(config, self.layout):
+            self.logits_dense = Logits(
+                config.vocab_size, scaled=config.logits_via_embedding, transposed=transposed
+            )
+
+    def cross_keys_values(self, encoded: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """[B, S, D] -> per layer keys [B, H, head_dim, S] and values [B, H, S, head_dim]."""
+        pairs = [layer.encoder_decoder_attention.keys_values(encoded) for layer in self.layers]
+        keys, values = zip(*pairs, strict=True)
+        return tuple(jnp.moveaxis(x, 1, 3) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
+
+    def __call__(self, x: Array, cache: KVCache) -> tuple[Array, KVCache]:
+        """[B, T, D] embeddings at the positions cache.length + (0..T-1) -> [B, T, D]."""
+        cache = cache.placed()
+        queries = cache.positions(x.shape[1])
+        slots = jnp.arange(cache.capacity)[None]
+        # The query's row is its absolute position; it sees every slot up to itself.
+        mask = _mask(slots[:, None, None, :] <= queries[:, None, :, None])
+        cross_bias = _mask(cache.inputs_mask[:, None, None, :])
+        biases = _biases(self, queries, slots, mask)
+        for i, (layer, bias) in enumerate(zip(self.layers, biases, strict=True)):
+            x, cache = layer(x, cache, i, bias, cross_bias)
+        return self.decoder_norm(x), cache.rewind(cache.length + x.shape[1])
+
+
+class T5(nn.Module):
+    """The network: `encode` once, then `decode` block by block. `T5Target` is its interface."""
+
+    config: T5Config
+    layout: Layout = "checkpoint"
+    pad_id: int = PAD_ID
+
+    def setup(self):
+        config = self.config
+        self.token_embedder = Embedding(config.vocab_size, config.emb_dim, config.dtype)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config, self.layout)
+
+    def encode(self, inputs: Array, capacity: int) -> KVCache:
+        config = self.config
+        inputs_mask = inputs != self.pad_id
+        encoded = self.encoder(self.token_embedder(inputs), inputs_mask)
+        cross_keys, cross_values = self.decoder.cross_keys_values(encoded)
+        return KVCache.create(
+            inputs.shape[0],
+            capacity,
+            layers=config.num_decoder_layers,
+            heads=config.num_heads,
+            head_dim=config.head_dim,
+            dtype=config.dtype,
+            cross_keys=cross_keys,
+            cross_values=cross_values,
+            encoded=encoded,
+            inputs_mask=inputs_mask,
+        )
+
+    def decode(self, tokens: Array, cache: KVCache) -> tuple[ModelOutput, KVCache]:
+        hidden, cache = self.decoder(self.token_embedder(tokens), cache)
+        project = (
+            self.token_embedder.logits
+            if logits_from_table(self.config, self.layout)
+            else self.decoder.logits_dense
+        )
+        return ModelOutput(logits=project(hidden), hidden=hidden), cache
+
+    def __call__(self, inputs: Array, tokens: Array) -> ModelOutput:
+        return self.decode(tokens, self.encode(inputs, tokens.shape[1]))[0]

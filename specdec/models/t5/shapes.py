@@ -1,0 +1,71 @@
+"""What the shapes of parameters tell about the T5 that they are of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specdec.models.family import Shapes
+from specdec.models.t5.config import SIZES
+
+PRESETS = {  # the scopes of gin/models/ by their SIZES; Flan-T5 and mT5 are t5_1_1
+    (512, 8, 64, 2048, 6, 6): "t5_1_0_small",
+    (768, 12, 64, 3072, 12, 12): "t5_1_0_base",
+    (1024, 16, 64, 4096, 24, 24): "t5_1_0_large",
+    (1024, 32, 128, 16384, 24, 24): "t5_1_0_3b",
+    (1024, 128, 128, 65536, 24, 24): "t5_1_0_11b",
+    (512, 6, 64, 1024, 8, 8): "t5_1_1_small",
+    (768, 12, 64, 2048, 12, 12): "t5_1_1_base",
+    (1024, 16, 64, 2816, 24, 24): "t5_1_1_large",
+    (2048, 32, 64, 5120, 24, 24): "t5_1_1_xl",
+    (4096, 64, 64, 10240, 24, 24): "t5_1_1_xxl",
+    (1472, 6, 64, 3584, 12, 4): "byt5_small",
+    (1536, 12, 64, 3968, 18, 6): "byt5_base",
+    (1536, 16, 64, 3840, 36, 12): "byt5_large",
+    (2560, 32, 64, 6720, 36, 12): "byt5_xl",
+    (4672, 64, 64, 12352, 36, 12): "byt5_xxl",
+}
+
+_RELATIVE_BIAS = "relpos_bias/rel_embedding"
+
+
+def misfit(found: Shapes, expected: Shapes) -> str:
+    """Why the shapes are not those expected, in terms of T5Config's fields."""
+    if not found.keys() & expected.keys():
+        return "these are not the parameters of a T5"
+    ours, theirs = fields(expected), fields(found)
+    wrong = [name for name, value in theirs.items() if value not in (None, ours[name])]
+    if not wrong:
+        return "an incomplete or altered checkpoint"
+    version = "v1.0" if len(theirs["mlp_activations"]) == 1 else "v1.1"
+    preset = PRESETS.get(tuple(theirs[name] for name in SIZES))
+    of_size = f" of size {preset}" if preset else ""
+    differences = ", ".join(f"{name}={theirs[name]}, not {ours[name]}" for name in wrong)
+    return f"these are the parameters of a {version} T5{of_size}: {differences}"
+
+
+def fields(shapes: Shapes) -> dict[str, Any]:
+    """The fields of T5Config that shapes tell; None where the array that tells it is missing."""
+    unknown = (None, None)
+    vocab_size, emb_dim = shapes.get("token_embedder/embedding", unknown)
+    own, shared = f"decoder/layers_0/{_RELATIVE_BIAS}", f"decoder/{_RELATIVE_BIAS}"
+    heads, buckets = shapes.get(own, shapes.get(shared, unknown))
+    _, joined = shapes.get("decoder/layers_0/self_attention/query/kernel", unknown)
+    gated = any(name.endswith("mlp/wi_0/kernel") for name in shapes)
+    return {
+        "mlp_activations": ("gelu", "linear") if gated else ("relu",),
+        "logits_via_embedding": "decoder/logits_dense/kernel" not in shapes,
+        "num_encoder_layers": _depth(shapes, "encoder"),
+        "num_decoder_layers": _depth(shapes, "decoder"),
+        "vocab_size": vocab_size,
+        "emb_dim": emb_dim,
+        "num_heads": heads,
+        "head_dim": joined // heads if joined and heads else None,
+        "mlp_dim": shapes.get("decoder/layers_0/mlp/wo/kernel", unknown)[0],
+        "relative_attention_num_buckets": buckets,
+        "relative_bias_per_layer": own in shapes,
+    }
+
+
+def _depth(names: Shapes, stack: str) -> int | None:
+    layers = {name.split("/")[1] for name in names if name.startswith(f"{stack}/layers_")}
+    return len(layers) or None

@@ -1,0 +1,168 @@
+"""T5 as a `Model`: pure functions over an explicit parameter tree."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import traverse_util
+from flax.core import meta
+
+from specdec.models.cache import KVCache, kv_bytes
+from specdec.models.inputs import check_tokens
+from specdec.models.t5 import layouts
+from specdec.models.t5.config import EOS_ID, PAD_ID, SIZES, T5Config
+from specdec.models.t5.layouts import Layout
+from specdec.models.t5.network import T5
+from specdec.types import Array, AxisRules, ModelOutput, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Target:
+    """T5 as a `Model`, a drafter's too. Parameters are T5X's tree, unwrapped, or what `from_stored`
+    makes of it.
+
+    axis_rules: pairs of a logical axis name and the mesh axis, or None, it is divided over, for all
+      that is computed under a mesh (`jax.set_mesh`); `specdec.partitioning` has the usual ones. A
+      field, and not Linen's context, because the compiled program depends on them.
+    layout: how the decoder's parameters are kept, which `laid_out` chooses for a device;
+      `specdec.models.t5.layouts` has the choices.
+    """
+
+    config: T5Config
+    axis_rules: AxisRules = ()
+    layout: Layout = "checkpoint"
+    pad_id: ClassVar[int] = PAD_ID
+    stop_ids: ClassVar[tuple[int, ...]] = (EOS_ID,)
+    exact: ClassVar[bool] = True
+
+    def __post_init__(self):
+        layouts.check_layout("T5Target.layout", self.layout)
+        object.__setattr__(self, "axis_rules", tuple(map(tuple, self.axis_rules)))
+
+    @property
+    def vocab_size(self) -> int:
+        """V, with the ids that only pad the table."""
+        return self.config.vocab_size
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of matrix products and of the cache."""
+        return self.config.dtype
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the decoder."""
+        return self.config.num_decoder_layers
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The config's fields that differ between T5s of one version."""
+        return {name: getattr(self.config, name) for name in SIZES}
+
+    def init(self, key: Array) -> PyTree:
+        """Random float32 parameters, distributed as T5X initialises them: in every layout the same
+        numbers."""
+        return self.from_stored(meta.unbox(_boxed(T5(self.config), key)))
+
+    def axes(self) -> PyTree:
+        """T5X's logical axis names: the parameters' tree, with a PartitionSpec of names each."""
+        boxed = functools.partial(_boxed, T5(self.config, self.layout))
+        return nn.get_partition_spec(jax.eval_shape(boxed, jax.random.key(0)))
+
+    def laid_out(self, *, tokens: int, platform: str | None = None) -> T5Target:
+        """This target in the layout that `serving` gives it; the arguments are those."""
+        platform = platform or jax.default_backend()
+        layout = layouts.best_layout(platform, tokens, _step_bytes(self.config))
+        return dataclasses.replace(self, layout=layout)
+
+    def serving(
+        self, params: PyTree, *, tokens: int = 2, platform: str | None = None
+    ) -> tuple[T5Target, PyTree]:
+        """The same function as a device computes it fastest: this target with the layout for it,
+        and the parameters so.
+
+        Logits are equal up to the order of summation, so a near-tie can fall another way. Arrays
+        that keep their shape are shared with `params`; drop those for the memory of the others.
+
+        Args:
+          params: in this target's layout.
+          tokens: rows times tokens of the widest of its usual calls: at batch 1 that is 1 for the
+            model alone, 2 for a drafter, and gamma + 1 for the target that verifies.
+          platform: JAX's name; None for that of the default device.
+
+        Raises:
+          ValueError: tokens is not positive.
+        """
+        target = self.laid_out(tokens=tokens, platform=platform)
+        if target.layout != self.layout:
+            params = target.from_stored(self.to_stored(params))
+        return target, params
+
+    def from_stored(self, params: PyTree) -> PyTree:
+        """T5X's tree in this layout; what keeps its shape is shared."""
+        return layouts.from_stored(params, self.config, self.layout)
+
+    def to_stored(self, params: PyTree) -> PyTree:
+        """The inverse of `from_stored`, bit for bit."""
+        return layouts.to_stored(params, self.config, self.layout)
+
+    def start(self, inputs: Array) -> Array:
+        """T5 starts decoding from its padding id."""
+        return jnp.full(inputs.shape[0], self.pad_id, jnp.int32)
+
+    def active(self, inputs: Array) -> Array:
+        """[B] bool: rows with a token that is not padding."""
+        return jnp.any(inputs != self.pad_id, axis=1)
+
+    def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
+        """Encodes [B, S] int32 inputs and computes the cross-attention's keys and values."""
+        check_tokens(inputs)
+        return cast(KVCache, self._apply(params, inputs, capacity, method="encode"))
+
+    def decode(self, params: PyTree, tokens: Array, cache: KVCache) -> tuple[ModelOutput, KVCache]:
+        """Feeds [B, T] int32 tokens; see `Target.decode`."""
+        result = self._apply(params, tokens, cache, method="decode")
+        return cast(tuple[ModelOutput, KVCache], result)
+
+    def read_by_decode(self, params: PyTree) -> PyTree:
+        """The part of the parameters that a call of `decode` reads as a whole. Not the kernels that
+        make cross-attention's keys and values, which `prefill` has used up; and of the embedding
+        only the fed tokens' rows are read, unless that projects to the logits."""
+        decoder = traverse_util.flatten_dict(params["decoder"])
+        read = {"decoder": traverse_util.unflatten_dict(layouts.read_in_step(decoder))}
+        if layouts.logits_from_table(self.config, self.layout):
+            read["token_embedder"] = params["token_embedder"]
+        return read
+
+    def cache_bytes(
+        self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
+    ) -> int:
+        """Bytes of keys and values on one device, of outputs and of inputs."""
+        config = self.config
+        shape = (rows, config.num_heads, slots + inputs_length, config.head_dim)
+        return self.num_layers * kv_bytes(shape, config.dtype, self.axis_rules, mesh)
+
+    def _apply(self, params: PyTree, *arguments, method: str) -> Any:
+        with nn.logical_axis_rules(self.axis_rules):
+            network = T5(self.config, self.layout, self.pad_id)
+            return network.apply({"params": params}, *arguments, method=method)
+
+
+def _boxed(network: T5, key: Array) -> PyTree:
+    """Initial parameters with their axes' names."""
+    tokens = jnp.zeros([1, 1], jnp.int32)
+    return network.init(key, tokens, tokens)["params"]
+
+
+@functools.cache
+def _step_bytes(config: T5Config) -> int:
+    """Of the parameters that a call of `decode` reads, in the dtype that it computes in."""
+    target = T5Target(config)
+    read = target.read_by_decode(jax.eval_shape(target.init, jax.random.key(0)))
+    return sum(leaf.size for leaf in jax.tree.leaves(read)) * jnp.dtype(config.dtype).itemsize

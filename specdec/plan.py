@@ -1,0 +1,270 @@
+"""What is decoded with what: one record, which every part of the project takes."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+
+from specdec.sampling import draw_shared
+from specdec.types import (
+    Array,
+    Context,
+    Draft,
+    Drafter,
+    Noise,
+    Params,
+    Part,
+    PyTree,
+    SamplingRule,
+    Schedule,
+    Scores,
+    Target,
+    Verdict,
+    Verifier,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Everything static that decides about an output; hashable, so that `jax.jit` can take it.
+
+    target: the model whose output is wanted.
+    drafter: what proposes tokens; None for the target alone, one token per call.
+    verifier, schedule: which proposals are kept, and how many are made; without a drafter they
+      mean nothing.
+    sampling: what turns logits into the distribution that is sampled from.
+    max_length: N, the longest output in tokens, with the stop id that ends it.
+    stop_ids: what ends a row; None for the target's own. With () every row has max_length tokens.
+
+    Raises:
+      ValueError: parts that do not go together.
+    """
+
+    target: Target
+    drafter: Drafter
+    verifier: Verifier
+    schedule: Schedule
+    sampling: SamplingRule
+    max_length: int
+    stop_ids: tuple[int, ...] = None  # type: ignore[assignment]
+
+    def __post_init__(self):
+        if self.drafter is None or isinstance(self.drafter, Alone):
+            width = 1 if self.drafter is None else self.drafter.width
+            alone = Alone(width, self.sampling.greedy)
+            for name in ("drafter", "verifier", "schedule"):
+                object.__setattr__(self, name, alone)
+        object.__setattr__(self, "stop_ids", _stop_ids(self.stop_ids, self.target))
+        self._check()
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything is drafted."""
+        return not isinstance(self.drafter, Alone)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the output has the law of the target alone, as target and verifier state it.
+
+        Who states nothing is not exact.
+        """
+        parts = (self.target, self.verifier)
+        return all(getattr(part, "exact", False) for part in parts)
+
+    @property
+    def same_output(self) -> bool:
+        """Whether the output is the target's own, token by token, and not only in distribution."""
+        return self.exact and (self.sampling.greedy or self.shared_noise)
+
+    @property
+    def shared_noise(self) -> bool:
+        """Whether draft and target are drawn with the same noise."""
+        return getattr(self.verifier, "shared_noise", False)
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """The schedule's static draft lengths, ascending."""
+        return self.schedule.buckets
+
+    @property
+    def longest_draft(self) -> int:
+        """K, the draft tokens that a target call has room for."""
+        return self.buckets[-1]
+
+    @property
+    def gamma(self) -> int | None:
+        """The draft length, None if it varies or nothing is drafted."""
+        return self.longest_draft if self.drafts and not self.lengths_vary else None
+
+    @property
+    def lengths_vary(self) -> bool:
+        """Whether the schedule drafts now more and now less."""
+        return len(self.buckets) > 1 or hasattr(self.schedule, "stop")
+
+    @property
+    def width(self) -> int | None:
+        """Tokens per target call, None if that varies."""
+        return self.longest_draft + 1 if len(self.buckets) == 1 else None
+
+    @property
+    def capacity(self) -> int:
+        """Slots that a cache needs: the last call starts at position max_length - 1 at the latest
+        and feeds the pending token and K draft tokens."""
+        return self.max_length + self.longest_draft
+
+    def models(self) -> dict[str, Any]:
+        """The models by role: "target", and those of the drafter."""
+        return {"target": self.target, **_models_of(self.drafter)}
+
+    def with_models(self, models: Mapping[str, Any]) -> Plan:
+        """This plan with other models in the roles that are named."""
+        own = _models_of(self.drafter)
+        drafter: Any = self.drafter
+        if own:
+            drafter = drafter.with_models({role: models.get(role, own[role]) for role in own})
+        target = models.get("target", self.target)
+        return dataclasses.replace(self, target=target, drafter=drafter)
+
+    def params(self, trees: Mapping[str, PyTree], schedule: PyTree = ()) -> Params:
+        """The argument of `decode`, from the parameters of each of `models()`."""
+        own = {role: trees[role] for role in _models_of(self.drafter)}
+        drafter = own if len(own) > 1 else next(iter(own.values()), ())
+        return Params(trees["target"], drafter, schedule)
+
+    def trees(self, params: Params) -> dict[str, PyTree]:
+        """The parameters of each of `models()`: the inverse of `params`."""
+        roles = list(_models_of(self.drafter))
+        own = params.drafter if len(roles) > 1 else {role: params.drafter for role in roles}
+        return {"target": params.target, **own}
+
+    def parts(self, drafted: Iterable[int] | None = None) -> tuple[Part, ...]:
+        """The model calls of one iteration, beside which it takes next to nothing.
+
+        Args:
+          drafted: where draft lengths vary, those of measured calls, which are then averaged over;
+            None for each of the schedule's buckets equally often.
+        """
+        calls: collections.Counter[tuple[str, int]] = collections.Counter()
+        lengths = self._lengths(drafted)
+        for (bucket, length), times in lengths.items():
+            share = times / lengths.total()
+            calls["target", bucket + 1] += share  # type: ignore[assignment]
+            for role, width, count in _parts_of(self.drafter, length) if bucket else ():
+                calls[role, width] += share * count  # type: ignore[assignment]
+        return tuple(Part(*one, count) for one, count in calls.items() if count)
+
+    @property
+    def widest(self) -> dict[str, int]:
+        """Tokens in the widest call of each model that `parts` has, by role."""
+        return dict(sorted((role, width) for role, width, _ in self.parts()))
+
+    def laid_out(self, rows: int) -> Plan:
+        """This plan with its models in the layouts that this device reads fastest, in batches of so
+        many rows; see `Model.laid_out`."""
+        widest = self.widest
+        models = {
+            role: model.laid_out(tokens=rows * widest.get(role, 1))
+            for role, model in self.models().items()
+        }
+        return self.with_models(models)
+
+    def alone(self, width: int = 1) -> Plan:
+        """The plan of the target by itself; see `decoding.autoregressive_decode` for the width."""
+        return dataclasses.replace(self, drafter=Alone(width, self.sampling.greedy))
+
+    def __str__(self) -> str:
+        """How it decodes, in a line for people."""
+        inexact = "" if self.exact else ", NOT EXACT"
+        if not self.drafts:
+            return f"the target alone, {self.sampling}{inexact}"
+        drafter = type(self.drafter).__name__
+        return f"{drafter}, {self.schedule}, {self.verifier}, {self.sampling}{inexact}"
+
+    def _lengths(self, drafted: Iterable[int] | None) -> collections.Counter[tuple[int, int]]:
+        """How often which bucket is drafted into, and how many tokens of it."""
+        if drafted is None or not self.lengths_vary:
+            return collections.Counter((bucket, bucket) for bucket in self.buckets)
+        stops = hasattr(self.schedule, "stop")
+        smallest = [(next(b for b in self.buckets if b >= length), length) for length in drafted]
+        return collections.Counter((b, length if stops else b) for b, length in smallest)
+
+    def _check(self) -> None:
+        if self.verifier is None or self.schedule is None:
+            lacking = "verifier" if self.verifier is None else "schedule"
+            raise ValueError(f"the plan has a drafter but its {lacking} is None; give one")
+        if not isinstance(self.max_length, int) or self.max_length < 1:
+            raise ValueError(f"max_length is {self.max_length!r}; give a positive number of tokens")
+        if getattr(self.verifier, "greedy_only", False) and not self.sampling.greedy:
+            raise ValueError(
+                f"{type(self.verifier).__name__} compares argmaxes but sampling is "
+                f"{self.sampling}; use SpeculativeSampling() or Coupled() to sample, or Greedy()"
+            )
+
+
+def _stop_ids(given: Any, target: Target) -> tuple[int, ...]:
+    if given is None:
+        given = getattr(target, "stop_ids", None)
+    if given is None:
+        raise ValueError(
+            f"nothing says what ends a text of {type(target).__name__}; give Plan.stop_ids"
+        )
+    try:
+        return tuple(int(token) for token in given)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"stop_ids is {given!r}; give a tuple of token ids, as in (1,)") from error
+
+
+def _models_of(drafter: Any) -> Mapping[str, Any]:
+    return drafter.models() if hasattr(drafter, "models") else {}
+
+
+def _parts_of(drafter: Any, length: int) -> Iterable[Part]:
+    return drafter.parts(length) if hasattr(drafter, "parts") else ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Alone:
+    """No drafter: the drafter, schedule and verifier of the target decoding alone.
+
+    width: tokens of a target call, of which the first one counts.
+    """
+
+    width: int = 1
+    greedy: bool = False
+    exact: ClassVar[bool] = True
+    shared_noise: ClassVar[bool] = True
+
+    def __post_init__(self):
+        if not isinstance(self.width, int) or self.width < 1:
+            raise ValueError(f"width is {self.width!r}; give a positive number of tokens per call")
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        return (self.width - 1,)
+
+    def init(self, *_) -> PyTree:
+        return ()
+
+    def want(self, state: PyTree) -> Array:
+        return jnp.zeros([1], jnp.int32)
+
+    def update(self, state: PyTree, draft: Draft, verdict: Verdict) -> PyTree:
+        return state
+
+    def propose(
+        self, params: Params, keys: Array, context: Context, state, want: Array, stop
+    ) -> tuple[Draft, PyTree]:
+        nothing = jnp.zeros(keys.shape, jnp.int32)
+        return Draft(nothing, None, jnp.zeros(keys.shape[0], jnp.int32)), state
+
+    def verdict(self, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
+        """The target's own token, drawn as in a text that nobody drafts for."""
+        if self.greedy:
+            best = jnp.argmax(scores.logits[0])
+        else:
+            best = draw_shared(keys.correct[0], scores.probs[0])
+        return Verdict(jnp.zeros([], jnp.int32), best.astype(jnp.int32))

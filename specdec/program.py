@@ -1,0 +1,133 @@
+"""A jitted function, compiled once for each shape of its inputs, with what that took and costs."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from specdec import decoding, partitioning
+from specdec.plan import Plan
+from specdec.types import Array, DecodeOutput, PyTree
+
+
+class Program:
+    """The executables of a pure function(params, *inputs), one for each shape of the inputs.
+
+    mesh: of the devices that it runs on, with every result whole on each; None for one device. It
+      is to be traced, compiled and called under `jax.set_mesh`.
+    donate: the numbers of arguments whose memory the results may take.
+
+    seconds: what all compiling took, tracing included.
+    """
+
+    def __init__(self, function: Callable, *, mesh: Mesh | None = None, donate: Sequence[int] = ()):
+        self.mesh = mesh
+        self.seconds = 0.0
+        out = None if mesh is None else partitioning.whole(mesh)
+        self._jitted = jax.jit(function, out_shardings=out, donate_argnums=tuple(donate))
+        self._executables: dict[Any, Any] = {}
+
+    def lower(self, *arguments: PyTree) -> jax.stages.Lowered:
+        """Traces for arguments of these shapes, which is where parts that cannot work together
+        show (ValueError)."""
+        return self._jitted.lower(*arguments)
+
+    def compile(self, *arguments: PyTree) -> Any:
+        """The executable for arguments of these shapes, made at the first call for them.
+
+        It is a function of the arguments, with XLA's `memory_analysis`, `cost_analysis`, `as_text`.
+        """
+        shape = _shape(arguments[1:])
+        if shape not in self._executables:
+            start = time.perf_counter()
+            self._executables[shape] = self._compiled(*arguments)
+            self.seconds += time.perf_counter() - start
+        return self._executables[shape]
+
+    def _compiled(self, *arguments: PyTree) -> Any:
+        return self.lower(*arguments).compile()
+
+    def __call__(self, *arguments: PyTree) -> Any:
+        return self.compile(*arguments)(*arguments)
+
+    def costs(self, *arguments: PyTree) -> dict[str, float]:
+        """FLOPs and bytes accessed of one call, by XLA's analysis, which counts the body of a loop
+        once; what a backend does not count is left out."""
+        analysis = self.compile(*arguments).cost_analysis() or {}
+        kinds = {"flops": "flops", "bytes": "bytes accessed"}
+        return {kind: analysis[key] for kind, key in kinds.items() if key in analysis}
+
+    def fetch(self, params: PyTree, keys: Array, inputs: PyTree) -> tuple[Any, float]:
+        """The result for a batch, on the host, and the seconds it took without compiling.
+
+        Over a mesh each process gives the keys and inputs of its own rows, and gets theirs.
+        """
+        if self.mesh is None:
+            batch = (keys, inputs)
+            own = None
+        else:
+            batch = _over(self.mesh, keys, inputs)
+            own = partitioning.share(self.mesh).rows(batch[0].shape[0])
+        execute = self.compile(params, *batch)
+        start = time.perf_counter()
+        output = jax.device_get(execute(params, *batch))
+        if own is not None:  # all rows have been gathered once
+            output = jax.tree.map(lambda x: x[own] if x.ndim else x, output)
+        return output, time.perf_counter() - start
+
+
+def decoder(plan: Plan, *, mesh: Mesh | None = None, prefix: Array | None = None) -> Program:
+    """`decode` of a plan: (params, keys [B], inputs) -> DecodeOutput."""
+    return Program(functools.partial(decoding.decode, plan=plan, prefix=prefix), mesh=mesh)
+
+
+def batch_shapes(rows: int, length: int, mesh: Mesh | None = None) -> tuple[Any, Any]:
+    """The shapes of a batch for `decoder`: keys [rows], and inputs [rows, length] int32."""
+    sharding = None if mesh is None else partitioning.rows(mesh)
+    inputs = jax.ShapeDtypeStruct([rows, length], jnp.int32, sharding=sharding)
+    return decoding.abstract_keys(rows, sharding), inputs
+
+
+class Stepwise(Program):
+    """The same as `decoder`, one dispatch for each target call, watched as it goes.
+
+    watch: is given what has been decoded so far, on the host, after each call.
+    """
+
+    def __init__(self, plan: Plan, *, prefix: Array | None = None):
+        super().__init__(functools.partial(decoding.prefill, plan=plan, prefix=prefix))
+        step = functools.partial(decoding.step, plan=plan)
+        self._advance = jax.jit(step, donate_argnums=1)
+        self.watch: Callable[[DecodeOutput], None] = lambda output: None
+
+    def _compiled(self, params: PyTree, *batch: PyTree) -> Callable:
+        begin = self.lower(params, *batch)
+        advance = self._advance.lower(params, begin.out_info).compile()
+        return functools.partial(self._run, begin.compile(), advance)
+
+    def _run(self, begin, advance, params: PyTree, keys: Array, inputs: PyTree) -> DecodeOutput:
+        state = begin(params, keys, inputs)
+        while np.any(state.active):
+            state = advance(params, state)
+            self.watch(jax.device_get(decoding.output(state)))
+        return decoding.output(state)
+
+
+def _shape(arguments: PyTree) -> Any:
+    leaves, structure = jax.tree.flatten(arguments)
+    return structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+
+
+def _over(mesh: Mesh, keys: Array, inputs: PyTree) -> tuple[Array, PyTree]:
+    """This process's rows as part of arrays of all rows."""
+    data = partitioning.from_local_rows(np.asarray(jax.random.key_data(keys)), mesh)
+    whole = jax.random.wrap_key_data(data, impl=str(jax.random.key_impl(keys)))
+    place = functools.partial(partitioning.from_local_rows, mesh=mesh)
+    return whole, jax.tree.map(place, inputs)

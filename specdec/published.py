@@ -1,0 +1,40 @@
+"""Speed-ups that others measured: Leviathan, Kalman and Matias (2211.17192), table 2."""
+
+from __future__ import annotations
+
+import csv
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """A row of the table: T5 1.1 XXL on a TPU v4, one text at a time. Letters as in `theory`.
+
+    name: of the file in configs/leviathan/ that repeats it.
+    draft: the size of the T5 1.1 that drafts.
+    expected, measured: the speed-ups that the paper calls Exp and Emp.
+    """
+
+    name: str
+    task: str  # EnDe or CNN/DM
+    draft: str
+    temperature: int
+    gamma: int
+    alpha: float
+    c: float
+    expected: float
+    measured: float
+
+
+@functools.cache
+def rows() -> Mapping[str, Row]:
+    """Name -> row, in the order of the table."""
+    text = Path(__file__).with_suffix(".csv").read_text(encoding="utf-8")
+    _, *lines = csv.reader(text.splitlines())
+    found = (
+        Row(name, task, draft, int(temperature), int(gamma), *map(float, figures))
+        for name, task, draft, temperature, gamma, *figures in lines
+    )
+    return {row.name: row for row in found}

@@ -1,0 +1,139 @@
+"""Outputs that a killed command goes on with: the settings they are of, and lines of JSON.
+
+What is written is there whole or not at all. What is appended may lack the end of its last line;
+readers leave such a line out, and who goes on cuts it off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+class RecordsError(ValueError):
+    """An output that cannot be gone on with; one line with the remedy."""
+
+
+class Lines:
+    """A file of JSON objects, one a line."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @classmethod
+    def of(cls, path: Path, settings: str, suffix: str = ".gin") -> Lines:
+        """The lines of FILE, whose settings are in FILE.gin.
+
+        Raises:
+          RecordsError: those of FILE are of other settings.
+        """
+        beside = Path(f"{path}{suffix}")
+        if path.exists():
+            claim(path, beside, settings, begun=path, instead="--output_file")
+        write(beside, settings)
+        return cls(path)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """What is there, but for a last line that a kill has torn.
+
+        Raises:
+          RecordsError: a whole line is no JSON object.
+        """
+        if self.path.exists():
+            with self.path.open(encoding="utf-8") as file:
+                whole = (line for line in file if line.endswith("\n"))
+                for number, line in enumerate(whole, start=1):
+                    yield self._object(line, number)
+
+    def replace(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Leaves these alone in the file; they may be some of its own."""
+        write(self.path, "".join(map(_line, records)))
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Adds a line at once."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(_line(record))
+
+    def _object(self, line: str, number: int) -> dict[str, Any]:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise RecordsError(
+                f"{self.path}, line {number}, is no JSON object; delete that line and those behind "
+                "it, what they had is made again"
+            )
+        return found
+
+
+def claim(output: Path, file: Path, settings: str, *, begun: Path | None, instead: str) -> None:
+    """Writes what an output is of, gin text or JSON, unless that is there already.
+
+    Args:
+      output: what errors name.
+      file: where the settings are.
+      begun: a file of the output that is there, None if it is new.
+      instead: the flag that another output is given with.
+
+    Raises:
+      RecordsError: it is of other settings, or nothing says of which.
+    """
+    if not file.exists():
+        if begun is not None:
+            raise RecordsError(f"{begun} has no {file.name} beside it; give another {instead}")
+        write(file, settings)
+    elif differs := first_difference(file.read_text(encoding="utf-8"), settings):
+        name, old, new = differs
+        raise RecordsError(
+            f"{output} was begun with {name} = {old}, and now it is {new}; take the settings of "
+            f"{file}, or give another {instead}"
+        )
+
+
+def first_difference(old: str, new: str) -> tuple[str, Any, Any] | None:
+    """The first setting that is not the same in two texts as `claim` takes them: its name and both
+    values."""
+    before, after = _settings(old), _settings(new)
+    for name in [*after, *before]:
+        values = before.get(name, "not set"), after.get(name, "not set")
+        if values[0] != values[1]:
+            return name, *values
+    return None
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a file at once or not at all, also if several hosts do it."""
+    part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return f"{json.dumps(record, ensure_ascii=False)}\n"
+
+
+def _settings(text: str) -> dict[str, Any]:
+    """Name -> value; of JSON, what stands under 'gin' is gin text."""
+    if not text.startswith("{"):
+        return _gin_settings(text)
+    plain = json.loads(text)
+    return _gin_settings(plain.pop("gin", "")) | plain
+
+
+def _gin_settings(text: str) -> dict[str, str]:
+    """Name -> value, of a file as gin writes it: a value may go on in indented lines."""
+    joined = re.sub(r"\s*\\?\n +", " ", text)
+    pairs = (line.split(" = ", 1) for line in joined.splitlines() if " = " in line)
+    return {pair[0]: pair[1] for pair in pairs if not pair[0].startswith("#")}

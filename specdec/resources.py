@@ -1,0 +1,13 @@
+"""Where the files that ship with the project are: gin files, configurations, the demo's pair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+
+def folder(name: Literal["gin", "configs", "demo"]) -> Path:
+    """The folder of that name: inside an installed package, beside the package in a checkout."""
+    package = Path(__file__).parent
+    installed = package / f"_{name}"
+    return installed if installed.is_dir() else package.parent / name

@@ -1,0 +1,47 @@
+"""Two endless corpora that need no download: English with its German, articles with highlights.
+
+Every example is a function of (task, split, seed, index), so that train is endless, resuming is an
+index, and no split shares a seed with another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from specdec.synthetic import highlights, translation
+
+# How many examples a split has. Nobody gets to the end of train: its indices are those of `Dice`.
+SIZES: Mapping[str, int] = {"train": 2**48, "validation": 500, "test": 500}
+PREFIXES: Mapping[str, str] = {
+    "specdec_ende": "translate English to German: ",
+    "specdec_highlights": "summarize: ",
+}
+_GENERATORS: Mapping[str, Callable[[str, int, int], tuple[str, str]]] = {
+    "specdec_ende": translation.example,
+    "specdec_highlights": highlights.example,
+}
+
+
+def generator(name: str) -> Callable[[str, int, int], tuple[str, str]]:
+    """The function (split, index, seed) -> (source, target) of a task, without its prefix.
+
+    Raises:
+      ValueError: there is no such task.
+    """
+    if name not in _GENERATORS:
+        raise ValueError(f"no synthetic task is named {name!r}; there are {', '.join(PREFIXES)}")
+    return _GENERATORS[name]
+
+
+def examples(name: str, split: str, *, start: int = 0, seed: int = 0) -> Iterator[tuple[str, str]]:
+    """The (source, target) of the split from index `start` on, without the task's prefix.
+
+    Nothing is read or remembered: example i is computed from (name, split, seed, i) alone.
+
+    Raises:
+      ValueError: at the call, if there is no such task or split.
+    """
+    generate = generator(name)
+    if split not in SIZES:
+        raise ValueError(f"task {name!r} has no split {split!r}; it has {', '.join(SIZES)}")
+    return (generate(split, index, seed) for index in range(start, SIZES[split]))

@@ -1,0 +1,479 @@
+"""English sentences and their German translations, from a grammar written for this project."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from specdec.synthetic import english, german
+from specdec.synthetic.dice import Dice, Weighted
+from specdec.synthetic.lexicon import (
+    ADJECTIVES,
+    ADVERBS,
+    BESIDE,
+    COUNTS,
+    LINKS,
+    MEN,
+    NOUNS,
+    PLACES,
+    VERBS,
+    WOMEN,
+    Entry,
+    VerbEntry,
+)
+from specdec.synthetic.tree import (
+    HE,
+    IT,
+    SHE,
+    THEY,
+    WE,
+    YOU,
+    Adverbial,
+    Clause,
+    Description,
+    I,
+    Name,
+    Nominal,
+    NounPhrase,
+    Pronoun,
+    Sentence,
+    Words,
+)
+
+TASK = 1  # the first coordinate of `Dice`
+MIN_WORDS, MAX_WORDS = 5, 30  # of either text
+
+
+def example(split: str, index: int, seed: int = 0) -> tuple[str, str]:
+    """The English sentence and the German one: a function of the arguments alone.
+
+    Args:
+      split: train, validation or test; they draw from seeds that no other split has.
+      index: which example; 0 <= index < 2**48.
+      seed: another corpus of the same law; 0 <= seed < 2**32.
+    """
+    tree = sample(Dice(TASK, split, index, seed))
+    return english.sentence_text(tree), german.sentence_text(tree)
+
+
+def sample(dice: Dice) -> Sentence:
+    """A tree whose two texts have MIN_WORDS to MAX_WORDS words."""
+    while True:
+        tree = _sentence(dice)
+        texts = english.sentence_text(tree), german.sentence_text(tree)
+        if all(MIN_WORDS <= len(text.split()) <= MAX_WORDS for text in texts):
+            return tree
+
+
+def _law(**weights: float) -> Weighted[str]:
+    names = [name.strip("_").replace("_", " ") for name in weights]
+    return Weighted.of(names, list(weights.values()))
+
+
+# How often what is said. The rest of this file is what may be said.
+_LINK = _law(
+    none=30,
+    reason=16,
+    contrast=10,
+    condition=11,
+    order=6,
+    purpose=8,
+    that=13,
+    whether=4,
+    and_=7,
+    but=5,
+)
+_TENSE = _law(present=32, progressive=8, past=34, perfect=6, future=9, modal=11)
+_FRAME = _law(
+    intransitive=4, activity=10, motion=14, transitive=38, dative=9, giving=10, telling=6,
+    prepositional=10, copula=9,
+)  # fmt: skip
+_SUBJECT = _law(pronoun=36, name=22, person=32, kin=20)
+_OBJECT = _law(pronoun=15, name=10, noun=75)
+_DETERMINER = _law(the=36, a=30, possessive=18, this=6, plural=20)
+_PLURAL = _law(the=28, a=16, possessive=16, this=8, some=10, many=8, count=18)
+_KIN = _law(possessive=80, the=20)
+_PLACE_DETERMINER = _law(the=70, a=14, possessive=6, this=10)
+_MODALS = {
+    "modal": Weighted.of(
+        [
+            ("können", "can"), ("müssen", "must"), ("müssen", "have to"), ("wollen", "want to"),
+            ("sollten", "should"), ("sollen", "be supposed to"), ("dürfen", "may"),
+            ("möchten", "would like to"),
+        ],
+        [25, 15, 14, 18, 10, 3, 5, 10],
+    ),
+    "past modal": Weighted.of(
+        [
+            ("können", "could"), ("müssen", "have to"), ("wollen", "want to"),
+            ("dürfen", "be allowed to"),
+        ],
+        [30, 30, 30, 10],
+    ),
+}  # fmt: skip
+_TIMES: Mapping[str, Weighted[str]] = {
+    "present": _law(habit=60, date=40),
+    "progressive": _law(now=100),
+    "past": _law(past=70, date=30),
+    "future": _law(future=70, date=30),
+    "modal": _law(future=55, date=45),
+    "past modal": _law(past=70, date=30),
+}
+# What the second clause's tense may be, by that of the first.
+_SECOND = {
+    "present": _law(present=80, modal=20),
+    "progressive": _law(present=70, modal=30),
+    "modal": _law(present=85, modal=15),
+    "future": _law(present=60, modal=40),
+    "past": _law(past=82, past_modal=18),
+    "perfect": _law(past=80, present=20),
+    "past modal": _law(past=100),
+}
+_ADJECTIVES_OF = {"person": "person", "kin": "person"} | {
+    name: name if name in ADJECTIVES else "object"
+    for name in NOUNS
+    if name not in ("person", "kin")
+}
+_PERSONS = (I, YOU, HE, SHE, WE, THEY)
+
+
+def _verbs_of(frame: str) -> dict[str, tuple[VerbEntry, ...]]:
+    """Class of nouns -> the verbs of a frame that take it."""
+    found = defaultdict(list)
+    for verb in VERBS[frame]:
+        for name in verb.objects:
+            found[name].append(verb)
+    return {name: tuple(verbs) for name, verbs in found.items()}
+
+
+_TRANSITIVE_OF = _verbs_of("transitive")
+_ACTIONS = {
+    frame: tuple(verb for verb in verbs if not verb.stative) for frame, verbs in VERBS.items()
+}
+
+
+def _words(dice: Dice, entry: Entry) -> Words:
+    return Words(dice.weigh(entry.english), dice.weigh(entry.german))
+
+
+def _description(dice: Dice, name: str) -> Description:
+    entry = dice.pick(ADJECTIVES[name])
+    return Description(dice.weigh(entry.english), dice.weigh(entry.german))
+
+
+# Nominals
+
+
+def _noun(
+    dice: Dice, name: str, subject: Nominal | None = None, relative: float = 0.0
+) -> NounPhrase:
+    """A noun of class `name` that `subject` may own; a clause follows as often as `relative`."""
+    entry = dice.pick(NOUNS[name])
+    determiner = dice.weigh(_KIN if name == "kin" else _DETERMINER)
+    plural = determiner == "plural" or (name == "kin" and dice.chance(0.15))
+    if determiner == "plural":
+        determiner = dice.weigh(_PLURAL)
+    adjective = dice.chance(0.1 if name == "kin" else 0.32)
+    phrase = NounPhrase(
+        dice.weigh(entry.english),
+        dice.weigh(entry.german),
+        determiner,
+        plural,
+        _owner(dice, subject) if determiner == "possessive" else I,
+        Words(*dice.pick(COUNTS)) if determiner == "count" else None,
+        (_description(dice, _ADJECTIVES_OF[name]),) if adjective else (),
+    )
+    if determiner in ("the", "a") and dice.chance(relative):
+        return _with_relative(dice, phrase, name)
+    return phrase
+
+
+def _owner(dice: Dice, subject: Nominal | None) -> int:
+    if subject is not None and subject.person != IT and dice.chance(0.7):
+        return subject.person
+    return dice.pick(_PERSONS)
+
+
+def _name(dice: Dice) -> Name:
+    if dice.chance(0.2):
+        first, second = dice.pick(WOMEN), dice.pick(MEN)
+        return Name(Words(f"{first} and {second}", f"{first} und {second}"), THEY)
+    if dice.chance(0.5):
+        return Name(_same(dice.pick(WOMEN)), SHE)
+    return Name(_same(dice.pick(MEN)), HE)
+
+
+def _same(word: str) -> Words:
+    return Words(word, word)
+
+
+def _subject(dice: Dice, relative: float = 0.0) -> Nominal:
+    """Somebody who acts."""
+    kind = dice.weigh(_SUBJECT)
+    if kind == "pronoun":
+        return Pronoun(dice.pick(_PERSONS))
+    return _name(dice) if kind == "name" else _noun(dice, kind, None, relative)
+
+
+def _object(dice: Dice, name: str, subject: Nominal, relative: float = 0.0) -> Nominal:
+    """Of class `name`; people may be pronouns or names."""
+    kind = dice.weigh(_OBJECT) if name in ("person", "kin") else "noun"
+    if kind == "name":
+        return _name(dice)
+    if kind == "pronoun":
+        ours = subject.person in (I, WE)
+        others = [p for p in _PERSONS if p != subject.person and not (ours and p in (I, WE))]
+        return Pronoun(dice.pick(others))
+    return _noun(dice, name, subject, relative)
+
+
+def _with_relative(dice: Dice, phrase: NounPhrase, name: str) -> NounPhrase:
+    """The phrase with a clause about it. Its own number and gender are what the clause agrees with.
+
+    A person may be its subject, its accusative or its dative; a thing its accusative, or the
+    subject of a copula.
+    """
+    person = name in ("person", "kin")
+    tense = "past" if dice.chance(0.55) else "present"
+    if dice.chance(0.55 if person else 0.25):
+        frame = _copula if not person or dice.chance(0.2) else _verbal
+        clause = frame(dice, phrase, tense, name, detail=0.5)
+        clause = clause._replace(gap="subject", english_front="subject")
+        word = "who" if person and dice.chance(0.75) else "that"
+        return phrase._replace(relative=clause, relative_word=word)
+    subject = _name(dice) if dice.chance(0.3) else Pronoun(dice.pick(_PERSONS))
+    if person and dice.chance(0.3):
+        verb, gap = dice.pick(VERBS["dative"]), "dative"
+    else:
+        verb, gap = dice.pick(_TRANSITIVE_OF[name]), "accusative"
+    clause = Clause(subject, dice.weigh(verb.english), dice.weigh(verb.german), tense, gap=gap)
+    clause = _with_details(dice, clause, "relative", verb.stative, detail=0.4)
+    word = "that" if dice.chance(0.6) else "whom" if person else "which"
+    return phrase._replace(relative=clause, relative_word=word)
+
+
+# Adverbials
+
+
+def _place(dice: Dice, subject: Nominal, classes: tuple[str, ...], whither: bool) -> Adverbial:
+    name = dice.pick(classes)
+    entry = dice.pick(PLACES[name])
+    there, dort = dice.weigh(entry.english), dice.weigh(entry.german)
+    determiner = dice.weigh(_PLACE_DETERMINER)
+    noun = NounPhrase(
+        there.noun,
+        dort.noun,
+        determiner,
+        owner=_owner(dice, subject) if determiner == "possessive" else I,
+        adjectives=(_description(dice, "place"),) if dice.chance(0.22) else (),
+    )
+    if whither:
+        case = "dative" if dort.whither == "zu" else "accusative"
+        return Adverbial(there.whither, dort.whither, case, noun)
+    if name == "building" and dice.chance(0.2):
+        beside = _words(dice, dice.pick(BESIDE))
+        return Adverbial(beside.english, beside.german, "dative", noun)
+    return Adverbial(there.where, dort.where, "dative", noun)
+
+
+def _with_details(dice: Dice, clause: Clause, frame: str, stative: bool, detail: float) -> Clause:
+    """Time, frequency, manner, company, place and negation; `detail` scales how often."""
+    changes = {}
+    if clause.tense in _TIMES and dice.chance(0.6 * detail):
+        time = dice.pick(ADVERBS[dice.weigh(_TIMES[clause.tense])])
+        changes["time"] = _words(dice, time)
+        changes |= _fronts(dice) if frame != "relative" else {}
+    elif clause.tense in ("present", "past", "perfect") and dice.chance(0.3 * detail):
+        changes["frequency"] = _words(dice, dice.pick(ADVERBS["frequency"]))
+    if "frequency" not in changes and _may_be_negated(clause) and dice.chance(0.12):
+        changes["negated"] = True
+    if not stative and frame in ("intransitive", "activity", "motion", "transitive"):
+        if dice.chance(0.18 * detail):
+            changes["manner"] = _words(dice, dice.pick(ADVERBS["manner"]))
+        elif dice.chance(0.12 * detail):
+            name = "kin" if dice.chance(0.6) else "person"
+            changes["company"] = _object(dice, name, clause.subject)
+    somewhere = not stative and clause.place is None and frame not in ("copula", "prepositional")
+    if somewhere and dice.chance(0.32 * detail):
+        changes["place"] = _place(dice, clause.subject, tuple(PLACES), whither=False)
+        if "time" not in changes and frame != "relative" and dice.chance(0.15):
+            changes["german_front"] = "place"
+    return clause._replace(**changes)
+
+
+def _fronts(dice: Dice) -> dict[str, str]:
+    """German mostly, but not always, begins with the time where English does."""
+    fronted = dice.chance(0.3)
+    return {
+        "english_front": "time" if fronted else "subject",
+        "german_front": "time" if dice.chance(0.85 if fronted else 0.2) else "subject",
+    }
+
+
+def _may_be_negated(clause: Clause) -> bool:
+    """Only where 'not' and 'nicht' have the same scope."""
+    if clause.tense in ("modal", "past modal"):
+        scope = clause.modal in ("können", "wollen", "sollten") or clause.modal_word == "have to"
+    else:
+        scope = clause.tense != "infinitive"
+    thing = clause.accusative
+    quantified = isinstance(thing, NounPhrase) and thing.determiner in ("some", "many", "count")
+    return scope and not quantified
+
+
+# Clauses
+
+
+def _clause(
+    dice: Dice, subject: Nominal, tense: str, relative: float = 0.0, detail: float = 1.0
+) -> Clause:
+    """What somebody does or is."""
+    frame = dice.weigh(_FRAME)
+    if frame == "copula":
+        return _copula(dice, subject, tense, "state", detail)
+    return _verbal(dice, subject, tense, frame, detail, relative)
+
+
+def _copula(dice: Dice, subject: Nominal, tense: str, name: str, detail: float = 1.0) -> Clause:
+    """Someone is `name` = state, or something of class `name` is so."""
+    tense = {"past modal": "past", "perfect": "past", "future": "future", "past": "past"}.get(
+        tense, "present"
+    )
+    described = _ADJECTIVES_OF.get(name, "state")
+    predicate = _description(dice, "state" if described == "person" else described)
+    clause = Clause(subject, None, None, tense, predicate=predicate)
+    detail *= 0.5 if described in ("state", "person") else 0  # things are so at all times
+    return _with_details(dice, clause, "copula", stative=True, detail=detail)
+
+
+_FRAMES_OF_ACTION = tuple(name for name in _FRAME.items if name != "copula")
+
+
+def _verbal(
+    dice: Dice, subject: Nominal, tense: str, frame: str, detail: float = 1.0, relative: float = 0.0
+) -> Clause:
+    """Someone does something; a `frame` that is none is replaced by one."""
+    if frame not in _FRAMES_OF_ACTION:
+        frame = dice.pick(_FRAMES_OF_ACTION)
+    # Nobody goes to town in order to know somebody.
+    entry = dice.pick(_ACTIONS[frame] if tense == "infinitive" else VERBS[frame])
+    if tense == "progressive" and entry.stative:
+        tense = "present"
+    modal, modal_word = dice.weigh(_MODALS[tense]) if tense in _MODALS else ("", "")
+    clause = Clause(
+        subject, dice.weigh(entry.english), dice.weigh(entry.german), tense, modal, modal_word
+    )
+    clause = clause._replace(**_objects(dice, clause, entry, frame, relative))
+    return _with_details(dice, clause, frame, entry.stative, detail)
+
+
+def _objects(
+    dice: Dice, clause: Clause, entry: VerbEntry, frame: str, relative: float
+) -> dict[str, object]:
+    """What the verb needs."""
+    if frame in ("intransitive", "activity"):
+        return {}
+    if frame == "motion":
+        return {"place": _place(dice, clause.subject, entry.objects, whither=True)}
+    name = dice.pick(entry.objects)
+    if name in PLACES:
+        place = _place(dice, clause.subject, (name,), whither=False)
+        thing: Nominal = place.noun
+    else:
+        thing = _object(dice, name, clause.subject, relative)
+    if frame == "transitive":
+        return {"accusative": thing}
+    if frame == "dative":
+        return {"dative": thing, "to_dative": False}
+    if frame == "prepositional":
+        return {"prepositional": thing}
+    receiver = _object(dice, "kin" if dice.chance(0.5) else "person", clause.subject)
+    to = frame == "telling" or dice.chance(0.5)
+    return {"accusative": thing, "dative": receiver, "to_dative": to}
+
+
+def _weather(dice: Dice, tense: str) -> Clause:
+    """It rains; it is cold."""
+    subject = Pronoun(IT)
+    tense = "past" if tense.startswith("past") else "present"
+    if dice.chance(0.5):
+        verb = dice.pick(VERBS["weather"])
+        return Clause(subject, dice.weigh(verb.english), dice.weigh(verb.german), tense)
+    entry = dice.pick(ADJECTIVES["drink"][:3])  # cold, warm, hot
+    predicate = Description(dice.weigh(entry.english), dice.weigh(entry.german))
+    return Clause(subject, None, None, tense, predicate=predicate)
+
+
+# Sentences
+
+
+def _sentence(dice: Dice) -> Sentence:
+    link, tense = dice.weigh(_LINK), dice.weigh(_TENSE)
+    if link == "none":
+        return Sentence(_lone(dice, tense))
+    if link == "that" or link == "whether":
+        return _reported(dice, link, "past" if dice.chance(0.5) else "present")
+    if link == "condition" and tense in ("past", "perfect"):
+        link = "reason"  # 'wenn' in the past would be 'as often as'
+    if link == "order" and tense == "perfect":
+        tense = "past"
+    subject = _subject(dice, relative=0.08)
+    backwards = link in ("reason", "contrast", "condition", "order") and dice.chance(0.3)
+    # Who is named in the clause that comes first can be a pronoun in the other.
+    again = _pronoun_of(subject) if dice.chance(0.6) else _subject(dice)
+    named, other = (again, subject) if backwards else (subject, again)
+    if link == "purpose":
+        first = _verbal(dice, subject, tense, "motion")._replace(negated=False)
+        second = _verbal(dice, subject, "infinitive", dice.pick(("transitive", "dative")), 0.4)
+    else:
+        first = _clause(dice, named, tense, relative=0.08, detail=0.9)
+        second = _second(dice, other, dice.weigh(_SECOND[first.tense]), link)
+        if link == "order":  # nobody does a thing before not doing another
+            first = first._replace(negated=False, frequency=None)
+            second = second._replace(negated=False, frequency=None)
+        if first.time and link not in ("and", "but"):  # one time for both
+            second = second._replace(time=None, german_front="subject")
+    return _join(dice, first, second, link, backwards)
+
+
+def _lone(dice: Dice, tense: str) -> Clause:
+    """A sentence of one clause: more of it, and sometimes about things and animals."""
+    if dice.chance(0.12):
+        name = dice.pick(("vehicle", "clothing", "reading", "food", "thing", "device"))
+        return _copula(dice, _noun(dice, name, None, relative=0.7), tense, name, detail=1.6)
+    if dice.chance(0.08):
+        return _verbal(dice, _noun(dice, "animal", None), tense, "intransitive", detail=1.6)
+    return _clause(dice, _subject(dice, relative=0.3), tense, relative=0.35, detail=1.3)
+
+
+def _second(dice: Dice, subject: Nominal, tense: str, link: str) -> Clause:
+    if link in ("reason", "contrast", "condition") and dice.chance(0.1):
+        return _weather(dice, tense)
+    clause = _clause(dice, subject, tense, relative=0.05, detail=0.7)
+    return clause if link in ("and", "but") else clause._replace(english_front="subject")
+
+
+def _pronoun_of(subject: Nominal) -> Nominal:
+    return subject if subject.person == IT else Pronoun(subject.person)
+
+
+def _reported(dice: Dice, link: str, tense: str) -> Sentence:
+    """Someone says that, or asks whether, somebody does something."""
+    subject, verb = _subject(dice), dice.pick(VERBS[link])
+    first = Clause(subject, dice.weigh(verb.english), dice.weigh(verb.german), tense)
+    if tense == "past" and dice.chance(0.35):
+        time = _words(dice, dice.pick(ADVERBS["past"]))
+        first = first._replace(time=time, english_front="time", german_front="time")
+    other = _pronoun_of(subject) if dice.chance(0.3) else _subject(dice, relative=0.08)
+    second = _clause(dice, other, dice.weigh(_SECOND[tense]), relative=0.08)
+    return _join(dice, first, second._replace(english_front="subject"), link, backwards=False)
+
+
+def _join(dice: Dice, first: Clause, second: Clause, link: str, backwards: bool) -> Sentence:
+    entry = LINKS[link]
+    english_link, german_link = dice.weigh(entry.english), dice.weigh(entry.german)
+    while backwards and german_link.main:  # 'denn' cannot come first
+        german_link = dice.weigh(entry.german)
+    if backwards:
+        first = first._replace(english_front="subject", german_front="subject")
+    return Sentence(first, second, english_link, german_link, backwards)

@@ -1,0 +1,64 @@
+"""The decision about one row, which all verifiers share, and the pieces they are made of."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from specdec.sampling import draw
+from specdec.types import Array, Draft, Noise, Scores, Verdict
+
+
+def verdict(verifier, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
+    """Decides about one row. Accepts token i iff u_i < accept_i, strictly: u can be 0."""
+    if hasattr(verifier, "verdict"):
+        return verifier.verdict(keys, draft, scores)
+    uniforms = jax.vmap(jax.random.uniform)(keys.accept)
+    passed = (uniforms < verifier.accept(draft, scores)) & _within(draft)
+    rule = getattr(verifier, "rule", "first")
+    n = _last(passed) if rule == "last" else _leading(passed)
+    return Verdict(n, draw(keys.correct[n], next_distribution(verifier, draft, scores, n)))
+
+
+def next_distribution(verifier, draft: Draft, scores: Scores, n: Array) -> Array:
+    """[V] the law of the token after n accepted ones: the target's own after a whole draft."""
+    if draft.tokens.shape[0] == 0:
+        return scores.probs[n]
+    within = jnp.minimum(n, draft.tokens.shape[0] - 1)  # of the row that is not used, any index
+    residual = verifier.residual(draft, scores, within)
+    return jnp.where(n < draft.length, residual, scores.probs[n])
+
+
+def draft_distribution(draft: Draft, i: Array, vocab_size: int, dtype) -> Array:
+    """[V] what draft token i was drawn from."""
+    if draft.probs is None:
+        return jax.nn.one_hot(draft.tokens[i], vocab_size, dtype=dtype)
+    return draft.probs[i]
+
+
+def match(draft: Draft, best: Array) -> Verdict:
+    """The longest prefix of the draft that equals the target's tokens [K+1], and the next one."""
+    n = _leading((draft.tokens == best[:-1]) & _within(draft))
+    return Verdict(n, best[n].astype(jnp.int32))
+
+
+def token_probs(draft: Draft, scores: Scores) -> tuple[Array, Array]:
+    """[K] p_i(x_i) and [K] q_i(x_i)."""
+    rows = jnp.arange(draft.tokens.shape[0])
+    p = scores.probs[rows, draft.tokens]
+    q = jnp.ones_like(p) if draft.probs is None else draft.probs[rows, draft.tokens]
+    return p, q
+
+
+def _within(draft: Draft) -> Array:
+    return jnp.arange(draft.tokens.shape[0]) < draft.length
+
+
+def _leading(passed: Array) -> Array:
+    """The number of True before the first False."""
+    return jnp.sum(jnp.cumprod(passed.astype(jnp.int32)))
+
+
+def _last(passed: Array) -> Array:
+    """One more than the index of the last True, 0 if there is none."""
+    return jnp.max(jnp.where(passed, jnp.arange(1, passed.shape[0] + 1), 0), initial=0)

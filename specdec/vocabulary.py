@@ -1,0 +1,38 @@
+"""Whether a vocabulary and a model belong together."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from specdec import checkpoints, tasks
+from specdec.types import Model
+
+
+def check_fit(
+    vocabulary: Any, model: Model, role: str, path: str | os.PathLike | None = None
+) -> None:
+    """Refuses a model that was made for another vocabulary.
+
+    Args:
+      vocabulary: seqio's, of the texts.
+      role: what an error calls the model.
+      path: the model's checkpoint, in which a vocabulary may be recorded; None if it has none yet.
+
+    Raises:
+      ValueError: the model has too few output ids, or was saved with another vocabulary.
+    """
+    if model.vocab_size < vocabulary.vocab_size:
+        raise ValueError(
+            f"the {role} has {model.vocab_size} output ids but the vocabulary "
+            f"{vocabulary.vocab_size}; use a model and a vocabulary that belong together"
+        )
+    recorded = None if path is None else checkpoints.vocabulary_from(path, needed=False)
+    if recorded is None:
+        return
+    saved = tasks.recorded_vocabulary(recorded.path, vocabulary.extra_ids)
+    if not tasks.same_vocabulary(saved.load(), vocabulary):
+        raise ValueError(
+            f"the {role} checkpoint {path} was saved with another vocabulary, "
+            f"{recorded.path or 'UTF-8 bytes'}; use that one, and models of one vocabulary"
+        )
