@@ -146,7 +146,7 @@ class Row:
             "dtype": {role: model.dtype for role, model in models.items()},
             "parameters": {role: sum(leaf.size for leaf in of) for role, of in leaves.items()},
             "lengths": {"inputs": self.inputs, "targets": self.outputs},
-            "split": "random ids, acceptance drawn: NOT EXACT",
+            "split": "random ids, acceptance drawn",
             "seed": SEED,
             "limit": self.sizes.texts,
             "repeats": self.sizes.repeats,

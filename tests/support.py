@@ -1,5 +1,5 @@
-"""What several test files need: checkpoints that T5X wrote, and schedules that exercise what
-`Fixed` does not: stopping, skipping, several buckets."""
+"""What several test files need: checkpoints that T5X wrote, TFDS data sets, and schedules that
+exercise what `Fixed` does not: stopping, skipping, several buckets."""
 
 from __future__ import annotations
 
@@ -22,6 +22,33 @@ def load(name: str, saved: str = "t5x_native", **changes):
     config = T5Config(**json.loads((GOLDEN / name / "config.json").read_text()) | changes)
     params = checkpoints.load(GOLDEN / name / saved / "checkpoint_0", config=config)
     return T5Target(config), params, np.load(GOLDEN / name / "golden.npz")
+
+
+def make(folder: Path, name: str, split: str, *files: list) -> None:
+    """Writes a data set as `tfds build` would, each list of examples to a file of its own."""
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    data_set, *config, version = name.split("/")
+    code = tfds.builder("/".join([data_set, *config]) + f":{version}", data_dir=folder)
+    features, path = code.info.features, folder / name
+    path.mkdir(parents=True)
+    for number, examples in enumerate(files):
+        file = f"{data_set}-{split}.tfrecord-{number:05}-of-{len(files):05}"
+        with tf.io.TFRecordWriter(str(path / file)) as writer:
+            for example in examples:
+                writer.write(features.serialize_example(features.encode_example(example)))
+    tfds.folder_dataset.write_metadata(
+        data_dir=path,
+        features=features,
+        split_infos=[tfds.core.SplitInfo(split, [len(examples) for examples in files], 0)],
+        filename_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+        check_data=False,
+    )
+
+
+def translations(pairs):
+    return [{"en": english, "de": german} for english, german in pairs]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -349,9 +349,6 @@ def test_the_command(specdec_acceptance, tmp_path, capsys):
     assert f"| run | here |  | {summary.alphas['model'][0].value:.3f} [" in capsys.readouterr().out
 
 
-NO_PATHS = "--gin.DRAFT_CHECKPOINT_PATHS={}"
-
-
 @pytest.mark.parametrize(
     "flags, message",
     [
@@ -360,9 +357,9 @@ NO_PATHS = "--gin.DRAFT_CHECKPOINT_PATHS={}"
         (("--gin.DECODER_PREFIX='a'",), "decoder_prefix is 'a'; leave it out"),
         (("--gin.NUM_SAMPLES=2",), "num_samples is 2; leave it out"),
         (("--gin.MIN_LENGTH=2",), "min_length is 2; leave it out"),
-        (("--gin.DRAFTER=None", NO_PATHS), "the run has no drafter"),
+        (("--gin.DRAFTER=None",), "the run has no drafter"),
         (
-            ("--gin.DRAFTER=@tasks.Bytes()", NO_PATHS),
+            ("--gin.DRAFTER=@tasks.Bytes()",),
             "the drafter is Bytes, which has no distr",
         ),
         (("--gin.SPLIT='train'",), "no split 'train'"),

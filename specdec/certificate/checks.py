@@ -13,7 +13,7 @@ from specdec.certificate.subject import Subject
 from specdec.sampling import Greedy
 from specdec.testing import FALSE_ALARM, Bench, Skipping, adversarial_trees, output_law
 from specdec.types import SamplingRule, Trace, Verifier
-from specdec.verifiers import Coupled
+from specdec.verifiers import Coupled, SpeculativeSampling
 
 ALGEBRA_ERROR = 1e-12  # float64
 # p and q of a perfect drafter come from calls of other widths. In float32 they differ by some 1e-6,
@@ -64,10 +64,16 @@ def seeds(subject: Subject) -> Check:
 
 def perfect(subject: Subject) -> Check:
     """The target as its own drafter has everything accepted: greedy, and drawn with the drafter
-    skipped at random, so that it must catch up."""
+    skipped at random, so that it must catch up.
+
+    What is drawn is verified by the ratio rule, which keeps all that has its own law, where the
+    plan's verifier may be stricter.
+    """
     drawn = Greedy() if subject.greedy_only else subject.drawn
     plan, params = subject.itself(drawn)
-    skipping = dataclasses.replace(plan, drafter=Skipping(plan.drafter))
+    as_it_is = subject.greedy_only or plan.shared_noise
+    verifier = plan.verifier if as_it_is else SpeculativeSampling()
+    skipping = dataclasses.replace(plan, drafter=Skipping(plan.drafter), verifier=verifier)
     runs = (subject.itself(Greedy()), (skipping, params))
     traces = [subject.decode(*run).trace for run in runs]
     drafted, accepted, rejections = (

@@ -80,9 +80,4 @@ class Placement:
 
 def parameter_counts(models: Mapping[str, Any]) -> dict[str, int]:
     """How many numbers each model's checkpoint has, by role."""
-    counts = {}
-    for role, model in models.items():
-        stored = dataclasses.replace(model, layout="checkpoint")
-        shapes = jax.eval_shape(stored.init, jax.random.key(0))
-        counts[role] = sum(leaf.size for leaf in jax.tree.leaves(shapes))
-    return counts
+    return {role: checkpoints.parameter_count(model) for role, model in models.items()}

@@ -53,8 +53,8 @@ class DecodeRun:
                 raise ValueError(f"the {role} is None; give a model, as DRAFT_MODEL for a draft")
         if missing := self.plan.models().keys() - self.paths().keys():
             raise ValueError(
-                f"the drafter has no checkpoint for {', '.join(sorted(missing))}; give one for each "
-                "of its models, DRAFT_CHECKPOINT_PATHS by role"
+                f"the drafter has no checkpoint for {', '.join(sorted(missing))}; give one for "
+                "each of its models, DRAFT_CHECKPOINT_PATHS by role"
             )
         if self.data.num_samples > 1 and self.plan.sampling.greedy:
             raise ValueError(

@@ -77,7 +77,8 @@ def conditions(figures: Figures, *details: str) -> str:
         for role, dtype in settings["dtype"].items()
     )
     texts = f"{figures['texts']} texts of {settings['split']}"
-    return "; ".join((device(figures["environment"]), models, *details, texts))
+    inexact = () if figures.get("exact", True) else ("NOT EXACT",)
+    return "; ".join((device(figures["environment"]), models, *details, texts, *inexact))
 
 
 def in_words(setting: Any) -> str:

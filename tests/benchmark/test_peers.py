@@ -1,0 +1,108 @@
+"""scripts/peers without the engines that it compares: pytest tests/benchmark/test_peers.py"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from specdec.records import RecordsError
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "peers"))
+import compare  # noqa: E402
+import table  # noqa: E402
+import turns  # noqa: E402
+from table import Record  # noqa: E402
+
+ABOUT = {"gin": "GAMMA = 3\n", "threads": 2}
+
+
+class Reversing:
+    """An engine that is not one."""
+
+    def generate(self, ids: list[int]) -> list[int]:
+        return ids[::-1]
+
+
+def measured(**options) -> list[Record]:
+    ready = {name: Reversing() for name in ("alone", "speculative", "huggingface")}
+    return list(turns.measure(ready, {5: [7, 1], 9: [8, 1]}, **options))
+
+
+def record(peer: str, text: int, seconds: float, repeat: int = 0, tokens=(4, 1)) -> Record:
+    return Record(peer, text, repeat, seconds, list(tokens))
+
+
+def test_every_engine_is_first_second_and_third():
+    records = measured(repeats=2)
+    orders = [[one.peer for one in records[i : i + 3]] for i in range(0, 12, 3)]
+    a, b, c = "alone", "speculative", "huggingface"
+    assert orders == [[a, b, c], [b, c, a], [b, c, a], [c, a, b]]
+    assert [(one.repeat, one.text) for one in records[::3]] == [(0, 5), (0, 9), (1, 5), (1, 9)]
+    assert all(one.tokens == {5: [1, 7], 9: [1, 8]}[one.text] for one in records)
+
+
+def test_an_interrupted_run_goes_on(tmp_path):
+    path = tmp_path / "out.jsonl"
+    whole, names = measured(repeats=2), ["alone", "speculative", "huggingface"]
+    file = table.File(str(path), ABOUT)
+    assert file.resume(names) == set()
+    for one in whole[:8]:  # two turns, and two engines of the third
+        file.write(one)
+    with path.open("a") as torn:
+        torn.write('{"peer": "hugg')
+    done = table.File(str(path), ABOUT).resume(names)
+    assert done == {(0, 5), (0, 9)}
+    assert table.read(path) == whole[:6]
+    rest = measured(repeats=2, skip=done)
+    assert [one[:3] for one in rest] == [one[:3] for one in whole[6:]]
+
+
+@pytest.mark.parametrize(
+    ("now", "named"),
+    [
+        (ABOUT | {"gin": "GAMMA = 5\n"}, "begun with GAMMA = 3, and now it is 5"),
+        (ABOUT | {"threads": 1}, "begun with threads = 2, and now it is 1"),
+    ],
+)
+def test_a_file_of_other_settings_is_refused(tmp_path, now, named):
+    path = tmp_path / "out.jsonl"
+    table.File(str(path), ABOUT).resume(())
+    with pytest.raises(RecordsError, match=named):
+        table.File(str(path), now)
+    assert json.loads(Path(f"{path}.about.json").read_text()) == ABOUT
+
+
+def test_the_table_by_hand():
+    records = [record("ctranslate2_int8", text, 3.0, tokens=[9, 1]) for text in (0, 1)]
+    for repeat, seconds in enumerate([1.0, 5.0, 2.0]):  # the median is 2
+        records += [record("alone", text, seconds, repeat) for text in (0, 1)]
+        records += [record("speculative", text, 1.0, repeat) for text in (0, 1)]
+    records += [record("ctranslate2_int8", 0, 3.0, 1), record("ctranslate2_int8", 1, 3.0, 1)]
+    records += [record("ctranslate2_int8", text, 3.0, 2) for text in (0, 1)]
+    records.append(record("alone", 2, 99.0))  # of a turn that was cut short
+    header, _, *rows = table.lines(records)
+    assert header.startswith("| engine | seconds | times specdec alone (95 %) | times specdec spec")
+    assert rows == [
+        "| specdec alone | 4.000 | 1.00 (1.00 to 1.00) | 2.00 (2.00 to 2.00) | 1000.00 | 6 of 6 |",
+        "| specdec speculative | 2.000 | 0.50 (0.50 to 0.50) | 1.00 (1.00 to 1.00) | 500.00 "
+        "| 6 of 6 |",
+        "| CTranslate2 int8 | 6.000 | 1.50 (1.50 to 1.50) | 3.00 (3.00 to 3.00) | 1500.00 "
+        "| 4 of 6 |",
+    ]
+
+
+def test_the_interval_is_over_texts_and_paired():
+    seconds = {"alone": [1.0, 10.0], "speculative": [2.0, 20.0], "huggingface": [3.0, 10.0]}
+    records = [record(peer, i, s) for peer, both in seconds.items() for i, s in enumerate(both)]
+    *_, twice, uneven = table.lines(records)
+    assert " 2.00 (2.00 to 2.00) " in twice  # whichever texts are drawn
+    assert " 1.18 (1.00 to 3.00) " in uneven
+
+
+@pytest.mark.parametrize("threads", ["0", "100000"])
+def test_threads_without_cores_are_refused(threads, capsys):
+    assert compare.main(["--threads", threads]) == 2
+    assert f"compare: --threads is {threads}; give a number from 1 to" in capsys.readouterr().err

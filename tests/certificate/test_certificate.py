@@ -1,0 +1,374 @@
+"""The certificate passes what is sound and fails what is not: pytest tests/certificate
+
+Each planted bug below makes the command exit with 1, by the check that is there to see it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec import certificate, checkpoints, cli, partitioning
+from specdec.certificate import Subject
+from specdec.decoding import keys, loop, states
+from specdec.drafters import Autoregressive
+from specdec.models.cache import KVCache
+from specdec.models.t5 import T5Config, T5Target
+from specdec.plan import Plan
+from specdec.sampling import Greedy, Sampling
+from specdec.schedules import Fixed
+from specdec.testing import Bench, Constant, Skipping, TableTarget
+from specdec.types import Noise
+from specdec.verifiers import (
+    Coupled,
+    GreedyMatch,
+    SpeculativeSampling,
+    SyntheticAcceptance,
+)
+
+LINES = ["one", "two words", "three words", "a", "five", "six, seven", "eight", "nine", "ten"]
+CHECKS = ["algebra", "greedy", "seeds", "perfect", "hostile", "audit", "law"]
+
+RUN = """
+from __gin__ import dynamic_registration
+from specdec import cli
+from specdec import tasks
+
+include 'decode.gin'
+include 'drafters/autoregressive.gin'
+include 'models/from_checkpoint.gin'
+include 'tasks/local.gin'
+
+CHECKPOINT_PATH = 'FOLDER/target'
+DRAFT_CHECKPOINT_PATH = 'FOLDER/draft'
+VOCABULARY = @tasks.Bytes()
+TASK_NAME = 'certificate'
+TASK_FILES = {'test': 'FOLDER/test.tsv'}
+TASK_FEATURE_LENGTHS = {'inputs': 16, 'targets': 16}
+BATCH_SIZE = 4
+GAMMA = 3
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_in_haste():
+    """Compiling takes most of the time here, and nothing runs for long."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A random target whose past matters (its parameters are doubled) and, as its drafter, a
+    blurred copy: some drafts are accepted."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "test.tsv").write_text("".join(f"{line}\t{line}\n" for line in LINES))
+    (folder / "run.gin").write_text(RUN.replace("FOLDER", str(folder)))
+    config = T5Config(
+        vocab_size=261,
+        emb_dim=16,
+        num_heads=2,
+        head_dim=8,
+        mlp_dim=16,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+    )
+    params = jax.tree.map(lambda x: 2 * x, T5Target(config).init(jax.random.key(0)))
+    leaves, tree = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    blurred = [
+        x + 0.3 * jnp.std(x) * jax.random.normal(k, x.shape)
+        for x, k in zip(leaves, keys, strict=True)
+    ]
+    half = dataclasses.replace(config, dtype="bfloat16")
+    for name, trained in (("target", params), ("draft", jax.tree.unflatten(tree, blurred))):
+        checkpoints.save(folder / name, trained, config=config)
+        checkpoints.save(folder / "half" / name, trained, config=half)
+    return folder
+
+
+@pytest.fixture
+def verify(folder, capsys, tmp_path):
+    """Runs `specdec verify`; returns the exit code, the JSON, stdout and stderr."""
+
+    def run(*flags):
+        path = tmp_path / "certificate.json"
+        code = cli.main(
+            [
+                "verify",
+                f"--gin_file={folder / 'run.gin'}",
+                "--compilation_cache_dir=",
+                f"--output_file={path}",
+                *flags,
+            ]
+        )
+        record = json.loads(path.read_text()) if path.exists() else None
+        return code, record, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def plant(monkeypatch):
+    """monkeypatch.setattr for traced code: no program compiled before or after is reused."""
+    jax.clear_caches()
+    yield monkeypatch.setattr
+    jax.clear_caches()
+
+
+def test_a_sound_run_is_certified(verify, folder):
+    code, record, out, err = verify("--seed=3")
+    assert code == 0, out
+    lines = out.splitlines()
+    assert [line.split()[:2] for line in lines[:-1]] == [["PASS", name] for name in CHECKS]
+    assert "9 of 9 outputs identical to the target alone" in lines[1]
+    assert lines[-1].startswith("CERTIFIED: all 7 checks passed")
+    assert "checking algebra" in err.splitlines()[0]
+
+    assert record["passed"] and [check["name"] for check in record["checks"]] == CHECKS
+    for check in record["checks"]:
+        assert check["passed"] and check["seconds"] > 0 and check["note"]
+        assert check["demands"].keys() <= check["figures"].keys()
+    figures = {check["name"]: check["figures"] for check in record["checks"]}
+    assert figures["perfect"]["accepted"] == figures["perfect"]["drafted"] > 0
+    assert len(figures["hostile"]["cases"]) == 16 and len(figures["hostile"]["slowdown"]) == 8
+    assert figures["law"]["rows"] == 200_000 and figures["law"]["false_alarm"] == 1e-9
+    assert (record["texts"], record["seed"], record["dtype"]) == (9, 3, "float32")
+    for role in ("target", "draft"):
+        count = sum(x.size for x in jax.tree.leaves(checkpoints.load(folder / role)))
+        assert record[f"{role}_parameters"] == count
+    assert {"versions", "device", "devices", "cpu", "cores", "xla_flags"} <= set(
+        record["environment"]
+    )
+    assert "cli.DecodeRun" in record["settings"] and "GAMMA = 3" in record["settings"]
+
+
+def residual_of_p(self, draft, scores, n):
+    return scores.probs[n]
+
+
+def no_rewind(self, length):
+    return self.replace(length=jnp.maximum(self.length, length))
+
+
+def keys_by_place_in_the_block(of_row, committed, *, width, shared, real=keys.noise):
+    place = jnp.zeros_like(committed) if shared else committed
+    return real(of_row, place, width=width, shared=shared)
+
+
+def other_probs(self, *args, real=Autoregressive.propose):
+    draft, state = real(self, *args)
+    if draft.probs is None:
+        return draft, state
+    other = draft.probs**0.5
+    return draft.replace(probs=other / jnp.sum(other, axis=-1, keepdims=True)), state
+
+
+BUGS = {
+    "correction drawn from p": ("algebra", SpeculativeSampling, "residual", residual_of_p),
+    "no rollback": ("greedy", KVCache, "rewind", no_rewind),
+    "keys by place in the block": ("seeds", loop, "noise", keys_by_place_in_the_block),
+    "q is not what was drawn from": ("perfect", Autoregressive, "propose", other_probs),
+}
+
+
+@pytest.mark.parametrize("check, owner, name, bug", BUGS.values(), ids=BUGS)
+def test_a_planted_bug_fails_its_check(verify, plant, check, owner, name, bug):
+    plant(certificate, "CHECKS", tuple(c for c in certificate.CHECKS if c.__name__ == check))
+    plant(owner, name, bug)
+    code, record, out, _ = verify()
+    assert code == 1, out
+    assert out.startswith(f"FAIL {check}")
+    assert out.splitlines()[-1].startswith(f"NOT CERTIFIED: {check} failed")
+    assert not record["passed"] and not record["checks"][0]["passed"]
+
+
+def test_bfloat16_is_reported_as_it_is(verify, folder, plant):
+    plant(certificate, "CHECKS", (certificate.checks.greedy, certificate.checks.audit))
+    half = [f"--gin.{p}CHECKPOINT_PATH='{folder}/half/{n}'" for p, n in PAIR]
+    code, record, out, _ = verify(*half)
+    assert code == 0, out
+    assert record["dtype"] == "bfloat16"
+    greedy, audit = record["checks"]
+    assert greedy["figures"]["identical_at_same_width"] == greedy["figures"]["texts"] == 9
+    identical = greedy["figures"]["identical"]
+    assert f"{identical} of 9 outputs identical to the target alone" in greedy["note"]
+    assert audit["demands"]["largest_gap"][1] == audit["figures"]["largest_logit"] / 64
+
+
+PAIR = (("", "target"), ("DRAFT_", "draft"))
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--gin.DRAFTER=None", "--gin.DRAFT_CHECKPOINT_PATHS={}"], "no drafter"),
+        (["--limit=0"], "limit is 0"),
+        (["--output_file=/nowhere/x.json"], "/nowhere/x.json cannot be written"),
+        (
+            ["--gin_file=sampling/temperature.gin", "--gin_file=verifiers/greedy_match.gin"],
+            "GreedyMatch compares argmaxes",
+        ),
+        (["--gin.DECODER_PREFIX='Ein'"], "leave decoder_prefix empty"),
+    ],
+)
+def test_a_mistake_is_one_line_before_any_long_work(verify, monkeypatch, flags, message):
+    monkeypatch.setattr(checkpoints, "load", lambda *_, **__: pytest.fail("long work"))
+    code, record, out, err = verify(*flags)
+    assert code == 2 and record is None and out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("specdec: ") and message in line
+
+
+# On the table model, whose programs compile in no time.
+
+BENCH = Bench.create()
+TABLE = Subject(
+    Plan(
+        BENCH.target,
+        BENCH.drafter,
+        SpeculativeSampling(),
+        Fixed(3),
+        Sampling(temperature=0.7, top_p=0.9),
+        max_length=9,
+    ),
+    BENCH.params,
+    np.array([[3, 1], [2, 2], [5, 0], [1, 1], [4, 3]] * 5, np.int32),
+    batch_size=10,
+)
+
+
+def fresh(subject=TABLE, inputs=TABLE.inputs, **parts):
+    """A subject which has decoded nothing yet, with other parts of a plan."""
+    plan = dataclasses.replace(subject.plan, **parts)
+    return dataclasses.replace(subject, plan=plan, inputs=inputs)
+
+
+def outcome(check, **changes):
+    (function,) = (c for c in certificate.CHECKS if c.__name__ == check)
+    return function(fresh(**changes))
+
+
+@pytest.mark.parametrize("check", ["algebra", "perfect", "law"])
+def test_a_verifier_that_only_compares_argmaxes(check):
+    result = outcome(check, verifier=GreedyMatch(), sampling=Greedy())
+    assert result.passed, str(result)
+
+
+def test_a_verifier_that_shares_noise():
+    result = outcome("perfect", verifier=Coupled())
+    assert result.passed and result.figures["rejections"] == 0, str(result)
+
+
+def test_a_drafter_without_a_model_and_one_around_another():
+    """The target drafts for itself as `Autoregressive`, or within the drafter's own class."""
+    copier = fresh(drafter=Constant(3)).itself(Greedy())
+    assert copier[0].drafter == Autoregressive(BENCH.target, Greedy())
+    own = Skipping(Autoregressive(TableTarget(6), Sampling()))
+    plan, params = fresh(drafter=own).itself(Greedy())
+    assert isinstance(plan.drafter, Skipping) and plan.models()["draft"] == BENCH.target
+    assert copier[1].drafter is params.drafter is BENCH.params.target
+
+
+def test_over_a_mesh_it_is_the_same():
+    mesh = partitioning.make_mesh(1, jax.devices()[:2])
+    params = jax.device_put(BENCH.params, partitioning.whole(mesh))
+    subject = dataclasses.replace(fresh(), params=params, mesh=mesh)
+    with jax.set_mesh(mesh):
+        for check in (certificate.checks.greedy, certificate.checks.audit):
+            assert check(subject).passed
+    for ours, theirs in zip(subject.speculated, TABLE.speculated, strict=True):
+        jax.tree.map(np.testing.assert_allclose, ours, theirs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unsaid(TableTarget):
+    """What says of itself that it skips something."""
+
+    exact = False
+
+
+@pytest.mark.parametrize(
+    "parts, message",
+    [
+        ({"verifier": SyntheticAcceptance(0.5)}, "the verifier SyntheticAcceptance does not state"),
+        ({"target": Unsaid(6, classes=3)}, "the target Unsaid does not state that it is exact"),
+        ({"drafter": None}, "the plan drafts nothing"),
+    ],
+)
+def test_what_cannot_be_certified_is_refused_before_anything_runs(monkeypatch, parts, message):
+    monkeypatch.setattr(Subject, "decode", lambda *_, **__: pytest.fail("it ran"))
+    with pytest.raises(ValueError, match=message) as refusal:
+        certificate.certify(fresh(**parts))
+    assert "\n" not in str(refusal.value)
+
+
+def test_no_catch_up(plant):
+    def forgetful(self, params, context, cache, until, width):
+        return cache.rewind(until)
+
+    plant(Autoregressive, "_catch_up", forgetful)
+    check = outcome("perfect", inputs=np.tile(TABLE.inputs, (8, 1)))
+    assert not check.passed and "drafts cut short" in check.note
+
+
+def test_a_hostile_drafter_that_gets_through(plant):
+    real = states.trim
+    plant(states, "trim", lambda draft, want, size, stops: real(draft, want, 10**6, stops))
+    plant(SpeculativeSampling, "accept", lambda self, draft, scores: (draft.tokens > 6) * 1.0)
+    check = outcome("hostile")
+    assert not check.passed
+    failed = {name for name, case in check.figures["cases"].items() if not case["passed"]}
+    assert failed == {"id beyond the vocabulary, greedy"}
+
+
+def test_wrong_log_probs(plant):
+    real = states._append
+
+    def late(buffer, block, start, count):
+        return real(buffer, block, start, count) * (1.01 if buffer.dtype == jnp.float32 else 1)
+
+    plant(states, "_append", late)
+    check = outcome("audit")
+    assert not check.passed and check.figures["log_prob_error"] > 1e-4
+    assert check.figures["largest_gap"] == 0
+
+
+def test_a_wrong_law(plant):
+    def reused(*args, real=keys.noise, **options):
+        noise = real(*args, **options)
+        return Noise(noise.draft, noise.accept, noise.correct.at[:-1].set(noise.draft))
+
+    plant(loop, "noise", reused)
+    assert not outcome("law").passed
+
+
+@pytest.mark.parametrize("gap, passed", [(5e-5, True), (2e-4, False), (float("nan"), False)])
+def test_only_near_ties_are_excused(monkeypatch, gap, passed):
+    subject = fresh()
+    output = subject.plain(Greedy())
+    other = output._replace(tokens=np.array(output.tokens))
+    other.tokens[1, 0] += 1
+    monkeypatch.setattr(Subject, "gap", lambda *_: gap)
+    check = certificate.check.agreement("greedy", subject, Greedy(), other)
+    assert check.passed is passed and check.figures["identical"] == 24
+    assert "24 of 25 outputs identical" in check.note and "at most" in check.note
+
+
+def test_gaps_are_those_of_the_target():
+    subject = fresh()
+    target, params = subject.plan.target, subject.params.target
+    plain = subject.plain(Greedy()).tokens[0]
+    other = np.array(plain)
+    other[0] = (plain[0] + 1) % 6
+    cache = target.prefill(params, subject.inputs[:1], 1)
+    start = target.start(subject.inputs[:1])[:, None]
+    logits = target.decode(params, start, cache)[0].logits[0, 0]
+    gap = float(logits[plain[0]] - logits[other[0]])
+    assert subject.gap(0, other, plain, Greedy()) == pytest.approx(gap, rel=1e-5)

@@ -1,0 +1,554 @@
+"""`specdec decode`, in process, on tiny random models and bytes: pytest tests/cli/test_cli.py"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+import specdec
+from specdec import (
+    checkpoints,
+    cli,
+    drafters,
+    program,
+    resources,
+    sampling,
+    schedules,
+    tasks,
+    verifiers,
+)
+from specdec.models.t5 import T5Config, T5Target
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES = ["one\teins", "two words\tzwei Wörter", "three\tdrei", "a\tein", "five\tfünf"]
+INPUTS, OUTPUTS = 16, 8
+
+RUN = """
+from __gin__ import dynamic_registration
+from specdec import cli
+from specdec import tasks
+
+include 'decode.gin'
+include 'drafters/autoregressive.gin'
+include 'models/from_checkpoint.gin'
+include 'tasks/local.gin'
+
+FOLDER = 'the folder'
+CHECKPOINT_PATH = @target/cli.path_in()
+DRAFT_CHECKPOINT_PATH = @draft/cli.path_in()
+VOCABULARY = @tasks.Bytes()
+TASK_NAME = 'the task'
+TASK_FILES = {'test': @test/cli.path_in()}
+TASK_FEATURE_LENGTHS = {'inputs': 16, 'targets': 8}
+GAMMA = 2
+
+cli.path_in.folder = %FOLDER
+target/cli.path_in.name = 'target'
+draft/cli.path_in.name = 'draft'
+test/cli.path_in.name = 'test.tsv'
+"""
+
+
+def model(width: int, vocab_size: int) -> T5Target:
+    return T5Target(
+        T5Config(
+            vocab_size=vocab_size,
+            emb_dim=width,
+            num_heads=2,
+            head_dim=4,
+            mlp_dim=width,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run's data: a TSV, and two models of 259 bytes, padded to different widths."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "test.tsv").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    run = RUN.replace("the folder", str(folder)).replace("the task", folder.name)
+    (folder / "run.gin").write_text(run)
+    for name, width, vocab_size in (("target", 11, 261), ("draft", 7, 263), ("narrow", 7, 100)):
+        target = model(width, vocab_size)
+        params = target.init(jax.random.key(width))
+        checkpoints.save(folder / name, params, config=target.config)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """Compiled programs, kept from test to test; JAX looks only once whether there is a cache."""
+    compilation_cache.reset_cache()
+    yield tmp_path_factory.mktemp("cache")
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture
+def decode(folder, cache, capsys):
+    """Runs `specdec decode` on the data; returns the exit code, stdout and stderr."""
+
+    def run(*flags, gin_file="run.gin"):
+        capsys.readouterr()
+        kept = f"--compilation_cache_dir={cache}"
+        code = cli.main(["decode", f"--gin_file={folder / gin_file}", kept, *flags])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def records(path):
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+def test_jsonl(decode, folder, tmp_path):
+    code, out, err = decode(f"--output_file={tmp_path / 'out.jsonl'}")
+    assert code == 0 and out == ""
+    texts = records(tmp_path / "out.jsonl")
+    assert [text["index"] for text in texts] == [0, 1, 2, 3, 4]
+    assert [f"{text['input']}\t{text['target']}" for text in texts] == LINES
+    for text in texts:
+        assert len(text["log_probs"]) == len(text["tokens"]) <= OUTPUTS
+        assert len(text["drafted"]) == len(text["accepted"]) == text["calls"]
+    tokens = sum(len(text["tokens"]) for text in texts)
+    calls = sum(text["calls"] for text in texts)
+    assert f"5 texts, {tokens} tokens, {calls} target calls: {tokens / calls:.2f} tokens" in err
+
+
+def test_tokens_are_those_of_the_library(decode, folder, tmp_path):
+    decode(f"--output_file={tmp_path / 'out.jsonl'}", "--gin_file=sampling/temperature.gin")
+    target, draft = (T5Target(checkpoints.config_from(folder / m)) for m in ("target", "draft"))
+    params = specdec.Params(checkpoints.load(folder / "target"), checkpoints.load(folder / "draft"))
+    encode = tasks.Bytes().load().encode
+    inputs = np.zeros([len(LINES), INPUTS], np.int32)
+    for row, line in enumerate(LINES):
+        ids = [*encode(line.split("\t")[0]), 1]
+        inputs[row, : len(ids)] = ids
+    rule = sampling.Sampling(1.0)
+    drafter = drafters.Autoregressive(draft, rule)
+    verifier, schedule = verifiers.SpeculativeSampling(), schedules.Fixed(2)
+    plan = specdec.Plan(target, drafter, verifier, schedule, rule, OUTPUTS)
+    keys = specdec.row_keys(0, np.arange(len(LINES)))
+    output = specdec.decode(params, keys, inputs, plan)
+    for row, text in enumerate(records(tmp_path / "out.jsonl")):
+        length = output.length[row]
+        assert text["tokens"] == output.tokens[row, :length].tolist()
+        np.testing.assert_allclose(text["log_probs"], output.log_probs[row, :length], atol=1e-4)
+        calls = text["calls"]
+        assert calls == output.trace.calls[row]
+        assert text["accepted"] == output.trace.accepted[row, :calls].tolist()
+
+
+def test_a_pipe_gets_the_texts_and_nothing_else(decode, tmp_path):
+    _, out, _ = decode()
+    decode(f"--output_file={tmp_path / 'out.jsonl'}")
+    texts = [cli.decode.terminal.one_line(t["prediction"]) for t in records(tmp_path / "out.jsonl")]
+    assert out == "".join(f"{text}\n" for text in texts)
+
+
+def test_a_terminal_gets_a_legend_and_colours(decode, tmp_path):
+    _, plain, _ = decode()
+    _, coloured, _ = decode("--color=always", f"--output_file={tmp_path / 'out.jsonl'}")
+    legend, *lines = coloured.splitlines()
+    assert "accepted" in legend
+    kept = [re.sub(r"\x1b\[2;9;31m.*?\x1b\[0m", "", line) for line in lines]
+    assert [re.sub(r"\x1b\[[\d;]*m", "", line).strip() for line in kept] == [
+        line.replace("\ufffd", "").strip() for line in plain.splitlines()
+    ]
+    assert len(records(tmp_path / "out.jsonl")) == len(LINES)
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--gin_file=sampling/temperature.gin", "--gin_file=verifiers/coupled.gin")]
+)
+def test_batches_do_not_change_the_output_and_the_target_alone_agrees(decode, tmp_path, flags):
+    _, _, err = decode("--compare", f"--output_file={tmp_path / 'one.jsonl'}", *flags)
+    assert "the target alone: " in err and "identical outputs: 5 of 5" in err
+    decode("--gin.BATCH_SIZE=3", f"--output_file={tmp_path / 'three.jsonl'}", *flags)
+    one, three = records(tmp_path / "one.jsonl"), records(tmp_path / "three.jsonl")
+    assert [text["tokens"] for text in one] == [text["tokens"] for text in three]
+
+
+def test_buckets_are_used_and_do_not_change_the_output(decode, tmp_path, monkeypatch):
+    fetch, lengths = program.Program.fetch, []
+
+    def noted(self, params, keys, inputs):
+        lengths.append(inputs.shape[1])
+        return fetch(self, params, keys, inputs)
+
+    monkeypatch.setattr(program.Program, "fetch", noted)
+    decode(f"--output_file={tmp_path / 'one.jsonl'}")
+    assert lengths == [INPUTS] * 5
+    decode("--gin.BUCKETS=(5, 8)", f"--output_file={tmp_path / 'buckets.jsonl'}")
+    assert lengths[5:] == [5, INPUTS, 8, 5, 5]
+    one, buckets = records(tmp_path / "one.jsonl"), records(tmp_path / "buckets.jsonl")
+    assert [text["tokens"] for text in one] == [text["tokens"] for text in buckets]
+
+
+def test_compare_counts_differences(decode, monkeypatch):
+    class Other(program.Program):
+        def fetch(self, *arguments):
+            output, seconds = super().fetch(*arguments)
+            return output._replace(tokens=output.tokens + 1), seconds
+
+    def decoder(plan, **options):
+        made = program.decoder(plan, **options)
+        made.__class__ = program.Program if plan.drafts else Other
+        return made
+
+    monkeypatch.setattr(cli.texts, "decoder", decoder)
+    assert "identical outputs: 0 of 5" in decode("--compare")[2]
+
+
+def test_limit_and_seed_override_gin(decode, tmp_path):
+    def tokens(*flags):
+        path = tmp_path / "out.jsonl"
+        decode(f"--output_file={path}", "--gin_file=sampling/temperature.gin", *flags)
+        return [text["tokens"] for text in records(path)]
+
+    whole = tokens()
+    assert tokens("--limit=2", "--gin.LIMIT=4") == whole[:2]
+    assert tokens("--gin.LIMIT=3") == whole[:3]
+    assert tokens("--seed=1", "--gin.SEED=0") != whole
+
+
+def test_the_settings_in_force_repeat_the_run(decode, folder, tmp_path):
+    first, again = tmp_path / "first.jsonl", tmp_path / "again.jsonl"
+    decode(
+        f"--output_file={first}",
+        "--gin_file=sampling/temperature.gin",
+        "--gin.TEMPERATURE=0.7",
+        "--seed=5",
+        "--limit=3",
+    )
+    settings = Path(f"{first}.gin").read_text()
+    assert "TEMPERATURE = 0.7" in settings and "cli.Data.limit = 3" in settings
+    code, _, err = decode(f"--output_file={again}", gin_file=f"{first}.gin")
+    assert code == 0, err
+    assert records(again) == records(first)
+
+
+@pytest.fixture
+def built(folder):
+    """The run that gin files and bindings describe, without running it."""
+
+    def build(*files, bindings=(), search_paths="."):
+        files = [str(folder / "run.gin"), *map(str, files)]
+        args = argparse.Namespace(
+            gin_file=files,
+            gin_bindings=list(bindings),
+            gin_search_paths=search_paths,
+            tfds_data_dir=None,
+        )
+        return cli.settings.build(cli.DecodeRun, args, {})
+
+    return build
+
+
+def test_later_files_and_flags_override(built, tmp_path):
+    later = tmp_path / "later.gin"
+    later.write_text("GAMMA = 3\n")
+    assert built().plan.gamma == 2
+    assert built(later).plan.gamma == 3
+    assert built(later, bindings=["GAMMA=1"]).plan.gamma == 1
+    assert built(bindings=["schedules.Fixed.gamma=5"]).plan.gamma == 5
+    assert built(bindings=["SCHEDULE/schedules.Fixed.gamma=6"]).plan.gamma == 6
+    assert built(bindings=["Data.batch_size=3", "GAMMA=4", "GAMMA=5"]).plan.gamma == 5
+
+
+def test_search_paths(built, tmp_path):
+    (tmp_path / "mine.gin").write_text("GAMMA = 7\n")
+    with pytest.raises(cli.UsageError, match="mine.gin not found in ., "):
+        built("mine.gin")
+    assert built("mine.gin", search_paths=f".,{tmp_path}").plan.gamma == 7
+
+
+def test_an_installed_package_holds_its_gin_files(monkeypatch, tmp_path):
+    package = tmp_path / "specdec"
+    monkeypatch.setattr(resources, "__file__", str(package / "resources.py"))
+    beside = [str(tmp_path / "gin"), str(tmp_path / "configs")]
+    assert cli.settings._own_folders() == beside
+    inside = [str(package / "_gin"), str(package / "_configs")]
+    for folder in inside:
+        Path(folder).mkdir(parents=True)
+    assert cli.settings._own_folders() == inside
+
+
+def test_a_registered_task_is_found_by_name(decode, folder):
+    tasks.local_task("by_name", {"test": str(folder / "test.tsv")}, tasks.Bytes())
+    code, out, err = decode("--gin.TASK='by_name'", "--limit=1")
+    assert code == 0 and out.count("\n") == 1, err
+
+
+def test_programs_are_kept(decode, cache):
+    decode("--limit=1")
+    programs = {entry.name for entry in cache.iterdir() if entry.name.startswith("jit_decode")}
+    assert programs
+    decode("--limit=2")
+    assert programs == {e.name for e in cache.iterdir() if e.name.startswith("jit_decode")}
+    decode("--limit=1", "--compilation_cache_dir=")
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_ctrl_c_keeps_what_is_written(decode, tmp_path, monkeypatch):
+    texts_of = cli.decode.decoded
+
+    def interrupted(*args, **kwargs):
+        texts = texts_of(*args, **kwargs)
+        yield next(texts)
+        yield next(texts)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.decode, "decoded", interrupted)
+    code, _, err = decode(f"--output_file={tmp_path / 'out.jsonl'}")
+    assert code == 130
+    assert err.splitlines()[1].startswith("2 texts, ") and "Traceback" not in err
+    assert err.splitlines()[-1] == "specdec: interrupted"
+    assert len(records(tmp_path / "out.jsonl")) == 2
+
+
+def test_texts_are_written_as_they_come(decode, tmp_path, monkeypatch):
+    texts_of, path = cli.decode.decoded, tmp_path / "out.jsonl"
+
+    def watched(*args, **kwargs):
+        for written, text in enumerate(texts_of(*args, **kwargs)):
+            assert not written or len(records(path)) == written
+            yield text
+
+    monkeypatch.setattr(cli.decode, "decoded", watched)
+    assert decode(f"--output_file={path}")[0] == 0
+
+
+# Mistakes.
+
+MISTAKES = {
+    "misspelt macro": (["--gin.GAMA=3"], "GAMA is read by nothing; did you mean GAMMA?"),
+    "macro of another fragment": (
+        ["--gin.TEMPERATURE=0.5"],
+        "TEMPERATURE is read by nothing; include the gin file that reads it",
+    ),
+    "misspelt field": (
+        ["--gin.Data.batchsize=2"],
+        "'Data' doesn't have a parameter named 'batchsize'",
+    ),
+    "misspelt class": (["--gin.DecodeRum.batch_size=2"], "No configurable matching 'DecodeRum'"),
+    "misspelt reference": (["--gin.VERIFIER=@Copuled()"], "No configurable .*'@Copuled\\(\\)'"),
+    "macro without value": (["--gin.GAMMA=%NONE"], "%NONE is read but never set; .*--gin.NONE="),
+    "unquoted path": (
+        ["--gin.CHECKPOINT_PATH=/a/b"],
+        r"--gin.CHECKPOINT_PATH=/a/b: /a/b is not a value; .*--gin.CHECKPOINT_PATH=\"'/a/b'\"",
+    ),
+    "unquoted word": (["--gin.SPLIT=test"], "--gin.SPLIT=test: test is not a value; .*\"'test'\""),
+    "no value": (["--gin.SPLIT="], "--gin.SPLIT=: nothing is not a value"),
+    "no equals sign": (["--gin.SPLIT"], "--gin.SPLIT: nothing is not a value"),
+    "missing gin file": (["--gin_file=none.gin"], "gin file none.gin not found in .*search_paths"),
+    "required": (
+        ["--gin_file=tasks/local.gin", "--gin.VOCABULARY=@tasks.Bytes()"],
+        "TASK_FILES is required; set it in a gin file or with --gin.TASK_FILES=VALUE",
+    ),
+    "missing checkpoint": (
+        ["--gin.CHECKPOINT_PATH='/nowhere/target'"],
+        "checkpoint /nowhere/target does not exist",
+    ),
+    "missing file": (
+        ["--gin.TASK_FILES={'test': '/nowhere/x.tsv'}", "--gin.TASK_NAME='missing'"],
+        "/nowhere/x.tsv does not exist",
+    ),
+    "missing vocabulary": (
+        [
+            "--gin.VOCABULARY=@tasks.SentencePiece()",
+            "--gin.tasks.SentencePiece.path='/nowhere/x.model'",
+            "--gin.TASK_NAME='no_vocabulary'",
+        ],
+        "vocabulary /nowhere/x.model is not a file",
+    ),
+    "wrong split": (["--gin.SPLIT='train'"], "no split 'train'; it has test"),
+    "no length": (["--gin.TASK_FEATURE_LENGTHS={'inputs': 8}"], "no sequence length for 'targets'"),
+    "lengths of another kind": (["--gin.TASK_FEATURE_LENGTHS=64"], "lengths is 64; give a Mapping"),
+    "seed of another kind": (["--gin.SEED='x'"], "Data.seed is 'x'; give a int"),
+    "limit": (["--limit=0"], "limit is 0"),
+    "draft length": (["--gin.GAMMA=0"], "Fixed.gamma is 0; give a positive integer"),
+    "temperature": (
+        ["--gin_file=sampling/temperature.gin", "--gin.TEMPERATURE=0.0"],
+        r"temperature is 0.0; .*use Greedy\(\)",
+    ),
+    "argmax verifier that samples": (
+        ["--gin_file=sampling/temperature.gin", "--gin_file=verifiers/greedy_match.gin"],
+        r"GreedyMatch compares argmaxes but sampling is Sampling\(",
+    ),
+    "comparison of distributions": (
+        ["--gin_file=sampling/temperature.gin", "--compare"],
+        r"compare is set, but SpeculativeSampling\(\) keeps the output's distribution",
+    ),
+    "other tokenizer": (
+        [
+            "--gin.DRAFT_VOCABULARY=@other/tasks.Bytes()",
+            "--gin.other/tasks.Bytes.extra_ids=3",
+        ],
+        r"the draft's vocabulary, Bytes\(extra_ids=3\), is not the target's",
+    ),
+    "narrow model": (
+        ["--gin.narrow/cli.path_in.name='narrow'", "--gin.CHECKPOINT_PATH=@narrow/cli.path_in()"],
+        "the target has 100 output ids but the vocabulary 259",
+    ),
+    "model without checkpoint": (
+        ["--gin.DRAFT_CHECKPOINT_PATH=None", "--gin.DRAFT_MODEL=%MODEL"],
+        "the draft's checkpoint is None; give the path of one",
+    ),
+    "drafter without checkpoint": (
+        ["--gin.DRAFT_CHECKPOINT_PATHS={}"],
+        "the drafter has no checkpoint for draft; give one for each of its models",
+    ),
+    "drafter without model": (["--gin.DRAFT_MODEL=None"], "the draft is None; give a model"),
+    "output folder": (["--output_file=/nowhere/out.jsonl"], "/nowhere/out.jsonl cannot be written"),
+}
+
+
+def the_line(code, out, err):
+    """The one line of a mistake, after all that it must not come with."""
+    assert code == 2 and out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("specdec: ")
+    return line
+
+
+@pytest.mark.parametrize("flags, message", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line_before_any_long_work(decode, monkeypatch, flags, message):
+    monkeypatch.setattr(checkpoints, "load", lambda *_, **__: pytest.fail("long work"))
+    assert re.search(message, the_line(*decode(*flags)))
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("GAMA = 3", "bad.gin, line 2: GAMA is read by nothing; did you mean GAMMA?"),
+        ("from specdec import verifers", "bad.gin, line 2: No module named 'specdec.verifers'"),
+        ("cli.DecodeRum.seed = 1", "bad.gin, line 2: .*DecodeRum"),
+        ("cli.Data.sed = 1", "bad.gin, line 2: .*doesn't have a parameter named 'sed'"),
+        ("GAMMA 3", "bad.gin, line 2: "),
+        ("SPLIT = test", "bad.gin, line 2: .*test"),
+        ("include 'none.gin'", "bad.gin, line 2: gin file none.gin not found"),
+    ],
+)
+def test_a_mistake_in_a_file_has_its_line(decode, folder, text, message):
+    head = "from __gin__ import dynamic_registration\n"
+    if text.startswith("cli."):
+        head = "from specdec import cli\n"
+    (folder / "bad.gin").write_text(f"{head}{text}\n")
+    assert re.search(message, the_line(*decode(f"--gin_file={folder / 'bad.gin'}")))
+
+
+def test_a_file_that_describes_no_run(decode, folder):
+    (folder / "empty.gin").write_text("")
+    assert "DecodeRun" in the_line(*decode(gin_file="empty.gin"))
+
+
+def test_a_checkpoint_of_another_vocabulary(decode, folder, sentencepiece_model):
+    target = model(7, 300)
+    if not (folder / "recorded").exists():
+        params = target.init(jax.random.key(0))
+        checkpoints.save(
+            folder / "recorded", params, config=target.config, vocabulary=sentencepiece_model
+        )
+    line = the_line(*decode(f"--gin.CHECKPOINT_PATH='{folder / 'recorded'}'"))
+    assert "the target checkpoint" in line and "saved with another vocabulary" in line
+
+
+@pytest.fixture
+def sentencepiece_model(tmp_path):
+    import sentencepiece
+
+    path = tmp_path / "tiny.model"
+    with open(path, "wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["ein Mann läuft", "ein Haus"] * 20),
+            model_writer=file,
+            vocab_size=20,
+            hard_vocab_limit=False,
+            minloglevel=2,
+        )
+    return path
+
+
+def test_traceback_on_request(decode):
+    with pytest.raises(cli.UsageError):
+        decode("--gin.GAMMA=0", "--traceback")
+
+
+def test_an_unexpected_error_keeps_its_traceback(decode, monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(checkpoints, "load", broken)
+    with pytest.raises(ZeroDivisionError):
+        decode()
+
+
+def test_flags_that_do_not_exist(decode, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        decode("--gin_flie=x")
+    assert stopped.value.code == 2
+
+
+# The runs that come with the package.
+
+
+def test_multi30k_as_its_header_says(capsys, cache, shared, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    code = cli.main(
+        [
+            "decode",
+            "--gin_file=configs/multi30k.gin",
+            f"--compilation_cache_dir={cache}",
+            "--limit=20",
+            "--gin.BATCH_SIZE=4",
+            "--compare",
+        ]
+    )
+    out, err = capsys.readouterr()
+    assert code == 0
+    assert out.splitlines()[0] == "Ein Mann mit einem orangefarbenen Hut starrt auf etwas."
+    assert "identical outputs: 20 of 20" in err
+
+
+def test_the_module_is_the_command():
+    command = [sys.executable, "-m", "specdec", "decode", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    for flag in ("--gin_file", "--gin.NAME", "--gin_search_paths", "--output_file"):
+        assert flag in done.stdout
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    program = """
+import sys
+from specdec import cli
+
+class Endless:
+    @staticmethod
+    def add_command(subparsers):
+        parser = subparsers.add_parser("endless")
+        parser.set_defaults(command=lambda args: [print("x" * 9999) for _ in range(99)])
+        return parser
+
+cli.COMMANDS = (Endless,)
+sys.exit(cli.main(["endless"]))
+"""
+    pipe = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    pipe.stdout.close()
+    err = pipe.stderr.read()
+    assert pipe.wait() == 141 and err == b"", err

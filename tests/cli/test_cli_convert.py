@@ -1,0 +1,102 @@
+"""`specdec convert`: pytest tests/cli/test_cli_convert.py"""
+
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from specdec import checkpoints, cli
+from specdec.checkpoints import Vocabulary
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+FORMATS = ("t5x", "huggingface", "orbax")
+
+
+def bits(path) -> dict[str, tuple]:
+    """{parameter: (dtype, bytes)} of a checkpoint."""
+    leaves, _ = jax.tree.flatten_with_path(checkpoints.load(path))
+    return {
+        jax.tree_util.keystr(name): (leaf.dtype.name, np.asarray(leaf).tobytes())
+        for name, leaf in leaves
+    }
+
+
+def convert(*argv) -> None:
+    assert cli.main(["convert", *map(str, argv)]) == 0
+
+
+def error_of(capsys, *argv) -> str:
+    """The one line that a mistake ends in."""
+    assert cli.main(["convert", *map(str, argv)]) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.count("\n") == 1
+    return err
+
+
+@pytest.fixture
+def t5x(tmp_path) -> Path:
+    """A copy of a golden checkpoint of T5X, with its model and a vocabulary."""
+    folder = tmp_path / "input"
+    shutil.copytree(GOLDEN / "v1_1" / "t5x_native" / "checkpoint_0", folder)
+    shutil.copy(GOLDEN / "v1_1" / "config.json", folder)
+    return folder
+
+
+@pytest.mark.parametrize("model", ["v1_0", "wide_heads"])
+def test_a_round_trip_through_every_format_is_identical(tmp_path, model):
+    original = GOLDEN / model / "t5x_native"
+    previous, config = original, checkpoints.read_config(GOLDEN / model / "config.json")
+    for format in FORMATS:
+        told = ["--config", GOLDEN / model / "config.json"] if previous == original else []
+        convert(previous, tmp_path / format, "--format", format, *told)
+        assert checkpoints.directory.locate(tmp_path / format).format == format
+        assert checkpoints.config_from(tmp_path / format) == config
+        assert bits(tmp_path / format) == bits(original)
+        previous = tmp_path / format
+
+
+def test_the_dtype_and_the_vocabulary_come_along(tmp_path, t5x, capsys):
+    pieces = Path(__file__).parents[2] / "demo" / "vocabulary.model"
+    flags = ["--dtype", "bfloat16", "--vocabulary", pieces]
+    convert(t5x, tmp_path / "a", "--format", "t5x", *flags)
+    line = capsys.readouterr().out
+    assert (
+        line.startswith(f"wrote {tmp_path / 'a'}: ")
+        and "72,416 parameters, bfloat16, 0.1 MB" in line
+    )
+    assert "vocabulary: vocabulary.model, sha256 " in line
+    convert(tmp_path / "a", tmp_path / "b", "--format", "orbax")
+    expected = checkpoints.load(t5x, dtype="bfloat16")
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        assert checkpoints.vocabulary_from(folder) == (folder / "vocabulary.model", 0)
+        assert checkpoints.config_from(folder).dtype == "bfloat16"
+        loaded = checkpoints.load(folder)
+        assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), loaded, expected))
+    convert(t5x, tmp_path / "c", "--format", "orbax", "--vocabulary=bytes")
+    assert checkpoints.vocabulary_from(tmp_path / "c") == Vocabulary(None)
+
+
+def test_mistakes_end_in_one_line(tmp_path, t5x, capsys, monkeypatch):
+    monkeypatch.setattr(checkpoints, "load", None)  # all of them before anything is read
+    new = tmp_path / "new"
+    assert "does not exist" in error_of(capsys, tmp_path / "x", new, "--format=orbax")
+    assert "exists; give a new directory" in error_of(capsys, t5x, t5x, "--format=orbax")
+    message = error_of(capsys, t5x, "gs://bucket/new", "--format=orbax")
+    assert "only local directories can be written" in message
+    message = error_of(capsys, t5x, new, "--format=orbax", "--vocabulary=nowhere.model")
+    assert "vocabulary nowhere.model is not a file" in message
+    message = error_of(capsys, t5x, new, "--format=orbax", "--config=nowhere.json")
+    assert "config nowhere.json is not a file" in message
+    (t5x / "config.json").unlink()
+    assert "does not record its model" in error_of(capsys, t5x, new, "--format=orbax")
+    assert not new.exists()
+
+
+def test_a_config_that_does_not_fit_is_refused(tmp_path, t5x, capsys):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(json.loads((t5x / "config.json").read_text()) | {"emb_dim": 48}))
+    message = error_of(capsys, t5x, tmp_path / "new", "--format=t5x", f"--config={config}")
+    assert "emb_dim=32, not 48" in message and not (tmp_path / "new").exists()

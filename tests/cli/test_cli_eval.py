@@ -1,0 +1,281 @@
+"""`specdec eval`, on the tiny models of test_cli: pytest tests/cli/test_cli_eval.py"""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import jax
+import pytest
+from test_cli import cache, folder, records, the_line  # noqa: F401
+
+from specdec import checkpoints, cli, tasks
+from specdec.cli import predictions
+from specdec.records import RecordsError
+
+SAMPLED = (
+    "--gin_file=sampling/temperature.gin",
+    "--num_samples=2",
+    "--gin.BATCH_SIZE=3",
+)
+COMPARED = (*SAMPLED, "--compare", "--metric=bleu")
+
+
+@pytest.fixture(scope="module")
+def flags(folder, cache):  # noqa: F811
+    """What every run is given."""
+    return [f"--gin_file={folder / 'run.gin'}", f"--compilation_cache_dir={cache}"]
+
+
+@pytest.fixture
+def evaluate(flags, capsys):
+    """Runs `specdec eval` into a folder; returns the exit code, stdout and stderr."""
+
+    def run(path, *more):
+        capsys.readouterr()
+        return cli.main(["eval", *flags, f"--output_dir={path}", *more]), *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole(flags, tmp_path_factory):
+    """The folder of a run that nothing interrupted."""
+    path = tmp_path_factory.mktemp("whole")
+    assert cli.main(["eval", *flags, f"--output_dir={path}", *COMPARED]) == 0
+    return path
+
+
+@pytest.fixture
+def no_long_work(monkeypatch):
+    monkeypatch.setattr(checkpoints, "load", lambda *_, **__: pytest.fail("long work"))
+
+
+def files(path):
+    """What must not depend on how often a run was interrupted."""
+    return [(path / name).read_bytes() for name in ("predictions.jsonl", "metrics.json", "run.gin")]
+
+
+def metrics(path):
+    return json.loads((path / "metrics.json").read_text())
+
+
+def test_predictions_are_those_of_decode_batch_by_batch_and_sample_by_sample(
+    whole, flags, tmp_path
+):
+    cli.main(["decode", *flags, *SAMPLED, f"--output_file={tmp_path / 'decoded.jsonl'}"])
+    texts = records(whole / "predictions.jsonl")
+    for text in texts:
+        assert text.pop("alone") and text.pop("alone_tokens")
+    assert texts == records(tmp_path / "decoded.jsonl")
+    order = [(i, sample) for batch in ([0, 1, 2], [3, 4]) for sample in (0, 1) for i in batch]
+    assert [(text["index"], text["sample"]) for text in texts] == order
+
+
+def test_metrics_follow_from_the_predictions_and_are_means_over_samples(
+    evaluate, whole, tmp_path, no_long_work
+):
+    """Right are, of five texts: all and two, and of the target alone: one and none."""
+    right = {("prediction", 0): 5, ("prediction", 1): 2, ("alone", 0): 1, ("alone", 1): 0}
+    copy, texts = shutil.copytree(whole, tmp_path / "copy"), records(whole / "predictions.jsonl")
+    with open(copy / "predictions.jsonl", "w", encoding="utf-8") as file:
+        for text in texts:
+            for (field, sample), count in right.items():
+                if sample == text["sample"]:
+                    text[field] = text["target"] if text["index"] < count else "wrong"
+            print(json.dumps(text), file=file)
+    assert evaluate(copy, *COMPARED, "--metric=squad")[0] == 0
+    report = metrics(copy)
+    assert report["metrics"]["speculative"] == {"bleu": 0, "em": 70, "f1": 70}
+    assert report["metrics"]["alone"] == {"bleu": 0, "em": 10, "f1": 10}
+    difference = report["difference"]["em"]
+    assert difference["value"] == 60 and 0 < difference["low"] < 60 < difference["high"] <= 100
+
+
+def test_the_report_says_how_it_was_computed_and_what_speculation_did(whole):
+    report, texts = metrics(whole), records(whole / "predictions.jsonl")
+    assert (report["texts"], report["samples"]) == (5, 2)
+    assert report["signatures"] == {"bleu": tasks.bleu.signature}
+    calls, tokens = (sum(t["calls"] for t in texts), sum(len(t["tokens"]) for t in texts))
+    speculation = report["speculation"]
+    assert (speculation["tokens"], speculation["target_calls"]) == (tokens, calls)
+    assert speculation["tokens_per_call"] == tokens / calls
+
+
+def test_the_tasks_own_metrics(evaluate, folder, tmp_path):  # noqa: F811
+    def letters(targets, predictions):
+        return {"letters": len("".join(targets))}
+
+    data = {"test": str(folder / "test.tsv")}
+    tasks.local_task("own_metrics", data, tasks.Bytes(), metric_fns=(letters, tasks.squad))
+    code, out, err = evaluate(tmp_path, *SAMPLED, "--gin.TASK='own_metrics'", "--limit=2")
+    assert code == 0, err
+    assert metrics(tmp_path)["metrics"] == {
+        "speculative": {"letters": len("einszwei Wörter"), "em": 0, "f1": 0}
+    }
+    assert out.startswith("letters: speculative 15.00\nem: speculative 0.00\n")
+
+
+KILLED = """
+import os, signal, sys
+from specdec import cli
+from specdec.cli.run import Program
+
+call, calls = Program.__call__, []
+
+def killed(*args):
+    calls.append(args)
+    if len(calls) == 6:  # the target alone, on the second batch
+        os.kill(os.getpid(), signal.SIGKILL)
+    return call(*args)
+
+Program.__call__ = killed
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_a_killed_run_goes_on_where_it_stopped(evaluate, flags, whole, tmp_path):
+    command = ["eval", *flags, *COMPARED, f"--output_dir={tmp_path}"]
+    done = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(records(tmp_path / "predictions.jsonl")) == 6
+    assert not (tmp_path / "metrics.json").exists()
+    code, _, err = evaluate(tmp_path, *COMPARED)
+    assert code == 0 and "\n4 texts, " in err
+    assert files(tmp_path) == files(whole)
+
+
+@pytest.mark.parametrize("kept, torn, left", [(7, 20, 3), (9, -1, 1)])
+def test_wherever_the_file_was_torn_the_rest_is_the_same(
+    evaluate, whole, tmp_path, kept, torn, left
+):
+    """In the middle of a line, and before its end; both within a batch."""
+    expected = files(whole)
+    lines = expected[0].splitlines(keepends=True)
+    (tmp_path / "run.gin").write_bytes(expected[2])
+    (tmp_path / "predictions.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][:torn])
+    code, _, err = evaluate(tmp_path, *COMPARED)
+    assert code == 0 and f"\n{left} texts, " in err
+    assert files(tmp_path) == expected
+
+
+def test_a_finished_run_decodes_nothing_and_may_have_other_metrics(
+    evaluate, whole, tmp_path, no_long_work
+):
+    copy = shutil.copytree(whole, tmp_path / "copy")
+    code, out, err = evaluate(copy, f"--gin_file={whole / 'run.gin'}", "--metric=squad")
+    assert code == 0, err
+    assert metrics(copy)["metrics"]["alone"] == {"em": 0, "f1": 0}
+    assert out.startswith("em: speculative 0.00, alone 0.00, difference +0.00 [+0.00, +0.00]\n")
+    texts = records(whole / "predictions.jsonl")
+    same = sum(text["tokens"] == text["alone_tokens"] for text in texts)
+    assert f"identical outputs: {same} of 10\n" in out and same < 10
+
+
+def test_another_run_is_refused_by_the_name_of_what_differs(evaluate, whole, no_long_work):
+    before = files(whole)
+    line = the_line(*evaluate(whole, *COMPARED, "--gin.GAMMA=3"))
+    difference = "GAMMA = 2, and now it is 3; take the settings of"
+    assert f"{whole} was begun with {difference} {whole}/run.gin, or give another" in line
+    assert files(whole) == before
+
+
+@pytest.mark.parametrize(
+    "now, difference",
+    [
+        ("A = 1\n\n# B:\n", "B = 'x y', and now it is not set;"),
+        ("A = 1\nB = 'x z'\n", "B = 'x y', and now it is 'x z';"),
+        ("A = 1\nB = 'x y'\nC = 0\n", "C = not set, and now it is 0;"),
+        ("A = 1\nB = \\\n    'x y'\n", None),
+    ],
+)
+def test_settings_are_compared_as_settings(tmp_path, now, difference):
+    predictions.Folder(str(tmp_path), "A = 1\nB = 'x y'\n", (0, 1))
+    if difference is None:
+        predictions.Folder(str(tmp_path), now, (0, 1))
+    else:
+        with pytest.raises(RecordsError, match=re.escape(difference)):
+            predictions.Folder(str(tmp_path), now, (0, 1))
+
+
+def test_a_folder_that_cannot_be_used(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "predictions.jsonl").touch()
+    for path, hosts, message in (
+        (tmp_path / "file", 1, "--output_dir .*/file cannot be used: "),
+        (tmp_path, 1, "predictions.jsonl has no run.gin beside it"),
+        (tmp_path, 2, "predictions.jsonl is of a run on another number of hosts than 2"),
+        ("gs://b/x", 1, "--output_dir gs://b/x is not a local folder"),
+    ):
+        with pytest.raises(RecordsError, match=message):
+            predictions.Folder(str(path), "", (0, hosts))
+
+
+def test_hosts_share_the_texts_and_the_last_one_computes_the_metrics(
+    evaluate, whole, tmp_path, monkeypatch
+):
+    def place(text):
+        return text["sample"], text["index"]
+
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    for host in (1, 0):
+        monkeypatch.setattr(jax, "process_index", lambda host=host: host)
+        code, out, err = evaluate(tmp_path, *COMPARED)
+        assert code == 0, err
+        assert (tmp_path / "metrics.json").exists() == (host == 0) == bool(out)
+    shards = [records(tmp_path / f"predictions-0000{host}-of-00002.jsonl") for host in (0, 1)]
+    assert [{text["index"] for text in shard} for shard in shards] == [{0, 2, 4}, {1, 3}]
+    assert sorted(sum(shards, []), key=place) == sorted(
+        records(whole / "predictions.jsonl"), key=place
+    )
+    assert metrics(tmp_path) == metrics(whole)
+
+
+def test_tensorboard(evaluate, whole, tmp_path, no_long_work):
+    pytest.importorskip("tensorboard")
+    from tensorflow.python.summary.summary_iterator import summary_iterator
+
+    code, _, err = evaluate(whole, *COMPARED, f"--metrics_dir={tmp_path}")
+    assert code == 0, err
+    (path,) = tmp_path.iterdir()
+    events = list(summary_iterator(str(path)))
+    written = {(value.tag, event.step) for event in events for value in event.summary.value}
+    assert written == {("speculative/bleu", 0), ("alone/bleu", 0)}
+
+
+@pytest.mark.parametrize(
+    "path, step", [("a/checkpoint_700", 700), ("b/2000/", 2000), ("c/base_v2/model", 0)]
+)
+def test_the_step_is_the_checkpoints(path, step):
+    assert cli.eval.step_of(path) == step
+
+
+def test_tensorboard_without_its_package_is_one_line(evaluate, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "clu", None)
+    line = the_line(*evaluate(tmp_path, "--metric=bleu", f"--metrics_dir={tmp_path}"))
+    assert "--metrics_dir needs clu and tensorboard; pip install clu tensorboard" in line
+
+
+MISTAKES = {
+    "no metrics": ([], "the task has no metrics; give one, --metric=bleu or rouge or squad"),
+    "length without room": (["--gin.MIN_LENGTH=8"], "min_length is 8 but targets hold 8"),
+    "length and argmaxes": (
+        ["--metric=bleu", "--gin.MIN_LENGTH=3", "--gin_file=verifiers/greedy_match.gin"],
+        "GreedyMatch compares argmaxes but sampling is MinLength(rule=Greedy(), length=3, ",
+    ),
+    "hosts": (["--distributed"], "--distributed: JAX finds no other hosts (none)"),
+}
+
+
+@pytest.mark.parametrize("more, message", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line_before_any_long_work(
+    evaluate, tmp_path, monkeypatch, no_long_work, more, message
+):
+    def no_hosts(**_):
+        raise ValueError("none")
+
+    monkeypatch.setattr(jax.distributed, "initialize", no_hosts)
+    assert message in the_line(*evaluate(tmp_path / "out", *more))
+    assert not (tmp_path / "out").exists()

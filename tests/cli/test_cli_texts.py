@@ -1,0 +1,210 @@
+"""Texts in and out of the command line, and `specdec score`: pytest tests/cli/test_cli_texts.py"""
+
+import io
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import test_cli
+from test_cli import LINES, cache, decode, folder, records, the_line  # noqa: F401
+
+import specdec
+from specdec import checkpoints, cli, tasks
+from specdec.models.t5 import T5Target
+
+TEXTS = [line.split("\t")[0] for line in LINES]
+# Sizes of the run in test_cli, whose compiled programs serve here as well.
+SIZES = [
+    "--gin.TASK_FEATURE_LENGTHS={'inputs': 16, 'targets': 8}",
+    "--gin.BUCKETS=()",
+    "--gin.GAMMA=2",
+]
+
+
+@pytest.fixture
+def command(folder, cache, capsys):  # noqa: F811
+    """Runs a command on the two checkpoints, without a gin file."""
+
+    def run(name, *flags, draft=True):
+        capsys.readouterr()
+        pair = [f"--target={folder / 'target'}", "--vocabulary=bytes", *SIZES]
+        pair += [f"--draft={folder / 'draft'}"] * draft
+        code = cli.main([name, f"--compilation_cache_dir={cache}", *pair, *flags])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def expected(decode):  # noqa: F811
+    """stdout of the run of gin files over the same texts."""
+    return decode()[1]
+
+
+def test_texts_of_flags(command, expected):
+    assert command("decode", *(f"--text={text}" for text in TEXTS))[:2] == (0, expected)
+
+
+@pytest.mark.parametrize("flags", [[], ["--text=-"]])
+def test_texts_of_standard_input(command, expected, monkeypatch, flags):
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{text}\n" for text in TEXTS)))
+    assert command("decode", *flags)[:2] == (0, expected)
+
+
+def test_a_line_of_standard_input_is_answered_before_the_next_is_read(
+    command, monkeypatch, tmp_path
+):
+    path = tmp_path / "out.jsonl"
+
+    class Typist(io.StringIO):
+        def __iter__(self):
+            for number, text in enumerate(TEXTS):
+                assert not number or len(records(path)) == number
+                yield f"{text}\n"
+
+    monkeypatch.setattr("sys.stdin", Typist())
+    assert command("decode", f"--output_file={path}")[0] == 0
+    assert len(records(path)) == len(TEXTS)
+
+
+def test_texts_replace_those_of_a_task(decode, expected):  # noqa: F811
+    assert decode(f"--text={TEXTS[1]}")[1] == expected.splitlines(keepends=True)[1]
+
+
+def test_without_a_drafter_the_target_is_alone(command, expected):
+    code, out, err = command("decode", *(f"--text={text}" for text in TEXTS), draft=False)
+    assert (code, out) == (0, expected)
+    assert "the target alone, Greedy()" in err and "1.00 tokens per call" in err
+    assert "alpha" not in err
+
+
+def test_what_is_streamed_is_the_line_that_is_printed_at_once(command, decode, monkeypatch):  # noqa: F811
+    whole = decode("--color=always")[1]
+    shown = []
+    show = test_cli.cli.decode.terminal.Painter.show
+    monkeypatch.setattr(
+        "specdec.terminal.Painter.show", lambda self, *row: shown.append(row) or show(self, *row)
+    )
+    code, out, err = command("decode", "--color=always", *(f"--text={text}" for text in TEXTS))
+    assert (code, plain(out)) == (0, plain(whole))
+    calls = int(err.split(" target calls")[0].split()[-1])
+    assert len(shown) == calls + len(TEXTS)  # after each call, and at the end
+
+
+def plain(out):
+    """Characters with their colours: a run of one colour may come in one piece or in two."""
+    styled, style = [], ""
+    for part in out.split("\x1b["):
+        code, _, text = (
+            part.partition("m") if "\x1b[" in out and part[:1].isdigit() else ("", "", part)
+        )
+        style = code
+        styled += [(character, style) for character in text if character != " "]
+    return styled
+
+
+def test_a_prefix(command, tmp_path):
+    path = tmp_path / "out.jsonl"
+    code, _, err = command("decode", "--text=one", "--decoder_prefix=ab", f"--output_file={path}")
+    (text,) = records(path)
+    assert code == 0 and text["prediction"].startswith("ab")
+    assert text["tokens"][:2] == tasks.Bytes().load().encode("ab")
+    assert len(text["log_probs"]) == len(text["tokens"])
+    calls, added = text["calls"], len(text["tokens"]) - 2
+    assert f"{added} tokens, {calls} target calls" in err
+    alone = command("decode", "--text=one", "--decoder_prefix=ab", draft=False)[1]
+    assert alone.rstrip("\n") == text["prediction"]
+    coloured = command("decode", "--text=one", "--decoder_prefix=ab", "--color=always")[1]
+    assert "\x1b[4mgiven\x1b[0m" in coloured and "\x1b[4mab\x1b[0m" in coloured
+
+
+def test_samples(command, folder, tmp_path):  # noqa: F811
+    path = tmp_path / "out.jsonl"
+    flags = ["--gin_file=sampling/temperature.gin", "--gin_file=verifiers/coupled.gin", "--seed=4"]
+    command("decode", "--text=one", "--num_samples=3", f"--output_file={path}", *flags)
+    texts = records(path)
+    assert [(text["index"], text["sample"]) for text in texts] == [(0, 0), (0, 1), (0, 2)]
+    target = T5Target(checkpoints.config_from(folder / "target"))
+    inputs = np.zeros([1, 16], np.int32)
+    inputs[0, :4] = [*tasks.Bytes().load().encode("one"), 1]
+    for sample, text in enumerate(texts):
+        output = specdec.autoregressive_decode(
+            checkpoints.load(folder / "target"),
+            specdec.row_keys(4, jnp.array([0]), sample),
+            jnp.asarray(inputs),
+            target=target,
+            sampling=specdec.sampling.Sampling(),
+            max_length=8,
+        )
+        assert text["tokens"] == output.tokens[0, : output.length[0]].tolist()
+
+
+def test_score(command, decode, folder, tmp_path):  # noqa: F811
+    path, pairs = tmp_path / "out.jsonl", tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{line}\n" for line in LINES[:1] + LINES[2:]), encoding="utf-8")
+    code, out, err = command("score", f"--pairs={pairs}", f"--output_file={path}", draft=False)
+    assert (code, out) == (0, "")
+    target = T5Target(checkpoints.config_from(folder / "target"))
+    encode = tasks.Bytes().load().encode
+    for line, record in zip(LINES[:1] + LINES[2:], records(path), strict=True):
+        text, output = line.split("\t")
+        assert (record["input"], record["target"]) == (text, output)
+        assert record["tokens"] == [*encode(output), 1]
+        inputs, targets = (jnp.array([[*encode(side), 1]]) for side in (text, output))
+        log_probs = specdec.score(
+            checkpoints.load(folder / "target"), inputs, targets, target=target
+        )
+        np.testing.assert_allclose(record["log_probs"], log_probs[0], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(record["log_prob"], log_probs.sum(), rtol=0, atol=1e-4)
+    tokens = sum(len(record["tokens"]) for record in records(path))
+    assert err.startswith(f"{tokens} tokens, ")
+
+
+def test_score_of_a_task_in_lines(folder, cache, capsys):  # noqa: F811
+    flags = [f"--gin_file={folder / 'run.gin'}", f"--compilation_cache_dir={cache}", "--limit=1"]
+    assert cli.main(["score", *flags]) == 0
+    value, tokens, output = capsys.readouterr().out.rstrip("\n").split("\t")
+    assert float(value) < 0 and (tokens, output) == ("5", "eins")
+
+
+MISTAKES = {
+    "draft alone": (["decode", "--draft=x"], "--draft x needs --target"),
+    "nothing": (["decode"], "nothing says what to run; give --gin_file"),
+    "no vocabulary": (["decode", "--target=TARGET"], "no vocabulary was saved with .*=bytes"),
+    "text that is long": (
+        ["decode", "--target=TARGET", "--vocabulary=bytes", *SIZES, f"--text={'x' * 16}"],
+        "text 1 is 17 tokens long .* but inputs hold 16; raise 'inputs'",
+    ),
+    "prefix that is long": (
+        ["decode", "--target=TARGET", "--vocabulary=bytes", *SIZES, "--decoder_prefix=12345678"],
+        "prefix '12345678' has 8 tokens but targets hold 8",
+    ),
+    "greedy samples": (
+        ["decode", "--target=TARGET", "--vocabulary=bytes", *SIZES, "--num_samples=2"],
+        "num_samples is 2 but greedy outputs are all the same",
+    ),
+    "pairs without a tab": (
+        ["score", "--target=TARGET", "--vocabulary=bytes", *SIZES, "--pairs=PAIRS"],
+        "line 1 has no TAB; give input TAB output",
+    ),
+    "no pairs": (
+        ["score", "--target=TARGET", "--vocabulary=bytes", *SIZES, "--pairs=/nowhere"],
+        "--pairs /nowhere cannot be read: No such file",
+    ),
+    "nothing to score": (
+        ["score", "--target=TARGET", "--vocabulary=bytes", *SIZES],
+        "there is no task and no text",
+    ),
+}
+
+
+@pytest.mark.parametrize("flags, message", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line(folder, cache, capsys, tmp_path, flags, message):  # noqa: F811
+    (tmp_path / "pairs").write_text("one\n")
+    names = {"TARGET": str(folder / "target"), "PAIRS": str(tmp_path / "pairs")}
+    for name, path in names.items():
+        flags = [flag.replace(name, path) for flag in flags]
+    capsys.readouterr()
+    code = cli.main([*flags, f"--compilation_cache_dir={cache}"])
+    assert re.search(message, the_line(code, *capsys.readouterr()))

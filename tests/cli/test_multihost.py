@@ -1,0 +1,95 @@
+"""Two processes with four CPU devices each are one mesh: pytest tests/cli/test_multihost.py"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from specdec import cli
+
+LIMIT, ROWS = 7, 4  # the last batch has a row of padding
+RUN = [
+    "--gin_file=demo.gin",
+    "--gin_file=sampling/temperature.gin",
+    "--gin_file=verifiers/coupled.gin",
+    "--metric=bleu",
+    f"--limit={LIMIT}",
+    "--num_samples=2",
+    f"--gin.BATCH_SIZE={ROWS}",
+]
+
+
+def evaluate(folder, *flags, devices):
+    command = [sys.executable, "-m", "specdec", "eval", *RUN, f"--output_dir={folder}", *flags]
+    flag = f"--xla_force_host_platform_device_count={devices}"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=os.environ | {"XLA_FLAGS": flag}, **pipes)
+
+
+def together(folder, partitions):
+    """Both processes' standard output."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    flags = [f"--gin.NUM_PARTITIONS={partitions}", f"--distributed=localhost:{port},2"]
+    both = [evaluate(folder, flags[0], f"{flags[1]},{k}", devices=4) for k in (0, 1)]
+    done = [process.communicate(timeout=500) for process in both]
+    assert all(process.returncode == 0 for process in both), done
+    return [out for out, _ in done]
+
+
+def predictions(folder):
+    """By sample and index, but for log-probabilities, whose sums over devices round otherwise."""
+    found = {}
+    for path in folder.glob("predictions*.jsonl"):
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            assert (place := (record["sample"], record["index"])) not in found
+            found[place] = {name: x for name, x in record.items() if name != "log_probs"}
+    assert len(found) == 2 * LIMIT
+    return found
+
+
+def metrics(folder):
+    return json.loads((folder / "metrics.json").read_text())["metrics"]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone")
+    process = evaluate(folder, devices=1)
+    assert process.communicate(timeout=500) and process.returncode == 0
+    return folder
+
+
+def test_a_mesh_over_two_processes_predicts_what_one_device_does(alone, tmp_path):
+    outs = together(tmp_path, partitions=4)
+    assert predictions(tmp_path) == predictions(alone)
+    assert metrics(tmp_path) == metrics(alone)
+    assert sum("bleu" in out for out in outs) >= 1
+    files = sorted(path.name for path in tmp_path.glob("predictions*"))
+    assert files == [f"predictions-0000{host}-of-00002.jsonl" for host in (0, 1)]
+    # Interrupted at different places, and one line torn: both go on from the same batch.
+    for name, lines in zip(files, (3, 5), strict=True):
+        whole = (tmp_path / name).read_text().splitlines(keepends=True)
+        (tmp_path / name).write_text("".join(whole[:lines]) + whole[lines][:9])
+    (tmp_path / "metrics.json").unlink()
+    together(tmp_path, partitions=4)
+    assert predictions(tmp_path) == predictions(alone)
+    assert metrics(tmp_path) == metrics(alone)
+
+
+def test_a_model_over_two_processes_is_written_once(alone, tmp_path):
+    together(tmp_path, partitions=8)
+    assert predictions(tmp_path) == predictions(alone)
+    assert [path.name for path in tmp_path.glob("predictions*")] == ["predictions.jsonl"]
+
+
+def test_a_malformed_address_is_one_line(tmp_path, capsys):
+    command = ["eval", *RUN, f"--output_dir={tmp_path}", "--distributed=localhost:1,2"]
+    assert cli.main(command) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--distributed=localhost:1,2 is not ADDRESS,COUNT,INDEX, as in" in line

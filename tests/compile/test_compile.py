@@ -1,0 +1,385 @@
+"""Programs compiled for TPUs that are not there: pytest tests/compile/test_compile.py
+
+The tests that compile need libtpu, in an environment of its own (beside it JAX would look for a TPU
+in every other test). It is installed into a folder for them, and they are skipped where that fails.
+"""
+
+import dataclasses
+import functools
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from specdec import cli, partitioning, prefill, step, theory
+from specdec.compile import PAPER_ALPHAS, Topology, compile_for, lines, markdown, record
+from specdec.compile.hardware import CHIPS, HOP_SECONDS, LAYER_SECONDS, Call
+from specdec.compile.roofline import predict
+from specdec.drafters import Autoregressive
+from specdec.models.t5 import T5Config, T5Target
+from specdec.plan import Plan
+from specdec.program import batch_shapes
+from specdec.sampling import Sampling
+from specdec.schedules import Fixed
+from specdec.testing import Constant, TableTarget
+from specdec.types import Part
+from specdec.verifiers import SpeculativeSampling
+
+ROOT = Path(__file__).resolve().parents[2]
+LAYERS, HEADS, HEAD_DIM, VOCABULARY, GAMMA, LENGTH, MAX_LENGTH = 3, 8, 32, 512, 3, 24, 20
+
+# Built like T5-XXL and T5-small, at a size that compiles in seconds.
+RUN = f"""
+from __gin__ import dynamic_registration
+from specdec.models import t5
+
+include 'decode.gin'
+include 'drafters/autoregressive.gin'
+
+MODEL = @target/t5.T5Target()
+DRAFT_MODEL = @draft/t5.T5Target()
+TASK = 'never_read'
+TASK_FEATURE_LENGTHS = {{'inputs': {LENGTH}, 'targets': {MAX_LENGTH}}}
+GAMMA = {GAMMA}
+
+t5.T5Target.config = @t5.T5Config()
+t5.T5Config.vocab_size = {VOCABULARY}
+t5.T5Config.head_dim = {HEAD_DIM}
+t5.T5Config.dtype = 'bfloat16'
+target/t5.T5Config:
+  emb_dim = 256
+  num_heads = {HEADS}
+  mlp_dim = 512
+  num_encoder_layers = 2
+  num_decoder_layers = {LAYERS}
+draft/t5.T5Config:
+  emb_dim = 128
+  num_heads = 6
+  mlp_dim = 256
+  num_encoder_layers = 1
+  num_decoder_layers = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def gin_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("run") / "tiny.gin"
+    path.write_text(RUN)
+    return path
+
+
+@pytest.fixture(scope="module")
+def libtpu(tmp_path_factory):
+    """A folder with the libtpu that this JAX asks for, and nothing else."""
+    wanted = [line for line in importlib.metadata.requires("jax") or () if "libtpu" in line]
+    requirement = wanted[0].partition(";")[0].replace(" ", "")
+    folder = tmp_path_factory.mktemp("libtpu")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    done = subprocess.run(
+        [*command, "--target", str(folder), requirement], capture_output=True, text=True
+    )
+    if done.returncode:
+        pytest.skip(f"{requirement} cannot be installed: {done.stderr.strip().splitlines()[-1]}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(libtpu, gin_file, tmp_path_factory):
+    """What `specdec compile` says for a topology and more flags."""
+    folder = tmp_path_factory.mktemp("reports")
+
+    def compiled(topology: str, *flags: str) -> dict:
+        path = folder / "report.json"
+        command = [sys.executable, "-m", "specdec", "compile", f"--gin_file={gin_file}"]
+        done = subprocess.run(
+            [*command, f"--topology={topology}", f"--output_file={path}", *flags],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(libtpu)},
+        )
+        assert done.returncode == 0, done.stderr
+        written = json.loads(path.read_text())
+        assert topology in done.stdout and topology in Path(f"{path}.md").read_text()
+        (found,) = written["topologies"]
+        return found
+
+    return compiled
+
+
+@pytest.fixture(scope="module")
+def four_chips(report):
+    return report("v4:2x2x1")
+
+
+def counts(found, kind, program="decode"):
+    """{loop: {what: how many}}"""
+    loops = found["programs"][program][kind]
+    return {loop: {name: n["count"] for name, n in kinds.items()} for loop, kinds in loops.items()}
+
+
+def test_collectives_of_the_decode_program(four_chips):
+    """Three sums for each layer and one for the embedding, the logits gathered once; none in the
+    drafter's loops, nor anything else."""
+    assert four_chips["mesh"] == {"data": 1, "model": 4}
+    inside = counts(four_chips, "collectives")
+    assert inside.pop("") == {"all-reduce": 2 * 2 + 1}  # the encoder
+    assert inside == {"decode": {"all-reduce": 3 * LAYERS + 1, "all-gather": 1}}
+    gathered = four_chips["programs"]["decode"]["collectives"]["decode"]["all-gather"]["bytes"]
+    assert gathered == (GAMMA + 1) * VOCABULARY * 4
+    for width in (1, GAMMA + 1):
+        expected = {"": {"all-reduce": 3 * LAYERS + 1, "all-gather": 1}}
+        assert counts(four_chips, "collectives", f"target {width}") == expected
+        assert counts(four_chips, "collectives", f"draft {1 + (width > 1)}") == {}
+    call = four_chips["calls"]["target"]
+    assert (call["reductions"], call["gathers"]) == (3 * LAYERS + 1, 1)
+    assert call["gathered"] == VOCABULARY * 4
+
+
+def test_no_cache_and_no_kernel_is_copied(four_chips):
+    """Neither in a loop nor before it, but for kernels that only the drafter's encoder reads."""
+    slots = (MAX_LENGTH + GAMMA, LENGTH)
+    caches = {f"bf16[1,{heads},{n},{HEAD_DIM}]" for heads in (HEADS // 4, 6) for n in slots}
+    sides = {(256, HEADS // 4 * HEAD_DIM), (256, 512 // 4), (128, 6 * HEAD_DIM), (128, 256)}
+    kernels = {f"bf16[{a},{b}]" for pair in sides for a, b in (pair, pair[::-1])}
+    for loop, copies in counts(four_chips, "copies").items():
+        allowed = set() if loop else {f"bf16[128,{6 * HEAD_DIM}]"}
+        assert not copies.keys() & (caches | kernels) - allowed, loop
+
+
+def test_the_program_stays_on_the_device(four_chips):
+    whole = four_chips["programs"]["decode"]
+    assert whole["host_transfers"] == whole["dynamic_shapes"] == 0
+    (loop,) = whole["loops"]
+    assert loop["name"] == "decode"
+    assert sorted(inner["name"] for inner in loop["loops"]) == ["catch_up", "extend"]
+
+
+def test_memory_of_a_device(four_chips):
+    memory = four_chips["memory"]
+    parts = ("arguments", "outputs", "temporaries", "code")
+    assert memory["total"] == sum(memory[part] for part in parts) - memory["donated"]
+    assert memory["fits"] and memory["left"] == CHIPS["v4"].memory - memory["total"]
+    assert memory["parameters"] <= memory["arguments"] < 1.3 * memory["parameters"] + 2**20
+    # All of the drafter's caches, a quarter of the target's.
+    slots = MAX_LENGTH + GAMMA + LENGTH
+    caches = 2 * 2 * slots * 32 * (LAYERS * HEADS // 4 + 2 * 6)
+    assert memory["caches"] == caches
+    for part in ("target 1", f"target {GAMMA + 1}", "draft 2", "draft 1"):  # updated where it lies
+        donated = four_chips["programs"][part]["memory"]["donated"]
+        assert donated > 0
+
+
+def test_without_the_rules_the_collectives_are_others(report):
+    """So the test above can fail: here the residual stream is divided too."""
+    rules = "(('batch', 'data'), ('heads', 'model'), ('joined_kv', 'model'), ('length', 'model'))"
+    found = report("v4:2x2x1", "--whole_only", f"--gin.LOGICAL_AXIS_RULES={rules}")
+    expected = {"all-reduce": 3 * LAYERS + 1, "all-gather": 1}
+    assert counts(found, "collectives")["decode"] != expected
+
+
+def test_rows_over_devices_need_no_collectives_but_one(report):
+    flags = ["--gin.NUM_PARTITIONS=1", "--gin.BATCH_SIZE=4"]
+    found = report("v4:2x2x1", "--whole_only", *flags)
+    assert list(found["programs"]) == ["decode"] and "roofline" not in found
+    assert found["mesh"] == {"data": 4, "model": 1}
+    loops = found["programs"]["decode"]["collectives"]
+    del loops[""]  # the output is gathered once
+    # Whether all rows are done, and whether any drafter's cache lacks something.
+    for kinds in loops.values():
+        assert set(kinds) == {"all-reduce"} and kinds["all-reduce"]["bytes"] <= 4, loops
+
+
+def test_what_does_not_fit_is_told(report):
+    found = report("v5e:1x1", "--gin.target/t5.T5Config.mlp_dim=8000000")
+    assert not found["memory"]["fits"]
+    assert re.search(
+        r"memory required .*\(.*G\) exceeds .*\(15.75G\)", found["memory"]["too_large"]
+    )
+
+
+# Without libtpu.
+
+ALONE = ("--gin.DRAFTER=None", "--gin.DRAFT_CHECKPOINT_PATHS={}")
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--topology=v9:2x2"], "topology 'v9:2x2' is not known; give a generation (v4, v5e, v5p"),
+        (["--topology=v4"], "topology 'v4' is not known"),
+        (["--topology=v4:2x2x1", "--alpha=1.5"], "--alpha is 1.5; give an acceptance rate from 0"),
+        (["--topology=v4:2x2x1", "--output_file=/none/x"], "--output_file /none/x cannot be"),
+        (["--topology=v4:2x2x1", *ALONE], "the run has no drafter"),
+    ],
+)
+def test_mistakes_are_one_line(gin_file, capsys, flags, message):
+    assert cli.main(["compile", f"--gin_file={gin_file}", *flags]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_without_libtpu_the_install_command_is_told(gin_file, capsys, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert cli.main(["compile", f"--gin_file={gin_file}", "--topology=v4:2x2x1"]) == 2
+    assert "v4:2x2x1: compiling for a TPU needs libtpu; pip install" in capsys.readouterr().err
+
+
+def test_topologies():
+    assert Topology.parse("v4:2x2x2").size == 8
+    assert Topology.parse("v5e:2x4").shape == (2, 4)
+
+
+def test_roofline_of_a_call():
+    v4 = CHIPS["v4"]
+    alone = Call(bytes=1228e6, flops=1e9, layers=10)
+    assert alone.seconds(v4, 1) == pytest.approx(1e-3)
+    assert alone.seconds(v4, 1, layer_seconds=1e-5) == pytest.approx(1.1e-3)
+    assert alone.seconds(v4, 550) == pytest.approx(2e-3)  # arithmetic, from 275 tokens on
+    four = Call(1228e6, 1e9, 10, reductions=2, reduced=8e6, gathers=1, gathered=4e6, devices=4)
+    messages = (2 * 2 + 1) * 3 * HOP_SECONDS
+    moved = (2 * 8e6 + 4e6) * 3 / 4 / 100e9
+    assert four.seconds(v4, 1) == pytest.approx(1e-3 + messages + moved)
+
+
+@pytest.mark.parametrize(
+    "draft, layers, cost_ratio",  # parameters of the decoder and the logits, layers; c of the paper
+    [(512, 8, 0.02), (768, 12, 0.04), (1024, 24, 0.11)],
+)
+def test_with_layers_the_papers_cost_ratios_come_out(draft, layers, cost_ratio):
+    def call(width, heads, mlp, depth):
+        layer = 8 * width * heads * 64 + 3 * width * mlp
+        return Call(2 * (depth * layer + width * 32128), 0, depth)
+
+    drafts = {512: (512, 6, 1024), 768: (768, 12, 2048), 1024: (1024, 16, 2816)}
+    calls = {"target": call(4096, 64, 10240, 24), "draft": call(*drafts[draft], layers)}
+    alphas = PAPER_ALPHAS[draft]
+    roofline, with_layers = predict(CHIPS["v4"], PLAN, calls, alphas)
+    assert with_layers.cost_ratio == pytest.approx(cost_ratio, abs=0.012)
+    assert roofline.cost_ratio < with_layers.cost_ratio
+    assert with_layers.speedups["EnDe T=0"][6] == pytest.approx(
+        theory.speedup(alphas["EnDe T=0"], 7, with_layers.cost_ratio, with_layers.verify_cost[7])
+    )
+    assert with_layers.layer_seconds == LAYER_SECONDS
+
+
+TARGET = T5Target(T5Config(64, 32, 4, 8, 64, 1, 2))
+DRAFT = T5Target(T5Config(64, 32, 2, 8, 64, 1, 1))
+PLAN = Plan(
+    TARGET,
+    Autoregressive(DRAFT, Sampling()),
+    SpeculativeSampling(),
+    Fixed(GAMMA),
+    Sampling(),
+    max_length=MAX_LENGTH,
+)
+
+
+def test_a_wide_first_step_counts():
+    """Where arithmetic takes the time, the draft's two tokens take twice that of one."""
+    v4 = CHIPS["v4"]
+    calls = {"target": Call(1228e6, 0, 0), "draft": Call(1, 275e6, 0)}  # 1 ms, and 1 us a token
+    prediction, _ = predict(v4, PLAN, calls, {"half": 0.5}, longest=2)
+    assert prediction.draft == pytest.approx(1e-6 * (GAMMA + 1) / GAMMA)
+    assert prediction.verify_cost == [1, 1, 1]
+    expected = [theory.speedup(0.5, 1, 2e-3), theory.speedup(0.5, 2, 1.5e-3)]
+    assert prediction.speedups["half"] == pytest.approx(expected)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table(TableTarget):
+    """A model of no family, which compiles in no time."""
+
+    dtype = "float32"
+    num_layers = 1
+    axis_rules = ()
+
+    def read_by_decode(self, params):
+        return params
+
+    def cache_bytes(self, rows, slots, inputs_length, mesh=None):
+        return 8 * rows * slots // (mesh or {"data": 1})["data"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Drafts with one model, and calls another one once."""
+
+    first: Table
+    second: Table
+
+    def models(self):
+        return {"first": self.first, "second": self.second}
+
+    def with_models(self, models):
+        return Pair(models["first"], models["second"])
+
+    def parts(self, length):
+        return Part("first", 1, length), Part("second", 3, 1)
+
+    def init(self, params, context):
+        return ()
+
+    def propose(self, *arguments):
+        return Constant(3).propose(*arguments)
+
+
+SMALL, LARGE = Table(5), Table(7)
+TABLES = dataclasses.replace(PLAN, target=LARGE, drafter=Autoregressive(SMALL, Sampling()))
+
+
+def compiled(plan):
+    """On one CPU, as if it were a chip."""
+    mesh = partitioning.make_mesh(1, jax.devices()[:1])
+    told = []
+    compilation = compile_for(plan, (2, 16), mesh, progress=told.append)
+    assert told == [each.name for each in compilation.programs]
+    return compilation
+
+
+@pytest.mark.parametrize(
+    "drafter, parts, models",
+    [
+        (TABLES.drafter, ["draft 2", "draft 1"], {"target": LARGE, "draft": SMALL}),
+        (Constant(3), [], {"target": LARGE}),
+        (
+            Pair(SMALL, LARGE),
+            ["first 1", "second 3"],
+            {"target": LARGE, "first": SMALL, "second": LARGE},
+        ),
+    ],
+    ids=["one model", "no model", "two models"],
+)
+def test_a_drafter_has_any_number_of_models(drafter, parts, models):
+    found = compiled(dataclasses.replace(TABLES, drafter=drafter))
+    assert list(found.parts) == ["prefill", "target 1", f"target {GAMMA + 1}", *parts]
+    caches = 8 * 2 * (MAX_LENGTH + GAMMA)
+    assert found.cache_bytes == len(models) * caches
+    for role, model in models.items():
+        size = model.vocab_size**3
+        assert found.calls[role] == Call(4 * size + caches, 2 * 2 * size, layers=1)
+    told = record(Topology.parse("v4:1x1x1"), found, {"0.8": 0.8})
+    assert "alpha" in "\n".join(lines(told)) and "| 0.8 |" in markdown([told])
+    assert (told["roofline"]["draft"] > 0) == bool(parts)
+
+
+def test_a_target_alone_is_compiled_and_nothing_predicted():
+    found = compiled(TABLES.alone())
+    assert list(found.parts) == ["prefill", "target 1"]
+    assert "roofline" not in record(Topology.parse("v4:1x1x1"), found, {"0.8": 0.8})
+
+
+def test_a_step_updates_its_state_where_it_lies():
+    trees = {r: jax.eval_shape(m.init, jax.random.key(0)) for r, m in PLAN.models().items()}
+    params = PLAN.params(trees)
+    state = jax.eval_shape(functools.partial(prefill, plan=PLAN), params, *batch_shapes(1, 16))
+    advance = jax.jit(functools.partial(step, plan=PLAN), donate_argnums=1)
+    program = advance.lower(params, state).compile()
+    caches = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((state.cache, state.drafter)))
+    assert program.memory_analysis().alias_size_in_bytes > caches

@@ -1,0 +1,265 @@
+"""Ways to be silently wrong, each planted and seen: pytest tests/decoding/test_planted_bugs.py
+
+The instruments are those that certify the engine: the chi-square test of 30,000 outputs against
+the enumerated law (false-alarm rate 1e-9 each, so below 1e-6 for the whole suite; cells with an
+expected count under 10 pooled; a distance of total variation 0.06 seen with probability 0.999),
+and the perfect-drafter test. `test_control` shows that the same runs pass when nothing is planted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+from support import AvoidsWhatWasUnlikely, StopAfterUnlikely
+
+from specdec import verifiers
+from specdec.decoding import loop, states
+from specdec.decoding.keys import purpose_keys
+from specdec.drafters import Autoregressive, draft_loop
+from specdec.models.cache import KVCache
+from specdec.plan import Plan
+from specdec.sampling import Sampling
+from specdec.schedules import Fixed
+from specdec.testing import Bench, Skipping, check_everything_accepted
+from specdec.types import Draft, Noise
+from specdec.verifiers import SpeculativeSampling
+
+BENCH = Bench.create()
+FILTERED = Sampling(temperature=0.7, top_p=0.9)
+
+
+@pytest.fixture
+def plant(monkeypatch):
+    """monkeypatch.setattr for traced code: no program compiled before or after is reused."""
+    jax.clear_caches()
+    yield monkeypatch.setattr
+    jax.clear_caches()
+
+
+def measure(
+    bench=BENCH,
+    verifier=SpeculativeSampling(),  # noqa: B008 (frozen)
+    schedule=Fixed(3),  # noqa: B008
+    sampling=Sampling(),  # noqa: B008
+    right=None,
+):
+    """What is decoded, compared with the law of `right`, the sampling that was asked for."""
+    output = bench.run(verifier, schedule, sampling)
+    return bench.compare(output.tokens, right or sampling)
+
+
+def assert_rejected(result):
+    assert not result.passed, f"the planted bug was not seen: {result}"
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), FILTERED])
+@pytest.mark.parametrize("schedule", [Fixed(3), StopAfterUnlikely(3)])
+def test_control(sampling, schedule):
+    result = measure(schedule=schedule, sampling=sampling)
+    assert result.passed, str(result)
+    assert result.degrees > 20 and result.detectable_tv < 0.06
+
+
+def test_correction_drawn_from_p():
+    @dataclasses.dataclass(frozen=True)
+    class Wrong(SpeculativeSampling):
+        def residual(self, draft, scores, n):
+            return scores.probs[n]
+
+    assert_rejected(measure(verifier=Wrong()))
+
+
+def test_bonus_drawn_from_the_residual_of_a_short_draft():
+    @dataclasses.dataclass(frozen=True)
+    class Lengthless(SpeculativeSampling):
+        """Forgets that the draft may be shorter than its buffer."""
+
+        def verdict(self, keys, draft, scores):
+            whole = draft.replace(length=jnp.full_like(draft.length, draft.tokens.shape[0]))
+            verdict = verifiers.verdict(SpeculativeSampling(), keys, whole, scores)
+            n = jnp.minimum(verdict.num_accepted, draft.length)
+            return verdict._replace(num_accepted=n)
+
+    assert_rejected(measure(verifier=Lengthless()))
+
+
+def test_draft_noise_reused_for_the_correction(plant):
+    real = loop.noise
+
+    def reused(*args, **kwargs):
+        noise = real(*args, **kwargs)
+        return noise._replace(correct=noise.correct.at[:-1].set(noise.draft))
+
+    plant(loop, "noise", reused)
+    assert_rejected(measure())
+
+
+def test_accept_noise_reused_within_the_iteration(plant):
+    real = loop.noise
+
+    def reused(*args, **kwargs):
+        noise = real(*args, **kwargs)
+        return noise._replace(accept=jnp.broadcast_to(noise.accept[0], noise.accept.shape))
+
+    plant(loop, "noise", reused)
+    assert_rejected(measure())
+
+
+def test_q_from_another_temperature():
+    @dataclasses.dataclass(frozen=True)
+    class Misreporting(Autoregressive):
+        def propose(self, *args):
+            draft, state = super().propose(*args)
+            other = draft.probs**0.7
+            return draft.replace(probs=other / jnp.sum(other, axis=-1, keepdims=True)), state
+
+    drafter = Misreporting(BENCH.target, Sampling())
+    assert_rejected(measure(BENCH._replace(drafter=drafter)))
+
+
+def test_filters_in_another_order_when_verifying():
+    @dataclasses.dataclass(frozen=True)
+    class FilterFirst(Sampling):
+        def probabilities(self, logits, positions=None):
+            kept = Sampling(top_p=self.top_p).probabilities(logits) > 0
+            return jax.nn.softmax(jnp.where(kept, logits / self.temperature, -jnp.inf), axis=-1)
+
+    wrong = FilterFirst(temperature=FILTERED.temperature, top_p=FILTERED.top_p)
+    assert_rejected(measure(sampling=wrong, right=FILTERED))
+
+
+def test_tokens_past_eos(plant):
+    real = states.trim
+    plant(states, "trim", lambda draft, want, size, stop_ids: real(draft, want, size, ()))
+    assert_rejected(measure())
+
+
+def test_no_rewind(plant):
+    plant(KVCache, "rewind", lambda self, n: self.replace(length=jnp.maximum(self.length, n)))
+    assert_rejected(measure())
+
+
+def test_capacity_without_room_for_the_draft(plant):
+    plant(Plan, "capacity", property(lambda plan: plan.max_length))
+    result = measure()
+    assert_rejected(result)
+
+
+def test_one_key_for_the_whole_batch(plant):
+    real = loop.noise
+    same = purpose_keys(jax.random.key(7))
+    plant(loop, "noise", lambda keys, *rest, **options: real(same, *rest, **options))
+    assert_rejected(measure())
+
+
+def test_position_keys_with_an_adaptive_length(plant):
+    # A drafter without context proposes the same token again when it is given the same noise.
+    table = BENCH.params.drafter["logits"]
+    unigram = {"logits": jnp.broadcast_to(table[:, :1, :1], table.shape)}
+    bench = BENCH._replace(params=BENCH.params._replace(drafter=unigram))
+    schedule = AvoidsWhatWasUnlikely(3)
+    result = measure(bench, schedule=schedule)
+    assert result.passed, str(result)
+
+    real = loop.noise
+
+    def by_position(keys, committed, *, width, shared):
+        """Each purpose has keys of its own, but they depend on the position alone."""
+        rows = [real(keys[i : i + 1], committed, width=width, shared=True) for i in (1, 2, 3)]
+        return Noise(rows[0].draft, rows[1].accept, rows[2].correct)
+
+    plant(loop, "noise", by_position)
+    jax.clear_caches()
+    assert_rejected(measure(bench, schedule=schedule))
+
+
+def test_discarding_a_token_by_its_value():
+    @dataclasses.dataclass(frozen=True)
+    class Choosy(Autoregressive):
+        def propose(self, *args):
+            draft, state = super().propose(*args)
+            drawn = jnp.take_along_axis(draft.probs, draft.tokens[:, :, None], axis=2)[:, :, 0]
+            kept = jnp.sum(jnp.cumprod(drawn > 0.4, axis=1), axis=1)
+            return draft.replace(length=jnp.minimum(draft.length, kept)), state
+
+    assert_rejected(measure(BENCH._replace(drafter=Choosy(BENCH.target, Sampling()))))
+
+
+def test_shared_noise_with_the_ratio_rule():
+    @dataclasses.dataclass(frozen=True)
+    class Shared(SpeculativeSampling):
+        shared_noise = True
+
+    assert_rejected(measure(verifier=Shared()))
+
+
+@dataclasses.dataclass(frozen=True)
+class NarrowFirstStep(Autoregressive):
+    """Feeds only the pending token, one wide: full acceptance leaves a hole in the cache."""
+
+    def propose(self, params, keys, context, state, want, stop):
+        pending = context.length - 1
+        token = jnp.take_along_axis(context.tokens, pending[:, None], axis=1)
+        output, cache = self.model.decode(params.drafter, token, state.rewind(pending))
+
+        def advance(cache, tokens):
+            output, cache = self.model.decode(params.drafter, tokens[:, None], cache)
+            return output.logits[:, 0], cache
+
+        return draft_loop(
+            output.logits[:, 0],
+            advance,
+            cache,
+            keys=keys,
+            want=want,
+            stop=stop,
+            sampling=self.sampling,
+            vocab_size=context.vocab_size,
+            shared_noise=context.shared_noise,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class NoCatchUp(Autoregressive):
+    """Repairs one token but not the several that are missing after it was skipped."""
+
+    def _catch_up(self, params, context, cache, until, width):
+        return cache.rewind(until)
+
+
+def with_perfect(drafter):
+    params = BENCH.params._replace(drafter=BENCH.params.target)
+    return BENCH._replace(params=params, drafter=drafter, max_length=12)
+
+
+def test_missing_two_wide_first_step():
+    bench = with_perfect(NarrowFirstStep(BENCH.target, Sampling()))
+    assert measure(bench._replace(max_length=4)).passed, "no output test can see it"
+    with pytest.raises(AssertionError, match="accepted only"):
+        check_everything_accepted(bench, Fixed(3), Sampling())
+
+
+def test_missing_catch_up():
+    check_everything_accepted(
+        with_perfect(NoCatchUp(BENCH.target, Sampling())), Fixed(3), Sampling()
+    )
+    with pytest.raises(AssertionError, match="accepted only"):
+        skipped = Skipping(NoCatchUp(BENCH.target, Sampling()))
+        check_everything_accepted(with_perfect(skipped), Fixed(3), Sampling())
+
+
+def test_a_drafter_that_keeps_unverified_tokens():
+    @dataclasses.dataclass(frozen=True)
+    class Lengthened(Autoregressive):
+        """Claims more tokens than it drew: the rest of its buffer is zeros drawn from nothing."""
+
+        def propose(self, params, keys, context, state, want, stop):
+            draft, state = super().propose(params, keys, context, state, want, stop)
+            fake = jnp.arange(keys.shape[1])[None] >= 1
+            tokens = jnp.where(fake, 0, draft.tokens)
+            return Draft(tokens, draft.probs, draft.length), state
+
+    assert_rejected(measure(BENCH._replace(drafter=Lengthened(BENCH.target, Sampling()))))

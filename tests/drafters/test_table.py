@@ -1,0 +1,147 @@
+"""Every drafter and every schedule, through the same checks: pytest tests/drafters/test_table.py
+
+A new one is a row here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from support import AfterAcceptance, AvoidsWhatWasUnlikely, Cycle, StopAfterUnlikely
+
+from specdec.drafters import Autoregressive
+from specdec.sampling import Greedy, Sampling
+from specdec.schedules import Fixed
+from specdec.testing import (
+    Bench,
+    Constant,
+    OneOf,
+    Skipping,
+    TableTarget,
+    check_drafter,
+    check_everything_accepted,
+    check_schedule,
+    hostile,
+)
+from specdec.types import Params
+from specdec.verifiers import GreedyMatch
+
+TARGET = TableTarget(6, classes=3)
+OTHER = TARGET.init(jax.random.key(9))
+WIDER, NARROWER = TableTarget(8, classes=3), TableTarget(4, classes=3)
+
+HOSTILE = hostile(TARGET, 6)
+CONSTANT = {name: one for name, one in HOSTILE.items() if isinstance(one, Constant)}
+ANY = OneOf(tuple(CONSTANT.values()))  # one program for all that always propose the same
+
+# name: (drafter, its parameters, the sampling under which it is perfect if given the target's)
+DRAFTERS = {
+    "autoregressive": (Autoregressive(TARGET, Sampling()), OTHER, Sampling()),
+    "autoregressive greedy": (Autoregressive(TARGET, Greedy()), OTHER, Greedy()),
+    "autoregressive filtered": (
+        Autoregressive(TARGET, Sampling(0.7, top_k=3, top_p=0.9)),
+        OTHER,
+        Sampling(0.7, top_k=3, top_p=0.9),
+    ),
+    "skipped at random": (Skipping(Autoregressive(TARGET, Sampling())), OTHER, Sampling()),
+    "wider vocabulary": (Autoregressive(WIDER, Sampling()), WIDER.init(jax.random.key(9)), None),
+    "narrower vocabulary": (
+        Autoregressive(NARROWER, Sampling()),
+        NARROWER.init(jax.random.key(9)),
+        None,
+    ),
+    **{name: (drafter, (), None) for name, drafter in HOSTILE.items() if name not in CONSTANT},
+    **{name: (ANY, jnp.int32(i), None) for i, name in enumerate(CONSTANT)},
+    "certain of a constant": (Constant(1), (), None),
+}
+
+SCHEDULES = {
+    "fixed": Fixed(3),
+    "stop": StopAfterUnlikely(4),
+    "avoid": AvoidsWhatWasUnlikely(3),
+    "cycle": Cycle((4,)),
+    "buckets": Cycle((1, 3, 5)),
+    "buckets with none": Cycle((0, 2)),
+    "after acceptance": AfterAcceptance((2, 5)),
+}
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_drafter(name):
+    drafter, params, _ = DRAFTERS[name]
+    gammas = (1, 4) if name.startswith("autoregressive") else (3,)
+    check_drafter(drafter, params, gammas=gammas)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedule(name):
+    check_schedule(SCHEDULES[name])
+
+
+@pytest.mark.parametrize(
+    "name, gamma",
+    [
+        *itertools.product(["autoregressive", "skipped at random"], [1, 5]),
+        pytest.param("autoregressive", 2, marks=pytest.mark.slow),
+        pytest.param("autoregressive", 9, marks=pytest.mark.slow),
+        pytest.param("skipped at random", 2, marks=pytest.mark.slow),
+        pytest.param("skipped at random", 9, marks=pytest.mark.slow),
+        ("autoregressive greedy", 5),
+        ("autoregressive filtered", 5),
+    ],
+)
+def test_perfect_drafter_has_everything_accepted(name, gamma):
+    drafter, _, sampling = DRAFTERS[name]
+    check_everything_accepted(perfect(drafter), Fixed(gamma), sampling)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_perfect_drafter_has_everything_accepted_at_every_schedule(name):
+    drafter = perfect(Autoregressive(TARGET, Sampling()))
+    check_everything_accepted(drafter, SCHEDULES[name], Sampling())
+
+
+def perfect(drafter):
+    params = TARGET.init(jax.random.key(0))
+    return Bench(TARGET, Params(params, params), drafter, max_length=25)
+
+
+def test_check_schedule_sees_buckets_that_do_not_ascend():
+    with pytest.raises(AssertionError, match=r"buckets is \(3, 2\); give ascending"):
+        check_schedule(Cycle((3, 2)))
+
+
+def test_check_drafter_sees_a_q_that_was_not_drawn_from():
+    @dataclasses.dataclass(frozen=True)
+    class Misreporting(Autoregressive):
+        def propose(self, *args):
+            draft, state = super().propose(*args)
+            return draft.replace(probs=jnp.roll(draft.probs, 1, axis=-1)), state
+
+    with pytest.raises(AssertionError, match="chi2"):
+        check_drafter(Misreporting(TARGET, Sampling()), OTHER, gammas=(2,))
+
+
+def test_check_drafter_sees_a_row_that_depends_on_its_batch():
+    @dataclasses.dataclass(frozen=True)
+    class ShorterInCompany(Autoregressive):
+        def propose(self, params, keys, context, state, want, stop):
+            draft, state = super().propose(params, keys, context, state, want, stop)
+            return draft.replace(length=draft.length - (keys.shape[0] > 1)), state
+
+    # Exact all the same: only the private noise of the rows falls on other tokens.
+    with pytest.raises(AssertionError, match="a row depends on its batch"):
+        check_drafter(ShorterInCompany(TARGET, Sampling()), OTHER, gammas=(3,))
+
+
+def test_the_worst_drafter_costs_no_target_call():
+    params = Params(TARGET.init(jax.random.key(0)))
+    bench = Bench(TARGET, params, HOSTILE["always wrong"], max_length=20, rows=64)
+    plain, ours = bench.alone(Greedy()), bench.run(GreedyMatch(), Fixed(3), Greedy())
+    assert bool((ours.tokens == plain.tokens).all())
+    assert bool((ours.trace.calls == plain.trace.calls).all())
+    assert int(ours.trace.accepted.sum()) == 0

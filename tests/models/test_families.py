@@ -1,0 +1,215 @@
+"""What every family of models promises: pytest tests/models/test_families.py
+
+A new row of the table needs a tiny config here. `rotary` is a family outside of the package.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import rotary
+
+from specdec import checkpoints, partitioning
+from specdec.models import families
+from specdec.models.families import Family, family_of, model_of, named
+from specdec.models.t5 import T5Config
+
+TINY = {
+    "t5": T5Config(
+        vocab_size=64,
+        emb_dim=24,
+        num_heads=4,
+        head_dim=4,
+        mlp_dim=40,
+        num_encoder_layers=1,
+        num_decoder_layers=2,
+        mlp_activations=("relu",),
+        logits_via_embedding=True,
+    ),
+    "rotary": rotary.RotaryConfig(
+        vocab_size=64, emb_dim=24, num_heads=4, head_dim=4, mlp_dim=40, num_layers=2
+    ),
+}
+INPUTS = jnp.array([[5, 9, 7], [8, 0, 0], [0, 0, 0]], jnp.int32)
+TOKENS = jnp.array([[8, 3, 4, 5], [2, 7, 7, 6], [9, 9, 8, 7]], jnp.int32)
+PLATFORMS = ("cpu", "gpu", "tpu")
+
+each_family = pytest.mark.parametrize("name", TINY)
+
+
+@functools.cache
+def params_of(name: str):
+    return jax.jit(model_of(TINY[name]).init)(jax.random.key(0))
+
+
+def layouts_of(name: str) -> dict:
+    """One model for each layout that there is."""
+    model = model_of(TINY[name])
+    chosen = [model.laid_out(tokens=n, platform=each) for n in (1, 8) for each in PLATFORMS]
+    return {each.layout: each for each in (model, *chosen)}
+
+
+def test_every_row_is_tested():
+    assert families.FAMILIES.keys() == TINY.keys()
+
+
+@each_family
+def test_a_family_is_found_by_name_and_by_config(name):
+    family = named(name)
+    assert family.name == name and family_of(TINY[name]) is family
+    assert model_of(TINY[name]) == family.model(TINY[name])
+
+
+@each_family
+def test_configs_are_plain_values(name):
+    config = TINY[name]
+    assert hash(config) == hash(dataclasses.replace(config))
+    assert type(config)(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
+    assert dataclasses.replace(config, dtype="bfloat16").dtype == "bfloat16"
+
+
+@each_family
+def test_a_model_says_what_commands_need(name):
+    model = model_of(TINY[name])
+    assert model.config == TINY[name] and hash(model) == hash(model_of(TINY[name]))
+    assert (model.axis_rules, model.layout) == ((), "checkpoint")
+    assert (model.vocab_size, model.dtype, model.num_layers) == (64, "float32", 2)
+    assert model.exact is True and model.pad_id not in model.stop_ids
+    assert {"emb_dim", "mlp_dim"} <= model.sizes.keys()
+    assert all(getattr(model.config, field) == size for field, size in model.sizes.items())
+
+
+@each_family
+def test_shapes_and_axes_agree_in_every_layout(name):
+    for model in layouts_of(name).values():
+        shapes = jax.eval_shape(model.init, jax.random.key(0))
+        ranks = jax.tree.map(lambda leaf, axes: leaf.ndim == len(axes), shapes, model.axes())
+        assert all(jax.tree.leaves(ranks))
+        assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("float32")}
+
+
+@each_family
+def test_layouts_convert_there_and_back(name):
+    for model in layouts_of(name).values():
+        there = model.from_stored(params_of(name))
+        shapes = jax.eval_shape(model.init, jax.random.key(0))
+        assert jax.tree.map(jnp.shape, there) == jax.tree.map(jnp.shape, shapes)
+        jax.tree.map(np.testing.assert_array_equal, model.to_stored(there), params_of(name))
+
+
+@each_family
+def test_layouts_compute_the_same(name):
+    logits = []
+    for model in layouts_of(name).values():
+        params = model.from_stored(params_of(name))
+        cache = model.prefill(params, INPUTS, 4)
+        logits.append(model.decode(params, TOKENS, cache)[0].logits[:2])
+    for other in logits[1:]:
+        np.testing.assert_allclose(other, logits[0], rtol=0, atol=1e-5 * np.abs(logits[0]).max())
+
+
+@each_family
+def test_rows_begin_and_are_told_from_padding(name):
+    model = model_of(TINY[name])
+    start = model.start(INPUTS)
+    assert start.shape == (3,) and start.dtype == jnp.int32
+    assert model.active(INPUTS).tolist() == [True, True, False]
+    wrong = INPUTS.astype(jnp.float32)
+    with pytest.raises(ValueError, match=r"inputs are float32\[3, 3\]; give int32"):
+        model.prefill(params_of(name), wrong, 4)
+
+
+@each_family
+def test_blocks_equal_single_steps_and_a_cache_rewinds(name):
+    model, params = model_of(TINY[name]), params_of(name)
+    cache = model.prefill(params, INPUTS, 6)
+    assert (cache.capacity, cache.length.tolist()) == (6, [0, 0, 0])
+    whole, _ = model.decode(params, TOKENS, cache)
+    assert whole.logits.shape == (3, 4, 64) and whole.logits.dtype == jnp.float32
+    assert whole.hidden.shape[:2] == (3, 4)
+    _, cache = model.decode(params, TOKENS.at[:, 1:].set(63), cache)
+    assert cache.length.tolist() == [4, 4, 4]
+    cache = cache.rewind(jnp.ones(3, jnp.int32))
+    for i in range(1, 4):
+        output, cache = model.decode(params, TOKENS[:, i : i + 1], cache)
+        found, expected = output.logits[:2, 0], whole.logits[:2, i]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+@each_family
+def test_what_a_step_reads_is_of_the_parameters(name):
+    for model in layouts_of(name).values():
+        params = model.from_stored(params_of(name))
+        held = {id(leaf) for leaf in jax.tree.leaves(params)}
+        read = jax.tree.leaves(model.read_by_decode(params))
+        assert read and {id(leaf) for leaf in read} <= held
+
+
+@each_family
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_bytes_of_a_cache(name, dtype):
+    """Counted in the cache itself; a mesh divides them by rows and heads."""
+    model = model_of(dataclasses.replace(TINY[name], dtype=dtype))
+    shapes = jax.eval_shape(lambda p: model.prefill(p, INPUTS, 6), params_of(name))
+    arrays = [leaf for leaf in jax.tree.leaves(shapes) if leaf.ndim == 4]
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in arrays)
+    assert model.cache_bytes(3, 6, 3) == held
+    rules = partitioning.standard_logical_axis_rules()
+    divided = dataclasses.replace(model, axis_rules=rules)
+    sizes = {"data": 3, "model": 2}
+    assert divided.cache_bytes(3, 6, 3) == held
+    assert divided.cache_bytes(3, 6, 3, sizes) == held // 6
+    whole = dataclasses.replace(divided, axis_rules=(("heads", None), *rules))
+    assert whole.cache_bytes(3, 6, 3, sizes) == held // 3, "the first rule counts"
+
+
+@each_family
+def test_the_usual_rules_divide_it(name):
+    rules = partitioning.standard_logical_axis_rules()
+    for model in layouts_of(name).values():
+        divided = dataclasses.replace(model, axis_rules=rules)
+        shapes = partitioning.abstract(divided, partitioning.make_mesh(4))
+        specs = [str(leaf.sharding.spec) for leaf in jax.tree.leaves(shapes)]
+        assert any("model" in spec for spec in specs)
+
+
+@each_family
+@pytest.mark.parametrize("format", ["orbax", "t5x"])
+def test_a_checkpoint_comes_back_with_its_family(name, format, tmp_path):
+    path, model = tmp_path / "checkpoint", model_of(TINY[name])
+    checkpoints.save(path, params_of(name), config=TINY[name], format=format)
+    assert json.loads((path / "config.json").read_text())["family"] == name
+    assert checkpoints.model_from(path) == model
+    loaded = checkpoints.load(path, config=model.config)
+    jax.tree.map(np.testing.assert_array_equal, loaded, params_of(name))
+    count = sum(leaf.size for leaf in jax.tree.leaves(loaded))
+    for each in layouts_of(name).values():
+        assert checkpoints.parameter_count(each) == count
+
+
+@each_family
+def test_a_misfit_has_a_cause(name):
+    found = checkpoints.tree.shapes(params_of(name))
+    wider = dataclasses.replace(TINY[name], mlp_dim=41)
+    with pytest.raises(checkpoints.CheckpointError, match="misshaped.* Likely cause: .") as error:
+        checkpoints.tree.check(found, wider, "it")
+    assert "\n" not in str(error.value)
+
+
+def test_a_name_is_taken_once():
+    families.register(named("t5"))  # again
+    with pytest.raises(ValueError, match="there is a family 't5' already; register another name"):
+        families.register(Family("t5", int, model_of))
+
+
+def test_what_is_of_no_family_is_named():
+    with pytest.raises(ValueError, match="family is 'gpt', and those known are t5, rotary; import"):
+        named("gpt")
+    with pytest.raises(ValueError, match="config is a int, and those known are T5Config, Rotary"):
+        family_of(3)

@@ -1,0 +1,415 @@
+"""Stand-ins for what cannot be downloaded, grown models and synthetic acceptance: pytest
+tests/models/test_growth.py"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import rotary
+from flax import traverse_util
+
+from specdec import checkpoints, cli, testing, verifiers
+from specdec.checkpoints import Vocabulary
+from specdec.cli import grow as command
+from specdec.decoding import autoregressive_decode, decode, row_keys
+from specdec.models.t5 import T5Config, T5Target, growth
+from specdec.models.t5.config import SIZES
+from specdec.models.t5.growth import logit_difference
+from specdec.plan import Plan
+from specdec.sampling import Greedy
+from specdec.schedules import Fixed
+from specdec.types import Draft, Noise, Params, Scores
+from specdec.verifiers import SyntheticAcceptance
+
+# Every size grows, by even and by odd numbers, and to no multiple.
+TIED = T5Config(
+    vocab_size=30,
+    emb_dim=12,
+    num_heads=2,
+    head_dim=4,
+    mlp_dim=10,
+    num_encoder_layers=1,
+    num_decoder_layers=2,
+    mlp_activations=("relu",),
+    logits_via_embedding=True,
+)
+UNTIED = dataclasses.replace(
+    TIED,
+    mlp_activations=("gelu", "linear"),
+    logits_via_embedding=False,
+    relative_bias_per_layer=True,
+)
+TIED_GROWN = dataclasses.replace(
+    TIED,
+    emb_dim=29,
+    num_heads=3,
+    head_dim=7,
+    mlp_dim=15,
+    num_encoder_layers=2,
+    num_decoder_layers=3,
+)
+UNTIED_GROWN = dataclasses.replace(
+    UNTIED,
+    vocab_size=45,
+    emb_dim=20,
+    num_heads=5,
+    head_dim=6,
+    mlp_dim=13,
+    num_encoder_layers=3,
+    num_decoder_layers=3,
+)
+TINY = dataclasses.replace(TIED, num_encoder_layers=1, num_decoder_layers=1)
+TOLERANCE = 1e-4  # of the logits' standard deviation; float32, and twins of ordinary size
+KEY = jax.random.key(7)
+
+grow = jax.jit(growth.grow, static_argnums=(1, 2))  # one program, not hundreds of small ones
+
+
+@functools.cache
+def trained(config: T5Config) -> dict:
+    """Random parameters: the norms' scales are not the 1 that they begin as, and what the layers
+    add outweighs the table, which on its own would repeat each token for ever."""
+    params = jax.jit(T5Target(config).init)(jax.random.key(1))
+    flat = traverse_util.flatten_dict(params)
+    for path, leaf in flat.items():
+        if path[-1] == "scale":
+            flat[path] = leaf * jax.random.uniform(jax.random.key(2), leaf.shape, None, 0.5, 1.5)
+        elif path[-2] in ("wo", "out"):
+            flat[path] = 4 * leaf
+    return traverse_util.unflatten_dict(flat)
+
+
+@pytest.fixture(scope="module")
+def tied():
+    params = trained(TIED)
+    return params, grow(params, TIED, TIED_GROWN, jax.random.key(3))
+
+
+@pytest.fixture(scope="module")
+def untied():
+    params = trained(UNTIED)
+    return params, grow(params, UNTIED, UNTIED_GROWN, jax.random.key(3))
+
+
+MODELS = {"tied": (TIED, TIED_GROWN), "untied": (UNTIED, UNTIED_GROWN)}
+
+
+def relative(difference: growth.Difference) -> float:
+    return difference.largest / difference.spread
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_grown_model_computes_the_same(name, request):
+    params, grown = request.getfixturevalue(name)
+    config, to = MODELS[name]
+    assert relative(logit_difference(params, config, grown, to, KEY)) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_has_the_new_shapes_and_no_zeros(name, request):
+    _, grown = request.getfixturevalue(name)
+    to = MODELS[name][1]
+    shapes = jax.eval_shape(T5Target(to).init, jax.random.key(0))
+    assert jax.tree.map(jnp.shape, grown) == jax.tree.map(jnp.shape, shapes)
+    for leaf in jax.tree.leaves(grown):
+        assert leaf.dtype == jnp.float32
+        assert np.abs(leaf).min() > 1e-9  # far from denormal numbers too
+
+
+def test_added_weights_have_the_scale_of_t5(tied):
+    """Those of a layer that is new: 1 / sqrt(inputs), for queries also over sqrt(head_dim)."""
+    layer = traverse_util.flatten_dict(tied[1]["decoder"]["layers_2"])
+    for path, leaf in layer.items():
+        if path[-1] == "kernel":
+            dims = TIED_GROWN.head_dim if path[-2] == "query" else 1
+            assert 0.8 < np.std(leaf) * np.sqrt(leaf.shape[0] * dims) < 1.25, path
+
+
+def test_greedy_texts_are_the_same_and_added_ids_never_win(untied):
+    params, grown = untied
+    inputs = jax.random.randint(jax.random.key(4), (32, 7), 1, UNTIED.vocab_size)
+    texts = [
+        autoregressive_decode(
+            params,
+            row_keys(0, jnp.arange(32)),
+            inputs,
+            target=T5Target(config),
+            sampling=Greedy(),
+            max_length=10,
+        ).tokens
+        for params, config in ((params, UNTIED), (grown, UNTIED_GROWN))
+    ]
+    assert len(np.unique(texts[0], axis=0)) > 16
+    np.testing.assert_array_equal(*texts)
+
+
+def test_added_ids_are_means(untied):
+    """Of logits: they are below the largest, and have some 1.5 / V of the others' mass at most."""
+    more = grow(trained(TINY), TINY, dataclasses.replace(TINY, vocab_size=45), KEY)
+    for table in (
+        more["token_embedder"]["embedding"],
+        untied[1]["decoder"]["logits_dense"]["kernel"].T,
+    ):
+        hidden = jax.random.normal(KEY, (table.shape[1], 1000))
+        logits = np.asarray(table @ hidden, np.float64)
+        old, added = np.split(5 * logits / np.std(logits), [30])
+        assert (added < old.max(axis=0)).all()
+        assert (np.exp(added) < 1.7 / 30 * np.exp(old).sum(axis=0)).all()
+        assert len(np.unique(table, axis=0)) == 45
+
+
+def test_growing_to_the_same_size_changes_nothing():
+    params = trained(TINY)
+    same = grow(params, TINY, TINY, KEY)
+    for before, after in zip(jax.tree.leaves(params), jax.tree.leaves(same), strict=True):
+        np.testing.assert_allclose(before, after, rtol=2e-7)
+
+
+def test_weights_keep_their_dtype(tied):
+    half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), tied[0])
+    grown = jax.eval_shape(lambda params: grow(params, TIED, TIED_GROWN, KEY), half)
+    assert {leaf.dtype for leaf in jax.tree.leaves(grown)} == {jnp.dtype("bfloat16")}
+
+
+# What cancels or is absorbed: a place in the grown tied model, by head where there are heads.
+PLANTED = {
+    "an MLP's inputs": ("decoder/layers_0/mlp/wi", np.s_[:, 10]),
+    "an MLP's outputs": ("decoder/layers_0/mlp/wo", np.s_[11]),
+    "an MLP's odd input": ("encoder/layers_0/mlp/wi", np.s_[:, -1]),
+    "an MLP's odd output": ("encoder/layers_0/mlp/wo", np.s_[-1]),
+    "what unit 0 gives up": ("encoder/layers_0/mlp/wo", np.s_[0]),
+    "a new layer's MLP": ("encoder/layers_1/mlp/wo", np.s_[3]),
+    "a new layer's odd unit": ("decoder/layers_2/mlp/wo", np.s_[-1]),
+    "a new layer's attention": ("encoder/layers_1/attention/out", np.s_[0, 2]),
+    "a new layer's cross-attention": (
+        "decoder/layers_2/encoder_decoder_attention/value",
+        np.s_[:, 1, 3],
+    ),
+    "an old head's query": ("decoder/layers_1/self_attention/query", np.s_[:, 0, 4]),
+    "an old head's key": ("encoder/layers_0/attention/key", np.s_[:, :2, 5]),
+    "an old head's odd key": ("encoder/layers_0/attention/key", np.s_[:, :2, -1]),
+    "an old head's value": ("decoder/layers_1/self_attention/value", np.s_[:, 1, 4]),
+    "an old head's output": ("decoder/layers_0/encoder_decoder_attention/out", np.s_[1, 5]),
+    "an old head's odd output": ("decoder/layers_0/self_attention/out", np.s_[0, -1]),
+    "an added head's value": ("decoder/layers_0/self_attention/value", np.s_[:, 2, 0]),
+    "an added head's output": ("encoder/layers_0/attention/out", np.s_[2, 1]),
+    "an added head's odd output": ("encoder/layers_0/attention/out", np.s_[2, -1]),
+    "a repeated dimension": ("token_embedder/embedding", np.s_[:, 17]),
+    "a repeated scale": ("decoder/layers_1/pre_mlp_layer_norm/scale", np.s_[17]),
+    "the scale of the logits": ("decoder/decoder_norm/scale", np.s_[:]),
+}
+FREE = {
+    "an added head's query": ("decoder/layers_0/self_attention/query", np.s_[:, 2]),
+    "an added head's key": ("encoder/layers_0/attention/key", np.s_[:, 2, 1]),
+    "an added head's bias": ("decoder/relpos_bias/rel_embedding", np.s_[2]),
+    "an unread scale": ("decoder/layers_2/pre_mlp_layer_norm/scale", np.s_[5]),
+}
+
+
+def changed(grown: dict, place: str, index) -> dict:
+    """Half as much again of some entries."""
+    flat = dict(traverse_util.flatten_dict(grown, sep="/"))
+    name = place if place in flat else f"{place}/kernel"
+    heads = {"query": (-1, 3, 7), "key": (-1, 3, 7), "value": (-1, 3, 7), "out": (3, 7, -1)}
+    leaf = flat[name]
+    by_head = leaf.reshape(heads.get(place.split("/")[-1], leaf.shape))
+    flat[name] = by_head.at[index].multiply(1.5).reshape(leaf.shape)
+    return traverse_util.unflatten_dict(flat, sep="/")
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_without_a_cancellation_the_logits_differ(what, tied):
+    params, grown = tied
+    grown = changed(grown, *PLANTED[what])
+    assert relative(logit_difference(params, TIED, grown, TIED_GROWN, KEY)) > 10 * TOLERANCE
+
+
+@pytest.mark.parametrize("what", FREE)
+def test_what_is_silent_may_be_anything(what, tied):
+    params, grown = tied
+    grown = changed(grown, *FREE[what])
+    assert relative(logit_difference(params, TIED, grown, TIED_GROWN, KEY)) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"emb_dim": 8}, "emb_dim is 12 and would become 8; a model only grows"),
+        ({"num_decoder_layers": 1}, "num_decoder_layers is 2 and would become 1"),
+        ({"vocab_size": 29}, "vocab_size is 30 and would become 29"),
+        ({"mlp_activations": ("gelu",)}, r"mlp_activations is \('relu',\) and would become"),
+        ({"logits_via_embedding": False}, "logits_via_embedding is True and would become False"),
+        ({"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon is 1e-06 and would become 1e-05"),
+        ({"relative_attention_num_buckets": 64}, "num_buckets is 32 and would become 64"),
+    ],
+)
+def test_what_cannot_grow_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        growth.grow({}, TIED, dataclasses.replace(TIED, **changes), KEY)
+
+
+@pytest.mark.parametrize(
+    "field, more", [("head_dim", {"num_heads": 3}), ("mlp_dim", {"num_encoder_layers": 2})]
+)
+def test_what_cannot_cancel_is_refused(field, more):
+    single = dataclasses.replace(TIED, **{field: 1})
+    with pytest.raises(ValueError, match=f"{field} is 1, and an added .* give 2"):
+        growth.check_growth(single, dataclasses.replace(single, **more))
+
+
+# Synthetic acceptance.
+
+ROWS, LONGEST = 20_000, 5
+
+
+def verdicts(verifier, length: int = LONGEST) -> tuple[np.ndarray, np.ndarray]:
+    """Over 20,000 rows: how many tokens are kept of a draft that the target finds impossible, and
+    the token after them, which for n kept ones the target has to be 1 + n."""
+    draft = Draft(jnp.zeros(LONGEST, jnp.int32), None, jnp.array(length))
+    probs = jax.nn.one_hot(1 + jnp.arange(LONGEST + 1), 8)
+    scores = Scores(jnp.log(probs), probs)
+
+    @jax.jit
+    @jax.vmap
+    def decide(key):
+        keys = jax.random.split(key, (3, LONGEST + 1))
+        noise = Noise(keys[0, :-1], keys[1, :-1], keys[2])
+        return verifiers.verdict(verifier, noise, draft, scores)
+
+    kept, following = decide(jax.random.split(jax.random.key(11), ROWS))
+    return np.asarray(kept), np.asarray(following)
+
+
+def follows(kept: np.ndarray, alpha: float, length: int = LONGEST) -> testing.Comparison:
+    """Against the geometric law, cut off at the draft's length; wrongly rejected once in 1e9."""
+    lengths = np.arange(length + 1)
+    law = alpha**lengths * np.where(lengths < length, 1 - alpha, 1.0)
+    return testing.compare(testing.Law(lengths[:, None].astype(np.int32), law), kept[:, None])
+
+
+@pytest.mark.parametrize("alpha, length", [(0.3, 5), (0.8, 5), (0.8, 2)])
+def test_lengths_are_geometric(alpha, length):
+    kept, following = verdicts(SyntheticAcceptance(alpha), length)
+    comparison = follows(kept, alpha, length)
+    assert comparison.passed, comparison
+    assert comparison.detectable_tv < 0.05
+    np.testing.assert_array_equal(following, 1 + kept)
+
+
+def test_none_and_all():
+    assert (verdicts(SyntheticAcceptance(0))[0] == 0).all()
+    assert (verdicts(SyntheticAcceptance(1))[0] == LONGEST).all()
+    assert (verdicts(SyntheticAcceptance(1), 3)[0] == 3).all()
+
+
+class OneNumberForAll(SyntheticAcceptance):
+    """Decides once about the whole draft."""
+
+    def verdict(self, keys, draft, scores):
+        first = jax.tree.map(lambda key: jnp.broadcast_to(key[:1], key.shape), keys.accept)
+        plain = SyntheticAcceptance(self.alpha)
+        return verifiers.verdict(plain, keys._replace(accept=first), draft, scores)
+
+
+class AnyPlace(SyntheticAcceptance):
+    """Counts what passes behind a rejected token."""
+
+    rule = "last"
+
+
+@pytest.mark.parametrize(
+    "wrong", [SyntheticAcceptance(0.75), OneNumberForAll(0.8), AnyPlace(0.8)], ids=str
+)
+def test_another_law_is_seen(wrong):
+    assert not follows(verdicts(wrong)[0], 0.8).passed
+
+
+def test_it_says_that_it_is_not_exact():
+    assert "alpha=0.5: NOT EXACT" in repr(SyntheticAcceptance(0.5))
+    assert "NOT EXACT" in (SyntheticAcceptance.__doc__ or "")
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.5, float("nan")])
+def test_a_rate_that_is_none_is_refused(alpha):
+    with pytest.raises(ValueError, match="SyntheticAcceptance.alpha is .*; give"):
+        SyntheticAcceptance(alpha)
+
+
+def test_texts_without_an_end_have_the_whole_length():
+    """And the loop counts what the verifier keeps of drafts that a real one would reject."""
+    target = testing.TableTarget(4)
+    params = target.init(jax.random.key(0))
+    params = {"logits": params["logits"].at[..., 1].set(9)}  # EOS, always
+    drafter, verifier = testing.Constant(token=2), SyntheticAcceptance(0.6)
+    plan = Plan(target, drafter, verifier, Fixed(3), Greedy(), max_length=40, stop_ids=())
+    inputs = jnp.ones([64, 2], jnp.int32)
+    output = decode(Params(params), row_keys(0, jnp.arange(64)), inputs, plan)
+    assert (output.length == 40).all()
+    kept = np.sum(output.trace.accepted)
+    assert (np.sum(np.asarray(output.tokens) == 2)) == kept
+    per_call = kept / np.sum(output.trace.drafted > 0)
+    assert abs(per_call - (0.6 + 0.6**2 + 0.6**3)) < 0.15
+
+
+# The command.
+
+
+@pytest.fixture(scope="module")
+def saved(tied, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("small") / "model"
+    checkpoints.save(folder, tied[0], config=TIED, vocabulary=Vocabulary(None, 3))
+    return folder
+
+
+def test_the_command_writes_a_grown_checkpoint(saved, tied, tmp_path, capsys, monkeypatch):
+    # The preset's own vocabulary, activations and logits are not taken.
+    sizes = dataclasses.replace(TIED_GROWN, vocab_size=99, mlp_activations=("gelu", "linear"))
+    monkeypatch.setattr(command, "_preset", lambda name, model: T5Target(sizes))
+    monkeypatch.setattr(growth, "grow", grow)
+    argv = ["grow", f"--input={saved}", "--preset=t5", f"--output={tmp_path / 'large'}"]
+    assert cli.main([*argv, "--seed=3"]) == 0
+    out = capsys.readouterr().out
+    assert "3,248 parameters (emb_dim 12, num_heads 2," in out
+    assert "(emb_dim 29, num_heads 3," in out
+    assert "logits of random texts differ by at most" in out
+    assert checkpoints.config_from(tmp_path / "large") == TIED_GROWN
+    assert checkpoints.vocabulary_from(tmp_path / "large") == Vocabulary(None, 3)
+    grown = checkpoints.load(tmp_path / "large")
+    assert relative(logit_difference(tied[0], TIED, grown, TIED_GROWN, KEY)) < TOLERANCE
+    assert cli.main(argv) == 2
+    assert "exists; give a new directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "preset, message",
+    [
+        ("google/t5-v1_1-base", "scope of models/t5.gin: flan_t5_base, "),
+        ("t5_1_1_bas", "scope of models/t5.gin: flan_t5_base, "),
+        ("t5_1_1_base", "does not grow to t5_1_1_base: T5Config.emb_dim is 800 and would become"),
+    ],
+)
+def test_the_command_refuses_in_one_line(preset, message, saved, tmp_path, capsys, monkeypatch):
+    wide = dataclasses.replace(TIED, emb_dim=800)
+    monkeypatch.setattr(checkpoints, "model_from", lambda path: T5Target(wide))
+    argv = ["grow", f"--input={saved}", f"--preset={preset}", f"--output={tmp_path / 'large'}"]
+    assert cli.main(argv) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.count("\n") == 1 and message in err
+    assert not (tmp_path / "large").exists()
+
+
+def test_a_preset_is_a_scope_of_the_gin_file():
+    base = command._preset("t5_1_1_base", T5Target(TINY))
+    assert base.sizes == dict(zip(SIZES, (768, 12, 64, 2048, 12, 12), strict=True))
+
+
+def test_a_family_that_does_not_grow_is_refused(tmp_path, capsys):
+    config = rotary.RotaryConfig(8, 4, 1, 4, 4, 1)
+    params = rotary.Rotary(config).init(KEY)
+    checkpoints.save(tmp_path / "small", params, config=config)
+    flags = [f"--input={tmp_path / 'small'}", "--preset=t5", f"--output={tmp_path / 'large'}"]
+    assert cli.main(["grow", *flags]) == 2
+    assert "models of the family 'rotary' do not grow; give one of t5" in capsys.readouterr().err

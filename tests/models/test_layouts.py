@@ -1,0 +1,402 @@
+"""Serving layouts against the checkpoint's own: pytest tests/models/test_layouts.py"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import traverse_util
+from jax.sharding import PartitionSpec
+
+from specdec import Plan, autoregressive_decode, decode, partitioning, row_keys
+from specdec.compile import hlo
+from specdec.drafters import Autoregressive
+from specdec.models.t5 import T5Config, T5Target, layouts
+from specdec.models.t5.layouts import from_stored, to_stored
+from specdec.sampling import Greedy
+from specdec.schedules import Fixed
+from specdec.types import Params
+from specdec.verifiers import GreedyMatch
+
+LAYOUTS = ("checkpoint", "in_out", "out_in")
+SIZES = {  # all different, so that a shape tells which axis is which
+    "vocab": 64,
+    "embed": 24,
+    "heads": 8,
+    "joined_kv": 32,
+    "mlp": 40,
+    "relpos_buckets": 16,
+}
+V1_1 = T5Config(
+    vocab_size=64,
+    emb_dim=24,
+    num_heads=8,
+    head_dim=4,
+    mlp_dim=40,
+    num_encoder_layers=1,
+    num_decoder_layers=2,
+    relative_attention_num_buckets=16,
+)
+CONFIGS = {
+    "v1_1": V1_1,
+    "v1_0": dataclasses.replace(V1_1, mlp_activations=("relu",), logits_via_embedding=True),
+    "bias_per_layer": dataclasses.replace(V1_1, relative_bias_per_layer=True),
+}
+ROWS, WIDTHS = 2, (1, 2, 5)  # the blocks that are fed one after the other
+KEYS, GREEDY = row_keys(0, jnp.arange(ROWS)), {"sampling": Greedy(), "max_length": 12}
+STANDARD = partitioning.standard_logical_axis_rules()
+
+each_model = pytest.mark.parametrize("name", CONFIGS)
+each_layout = pytest.mark.parametrize("layout", LAYOUTS)
+each_other = pytest.mark.parametrize("layout", LAYOUTS[1:])
+
+
+@functools.cache
+def checkpoint(name: str):
+    """Random parameters of a model in T5X's tree."""
+    return T5Target(CONFIGS[name]).init(jax.random.key(0))
+
+
+@functools.cache
+def texts() -> tuple[jax.Array, jax.Array]:
+    """Ragged inputs, and the tokens to feed."""
+    inputs = jax.random.randint(jax.random.key(1), (ROWS, 7), 2, SIZES["vocab"])
+    tokens = jax.random.randint(jax.random.key(2), (ROWS, sum(WIDTHS)), 2, SIZES["vocab"])
+    return inputs.at[1, 4:].set(0), tokens
+
+
+def logits(target: T5Target, params, inputs, tokens):
+    """[B, sum of WIDTHS, V], of one call per block.
+
+    Without `jit` the models share their operations' programs, where each would be compiled.
+    """
+    cache, blocks, start = target.prefill(params, inputs, tokens.shape[1]), [], 0
+    for width in WIDTHS:
+        output, cache = target.decode(params, tokens[:, start : start + width], cache)
+        blocks.append(output.logits)
+        start += width
+    return jnp.concatenate(blocks, axis=1)
+
+
+def error(found, expected) -> float:
+    """The largest difference, relative to the largest logit."""
+    return float(jnp.max(jnp.abs(found - expected)) / jnp.max(jnp.abs(expected)))
+
+
+def flat(tree) -> dict:
+    return traverse_util.flatten_dict(tree, sep="/")
+
+
+def assert_same(found, expected):
+    """Equal trees, bit for bit."""
+    assert flat(found).keys() == flat(expected).keys()
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@each_model
+@each_other
+def test_the_function_is_the_same(name, layout):
+    config = CONFIGS[name]
+    expected = logits(T5Target(config), checkpoint(name), *texts())
+    params = from_stored(checkpoint(name), config, layout)
+    found = logits(T5Target(config, layout=layout), params, *texts())
+    assert found.dtype == jnp.float32 and error(found, expected) < 2e-6
+
+
+@each_model
+@each_other
+@pytest.mark.parametrize("stored", ["bfloat16", "float32"])
+def test_in_bfloat16_a_few_roundings_differ(name, layout, stored):
+    """Each of them by 2^-8 at most; float32 parameters of a bfloat16 model are cast as they are
+    used, but for the logits'."""
+    config = dataclasses.replace(CONFIGS[name], dtype="bfloat16")
+    params = jax.tree.map(lambda leaf: leaf.astype(stored), checkpoint(name))
+    expected = logits(T5Target(config), params, *texts())
+    serving = from_stored(params, config, layout)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(serving)} == {stored}
+    found = logits(T5Target(config, layout=layout), serving, *texts())
+    assert found.dtype == jnp.float32 and error(found, expected) < 2**-6
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@each_model
+def test_products_have_the_same_precision_and_result(name, dtype):
+    """What an accelerator rounds to is asked for in the program; a CPU does not show it."""
+    config = dataclasses.replace(CONFIGS[name], dtype=dtype)
+
+    def products(layout) -> list[tuple[str, str]]:
+        target = T5Target(config, layout=layout)
+        params = jax.eval_shape(lambda: from_stored(checkpoint(name), config, layout))
+        cache = jax.eval_shape(lambda p, i: target.prefill(p, i, 5), params, texts()[0])
+        text = jax.jit(target.decode).lower(params, texts()[1][:, :5], cache).as_text()
+        return sorted(re.findall(r"dot_general .*?(precision = \S+ \S+|:).* -> (.*)", text))
+
+    expected = products("checkpoint")
+    assert len(expected) > 20 and all(products(layout) == expected for layout in LAYOUTS[1:])
+
+
+TRANSPOSED = {
+    *(f"self_attention/{kernel}" for kernel in ("query", "key", "value", "out")),
+    *(f"encoder_decoder_attention/{kernel}" for kernel in ("query", "out")),
+}
+
+
+def kernels_of_a_step(name: str) -> set[str]:
+    mlp = ("wi", "wo") if name == "v1_0" else ("wi_0", "wi_1", "wo")
+    of_layer = TRANSPOSED | {f"mlp/{kernel}" for kernel in mlp}
+    found = {f"decoder/layers_{i}/{kernel}/kernel" for i in range(2) for kernel in of_layer}
+    return found if name == "v1_0" else found | {"decoder/logits_dense/kernel"}
+
+
+@each_model
+def test_out_in_transposes_what_a_step_reads_and_shares_the_rest(name):
+    before = flat(checkpoint(name))
+    after = flat(from_stored(checkpoint(name), CONFIGS[name], "out_in"))
+    assert after.keys() == before.keys()
+    transposed = {path for path in after if after[path] is not before[path]}
+    assert transposed == kernels_of_a_step(name)
+    for path in transposed:
+        np.testing.assert_array_equal(after[path], before[path].T)
+
+
+@each_model
+def test_in_out_adds_the_transposed_table_to_tied_models_and_shares_the_rest(name):
+    before = flat(checkpoint(name))
+    after = flat(from_stored(checkpoint(name), CONFIGS[name], "in_out"))
+    added = {path for path in after if path not in before}
+    assert added == ({"decoder/logits_dense/kernel"} if name == "v1_0" else set())
+    for path in added:
+        np.testing.assert_array_equal(after[path], before["token_embedder/embedding"].T)
+    assert all(after[path] is before[path] for path in before)
+
+
+def test_in_out_projects_with_the_second_table():
+    target = T5Target(CONFIGS["v1_0"], layout="in_out")
+    params = from_stored(checkpoint("v1_0"), target.config, "in_out")
+    doubled = {"logits_dense": jax.tree.map(lambda x: 2 * x, params["decoder"]["logits_dense"])}
+    other = params | {"decoder": params["decoder"] | doubled}
+    once, twice = (logits(target, each, *texts()) for each in (params, other))
+    np.testing.assert_array_equal(2 * once, twice)
+
+
+@each_model
+@each_layout
+def test_there_and_back_is_bit_for_bit(name, layout):
+    def both(params):
+        serving = from_stored(params, CONFIGS[name], layout)
+        return serving, to_stored(serving, CONFIGS[name], layout)
+
+    params = checkpoint(name)
+    serving, back = both(params)
+    assert_same(back, params)
+    for found, expected in zip(jax.jit(both)(params), (serving, params), strict=True):
+        assert_same(found, expected)
+
+
+@each_model
+@each_layout
+def test_shapes_axes_and_initial_values_agree(name, layout):
+    target = T5Target(CONFIGS[name], layout=layout)
+    params = target.init(jax.random.key(0))
+    assert_same(params, from_stored(checkpoint(name), CONFIGS[name], layout))
+    axes = flat(target.axes())
+    shapes = {path: tuple(SIZES[axis] for axis in names) for path, names in axes.items()}
+    assert {path: leaf.shape for path, leaf in flat(params).items()} == shapes
+
+
+def eloquent(name: str):
+    """Parameters with a small table: a tied model then does not repeat its last token for ever."""
+    params = checkpoint(name)
+    return params | {"token_embedder": jax.tree.map(lambda x: 0.2 * x, params["token_embedder"])}
+
+
+@pytest.mark.parametrize("name", ["v1_1", "v1_0"])
+def test_decoded_tokens_are_the_same(name):
+    config, inputs = CONFIGS[name], texts()[0]
+    outputs = []
+    for layout in LAYOUTS:
+        target = T5Target(config, layout=layout)
+        params = from_stored(eloquent(name), config, layout)
+        outputs.append(autoregressive_decode(params, KEYS, inputs, target=target, **GREEDY))
+    assert len(set(np.asarray(outputs[0].tokens).ravel().tolist())) > 3
+    for output in outputs[1:]:
+        assert_equal_output(output, outputs[0])
+
+
+def test_a_target_and_its_drafter_may_have_layouts_of_their_own(monkeypatch):
+    monkeypatch.setattr(layouts, "LARGE", 0)
+    config, inputs = CONFIGS["v1_0"], texts()[0]
+    target = T5Target(config)
+    expected = autoregressive_decode(eloquent("v1_0"), KEYS, inputs, target=target, **GREEDY)
+    wide, wide_params = target.serving(eloquent("v1_0"), tokens=4, platform="cpu")
+    narrow, narrow_params = target.serving(eloquent("v1_0"), tokens=1, platform="cpu")
+    assert (wide.layout, narrow.layout) == ("in_out", "out_in")
+    drafter = Autoregressive(narrow, Greedy())
+    plan = Plan(wide, drafter, GreedyMatch(), Fixed(3), **GREEDY)
+    output = decode(Params(wide_params, narrow_params), KEYS, inputs, plan)
+    assert_equal_output(output, expected)
+    assert np.array_equal(output.trace.accepted, output.trace.drafted), "the two are one model"
+
+
+def assert_equal_output(found, expected):
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
+    np.testing.assert_array_equal(found.length, expected.length)
+
+
+@pytest.mark.parametrize(
+    "name, layout, table_too",
+    [
+        ("v1_1", "checkpoint", False),
+        ("v1_1", "in_out", False),
+        ("v1_1", "out_in", False),
+        ("v1_0", "checkpoint", True),
+        ("v1_0", "in_out", False),
+        ("v1_0", "out_in", True),
+    ],
+)
+def test_what_a_step_reads(name, layout, table_too):
+    """The same number of bytes in every layout: a tied table is read in one of its two forms, the
+    kernels of the inputs' keys and values in none."""
+    target = T5Target(CONFIGS[name], layout=layout)
+    params = from_stored(checkpoint(name), CONFIGS[name], layout)
+    read = target.read_by_decode(params)
+    assert read.keys() == {"decoder"} | ({"token_embedder"} if table_too else set())
+    for path, leaf in flat(read).items():
+        np.testing.assert_array_equal(leaf, flat(params)[path])
+    prefill = re.compile(r"encoder_decoder_attention/(key|value)/")
+    stored = flat(checkpoint(name)).items()
+    decoder = sum(x.nbytes for path, x in stored if path[0] == "d" and not prefill.search(path))
+    table = 4 * SIZES["vocab"] * SIZES["embed"] if name == "v1_0" else 0
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(read)) == decoder + table
+
+
+@pytest.mark.parametrize(
+    "platform, tokens, layout",
+    [
+        ("cpu", 1, "out_in"),
+        ("cpu", 2, "in_out"),
+        ("cpu", 40, "in_out"),
+        ("gpu", 1, "checkpoint"),
+        ("tpu", 1, "checkpoint"),
+        ("tpu", 8, "checkpoint"),
+    ],
+)
+@each_model
+def test_serving_chooses_for_platform_and_tokens_from_any_layout(
+    name, platform, tokens, layout, monkeypatch
+):
+    monkeypatch.setattr(layouts, "LARGE", 0)
+    config = CONFIGS[name]
+    expected = from_stored(checkpoint(name), config, layout)
+    for before in LAYOUTS:
+        target = T5Target(config, STANDARD, before)
+        given = from_stored(checkpoint(name), config, before)
+        found, params = target.serving(given, tokens=tokens, platform=platform)
+        assert found == target.laid_out(tokens=tokens, platform=platform)
+        assert found == T5Target(config, STANDARD, layout)
+        assert_same(params, expected)
+
+
+def test_one_token_of_a_small_model_is_kept_as_several(monkeypatch):
+    target = T5Target(CONFIGS["v1_0"])
+    read = target.read_by_decode(checkpoint("v1_0"))
+    monkeypatch.setattr(layouts, "LARGE", sum(leaf.nbytes for leaf in jax.tree.leaves(read)))
+    assert target.laid_out(tokens=1, platform="cpu").layout == "out_in"
+    monkeypatch.setattr(layouts, "LARGE", layouts.LARGE + 1)
+    assert target.laid_out(tokens=1, platform="cpu").layout == "in_out"
+
+
+def test_serving_is_for_the_default_device_and_several_tokens(monkeypatch):
+    for platform, layout in (("cpu", "in_out"), ("tpu", "checkpoint")):
+        monkeypatch.setattr(jax, "default_backend", lambda platform=platform: platform)
+        target, _ = T5Target(CONFIGS["v1_0"]).serving(checkpoint("v1_0"))
+        assert target.layout == layout
+
+
+@pytest.mark.parametrize("call", ["T5Target.layout", "from_stored", "to_stored"])
+def test_a_wrong_layout_is_named(call):
+    name = call if call == "T5Target.layout" else "layout"
+    message = f"^{name} is 'transposed'; use 'checkpoint', 'in_out' or 'out_in'$"
+    convert = {"from_stored": from_stored, "to_stored": to_stored}
+    with pytest.raises(ValueError, match=message):
+        if call in convert:
+            convert[call](checkpoint("v1_1"), V1_1, "transposed")
+        else:
+            T5Target(V1_1, layout="transposed")
+
+
+def test_calls_of_no_tokens_are_refused():
+    message = "tokens is 0; give rows times tokens of a call, 1 or more"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        T5Target(V1_1).serving(checkpoint("v1_1"), tokens=0)
+
+
+def test_the_layout_is_part_of_a_static_argument():
+    targets = [T5Target(V1_1, layout=layout) for layout in LAYOUTS]
+    assert len(set(targets)) == 3 and targets[0] == T5Target(V1_1)
+    assert dataclasses.replace(targets[1], layout="out_in") == targets[2]
+    assert dataclasses.replace(targets[2], axis_rules=STANDARD).layout == "out_in"
+
+
+@functools.cache
+def on_one_device(name: str):
+    return logits(T5Target(CONFIGS[name]), checkpoint(name), *texts())
+
+
+@pytest.mark.parametrize("name", ["v1_1", "v1_0"])
+@each_other
+def test_a_mesh_divides_what_it_divides_in_the_checkpoint_layout(name, layout):
+    """Parameters of a layout lie where the converted ones do, and the logits are one device's."""
+    config, mesh = CONFIGS[name], partitioning.make_mesh(4)
+    target, whole = T5Target(config, STANDARD, layout), T5Target(config, STANDARD)
+    places = partitioning.shardings(target, mesh)
+    for path, axes in flat(target.axes()).items():
+        divided = [axis in ("vocab", "heads", "joined_kv", "mlp") for axis in axes]
+        assert flat(places)[path].spec == PartitionSpec(*("model" if d else None for d in divided))
+    params = jax.device_put(checkpoint(name), partitioning.shardings(whole, mesh))
+    serving = from_stored(params, config, layout)
+    back = to_stored(serving, config, layout)
+    for found, expected in ((serving, places), (back, params)):
+        jax.tree.map(assert_placed, found, expected)
+    given = partitioning.abstract(target, mesh)
+    assert jax.tree.map(jnp.shape, serving) == jax.tree.map(jnp.shape, given)
+    with jax.set_mesh(mesh):
+        rows = jax.device_put(texts(), partitioning.rows(mesh))
+        found = jax.jit(logits, static_argnums=0)(target, serving, *rows)
+    assert error(found, on_one_device(name)) < 2e-6
+
+
+def assert_placed(leaf, expected):
+    place = expected if isinstance(expected, jax.sharding.Sharding) else expected.sharding
+    assert leaf.sharding.is_equivalent_to(place, leaf.ndim)
+
+
+@pytest.mark.parametrize("name, layout", [("v1_1", "out_in"), ("v1_0", "in_out")])
+def test_no_layout_adds_a_collective(name, layout):
+    """Three sums per decoder layer, one for the embedding, and the logits gathered once."""
+    config, mesh = CONFIGS[name], partitioning.make_mesh(8)
+    target = T5Target(config, STANDARD, layout)
+    params = partitioning.abstract(target, mesh)
+    inputs, tokens = (jax.ShapeDtypeStruct((1, width), jnp.int32) for width in (7, 3))
+    with jax.set_mesh(mesh), optimized():
+        cache = jax.eval_shape(lambda p, i: target.prefill(p, i, 5), params, inputs)
+        text = jax.jit(target.decode).lower(params, tokens, cache).compile().as_text()
+    found = hlo.read(text or "").collectives
+    kinds = hlo.collectives_by_kind(found)
+    assert kinds == {"all-reduce": 1 + 3 * config.num_decoder_layers, "all-gather": 1}
+    (gathered,) = (each for each in found if each.opcode == "all-gather")
+    assert gathered.bytes == 4 * 3 * SIZES["vocab"]
+
+
+@contextlib.contextmanager
+def optimized():
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)

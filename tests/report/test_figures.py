@@ -1,0 +1,331 @@
+"""`specdec report --figures_dir` on hand-made runs: pytest tests/report/test_figures.py"""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specdec import cli, report
+from specdec.report import speedups, times
+from specdec.report.speedups import Comparison, Measured, Spot
+from specdec.report.times import Call
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = {"backend": "cpu", "cpu": "Some CPU", "cores": 2, "versions": {"jax": "0.10.2"}}
+GPU = {"backend": "gpu", "device": "Some GPU", "devices": 1, "versions": {"jax": "0.10.2"}}
+PIXELS = {
+    "predicted_and_measured": (1600, 1120),
+    "over_gamma": (1600, 1040),
+    "over_alpha_and_cost": (1600, 1200),
+    "one_generation": (1600, 1080),
+    "one_iteration": (1600, 560),
+}
+
+
+def bench(*, gamma=2, ratio=2.0, alpha=0.5, c=0.1, v=1.5, environment=CPU, **settings) -> dict:
+    """What the command writes, as far as it is drawn: a target step takes 10 ms."""
+    run = {
+        "gamma": gamma,
+        "drafter": "Autoregressive",
+        "sampling": "Greedy()",
+        "verifier": "GreedyMatch()",
+        "dtype": {"target": "float32", "draft": "float32"},
+        "parameters": {"target": 2_000_000, "draft": 1_000_000},
+        "lengths": {"inputs": 8, "targets": 8},
+        "split": "test",
+    }
+    return {
+        "environment": {"devices": 1, "device": "cpu"} | environment,
+        "run": run | settings,
+        "texts": 3,
+        "speedup": {"ratio": ratio, "low": ratio - 0.25, "high": ratio + 0.5},
+        "tau": 2.5,
+        "alpha": alpha,
+        "baseline": {"target_prefill": 0.02, "target_step": 0.01},
+        "prediction": {
+            "gamma": gamma,
+            "prefill": 0.03,
+            "cost_ratio": c,
+            "verify_cost": v,
+            "long_generation": 1.2,
+            "these_texts": ratio + 0.125,
+            "draft": 0.002,
+            "verify": 0.015,
+            "rest": 0.001,
+        },
+    }
+
+
+def generation(mode: str, text: int, tokens: int, repeat: int = 0, **trace) -> dict:
+    one = {"mode": mode, "text": text, "repeat": repeat, "tokens": [7] * tokens}
+    seconds = 0.1 * text + repeat + (mode == "alone")
+    calls = len(trace.get("drafted", [0] * tokens))
+    return {**one, "seconds": seconds, "calls": calls, "drafted": [], "accepted": [], **trace}
+
+
+# Of 2, 5 and 9 tokens; that of 5 with a rejection, a whole draft, and an end inside a draft.
+LINES = [
+    generation("speculative", 4, 2, drafted=[2], accepted=[1]),
+    generation("alone", 4, 2),
+    generation("alone", 5, 9),
+    generation("speculative", 5, 9, drafted=[2, 2, 2], accepted=[2, 2, 2]),
+    {"part": "target_step", "text": 4, "repeat": 0, "seconds": 0.3, "steps": 30},
+    generation("speculative", 6, 5, drafted=[2, 2, 1], accepted=[0, 2, 1]),
+    generation("alone", 6, 5),
+]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Puts a summary, and its lines, where `specdec bench` does; returns the summary's path."""
+
+    def write(name: str, figures: dict, lines=LINES) -> str:
+        if lines is not None:
+            (tmp_path / name).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        path = tmp_path / f"{name}.summary.json"
+        path.write_text(json.dumps(figures))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def runs(write):
+    def runs(**summaries: dict) -> list[report.Run]:
+        return report.read([write(f"{name}.jsonl", one) for name, one in summaries.items()])
+
+    return runs
+
+
+def expected(alpha: float, gamma: int, c: float, v: float) -> float:
+    return (1 - alpha ** (gamma + 1)) / (1 - alpha) / (gamma * c + v)
+
+
+def test_a_point_for_each_run(runs):
+    unpredicted = bench() | {"prediction": None}
+    assert speedups.comparisons(
+        runs(a=bench(ratio=2.0), b=bench(ratio=3.0), other=unpredicted)
+    ) == [
+        Comparison("a", 2.125, Measured(2.0, 1.75, 2.5)),
+        Comparison("b", 3.125, Measured(3.0, 2.75, 3.5)),
+    ]
+
+
+def test_runs_of_other_draft_lengths_make_a_curve(runs):
+    """c and v are interpolated, the band is what the alphas of all runs allow."""
+    (curve,) = speedups.curves(
+        runs(
+            long=bench(gamma=4, ratio=1.5, alpha=0.6, c=0.2, v=2.0),
+            short=bench(gamma=2, ratio=2.5, alpha=0.5, c=0.1, v=1.5),
+        )
+    )
+    assert curve.label == "" and curve.gammas == [2, 4] and curve.best == 0
+    assert curve.measured == [Measured(2.5, 2.25, 3.0), Measured(1.5, 1.25, 2.0)]
+    assert curve.predicted == [2.625, 1.625]
+    parts = {2: (0.1, 1.5), 3: (0.15, 1.75), 4: (0.2, 2.0)}
+    assert list(curve.band) == list(parts)
+    for gamma, part in parts.items():
+        assert curve.band[gamma] == pytest.approx(
+            [expected(alpha, gamma, *part) for alpha in (0.5, 0.6)]
+        )
+
+
+def test_two_runs_of_one_draft_length_share_a_band(runs):
+    (curve,) = speedups.curves(runs(a=bench(c=0.1, alpha=0.5), b=bench(c=0.3, alpha=0.5)))
+    assert curve.gammas == [2, 2]
+    assert curve.band == {2: pytest.approx([expected(0.5, 2, 0.2, 1.5)] * 2)}
+
+
+def test_other_settings_and_other_hardware_make_other_curves(runs):
+    sampled = bench(sampling="Sampling(temperature=1.0, top_k=None, top_p=None)")
+    curves = speedups.curves(runs(a=bench(), b=sampled, c=bench(environment=GPU), d=bench(gamma=3)))
+    assert [(curve.label, curve.gammas) for curve in curves] == [
+        ("Greedy(), 2 cores of Some CPU, jax 0.10.2", [2, 3]),
+        ("Sampling(temperature=1.0), 2 cores of Some CPU, jax 0.10.2", [2]),
+        ("Greedy(), 1 x Some GPU, jax 0.10.2", [2]),
+    ]
+
+
+def test_the_curve_of_a_published_row(runs):
+    """Where configs/leviathan/ende_small_t0.gin has gamma 7, the paper's 3.2."""
+    shown = speedups.papers(runs(mine=bench(), ende_small_t0=bench()), [1, 7])
+    assert shown == {"alpha 0.75, c 0.02": pytest.approx([1.75 / 1.02, 3.16], abs=0.01)}
+
+
+def test_the_surface_has_the_best_draft_length_of_each_point():
+    alphas, cost_ratios = np.array([0.1, 0.5, 0.8]), np.array([0.0, 0.2])
+    best = [
+        [max(1, *(expected(a, g, c, 1) for g in range(1, 21))) for a in alphas] for c in cost_ratios
+    ]
+    assert best[1][0] == 1  # no draft pays
+    np.testing.assert_allclose(speedups.surface(alphas, cost_ratios), best)
+
+
+def test_what_lies_on_the_surface(runs):
+    assert speedups.spots(runs(a=bench(alpha=0.75, c=0.3))) == [Spot("a", 0.75, 0.3, 2.0)]
+    published = speedups.paper_spots()
+    assert len(published) == 12 and Spot("ende_small_t0", 0.75, 0.02, 3.4) in published
+
+
+def test_the_timeline_is_of_the_median_text(runs):
+    one = times.timeline(runs(a=bench(), b=bench()))
+    assert (one.name, one.text, one.tokens, one.gamma) == ("a", 6, 5, 2)
+    assert one.calls == [Call(0, 1, 2), Call(2, 1, 0), Call(1, 0, 0)]
+    assert one.seconds == pytest.approx({"speculative": 0.6, "alone": 1.6})
+    assert (one.prefill, one.draft, one.verify, one.rest) == (0.03, 0.002, 0.015, 0.001)
+    assert (one.target_prefill, one.target_step) == (0.02, 0.01)
+    assert [one.start(call) for call in range(3)] == pytest.approx([0.03, 0.048, 0.066])
+
+
+def test_the_timeline_is_of_the_median_number_of_calls_among_texts_of_one_length(write):
+    drafted = {0: [2, 2, 2, 2], 1: [2, 2, 2], 2: [2, 2]}
+    lines = [
+        one
+        for repeat, tested in drafted.items()
+        for one in (
+            generation("speculative", 6, 6, repeat, drafted=tested, accepted=[1] * len(tested)),
+            generation("alone", 6, 6, repeat),
+        )
+    ]
+    one = times.timeline(report.read([write("a.jsonl", bench(), lines)]))
+    assert len(one.calls) == 3 and one.seconds["alone"] == pytest.approx(0.6 + 1 + 1)
+
+
+def test_a_waterfall_in_target_steps(runs):
+    parts = times.waterfalls(runs(a=bench()))["a"]
+    assert [part.name for part in parts] == ["draft", "verify", "rest", "target alone"]
+    np.testing.assert_allclose(
+        [part[1:] for part in parts],
+        [(0, 0.2, 0.002), (0.2, 1.5, 0.015), (1.7, 0.1, 0.001), (0, 2.5, 0.025)],
+    )
+
+
+def png_size(path: Path) -> tuple[int, int]:
+    content = path.read_bytes()
+    assert content[:8] == b"\x89PNG\r\n\x1a\n" and content[12:16] == b"IHDR"
+    return struct.unpack(">II", content[16:24])
+
+
+def test_every_figure_is_written_and_linked(write, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    summary = write("run_$1.jsonl", bench())
+    folder, page = tmp_path / "drawn here" / "figures", tmp_path / "report.md"
+    assert cli.main(["report", f"--output_file={page}", f"--figures_dir={folder}", summary]) == 0
+    assert {file.stem: png_size(file) for file in folder.iterdir()} == PIXELS
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [f"wrote {folder / name}.png" for name in PIXELS]
+    table, *links = page.read_text().split("\n\n![")
+    assert table == report.markdown(report.read([summary])).rstrip("\n")
+    assert links[1].strip() == "over gamma](drawn%20here/figures/over_gamma.png)"
+    assert len(links) == len(PIXELS)
+
+
+def test_without_a_page_the_report_is_printed_as_ever(write, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    summary = write("a.jsonl", bench())
+    assert cli.main(["report", f"--figures_dir={tmp_path}", summary]) == 0
+    assert capsys.readouterr().out == report.markdown(report.read([summary]))
+
+
+@pytest.fixture
+def drawings():
+    pytest.importorskip("matplotlib")
+    from specdec.report import figures
+
+    return {draw.__name__: draw for draw in figures.FIGURES}
+
+
+@pytest.mark.parametrize("name", PIXELS)
+def test_a_caption_says_what_it_was_measured_on(drawings, runs, name):
+    other = bench(environment=GPU | {"device": "Not drawn"}) | {"prediction": None}
+    several = runs(other=other, a=bench(), b=bench(environment=GPU))
+    caption = " ".join(drawings[name](several).get_supxlabel().split())
+    places = ["2 cores of Some CPU, jax 0.10.2", "1 x Some GPU, jax 0.10.2"]
+    shown = places[:1] if name == "one_generation" else places
+    assert caption.endswith(f" On {'; '.join(shown)}.")
+
+
+def test_intervals_and_the_lines_to_compare_with_are_drawn(drawings, runs):
+    (axes,) = drawings["predicted_and_measured"](runs(a=bench(ratio=2.0))).axes
+    (_, _, (bars,)) = axes.containers[0].lines
+    np.testing.assert_allclose(bars.get_segments(), [[(2.125, 1.75), (2.125, 2.5)]])
+    slopes = {
+        line.get_label(): line.get_ydata() / line.get_xdata()
+        for line in axes.get_legend().axes.lines
+    }
+    np.testing.assert_allclose(slopes["measured as predicted"], 1)
+    np.testing.assert_allclose(slopes["0.95 of predicted"], 0.95)
+
+
+def test_a_drafter_that_is_always_wrong_is_on_the_surface(drawings, runs):
+    (axes,) = drawings["over_alpha_and_cost"](runs(a=bench(alpha=0.0, c=2.0))).axes
+    assert axes.get_xlim() == (0, 1) and axes.get_ylim()[1] > 2
+
+
+def test_names_keep_their_distance():
+    pytest.importorskip("matplotlib")
+    from specdec.report.canvas import apart
+
+    assert apart([0.9, 0.2], 0.1) == [0.9, 0.2]
+    assert apart([0.5, 0.51, 0.49], 0.1) == pytest.approx([0.5, 0.6, 0.4])
+    assert apart([0.0, 0.0], 0.1) == pytest.approx([0.0, 0.1])
+    assert apart([], 0.1) == []
+
+
+@pytest.mark.parametrize(
+    "figures, lines, message",
+    [
+        (bench(), None, "a.jsonl cannot be read: No such file or directory; the timeline needs"),
+        (
+            bench(),
+            [{"mode": "alone"}],
+            "a.jsonl is not what specdec bench wrote beside the summary",
+        ),
+        (bench(), LINES[:1], "a.jsonl is not what specdec bench wrote beside the summary"),
+        (bench() | {"prediction": None}, LINES, "none of the summaries predicts a speed-up;"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(write, tmp_path, capsys, figures, lines, message):
+    pytest.importorskip("matplotlib")
+    folder = tmp_path / "figures"
+    assert cli.main(["report", f"--figures_dir={folder}", write("a.jsonl", figures, lines)]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and captured.err.count("\n") == 1 and not captured.out
+    assert not folder.exists()
+
+
+def test_a_folder_that_is_a_file(write, capsys):
+    pytest.importorskip("matplotlib")
+    summary = write("a.jsonl", bench())
+    assert cli.main(["report", f"--figures_dir={summary}", summary]) == 2
+    captured = capsys.readouterr()
+    assert f"--figures_dir {summary} cannot be written: File exists; give" in captured.err
+    assert captured.err.count("\n") == 1 and not captured.out
+
+
+def test_without_matplotlib(write, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "specdec.report.figures", raising=False)
+    monkeypatch.delattr(report, "figures", raising=False)
+    summary = write("a.jsonl", bench())
+    assert cli.main(["report", f"--figures_dir={tmp_path}", summary]) == 2
+    captured = capsys.readouterr()
+    assert "--figures_dir needs matplotlib; pip install matplotlib\n" in captured.err
+    assert captured.err.count("\n") == 1 and not captured.out
+
+
+def test_a_report_without_figures_needs_no_matplotlib(write):
+    program = (
+        "import sys; sys.modules['matplotlib'] = None; from specdec import cli;"
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "report", write("a.jsonl", bench())]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and done.stdout.startswith("| run |"), done.stderr

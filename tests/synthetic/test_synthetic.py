@@ -1,0 +1,405 @@
+"""The generated corpora, their grammar and their tasks: pytest tests/synthetic/test_synthetic.py"""
+
+import collections
+import itertools
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from specdec import synthetic, tasks
+from specdec.synthetic import english, german, lexicon, translation
+from specdec.synthetic.dice import SPLITS, Dice, Weighted
+from specdec.synthetic.lexicon import Adjective, GermanNoun
+from specdec.synthetic.tree import Clause, NounPhrase, Pronoun, Words
+
+NAMES = tuple(synthetic.PREFIXES)
+LENGTHS = {"inputs": 160, "targets": 64}
+CASES = ("nominative", "accusative", "dative")
+
+# Of 200 examples of every task and split. The embedded models were trained on this very corpus.
+DIGEST = "7eebd77ca05bc99bb31db9fe44bd7dfeb49eab25e7447d4d0b7868fc6b79cb34"
+
+DIGEST_PROGRAM = """
+import hashlib, itertools
+from specdec import synthetic
+digest = hashlib.sha256()
+for name in synthetic.PREFIXES:
+    for split in synthetic.SIZES:
+        for pair in itertools.islice(synthetic.examples(name, split), 200):
+            digest.update(repr(pair).encode())
+print(digest.hexdigest())
+"""
+
+
+def first(name, split, number, **options):
+    return list(itertools.islice(synthetic.examples(name, split, **options), number))
+
+
+@pytest.fixture(scope="module")
+def trees():
+    return [translation.sample(Dice(translation.TASK, "train", i)) for i in range(3000)]
+
+
+# A function of (task, split, seed, index)
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_another_process_generates_the_same(hash_seed):
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+    command = [sys.executable, "-c", DIGEST_PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout.strip() == DIGEST, done.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_resuming_is_an_index(name):
+    assert first(name, "train", 20)[7:] == first(name, "train", 13, start=7)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_splits_share_nothing(name):
+    train, *held_out = (
+        {source for source, _ in first(name, split, number)}
+        for split, number in (("train", 10_000), ("validation", 500), ("test", 500))
+    )
+    assert all(len(split) == 500 for split in held_out)  # nor is anything in there twice
+    assert not train & held_out[0] and not train & held_out[1] and not held_out[0] & held_out[1]
+
+
+def test_no_two_examples_share_a_seed():
+    corners = itertools.product(
+        (1, 2), SPLITS, (0, 1, 2**32, 2**48 - 1), (0, 1, 2, 16, 48, 2**32 - 1)
+    )
+    draws = [Dice(*corner).pick(range(2**50)) for corner in corners]
+    assert len(set(draws)) == len(draws)
+
+
+def test_a_seed_is_another_corpus():
+    assert not set(first(NAMES[0], "test", 50)) & set(first(NAMES[0], "test", 50, seed=1))
+
+
+# German
+
+
+@pytest.mark.parametrize(
+    "lemma, table",
+    [
+        ("der", ["der die das die", "den die das die", "dem der dem den"]),
+        ("dies", ["dieser diese dieses diese", "diesen diese dieses diese"]
+         + ["diesem dieser diesem diesen"]),
+        ("kein", ["kein keine kein keine", "keinen keine kein keine"]
+         + ["keinem keiner keinem keinen"]),
+        ("unser", ["unser unsere unser unsere", "unseren unsere unser unsere"]
+         + ["unserem unserer unserem unseren"]),
+    ],
+)  # fmt: skip
+def test_articles(lemma, table):
+    for case, row in zip(CASES, table, strict=True):
+        assert [german.article(lemma, case, column) for column in range(4)] == row.split()
+
+
+@pytest.mark.parametrize(
+    "kind, table",
+    [
+        ("weak", ["alte alte alte alten", "alten alte alte alten", "alten alten alten alten"]),
+        ("mixed", ["alter alte altes alten", "alten alte altes alten", "alten alten alten alten"]),
+        ("strong", ["alter alte altes alte", "alten alte altes alte", "altem alter altem alten"]),
+    ],
+)
+def test_adjectives(kind, table):
+    for case, row in zip(CASES, table, strict=True):
+        forms = [german.adjective(Adjective("alt", "alt"), kind, case, i) for i in range(4)]
+        assert forms == row.split()
+
+
+@pytest.mark.parametrize(
+    "word, singular, plural",
+    [
+        (GermanNoun("Hund", "m", "Hunde"), "Hund Hund Hund", "Hunde Hunde Hunden"),
+        (GermanNoun("Student", "m", "Studenten", True), "Student Studenten Studenten",
+         "Studenten Studenten Studenten"),
+        (GermanNoun("Auto", "n", "Autos"), "Auto Auto Auto", "Autos Autos Autos"),
+        (GermanNoun("Apfel", "m", "Äpfel"), "Apfel Apfel Apfel", "Äpfel Äpfel Äpfeln"),
+    ],
+)  # fmt: skip
+def test_nouns(word, singular, plural):
+    assert [german.noun(word, case, False) for case in CASES] == singular.split()
+    assert [german.noun(word, case, True) for case in CASES] == plural.split()
+
+
+@pytest.mark.parametrize(
+    "infinitive, changed, forms",
+    [
+        ("kaufen", "", "kaufe kaufst kauft kauft kauft kaufen kaufen"),
+        ("arbeiten", "", "arbeite arbeitest arbeitet arbeitet arbeitet arbeiten arbeiten"),
+        ("öffnen", "", "öffne öffnest öffnet öffnet öffnet öffnen öffnen"),
+        ("tanzen", "", "tanze tanzt tanzt tanzt tanzt tanzen tanzen"),
+        ("bügeln", "", "bügle bügelst bügelt bügelt bügelt bügeln bügeln"),
+        ("füttern", "", "füttere fütterst füttert füttert füttert füttern füttern"),
+        ("laden", "läd", "lade lädst lädt lädt lädt laden laden"),
+        ("lesen", "lies", "lese liest liest liest liest lesen lesen"),
+        ("werden", "", "werde wirst wird wird wird werden werden"),
+        ("müssen", "", "muss musst muss muss muss müssen müssen"),
+        ("wissen", "", "weiß weißt weiß weiß weiß wissen wissen"),
+    ],
+)
+def test_the_present(infinitive, changed, forms):
+    assert [german.present(infinitive, changed, person) for person in range(7)] == forms.split()
+
+
+def entry(entries, german_word):
+    """(English, German) of the alternative that has the German word."""
+    for each in entries:
+        for item in each.german.items:
+            if german_word in item:
+                return each.english.items[0], item
+    raise LookupError(german_word)
+
+
+def call(**changes):
+    """I call the old neighbor tomorrow, with something changed."""
+    english_verb, german_verb = entry(lexicon.VERBS["transitive"], "angerufen")
+    neighbor = NounPhrase(*entry(lexicon.NOUNS["person"], "Nachbar"), "the")
+    time = Words("tomorrow", "morgen")
+    clause = Clause(Pronoun(0), english_verb, german_verb, "present", accusative=neighbor)
+    return clause._replace(time=time, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes, main, subordinate, source",
+    [
+        ({}, "ich rufe den Nachbarn morgen an", "dass ich den Nachbarn morgen anrufe",
+         "I call the neighbor tomorrow"),
+        ({"german_front": "time", "subject": Pronoun(2), "accusative": Pronoun(3)},
+         "morgen ruft er sie an", "dass er sie morgen anruft", "he calls her tomorrow"),
+        ({"tense": "past"}, "ich habe den Nachbarn morgen angerufen",
+         "dass ich den Nachbarn morgen angerufen habe", "I called the neighbor tomorrow"),
+        ({"tense": "future", "negated": True}, "ich werde den Nachbarn morgen nicht anrufen",
+         "dass ich den Nachbarn morgen nicht anrufen werde",
+         "I will not call the neighbor tomorrow"),
+        ({"tense": "past modal", "modal": "wollen", "modal_word": "want to", "negated": True},
+         "ich wollte den Nachbarn morgen nicht anrufen",
+         "dass ich den Nachbarn morgen nicht anrufen wollte",
+         "I did not want to call the neighbor tomorrow"),
+    ],
+)  # fmt: skip
+def test_word_order(changes, main, subordinate, source):
+    clause = call(**changes)
+    assert " ".join(text for _, text in german.main_fields(clause)) == main
+    assert german.subordinate(clause, "dass") == subordinate
+    assert english.clause_text(clause) == source
+
+
+def test_zu_stands_behind_a_prefix():
+    text = german.subordinate(call(tense="infinitive"), "um")
+    assert text == "um den Nachbarn morgen anzurufen"
+
+
+def test_contractions_and_kein():
+    _, place = entry(lexicon.PLACES["place"], lexicon.PLACES["place"][0].german.items[0].noun)
+    park = NounPhrase(*[each.noun for each in entry(lexicon.PLACES["place"], place.noun)], "the")
+    assert german.nominal(park, "dative", preposition="in") == "im Park"
+    assert german.nominal(park, "dative", preposition="zu") == "zum Park"
+    this = park._replace(determiner="this")
+    assert german.nominal(this, "dative", preposition="in") == "in diesem Park"
+    assert german.nominal(park._replace(determiner="a"), "accusative", True) == "keinen Park"
+
+
+def test_the_verb_is_second_or_last(trees):
+    """Position by position, and in the text itself."""
+    kinds = collections.Counter()
+    for tree in trees:
+        clauses = german.clause_fields(tree)
+        roles = [[role for role, _ in fields] for fields in clauses]
+        for row in roles:
+            assert row.count("finite") + row.count("infinitive") == 1
+            if row[0] == "link" and not tree.german_link.main:
+                assert row[-1] in ("finite", "infinitive"), row
+                kinds["last"] += 1
+            elif row[0] == "link":
+                assert row[2] == "finite", row
+                kinds["second behind denn, und, aber"] += 1
+            elif tree.reversed:
+                assert row[:2] == ["finite", "subject"]
+                kinds["second behind a clause"] += 1
+            else:
+                assert row[1] == "finite" and row[0] in ("subject", "time", "place")
+                kinds["second"] += 1
+            bracket = [i for i, role in enumerate(row) if role == "right"]
+            assert all(i >= len(row) - 2 for i in bracket)
+        text = german.sentence_text(tree)
+        words = [word for fields in clauses for _, part in fields for word in part.split()]
+        plain = re.sub(r"[.,]", "", text).lower().split()
+        assert plain == [word.strip(",").lower() for word in words]
+    assert len(kinds) == 4 and min(kinds.values()) > 50, kinds
+
+
+def test_every_sentence_is_well_formed(trees):
+    for tree in trees:
+        for text in (english.sentence_text(tree), german.sentence_text(tree)):
+            assert 5 <= len(text.split()) <= 30
+            assert re.fullmatch(r"[A-ZÄÖÜ][a-zA-ZäöüÄÖÜß',-]*( [a-zA-ZäöüÄÖÜß'-]+,?)*\.", text)
+
+
+def test_lengths_spread(trees):
+    lengths = [len(english.sentence_text(tree).split()) for tree in trees]
+    assert 12 <= np.mean(lengths) <= 15
+    assert np.quantile(lengths, 0.1) <= 8 and np.quantile(lengths, 0.9) >= 18
+
+
+# Chance
+
+
+def test_alternatives_come_with_their_weights():
+    """Chi-square of 'because' and 'teacher' in German; false alarms: one in 10^6 corpora each."""
+    seen = collections.defaultdict(collections.Counter)
+    for index in range(20_000):
+        tree = translation.sample(Dice(translation.TASK, "validation", index))
+        if tree.english_link == "because" and not tree.reversed:
+            seen["because"][tree.german_link] += 1
+        noun = tree.first.subject
+        if isinstance(noun, NounPhrase) and noun.english.singular == "teacher":
+            seen["teacher"][noun.german] += 1
+    teacher = lexicon.NOUNS["person"][0]
+    laws = {"because": lexicon.LINKS["reason"].german, "teacher": teacher.german}
+    for word, alternatives in laws.items():
+        observed = [seen[word][item] for item in alternatives.items]
+        expected = np.diff([0, *alternatives.bounds]) * sum(observed)
+        assert min(expected) > 20
+        assert stats.chisquare(observed, expected).pvalue > 1e-6, (word, observed, expected)
+
+
+def test_weigh_follows_the_weights():
+    """Chi-square of 20,000 draws; false alarms: one in 10^6 corpora."""
+    weighted = Weighted.of("abc", [6, 1, 2])
+    dice = Dice(3, "train", 0)
+    drawn = collections.Counter(dice.weigh(weighted) for _ in range(20_000))
+    expected = np.array([6, 1, 2]) / 9 * 20_000
+    assert stats.chisquare([drawn[letter] for letter in "abc"], expected).pvalue > 1e-6
+
+
+def test_every_word_of_the_lexicon_occurs():
+    """Of the nouns and the verbs' participles, in 20,000 sentences."""
+    text = " ".join(target for _, target in first("specdec_ende", "train", 20_000))
+    seen = set(re.findall(r"\w+", text))
+    nouns = {n.singular for e in itertools.chain(*lexicon.NOUNS.values()) for n in e.german.items}
+    verbs = {v.participle for e in itertools.chain(*lexicon.VERBS.values()) for v in e.german.items}
+    assert not nouns - seen and not verbs - seen
+
+
+# Highlights
+
+
+def test_highlights_say_what_the_article_says_twice():
+    for article, summary in first("specdec_highlights", "train", 1000):
+        sentences = re.findall(r"[^.]+\.", article)
+        assert 3 <= len(sentences) <= 8 and len(article.split()) <= 120
+        assert 1 <= len(re.findall(r"\.", summary)) <= 3
+        assert "{" not in article + summary
+        for number in re.findall(r"\d+", summary):
+            assert len(re.findall(rf"\b{number}\b", article)) >= 2, (article, summary)
+        for name in re.findall(r"(?<=[a-z] )[A-Z]\w+", summary):
+            assert name in article
+
+
+# Tasks
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_vocabulary_covers_everything(name):
+    """No unknown piece and no byte piece, and the text comes back."""
+    from sentencepiece import SentencePieceProcessor
+
+    pieces = SentencePieceProcessor(model_file=tasks.demo_vocabulary().path)
+    assert (pieces.pad_id(), pieces.eos_id(), pieces.unk_id(), pieces.bos_id()) == (0, 1, 2, -1)
+    for source, target in first(name, "train", 2000) + first(name, "test", 500):
+        for text in (synthetic.PREFIXES[name] + source, target):
+            ids = pieces.encode(text)
+            assert not any(i == pieces.unk_id() or pieces.is_byte(i) for i in ids)
+            assert pieces.decode(ids) == text
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_task_holds_the_examples(name, split):
+    task = tasks.synthetic_task(name)
+    assert tasks.synthetic_task(name) is task and tasks.get_task(name) is task
+    assert tasks.count(task, split) == 500
+    batches = list(tasks.batches(task, split, LENGTHS, batch_size=64))
+    pairs = [
+        pair
+        for batch in batches
+        for pair in zip(batch.input_texts, batch.target_texts, strict=True)
+    ]
+    prefix = synthetic.PREFIXES[name]
+    assert pairs == [(prefix + source, target) for source, target in first(name, split, 500)]
+    vocabulary = task.output_features["inputs"].vocabulary
+    row = batches[0].inputs[0]
+    assert row[row > 0].tolist() == [*vocabulary.encode(pairs[0][0]), 1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_train_goes_on(name):
+    dataset = tasks.synthetic_task(name).get_dataset(LENGTHS, "train", shuffle=False)
+    seen = [row["targets_pretokenized"].decode() for row in dataset.take(600).as_numpy_iterator()]
+    assert seen == [target for _, target in first(name, "train", 600)]
+    assert all(row["targets"][-1] == 1 for row in dataset.take(5).as_numpy_iterator())
+
+
+def test_train_can_be_shuffled():
+    task = tasks.synthetic_task("specdec_ende")
+    dataset = task.get_dataset(LENGTHS, "train", shuffle=True, seed=1).take(20)
+    targets = {row["targets_pretokenized"].decode() for row in dataset.as_numpy_iterator()}
+    assert targets < {target for _, target in first("specdec_ende", "train", 3000)}
+    assert targets != {target for _, target in first("specdec_ende", "train", 20)}
+
+
+def test_train_ends_when_the_interpreter_does():
+    """Else a thread of TensorFlow waits for Python, and the process for the thread."""
+    program = (
+        "from specdec import tasks; from specdec.tasks import synthetic;"
+        "task = tasks.synthetic_task('specdec_ende');"
+        f"rows = task.get_dataset({LENGTHS}, 'train', shuffle=False, num_epochs=None);"
+        "rows = rows.as_numpy_iterator(); [next(rows) for _ in range(1000)];"
+        "synthetic._exit(); print(sum(1 for _ in rows) < 2000)"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "True", done.stderr
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda: synthetic.examples("ende", "test"), ValueError, "no synthetic task is named"),
+        (lambda: synthetic.examples(NAMES[0], "tset"), ValueError, "no split 'tset'; it has train"),
+        (
+            lambda: tasks.synthetic_task("ende"),
+            tasks.TaskError,
+            "no synthetic task is named 'ende'; there are specdec_ende, specdec_highlights",
+        ),
+        (
+            lambda: [tasks.synthetic_task(NAMES[0], seed=seed) for seed in (0, 1)],
+            tasks.TaskError,
+            "exists with another vocabulary or seed",
+        ),
+    ],
+)
+def test_errors(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_generating_needs_neither_seqio_nor_tensorflow():
+    program = (
+        "import sys; from specdec import synthetic;"
+        "next(synthetic.examples('specdec_ende', 'train'));"
+        "print({'seqio', 'tensorflow', 'sentencepiece'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()", done.stderr

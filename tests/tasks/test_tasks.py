@@ -1,0 +1,236 @@
+"""Local tasks, vocabularies and batches: pytest tests/tasks/test_tasks.py"""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from specdec import tasks
+
+LENGTHS = {"inputs": 12, "targets": 12}
+LINES = ["one\teins", "two words\tzwei Wörter", "three\tdrei", "a\tein", "five\tfünf"]
+
+
+@pytest.fixture(scope="module")
+def tsv(tmp_path_factory):
+    file = tmp_path_factory.mktemp("data") / "test.tsv"
+    file.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_file(tmp_path_factory):
+    import sentencepiece
+
+    path = tmp_path_factory.mktemp("vocabulary") / "tiny.model"
+    with open(path, "wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["ein Mann läuft", "eine Frau läuft", "ein Haus"] * 20),
+            model_writer=file,
+            vocab_size=30,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+            hard_vocab_limit=False,
+            minloglevel=2,
+        )
+    return path
+
+
+def byte_task(name, file, **options):
+    return tasks.local_task(name, {"test": str(file)}, tasks.Bytes(), **options)
+
+
+def rows(batches):
+    """index -> ids without padding."""
+    return {
+        int(index): row[row > 0].tolist()
+        for batch in batches
+        for index, row in zip(batch.index, batch.inputs, strict=True)
+        if index >= 0
+    }
+
+
+def test_features_are_prefixed_trimmed_and_end_in_eos(tsv):
+    task = byte_task("features", tsv, prefix="de: ")
+    vocabulary = task.output_features["inputs"].vocabulary
+    (first, second, *_) = task.get_dataset(LENGTHS, "test", shuffle=False).as_numpy_iterator()
+    assert first["inputs"].tolist() == [*vocabulary.encode("de: one"), 1]
+    assert first["targets"].tolist() == [*vocabulary.encode("eins"), 1]
+    # 13 bytes do not fit: the text is cut so that EOS does.
+    assert second["inputs"].tolist() == [*vocabulary.encode("de: two wor"), 1]
+
+
+def test_batches_keep_order_and_pad_the_last_one(tsv):
+    batches = list(tasks.batches(byte_task("order", tsv), "test", LENGTHS, batch_size=2))
+    assert [batch.index.tolist() for batch in batches] == [[0, 1], [2, 3], [4, -1]]
+    assert {batch.inputs.shape for batch in batches} == {(2, 12)}
+    assert {batch.inputs.dtype for batch in batches} == {np.dtype(np.int32)}
+    assert not batches[-1].inputs[1].any()
+    assert batches[-1].input_texts == ["five"]
+    assert batches[-1].target_texts == ["fünf"]
+    assert [text for batch in batches for text in batch.input_texts] == [
+        line.split("\t")[0] for line in LINES
+    ]
+
+
+def test_a_row_does_not_depend_on_the_batch_size(tsv):
+    task = byte_task("sizes", tsv)
+    assert rows(tasks.batches(task, "test", LENGTHS, batch_size=1)) == rows(
+        tasks.batches(task, "test", LENGTHS, batch_size=3)
+    )
+
+
+def test_limit_and_count(tsv):
+    task = byte_task("limit", tsv)
+    assert tasks.count(task, "test") == 5
+    limited = list(tasks.batches(task, "test", LENGTHS, batch_size=2, limit=3))
+    assert [batch.index.tolist() for batch in limited] == [[0, 1], [2, -1]]
+
+
+def test_a_batch_takes_the_smallest_bucket_that_fits(tsv):
+    task = byte_task("buckets", tsv)
+    batches = tasks.batches(task, "test", LENGTHS, batch_size=1, buckets=(4, 6))
+    # Lengths with EOS: 4, 10, 6, 2, 5.
+    assert [batch.inputs.shape[1] for batch in batches] == [4, 12, 6, 4, 6]
+
+
+def test_hosts_get_equally_many_batches_of_equal_shapes(tsv):
+    task = byte_task("hosts", tsv)
+    options = {"batch_size": 1, "buckets": (4, 6)}
+    # Lengths with EOS: 4, 10 | 6, 2 | 5. Two hosts need the width of the longer one.
+    first, second = (
+        list(tasks.batches(task, "test", LENGTHS, **options, shard=(host, 2))) for host in (0, 1)
+    )
+    assert [batch.index.tolist() for batch in first] == [[0], [2], [4]]
+    assert [batch.index.tolist() for batch in second] == [[1], [3], [-1]]
+    for batches in (first, second):
+        assert [batch.inputs.shape for batch in batches] == [(1, 12), (1, 6), (1, 6)]
+        assert [batch.targets.shape for batch in batches] == [(1, 12)] * 3
+    assert second[2].input_texts == second[2].target_texts == []
+    whole = rows(tasks.batches(task, "test", LENGTHS, batch_size=2))
+    assert rows(first) | rows(second) == whole and len(whole) == 5
+
+
+def test_plain_text_has_no_targets(tmp_path):
+    file = tmp_path / "plain.txt"
+    file.write_text("a\tb\n\nc\n")
+    task = byte_task("plain", file, columns=("inputs",))
+    (batch,) = tasks.batches(task, "test", LENGTHS, batch_size=3)
+    assert batch.input_texts == ["a\tb", "", "c"]
+    assert batch.target_texts is batch.targets is None
+    assert batch.inputs[1].tolist() == [1] + [0] * 11
+
+
+def test_line_ends_of_other_systems(tmp_path):
+    file = tmp_path / "dos.tsv"
+    file.write_bytes(b"one\teins\r\ntwo\tzwei\r\n")
+    (batch,) = tasks.batches(byte_task("dos", file), "test", LENGTHS, batch_size=2)
+    assert batch.target_texts == ["eins", "zwei"]
+
+
+def test_the_same_task_is_registered_once(tsv):
+    task = byte_task("twice", tsv)
+    assert byte_task("twice", tsv) is task
+    assert tasks.get_task("twice") is task
+    with pytest.raises(tasks.TaskError, match="'twice' exists with another definition"):
+        byte_task("twice", tsv, prefix="other: ")
+
+
+def test_sentencepiece_round_trip(tsv, sentencepiece_file):
+    vocabulary = tasks.SentencePiece(str(sentencepiece_file)).load()
+    ids = vocabulary.encode("ein Mann läuft")
+    assert tasks.detokenize(vocabulary, np.array([*ids, 1, 5, 0])) == "ein Mann läuft"
+    # A model's output may be wider than its vocabulary, and an id may be any of it.
+    assert "⁇" in tasks.detokenize(vocabulary, [*ids, vocabulary.vocab_size, 10**6])
+    assert tasks.detokenize(vocabulary, []) == ""
+
+
+def test_bytes_round_trip():
+    vocabulary = tasks.Bytes(extra_ids=2).load()
+    assert vocabulary.vocab_size == 261
+    ids = vocabulary.encode("größer")
+    assert tasks.detokenize(vocabulary, [*ids, 260, 300, 1, 70]) == "größer"
+
+
+def test_copies_of_a_vocabulary_are_the_same(tmp_path, sentencepiece_file):
+    copy = tmp_path / "copy.model"
+    copy.write_bytes(sentencepiece_file.read_bytes())
+    ours, theirs = (tasks.SentencePiece(str(p)).load() for p in (sentencepiece_file, copy))
+    assert tasks.same_vocabulary(ours, theirs)
+    sentinels = tasks.SentencePiece(str(copy), extra_ids=3).load()
+    assert not tasks.same_vocabulary(ours, sentinels)
+    assert not tasks.same_vocabulary(ours, tasks.Bytes().load())
+    assert tasks.same_vocabulary(tasks.Bytes().load(), tasks.Bytes().load())
+    assert not tasks.same_vocabulary(tasks.Bytes(1).load(), tasks.Bytes().load())
+
+
+def test_bleu():
+    score = tasks.bleu(["a b c d e"], ["a b c d e"])
+    assert score == {"bleu": pytest.approx(100)}
+    assert tasks.bleu(["a b c d e"], ["v w x y z"])["bleu"] < 10
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (None, r"bad\.tsv does not exist"),
+        (b"", r"bad\.tsv is empty"),
+        (b"a\tb\nno tab\nc\td\n", r"bad\.tsv, line 2: 1 TAB-separated columns, not 2"),
+        (b"a\tb\nc\td\te\n", r"bad\.tsv, line 2: 3 TAB-separated columns, not 2"),
+        (b"a\tb\n\n", r"bad\.tsv, line 2: 1 TAB"),
+        (b"a\t\xff\n", r"bad\.tsv, line 1: not UTF-8"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path, content, message):
+    file = tmp_path / "bad.tsv"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(tasks.TaskError, match=message) as error:
+        byte_task("bad", file)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content, message", [(None, "is not a file"), (b"junk", "is not a SentencePiece model")]
+)
+def test_a_bad_vocabulary_is_named(tmp_path, tsv, content, message):
+    path = tmp_path / "bad.model"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(tasks.TaskError, match=re.escape(str(path)) + ".* " + message):
+        tasks.local_task("v", {"test": str(tsv)}, tasks.SentencePiece(str(path)))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"split": "tset"}, "'errors' has no split 'tset'; it has test"),
+        ({"lengths": {"inputs": 8}}, "no sequence length for 'targets' of task 'errors'"),
+        ({"lengths": {"inputs": 8, "targets": None}}, "no sequence length for 'targets'"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"limit": 0}, "limit is 0"),
+        ({"buckets": (6, 4)}, r"buckets is \(6, 4\); give ascending lengths below 12"),
+        ({"buckets": (12,)}, "buckets is"),
+        ({"shard": (2, 2)}, r"shard is \(2, 2\); give \(k, n\) for the k-th of n hosts"),
+        ({"task": "nonesuch"}, "no task is named 'nonesuch'; registered: .*errors"),
+    ],
+)
+def test_a_wrong_argument_is_named_at_the_call(tsv, change, message):
+    right = {"task": byte_task("errors", tsv), "split": "test", "lengths": LENGTHS, "batch_size": 1}
+    with pytest.raises(tasks.TaskError, match=message):
+        tasks.batches(**(right | change))
+
+
+def test_columns_are_checked(tsv):
+    with pytest.raises(tasks.TaskError, match=r"columns is \('source',\)"):
+        byte_task("columns", tsv, columns=("source",))
+
+
+def test_importing_tasks_is_cheap():
+    program = "import sys, specdec.tasks; print({'seqio', 'tensorflow'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()", done.stderr

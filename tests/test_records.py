@@ -1,0 +1,110 @@
+"""Outputs that a killed command goes on with: pytest tests/test_records.py"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from specdec import records
+from specdec.records import Lines, RecordsError, first_difference
+
+GIN = "# Parameters for A:\n# ====\nA.x = 1\nA.name = \\\n    'a b'\n"
+
+
+def names(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_torn_last_line_does_not_count(tmp_path):
+    lines = Lines(tmp_path / "out.jsonl")
+    assert list(lines) == []
+    for number in range(3):
+        lines.append({"number": number, "text": "ü\n"})
+    whole = lines.path.read_bytes()
+    for cut in (1, 2, len(whole) // 3):
+        lines.path.write_bytes(whole[:-cut])
+        assert [one["number"] for one in lines] == [0, 1]
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", '"text"', ""])
+def test_a_whole_line_that_is_no_object_is_named(tmp_path, line):
+    path = tmp_path / "out.jsonl"
+    path.write_text('{"a": 1}\n' + line + '\n{"a": 2}\n')
+    with pytest.raises(RecordsError, match=r"out.jsonl, line 2, is no JSON object; delete"):
+        list(Lines(path))
+
+
+def test_what_is_kept_may_be_the_files_own(tmp_path):
+    """And floats are written as they were."""
+    lines = Lines(tmp_path / "out.jsonl")
+    for number in (0.1, 1e-300, float("inf")):
+        lines.append({"number": number})
+    before = lines.path.read_text()
+    lines.replace(lines)
+    assert lines.path.read_text() == before
+    lines.replace(one for one in lines if one["number"] < 0.01)
+    assert list(lines) == [{"number": 1e-300}] and names(tmp_path) == ["out.jsonl"]
+
+
+def test_a_file_is_written_at_once_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    records.write(path, "old")
+
+    def fails(*_):
+        raise OSError("disk full")
+
+    for step in ("fsync", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, step, fails)
+            with pytest.raises(OSError, match="disk full"):
+                records.write(path, "new")
+        assert path.read_text() == "old" and names(tmp_path) == ["file"]
+    records.write(path, "new")
+    assert path.read_text() == "new"
+
+
+def test_lines_belong_to_settings(tmp_path):
+    path = tmp_path / "out.jsonl"
+    Lines.of(path, GIN).append({"a": 1})
+    assert list(Lines.of(path, GIN)) == [{"a": 1}]
+    with pytest.raises(RecordsError) as error:
+        Lines.of(path, GIN.replace("= 1", "= 2"))
+    assert str(error.value) == (
+        f"{path} was begun with A.x = 1, and now it is 2; take the settings of {path}.gin, or give "
+        "another --output_file"
+    )
+    path.with_name("out.jsonl.gin").unlink()
+    with pytest.raises(RecordsError, match="has no out.jsonl.gin beside it; give another --output"):
+        Lines.of(path, GIN)
+    path.unlink()
+    assert list(Lines.of(path, "")) == []
+
+
+@pytest.mark.parametrize(
+    "now, difference",
+    [
+        ("A.name = 'a b'\n\nA.x = 1\n", None),
+        ("A.x = 1\nA.name = 'a c'\n", ("A.name", "'a b'", "'a c'")),
+        ("A.x = 1\n", ("A.name", "'a b'", "not set")),
+        (f"{GIN}A.y = 3\n", ("A.y", "not set", "3")),
+    ],
+)
+def test_gin_is_compared_as_settings(now, difference):
+    assert first_difference(GIN, now) == difference
+
+
+@pytest.mark.parametrize(
+    "change, difference",
+    [
+        ({}, None),
+        ({"threads": 1}, ("threads", 2, 1)),
+        ({"gin": "A.x = 2\n", "threads": 1}, ("A.x", "1", "2")),
+        ({"sizes": [1, 3]}, ("sizes", [1, 2], [1, 3])),
+        ({"more": None}, ("more", "not set", None)),
+    ],
+)
+def test_json_is_compared_by_name_and_gin_inside_it_as_settings(change, difference):
+    about = {"gin": "A.x = 1\n", "threads": 2, "sizes": (1, 2)}
+    assert first_difference(json.dumps(about), json.dumps(about | change)) == difference

@@ -1,0 +1,180 @@
+"""Verifiers, in algebra and draw by draw: pytest tests/verifiers/test_verifiers.py"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec import theory, verifiers
+from specdec.sampling import Greedy, Sampling
+from specdec.testing import Trees, adversarial_trees, check_verifier, output_law
+from specdec.types import Draft, Noise, Scores
+from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
+from specdec.verifiers.decide import token_probs
+
+VERIFIERS = (SpeculativeSampling(), GreedyMatch(), Coupled())  # the exact ones; a new one is a row
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_the_law_of_the_output_is_the_target(verifier):
+    """For every sampling, gamma 1, 2, 4, random and adversarial p and q, whole and short drafts:
+    in float64 within 1e-12, and through the jitted loop within what a chi-square test sees."""
+    assert check_verifier(verifier) <= 1e-12
+
+
+@dataclasses.dataclass(frozen=True)
+class ResidualIsP(SpeculativeSampling):
+    def residual(self, draft, scores, n):
+        return scores.probs[n]
+
+
+@dataclasses.dataclass(frozen=True)
+class RatioUpsideDown(SpeculativeSampling):
+    def accept(self, draft, scores):
+        p, q = token_probs(draft, scores)
+        return jnp.minimum(jnp.where(p > 0, q / p, 0), 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class ResidualOfTheNextPosition(SpeculativeSampling):
+    def residual(self, draft, scores, n):
+        return super().residual(draft, scores, jnp.minimum(n + 1, draft.tokens.shape[0] - 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class SlightlyLenient(SpeculativeSampling):
+    def accept(self, draft, scores):
+        return jnp.minimum(super().accept(draft, scores) * (1 + 1e-9), 1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [ResidualIsP(), RatioUpsideDown(), ResidualOfTheNextPosition(), SlightlyLenient()]
+)
+def test_a_wrong_law_is_seen_by_the_algebra(wrong):
+    with pytest.raises(AssertionError, match="emits a wrong law for .* off by"):
+        check_verifier(wrong, samplings=(Sampling(),), gammas=(2,))
+
+
+def test_a_wrong_decision_is_seen_through_the_loop():
+    @dataclasses.dataclass(frozen=True)
+    class RightLawWrongCoin(SpeculativeSampling):
+        def verdict(self, keys, draft, scores):
+            same = keys._replace(accept=jnp.broadcast_to(keys.accept[0], keys.accept.shape))
+            return verifiers.verdict(SpeculativeSampling(), same, draft, scores)
+
+    with pytest.raises(AssertionError, match="chi2"):
+        check_verifier(RightLawWrongCoin(), samplings=(Sampling(),), gammas=(1,))
+
+
+def test_output_law_sums_to_one_and_knows_the_last_rule():
+    """A verifier with rule 'last' and independent fair coins: P(n) is known in closed form."""
+
+    @dataclasses.dataclass(frozen=True)
+    class FairCoins:
+        rule = "last"
+
+        def accept(self, draft, scores):
+            return jnp.full(draft.tokens.shape, 0.5)
+
+        def residual(self, draft, scores, n):
+            return jax.nn.one_hot(0, scores.probs.shape[-1])
+
+    # The draft is certain to be 2, 2; rejected positions emit 0; the target would emit 1.
+    p = [np.broadcast_to(np.eye(3)[1], [3] * d + [3]) for d in range(3)]
+    q = [np.broadcast_to(np.eye(3)[2], [3] * d + [3]) for d in range(2)]
+    law = output_law(
+        FairCoins(), Trees([np.array(x) for x in p], [np.array(x) for x in q]), length=2
+    )
+    assert law.sum() == pytest.approx(1)
+    assert law[2, 2, 1] == 0.5  # the last coin passes, whatever the first did
+    assert law[2, 0, 1] == 0.25
+    assert law[0, 1, 1] == 0.25
+
+
+def row(p, q, tokens, length=None, logits=None):
+    """One row: p [K+1, V], q [K, V] or None, tokens [K]."""
+    p = jnp.asarray(p, jnp.float32)
+    draft = Draft(
+        jnp.asarray(tokens, jnp.int32),
+        None if q is None else jnp.asarray(q, jnp.float32),
+        jnp.int32(len(tokens) if length is None else length),
+    )
+    return draft, Scores(jnp.log(p) if logits is None else jnp.asarray(logits), p)
+
+
+def noise(longest, seed=0):
+    keys = jax.random.split(jax.random.key(seed), 3 * longest + 1)
+    return Noise(keys[:longest], keys[longest : 2 * longest], keys[2 * longest :])
+
+
+def always(value: float):
+    """In place of `jax.random.uniform`."""
+    return lambda key, shape=(), dtype=jnp.float32: jnp.full(shape, value, dtype)
+
+
+def test_a_token_the_target_excludes_is_rejected_also_when_u_is_zero(monkeypatch):
+    monkeypatch.setattr(jax.random, "uniform", always(0))
+    impossible = row(p=[[0, 1, 0], [0, 0, 1]], q=[[0.5, 0.5, 0]], tokens=[0])
+    verdict = verifiers.verdict(SpeculativeSampling(), noise(1), *impossible)
+    assert verdict == (0, 1)
+    possible = row(p=[[1e-30, 1, 0], [0, 0, 1]], q=[[0.5, 0.5, 0]], tokens=[0])
+    assert verifiers.verdict(SpeculativeSampling(), noise(1), *possible) == (1, 2)
+
+
+def test_a_ratio_of_one_is_always_accepted(monkeypatch):
+    monkeypatch.setattr(jax.random, "uniform", always(1 - 2**-24))
+    equal = row(p=[[0.3, 0.7], [0, 1]], q=[[0.3, 0.7]], tokens=[0])
+    assert verifiers.verdict(SpeculativeSampling(), noise(1), *equal) == (1, 1)
+
+
+@pytest.mark.parametrize("q", [[[np.nan] * 3], [[0.2, np.nan, 0.8]], [[0.0, 0.0, 0.0]]])
+def test_a_q_that_is_no_distribution_is_never_trusted(q):
+    draft, scores = row(p=[[0, 0, 1], [1, 0, 0]], q=q, tokens=[1])
+    assert verifiers.verdict(SpeculativeSampling(), noise(1), draft, scores) == (0, 2)
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_tokens_beyond_the_length_do_not_count(verifier):
+    one_hot = np.eye(4)[[2, 3, 1]]
+    whole = row(one_hot, one_hot[:2], tokens=[2, 3])
+    assert verifiers.verdict(verifier, noise(2), *whole) == (2, 1)
+    short = row(one_hot, one_hot[:2], tokens=[2, 3], length=1)
+    assert verifiers.verdict(verifier, noise(2), *short) == (1, 3)
+    empty = row(one_hot, one_hot[:2], tokens=[2, 3], length=0)
+    assert verifiers.verdict(verifier, noise(2), *empty) == (0, 2)
+
+
+def test_greedy_match_reads_logits_not_probabilities():
+    logits = np.array([[0, 3, 1], [2, 1, 0.0]])
+    uniform = np.full((2, 3), 1 / 3)
+    assert verifiers.verdict(GreedyMatch(), noise(1), *row(uniform, None, [1], logits=logits)) == (
+        1,
+        0,
+    )
+
+
+def test_coupled_accepts_as_often_as_the_closed_form_says():
+    """Averaged over its drafts, `accept` is the agreement probability of the literature."""
+    with jax.enable_x64(True):
+        for name, (p, q, _) in adversarial_trees(3, 6, 1, Sampling()).items():
+            draft = Draft(jnp.arange(6)[:, None], jnp.tile(q[0], (6, 1, 1)), jnp.ones(6, int))
+            scores = Scores(jnp.zeros([6, 2, 6]), jnp.tile(np.stack([p[0], p[1][0]]), (6, 1, 1)))
+            accept = jax.vmap(Coupled().accept)(draft, scores)[:, 0]
+            expected = theory.coupled_acceptance_rate(p[0], q[0])
+            assert float(np.sum(q[0] * accept)) == pytest.approx(expected, abs=1e-12), name
+
+
+def test_greedy_probabilities_reduce_speculative_sampling_to_matching():
+    logits = jax.random.normal(jax.random.key(0), (4, 7))
+    probs = Greedy().probabilities(logits)
+    best = jnp.argmax(logits, axis=-1)
+    tokens = best[:3].at[2].set((best[2] + 1) % 7)
+    draft = Draft(tokens, None, jnp.int32(3))
+    expected = verifiers.verdict(GreedyMatch(), noise(3), draft, Scores(logits, probs))
+    assert expected == (2, best[2])
+    for verifier in (SpeculativeSampling(), Coupled()):
+        assert verifiers.verdict(verifier, noise(3), draft, Scores(logits, probs)) == expected
