@@ -76,11 +76,18 @@ class DecodeRun:
         return {role: path for role, path in given.items() if role in self.plan.models()}
 
     def ending_with(self, *stop_ids: int) -> DecodeRun:
-        """This run with texts that end so, not before `min_length`; see `vocabulary_of`."""
+        """This run with texts that end so, not before `min_length`; see `vocabulary_of`.
+
+        Raises:
+          UsageError: the verifier cannot keep to a shortest length.
+        """
         plan = dataclasses.replace(self.plan, stop_ids=stop_ids)
         if self.min_length:
             rule = MinLength(plan.sampling, self.min_length, stop_ids)
-            plan = dataclasses.replace(plan, sampling=rule)
+            try:
+                plan = dataclasses.replace(plan, sampling=rule)
+            except ValueError as error:
+                raise UsageError(str(error)) from error
         return dataclasses.replace(self, plan=plan, min_length=0)
 
     def laid_out(self) -> DecodeRun:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import functools
 import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO, TypeVar
@@ -96,7 +97,7 @@ def build(
     try:
         _refuse_unread_macros(args.gin_file, args.gin_bindings, folders)
         _make_importable(args.gin_file, folders)
-        with _quiet_logging():
+        with _quiet_logging(), _no_stumbling_over_folders():
             for file in args.gin_file:
                 gin.parse_config_file(file)
         gin.parse_config(args.gin_bindings)
@@ -139,6 +140,25 @@ def _quiet_logging():
         yield
     finally:
         logging.disable(logging.NOTSET)
+
+
+@contextlib.contextmanager
+def _no_stumbling_over_folders():
+    """Gin looks for a file in Python packages too, and fails where a folder that is none has the
+    name: `tasks` in the folder that a user works in, for example."""
+    readers = list(gin.config._FILE_READERS)
+    gin.config._FILE_READERS[:] = [(read, functools.partial(_exists, it)) for read, it in readers]
+    try:
+        yield
+    finally:
+        gin.config._FILE_READERS[:] = readers
+
+
+def _exists(check: Callable[[str], bool], path: str) -> bool:
+    try:
+        return check(path)
+    except TypeError:  # a namespace package has no file
+        return False
 
 
 class _Recorder(config_parser.ParserDelegate):

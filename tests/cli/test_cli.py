@@ -10,7 +10,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 import specdec
 from specdec import (
@@ -82,15 +81,6 @@ def folder(tmp_path_factory):
         params = target.init(jax.random.key(width))
         checkpoints.save(folder / name, params, config=target.config)
     return folder
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """Compiled programs, kept from test to test; JAX looks only once whether there is a cache."""
-    compilation_cache.reset_cache()
-    yield tmp_path_factory.mktemp("cache")
-    jax.config.update("jax_compilation_cache_dir", None)
-    compilation_cache.reset_cache()
 
 
 @pytest.fixture
@@ -270,6 +260,13 @@ def test_search_paths(built, tmp_path):
     with pytest.raises(cli.UsageError, match="mine.gin not found in ., "):
         built("mine.gin")
     assert built("mine.gin", search_paths=f".,{tmp_path}").plan.gamma == 7
+
+
+def test_a_folder_with_the_name_of_a_fragment_is_no_package(built, tmp_path, monkeypatch):
+    """Gin asks packages for a file as well; the folder of the tests themselves has such names."""
+    (tmp_path / "verifiers").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert built("verifiers/coupled.gin").plan.verifier == verifiers.Coupled()
 
 
 def test_an_installed_package_holds_its_gin_files(monkeypatch, tmp_path):

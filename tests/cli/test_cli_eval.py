@@ -9,7 +9,7 @@ import sys
 
 import jax
 import pytest
-from test_cli import cache, folder, records, the_line  # noqa: F401
+from test_cli import folder, records, the_line  # noqa: F401
 
 from specdec import checkpoints, cli, tasks
 from specdec.cli import predictions
@@ -121,17 +121,17 @@ def test_the_tasks_own_metrics(evaluate, folder, tmp_path):  # noqa: F811
 KILLED = """
 import os, signal, sys
 from specdec import cli
-from specdec.cli.run import Program
+from specdec.program import Program
 
-call, calls = Program.__call__, []
+fetch, calls = Program.fetch, []
 
 def killed(*args):
     calls.append(args)
     if len(calls) == 6:  # the target alone, on the second batch
         os.kill(os.getpid(), signal.SIGKILL)
-    return call(*args)
+    return fetch(*args)
 
-Program.__call__ = killed
+Program.fetch = killed
 sys.exit(cli.main(sys.argv[1:]))
 """
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import test_cli
-from test_cli import LINES, cache, decode, folder, records, the_line  # noqa: F401
+from test_cli import LINES, decode, folder, records, the_line  # noqa: F401
 
 import specdec
 from specdec import checkpoints, cli, tasks
