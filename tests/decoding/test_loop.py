@@ -28,7 +28,7 @@ from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
-from specdec.testing import Constant, TableTarget, hostile
+from specdec.testing import Constant, OneOf, TableTarget, hostile
 from specdec.types import Draft
 from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
 
@@ -121,8 +121,15 @@ def test_coupled_is_the_baseline_of_the_same_keys(pair, sampling, schedule):
 
 def test_coupled_text_does_not_depend_on_the_drafter(pair):
     expected = pair.alone(Sampling())
-    for drafter in [*hostile(pair.target, 128).values(), Autoregressive(pair.model, Greedy())]:
-        output = pair.decode(Sampling(), Coupled(), Fixed(3), drafter=drafter)
+    hostiles = hostile(pair.target, 128)
+    constant = [one for one in hostiles.values() if isinstance(one, Constant)]
+    others = [one for one in hostiles.values() if not isinstance(one, Constant)]
+    cases = [(one, pair.params) for one in (*others, Autoregressive(pair.model, Greedy()))]
+    for number in range(len(constant)):  # one program for them all
+        params = Params(pair.params.target, jnp.int32(number))
+        cases.append((OneOf(tuple(constant)), params))
+    for drafter, params in cases:
+        output = pair.decode(Sampling(), Coupled(), Fixed(3), drafter=drafter, params=params)
         same(output, expected)
         assert np.all(output.trace.calls <= expected.trace.calls)
 
