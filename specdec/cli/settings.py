@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, TextIO, TypeVar
 
 import gin
+from gin import config as gin_config
 from gin import config_parser
 from specdec import resources, tasks
 
@@ -146,12 +147,13 @@ def _quiet_logging():
 def _no_stumbling_over_folders():
     """Gin looks for a file in Python packages too, and fails where a folder that is none has the
     name: `tasks` in the folder that a user works in, for example."""
-    readers = list(gin.config._FILE_READERS)
-    gin.config._FILE_READERS[:] = [(read, functools.partial(_exists, it)) for read, it in readers]
+    readers: Any = gin_config._FILE_READERS
+    before = list(readers)
+    readers[:] = [(read, functools.partial(_exists, check)) for read, check in before]
     try:
         yield
     finally:
-        gin.config._FILE_READERS[:] = readers
+        readers[:] = before
 
 
 def _exists(check: Callable[[str], bool], path: str) -> bool:
