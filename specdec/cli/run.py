@@ -47,10 +47,12 @@ class DecodeRun:
 
     def __post_init__(self):
         for role, path in self.paths().items():
+            if path is None:
+                raise ValueError(_required(role, "CHECKPOINT_PATH"))
             if not isinstance(path, str):
                 raise ValueError(f"the {role}'s checkpoint is {path!r}; give the path of one")
             if self.plan.models()[role] is None:
-                raise ValueError(f"the {role} is None; give a model, as DRAFT_MODEL for a draft")
+                raise ValueError(_required(role, "MODEL"))
         if missing := self.plan.models().keys() - self.paths().keys():
             raise ValueError(
                 f"the drafter has no checkpoint for {', '.join(sorted(missing))}; give one for "
@@ -133,6 +135,12 @@ class DecodeRun:
         """The parameters by role, likewise."""
         paths = self.paths()
         return {role: tree_of(model, paths[role]) for role, model in self.plan.models().items()}
+
+
+def _required(role: str, macro: str) -> str:
+    """What to say of a macro without a value; those of the target have no prefix."""
+    name = macro if role == "target" else f"{role.upper()}_{macro}"
+    return f"{name} is required; set it in a gin file or with --gin.{name}=VALUE"
 
 
 def build(args: argparse.Namespace, overrides: Mapping[str, Any] = {}) -> DecodeRun:

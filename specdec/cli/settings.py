@@ -103,7 +103,7 @@ def build(
                 gin.parse_config_file(file)
         gin.parse_config(args.gin_bindings)
         for name, value in unneeded.items():
-            if str(gin.query_parameter(f"%{name}")) == "%gin.REQUIRED":
+            if str(gin.query_parameter(f"%{name}")) in ("%gin.REQUIRED", "None"):
                 gin.bind_parameter(f"%{name}", value)
         for name, value in overrides.items():
             if value is not None:

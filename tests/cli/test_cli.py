@@ -399,13 +399,13 @@ MISTAKES = {
     ),
     "model without checkpoint": (
         ["--gin.DRAFT_CHECKPOINT_PATH=None", "--gin.DRAFT_MODEL=%MODEL"],
-        "the draft's checkpoint is None; give the path of one",
+        "DRAFT_CHECKPOINT_PATH is required; set it",
     ),
     "drafter without checkpoint": (
         ["--gin.DRAFT_CHECKPOINT_PATHS={}"],
         "the drafter has no checkpoint for draft; give one for each of its models",
     ),
-    "drafter without model": (["--gin.DRAFT_MODEL=None"], "the draft is None; give a model"),
+    "drafter without model": (["--gin.DRAFT_MODEL=None"], "DRAFT_MODEL is required; set it"),
     "output folder": (["--output_file=/nowhere/out.jsonl"], "/nowhere/out.jsonl cannot be written"),
 }
 
