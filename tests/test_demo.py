@@ -1,5 +1,6 @@
 """The pair that ships with the project: pytest tests/test_demo.py"""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec import Params, autoregressive_decode, checkpoints, cli, decode, demo, row_keys, tasks
+from specdec import Params, Plan, checkpoints, cli, decode, demo, row_keys, tasks
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy
@@ -45,25 +46,18 @@ def test_the_target_is_better_and_speculation_does_not_change_it(pair):
     vocabulary = tasks.demo_vocabulary().load()
     (batch,) = tasks.batches(task, "test", LENGTHS, batch_size=TEXTS, limit=TEXTS)
     keys, inputs = row_keys(0, jnp.asarray(batch.index)), jnp.asarray(batch.inputs)
-    rules = {"sampling": Greedy(), "max_length": LENGTHS["targets"]}
+    drafter = Autoregressive(draft, Greedy())
+    plan = Plan(target, drafter, GreedyMatch(), Fixed(7), Greedy(), LENGTHS["targets"])
 
     def bleu(output):
         texts = [tasks.detokenize(vocabulary, row) for row in output.tokens]
         return tasks.bleu(batch.target_texts, texts)["bleu"]
 
-    plain = autoregressive_decode(params.target, keys, inputs, target=target, **rules)
-    drafts = autoregressive_decode(params.drafter, keys, inputs, target=draft, **rules)
+    plain = decode(params, keys, inputs, plan.alone())
+    of_drafter = dataclasses.replace(plan.alone(), target=draft)
+    drafts = decode(Params(params.drafter), keys, inputs, of_drafter)
     assert bleu(plain) > bleu(drafts) + 5
-    ours = decode(
-        params,
-        keys,
-        inputs,
-        target=target,
-        drafter=Autoregressive(draft, Greedy()),
-        verifier=GreedyMatch(),
-        schedule=Fixed(7),
-        **rules,
-    )
+    ours = decode(params, keys, inputs, plan)
     found = divergences(
         target, params.target, keys, inputs, ours.tokens, plain.tokens, sampling=Greedy()
     )

@@ -6,7 +6,6 @@ minutes: pytest tests/test_multi30k.py -m slow
 
 from __future__ import annotations
 
-import functools
 import json
 from typing import NamedTuple
 
@@ -17,15 +16,7 @@ import pytest
 import sacrebleu
 import sentencepiece
 
-from specdec import (
-    DecodeOutput,
-    Params,
-    autoregressive_decode,
-    checkpoints,
-    decode,
-    row_keys,
-    theory,
-)
+from specdec import DecodeOutput, Params, Plan, checkpoints, decode, row_keys, theory
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Config, T5Target
 from specdec.sampling import Greedy, Sampling
@@ -46,30 +37,24 @@ class Captions(NamedTuple):
     pieces: sentencepiece.SentencePieceProcessor
     t5x_greedy: np.ndarray
 
+    def plan(self, sampling, verifier) -> Plan:
+        drafter = Autoregressive(self.model, sampling)
+        return Plan(self.target, drafter, verifier, Fixed(5), sampling, LENGTH)
+
     def alone(self, sampling, seed=0) -> DecodeOutput:
-        run = functools.partial(autoregressive_decode, target=self.target, sampling=sampling)
-        return self._all(functools.partial(run, self.params.target), seed)
+        return self._all(self.plan(sampling, GreedyMatch()).alone(), seed)
 
     def speculate(self, sampling, verifier, seed=0) -> DecodeOutput:
-        run = functools.partial(
-            decode,
-            self.params,
-            target=self.target,
-            drafter=Autoregressive(self.model, sampling),
-            verifier=verifier,
-            schedule=Fixed(5),
-            sampling=sampling,
-        )
-        return self._all(run, seed)
+        return self._all(self.plan(sampling, verifier), seed)
 
     def keys(self, seed=0):
         return row_keys(seed, jnp.arange(len(self.inputs)))
 
-    def _all(self, run, seed) -> DecodeOutput:
+    def _all(self, plan, seed) -> DecodeOutput:
         keys = self.keys(seed)
+        batches = (slice(i, i + BATCH) for i in range(0, len(self.inputs), BATCH))
         parts = [
-            jax.device_get(run(keys[i : i + BATCH], self.inputs[i : i + BATCH], max_length=LENGTH))
-            for i in range(0, len(self.inputs), BATCH)
+            jax.device_get(decode(self.params, keys[i], self.inputs[i], plan)) for i in batches
         ]
         return jax.tree.map(lambda *x: np.concatenate([np.atleast_1d(y) for y in x]), *parts)
 

@@ -205,7 +205,7 @@ def specdec(tiny, saved, tmp_path_factory):
     def run(command: str, file: str, *more: str) -> list[dict]:
         models = built(file, tiny, bindings=CHECKPOINTS).plan.models()
         target, draft = (saved(model, seed) for seed, model in enumerate(models.values()))
-        output = cache / "out.jsonl"
+        output = cache / f"{command}_{Path(file).stem}.jsonl"
         flags = [
             f"--gin_file={file}",
             f"--gin_file={tiny}",
