@@ -290,17 +290,14 @@ def model(width: int) -> T5Target:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A run's data: a TSV, a gin file, and two models of bytes. Programs are compiled in a hurry:
-    here it matters that they run, not how fast."""
-    jax.config.update("jax_disable_most_optimizations", True)
+    """A run's data: a TSV, a gin file, and two models of bytes."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "test.tsv").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     (folder / "run.gin").write_text(RUN.replace("the folder", str(folder)))
     for name, width in (("target", 11), ("draft", 7)):
         params = jax.jit(model(width).init)(jax.random.key(width))
         checkpoints.save(folder / name, params, config=model(width).config)
-    yield folder
-    jax.config.update("jax_disable_most_optimizations", False)
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """A real pair on 1,000 real captions (../shared/multi30k): pytest tests/test_multi30k.py
 
-Extra: it needs data that is not part of the project, and is skipped without it. The BLEU test takes
-minutes: pytest tests/test_multi30k.py -m slow
+Extra: it needs data that is not part of the project, and is skipped without it. By default a batch
+of captions is decoded; all of them take minutes: pytest tests/test_multi30k.py -m slow
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Captions(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def captions(shared) -> Captions:
+def every_caption(shared) -> Captions:
     data = shared / "multi30k"
     pieces = sentencepiece.SentencePieceProcessor(str(data / "multi30k_ende_3k.model"))
     lines = (data / "test_2016.tsv").read_text().splitlines()
@@ -121,19 +121,27 @@ def captions(shared) -> Captions:
     )
 
 
-@pytest.fixture(scope="module")
-def greedy(captions) -> DecodeOutput:
-    return captions.alone(Greedy())
+@pytest.fixture(params=[BATCH, pytest.param(1000, marks=pytest.mark.slow)])
+def captions(every_caption, request) -> Captions:
+    """The first of them, so many."""
+    few = slice(request.param)
+    return every_caption._replace(
+        inputs=every_caption.inputs[few],
+        references=every_caption.references[few],
+        t5x_greedy=every_caption.t5x_greedy[few],
+    )
 
 
-def test_greedy_ids_are_those_of_t5x_with_and_without_speculation(captions, greedy):
+def test_greedy_ids_are_those_of_t5x_with_and_without_speculation(captions):
+    greedy = captions.alone(Greedy())
     assert captions.differences(greedy.tokens, captions.t5x_greedy, Greedy()) == []
     ours = captions.speculate(Greedy(), GreedyMatch())
     assert captions.differences(ours.tokens, greedy.tokens, Greedy()) == []
-    assert greedy.length.sum() == 16_357
-    tau = theory.block_efficiency(theory.emitted_tokens(ours.trace), ours.trace.calls)
-    assert tau == pytest.approx(2.61, abs=0.02)
     np.testing.assert_array_equal(theory.emitted_tokens(ours.trace), ours.length)
+    tau = theory.block_efficiency(theory.emitted_tokens(ours.trace), ours.trace.calls)
+    tokens, expected = {100: (1_610, 2.61), 1000: (16_357, 2.61)}[len(captions.inputs)]
+    assert greedy.length.sum() == tokens
+    assert tau == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.7, top_p=0.9)])
@@ -144,8 +152,11 @@ def test_coupled_texts_are_the_baselines_of_the_same_seed(captions, sampling):
     assert ours.trace.calls.sum() < 0.55 * plain.trace.calls.sum()
 
 
-def test_alpha_is_what_was_measured_with_t5x(captions, greedy):
+@pytest.mark.slow
+def test_alpha_is_what_was_measured_with_t5x(every_caption):
     """Teacher-forced on the target's greedy outputs: the figures in the data's README."""
+    captions = every_caption
+    greedy = captions.alone(Greedy())
     within = np.arange(LENGTH)[None] < greedy.length[:, None]
     target = captions.logits(captions.target, captions.params.target, greedy.tokens)[within]
     draft = captions.logits(captions.model, captions.params.drafter, greedy.tokens)[within]
@@ -172,8 +183,9 @@ def test_log_probs_are_those_of_teacher_forcing(captions, rule):
 
 
 @pytest.mark.slow
-def test_sampled_translations_are_as_good_as_the_baselines(captions):
+def test_sampled_translations_are_as_good_as_the_baselines(every_caption):
     """BLEU at temperature 1 over 3 seeds: the means differ by less than the seeds do."""
+    captions = every_caption
     plain = [captions.bleu(captions.alone(Sampling(), seed)) for seed in range(3)]
     ours = [
         captions.bleu(captions.speculate(Sampling(), SpeculativeSampling(), seed))

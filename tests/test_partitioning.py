@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import support
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from specdec import Plan, decode, partitioning, prefill, row_keys, step
@@ -48,10 +49,8 @@ METHODS = {
 @pytest.fixture(autouse=True, scope="module")
 def optimized():
     """Collectives are counted in the programs that users run."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    with support.optimized():
+        yield
 
 
 @functools.cache

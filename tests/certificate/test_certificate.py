@@ -55,14 +55,6 @@ GAMMA = 3
 """
 
 
-@pytest.fixture(autouse=True, scope="module")
-def compiled_in_haste():
-    """Compiling takes most of the time here, and nothing runs for long."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A random target whose past matters (its parameters are doubled) and, as its drafter, a

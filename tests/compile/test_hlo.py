@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
+import support
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -416,11 +417,9 @@ def compiled():
 
     x = jax.ShapeDtypeStruct((4, 8), jnp.float32, sharding=whole)
     w = jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(mesh, P("model", None)))
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", False)
-    text = decode.lower(x, w, 3).compile().as_text()
-    yield read(text or "")
-    jax.config.update("jax_disable_most_optimizations", before)
+    with support.optimized():
+        text = decode.lower(x, w, 3).compile().as_text()
+    return read(text or "")
 
 
 def test_a_real_program_is_read(compiled):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import re
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import support
 from flax import traverse_util
 from jax.sharding import PartitionSpec
 
@@ -384,7 +384,7 @@ def test_no_layout_adds_a_collective(name, layout):
     target = T5Target(config, STANDARD, layout)
     params = partitioning.abstract(target, mesh)
     inputs, tokens = (jax.ShapeDtypeStruct((1, width), jnp.int32) for width in (7, 3))
-    with jax.set_mesh(mesh), optimized():
+    with jax.set_mesh(mesh), support.optimized():
         cache = jax.eval_shape(lambda p, i: target.prefill(p, i, 5), params, inputs)
         text = jax.jit(target.decode).lower(params, tokens, cache).compile().as_text()
     found = hlo.read(text or "").collectives
@@ -392,11 +392,3 @@ def test_no_layout_adds_a_collective(name, layout):
     assert kinds == {"all-reduce": 1 + 3 * config.num_decoder_layers, "all-gather": 1}
     (gathered,) = (each for each in found if each.opcode == "all-gather")
     assert gathered.bytes == 4 * 3 * SIZES["vocab"]
-
-
-@contextlib.contextmanager
-def optimized():
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
