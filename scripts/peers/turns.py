@@ -229,12 +229,14 @@ def _work(run: DecodeRun, texts: Collection[list[int]], threads: int, device: st
             f"the plan is {plan}; others draft a fixed number of tokens with a model: take "
             "drafters/autoregressive.gin and schedules/fixed.gin"
         )
+    if len(plan.stop_ids) != 1:
+        raise UsageError(f"stop_ids is {plan.stop_ids}; others end a text with one id")
     longest = run.data.lengths["inputs"]
     lengths = {min(-(-len(ids) // BUCKET) * BUCKET, longest) for ids in texts}
     return engines.Work(
         lengths=tuple(sorted(lengths)),
         max_length=plan.max_length,
-        eos_id=plan.stop_ids[0],  # type: ignore[index]
+        eos_id=plan.stop_ids[0],
         gamma=plan.gamma,
         threads=threads,
         device=device,

@@ -1,7 +1,7 @@
 """The table of families: a new one is a folder and a row here, and nothing else changes.
 
 A family outside of this package is registered where it is defined, so that importing it, from a gin
-file too, makes its checkpoints known (examples/rotary):
+file too, makes its checkpoints known (examples/rotary.py):
 
     families.register(Family("rotary", RotaryConfig, Rotary))
 """

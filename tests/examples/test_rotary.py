@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rotary
-from rotary.network import rotated
 
 import gin
 from specdec import checkpoints, partitioning
@@ -58,19 +57,19 @@ def reference(text: list[int]) -> np.ndarray:
         return np.concatenate([pairs.real, pairs.imag], axis=1)
 
     def head(y, layer, at):
-        query, key, value = (y @ layer[name][:, at] for name in ("query", "key", "value"))
+        query, key, value = (y @ layer[name]["kernel"][:, at] for name in ("query", "key", "value"))
         scores = np.exp(turned(query) @ turned(key).T / 2) * np.tri(len(text))
         return scores / scores.sum(axis=1, keepdims=True) @ value
 
     x = params["embedding"][text]
     for layer in (params["layers_0"], params["layers_1"]):
-        y = norm(x, layer["attention_norm"])
+        y = norm(x, layer["attention_norm"]["scale"])
         heads = [head(y, layer, np.s_[4 * i : 4 * i + 4]) for i in range(4)]
-        x = x + np.concatenate(heads, axis=1) @ layer["out"]
-        y = norm(x, layer["mlp_norm"])
-        gate = y @ layer["gate"]
-        x = x + (gate / (1 + np.exp(-gate)) * (y @ layer["up"])) @ layer["down"]
-    return norm(x, params["norm"]) @ params["logits"]
+        x = x + np.concatenate(heads, axis=1) @ layer["out"]["kernel"]
+        y = norm(x, layer["mlp_norm"]["scale"])
+        gate = y @ layer["gate"]["kernel"]
+        x = x + (gate / (1 + np.exp(-gate)) * (y @ layer["up"]["kernel"])) @ layer["down"]["kernel"]
+    return norm(x, params["norm"]["scale"]) @ params["logits"]["kernel"]
 
 
 def test_logits_are_those_of_the_equations():
@@ -140,7 +139,7 @@ def test_rotations_depend_on_distances():
     x, y = jax.random.normal(jax.random.key(2), (2, 1, 1, 1, 8))
 
     def product(a: int, b: int) -> float:
-        turned = (rotated(z, jnp.full([1, 1], at), 100.0) for z, at in ((x, a), (y, b)))
+        turned = (rotary.rotated(z, jnp.full([1, 1], at), 100.0) for z, at in ((x, a), (y, b)))
         return float(jnp.vdot(*turned))
 
     assert product(5, 2) == pytest.approx(product(13, 10), abs=1e-5)
@@ -165,7 +164,9 @@ def test_a_checkpoint_names_its_family(saved):
 
 def test_its_misfits_are_reported(saved):
     other = rotary.RotaryConfig(**vars(CONFIG) | {"mlp_dim": 25})
-    with pytest.raises(CheckpointError, match=r"6 misshaped \(layers_0/down \(24, 16\), not \(25"):
+    with pytest.raises(
+        CheckpointError, match=r"6 misshaped \(layers_0/down/kernel \(24, 16\), not \(25"
+    ):
         checkpoints.load(saved, config=other)
 
 
@@ -201,7 +202,7 @@ def test_a_mesh_divides_it():
     mesh = partitioning.make_mesh(4)
     model = rotary.Rotary(CONFIG, partitioning.standard_logical_axis_rules())
     params = jax.device_put(PARAMS, partitioning.shardings(model, mesh))
-    assert params["layers_1"]["query"].sharding.spec == jax.P(None, "model")
+    assert params["layers_1"]["query"]["kernel"].sharding.spec == jax.P(None, "model")
 
     @jax.jit
     def logits(params, prompts, tokens):
@@ -213,7 +214,6 @@ def test_a_mesh_divides_it():
     with jax.set_mesh(mesh):
         found, cache = logits(params, *jax.device_put(rows, partitioning.rows(mesh)))
     assert_close(found[:3], fed(PROMPTS, TOKENS, (6,)))
-    bytes_held = sum(
-        array.addressable_shards[0].data.nbytes for array in cache.slots.keys + cache.slots.values
-    )
+    arrays = jax.tree.leaves([cache.keys, cache.values, cache.cross_keys, cache.cross_values])
+    bytes_held = sum(array.addressable_shards[0].data.nbytes for array in arrays)
     assert bytes_held == model.cache_bytes(4, 6, 6, mesh.shape)
