@@ -1,14 +1,12 @@
-"""What several test files need: checkpoints that T5X wrote, TFDS data sets, programs compiled as
-users' are, and schedules that do what `Fixed` does not: stop, skip, use several buckets."""
+"""What several test files need: checkpoints that T5X wrote, TFDS data sets, and schedules that do
+what `Fixed` does not: stop, skip, use several buckets."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -24,17 +22,6 @@ def load(name: str, saved: str = "t5x_native", **changes):
     config = T5Config(**json.loads((GOLDEN / name / "config.json").read_text()) | changes)
     params = checkpoints.load(GOLDEN / name / saved / "checkpoint_0", config=config)
     return T5Target(config), params, np.load(GOLDEN / name / "golden.npz")
-
-
-@contextlib.contextmanager
-def optimized():
-    """Programs are compiled as users' are: the tests' own are not optimized (conftest.py)."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", False)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_disable_most_optimizations", before)
 
 
 def make(folder: Path, name: str, split: str, *files: list) -> None:

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import support
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from specdec import Plan, decode, partitioning, prefill, row_keys, step
@@ -44,13 +43,6 @@ METHODS = {
     "coupled": {"verifier": Coupled(), "sampling": Sampling()},
     "speculative": {"verifier": SpeculativeSampling(), "sampling": Sampling(top_p=0.9)},
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def optimized():
-    """Collectives are counted in the programs that users run."""
-    with support.optimized():
-        yield
 
 
 @functools.cache

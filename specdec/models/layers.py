@@ -28,6 +28,9 @@ def parameter(
     module: nn.Module, name: str, init: Callable, axes: tuple[str, ...], shape: tuple[int, ...]
 ) -> Array:
     """A float32 parameter whose axes have logical names, for sharding."""
+    given = module.get_variable("params", name)
+    if getattr(given, "shape", None) == shape:
+        return given  # `param` would trace `init` for the shape: a third of tracing a program
     return cast(Array, module.param(name, nn.with_logical_partitioning(init, axes), shape))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -46,7 +47,24 @@ def divergences(
     if not rows.size:
         return []
     keys, inputs, ours, plain = (x[rows] for x in (keys, inputs, ours, plain))
-    at = jnp.argmax(ours != plain, axis=1)
+    at = np.argmax(np.asarray(ours) != np.asarray(plain), axis=1)
+    gaps = _gaps(params, keys, inputs, ours, plain, at, target=target, sampling=sampling)
+    return [Divergence(int(r), int(t), float(g)) for r, t, g in zip(rows, at, gaps, strict=True)]
+
+
+@functools.partial(jax.jit, static_argnames=("target", "sampling"))
+def _gaps(
+    params: PyTree,
+    keys: Array,
+    inputs: Array,
+    ours: Array,
+    plain: Array,
+    at: Array,
+    *,
+    target: Target,
+    sampling: SamplingRule,
+) -> Array:
+    """[B] float32: what is between the scores of the two tokens that each row has at `at` [B]."""
     fed = jnp.concatenate([target.start(inputs)[:, None], plain[:, :-1]], axis=1)
     output, _ = target.decode(params, fed, target.prefill(params, inputs, fed.shape[1]))
     logits = jnp.take_along_axis(output.logits, at[:, None, None], axis=1)[:, 0]
@@ -55,6 +73,6 @@ def divergences(
     else:
         noise = jax.vmap(lambda key, t: gumbel(token_key(key, t), logits.shape[1]))(keys, at)
         scores = jnp.log(sampling.probabilities(logits)) + noise
-    best = jnp.take_along_axis(scores, jnp.stack([ours, plain], 1)[jnp.arange(len(rows)), :, at], 1)
-    gaps = np.abs(np.asarray(best[:, 0] - best[:, 1]))
-    return [Divergence(int(r), int(t), float(g)) for r, t, g in zip(rows, at, gaps, strict=True)]
+    tokens = jnp.stack([ours, plain], 1)[jnp.arange(len(at)), :, at]
+    of_tokens = jnp.take_along_axis(scores, tokens, axis=1)
+    return jnp.abs(of_tokens[:, 0] - of_tokens[:, 1])

@@ -24,7 +24,7 @@ RUN = [
 
 def evaluate(folder, *flags, devices):
     command = [sys.executable, "-m", "specdec", "eval", *RUN, f"--output_dir={folder}", *flags]
-    flag = f"--xla_force_host_platform_device_count={devices}"
+    flag = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, env=os.environ | {"XLA_FLAGS": flag}, **pipes)
 

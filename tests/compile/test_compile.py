@@ -176,6 +176,7 @@ def test_memory_of_a_device(four_chips):
         assert donated > 0
 
 
+@pytest.mark.slow
 def test_without_the_rules_the_collectives_are_others(report):
     """So the test above can fail: here the residual stream is divided too."""
     rules = "(('batch', 'data'), ('heads', 'model'), ('joined_kv', 'model'), ('length', 'model'))"
@@ -184,6 +185,7 @@ def test_without_the_rules_the_collectives_are_others(report):
     assert counts(found, "collectives")["decode"] != expected
 
 
+@pytest.mark.slow
 def test_rows_over_devices_need_no_collectives_but_one(report):
     flags = ["--gin.NUM_PARTITIONS=1", "--gin.BATCH_SIZE=4"]
     found = report("v4:2x2x1", "--whole_only", *flags)
@@ -196,6 +198,7 @@ def test_rows_over_devices_need_no_collectives_but_one(report):
         assert set(kinds) == {"all-reduce"} and kinds["all-reduce"]["bytes"] <= 4, loops
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_told(report):
     found = report("v5e:1x1", "--gin.target/t5.T5Config.mlp_dim=8000000")
     assert not found["memory"]["fits"]

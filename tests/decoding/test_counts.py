@@ -43,6 +43,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "speculative": {"sampling": Sampling(1.0), "verifier": SpeculativeSampling()},
     "coupled": {"sampling": Sampling(1.0), "verifier": Coupled()},
 }
+AS_USERS_DO = {"xla_cpu_use_fusion_emitters": True}  # which the tests leave out (conftest.py)
 by_method = pytest.mark.parametrize("method", METHODS)
 
 
@@ -68,7 +69,8 @@ def shapes_of(plan: Plan) -> tuple[Params, Any, Any]:
 def text(method: str, *depths: int) -> str:
     """The compiled program of whole generations."""
     plan = plan_of(method, *depths)
-    return decoder(plan).compile(*shapes_of(plan)).as_text() or ""
+    compiled = decoder(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
+    return compiled.as_text() or ""
 
 
 @functools.cache

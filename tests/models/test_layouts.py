@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import support
 from flax import traverse_util
 from jax.sharding import PartitionSpec
 
@@ -384,7 +383,7 @@ def test_no_layout_adds_a_collective(name, layout):
     target = T5Target(config, STANDARD, layout)
     params = partitioning.abstract(target, mesh)
     inputs, tokens = (jax.ShapeDtypeStruct((1, width), jnp.int32) for width in (7, 3))
-    with jax.set_mesh(mesh), support.optimized():
+    with jax.set_mesh(mesh):
         cache = jax.eval_shape(lambda p, i: target.prefill(p, i, 5), params, inputs)
         text = jax.jit(target.decode).lower(params, tokens, cache).compile().as_text()
     found = hlo.read(text or "").collectives

@@ -19,11 +19,16 @@ from specdec.verifiers.decide import token_probs
 VERIFIERS = (SpeculativeSampling(), GreedyMatch(), Coupled())  # the exact ones; a new one is a row
 
 
+ALL: dict = {}
+SOME = {"samplings": (Sampling(), Sampling(1.2, top_k=3, top_p=0.7)), "gammas": (1, 3)}
+
+
+@pytest.mark.parametrize("cases", [SOME, pytest.param(ALL, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("verifier", VERIFIERS)
-def test_the_law_of_the_output_is_the_target(verifier):
-    """For every sampling, gamma 1, 2, 4, random and adversarial p and q, whole and short drafts:
-    in float64 within 1e-12, and through the jitted loop within what a chi-square test sees."""
-    assert check_verifier(verifier) <= 1e-12
+def test_the_law_of_the_output_is_the_target(verifier, cases):
+    """For samplings, gammas, random and adversarial p and q, whole and short drafts: in float64
+    within 1e-12, and through the jitted loop within what a chi-square test sees."""
+    assert check_verifier(verifier, **cases) <= 1e-12
 
 
 @dataclasses.dataclass(frozen=True)

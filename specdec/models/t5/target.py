@@ -68,7 +68,7 @@ class T5Target:
     def init(self, key: Array) -> PyTree:
         """Random float32 parameters, distributed as T5X initialises them: in every layout the same
         numbers."""
-        return self.from_stored(meta.unbox(_boxed(T5(self.config), key)))
+        return self.from_stored(_initial(self.config, key))
 
     def axes(self) -> PyTree:
         """T5X's logical axis names: the parameters' tree, with a PartitionSpec of names each."""
@@ -152,6 +152,11 @@ class T5Target:
         with nn.logical_axis_rules(self.axis_rules):
             network = T5(self.config, self.layout, self.pad_id)
             return network.apply({"params": params}, *arguments, method=method)
+
+
+@functools.partial(jax.jit, static_argnums=0)  # one program instead of hundreds
+def _initial(config: T5Config, key: Array) -> PyTree:
+    return meta.unbox(_boxed(T5(config), key))
 
 
 def _boxed(network: T5, key: Array) -> PyTree:
