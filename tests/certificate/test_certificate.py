@@ -247,7 +247,9 @@ def outcome(check, **changes):
     return function(fresh(**changes))
 
 
-@pytest.mark.parametrize("check", ["algebra", "perfect", "law"])
+@pytest.mark.parametrize(
+    "check", ["algebra", "perfect", pytest.param("law", marks=pytest.mark.slow)]
+)
 def test_a_verifier_that_only_compares_argmaxes(check):
     result = outcome(check, verifier=GreedyMatch(), sampling=Greedy())
     assert result.passed, str(result)

@@ -158,7 +158,11 @@ def test_a_terminal_gets_a_legend_and_colours(decode, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "flags", [(), ("--gin_file=sampling/temperature.gin", "--gin_file=verifiers/coupled.gin")]
+    "flags",
+    [
+        ("--gin_file=sampling/temperature.gin", "--gin_file=verifiers/coupled.gin"),
+        pytest.param((), marks=pytest.mark.slow),
+    ],
 )
 def test_batches_do_not_change_the_output_and_the_target_alone_agrees(decode, tmp_path, flags):
     _, _, err = decode("--compare", f"--output_file={tmp_path / 'one.jsonl'}", *flags)
@@ -499,6 +503,7 @@ def test_flags_that_do_not_exist(decode, capsys):
 # The runs that come with the package.
 
 
+@pytest.mark.slow
 def test_multi30k_as_its_header_says(capsys, cache, shared, monkeypatch):
     monkeypatch.chdir(ROOT)
     code = cli.main(

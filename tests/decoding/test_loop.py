@@ -144,7 +144,7 @@ def test_perfect_t5_drafter_has_everything_accepted(pair):
         assert missed == 0 and int(trace.drafted.sum()) > 50
 
 
-@pytest.mark.parametrize("verifier", [SpeculativeSampling(), Coupled()])
+@pytest.mark.parametrize("verifier", [SpeculativeSampling(), *slow(Coupled())])
 def test_a_row_alone_is_the_row_in_a_batch(pair, verifier):
     together = pair.decode(FILTERED, verifier, Fixed(3))
     for row in range(len(pair.inputs)):
@@ -209,7 +209,13 @@ def cut(tokens, lengths):
     return tokens[:, : int(max(lengths))]
 
 
-@pytest.mark.parametrize("sampling, verifier", [(Greedy(), GreedyMatch()), (FILTERED, Coupled())])
+@pytest.mark.parametrize(
+    "sampling, verifier",
+    [
+        (Greedy(), GreedyMatch()),
+        pytest.param(FILTERED, Coupled(), marks=pytest.mark.slow),
+    ],
+)
 def test_a_prefix_of_the_own_output_changes_nothing_but_the_calls(pair, sampling, verifier):
     whole = pair.alone(sampling)
     given = np.minimum(np.arange(len(pair.inputs)) * 3, np.maximum(whole.length - 1, 0))
@@ -335,6 +341,7 @@ def test_buckets_run_the_smallest_program_that_fits(pair):
     same(output, pair.alone(Greedy(), max_length=11))
 
 
+@pytest.mark.slow
 def test_vocabularies_padded_to_other_widths(pair):
     """Drafter ids beyond the target's are never proposed; missing ones have no probability."""
     config = pair.model.config

@@ -170,12 +170,14 @@ def test_a_family_of_ones_own_decodes(specdec, rotary_run, sampled):
     assert identical(printed) and "4 texts" in printed
 
 
+@pytest.mark.slow
 def test_a_family_of_ones_own_is_certified(specdec, rotary_run, tmp_path):
     output = f"--output_file={tmp_path / 'certificate.json'}"
     printed = specdec("verify", rotary_run, more=(output, "--gin.BATCH_SIZE=2"))
     assert "CERTIFIED: all" in printed
 
 
+@pytest.mark.slow
 def test_a_family_of_ones_own_is_measured(specdec, rotary_run):
     printed = specdec("bench", rotary_run, more=("--repeats=1", "--limit=2"))
     assert identical(printed) and "predicted speed-up" in printed

@@ -36,7 +36,13 @@ def target(preset: str, *bindings: str) -> T5Target:
         return gin.get_configurable(T5Target)()
 
 
-@pytest.mark.parametrize("preset", LADDER["models"])
+@pytest.mark.parametrize(
+    "preset",
+    [
+        pytest.param(preset, marks=() if preset.endswith("_small") else pytest.mark.slow)
+        for preset in LADDER["models"]
+    ],
+)
 def test_parameters_are_those_of_t5x(preset):
     """Names and shapes; abstract, so that 13 billion parameters take no memory."""
     init = jax.eval_shape(target(preset).init, jax.random.key(0))
