@@ -32,6 +32,14 @@ def test_eos_is_the_only_token_that_goes_and_only_at_the_beginning():
     assert best_of_the_others.probabilities(logits[0], jnp.int32(0)).tolist() == [0, 0, 1, 0]
 
 
+@pytest.mark.parametrize("stop_ids", [(3,), (0, 2)])
+def test_the_stop_ids_are_those_that_are_given(stop_ids):
+    logits = jnp.log(jnp.array([[0.1, 0.6, 0.2, 0.1]] * 2))
+    probs = MinLength(Sampling(), 1, stop_ids).probabilities(logits, jnp.arange(2))
+    assert [i for i in range(4) if probs[0, i] == 0] == list(stop_ids)
+    assert np.all(probs[1] > 0)
+
+
 def run(sampling, verifier, rows):
     drafter = Autoregressive(TARGET, getattr(sampling, "rule", sampling))
     plan = Plan(TARGET, drafter, verifier, Fixed(3), sampling, LONGEST, (EOS,))

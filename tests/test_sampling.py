@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.sampling import Greedy, Sampling, _invert, draw, draw_shared
+from specdec.sampling import (
+    Greedy,
+    Sampling,
+    _invert,
+    _nucleus_threshold,
+    draw,
+    draw_shared,
+)
 from specdec.testing import FALSE_ALARM, Law, compare
 
 logits_rows = st.lists(st.floats(-8, 8, width=16), min_size=2, max_size=9)
@@ -68,6 +75,12 @@ def test_ties_are_kept_together():
     assert np.array_equal(Sampling(top_p=0.1).probabilities(logits), [0, 0.5, 0.5, 0])
 
 
+def test_a_nucleus_that_has_exactly_the_mass_is_enough():
+    probs = jnp.array([0.25, 0.5, 0.125, 0.125])
+    for mass, least in ((0.5, 0.5), (0.75, 0.25), (0.76, 0.125)):
+        assert _nucleus_threshold(probs, mass).tolist() == [least]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("sampling", [Greedy(), Sampling(0.7, top_k=5, top_p=0.8)])
 def test_dtype_is_kept_and_rows_are_distributions(sampling, dtype):
@@ -109,6 +122,22 @@ def test_a_draw_never_takes_what_has_no_probability():
             assert int(draw(key, jax.nn.one_hot(place, size))) == place
     for hopeless in (jnp.zeros(30), jnp.full(30, jnp.nan)):  # still an id that exists
         assert 0 <= int(draw(key, hopeless)) < 30
+
+
+def test_a_sum_that_grows_by_rounding_draws_nothing():
+    """Sums over a tree are not those of one weight after the other: of some 500 weights, as many as
+    blocks of mT5's vocabulary, they grow also where a weight is zero."""
+    random, grew = np.random.default_rng(0), 0
+    for _ in range(50):
+        weights = random.exponential(size=500).astype(np.float32)
+        weights[random.random(500) < 0.5] = 0
+        sums = np.asarray(jnp.cumsum(weights))
+        for i in 1 + np.flatnonzero((np.diff(sums) > 0) & (weights[1:] == 0)):
+            uniform = np.float32(sums[i - 1] / sums[-1])
+            if sums[i - 1] <= np.float32(uniform * sums[-1]) < sums[i]:
+                grew += 1
+                assert weights[int(_invert(jnp.float32(uniform), jnp.asarray(weights)))] > 0
+    assert grew > 10
 
 
 def test_shared_noise_draws_the_same_token_from_similar_distributions():

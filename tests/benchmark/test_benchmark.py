@@ -258,6 +258,33 @@ def test_a_forecast_is_made_of_other_texts_and_the_parts():
     assert summary_of((85, 83)).forecast is None
 
 
+def test_a_forecast_is_of_the_baselines_tokens_and_compared_per_token():
+    """Sampling freely the two modes have texts of their own: here 8 tokens and 16."""
+    iteration = DRAFT + VERIFY
+    summary = summarized(
+        [
+            *timings(),
+            benchmark.Elsewhere("validation", 0, 2, [2, 3, 4, 1], [GAMMA, GAMMA], [2, 0]),
+            generation("alone", 0, 5 + 8 * 10, tokens=8),
+            generation("speculative", 0, 7 + 4 * iteration, tokens=16, accepted=(3, 3, 3, 3)),
+        ],
+        same_output=False,
+    )
+    assert summary.speedup.per_token == pytest.approx(2 * summary.speedup.ratio)
+    forecast = summary.forecast
+    assert forecast.whole == pytest.approx((5 + 8 * 10) / (7 + 8 / 2 * iteration))
+    assert forecast.measured_over_whole == pytest.approx(summary.speedup.per_token / forecast.whole)
+    assert forecast.measured_decoding == pytest.approx(10 / (iteration / 4))
+
+
+def test_identical_outputs_are_counted_in_every_repeat():
+    records = timings()
+    for repeat, tokens in enumerate((8, 8, 4)):
+        records.append(generation("alone", 0, 80, tokens=8, repeat=repeat))
+        records.append(generation("speculative", 0, 40, tokens=tokens, repeat=repeat))
+    assert summarized(records).identical == 2
+
+
 def test_nothing_generated_is_an_error():
     with pytest.raises(ValueError, match="no token was generated"):
         summarized(timings())

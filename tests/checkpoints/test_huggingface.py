@@ -18,6 +18,7 @@ import pytest
 from specdec import autoregressive_decode, row_keys
 from specdec.checkpoints import CheckpointError, huggingface, huggingface_files, safetensors, tree
 from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import huggingface as of_t5
 from specdec.sampling import Greedy
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -175,6 +176,15 @@ def test_an_output_layer_that_repeats_the_embedding_is_tied(edited):
     rewrite(directory / "model.safetensors", arrays | {unused: np.zeros([8, 2], np.float32)})
     assert huggingface.config(directory) == huggingface.config(GOLDEN / "hf_v1_0")
     assert huggingface.sources(directory).keys() == expected.keys()
+
+
+@pytest.mark.parametrize("row", [0, 1023, 1024, 1099])
+def test_every_row_tells_whether_an_output_layer_repeats_the_embedding(row):
+    table = np.arange(2200, dtype=np.float32).reshape(1100, 2)
+    other = table.copy()
+    assert of_t5._same(table, other)
+    other[row, 1] += 1
+    assert not of_t5._same(table, other) and not of_t5._same(table, table[:-1])
 
 
 def test_one_table_of_embeddings_is_found_under_any_name(edited):

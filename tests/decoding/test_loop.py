@@ -485,6 +485,15 @@ def test_row_keys_are_functions_of_seed_example_and_sample():
     )
 
 
+def test_every_bit_of_seed_example_and_sample_counts():
+    """None is cut to fewer bits than the contract gives it."""
+    numbers = [0, 1, 2**8, 2**15, 2**16, 2**24, 2**31 - 1]
+    keys = [row_keys(seed, jnp.array(numbers)) for seed in numbers]
+    keys += [row_keys(0, jnp.array(numbers), sample) for sample in numbers[1:]]
+    found = np.concatenate([jax.random.key_data(each) for each in keys])
+    assert len(np.unique(found, axis=0)) == len(found)
+
+
 def test_keys_of_an_iteration_follow_the_contract():
     """T(t) = fold(fold(r, 0), t) and P(s, n, j) = fold(fold(fold(r, s), n), j)."""
     fold, data = jax.random.fold_in, jax.random.key_data

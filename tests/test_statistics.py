@@ -1,0 +1,26 @@
+"""Intervals: pytest tests/test_statistics.py"""
+
+import numpy as np
+import pytest
+
+from specdec.statistics import bootstrap
+
+
+def test_an_interval_has_ninety_five_percent():
+    """Of a mean of 2,000 numbers, 1.96 standard errors to each side (90 % are 1.64)."""
+    values = np.random.default_rng(1).normal(size=2000)
+    low, high = bootstrap(values, lambda sums: sums / values.size)
+    error = values.std() / np.sqrt(values.size)
+    assert (values.mean() - low) / error == pytest.approx(1.96, abs=0.15)
+    assert (high - values.mean()) / error == pytest.approx(1.96, abs=0.15)
+
+
+def test_texts_are_drawn_with_all_their_values():
+    """The ratio of two sums that are proportional text by text is certain."""
+    values = np.random.default_rng(0).exponential(size=50)
+    low, high = bootstrap(np.stack([3 * values, values]), lambda sums: sums[0] / sums[1])
+    assert low == pytest.approx(3) and high == pytest.approx(3)
+
+
+def test_one_text_is_its_own_interval():
+    assert bootstrap(np.array([[4.0], [2.0]]), lambda sums: sums[0] / sums[1]) == (2, 2)
