@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -22,6 +23,15 @@ def load(name: str, saved: str = "t5x_native", **changes):
     config = T5Config(**json.loads((GOLDEN / name / "config.json").read_text()) | changes)
     params = checkpoints.load(GOLDEN / name / saved / "checkpoint_0", config=config)
     return T5Target(config), params, np.load(GOLDEN / name / "golden.npz")
+
+
+def forget_programs() -> None:
+    """Has the package's own functions traced and compiled anew; JAX's small programs stay."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "specdec":
+            for value in list(vars(module).values()):
+                if hasattr(value, "clear_cache"):
+                    value.clear_cache()
 
 
 def make(folder: Path, name: str, split: str, *files: list) -> None:

@@ -144,13 +144,8 @@ def test_greedy_ids_are_those_of_t5x_with_and_without_speculation(captions):
     assert tau == pytest.approx(expected, abs=0.02)
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        Sampling(temperature=0.7, top_p=0.9),
-        pytest.param(Sampling(), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.7, top_p=0.9)])
 def test_coupled_texts_are_the_baselines_of_the_same_seed(captions, sampling):
     plain = captions.alone(sampling)
     ours = captions.speculate(sampling, Coupled())

@@ -69,6 +69,7 @@ def cells(text: str, name: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
+@pytest.mark.slow
 def test_the_records_make_the_summaries(first):
     folder, _ = first
     suffixes = (".jsonl", ".jsonl.summary.json")
@@ -97,6 +98,7 @@ def test_the_records_make_the_summaries(first):
         assert all(written[kind][mode] > 0 for kind in ("flops", "bytes") for mode in written[kind])
 
 
+@pytest.mark.slow
 def test_the_tables(first):
     folder, text = first
     for name, gamma, alpha, paper in ((NAMES[0], "7", "0.75", "3.4"), (NAMES[1], "5", "0.62", "")):
@@ -111,6 +113,7 @@ def test_the_tables(first):
     assert text.endswith("2 of 2 rows; NOT EXACT: only times are real, see docs/gpu.md\n")
 
 
+@pytest.mark.slow
 def test_the_report_reads_them(first):
     folder, _ = first
     text = report.markdown(report.read([f"{folder}/{x}.jsonl.summary.json" for x in NAMES]))
@@ -119,6 +122,7 @@ def test_the_report_reads_them(first):
     assert text.count("NOT EXACT") == 2
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_not_measured_again(first):
     folder, text = first
     before = contents(folder)
@@ -128,6 +132,7 @@ def test_what_was_measured_is_not_measured_again(first):
     assert " s\n" not in again  # no row took time
 
 
+@pytest.mark.slow
 def test_other_settings_are_refused(first):
     row = xxl.Row(xxl.SIZES["full"], "ende_small_t0", 7)
     with pytest.raises(SystemExit, match=r"with parameters \{.*another --output_dir$"):
@@ -139,6 +144,7 @@ def test_without_time_nothing_begins(tmp_path):
     assert not contents(tmp_path)
 
 
+@pytest.mark.slow
 def test_no_row_begins_that_may_end_later(first, tmp_path, monkeypatch, capsys):
     """A row is expected to take as long as the longest so far."""
     now = 0

@@ -106,14 +106,6 @@ def verify(folder, capsys, tmp_path):
     return run
 
 
-@pytest.fixture
-def plant(monkeypatch):
-    """monkeypatch.setattr for traced code: no program compiled before or after is reused."""
-    jax.clear_caches()
-    yield monkeypatch.setattr
-    jax.clear_caches()
-
-
 def test_a_sound_run_is_certified(verify, folder):
     code, record, out, err = verify("--seed=3")
     assert code == 0, out
@@ -181,6 +173,7 @@ def test_a_planted_bug_fails_its_check(verify, plant, check, owner, name, bug):
     assert not record["passed"] and not record["checks"][0]["passed"]
 
 
+@pytest.mark.slow
 def test_bfloat16_is_reported_as_it_is(verify, folder, plant):
     plant(certificate, "CHECKS", (certificate.checks.greedy, certificate.checks.audit))
     half = [f"--gin.{p}CHECKPOINT_PATH='{folder}/half/{n}'" for p, n in PAIR]

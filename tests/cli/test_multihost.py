@@ -65,6 +65,7 @@ def alone(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_mesh_over_two_processes_predicts_what_one_device_does(alone, tmp_path):
     outs = together(tmp_path, partitions=4)
     assert predictions(tmp_path) == predictions(alone)
@@ -82,7 +83,6 @@ def test_a_mesh_over_two_processes_predicts_what_one_device_does(alone, tmp_path
     assert metrics(tmp_path) == metrics(alone)
 
 
-@pytest.mark.slow
 def test_a_model_over_two_processes_is_written_once(alone, tmp_path):
     together(tmp_path, partitions=8)
     assert predictions(tmp_path) == predictions(alone)

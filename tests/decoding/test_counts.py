@@ -129,7 +129,9 @@ def test_operations_of_a_layer():
     check(draft, DRAFT_LAYER)
 
 
-@by_method
+@pytest.mark.parametrize(
+    "method", ["greedy", "speculative", pytest.param("coupled", marks=pytest.mark.slow)]
+)
 def test_operations_beside_the_layers(method):
     target, draft = layers()
     counts = operations(method)

@@ -109,7 +109,7 @@ def test_greedy_is_the_targets_own_output(pair, gamma):
     [
         (Sampling(), Fixed(3)),
         (FILTERED, StopAfterUnlikely(4)),
-        (Sampling(), Cycle((2, 5))),
+        pytest.param(Sampling(), Cycle((2, 5)), marks=pytest.mark.slow),
         pytest.param(FILTERED, Fixed(3), marks=pytest.mark.slow),
         pytest.param(Sampling(), StopAfterUnlikely(4), marks=pytest.mark.slow),
         pytest.param(FILTERED, Cycle((2, 5)), marks=pytest.mark.slow),
@@ -119,6 +119,7 @@ def test_coupled_is_the_baseline_of_the_same_keys(pair, sampling, schedule):
     same(pair.decode(sampling, Coupled(), schedule), pair.alone(sampling))
 
 
+@pytest.mark.slow
 def test_coupled_text_does_not_depend_on_the_drafter(pair):
     expected = pair.alone(Sampling())
     hostiles = hostile(pair.target, 128)
@@ -134,6 +135,7 @@ def test_coupled_text_does_not_depend_on_the_drafter(pair):
         assert np.all(output.trace.calls <= expected.trace.calls)
 
 
+@pytest.mark.slow
 def test_perfect_t5_drafter_has_everything_accepted(pair):
     params = Params(pair.params.target, pair.params.target)
     for sampling, verifier in ((Greedy(), GreedyMatch()), (Sampling(), SpeculativeSampling())):
@@ -178,6 +180,7 @@ def test_the_width_of_the_baseline_changes_nothing(pair):
     same(pair.alone(Sampling(), width=4), pair.alone(Sampling()))
 
 
+@pytest.mark.slow
 def test_bfloat16_equals_the_baseline_of_the_same_width():
     """Same width, same program: equal also where a wider matrix product rounds differently."""
     target, params, golden = load("wide_heads", dtype="bfloat16")

@@ -13,6 +13,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import pytest
+import support
 from support import AvoidsWhatWasUnlikely, StopAfterUnlikely
 
 from specdec import verifiers
@@ -29,14 +30,6 @@ from specdec.verifiers import SpeculativeSampling
 
 BENCH = Bench.create()
 FILTERED = Sampling(temperature=0.7, top_p=0.9)
-
-
-@pytest.fixture
-def plant(monkeypatch):
-    """monkeypatch.setattr for traced code: no program compiled before or after is reused."""
-    jax.clear_caches()
-    yield monkeypatch.setattr
-    jax.clear_caches()
 
 
 def measure(
@@ -171,8 +164,8 @@ def test_position_keys_with_an_adaptive_length(plant):
         rows = [real(keys[i : i + 1], committed, width=width, shared=True) for i in (1, 2, 3)]
         return Noise(rows[0].draft, rows[1].accept, rows[2].correct)
 
+    support.forget_programs()
     plant(loop, "noise", by_position)
-    jax.clear_caches()
     assert_rejected(measure(bench, schedule=schedule))
 
 

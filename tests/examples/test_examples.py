@@ -132,6 +132,12 @@ def test_a_drafter_of_ones_own_keeps_the_rules_that_all_keep():
     check_drafter(Copying(), gammas=(2,))
 
 
+def test_a_verifier_of_ones_own_decodes(specdec, run):
+    printed = specdec("decode", run, "sampling/temperature.gin", f"{EXAMPLES}/own_draw.gin")
+    assert "OwnDraw()" in printed and "NOT EXACT" not in printed and "4 texts" in printed
+
+
+@pytest.mark.slow
 def test_a_verifier_of_ones_own_is_certified(specdec, run, tmp_path):
     certificate = tmp_path / "certificate.json"
     printed = specdec(
@@ -164,7 +170,13 @@ def test_a_verifier_that_does_not_say_it_is_exact_is_not(run, tmp_path, capsys):
     assert "NOT EXACT" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("sampled", [(), ("sampling/temperature.gin", "verifiers/coupled.gin")])
+@pytest.mark.parametrize(
+    "sampled",
+    [
+        ("sampling/temperature.gin", "verifiers/coupled.gin"),
+        pytest.param((), marks=pytest.mark.slow),
+    ],
+)
 def test_a_family_of_ones_own_decodes(specdec, rotary_run, sampled):
     printed = specdec("decode", rotary_run, *sampled, more=("--compare", "--gin.BATCH_SIZE=3"))
     assert identical(printed) and "4 texts" in printed

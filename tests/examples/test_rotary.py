@@ -113,6 +113,7 @@ def test_blocks_at_ragged_positions_after_rejected_tokens_equal_single_steps():
         assert np.array_equal(cache.length, length)
 
 
+@pytest.mark.slow
 def test_padding_and_other_rows_do_not_matter():
     batch = fed(PROMPTS, TOKENS, WIDTHS)
     wider = jnp.pad(PROMPTS, ((0, 0), (0, 5)))

@@ -101,7 +101,7 @@ def relative(difference: growth.Difference) -> float:
     return difference.largest / difference.spread
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["untied", pytest.param("tied", marks=pytest.mark.slow)])
 def test_a_grown_model_computes_the_same(name, request):
     params, grown = request.getfixturevalue(name)
     config, to = MODELS[name]

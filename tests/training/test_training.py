@@ -389,6 +389,7 @@ def test_other_settings_are_refused(run, tmp_path, change, message):
         training.train(dataclasses.replace(run, **change), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_copy_task_is_learnt(run, tmp_path):
     """Loss per byte below 0.2 nats in 400 steps; guessing one of four letters costs 1.4."""
     rate = LearningRate(warmup=50, hold=150, decay="linear", end=401)
