@@ -103,6 +103,8 @@ def _command(args: argparse.Namespace) -> None:
     writers = _metric_writers() if args.metrics_dir else None
     programs = programs_of(run, prefix, stepwise=False)
     folder = predictions.Folder(args.output_dir, settings.in_force(), shard)
+    if folder.done():
+        folder.check(_known(run))
     total = len(range(host, len(expected), hosts)) * run.data.num_samples
     done = _common_start(run, share, folder.done(), total)
     if done is not None:
@@ -162,6 +164,16 @@ def _common_start(run: DecodeRun, share: Share, done: int, total: int) -> int | 
     batches = NONE if done >= total or not share.first else done // rows
     least = int(multihost_utils.process_allgather(np.int32(batches)).min())
     return None if least == NONE else min(done, least * rows)
+
+
+def _known(run: DecodeRun) -> Iterator[dict[str, Any]]:
+    """What is known of each of this host's predictions, in order."""
+    for batch in run.batches():
+        for sample in range(run.data.num_samples):
+            targets = batch.target_texts or [None] * len(batch.input_texts)
+            for index, text, target in zip(batch.index, batch.input_texts, targets, strict=False):
+                known = {"index": int(index), "sample": sample, "input": text, "target": target}
+                yield {name: value for name, value in known.items() if value is not None}
 
 
 def _references(run: DecodeRun) -> list[Reference]:

@@ -9,7 +9,7 @@ metrics.json       written when all predictions are there
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,30 @@ class Folder:
     def done(self) -> int:
         """How many predictions of this host are there already."""
         return sum(1 for _ in self._own)
+
+    def check(self, expected: Iterable[Mapping[str, Any]]) -> None:
+        """Compares this host's predictions with what this run would say of them, in order.
+
+        Args:
+          expected: fields of each prediction that are known before anything is decoded.
+
+        Raises:
+          RecordsError: a line is of another text, or there are more lines than texts.
+        """
+        waiting = iter(expected)
+        for number, record in enumerate(self._own, start=1):
+            place = f"{self._own.path}, line {number}"
+            known = next(waiting, None)
+            if known is None:
+                raise RecordsError(
+                    f"{place}, is behind the run's last text; delete it and those behind it"
+                )
+            for name, value in known.items():
+                if record.get(name) != value:
+                    raise RecordsError(
+                        f"{place}: {name} is {record.get(name)!r}, and the run's is {value!r}; "
+                        "restore the data, or give another --output_dir"
+                    )
 
     def append(self, predictions: Iterable[dict[str, Any]], after: int) -> None:
         """Writes each prediction as soon as it is there, behind the first `after` ones."""

@@ -20,6 +20,7 @@ SAMPLED = (
     "--num_samples=2",
     "--gin.BATCH_SIZE=3",
 )
+FIELDS = ("input", "target")
 COMPARED = (*SAMPLED, "--compare", "--metric=bleu")
 
 
@@ -180,6 +181,54 @@ def test_another_run_is_refused_by_the_name_of_what_differs(evaluate, whole, no_
     difference = "GAMMA = 2, and now it is 3; take the settings of"
     assert f"{whole} was begun with {difference} {whole}/run.gin, or give another" in line
     assert files(whole) == before
+
+
+@pytest.mark.parametrize("left", [7, 10], ids=["interrupted", "finished"])
+@pytest.mark.parametrize("column", ["input", "target"])
+def test_other_texts_under_the_same_name_are_refused(
+    evaluate,
+    whole,
+    folder,  # noqa: F811
+    tmp_path,
+    no_long_work,
+    column,
+    left,
+):
+    copy = shutil.copytree(whole, tmp_path / "copy")
+    lines = (copy / "predictions.jsonl").read_bytes().splitlines(keepends=True)[:left]
+    (copy / "predictions.jsonl").write_bytes(b"".join(lines))
+    data = folder / "test.tsv"
+    before = data.read_text(encoding="utf-8")
+    second = before.splitlines()[1].split("\t")
+    changed = list(second)
+    changed[FIELDS.index(column)] += "!"
+    data.write_text(before.replace("\t".join(second), "\t".join(changed)), encoding="utf-8")
+    try:
+        line = the_line(*evaluate(copy, *COMPARED))
+    finally:
+        data.write_text(before, encoding="utf-8")
+    place = f"{copy}/predictions.jsonl, line 2: {column} is {second[FIELDS.index(column)]!r}"
+    assert place in line and "restore the data, or give another --output_dir" in line
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda lines: [*lines, lines[-1]], "line 11, is behind the run's last text"),
+        (lambda lines: [*lines[:3], lines[2], *lines[3:9]], "line 4: index is 2, and the run's is"),
+        (lambda lines: lines[1:], "line 1: index is 1, and the run's is 0"),
+    ],
+    ids=["surplus", "repeated", "missing"],
+)
+def test_lines_that_are_not_those_of_the_run_are_refused(
+    evaluate, whole, tmp_path, no_long_work, change, message
+):
+    copy = shutil.copytree(whole, tmp_path / "copy")
+    path = copy / "predictions.jsonl"
+    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+    before = path.read_bytes()
+    assert message in the_line(*evaluate(copy, *COMPARED))
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
