@@ -14,6 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+# Comments of a gin file that count as settings: what its names stood for.
+FINGERPRINT, VERSION = "# fingerprint of ", "# version of "
+
 
 class RecordsError(ValueError):
     """An output that cannot be gone on with; one line with the remedy."""
@@ -136,4 +139,8 @@ def _gin_settings(text: str) -> dict[str, str]:
     """Name -> value, of a file as gin writes it: a value may go on in indented lines."""
     joined = re.sub(r"\s*\\?\n +", " ", text)
     pairs = (line.split(" = ", 1) for line in joined.splitlines() if " = " in line)
-    return {pair[0]: pair[1] for pair in pairs if not pair[0].startswith("#")}
+    return {
+        pair[0].removeprefix("# "): pair[1]
+        for pair in pairs
+        if not pair[0].startswith("#") or pair[0].startswith((FINGERPRINT, VERSION))
+    }

@@ -26,6 +26,7 @@ from specdec.checkpoints.directory import (
     vocabulary_from,
 )
 from specdec.checkpoints.errors import CheckpointError
+from specdec.checkpoints.fingerprint import fingerprint
 from specdec.checkpoints.tree import parameter_count
 from specdec.types import PyTree
 
@@ -36,6 +37,7 @@ __all__ = [
     "check_output",
     "check_pair",
     "config_from",
+    "fingerprint",
     "load",
     "model_from",
     "parameter_count",

@@ -15,7 +15,6 @@ from tqdm import tqdm
 from specdec import acceptance, records, tasks
 from specdec.acceptance import Accepted
 from specdec.cli import run as runs
-from specdec.cli import settings
 from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
@@ -62,7 +61,7 @@ def _command(args: argparse.Namespace) -> None:
     if args.tokens < 1:
         raise UsageError(f"--tokens is {args.tokens}; give a positive number")
     run = _plain(runs.build(args))
-    in_force = settings.in_force()
+    in_force = runs.in_force(run)
     batches = run.batches()
     runs.refuse_unwritable(args.output_file)
     if (first := next(batches, None)) is None:

@@ -17,7 +17,6 @@ from tqdm import tqdm
 from specdec import benchmark
 from specdec.benchmark import File, Measurement, Workload
 from specdec.cli import run as runs
-from specdec.cli import settings
 from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
@@ -165,7 +164,7 @@ def _variants(args: argparse.Namespace) -> Iterator[Variant]:
         runs.require_drafter(run)
         common = common or _common(run)
         _refuse_another_baseline(name, common, _common(run))
-        in_force = settings.in_force()
+        in_force = runs.in_force(run)
         stop_ids = (runs.vocabulary_of(run).eos_id,)
         if synthetic:
             plan = dataclasses.replace(run.plan, verifier=synthetic)

@@ -91,6 +91,7 @@ def _command(args: argparse.Namespace) -> None:
     streaming = one_by_one and coloured and not args.output_file
     programs = programs_of(run, prefix, stepwise=streaming)
     runs.refuse_unwritable(args.output_file)
+    in_force = runs.in_force(run) if args.output_file else ""
     # All that can be wrong has been looked at; from here on it takes long.
     params = run.load()
     painter = terminal.Painter(text_of, len(prefix)) if coloured else None
@@ -99,7 +100,7 @@ def _command(args: argparse.Namespace) -> None:
     summary = terminal.Summary()
     outputs = decoded(run, params, batches, programs, text_of, summary, given=len(prefix))
     try:
-        _write(_with_progress(outputs, run, texts is not None), painter, args)
+        _write(_with_progress(outputs, run, texts is not None), painter, args, in_force)
     finally:
         if summary.texts:
             print(run.plan, *summary.lines(), sep="\n", file=sys.stderr)
@@ -135,13 +136,16 @@ def _with_progress(texts: Iterator[Text], run: DecodeRun, given: bool) -> Iterab
 
 
 def _write(
-    texts: Iterable[Text], painter: terminal.Painter | None, args: argparse.Namespace
+    texts: Iterable[Text],
+    painter: terminal.Painter | None,
+    args: argparse.Namespace,
+    in_force: str,
 ) -> None:
     """Writes each text as soon as it is there: to the file, and to the terminal or pipe."""
     shown = painter or not args.output_file or sys.stdout.isatty()
     if painter:
         print(painter.legend(), flush=True)
-    with settings.json_lines(args.output_file) as file:
+    with settings.json_lines(args.output_file, in_force) as file:
         for text in texts:
             if file:
                 print(json.dumps(text.record(), ensure_ascii=False), file=file, flush=True)

@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 from tqdm import tqdm
 
 from specdec import evaluate, tasks, terminal, theory
-from specdec.cli import predictions, settings
+from specdec.cli import predictions
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
@@ -102,7 +102,7 @@ def _command(args: argparse.Namespace) -> None:
     metrics = _metrics_of(run, args.metric)
     writers = _metric_writers() if args.metrics_dir else None
     programs = programs_of(run, prefix, stepwise=False)
-    folder = predictions.Folder(args.output_dir, settings.in_force(), shard)
+    folder = predictions.Folder(args.output_dir, runs.in_force(run), shard)
     if folder.done():
         folder.check(_known(run))
     total = len(range(host, len(expected), hosts)) * run.data.num_samples

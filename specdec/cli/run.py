@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 
 import jax
 
-from specdec import checkpoints, partitioning, tasks
+import specdec
+from specdec import checkpoints, partitioning, records, tasks
 from specdec.cli import settings
 from specdec.cli.data import Data
 from specdec.cli.placement import Placement
@@ -271,6 +273,21 @@ def vocabulary_of(run: DecodeRun) -> Any:
         except ValueError as error:
             raise UsageError(str(error)) from error
     return vocabulary
+
+
+def in_force(run: DecodeRun) -> str:
+    """The settings in force, a gin file, with what they name as comments: fingerprints of the
+    checkpoints and the vocabulary, and the version of the code. `records` compares those too."""
+    made_of = {
+        f"{records.FINGERPRINT}{role}": checkpoints.fingerprint(path)
+        for role, path in run.paths().items()
+    }
+    model = getattr(vocabulary_of(run), "sp_model", None)  # none of UTF-8 bytes
+    if model is not None:
+        made_of[f"{records.FINGERPRINT}vocabulary"] = hashlib.sha256(model).hexdigest()[:16]
+    made_of[f"{records.VERSION}specdec"] = specdec.__version__
+    lines = "".join(f"{name} = {value}\n" for name, value in made_of.items())
+    return f"{settings.in_force()}\n{lines}"
 
 
 def _definition(run: DecodeRun) -> tasks.VocabularyDefinition:

@@ -54,10 +54,11 @@ def _command(args: argparse.Namespace) -> None:
     else:
         batches = run.data.text_batches(_pairs(args.pairs), vocabulary)
     runs.refuse_unwritable(args.output_file)
+    in_force = runs.in_force(run) if args.output_file else ""
     params = run.load().target
     log_probs_of = jax.jit(functools.partial(score, target=run.plan.target))
     tokens, total = 0, 0.0
-    with settings.json_lines(args.output_file) as file:
+    with settings.json_lines(args.output_file, in_force) as file:
         for batch in batches:
             if batch.targets is None:
                 raise UsageError("the task has no targets to score; give --pairs")

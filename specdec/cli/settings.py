@@ -121,11 +121,11 @@ def in_force() -> str:
     return gin.operative_config_str()
 
 
-def json_lines(path: str | None) -> contextlib.AbstractContextManager[TextIO | None]:
+def json_lines(path: str | None, in_force: str) -> contextlib.AbstractContextManager[TextIO | None]:
     """An output file, None for none; the settings in force are put beside it."""
     if path is None:
         return contextlib.nullcontext()
-    Path(f"{path}.gin").write_text(in_force(), encoding="utf-8")
+    Path(f"{path}.gin").write_text(in_force, encoding="utf-8")
     return open(path, "w", encoding="utf-8")
 
 

@@ -16,7 +16,6 @@ import numpy as np
 from specdec import certificate
 from specdec.certificate import Check, Subject
 from specdec.cli import run as runs
-from specdec.cli import settings
 from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
@@ -112,7 +111,7 @@ def _record(run: DecodeRun, subject: Subject, checks: list[Check]) -> dict[str, 
         "dtype": run.plan.models()["target"].dtype,
         **{f"{role}_parameters": n for role, n in parameter_counts(run.plan.models()).items()},
         "environment": environment(),
-        "settings": settings.in_force(),
+        "settings": runs.in_force(run),
     }
 
 

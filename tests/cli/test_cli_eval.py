@@ -11,6 +11,7 @@ import jax
 import pytest
 from test_cli import folder, records, the_line  # noqa: F401
 
+import specdec
 from specdec import checkpoints, cli, tasks
 from specdec.cli import predictions
 from specdec.records import RecordsError
@@ -20,6 +21,7 @@ SAMPLED = (
     "--num_samples=2",
     "--gin.BATCH_SIZE=3",
 )
+VERSION = specdec.__version__
 FIELDS = ("input", "target")
 COMPARED = (*SAMPLED, "--compare", "--metric=bleu")
 
@@ -209,6 +211,35 @@ def test_other_texts_under_the_same_name_are_refused(
         data.write_text(before, encoding="utf-8")
     place = f"{copy}/predictions.jsonl, line 2: {column} is {second[FIELDS.index(column)]!r}"
     assert place in line and "restore the data, or give another --output_dir" in line
+
+
+def test_another_checkpoint_at_the_same_place_is_refused(
+    evaluate,
+    whole,
+    folder,  # noqa: F811
+    tmp_path,
+    no_long_work,
+):
+    copy = shutil.copytree(whole, tmp_path / "copy")
+    kept = shutil.copytree(folder / "draft", tmp_path / "kept")
+    try:
+        shutil.rmtree(folder / "draft")
+        shutil.copytree(folder / "narrow", folder / "draft")
+        shutil.copy(kept / "config.json", folder / "draft")  # found out before it is read
+        line = the_line(*evaluate(copy, *COMPARED))
+    finally:
+        shutil.rmtree(folder / "draft")
+        shutil.move(kept, folder / "draft")
+    assert f"{copy} was begun with fingerprint of draft = " in line
+    assert evaluate(copy, *COMPARED)[0] == 0
+
+
+def test_another_version_of_the_code_is_refused(evaluate, whole, tmp_path, monkeypatch):
+    copy = shutil.copytree(whole, tmp_path / "copy")
+    assert f"\n# version of specdec = {specdec.__version__}\n" in (copy / "run.gin").read_text()
+    monkeypatch.setattr(specdec, "__version__", "0.0.9")
+    line = the_line(*evaluate(copy, *COMPARED))
+    assert f"version of specdec = {VERSION}, and now it is 0.0.9; take" in line
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,42 @@
+"""What tells one checkpoint from another, without reading it whole."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from specdec.checkpoints.buckets import BucketPath
+from specdec.checkpoints.directory import locate
+
+_SAMPLE = 1 << 16  # bytes at each end of a file
+
+
+def fingerprint(path: str | os.PathLike) -> str:
+    """Sixteen hexadecimal digits that change with a checkpoint's files: with their names and sizes,
+    and with the first and last 64 KiB of each. They do not change with where it lies, but for one
+    in a bucket, of which only the address counts.
+
+    A change in the middle of a large file goes unseen: this tells models and training steps apart,
+    it does not guard against damage.
+
+    Raises:
+      CheckpointError: there is no checkpoint.
+    """
+    directory = locate(path).directory
+    digest = hashlib.sha256()
+    if isinstance(directory, BucketPath):
+        digest.update(str(directory).encode())
+        return digest.hexdigest()[:16]
+    for file in sorted(file for file in directory.rglob("*") if file.is_file()):
+        name = file.relative_to(directory).as_posix()
+        digest.update(f"{name}\0{file.stat().st_size}\0".encode())
+        digest.update(_ends(file))
+    return digest.hexdigest()[:16]
+
+
+def _ends(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        first = stream.read(_SAMPLE)
+        stream.seek(max(len(first), file.stat().st_size - _SAMPLE))
+        return first + stream.read()
