@@ -40,6 +40,7 @@ def test_it_is_small_and_rounded():
     checkpoints.check_pair(demo.path("target"), demo.path("draft"))
 
 
+@pytest.mark.slow
 def test_the_target_is_better_and_speculation_does_not_change_it(pair):
     target, draft, params = pair
     task = tasks.synthetic_task("specdec_ende")

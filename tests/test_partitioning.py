@@ -96,7 +96,7 @@ def one_device(method: str):
     "method, parts",
     [
         ("greedy", 2),
-        ("coupled", 8),
+        pytest.param("coupled", 8, marks=pytest.mark.slow),
         pytest.param("greedy", 1, marks=pytest.mark.slow),
         pytest.param("greedy", 4, marks=pytest.mark.slow),
         pytest.param("greedy", 8, marks=pytest.mark.slow),

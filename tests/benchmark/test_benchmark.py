@@ -741,6 +741,7 @@ def test_synthetic_acceptance_is_labelled_and_of_the_longest_length(
     assert "SyntheticAcceptance.alpha is 2.0; give an" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_forecast_by_another_split(folder, specdec_bench, little, capsys):
     """Its texts are decoded once, also if the measurement is interrupted and goes on."""
     path = folder / "forecast.jsonl"

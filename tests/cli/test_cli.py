@@ -172,6 +172,7 @@ def test_batches_do_not_change_the_output_and_the_target_alone_agrees(decode, tm
     assert [text["tokens"] for text in one] == [text["tokens"] for text in three]
 
 
+@pytest.mark.slow
 def test_buckets_are_used_and_do_not_change_the_output(decode, tmp_path, monkeypatch):
     fetch, lengths = program.Program.fetch, []
 

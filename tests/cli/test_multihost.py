@@ -83,6 +83,7 @@ def test_a_mesh_over_two_processes_predicts_what_one_device_does(alone, tmp_path
     assert metrics(tmp_path) == metrics(alone)
 
 
+@pytest.mark.slow
 def test_a_model_over_two_processes_is_written_once(alone, tmp_path):
     together(tmp_path, partitions=8)
     assert predictions(tmp_path) == predictions(alone)

@@ -242,7 +242,13 @@ def test_a_run_runs(specdec, file):
         assert text["drafted"][0] == gamma
 
 
-@pytest.mark.parametrize("file", ["leviathan/ende_small_t0.gin", "leviathan/ende_small_t1.gin"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "leviathan/ende_small_t1.gin",
+        pytest.param("leviathan/ende_small_t0.gin", marks=pytest.mark.slow),
+    ],
+)
 def test_its_acceptance_is_measured(specdec, file):
     """What table 3 has for every pair, and table 5 for lenience, with the tables of n-grams."""
     texts = specdec("acceptance", file, "--tables")

@@ -130,7 +130,8 @@ def test_operations_of_a_layer():
 
 
 @pytest.mark.parametrize(
-    "method", ["greedy", "speculative", pytest.param("coupled", marks=pytest.mark.slow)]
+    "method",
+    [pytest.param(m, marks=[pytest.mark.slow] * (m != "greedy")) for m in METHODS],
 )
 def test_operations_beside_the_layers(method):
     target, draft = layers()

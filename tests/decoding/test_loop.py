@@ -328,6 +328,7 @@ def test_step_by_step_equals_the_whole_loop(pair):
     jax.tree.map(np.testing.assert_array_equal, stepped, whole)
 
 
+@pytest.mark.slow
 def test_buckets_run_the_smallest_program_that_fits(pair):
     """A bucket of 0 is a plain step; the widths seen by the target are those of the wants."""
     widths = []

@@ -126,6 +126,7 @@ def test_a_drafter_of_ones_own_is_measured_and_forecast(specdec, run, tmp_path):
     assert summary["exact"] is True
 
 
+@pytest.mark.slow
 def test_a_drafter_of_ones_own_keeps_the_rules_that_all_keep():
     from copying import Copying
 
@@ -202,6 +203,7 @@ def test_a_family_of_ones_own_is_scored_and_converted(specdec, rotary_run, tmp_p
     assert checkpoints.model_from(tmp_path / "copy") == rotary(16)
 
 
+@pytest.mark.slow
 def test_a_family_of_ones_own_is_compiled_for_a_mesh():
     """The programs of `specdec compile`; the devices are this machine's."""
     rules = partitioning.standard_logical_axis_rules()

@@ -359,6 +359,7 @@ def test_train_can_be_shuffled():
     assert targets != {target for _, target in first("specdec_ende", "train", 20)}
 
 
+@pytest.mark.slow
 def test_train_ends_when_the_interpreter_does():
     """Else a thread of TensorFlow waits for Python, and the process for the thread."""
     program = (

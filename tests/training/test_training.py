@@ -326,6 +326,7 @@ def test_a_run_that_fails_and_goes_on_computes_the_same(run, whole, tmp_path, mo
     assert log(tmp_path / "out") == whole
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_it_had_not_been(run, folder, tmp_path):
     flags = [f"--gin_file={folder / 'run.gin'}", f"--output_dir={tmp_path / 'out'}"]
     process = subprocess.Popen(

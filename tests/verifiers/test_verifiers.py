@@ -24,7 +24,9 @@ SOME = {"samplings": (Sampling(), Sampling(1.2, top_k=3, top_p=0.7)), "gammas": 
 
 
 @pytest.mark.parametrize("cases", [SOME, pytest.param(ALL, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize(
+    "verifier", [pytest.param(v, marks=[pytest.mark.slow] * (v == Coupled())) for v in VERIFIERS]
+)
 def test_the_law_of_the_output_is_the_target(verifier, cases):
     """For samplings, gammas, random and adversarial p and q, whole and short drafts: in float64
     within 1e-12, and through the jitted loop within what a chi-square test sees."""
