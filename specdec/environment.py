@@ -20,7 +20,7 @@ def environment() -> dict[str, Any]:
     """
     devices = jax.devices()
     return {
-        "versions": {"python": platform.python_version()} | {p: _version(p) for p in PACKAGES},
+        "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
         "backend": jax.default_backend(),
         "device": devices[0].device_kind,
         "devices": len(devices),
@@ -32,7 +32,8 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
+    """Of an installed package; None if it is not."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -14,12 +14,12 @@ from typing import Any
 
 import jax
 
-import specdec
 from specdec import checkpoints, partitioning, records, tasks
 from specdec.cli import settings
 from specdec.cli.data import Data
 from specdec.cli.placement import Placement
 from specdec.cli.settings import UsageError
+from specdec.environment import version
 from specdec.plan import Plan
 from specdec.sampling import MinLength
 from specdec.types import Params, PyTree
@@ -278,14 +278,14 @@ def vocabulary_of(run: DecodeRun) -> Any:
 def in_force(run: DecodeRun) -> str:
     """The settings in force, a gin file, with what they name as comments: fingerprints of the
     checkpoints and the vocabulary, and the version of the code. `records` compares those too."""
-    made_of = {
+    made_of: dict[str, str | None] = {
         f"{records.FINGERPRINT}{role}": checkpoints.fingerprint(path)
         for role, path in run.paths().items()
     }
     model = getattr(vocabulary_of(run), "sp_model", None)  # none of UTF-8 bytes
     if model is not None:
         made_of[f"{records.FINGERPRINT}vocabulary"] = hashlib.sha256(model).hexdigest()[:16]
-    made_of[f"{records.VERSION}specdec"] = specdec.__version__
+    made_of[f"{records.VERSION}specdec"] = version("specdec")
     lines = "".join(f"{name} = {value}\n" for name, value in made_of.items())
     return f"{settings.in_force()}\n{lines}"
 

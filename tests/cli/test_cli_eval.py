@@ -11,9 +11,10 @@ import jax
 import pytest
 from test_cli import folder, records, the_line  # noqa: F401
 
-import specdec
 from specdec import checkpoints, cli, tasks
 from specdec.cli import predictions
+from specdec.cli import run as runs
+from specdec.environment import version
 from specdec.records import RecordsError
 
 SAMPLED = (
@@ -21,7 +22,7 @@ SAMPLED = (
     "--num_samples=2",
     "--gin.BATCH_SIZE=3",
 )
-VERSION = specdec.__version__
+VERSION = version("specdec")
 FIELDS = ("input", "target")
 COMPARED = (*SAMPLED, "--compare", "--metric=bleu")
 
@@ -236,8 +237,8 @@ def test_another_checkpoint_at_the_same_place_is_refused(
 
 def test_another_version_of_the_code_is_refused(evaluate, whole, tmp_path, monkeypatch):
     copy = shutil.copytree(whole, tmp_path / "copy")
-    assert f"\n# version of specdec = {specdec.__version__}\n" in (copy / "run.gin").read_text()
-    monkeypatch.setattr(specdec, "__version__", "0.0.9")
+    assert f"\n# version of specdec = {VERSION}\n" in (copy / "run.gin").read_text()
+    monkeypatch.setattr(runs, "version", lambda package: "0.0.9")
     line = the_line(*evaluate(copy, *COMPARED))
     assert f"version of specdec = {VERSION}, and now it is 0.0.9; take" in line
 
