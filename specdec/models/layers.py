@@ -30,7 +30,7 @@ def parameter(
     """A float32 parameter whose axes have logical names, for sharding."""
     given = module.get_variable("params", name)
     if getattr(given, "shape", None) == shape:
-        return given  # `param` would trace `init` for the shape: a third of tracing a program
+        return given  # `param` would trace `init` for the shape: a quarter of the tracing
     return cast(Array, module.param(name, nn.with_logical_partitioning(init, axes), shape))
 
 
