@@ -6,6 +6,7 @@ Matrix products run in the model's dtype; RMS statistics are float32 whatever th
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Literal, cast
 
@@ -125,3 +126,94 @@ class RMSNorm(nn.Module):
         x = x.astype(jnp.float32)
         x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.epsilon)
         return x.astype(self.dtype) * scale.astype(self.dtype)[None, None]
+
+
+class Embedding(nn.Module):
+    """The token table, shared by encoder and decoder, and by the logits of tied models."""
+
+    vocab_size: int
+    emb_dim: int
+    dtype: str
+
+    def setup(self):
+        init = nn.initializers.normal(1.0)
+        shape = (self.vocab_size, self.emb_dim)
+        self.embedding = parameter(self, "embedding", init, ("vocab", "embed"), shape)
+
+    def __call__(self, tokens: Array) -> Array:
+        """[...] int32 -> [..., D]."""
+        x = jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
+        return constrain(x, "batch", "length", "embed")
+
+    def logits(self, x: Array) -> Array:
+        """[..., D] -> [..., V] float32, scaled by 1/sqrt(D) as T5 v1.0 does."""
+        logits = float32_matmul(x, self.embedding.T) / math.sqrt(self.emb_dim)
+        return constrain(logits, "batch", "length", None)
+
+
+class Logits(nn.Module):
+    """[..., D] -> [..., V] float32. The kernel is used in the dtype it is stored in.
+
+    scaled: by 1/sqrt(D), as a tied model's are.
+    transposed: the kernel is [V, D].
+    """
+
+    vocab_size: int
+    scaled: bool = False
+    transposed: bool = False
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        init = fan_in("truncated_normal")
+        shape = (x.shape[-1], self.vocab_size)
+        kernel = kernel_of(self, init, ("embed", "vocab"), shape, self.transposed)
+        logits = float32_matmul(x, kernel, transposed=self.transposed)
+        logits = logits / math.sqrt(x.shape[-1]) if self.scaled else logits
+        return constrain(logits, "batch", "length", None)
+
+
+class MLP(nn.Module):
+    """One projection per activation, their product, and back: wi (v1.0) or wi_0 * wi_1 (v1.1).
+
+    transposed: all kernels are [out, in].
+    """
+
+    mlp_dim: int
+    emb_dim: int
+    activations: tuple[str, ...]
+    dtype: str
+    transposed: bool = False
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        dense = functools.partial(Dense, dtype=self.dtype, transposed=self.transposed)
+        gates = []
+        for i, activation in enumerate(self.activations):
+            name = "wi" if len(self.activations) == 1 else f"wi_{i}"
+            gate = dense(self.mlp_dim, ("embed", "mlp"), name=name)(x)
+            gates.append(ACTIVATIONS[activation](gate))
+        hidden = constrain(math.prod(gates[1:], start=gates[0]), "batch", "length", "mlp")
+        return dense(self.emb_dim, ("mlp", "embed"), name="wo")(hidden)
+
+
+ACTIVATIONS = {"relu": nn.relu, "gelu": nn.gelu, "silu": nn.silu, "linear": lambda x: x}
+
+
+def attend(
+    query: Array, keys: Array, values: Array, bias: Array, equation: str = "bthd,bhcd->bhtc"
+) -> Array:
+    """[B, T, H, head_dim] queries over cached [B, H, C, head_dim] keys and values.
+
+    bias: [B, 1 or H, T, C] float32, added to the attention logits.
+    equation: of the queries and the keys, if these lie otherwise.
+    """
+    weights = attention_weights(equation, query, keys, bias)
+    mixed = jnp.einsum("bhtc,bhcd->bhtd", weights, values, precision=precision(query.dtype))
+    return mixed.swapaxes(1, 2)
+
+
+def attention_weights(equation: str, query: Array, keys: Array, bias: Array) -> Array:
+    """[B, H, T, C] in the queries' dtype; logits and softmax are float32."""
+    exact, wide = precision(query.dtype), jnp.float32
+    logits = jnp.einsum(equation, query, keys, precision=exact, preferred_element_type=wide)
+    return jax.nn.softmax(logits + bias, axis=-1).astype(query.dtype)

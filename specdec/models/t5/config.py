@@ -6,7 +6,7 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from specdec.models.t5.layers import ACTIVATIONS
+from specdec.models.layers import ACTIVATIONS
 
 PAD_ID, EOS_ID = 0, 1  # of every T5
 SIZES = (

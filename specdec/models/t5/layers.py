@@ -6,68 +6,22 @@ Attention logits and softmax are float32 whatever the weights are. Attention has
 
 from __future__ import annotations
 
-import functools
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
 from specdec.models.layers import (
     Dense,
+    attend,
+    attention_weights,
     constrain,
     fan_in,
-    float32_matmul,
-    kernel_of,
     parameter,
     precision,
 )
 from specdec.types import Array
-
-
-class Logits(nn.Module):
-    """[..., D] -> [..., V] float32. The kernel is used in the dtype it is stored in.
-
-    scaled: by 1/sqrt(D), as a tied model's are.
-    transposed: the kernel is [V, D].
-    """
-
-    vocab_size: int
-    scaled: bool = False
-    transposed: bool = False
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        init = fan_in("truncated_normal")
-        shape = (x.shape[-1], self.vocab_size)
-        kernel = kernel_of(self, init, ("embed", "vocab"), shape, self.transposed)
-        logits = float32_matmul(x, kernel, transposed=self.transposed)
-        logits = logits / math.sqrt(x.shape[-1]) if self.scaled else logits
-        return constrain(logits, "batch", "length", None)
-
-
-class Embedding(nn.Module):
-    """The token table, shared by encoder and decoder, and by the logits of tied models."""
-
-    vocab_size: int
-    emb_dim: int
-    dtype: str
-
-    def setup(self):
-        init = nn.initializers.normal(1.0)
-        shape = (self.vocab_size, self.emb_dim)
-        self.embedding = parameter(self, "embedding", init, ("vocab", "embed"), shape)
-
-    def __call__(self, tokens: Array) -> Array:
-        """[...] int32 -> [..., D]."""
-        x = jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
-        return constrain(x, "batch", "length", "embed")
-
-    def logits(self, x: Array) -> Array:
-        """[..., D] -> [..., V] float32, scaled by 1/sqrt(D) as T5 v1.0 does."""
-        logits = float32_matmul(x, self.embedding.T) / math.sqrt(self.emb_dim)
-        return constrain(logits, "batch", "length", None)
 
 
 def relative_buckets(buckets: int, max_distance: int) -> np.ndarray:
@@ -143,13 +97,14 @@ class Attention(nn.Module):
 
         `bias` [B, 1 or H, T, C] float32 is added to the attention logits.
         """
-        return self._mix(self._weights("bthd,bhcd->bhtc", x, keys, bias), values)
+        return self._merge(attend(self._split(self.query(x)), keys, values, bias))
 
     def over_inputs(self, x: Array, keys: Array, values: Array, bias: Array) -> Array:
         """As `over_cache`, but for keys [B, H, head_dim, C]: they are written once, so they can lie
         as the product with the queries reads them. XLA's CPU backend would turn them in each call.
         """
-        return self._mix(self._weights("bthd,bhdc->bhtc", x, keys, bias), values)
+        query = self._split(self.query(x))
+        return self._merge(attend(query, keys, values, bias, "bthd,bhdc->bhtc"))
 
     def over_itself(self, x: Array, bias: Array) -> Array:
         """Attention of the encoder: x [B, S, D] over its own keys and values -> [B, S, D].
@@ -158,23 +113,9 @@ class Attention(nn.Module):
         for weights that amplify rounding (random ones do, a hundredfold).
         """
         keys, values = self.keys_values(x)
-        weights = self._weights("bthd,bshd->bhts", x, keys, bias)
+        weights = attention_weights("bthd,bshd->bhts", self._split(self.query(x)), keys, bias)
         mixed = jnp.einsum("bhts,bshd->bthd", weights, values, precision=precision(self.dtype))
         return self._merge(mixed)
-
-    def _weights(self, equation: str, x: Array, keys: Array, bias: Array) -> Array:
-        logits = jnp.einsum(
-            equation,
-            self._split(self.query(x)),
-            keys,
-            precision=precision(self.dtype),
-            preferred_element_type=jnp.float32,
-        )
-        return jax.nn.softmax(logits + bias, axis=-1).astype(self.dtype)
-
-    def _mix(self, weights: Array, values: Array) -> Array:
-        mixed = jnp.einsum("bhtc,bhcd->bhtd", weights, values, precision=precision(self.dtype))
-        return self._merge(mixed.swapaxes(1, 2))
 
     def _split(self, x: Array) -> Array:
         # Else the heads that it is split into decide how a TPU wants to have the kernel, and each
@@ -186,30 +127,3 @@ class Attention(nn.Module):
     def _merge(self, x: Array) -> Array:
         x = constrain(x, "batch", "length", "heads", "kv")
         return self.out(x.reshape(*x.shape[:2], -1))
-
-
-class MLP(nn.Module):
-    """One projection per activation, their product, and back: wi (v1.0) or wi_0 * wi_1 (v1.1).
-
-    transposed: all kernels are [out, in].
-    """
-
-    mlp_dim: int
-    emb_dim: int
-    activations: tuple[str, ...]
-    dtype: str
-    transposed: bool = False
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        dense = functools.partial(Dense, dtype=self.dtype, transposed=self.transposed)
-        gates = []
-        for i, activation in enumerate(self.activations):
-            name = "wi" if len(self.activations) == 1 else f"wi_{i}"
-            gate = dense(self.mlp_dim, ("embed", "mlp"), name=name)(x)
-            gates.append(ACTIVATIONS[activation](gate))
-        hidden = constrain(math.prod(gates[1:], start=gates[0]), "batch", "length", "mlp")
-        return dense(self.emb_dim, ("mlp", "embed"), name="wo")(hidden)
-
-
-ACTIVATIONS = {"relu": nn.relu, "gelu": nn.gelu, "silu": nn.silu, "linear": lambda x: x}

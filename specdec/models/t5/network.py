@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from specdec.models.cache import KVCache
-from specdec.models.layers import MASKED, RMSNorm, constrain
+from specdec.models.layers import MASKED, MLP, Embedding, Logits, RMSNorm, constrain
 from specdec.models.t5.config import PAD_ID, T5Config
-from specdec.models.t5.layers import MLP, Attention, Embedding, Logits, RelativeBias
+from specdec.models.t5.layers import Attention, RelativeBias
 from specdec.models.t5.layouts import Layout, logits_from_table
 from specdec.types import Array, ModelOutput
 

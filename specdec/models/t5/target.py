@@ -5,25 +5,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 from flax import traverse_util
-from flax.core import meta
 
-from specdec.models.cache import KVCache, kv_bytes
+from specdec.models.cache import KVCache
 from specdec.models.inputs import check_tokens
+from specdec.models.linen import LinenModel
 from specdec.models.t5 import layouts
 from specdec.models.t5.config import EOS_ID, PAD_ID, SIZES, T5Config
 from specdec.models.t5.layouts import Layout
 from specdec.models.t5.network import T5
-from specdec.types import Array, AxisRules, ModelOutput, PyTree
+from specdec.types import Array, ModelOutput, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
-class T5Target:
+class T5Target(LinenModel):
     """T5 as a `Model`, a drafter's too. Parameters are T5X's tree, unwrapped, or what `from_stored`
     makes of it.
 
@@ -35,25 +34,22 @@ class T5Target:
     """
 
     config: T5Config
-    axis_rules: AxisRules = ()
     layout: Layout = "checkpoint"
     pad_id: ClassVar[int] = PAD_ID
     stop_ids: ClassVar[tuple[int, ...]] = (EOS_ID,)
-    exact: ClassVar[bool] = True
 
     def __post_init__(self):
         layouts.check_layout("T5Target.layout", self.layout)
-        object.__setattr__(self, "axis_rules", tuple(map(tuple, self.axis_rules)))
+        super().__post_init__()
 
-    @property
-    def vocab_size(self) -> int:
-        """V, with the ids that only pad the table."""
-        return self.config.vocab_size
+    def network(self) -> T5:
+        """The module, in this target's layout."""
+        return T5(self.config, self.layout, self.pad_id)
 
-    @property
-    def dtype(self) -> str:
-        """The dtype of matrix products and of the cache."""
-        return self.config.dtype
+    def example(self) -> tuple[Array, Array]:
+        """Inputs and outputs of one token."""
+        tokens = jnp.zeros([1, 1], jnp.int32)
+        return tokens, tokens
 
     @property
     def num_layers(self) -> int:
@@ -64,16 +60,6 @@ class T5Target:
     def sizes(self) -> Mapping[str, int]:
         """The config's fields that differ between T5s of one version."""
         return {name: getattr(self.config, name) for name in SIZES}
-
-    def init(self, key: Array) -> PyTree:
-        """Random float32 parameters, distributed as T5X initialises them: in every layout the same
-        numbers."""
-        return self.from_stored(_initial(self.config, key))
-
-    def axes(self) -> PyTree:
-        """T5X's logical axis names: the parameters' tree, with a PartitionSpec of names each."""
-        boxed = functools.partial(_boxed, T5(self.config, self.layout))
-        return nn.get_partition_spec(jax.eval_shape(boxed, jax.random.key(0)))
 
     def laid_out(self, *, tokens: int, platform: str | None = None) -> T5Target:
         """This target in the layout that `serving` gives it; the arguments are those."""
@@ -116,18 +102,14 @@ class T5Target:
         """T5 starts decoding from its padding id."""
         return jnp.full(inputs.shape[0], self.pad_id, jnp.int32)
 
-    def active(self, inputs: Array) -> Array:
-        """[B] bool: rows with a token that is not padding."""
-        return jnp.any(inputs != self.pad_id, axis=1)
-
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
         """Encodes [B, S] int32 inputs and computes the cross-attention's keys and values."""
         check_tokens(inputs)
-        return cast(KVCache, self._apply(params, inputs, capacity, method="encode"))
+        return cast(KVCache, self.apply(params, inputs, capacity, method="encode"))
 
     def decode(self, params: PyTree, tokens: Array, cache: KVCache) -> tuple[ModelOutput, KVCache]:
         """Feeds [B, T] int32 tokens; see `Target.decode`."""
-        result = self._apply(params, tokens, cache, method="decode")
+        result = self.apply(params, tokens, cache, method="decode")
         return cast(tuple[ModelOutput, KVCache], result)
 
     def read_by_decode(self, params: PyTree) -> PyTree:
@@ -139,30 +121,6 @@ class T5Target:
         if layouts.logits_from_table(self.config, self.layout):
             read["token_embedder"] = params["token_embedder"]
         return read
-
-    def cache_bytes(
-        self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
-    ) -> int:
-        """Bytes of keys and values on one device, of outputs and of inputs."""
-        config = self.config
-        shape = (rows, config.num_heads, slots + inputs_length, config.head_dim)
-        return self.num_layers * kv_bytes(shape, config.dtype, self.axis_rules, mesh)
-
-    def _apply(self, params: PyTree, *arguments, method: str) -> Any:
-        with nn.logical_axis_rules(self.axis_rules):
-            network = T5(self.config, self.layout, self.pad_id)
-            return network.apply({"params": params}, *arguments, method=method)
-
-
-@functools.partial(jax.jit, static_argnums=0)  # one program instead of hundreds
-def _initial(config: T5Config, key: Array) -> PyTree:
-    return meta.unbox(_boxed(T5(config), key))
-
-
-def _boxed(network: T5, key: Array) -> PyTree:
-    """Initial parameters with their axes' names."""
-    tokens = jnp.zeros([1, 1], jnp.int32)
-    return network.init(key, tokens, tokens)["params"]
 
 
 @functools.cache

@@ -1,0 +1,108 @@
+"""What families whose network is a Linen module have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.core import meta
+
+from specdec.models.cache import kv_bytes
+from specdec.types import Array, AxisRules, ModelOutput, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class LinenModel:
+    """Most of a `Model` of int32 tokens [B, S], its parameters kept as checkpoints have them.
+
+    A family adds `network`, whose call is `decode`, `example`, `stop_ids`, and what depends on its
+    architecture. Its config has the fields `vocab_size`, `num_heads`, `head_dim` and `dtype`.
+    """
+
+    config: Any
+    axis_rules: AxisRules = ()
+    layout: str = "checkpoint"
+    pad_id: ClassVar[int] = 0
+    exact: ClassVar[bool] = True
+
+    def __post_init__(self):
+        object.__setattr__(self, "axis_rules", tuple(map(tuple, self.axis_rules)))
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the decoder."""
+        raise NotImplementedError
+
+    def network(self) -> nn.Module:
+        """The module, in this model's layout."""
+        raise NotImplementedError
+
+    def example(self) -> tuple:
+        """Arguments of the module's `__call__`, for the shapes of its parameters."""
+        raise NotImplementedError
+
+    @property
+    def vocab_size(self) -> int:
+        """V, with the ids that only pad the table."""
+        return self.config.vocab_size
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of matrix products and of the cache."""
+        return self.config.dtype
+
+    def init(self, key: Array) -> PyTree:
+        """Random float32 parameters: in every layout the same numbers."""
+        stored = dataclasses.replace(self, axis_rules=(), layout="checkpoint")
+        return self.from_stored(_initial(stored, key))
+
+    def axes(self) -> PyTree:
+        """Logical axis names: the parameters' tree, with a PartitionSpec of names each."""
+        return nn.get_partition_spec(jax.eval_shape(self._boxed, jax.random.key(0)))
+
+    def active(self, inputs: Array) -> Array:
+        """[B] bool: rows with a token that is not padding."""
+        return jnp.any(inputs != self.pad_id, axis=1)
+
+    def apply(self, params: PyTree, *arguments: Any, method: str | None = None) -> Any:
+        """Calls the network, its arrays divided by this model's rules."""
+        with nn.logical_axis_rules(self.axis_rules):
+            return self.network().apply({"params": params}, *arguments, method=method)
+
+    def decode(self, params: PyTree, tokens: Array, cache: Any) -> tuple[ModelOutput, Any]:
+        """Feeds [B, T] int32 tokens; see `Target.decode`."""
+        return self.apply(params, tokens, cache)
+
+    def laid_out(self, *, tokens: int, platform: str | None = None) -> Any:
+        """This model: it has one layout."""
+        return self
+
+    def from_stored(self, params: PyTree) -> PyTree:
+        """The same parameters."""
+        return params
+
+    def to_stored(self, params: PyTree) -> PyTree:
+        """The same parameters."""
+        return params
+
+    def cache_bytes(
+        self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
+    ) -> int:
+        """Bytes of keys and values on one device, of outputs and of inputs."""
+        config = self.config
+        shape = (rows, config.num_heads, slots + inputs_length, config.head_dim)
+        return self.num_layers * kv_bytes(shape, config.dtype, self.axis_rules, mesh)
+
+    def _boxed(self, key: Array) -> PyTree:
+        """Initial parameters with their axes' names."""
+        return self.network().init(key, *self.example())["params"]
+
+
+@functools.partial(jax.jit, static_argnums=0)  # one program instead of hundreds
+def _initial(model: LinenModel, key: Array) -> PyTree:
+    return meta.unbox(model._boxed(key))
