@@ -61,14 +61,14 @@ def reference(text: list[int]) -> np.ndarray:
         scores = np.exp(turned(query) @ turned(key).T / 2) * np.tri(len(text))
         return scores / scores.sum(axis=1, keepdims=True) @ value
 
-    x = params["embedding"][text]
+    x = params["embedding"]["embedding"][text]
     for layer in (params["layers_0"], params["layers_1"]):
         y = norm(x, layer["attention_norm"]["scale"])
         heads = [head(y, layer, np.s_[4 * i : 4 * i + 4]) for i in range(4)]
         x = x + np.concatenate(heads, axis=1) @ layer["out"]["kernel"]
         y = norm(x, layer["mlp_norm"]["scale"])
-        gate = y @ layer["gate"]["kernel"]
-        x = x + (gate / (1 + np.exp(-gate)) * (y @ layer["up"]["kernel"])) @ layer["down"]["kernel"]
+        gate, up = (y @ layer["mlp"][name]["kernel"] for name in ("wi_0", "wi_1"))
+        x = x + (gate / (1 + np.exp(-gate)) * up) @ layer["mlp"]["wo"]["kernel"]
     return norm(x, params["norm"]["scale"]) @ params["logits"]["kernel"]
 
 
@@ -166,7 +166,7 @@ def test_a_checkpoint_names_its_family(saved):
 def test_its_misfits_are_reported(saved):
     other = rotary.RotaryConfig(**vars(CONFIG) | {"mlp_dim": 25})
     with pytest.raises(
-        CheckpointError, match=r"6 misshaped \(layers_0/down/kernel \(24, 16\), not \(25"
+        CheckpointError, match=r"6 misshaped \(layers_0/mlp/wi_0/kernel \(16, 24\), not \(16, 25"
     ):
         checkpoints.load(saved, config=other)
 
