@@ -18,17 +18,24 @@ def environment() -> dict[str, Any]:
 
     Starts JAX's backend. A package that is not installed has no version: None.
     """
-    devices = jax.devices()
     return {
         "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
+        "system": platform.platform(),
+        **hardware(),
+        "matmul_precision": jax.config.values["jax_default_matmul_precision"],
+    }
+
+
+def hardware() -> dict[str, Any]:
+    """The part of `environment` that times on two machines differ by, with the compiler's flags."""
+    devices = jax.devices()
+    return {
         "backend": jax.default_backend(),
         "device": devices[0].device_kind,
         "devices": len(devices),
-        "system": platform.platform(),
         "cpu": _cpu_model(),
         "cores": _cores(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
-        "matmul_precision": jax.config.values["jax_default_matmul_precision"],
     }
 
 

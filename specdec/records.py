@@ -6,6 +6,7 @@ readers leave such a line out, and who goes on cuts it off.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,8 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-# Comments of a gin file that count as settings: what its names stood for.
-FINGERPRINT, VERSION = "# fingerprint of ", "# version of "
+import filelock
+
+# Comments of a gin file that count as settings: what its names stood for, and where it was run.
+FINGERPRINT, VERSION, MACHINE = "# fingerprint of ", "# version of ", "# machine's "
 
 
 class RecordsError(ValueError):
@@ -73,6 +76,41 @@ class Lines:
                 "it, what they had is made again"
             )
         return found
+
+
+@contextlib.contextmanager
+def locked(output: Path, file: Path, instead: str, parts: str) -> Iterator[None]:
+    """Holds an output, so that no other process writes to it; however this one ends, it lets go.
+
+    Where the file system has no locks, nothing is held.
+
+    Args:
+      output: what the error names.
+      file: is made for the lock, and stays; its folder too.
+      instead: the flag that another output is given with.
+      parts: pattern of what `write` was killed in the middle of, to clear away.
+
+    Raises:
+      RecordsError: another process holds it, or the file cannot be made.
+    """
+    lock = filelock.FileLock(file, blocking=False)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except filelock.Timeout as error:
+        raise RecordsError(
+            f"{output} is being written by another process; wait for it, or give another {instead}"
+        ) from error
+    except NotImplementedError:  # what filelock raises for such a file system
+        pass
+    except OSError as error:
+        raise RecordsError(f"{instead} {output} cannot be used: {error.strerror}") from error
+    for part in file.parent.glob(f"{parts}.part") if lock.is_locked else ():
+        part.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def claim(output: Path, file: Path, settings: str, *, begun: Path | None, instead: str) -> None:
@@ -142,5 +180,5 @@ def _gin_settings(text: str) -> dict[str, str]:
     return {
         pair[0].removeprefix("# "): pair[1]
         for pair in pairs
-        if not pair[0].startswith("#") or pair[0].startswith((FINGERPRINT, VERSION))
+        if not pair[0].startswith("#") or pair[0].startswith((FINGERPRINT, VERSION, MACHINE))
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -108,3 +110,40 @@ def test_gin_is_compared_as_settings(now, difference):
 def test_json_is_compared_by_name_and_gin_inside_it_as_settings(change, difference):
     about = {"gin": "A.x = 1\n", "threads": 2, "sizes": (1, 2)}
     assert first_difference(json.dumps(about), json.dumps(about | change)) == difference
+
+
+def held(folder):
+    return records.locked(folder / "out", folder / ".lock", "--output_file", "out.*")
+
+
+def test_an_output_is_held_by_one_at_a_time(tmp_path):
+    with held(tmp_path):
+        message = "out is being written by another process; wait for it, or give another --output"
+        with pytest.raises(RecordsError, match=message), held(tmp_path):
+            pass
+    with held(tmp_path):
+        pass
+
+
+def test_a_process_that_is_killed_lets_go_and_leaves_no_parts(tmp_path):
+    code = """
+import os, sys
+from pathlib import Path
+from specdec import records
+folder = Path(sys.argv[1])
+with records.locked(folder / "out", folder / ".lock", "", "out.*"):
+    (folder / "out.1234.part").touch()
+    (folder / "another.1234.part").touch()
+    os.kill(os.getpid(), 9)
+"""
+    assert subprocess.run([sys.executable, "-c", code, tmp_path]).returncode == -9
+    with held(tmp_path):
+        assert names(tmp_path) == [".lock", "another.1234.part"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    lock = tmp_path / "file" / "folder" / ".lock"
+    with pytest.raises(RecordsError, match="--output_dir .* cannot be used: "):
+        with records.locked(tmp_path / "file" / "folder", lock, "--output_dir", "*"):
+            pass

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -30,6 +31,9 @@ from specdec.checkpoints.fingerprint import fingerprint
 from specdec.checkpoints.tree import parameter_count
 from specdec.types import PyTree
 
+if TYPE_CHECKING:
+    from specdec.checkpoints.contents import Finding
+
 __all__ = [
     "FORMATS",
     "CheckpointError",
@@ -37,11 +41,13 @@ __all__ = [
     "check_output",
     "check_pair",
     "config_from",
+    "examine",
     "fingerprint",
     "load",
     "model_from",
     "parameter_count",
     "read_config",
+    "record_checksums",
     "save",
     "vocabulary_from",
 ]
@@ -55,6 +61,7 @@ def load(
     config: Any = None,
     dtype: DTypeLike | None = None,
     shardings: PyTree = None,
+    checksums: bool = True,
 ) -> PyTree:
     """Reads the parameters of a model; optimizer state is skipped without being read.
 
@@ -67,6 +74,8 @@ def load(
       dtype: the floating type to cast to, array by array; None keeps what is stored.
       shardings: one `jax.sharding.Sharding` for all arrays, or a tree of them (a prefix of the
         parameters' tree). None puts whole arrays on the default device.
+      checksums: compare each array that is read whole with the checksum that our own format
+        records; False saves a fraction of the time (docs/performance.md).
 
     Returns:
       A nested dict of arrays, as the model's `init` names them; layers that were trained in a scan
@@ -75,27 +84,41 @@ def load(
     Raises:
       CheckpointError: a wrong directory, a damaged file, or parameters that do not fit the model.
     """
-    from specdec.checkpoints import arrays, scanned, t5x
+    from specdec.checkpoints import arrays, contents
 
     dtype = None if dtype is None else jnp.dtype(dtype)
     if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
         raise CheckpointError(f"dtype is {dtype.name}; give a floating one, float32 or bfloat16")
-    format, found = directory.locate(path)
-    if format == "t5x":
-        sources = t5x.native(found)
-    elif format == "t5x_orbax":
-        sources = t5x.with_orbax(found)
-    elif format == "orbax":
-        sources = arrays.ocdbt(found / "params")
-    else:
-        sources = huggingface.sources(directory.disk(found))
-    if format in ("orbax", "huggingface"):
-        config = config or config_from(found)
-    stored = scanned.unstack(arrays.open_all(sources, found), config)
-    if config is not None:
-        shapes = {name: array.shape for array in stored for name in array.names}
-        tree.check(shapes, config, f"checkpoint {found}")
-    return tree.unflatten(arrays.read_all(stored, found, dtype, shardings))
+    checkpoint = directory.locate(path)
+    found = checkpoint.directory
+    recorded = directory.checksums_from(found) if checksums else {}
+    stored = contents.opened(checkpoint, config)
+    return tree.unflatten(arrays.read_all(stored, found, dtype, shardings, recorded))
+
+
+def examine(path: str | os.PathLike) -> Iterator[Finding]:
+    """Reads a checkpoint of any format whole, and says of each part of it whether it is sound.
+
+    Raises:
+      CheckpointError: there is no checkpoint.
+    """
+    from specdec.checkpoints import contents
+
+    return contents.examine(path)
+
+
+def record_checksums(path: str | os.PathLike) -> int:
+    """Adds the checksums of what a checkpoint of our own format holds now to its record.
+
+    Returns:
+      How many arrays it has.
+
+    Raises:
+      CheckpointError: it is of another format, or cannot be read.
+    """
+    from specdec.checkpoints import contents
+
+    return contents.record_checksums(path)
 
 
 def save(

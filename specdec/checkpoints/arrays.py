@@ -13,6 +13,7 @@ import math
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -22,6 +23,7 @@ import tensorstore as ts
 
 from specdec.checkpoints import tree
 from specdec.checkpoints.buckets import BucketPath, Location
+from specdec.checkpoints.checksums import damage
 from specdec.checkpoints.errors import CheckpointError
 from specdec.types import Array, PyTree
 
@@ -90,11 +92,17 @@ def open_all(sources: Mapping[str, Source], where: Location) -> dict[str, Opened
 
 
 def read_all(
-    stored: Iterable[Stored], where: Location, dtype: Any, shardings: PyTree
+    stored: Iterable[Stored],
+    where: Location,
+    dtype: Any,
+    shardings: PyTree,
+    recorded: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Array]:
     """Reads every parameter; see `checkpoints.load` for the arguments.
 
     The largest arrays come first: what is in flight is then least when most is in place.
+
+    recorded: checksums, by name; an array that a process reads a part of is not compared.
     """
     stored = sorted(stored, key=_bytes, reverse=True)
     if shardings is not None:
@@ -104,13 +112,11 @@ def read_all(
     def read(array: Stored) -> dict[str, Array]:
         as_stored = array.shape == array.data.shape
         box = _needed(array, shardings) if as_stored else _whole(array.shape)
-        try:
-            data = fetch(array.data, box if as_stored else None, dtype)
-        except ValueError as error:
-            raise CheckpointError(
-                f"cannot read {array.names[0]} in {where}: {_line(error)}; "
-                "the copy may be incomplete"
-            ) from error
+        if box == _whole(array.shape) and recorded.keys() & array.names:
+            data = fetch_checked(array, where, recorded)
+            data = data.astype(dtype or data.dtype, copy=False)
+        else:
+            data = fetch_named(array, where, box if as_stored else None, dtype)
         layers = [data] if array.axis is None else np.moveaxis(data, array.axis, 0)
         placed = {}
         for name, part in zip(array.names, layers, strict=False):
@@ -122,6 +128,29 @@ def read_all(
     for placed in _windowed(read, stored, _bytes):
         params |= placed
     return params
+
+
+def fetch_named(
+    array: Stored, where: Location, box: Index | None = None, dtype: Any = None
+) -> np.ndarray:
+    """As `fetch`; raises CheckpointError, with the name, for what cannot be read."""
+    try:
+        return fetch(array.data, box, dtype)
+    except ValueError as error:
+        raise CheckpointError(
+            f"cannot read {array.names[0]} in {where}: {_line(error)}; the copy may be incomplete"
+        ) from error
+
+
+def fetch_checked(array: Stored, where: Location, recorded: Mapping[str, str]) -> np.ndarray:
+    """A whole array as it is stored; raises CheckpointError if it is not as `recorded`."""
+    data = fetch_named(array, where)
+    if wrong := damage(array.names[0], data, recorded):
+        raise CheckpointError(
+            f"checkpoint {where} is damaged: {wrong}; copy it again (`specdec check` reads all of "
+            "it, and without checksums it loads as it is)"
+        )
+    return data
 
 
 def write_all(arrays: Mapping[str, Array], directory: Location) -> dict[str, dict[str, Any]]:

@@ -7,13 +7,16 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from specdec.checkpoints import huggingface
 from specdec.checkpoints.buckets import SCHEME, BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.models import families
+from specdec.records import write
 from specdec.types import Model
 
 CONFIG = "config.json"
@@ -190,8 +193,21 @@ def check_pair(target_path: str | os.PathLike, draft_path: str | os.PathLike) ->
         )
 
 
-def describe(folder: Path, config: Any, vocabulary: Vocabulary | None) -> None:
-    """Puts the model and the vocabulary into a checkpoint, where the functions above find them."""
+def checksums_from(path: str | os.PathLike) -> dict[str, str]:
+    """Those recorded with a checkpoint: the array's name -> `checksums.checksum` of it."""
+    format, directory = locate(path)
+    file = directory / CONFIG
+    return _record(file).get("crc32", {}) if format == "orbax" else {}
+
+
+def describe(
+    folder: Path,
+    config: Any,
+    vocabulary: Vocabulary | None,
+    checksums: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Puts the model, the vocabulary and the arrays' checksums into a checkpoint, where the
+    functions above find them."""
     contents: dict[str, Any] = {
         "format": "specdec",
         "version": VERSION,
@@ -204,7 +220,15 @@ def describe(folder: Path, config: Any, vocabulary: Vocabulary | None) -> None:
             copy = folder / vocabulary.path.name
             copy.write_bytes(vocabulary.path.read_bytes())
             contents["vocabulary"] |= {"file": copy.name, "sha256": sha256(copy)}
+    if checksums:
+        contents["crc32"] = dict(checksums)
     (folder / CONFIG).write_text(json.dumps(contents, indent=2) + "\n")
+
+
+def amend(folder: Path, **entries: Any) -> None:
+    """Adds entries to a checkpoint's record, at once or not at all."""
+    record = _record(folder / CONFIG) | entries
+    write(folder / CONFIG, json.dumps(record, indent=2) + "\n")
 
 
 def sha256(file: Location) -> str:

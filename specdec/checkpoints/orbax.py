@@ -1,4 +1,5 @@
-"""Our own format: `params/`, written by Orbax, beside a `config.json` that people can read too."""
+"""Our own format: `params/`, written by Orbax, beside a `config.json` that people can read too. It
+has the arrays' checksums."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 import orbax.checkpoint as ocp
 
-from specdec.checkpoints import directory
+from specdec.checkpoints import checksums, directory
 from specdec.checkpoints.directory import Vocabulary
 from specdec.types import PyTree
 
@@ -18,4 +19,4 @@ def write(folder: Path, params: PyTree, config: Any, vocabulary: Vocabulary | No
         checkpointer.save(folder / "params", params)
     # It names the folder that was written to, which `save` is about to rename.
     (folder / "params" / "commit_success.txt").unlink(missing_ok=True)
-    directory.describe(folder, config, vocabulary)
+    directory.describe(folder, config, vocabulary, checksums.of_tree(params))

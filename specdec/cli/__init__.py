@@ -16,6 +16,7 @@ from specdec import checkpoints, tasks
 from specdec.cli import (
     acceptance,
     bench,
+    check,
     compile,
     convert,
     decode,
@@ -53,6 +54,7 @@ COMMANDS = (
     report,
     train,
     convert,
+    check,
     grow,
     compile,
 )  # modules with add_command(subparsers) -> its parser
@@ -61,8 +63,8 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code.
 
-    0 done, 1 a certificate that fails, 2 the user's mistake, 130 interrupted, 141 nobody reads
-    stdout any more.
+    0 done, 1 a certificate that fails or a damaged checkpoint, 2 the user's mistake,
+    130 interrupted, 141 nobody reads stdout any more.
     """
     parser = argparse.ArgumentParser(
         prog="specdec", description="Exact speculative decoding for T5.", allow_abbrev=False

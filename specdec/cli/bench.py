@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -10,16 +11,18 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from specdec import benchmark
+from specdec import benchmark, records
 from specdec.benchmark import File, Measurement, Workload
 from specdec.cli import run as runs
 from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
+from specdec.environment import hardware
 from specdec.types import PyTree
 from specdec.verifiers import SyntheticAcceptance
 
@@ -127,7 +130,7 @@ def _command(args: argparse.Namespace) -> None:
     # All that can be wrong has been looked at; from here on it takes long.
     first = variants[0].run
     texts, others = texts_of(first), _texts_elsewhere(first, args.forecast_split)
-    files = [File(one.path, one.settings) for one in variants]
+    files = [File(one.path, one.settings) for one in _held(variants, args.contexts)]
     read: dict[Any, PyTree] = {}
     measurements = [
         one.measurement(texts, file, args.repeats, read)
@@ -144,6 +147,14 @@ def _command(args: argparse.Namespace) -> None:
         print(*benchmark.lines(summary), sep="\n")
     if args.profile_dir:
         measurements[0].profile(args.profile_dir)
+
+
+def _held(variants: Sequence[Variant], contexts: contextlib.ExitStack) -> Sequence[Variant]:
+    """The variants, each with its output file locked until the contexts end."""
+    for path in (Path(one.path) for one in variants if one.path):
+        lock = path.with_name(f".{path.name}.lock")
+        contexts.enter_context(records.locked(path, lock, "--output_file", f"{path.name}.*"))
+    return variants
 
 
 def _take_turns(measurements: Sequence[Measurement]) -> None:
@@ -164,7 +175,7 @@ def _variants(args: argparse.Namespace) -> Iterator[Variant]:
         runs.require_drafter(run)
         common = common or _common(run)
         _refuse_another_baseline(name, common, _common(run))
-        in_force = runs.in_force(run)
+        in_force = runs.in_force(run) + _machine()
         stop_ids = (runs.vocabulary_of(run).eos_id,)
         if synthetic:
             plan = dataclasses.replace(run.plan, verifier=synthetic)
@@ -173,6 +184,11 @@ def _variants(args: argparse.Namespace) -> Iterator[Variant]:
             in_force += f"\nSYNTHETIC_ALPHA = {synthetic.alpha}  # --synthetic_alpha, NOT EXACT\n"
         run = run.ending_with(*stop_ids)
         yield Variant(name, run, _workload(run), _path_of(args.output_file, name), in_force)
+
+
+def _machine() -> str:
+    """What times depend on, as comments that `records` compares."""
+    return "".join(f"{records.MACHINE}{name} = {value}\n" for name, value in hardware().items())
 
 
 def _synthetic(alpha: float | None) -> SyntheticAcceptance | None:

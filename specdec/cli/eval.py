@@ -102,6 +102,7 @@ def _command(args: argparse.Namespace) -> None:
     metrics = _metrics_of(run, args.metric)
     writers = _metric_writers() if args.metrics_dir else None
     programs = programs_of(run, prefix, stepwise=False)
+    args.contexts.enter_context(predictions.locked(args.output_dir, shard))
     folder = predictions.Folder(args.output_dir, runs.in_force(run), shard)
     if folder.done():
         folder.check(_known(run))

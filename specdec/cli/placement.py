@@ -17,13 +17,15 @@ from specdec.types import Model, PyTree
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """The devices of a run; nothing that is decoded depends on them.
+    """The devices of a run, and how its parameters get there; it changes nothing that is decoded.
 
     partitioner: how the models are divided over devices; gin says so.
+    checksums: compare the arrays with the checksums that were saved with them.
     mesh: of the devices that they are divided over, None for one device; see `over`.
     """
 
     partitioner: Partitioner = Partitioner()
+    checksums: bool = True
     mesh: Mesh | None = None
 
     def over(self, mesh: Mesh) -> Placement:
@@ -72,6 +74,7 @@ class Placement:
                 config=model.config,
                 dtype=model.dtype,
                 shardings=self.mesh and partitioning.shardings(stored, self.mesh),
+                checksums=self.checksums,
             )
         if (model, path) not in trees:
             trees[model, path] = model.from_stored(trees[stored, path])

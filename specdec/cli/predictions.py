@@ -8,6 +8,7 @@ metrics.json       written when all predictions are there
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,19 @@ from typing import Any
 
 from specdec import records
 from specdec.records import Lines, RecordsError
+
+
+def locked(path: str, shard: tuple[int, int]) -> contextlib.AbstractContextManager[None]:
+    """Holds the part of a folder that `shard` = (k, n), the k-th of n hosts, writes.
+
+    Raises:
+      RecordsError: another process holds it, or the folder cannot be made.
+    """
+    if "://" in path:
+        raise RecordsError(f"--output_dir {path} is not a local folder; give one")
+    own = _name(*shard)
+    parts = "*" if shard[1] == 1 else f"{own}.*"  # the other hosts' may be in use
+    return records.locked(Path(path), Path(path) / f".{own}.lock", "--output_dir", parts)
 
 
 class Folder:
@@ -30,8 +44,6 @@ class Folder:
         self.metrics = self.path / "metrics.json"
         self._all = [Lines(self.path / _name(k, hosts)) for k in range(hosts)]
         self._own = self._all[host]
-        if "://" in path:
-            raise RecordsError(f"--output_dir {path} is not a local folder; give one")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._claim(in_force)

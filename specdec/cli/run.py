@@ -182,6 +182,7 @@ def described(
 ) -> DecodeRun:
     """The run of the gin files and flags, before any device is looked at."""
     overrides = {"Data.limit": args.limit, "Data.seed": args.seed, **overrides}
+    overrides["Placement.checksums"] = False if args.skip_checksums else None
     files, bindings = _checkpoint_settings(args)
     args.gin_file = [*files, *args.gin_file]
     args.gin_bindings = [*bindings, *args.gin_bindings]
@@ -193,6 +194,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     settings.add_flags(parser)
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples")
     parser.add_argument("--seed", type=int, metavar="N", help="of all random draws")
+    parser.add_argument(
+        "--skip_checksums",
+        action="store_true",
+        help="load checkpoints without comparing them with the checksums they were saved with",
+    )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     parser.add_argument(
         "--compilation_cache_dir",

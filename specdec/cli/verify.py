@@ -57,6 +57,7 @@ def _command(args: argparse.Namespace) -> int:
     batches = run.batches()
     programs_of(run, (), stepwise=False)  # what cannot work together shows here
     runs.refuse_unwritable(args.output_file)
+    in_force = runs.in_force(run)  # of the files as they are now
     # All that can be wrong has been looked at; from here on it takes long.
     inputs = [batch.inputs[: len(batch.input_texts)] for batch in batches]
     if not inputs:
@@ -73,7 +74,7 @@ def _command(args: argparse.Namespace) -> int:
     for check in certificate.certify(subject, _announce):
         print(check, flush=True)
         checks.append(check)
-    record = _record(run, subject, checks)
+    record = _record(run, subject, checks) | {"settings": in_force}
     _write(args.output_file, record)
     print(f"{_verdict(checks)}; figures in {args.output_file}")
     return 0 if record["passed"] else 1
@@ -111,7 +112,6 @@ def _record(run: DecodeRun, subject: Subject, checks: list[Check]) -> dict[str, 
         "dtype": run.plan.models()["target"].dtype,
         **{f"{role}_parameters": n for role, n in parameter_counts(run.plan.models()).items()},
         "environment": environment(),
-        "settings": runs.in_force(run),
     }
 
 

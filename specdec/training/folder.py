@@ -8,6 +8,7 @@ export/checkpoint_<step>/   the latest parameters, for `checkpoints.load`
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from specdec.training.errors import TrainingError
 from specdec.types import PyTree
 
 KEPT = 2  # checkpoints
+LOCK = ".lock"
 
 
 class Folder:
@@ -35,6 +37,8 @@ class Folder:
         import orbax.checkpoint as ocp
 
         self.path = Path(os.path.abspath(Path(path).expanduser()))
+        self._contexts = contextlib.ExitStack()
+        self._hold()
         self._claim(f"{json.dumps(settings, indent=2)}\n")
         self._log = Lines(self.path / "log.jsonl")
         self._arguments = ocp.args
@@ -50,6 +54,7 @@ class Folder:
 
     def __exit__(self, *_) -> None:
         self._checkpoints.close()
+        self._contexts.close()
 
     @property
     def step(self) -> int | None:
@@ -86,12 +91,17 @@ class Folder:
 
     def _claim(self, settings: str) -> None:
         file = self.path / "settings.json"
-        if not file.exists():
-            self._make()
         records.claim(self.path, file, settings, begun=None, instead="output directory")
 
+    def _hold(self) -> None:
+        """Locks the directory, which it makes, unless it is no run's."""
+        if not (self.path / "settings.json").exists():
+            self._make()
+        lock = records.locked(self.path, self.path / LOCK, "output directory", "*")
+        self._contexts.enter_context(lock)
+
     def _make(self) -> None:
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if self.path.exists() and not self._is_empty():
             raise TrainingError(
                 f"{self.path} exists and is no training run; give a new output directory"
             )
@@ -99,3 +109,8 @@ class Folder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise TrainingError(f"cannot make {self.path}: {error.strerror}") from error
+
+    def _is_empty(self) -> bool:
+        """Whether there is nothing but what a run that was killed at its start leaves."""
+        left = (LOCK, ".part")
+        return self.path.is_dir() and all(file.name.endswith(left) for file in self.path.iterdir())

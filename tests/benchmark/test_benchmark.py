@@ -22,6 +22,7 @@ from specdec.benchmark import File, Measurement, Workload
 from specdec.benchmark.measurement import parts_of
 from specdec.benchmark.summary import alpha_from_tau
 from specdec.benchmark.workload import TimedPart
+from specdec.cli import bench
 from specdec.cli.placement import Placement
 from specdec.decoding import row_keys
 from specdec.drafters import Autoregressive
@@ -695,6 +696,12 @@ def test_what_was_interrupted_goes_on(run, folder, specdec_bench, capsys, monkey
     assert capsys.readouterr().out == run.out
     assert specdec_bench(*flags, "--gin.GAMMA=1") == 2
     assert "was begun with GAMMA = 2, and now it is 1" in capsys.readouterr().err
+    here = bench.hardware()
+    monkeypatch.setattr(bench, "hardware", lambda: here | {"cpu": "another"})
+    assert specdec_bench(*flags) == 2
+    line = f"was begun with machine's cpu = {here['cpu']}, and now it is another; take"
+    assert line in capsys.readouterr().err
+    assert path.read_text() == run.path.read_text()
 
 
 def benchmark_record(line):

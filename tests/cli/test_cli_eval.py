@@ -186,6 +186,14 @@ def test_another_run_is_refused_by_the_name_of_what_differs(evaluate, whole, no_
     assert files(whole) == before
 
 
+def test_a_second_writer_is_refused(evaluate, whole, no_long_work):
+    before = files(whole)
+    with predictions.locked(str(whole), (0, 1)):
+        line = the_line(*evaluate(whole, *COMPARED))
+    assert f"{whole} is being written by another process; wait for it" in line
+    assert files(whole) == before
+
+
 @pytest.mark.parametrize("left", [7, 10], ids=["interrupted", "finished"])
 @pytest.mark.parametrize("column", ["input", "target"])
 def test_other_texts_under_the_same_name_are_refused(

@@ -1,0 +1,34 @@
+"""Checksums of arrays: a bit that flipped in a weight makes no error, only other texts."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from specdec.checkpoints import tree
+from specdec.types import PyTree
+
+
+def checksum(array: np.ndarray) -> str:
+    """CRC-32 of the elements' bytes, in C order, as eight hexadecimal digits."""
+    return f"{zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data):08x}"
+
+
+def of_tree(params: PyTree) -> dict[str, str]:
+    """Name -> checksum; none for an array of which other hosts have parts."""
+    return {
+        name: checksum(np.asarray(leaf))
+        for name, leaf in tree.flatten(params).items()
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
+    }
+
+
+def damage(name: str, array: np.ndarray, recorded: Mapping[str, str]) -> str | None:
+    """What is wrong with an array, None if it is as recorded or nothing was recorded of it."""
+    expected = recorded.get(name)
+    if expected is None or (found := checksum(array)) == expected:
+        return None
+    return f"{name} has the checksum {found}, and was saved with {expected}"

@@ -1,0 +1,140 @@
+"""What a checkpoint holds: its arrays, opened and compared with the model, and whether they are
+sound."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from specdec.checkpoints import arrays, directory, huggingface, scanned, t5x, tree
+from specdec.checkpoints.arrays import Stored
+from specdec.checkpoints.checksums import checksum, damage
+from specdec.checkpoints.directory import Found
+from specdec.checkpoints.errors import CheckpointError
+
+CHECKED_IN_READING = {"t5x": "its compressed chunks have checksums"}
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    what: str
+    sound: bool
+    note: str
+
+
+def opened(checkpoint: Found, config: Any = None) -> list[Stored]:
+    """Every array, opened, its shape read and compared with the model; arguments and errors are
+    those of `checkpoints.load`."""
+    format, found = checkpoint
+    if format == "t5x":
+        sources = t5x.native(found)
+    elif format == "t5x_orbax":
+        sources = t5x.with_orbax(found)
+    elif format == "orbax":
+        sources = arrays.ocdbt(found / "params")
+    else:
+        sources = huggingface.sources(directory.disk(found))
+    if format in ("orbax", "huggingface"):
+        config = config or directory.config_from(found)
+    stored = scanned.unstack(arrays.open_all(sources, found), config)
+    if config is not None:
+        shapes = {name: array.shape for array in stored for name in array.names}
+        tree.check(shapes, config, f"checkpoint {found}")
+    return stored
+
+
+def examine(path: str | os.PathLike) -> Iterator[Finding]:
+    """See `checkpoints.examine`."""
+    checkpoint = directory.locate(path)
+    yield Finding("format", True, f"{checkpoint.format}, in {checkpoint.directory}")
+    yield _tried("model", lambda: _model(checkpoint))
+    yield _tried("vocabulary", lambda: _vocabulary(checkpoint))
+    try:
+        stored = opened(checkpoint, _config(checkpoint))
+    except CheckpointError as error:
+        yield Finding("arrays", False, str(error))
+        return
+    yield Finding("arrays", True, f"{_numbers(stored):,} numbers in {len(stored)} arrays")
+    yield from _data(checkpoint, stored)
+
+
+def _tried(what: str, look) -> Finding:
+    try:
+        return Finding(what, True, look())
+    except CheckpointError as error:
+        return Finding(what, False, str(error))
+
+
+def _model(checkpoint: Found) -> str:
+    config = _config(checkpoint)
+    return "not recorded, so names and shapes are not compared" if config is None else str(config)
+
+
+def _config(checkpoint: Found) -> Any:
+    """The config, None where a checkpoint of T5X records none."""
+    found = checkpoint.directory
+    recorded = any((folder / directory.CONFIG).is_file() for folder in (found, found.parent))
+    return directory.config_from(found) if recorded else None
+
+
+def _vocabulary(checkpoint: Found) -> str:
+    found = directory.vocabulary_from(checkpoint.directory)
+    return "none is recorded" if found is None else str(found)
+
+
+def _data(checkpoint: Found, stored: list[Stored]) -> Iterator[Finding]:
+    """Of each damaged array, and one of them all."""
+    recorded, bad, compared = directory.checksums_from(checkpoint.directory), 0, 0
+    for array in stored:
+        wrong = None
+        try:
+            data = arrays.fetch_named(array, checkpoint.directory)
+            compared += array.names[0] in recorded
+            wrong = damage(array.names[0], data, recorded) or _not_finite(array, data)
+        except CheckpointError as error:
+            wrong = str(error)
+        if wrong:
+            bad += 1
+            yield Finding("data", False, wrong)
+    if not bad:
+        yield Finding("data", True, _compared(checkpoint.format, compared, len(stored)))
+
+
+def _compared(format: str, compared: int, arrays: int) -> str:
+    read = "all of it can be read, every number is finite"
+    if compared:
+        return f"{read}, {compared} of {arrays} arrays have the checksum they were saved with"
+    if format in CHECKED_IN_READING:
+        return f"{read}; {CHECKED_IN_READING[format]}"
+    return f"{read}; no checksums are recorded, so that altered numbers go unseen"
+
+
+def _not_finite(array: Stored, data: np.ndarray) -> str | None:
+    count = data.size - int(np.count_nonzero(np.isfinite(data)))
+    return f"{array.names[0]} has {count} numbers that are not finite" if count else None
+
+
+def _numbers(stored: list[Stored]) -> int:
+    return sum(math.prod(array.data.shape) for array in stored)
+
+
+def record_checksums(path: str | os.PathLike) -> int:
+    """See `checkpoints.record_checksums`."""
+    checkpoint = directory.locate(path)
+    if checkpoint.format != "orbax":
+        raise CheckpointError(
+            f"checkpoint {checkpoint.directory} is of the format {checkpoint.format}, which has no "
+            "place for checksums; `specdec convert` writes our own"
+        )
+    stored = opened(checkpoint)
+    found = {
+        array.names[0]: checksum(arrays.fetch_named(array, checkpoint.directory))
+        for array in stored
+    }
+    directory.amend(directory.disk(checkpoint.directory), crc32=found)
+    return len(found)
