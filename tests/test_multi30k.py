@@ -132,6 +132,7 @@ def captions(every_caption, request) -> Captions:
     )
 
 
+@pytest.mark.slow
 def test_greedy_ids_are_those_of_t5x_with_and_without_speculation(captions):
     greedy = captions.alone(Greedy())
     assert captions.differences(greedy.tokens, captions.t5x_greedy, Greedy()) == []

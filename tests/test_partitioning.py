@@ -119,6 +119,7 @@ def test_a_mesh_changes_no_token(method, parts):
     assert len(once) <= (1 + 2 * TINY.num_encoder_layers if parts > 1 else 0), "the encoder"
 
 
+@pytest.mark.slow
 def test_a_drafter_may_be_divided_as_well():
     mesh = make_mesh(4)
     output, program = decoded("coupled", mesh, STANDARD)
@@ -202,6 +203,7 @@ def test_collectives_of_a_step(stepped):
     check_verify_call(collectives, stepped.mesh)
 
 
+@pytest.mark.slow
 def test_constraints_are_in_the_lowered_program():
     """Linen leaves them out without a word where it sees no mesh or no rules."""
     shapes = jax.eval_shape(arguments)

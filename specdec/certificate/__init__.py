@@ -10,6 +10,7 @@ Each check is a function of a `Subject`; it sees what the others cannot:
     perfect   the target as its own drafter: everything is accepted, so no cache lost anything
     hostile   drafters that try to do harm: the texts are the same, and how much slower
     audit     the texts once more, teacher-forced: each token is the argmax, log_probs are right
+    draws     the texts drawn by the run's own drafter: the target's probabilities, token by token
     law       200,000 outputs of a small table model against their enumerated distribution
 """
 
@@ -20,13 +21,14 @@ from collections.abc import Callable, Iterator
 
 from specdec.certificate.check import Check
 from specdec.certificate.checks import algebra, audit, greedy, law, perfect, seeds
+from specdec.certificate.draws import draws
 from specdec.certificate.hostile import hostile
 from specdec.certificate.subject import Subject
 from specdec.plan import Plan
 
 __all__ = ["CHECKS", "Check", "Subject", "certify", "refuse"]
 
-CHECKS = (algebra, greedy, seeds, perfect, hostile, audit, law)
+CHECKS = (algebra, greedy, seeds, perfect, hostile, audit, draws, law)
 
 
 def certify(

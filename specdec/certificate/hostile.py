@@ -22,7 +22,8 @@ TEXTS, REPEATS = 8, 3
 
 def hostile(subject: Subject) -> Check:
     """Drafters that try to do harm change no output, greedy or drawn, and take no more target
-    calls than the target alone; what they cost in time is measured."""
+    calls than the target alone, of which each gives the tokens it accepted and one more; what they
+    cost in time is measured."""
     rows = min(TEXTS, len(subject.inputs))
     cases = []
     runs = {"alone": functools.partial(subject.decode, subject.alone(Greedy()), rows=rows)}
@@ -62,15 +63,20 @@ def _summary(cases: list[Check], slowdown: dict[str, float]) -> Check:
 
 
 def _case(name: str, subject: Subject, sampling: SamplingRule, output: DecodeOutput) -> Check:
-    """Agreement, and no more target calls; an output that differs may be longer, and so is out."""
+    """Agreement, no more target calls, and no token that a call had and lost; an output that
+    differs may be longer, and so is out."""
     check = agreement(name, subject, sampling, output)
     plain, rows = subject.plain(sampling), len(output.tokens)
     same = (output.tokens == plain.tokens[:rows]).all(axis=1)
-    slower = int(np.sum(same & (output.trace.calls > plain.trace.calls[:rows])))
+    trace = output.trace
+    slower = int(np.sum(same & (trace.calls > plain.trace.calls[:rows])))
+    given = trace.accepted.sum(axis=1) + trace.calls - trace.ended_in_draft
+    lost = int(np.sum(given != output.length))
     return dataclasses.replace(
         check,
-        figures=check.figures | {"texts_with_more_calls": slower},
-        demands=check.demands | {"texts_with_more_calls": ("==", 0)},
+        figures=check.figures | {"texts_with_more_calls": slower, "texts_with_lost_tokens": lost},
+        demands=check.demands
+        | {"texts_with_more_calls": ("==", 0), "texts_with_lost_tokens": ("==", 0)},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -111,14 +111,17 @@ class Subject:
         return dataclasses.replace(self.plan.alone(width), sampling=sampling)
 
     def decode(
-        self, plan: Plan, params: Params | None = None, rows: int | None = None
+        self, plan: Plan, params: Params | None = None, rows: int | None = None, sample: int = 0
     ) -> DecodeOutput:
-        """The first `rows` texts by a plan; arrays on the host, `trace.steps` per batch."""
+        """The first `rows` texts by a plan; arrays on the host, `trace.steps` per batch.
+
+        sample: which of the samples that may be drawn of each text.
+        """
         rows = len(self.inputs) if rows is None else rows
         program = self._programs.setdefault(plan, decoder(plan, mesh=self.mesh))
-        batches = self._batches[: -(-rows // self.batch_size)]
+        batches = self._batches(sample)[: -(-rows // self.batch_size)]
         outputs = [program.fetch(params or self.params, *batch)[0] for batch in batches]
-        return _joined(outputs, rows)
+        return joined(outputs, rows)
 
     def texts(self, plan: Plan) -> DecodeOutput:
         """All texts by a plan, decoded once."""
@@ -140,11 +143,13 @@ class Subject:
         """The target's view of `speculated`."""
         output = self.speculated
         teach = jax.jit(functools.partial(_teach, target=self.plan.target))
-        parts = []
-        for start, (_, inputs) in zip(self._starts, self._batches, strict=True):
-            texts = (self._block(x, start, 0) for x in (output.tokens, output.length))
-            parts.append(jax.device_get(teach(self.params.target, inputs, *texts)))
-        return _joined(parts, len(self.inputs))
+        fed = self.fed(output.tokens, output.length)
+        return joined([jax.device_get(teach(*args)) for args in fed], len(self.inputs))
+
+    def fed(self, *outputs: Array) -> Iterator[tuple[Any, ...]]:
+        """Of each batch the target's parameters, the inputs, and the rows of the outputs."""
+        for start, (_, inputs) in zip(self._starts, self._batches(0), strict=True):
+            yield self.params.target, inputs, *(self._block(x, start, 0) for x in outputs)
 
     def gap(self, row: int, ours: Array, plain: Array, sampling: SamplingRule) -> float:
         """How far two different outputs of a text are apart where they first differ, in nats."""
@@ -176,16 +181,21 @@ class Subject:
         return range(0, len(self.inputs), self.batch_size)
 
     @functools.cached_property
-    def _batches(self) -> list[tuple[Array, Array]]:
-        """Keys [B] and inputs [B, S], ready, so that nothing but decoding is timed."""
-        padding = getattr(self.plan.target, "pad_id", 0)
-        return [
-            (
-                row_keys(self.seed, jnp.arange(start, start + self.batch_size)),
-                jnp.asarray(self._block(self.inputs, start, padding)),
-            )
-            for start in self._starts
-        ]
+    def _by_sample(self) -> dict[int, list[tuple[Array, Array]]]:
+        return {}
+
+    def _batches(self, sample: int) -> list[tuple[Array, Array]]:
+        """Keys [B] and inputs [B, S], made once, so that nothing but decoding is timed."""
+        if sample not in self._by_sample:
+            padding = getattr(self.plan.target, "pad_id", 0)
+            self._by_sample[sample] = [
+                (
+                    row_keys(self.seed, jnp.arange(start, start + self.batch_size), sample),
+                    jnp.asarray(self._block(self.inputs, start, padding)),
+                )
+                for start in self._starts
+            ]
+        return self._by_sample[sample]
 
     def _block(self, array: np.ndarray | Array, start: int, padding: int) -> np.ndarray:
         """[B, ...] the rows from `start` on, filled up."""
@@ -200,7 +210,7 @@ def _drawing_with(sampling: SamplingRule, drafter: Any) -> Drafter:
     return dataclasses.replace(drafter, sampling=sampling) if "sampling" in fields else drafter
 
 
-def _joined(trees: list, rows: int) -> PyTree:
+def joined(trees: list, rows: int) -> PyTree:
     """The batches' arrays end to end, without the rows that only fill up the last one."""
 
     def join(*parts: np.ndarray) -> np.ndarray:
@@ -209,10 +219,15 @@ def _joined(trees: list, rows: int) -> PyTree:
     return jax.tree.map(join, *trees)
 
 
-def _teach(params: PyTree, inputs: Array, tokens: Array, length: Array, *, target: Target):
+def taught_logits(params: PyTree, inputs: Array, tokens: Array, *, target: Target) -> Array:
+    """[B, N, V] what a target says of each token, given those before it: all in one call."""
     fed = jnp.concatenate([target.start(inputs)[:, None], tokens[:, :-1]], axis=1)
     cache = target.prefill(params, inputs, fed.shape[1])
-    logits = target.decode(params, fed, cache)[0].logits
+    return target.decode(params, fed, cache)[0].logits
+
+
+def _teach(params: PyTree, inputs: Array, tokens: Array, length: Array, *, target: Target):
+    logits = taught_logits(params, inputs, tokens, target=target)
     within = jnp.arange(tokens.shape[1])[None] < length[:, None]
 
     def emitted(scores: Array) -> Array:

@@ -86,6 +86,11 @@ class Comparison:
         return self.impossible == 0 and self.p_value >= FALSE_ALARM
 
     def __str__(self) -> str:
+        if not self.degrees:
+            return (
+                f"one possible output, which {self.rows - self.impossible} of {self.rows} samples "
+                "are: no law to test"
+            )
         return (
             f"chi2 {self.statistic:.1f} with {self.degrees} degrees of freedom (p = "
             f"{self.p_value:.2g}, threshold {FALSE_ALARM:g}), {self.impossible} impossible of "

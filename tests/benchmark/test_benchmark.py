@@ -725,6 +725,7 @@ def test_variants_take_turns(folder, specdec_bench, little, capsys):
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_synthetic_acceptance_is_labelled_and_of_the_longest_length(
     folder, specdec_bench, little, capsys
 ):

@@ -193,6 +193,7 @@ def test_rows_are_the_papers_settings():
         assert plan.max_length == {"ende": 64, "cnndm": 128}[task]
 
 
+@pytest.mark.slow
 def test_full_size():
     """Parameters as the released checkpoints have; bytes in bfloat16."""
     counts = {name: sum(x.size for x in leaves(model)) for name, model in xxl.FULL.items()}

@@ -32,7 +32,7 @@ from specdec.verifiers import (
 )
 
 LINES = ["one", "two words", "three words", "a", "five", "six, seven", "eight", "nine", "ten"]
-CHECKS = ["algebra", "greedy", "seeds", "perfect", "hostile", "audit", "law"]
+CHECKS = ["algebra", "greedy", "seeds", "perfect", "hostile", "audit", "draws", "law"]
 
 RUN = """
 from __gin__ import dynamic_registration
@@ -112,7 +112,7 @@ def test_a_sound_run_is_certified(verify, folder):
     lines = out.splitlines()
     assert [line.split()[:2] for line in lines[:-1]] == [["PASS", name] for name in CHECKS]
     assert "9 of 9 outputs identical to the target alone" in lines[1]
-    assert lines[-1].startswith("CERTIFIED: all 7 checks passed")
+    assert lines[-1].startswith("CERTIFIED: all 8 checks passed")
     assert "checking algebra" in err.splitlines()[0]
 
     assert record["passed"] and [check["name"] for check in record["checks"]] == CHECKS
@@ -163,6 +163,7 @@ BUGS = {
 
 
 @pytest.mark.parametrize("check, owner, name, bug", BUGS.values(), ids=BUGS)
+@pytest.mark.planted
 def test_a_planted_bug_fails_its_check(verify, plant, check, owner, name, bug):
     plant(certificate, "CHECKS", tuple(c for c in certificate.CHECKS if c.__name__ == check))
     plant(owner, name, bug)
@@ -248,6 +249,61 @@ def test_a_verifier_that_only_compares_argmaxes(check):
     assert result.passed, str(result)
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"verifier": Coupled(), "sampling": Sampling()},
+        {"verifier": GreedyMatch(), "sampling": Greedy()},
+        {"drafter": Constant(3), "sampling": Sampling(1.3)},
+    ],
+    ids=["as it is", "coupled", "greedy", "copier"],
+)
+def test_draws_have_the_targets_probabilities(parts):
+    result = outcome("draws", **parts)
+    assert result.passed and result.figures["p_value"] > 1e-3, str(result)
+    assert ("in place of" in result.note) == (parts.get("sampling") == Greedy())
+
+
+class AcceptsAll(SpeculativeSampling):
+    def accept(self, draft, scores):
+        return jnp.ones(draft.tokens.shape, scores.probs.dtype)
+
+
+LYING = Constant(3, claimed=1 / 6)  # says that it draws its one token from all
+
+
+@pytest.mark.parametrize(
+    "parts", [{"verifier": AcceptsAll()}, {"drafter": LYING}], ids=["verifier", "drafter"]
+)
+@pytest.mark.planted
+def test_draws_sees_what_lets_too_much_through(parts):
+    result = outcome("draws", **parts, sampling=Sampling())
+    assert not result.passed and result.figures["p_value"] < 1e-12, str(result)
+
+
+@pytest.mark.planted
+def test_nothing_else_sees_a_drafter_without_a_model_that_lies():
+    """Its q is its own word: `perfect` has the target in its place, `law` a table model."""
+    for check in ("algebra", "greedy", "seeds", "perfect", "audit"):
+        assert outcome(check, drafter=LYING, sampling=Sampling()).passed, check
+
+
+@pytest.mark.planted
+def test_a_token_that_a_call_loses_is_seen(plant):
+    def loses(state, draft, scored, verdict, stop_ids, real=states.commit):
+        after = real(state, draft, scored, verdict, stop_ids)
+        lost = (verdict.num_accepted > 0) & (after.length > state.length + 1)
+        return after.replace(length=after.length - lost, active=after.active | state.active & lost)
+
+    plant(states, "commit", loses)
+    result = certificate.hostile(fresh())
+    assert not result.passed
+    assert any(
+        case["figures"]["texts_with_lost_tokens"] for case in result.figures["cases"].values()
+    )
+
+
 def test_a_verifier_that_shares_noise():
     result = outcome("perfect", verifier=Coupled())
     assert result.passed and result.figures["rejections"] == 0, str(result)
@@ -263,6 +319,7 @@ def test_a_drafter_without_a_model_and_one_around_another():
     assert copier[1].drafter is params.drafter is BENCH.params.target
 
 
+@pytest.mark.slow
 def test_over_a_mesh_it_is_the_same():
     mesh = partitioning.make_mesh(1, jax.devices()[:2])
     params = jax.device_put(BENCH.params, partitioning.whole(mesh))
@@ -296,6 +353,7 @@ def test_what_cannot_be_certified_is_refused_before_anything_runs(monkeypatch, p
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.planted
 def test_no_catch_up(plant):
     def forgetful(self, params, context, cache, until, width):
         return cache.rewind(until)
@@ -305,6 +363,7 @@ def test_no_catch_up(plant):
     assert not check.passed and "drafts cut short" in check.note
 
 
+@pytest.mark.planted
 def test_a_hostile_drafter_that_gets_through(plant):
     real = states.trim
     plant(states, "trim", lambda draft, want, size, stops: real(draft, want, 10**6, stops))
@@ -327,6 +386,7 @@ def test_wrong_log_probs(plant):
     assert check.figures["largest_gap"] == 0
 
 
+@pytest.mark.planted
 def test_a_wrong_law(plant):
     def reused(*args, real=keys.noise, **options):
         noise = real(*args, **options)

@@ -225,11 +225,11 @@ def specdec(tiny, saved, tmp_path_factory):
 @pytest.mark.parametrize(
     "file",
     [
-        *PAPER[::5],
+        *PAPER[::10],
         *(
             pytest.param(file, marks=pytest.mark.slow)
             for file in [*PAPER, *PUBLIC]
-            if file not in PAPER[::5]
+            if file not in PAPER[::10]
         ),
     ],
 )

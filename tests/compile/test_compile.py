@@ -124,6 +124,7 @@ def counts(found, kind, program="decode"):
     return {loop: {name: n["count"] for name, n in kinds.items()} for loop, kinds in loops.items()}
 
 
+@pytest.mark.slow
 def test_collectives_of_the_decode_program(four_chips):
     """Three sums for each layer and one for the embedding, the logits gathered once; none in the
     drafter's loops, nor anything else."""
@@ -142,6 +143,7 @@ def test_collectives_of_the_decode_program(four_chips):
     assert call["gathered"] == VOCABULARY * 4
 
 
+@pytest.mark.slow
 def test_no_cache_and_no_kernel_is_copied(four_chips):
     """Neither in a loop nor before it, but for kernels that only the drafter's encoder reads."""
     slots = (MAX_LENGTH + GAMMA, LENGTH)
@@ -153,6 +155,7 @@ def test_no_cache_and_no_kernel_is_copied(four_chips):
         assert not copies.keys() & (caches | kernels) - allowed, loop
 
 
+@pytest.mark.slow
 def test_the_program_stays_on_the_device(four_chips):
     whole = four_chips["programs"]["decode"]
     assert whole["host_transfers"] == whole["dynamic_shapes"] == 0
@@ -161,6 +164,7 @@ def test_the_program_stays_on_the_device(four_chips):
     assert sorted(inner["name"] for inner in loop["loops"]) == ["catch_up", "extend"]
 
 
+@pytest.mark.slow
 def test_memory_of_a_device(four_chips):
     memory = four_chips["memory"]
     parts = ("arguments", "outputs", "temporaries", "code")

@@ -123,6 +123,7 @@ def layers() -> tuple[Counter[str], Counter[str]]:
     return operations("greedy", *target) - fewer, operations("greedy", *draft) - fewer
 
 
+@pytest.mark.slow
 def test_operations_of_a_layer():
     target, draft = layers()
     check(target, LAYER)

@@ -28,6 +28,8 @@ from specdec.testing import Bench, Skipping, check_everything_accepted
 from specdec.types import Draft, Noise
 from specdec.verifiers import SpeculativeSampling
 
+pytestmark = pytest.mark.planted
+
 BENCH = Bench.create()
 FILTERED = Sampling(temperature=0.7, top_p=0.9)
 

@@ -79,7 +79,14 @@ def seldom(names, *slow):
 )
 @pytest.mark.parametrize(
     "name",
-    seldom(DRAFTERS, "autoregressive filtered", "autoregressive greedy", "narrower vocabulary"),
+    seldom(
+        DRAFTERS,
+        "autoregressive filtered",
+        "autoregressive greedy",
+        "narrower vocabulary",
+        "stop id 1 spam",  # greedy and sampled outputs of a certificate meet these two as well
+        "always wrong",
+    ),
 )
 def test_drafter(name, gammas):
     drafter, params, _ = DRAFTERS[name]
@@ -87,7 +94,7 @@ def test_drafter(name, gammas):
 
 
 @pytest.mark.parametrize(
-    "name", seldom(SCHEDULES, "fixed", "cycle", "buckets with none", "after acceptance")
+    "name", seldom(SCHEDULES, "fixed", "avoid", "cycle", "buckets with none", "after acceptance")
 )
 def test_schedule(name):
     check_schedule(SCHEDULES[name])
@@ -97,7 +104,7 @@ def test_schedule(name):
     "name, gamma",
     [
         ("skipped at random", 5),
-        ("autoregressive filtered", 5),
+        pytest.param("autoregressive filtered", 5, marks=pytest.mark.slow),
         pytest.param("autoregressive greedy", 5, marks=pytest.mark.slow),
         *(pytest.param("autoregressive", gamma, marks=pytest.mark.slow) for gamma in (1, 2, 5, 9)),
         *(pytest.param("skipped at random", gamma, marks=pytest.mark.slow) for gamma in (1, 2, 9)),
@@ -127,6 +134,7 @@ def test_check_schedule_sees_buckets_that_do_not_ascend():
         check_schedule(Cycle((3, 2)))
 
 
+@pytest.mark.planted
 def test_check_drafter_sees_a_q_that_was_not_drawn_from():
     @dataclasses.dataclass(frozen=True)
     class Misreporting(Autoregressive):
@@ -138,6 +146,7 @@ def test_check_drafter_sees_a_q_that_was_not_drawn_from():
         check_drafter(Misreporting(TARGET, Sampling()), OTHER, gammas=(2,))
 
 
+@pytest.mark.planted
 def test_check_drafter_sees_a_row_that_depends_on_its_batch():
     @dataclasses.dataclass(frozen=True)
     class ShorterInCompany(Autoregressive):

@@ -240,6 +240,7 @@ def test_greedy_decodes_are_t5xs_under_its_generator(golden):
     assert (aux["scores"] < 0).all() and aux["scores"].shape == (ROWS,)
 
 
+@pytest.mark.slow
 def test_samples_come_from_the_rows_own_keys(golden):
     sampling, rng = Sampling(temperature=0.7), words(3, "threefry2x32")
     model = golden.model(sampling=sampling, verifier=Coupled())

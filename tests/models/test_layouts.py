@@ -348,7 +348,7 @@ def on_one_device(name: str):
     return logits(T5Target(CONFIGS[name]), checkpoint(name), *texts())
 
 
-@pytest.mark.parametrize("name", ["v1_1", "v1_0"])
+@pytest.mark.parametrize("name", ["v1_1", pytest.param("v1_0", marks=pytest.mark.slow)])
 @each_other
 def test_a_mesh_divides_what_it_divides_in_the_checkpoint_layout(name, layout):
     """Parameters of a layout lie where the converted ones do, and the logits are one device's."""

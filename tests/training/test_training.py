@@ -366,6 +366,7 @@ def test_an_interrupt_saves(run, command, whole, tmp_path, monkeypatch):
     assert log(tmp_path / "out") == whole
 
 
+@pytest.mark.slow
 def test_two_checkpoints_and_one_export_are_kept(run, tmp_path):
     state = training.train(dataclasses.replace(run, steps=17), tmp_path)
     assert {entry.name for entry in (tmp_path / "checkpoints").iterdir()} == {"15", "17"}
@@ -414,6 +415,7 @@ def test_a_copy_task_is_learnt(run, tmp_path):
     assert (np.asarray(decoded.tokens) == pairs.targets).all(axis=1).mean() > 0.8
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_the_run(run, tmp_path):
     wild = dataclasses.replace(run, optimizer=Adafactor(LearningRate(1e30, warmup=1)))
     with pytest.raises(training.TrainingError, match="loss is nan at step .*; lower the learning"):

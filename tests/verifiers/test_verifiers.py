@@ -66,6 +66,7 @@ def test_a_wrong_law_is_seen_by_the_algebra(wrong):
         check_verifier(wrong, samplings=(Sampling(),), gammas=(2,))
 
 
+@pytest.mark.planted
 def test_a_wrong_decision_is_seen_through_the_loop():
     @dataclasses.dataclass(frozen=True)
     class RightLawWrongCoin(SpeculativeSampling):
