@@ -55,6 +55,12 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "that repeats the run, to FILE.gin",
     )
     parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="add to each line of --output_file what target and drafter thought of every drafted "
+        "token, for `specdec report --html`; it decodes a second time",
+    )
+    parser.add_argument(
         "--compare",
         action="store_const",
         const=True,
@@ -78,6 +84,8 @@ def _command(args: argparse.Namespace) -> None:
     }
     run = runs.build(args, flags)
     _refuse_comparison_of_distributions(run)
+    if args.explain:
+        _refuse_explaining_nothing(run, args.output_file)
     if args.dry_run:
         return dry_run.show(run, _given(args))
     vocabulary = runs.vocabulary_of(run)
@@ -89,7 +97,7 @@ def _command(args: argparse.Namespace) -> None:
     coloured = terminal.wants_colour(sys.stdout) if args.color == "auto" else args.color == "always"
     one_by_one = texts is not None and run.data.batch_size == 1
     streaming = one_by_one and coloured and not args.output_file
-    programs = programs_of(run, prefix, stepwise=streaming)
+    programs = programs_of(run, prefix, stepwise=streaming, explained=args.explain)
     runs.refuse_unwritable(args.output_file)
     in_force = runs.in_force(run) if args.output_file else ""
     # All that can be wrong has been looked at; from here on it takes long.
@@ -113,6 +121,12 @@ def _refuse_comparison_of_distributions(run: DecodeRun) -> None:
             f"compare is set, but {plan.verifier} keeps the output's distribution, not the output; "
             "compare with Coupled() or Greedy(), or compare metrics with `specdec eval`"
         )
+
+
+def _refuse_explaining_nothing(run: DecodeRun, file: str | None) -> None:
+    if file is None:
+        raise UsageError("--explain has no --output_file to write to; give one")
+    runs.require_drafter(run)
 
 
 def _given(args: argparse.Namespace) -> Iterator[tuple[str, None]] | None:

@@ -26,7 +26,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "summaries",
-        nargs="+",
+        nargs="*",
         metavar="FILE",
         help="a FILE.summary.json of `specdec bench` or `specdec acceptance`",
     )
@@ -50,11 +50,28 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         help="also draw what `specdec bench` measured, as PNG files in this folder, from the "
         "summaries and the JSON lines beside them; --output_file links them",
     )
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        help="instead write one page with tables, figures and --generations, which needs no other "
+        "file and no network",
+    )
+    parser.add_argument(
+        "--generations",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="show these texts in the page, call by call: the --output_file of `specdec decode "
+        "--explain`, or the JSON lines of `specdec bench`; may repeat",
+    )
     parser.set_defaults(command=_command)
     return parser
 
 
 def _command(args: argparse.Namespace) -> None:
+    _refuse_what_does_not_go_together(args)
+    if args.html:
+        return _write_page(args)
     runs.refuse_unwritable(args.output_file)
     try:
         measured = report.read(args.summaries, args.paper)
@@ -69,6 +86,38 @@ def _command(args: argparse.Namespace) -> None:
         print(text, end="")
     for figure in drawn:
         print(f"wrote {figure}", file=sys.stderr)
+
+
+def _refuse_what_does_not_go_together(args: argparse.Namespace) -> None:
+    if args.generations and not args.html:
+        raise UsageError("--generations are shown in a page; give --html=FILE as well")
+    if args.html and (args.output_file or args.figures_dir or args.headline):
+        raise UsageError(
+            "--html has tables and figures in it; leave --output_file, --figures_dir and "
+            "--headline out"
+        )
+    if not args.summaries and not args.generations:
+        raise UsageError("there is nothing to report on; give a FILE.summary.json")
+
+
+def _write_page(args: argparse.Namespace) -> None:
+    try:
+        from specdec.report import generations, html
+
+        measured = report.read(args.summaries, args.paper)
+        page = html.page(measured, generations.read(args.generations))
+    except ImportError as error:
+        missing = "--html needs jinja2 and matplotlib; pip install jinja2 matplotlib"
+        raise UsageError(missing) from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    try:
+        Path(args.html).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"--html {args.html} cannot be written: {error.strerror}; give another file"
+        ) from error
+    print(f"wrote {args.html}", file=sys.stderr)
 
 
 def _draw(measured: Sequence[report.Run], folder: str) -> list[Path]:

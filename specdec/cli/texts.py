@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, TypeAlias
 import jax.numpy as jnp
 
 from specdec import tasks, terminal
+from specdec.cli import explain
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.decoding import row_keys
+from specdec.decoding import Decided, row_keys
 from specdec.program import Program, Stepwise, batch_shapes, decoder
 from specdec.types import DecodeOutput, Params
 
@@ -22,9 +23,12 @@ class Programs(NamedTuple):
 
     ours: Program  # of the run's plan
     alone: Program | None  # of the target alone, if the run compares
+    again: Program | None = None  # of `explain.replayer`, if texts are to be explained
 
 
-def programs_of(run: DecodeRun, prefix: Sequence[int], *, stepwise: bool) -> Programs:
+def programs_of(
+    run: DecodeRun, prefix: Sequence[int], *, stepwise: bool, explained: bool = False
+) -> Programs:
     """The programs of a run whose outputs begin with `prefix`; `stepwise` ones can be watched.
 
     Raises:
@@ -39,11 +43,13 @@ def programs_of(run: DecodeRun, prefix: Sequence[int], *, stepwise: bool) -> Pro
         raise UsageError(str(error)) from error
     if stepwise and mesh is None and run.plan.drafts:
         ours = Stepwise(run.plan, prefix=given)
-    return Programs(ours, decoder(run.alone, mesh=mesh, prefix=given) if run.compare else None)
+    alone = decoder(run.alone, mesh=mesh, prefix=given) if run.compare else None
+    again = explain.replayer(run.plan, mesh=mesh, prefix=given) if explained else None
+    return Programs(ours, alone, again)
 
 
 class Text(NamedTuple):
-    """One example and what became of it. The last two are there if the run compares."""
+    """One example and what became of it. The last three are there if they are asked for."""
 
     index: int
     sample: int
@@ -57,6 +63,7 @@ class Text(NamedTuple):
     accepted: list[int]
     alone: str | None = None  # the prediction of the target alone
     alone_tokens: list[int] | None = None
+    explained: dict[str, Any] | None = None  # see `explain.Batch`
 
     def record(self) -> dict[str, Any]:
         """A line of JSON: all there is, but of the drafts only their lengths."""
@@ -82,7 +89,7 @@ def decoded(
       given: how many tokens of each output are the prefix.
       skip: how many texts to leave out at the beginning; what is never asked for is not decoded.
     """
-    ours, alone = programs
+    ours, alone, again = programs
     params_alone = run.params_alone(params) if alone else None
     samples = range(run.data.num_samples)
     for batch, sample in ((batch, sample) for batch in batches for sample in samples):
@@ -93,14 +100,22 @@ def decoded(
         keys = row_keys(run.data.seed, jnp.asarray(batch.index), sample)
         output, seconds = ours.fetch(params, keys, batch.inputs)
         summary.seconds += seconds
+        explained = None
+        if again:
+            trace = output.trace
+            decided = Decided(output.tokens, trace.proposed, trace.drafted, trace.accepted)
+            replay, _ = again.fetch(params, keys, (batch.inputs, decided))
+            explained = explain.Batch(run.plan, text_of, given, output, replay, seconds)
         baseline = None
         if alone:
             baseline, seconds = alone.fetch(params_alone, keys, batch.inputs)
             summary.baseline_seconds += seconds
             summary.baseline_calls += int(baseline.trace.calls.sum())
-        summary.compile_seconds = ours.seconds + (alone.seconds if alone else 0)
+        summary.compile_seconds = sum(program.seconds for program in programs if program)
         for row in rows[skip:]:
             text = _text(batch, sample, output, baseline, row, text_of)
+            if explained:
+                text = text._replace(explained=explained.explained(row))
             summary.texts += 1
             summary.tokens += len(text.tokens) - given
             summary.drafted += text.drafted

@@ -10,20 +10,25 @@ One iteration of `step`, for one row with draft tokens x y z, of which the targe
     valid cache   .. a   b    x    y             length n+3; z's slot is garbage, overwritten next
 
 `loop` is that iteration and who calls it, `states` what it begins with and changes, `keys` where
-random numbers come from, `forcing` how given tokens are scored.
+random numbers come from, `forcing` how given tokens are scored, `replay` what both models thought
+of each token of a text that is finished.
 """
 
 from specdec.decoding.forcing import score
 from specdec.decoding.keys import abstract_keys, row_keys, token_key
 from specdec.decoding.loop import autoregressive_decode, decode, prefill, step
+from specdec.decoding.replay import Decided, Replay, replay
 from specdec.decoding.states import output
 
 __all__ = [
+    "Decided",
+    "Replay",
     "abstract_keys",
     "autoregressive_decode",
     "decode",
     "output",
     "prefill",
+    "replay",
     "row_keys",
     "score",
     "step",

@@ -1,18 +1,25 @@
-"""Every figure, as a PNG file. Needs matplotlib."""
+"""Every figure, as a PNG file or as SVG in a page. Needs matplotlib."""
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
+from matplotlib.figure import Figure
 
-from specdec.report.canvas import DPI, STYLE
+from specdec.report.canvas import BLUE, DPI, GREY, STYLE
 from specdec.report.draw_speedups import over_alpha_and_cost, over_gamma, predicted_and_measured
 from specdec.report.draw_times import one_generation, one_iteration
 from specdec.report.runs import Run
 
 FIGURES = (predicted_and_measured, over_gamma, over_alpha_and_cost, one_generation, one_iteration)
+
+# Colours that a page chooses by itself, so that figures can be read on light and on dark.
+PAGE = {"#000000": "currentColor", "#ffffff": "var(--paper)"}
+PAGE |= {BLUE.lower(): "var(--blue)", GREY.lower(): "var(--muted)"}
 
 
 def draw(runs: Sequence[Run], folder: str | Path) -> list[Path]:
@@ -29,3 +36,21 @@ def draw(runs: Sequence[Run], folder: str | Path) -> list[Path]:
         for path, figure in figures.items():
             figure.savefig(path, dpi=DPI, metadata={"Software": None})  # the same for every version
     return list(figures)
+
+
+def svgs(runs: Sequence[Run]) -> dict[str, str]:
+    """Name -> `<svg>` element, with text as text; raises ValueError as `draw` does."""
+    style = STYLE | {"svg.fonttype": "none", "svg.hashsalt": "specdec"}
+    with matplotlib.rc_context(style):
+        return {one.__name__: _svg(one(runs), one.__name__) for one in FIGURES}
+
+
+def _svg(figure: Figure, name: str) -> str:
+    """An element for a page with other ones: ids begin with the name."""
+    written = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(written, format="svg", transparent=True, metadata=nothing)
+    svg = written.getvalue()
+    svg = re.sub(r"<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", svg)
+    return re.sub(r"#\w{6}\b", lambda colour: PAGE.get(colour[0].lower(), colour[0]), svg)

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from specdec.report.runs import Figures, Run, conditions, in_words
 from specdec.report.tables import table
 
+SPEEDUP = "speed-up (95 %)"
 HEADER = (
     "run",
     "how",
     "gamma",
-    "speed-up (95 %)",
+    SPEEDUP,
     "forecast",
     "measured / forecast",
     "measured / predicted",
@@ -32,20 +33,27 @@ def headline(runs: Sequence[Run]) -> str:
     benches = [(run.name, run.bench) for run in runs if run.bench]
     if not benches:
         raise ValueError("none of the summaries is of specdec bench; a headline is of speed-ups")
-    measured = collections.defaultdict(list)
-    for name, bench in benches:
-        measured[conditions(bench, f"{bench['repeats']} repeats")].append(name)
-    where = "\n".join(f"- {', '.join(names)}: {how}" for how, names in measured.items())
-    rows = [tuple(_row(*one)) for one in benches]
+    where = "\n".join(f"- {line}" for line in places(runs))
+    rows = [tuple(row(name, bench, strong="**")) for name, bench in benches]
     return "\n\n".join((table(HEADER, rows), LEGEND, where)) + "\n"
 
 
-def _row(name: str, bench: Figures) -> Iterator[str]:
+def places(runs: Sequence[Run]) -> list[str]:
+    """Where the benchmarks were measured, those of one place together."""
+    measured = collections.defaultdict(list)
+    for run in runs:
+        if bench := run.bench:
+            measured[conditions(bench, f"{bench['repeats']} repeats")].append(run.name)
+    return [f"{', '.join(names)}: {how}" for how, names in measured.items()]
+
+
+def row(name: str, bench: Figures, strong: str = "") -> Iterator[str]:
+    """A value for each name of HEADER; `strong` goes around the speed-up."""
     settings, speedup, forecast = bench["run"], bench["speedup"], bench.get("forecast")
     yield name
     yield f"{in_words(settings['verifier'])}, {in_words(settings['sampling'])}"
     yield str(settings["gamma"] or "")
-    yield f"**{speedup['ratio']:.2f}** ({speedup['low']:.2f} to {speedup['high']:.2f})"
+    yield f"{strong}{speedup['ratio']:.2f}{strong} ({speedup['low']:.2f} to {speedup['high']:.2f})"
     yield f"{forecast['whole']:.2f}" if forecast else ""
     yield f"{forecast['measured_over_whole']:.2f}" if forecast else ""
     predicted = bench["prediction"]

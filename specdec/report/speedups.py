@@ -64,20 +64,21 @@ class Spot(NamedTuple):
     speedup: float
 
 
+def predicts(run: Run) -> bool:
+    """Whether a run says what speed-up was to be expected, so that figures can be of it."""
+    bench = run.bench
+    if not bench or not bench["prediction"] or not bench["prediction"]["gamma"]:
+        return False
+    return bench["alpha"] is not None
+
+
 def with_prediction(runs: Iterable[Run]) -> list[tuple[Run, Figures]]:
     """The runs that figures are of, with their benchmarks.
 
     Raises:
       ValueError: there is none.
     """
-    found = [
-        (run, run.bench)
-        for run in runs
-        if run.bench
-        and run.bench["prediction"]
-        and run.bench["prediction"]["gamma"]
-        and run.bench["alpha"] is not None
-    ]
+    found = [(run, run.bench) for run in runs if run.bench and predicts(run)]
     if not found:
         raise ValueError(
             "none of the summaries predicts a speed-up; for figures give those of specdec bench "

@@ -9,18 +9,29 @@ from specdec.report.runs import Figures, Run, conditions
 
 def markdown(runs: Sequence[Run]) -> str:
     """Two tables, of speed and of acceptance, and where it was measured."""
-    parts = [table(SPEED, (line for run in runs for line in _speed(run))), LEGEND]
-    measured = [run for run in runs if run.acceptance]
-    if measured:
-        leniences = [alpha["lenience"] for alpha in next(iter(_alphas(measured[0]).values()))]
-        header = ("run", "drafter", *(f"l = {lenience:g}" for lenience in leniences), "tokens")
-        parts.append(table(header, (line for run in measured for line in _lenient(run))))
-        parts.append(
-            "Alpha by lenience l: the mean of sum min(p/l, q); greedily, how often p is at least l "
-            "times its maximum at the draft's choice. l = 1 is exact."
-        )
-    parts.append("\n".join(line for run in runs for line in _conditions(run)))
+    parts = [table(SPEED, speeds(runs)), LEGEND]
+    if any(run.acceptance for run in runs):
+        parts += [table(*alphas(runs)), ALPHAS_LEGEND]
+    parts.append("\n".join(f"- {line}" for line in places(runs)))
     return "\n\n".join(parts) + "\n"
+
+
+def speeds(runs: Sequence[Run]) -> list[Sequence[str]]:
+    """The lines under SPEED."""
+    return [line for run in runs for line in _speed(run)]
+
+
+def alphas(runs: Sequence[Run]) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Header and lines of alpha by lenience, of runs of which one at least has it measured."""
+    measured = [run for run in runs if run.acceptance]
+    leniences = [alpha["lenience"] for alpha in next(iter(_alphas(measured[0]).values()))]
+    header = ("run", "drafter", *(f"l = {lenience:g}" for lenience in leniences), "tokens")
+    return header, [line for run in measured for line in _lenient(run)]
+
+
+def places(runs: Sequence[Run]) -> list[str]:
+    """Where, with what and over which texts each run was measured."""
+    return [line for run in runs for line in _conditions(run)]
 
 
 SPEED = ("run", "", "gamma", "alpha", "tested", "c", "v", "expected", "measured")
@@ -29,6 +40,10 @@ LEGEND = (
     "(1 - alpha^(gamma+1)) / ((1 - alpha) (gamma c + v)), in the paper with v = 1, here with the "
     "tested alpha and the measured c and v, for texts so long that prefill does not count; "
     "measured is the speed-up of whole texts. In brackets: 95 % intervals over texts."
+)
+ALPHAS_LEGEND = (
+    "Alpha by lenience l: the mean of sum min(p/l, q); greedily, how often p is at least l times "
+    "its maximum at the draft's choice. l = 1 is exact."
 )
 
 
@@ -60,7 +75,7 @@ def _lenient(run: Run) -> Iterator[Sequence[str]]:
 def _conditions(run: Run) -> Iterator[str]:
     for kind in ("bench", "acceptance"):
         if figures := getattr(run, kind):
-            yield f"- {run.name}, {kind}: {conditions(figures, figures['run']['sampling'])}"
+            yield f"{run.name}, {kind}: {conditions(figures, figures['run']['sampling'])}"
 
 
 def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

@@ -1,6 +1,7 @@
 """`specdec decode`, in process, on tiny random models and bytes: pytest tests/cli/test_cli.py"""
 
 import argparse
+import functools
 import json
 import re
 import subprocess
@@ -23,7 +24,10 @@ from specdec import (
     tasks,
     verifiers,
 )
+from specdec.cli import explain
+from specdec.decoding import Replay
 from specdec.models.t5 import T5Config, T5Target
+from specdec.testing import TableTarget
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = ["one\teins", "two words\tzwei Wörter", "three\tdrei", "a\tein", "five\tfünf"]
@@ -114,8 +118,72 @@ def test_jsonl(decode, folder, tmp_path):
     assert f"5 texts, {tokens} tokens, {calls} target calls: {tokens / calls:.2f} tokens" in err
 
 
+def explained_adds_up(text: dict) -> None:
+    """At temperature 1, where p of what was kept is what the loop said of it."""
+    explained, at = text["explained"], 0
+    assert explained["plan"].startswith("Autoregressive, Fixed(gamma=2), SpeculativeSampling()")
+    assert explained["given"] == 0 and explained["batch"]["rows"] == 1
+    assert "".join(explained["token_texts"]) == text["prediction"].rstrip("\ufffd")
+    calls = zip(text["drafted"], text["accepted"], explained["p"], explained["own_p"], strict=True)
+    for i, (drafted, accepted, p, own_p) in enumerate(calls):
+        end = at + accepted
+        assert len(p) == drafted and len(explained["proposed_texts"][i]) == drafted
+        assert explained["proposed"][i][:accepted] == text["tokens"][at:end]
+        kept = [*p[:accepted], *([] if own_p is None else [own_p])]
+        np.testing.assert_allclose(np.log(kept), text["log_probs"][at : end + 1], atol=1e-4)
+        at = end + 1
+    assert at >= len(text["tokens"])
+
+
+def test_an_explained_text_after_a_prefix():
+    """Its calls begin behind the prefix; a letter of two bytes stands where it ends."""
+    tokens = [*"aéb".encode()]  # a was given, the target wrote b
+    trace = specdec.Trace(
+        proposed=np.array([[[*"éx".encode()], [0, 0, 0]]]),
+        drafted=np.array([[3, 0]]),
+        accepted=np.array([[2, 0]]),
+        calls=np.array([1]),
+        ended_in_draft=np.array([False]),
+        steps=np.array(1),
+    )
+    output = specdec.DecodeOutput(np.array([tokens]), np.array([4]), np.zeros([1, 4]), trace)
+    of_drafts, own = np.float32([[[0.5, 1e-9, np.nan]] * 2]), np.float32([[0.25, 7]])
+    replay = Replay(of_drafts, of_drafts, of_drafts, own, own)
+    target = TableTarget(7)
+    text_of = functools.partial(str, encoding="utf-8", errors="replace")
+    batch = explain.Batch(
+        specdec.Plan(target, None, None, None, sampling.Greedy(), 4),
+        lambda tokens: text_of(bytes(tokens)),
+        1,
+        output,
+        replay,
+        0.125,
+    )
+    explained = batch.explained(0)
+    assert explained["token_texts"] == ["a", "", "é", "b"]
+    assert explained["proposed"] == [tokens[1:3] + [*b"x"]]
+    assert explained["proposed_texts"] == [["", "é", "x"]]
+    assert explained["p"] == explained["q"] == explained["softmax"] == [[0.5, 1e-9, None]]
+    assert explained["own_p"] == [0.25] and explained["given"] == 1
+    assert explained["batch"] == {"seconds": 0.125, "rows": 1, "calls": 1}
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--explain"], "--explain has no --output_file to write to; give one"),
+        (["--explain", "--output_file={}", "--gin.DRAFTER=None"], "the run has no drafter; set"),
+    ],
+)
+def test_what_cannot_be_explained(decode, tmp_path, flags, message):
+    path = tmp_path / "out.jsonl"
+    code, out, err = decode(*(flag.replace("{}", str(path)) for flag in flags))
+    assert code == 2 and message in err and not out and not path.exists()
+
+
 def test_tokens_are_those_of_the_library(decode, folder, tmp_path):
-    decode(f"--output_file={tmp_path / 'out.jsonl'}", "--gin_file=sampling/temperature.gin")
+    flags = ["--gin_file=sampling/temperature.gin", "--explain"]
+    decode(f"--output_file={tmp_path / 'out.jsonl'}", *flags)
     target, draft = (T5Target(checkpoints.config_from(folder / m)) for m in ("target", "draft"))
     params = specdec.Params(checkpoints.load(folder / "target"), checkpoints.load(folder / "draft"))
     encode = tasks.Bytes().load().encode
@@ -136,6 +204,7 @@ def test_tokens_are_those_of_the_library(decode, folder, tmp_path):
         calls = text["calls"]
         assert calls == output.trace.calls[row]
         assert text["accepted"] == output.trace.accepted[row, :calls].tolist()
+        explained_adds_up(text)
 
 
 def test_a_pipe_gets_the_texts_and_nothing_else(decode, tmp_path):

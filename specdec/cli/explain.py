@@ -1,0 +1,99 @@
+"""Explained texts: what `specdec decode --explain` adds to a line, and how it is found out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from specdec.decoding import Decided, Replay, replay
+from specdec.plan import Plan
+from specdec.program import Program
+from specdec.types import Array, DecodeOutput, Params, PyTree, Row
+
+DIGITS = 6
+
+
+def replayer(plan: Plan, *, mesh: Any = None, prefix: Array | None = None) -> Program:
+    """`replay` of a plan: (params, keys [B], (inputs, Decided)) -> Replay."""
+
+    def again(params: Params, keys: Array, batch: tuple[PyTree, Decided]) -> Replay:
+        inputs, decided = batch
+        return replay(params, keys, inputs, decided, plan=plan, prefix=prefix)
+
+    return Program(again, mesh=mesh)
+
+
+class Batch(NamedTuple):
+    """What is the same for every text of a batch."""
+
+    plan: Plan
+    text_of: Callable[[Sequence[int]], str]
+    given: int  # tokens of the prefix
+    output: DecodeOutput
+    replay: Replay
+    seconds: float  # that decoding took
+
+    def explained(self, row: int) -> dict[str, Any]:
+        """The value of `explained` in a line of JSON; lists have an entry for each target call."""
+        of_row = jax.tree.map(lambda x: x[row], self.replay)
+        calls = list(_calls(self.output.row(row), self.given))
+        return {
+            "plan": str(self.plan),
+            "given": self.given,
+            "stop_ids": list(self.plan.stop_ids),
+            "batch": {
+                "seconds": _number(self.seconds),
+                "rows": len(self.output.length),
+                "calls": int(self.output.trace.steps),
+            },
+            "token_texts": _texts([], self.output.row(row).tokens, self.text_of),
+            "proposed": [call.proposed for call in calls],
+            "proposed_texts": [_texts(call.before, call.proposed, self.text_of) for call in calls],
+            **{name: _drafted(getattr(of_row, name), calls) for name in ("p", "q", "softmax")},
+            **{name: _own(getattr(of_row, name), calls) for name in ("own_p", "own_q")},
+        }
+
+
+class _Call(NamedTuple):
+    before: list[int]  # the text that it continues
+    proposed: list[int]
+    has_own: bool  # whether the target's own token follows what it accepted
+
+
+def _calls(row: Row, given: int) -> Iterator[_Call]:
+    at = given
+    for proposed, drafted, accepted in zip(row.proposed, row.drafted, row.accepted, strict=True):
+        end = at + accepted
+        yield _Call(row.tokens[:at], proposed[:drafted], end < len(row.tokens))
+        at = end + 1
+
+
+def _texts(before: Sequence[int], tokens: Sequence[int], text_of) -> list[str]:
+    """The text that each token adds: of a character in several, the last one has it."""
+    ends = range(len(tokens) + 1)
+    # An unfinished character reads as U+FFFD.
+    shown = [text_of([*before, *tokens[:end]]).rstrip("\ufffd") for end in ends]
+    return [new[len(old) :] for old, new in itertools.pairwise(shown)]
+
+
+def _drafted(values: np.ndarray, calls: Sequence[_Call]) -> list[list[float | None]]:
+    return [
+        [_number(value) for value in of_call[: len(call.proposed)]]
+        for of_call, call in zip(values, calls, strict=False)
+    ]
+
+
+def _own(values: np.ndarray, calls: Sequence[_Call]) -> list[float | None]:
+    return [
+        _number(value) if call.has_own else None for value, call in zip(values, calls, strict=False)
+    ]
+
+
+def _number(value: float) -> float | None:
+    """Six digits, of small numbers too; JSON has no NaN."""
+    return None if math.isnan(value) else float(f"{value:.{DIGITS}g}")

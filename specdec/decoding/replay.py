@@ -1,0 +1,136 @@
+"""What target and drafter thought of the tokens of each call, found out after a generation."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specdec.decoding import states
+from specdec.decoding.keys import noise
+from specdec.decoding.loop import prefill
+from specdec.plan import Plan
+from specdec.types import Array, DecodeState, Draft, Params, PyTree, Verdict
+
+
+class Decided(NamedTuple):
+    """The part of a `DecodeOutput` that a replay needs."""
+
+    tokens: Array  # [B, N] int32
+    proposed: Array  # [B, N, K] int32, this and the next two as in `Trace`
+    drafted: Array  # [B, N] int32
+    accepted: Array  # [B, N] int32
+
+
+class Replay(NamedTuple):
+    """Probabilities of the tokens of each call, float32. What is said of other entries is garbage.
+
+    p and q are under the plan's sampling, given the text and the draft tokens before. q is NaN
+    where nobody knows it: the drafter proposes with certainty, or, asked again with the same keys,
+    it proposes something else earlier in this draft.
+    """
+
+    p: Array  # [B, N, K] the target's, of draft token j
+    q: Array  # [B, N, K] the drafter's, likewise
+    softmax: Array  # [B, N, K] the target's, temperature 1 and no filter
+    own_p: Array  # [B, N] the target's, of its own token after the accepted ones
+    own_q: Array  # [B, N] the drafter's, NaN also after a whole draft
+
+
+def replay(
+    params: Params,
+    keys: Array,
+    inputs: PyTree,
+    decided: Decided,
+    *,
+    plan: Plan,
+    prefix: Array | None = None,
+) -> Replay:
+    """Feeds the target what it was fed when the texts were decoded, and asks the drafter again.
+
+    The other arguments are those of `decode`. It takes as many target calls and drafts as that
+    did, and the loop itself need not carry anything for it.
+    """
+    state = prefill(params, keys, inputs, plan, prefix=prefix)
+    rows, longest, width = decided.proposed.shape
+    drafts, owns = (jnp.zeros(x, jnp.float32) for x in ((rows, longest, width), (rows, longest)))
+    found = Replay(p=drafts, q=drafts, softmax=drafts, own_p=owns, own_q=owns)
+
+    def again(loop):
+        call, state, found = loop
+        state, probabilities = _call(params, state, call, decided, plan)
+        found = jax.tree.map(lambda x, new: x.at[:, call].set(new), found, probabilities)
+        return call + 1, state, found
+
+    loop = (jnp.int32(0), state, found)
+    return jax.lax.while_loop(lambda loop: jnp.any(loop[1].active), again, loop)[2]
+
+
+def _call(
+    params: Params, state: DecodeState, call: Array, decided: Decided, plan: Plan
+) -> tuple[DecodeState, Replay]:
+    """One iteration of the loop with the verdict given; the fields of `Replay` without their N."""
+    tested, length, accepted = (x[:, call] for x in decided[1:])
+    committed = state.length - 1
+    asked, drafter = _ask_again(params, state, length, plan)
+
+    pending = jnp.take_along_axis(state.tokens, committed[:, None], axis=1)
+    block = jnp.concatenate([pending, tested], axis=1)
+    scored, cache = plan.target.decode(params.target, block, state.cache)
+    positions = committed[:, None] + jnp.arange(block.shape[1])[None]
+    probs = plan.sampling.probabilities(scored.logits, positions)
+
+    end = jnp.minimum(committed + accepted, plan.max_length - 1)
+    own = jnp.take_along_axis(decided.tokens, end[:, None], axis=1)
+    after = _at(probs, accepted[:, None])
+    q, own_q = _drafter_probabilities(asked, tested, length, accepted, own)
+    found = Replay(
+        p=_of(probs[:, :-1], tested),
+        q=q,
+        softmax=_of(jax.nn.softmax(scored.logits[:, :-1], axis=-1), tested),
+        own_p=_of(after, own)[:, 0],
+        own_q=own_q,
+    )
+    draft, verdict = Draft(tested, None, length), Verdict(accepted, own[:, 0])
+    state = states.commit(state, draft, scored, verdict, plan.stop_ids)
+    cache = cache.rewind(jnp.minimum(state.length - 1, plan.max_length - 1))
+    return state.replace(cache=cache, drafter=drafter), found
+
+
+def _ask_again(
+    params: Params, state: DecodeState, length: Array, plan: Plan
+) -> tuple[Draft, PyTree]:
+    """What the drafter proposes with the keys of this call; no schedule stops it."""
+    keys_of = functools.partial(noise, width=plan.longest_draft, shared=plan.shared_noise)
+    keys = jax.vmap(keys_of)(state.keys, state.length - 1)
+    context = state.context(plan.shared_noise)
+    return plan.drafter.propose(params, keys.draft, context, state.drafter, length, None)
+
+
+def _drafter_probabilities(
+    asked: Draft, tested: Array, length: Array, accepted: Array, own: Array
+) -> tuple[Array, Array]:
+    """[B, K] q of the draft tokens, and [B] of the target's own where that corrects one."""
+    unknown = jnp.full(tested.shape, jnp.nan, jnp.float32)
+    if asked.probs is None:
+        return unknown, unknown[:, 0]
+    # Row j of q is about this draft only if the tokens before j are those that were proposed.
+    same = jnp.cumprod(asked.tokens == tested, axis=1)
+    known = jnp.pad(same, ((0, 0), (1, 0)), constant_values=1)[:, :-1] > 0
+    q = jnp.where(known, _of(asked.probs, tested), unknown)
+    last = jnp.minimum(accepted, tested.shape[1] - 1)[:, None]
+    corrects = (accepted < length) & jnp.take_along_axis(known, last, axis=1)[:, 0]
+    own_q = _of(_at(asked.probs, last), own)[:, 0]
+    return q, jnp.where(corrects, own_q, unknown[:, 0])
+
+
+def _of(probs: Array, tokens: Array) -> Array:
+    """[B, T] of [B, T, V] and the tokens [B, T]."""
+    return jnp.take_along_axis(probs, tokens[:, :, None], axis=2)[:, :, 0]
+
+
+def _at(probs: Array, row: Array) -> Array:
+    """[B, 1, V] of [B, T, V] and row [B, 1]."""
+    return jnp.take_along_axis(probs, row[:, :, None], axis=1)

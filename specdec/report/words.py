@@ -1,0 +1,57 @@
+"""Figures in words: what each of them shows, for who does not see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from specdec.report import speedups, times
+from specdec.report.runs import Run
+from specdec.report.speedups import Measured
+
+
+def predicted_and_measured(runs: Sequence[Run]) -> Iterator[str]:
+    for one in speedups.comparisons(runs):
+        yield f"{one.name}: predicted {one.predicted:.2f}, measured {interval(one.measured)}"
+
+
+def over_gamma(runs: Sequence[Run]) -> Iterator[str]:
+    for curve in speedups.curves(runs):
+        points = zip(curve.gammas, curve.measured, curve.predicted, strict=True)
+        for gamma, measured, predicted in points:
+            label = f"{curve.label}, " if curve.label else ""
+            yield f"{label}gamma {gamma}: {interval(measured)}, predicted {predicted:.2f}"
+
+
+def over_alpha_and_cost(runs: Sequence[Run]) -> Iterator[str]:
+    for whose, spots in (("here", speedups.spots(runs)), ("paper", speedups.paper_spots())):
+        for one in spots:
+            at = f"alpha {one.alpha:.2f}, c {one.cost_ratio:.2f}"
+            yield f"{one.name}, {whose}: {at}, speed-up {one.speedup:.2f}"
+
+
+def one_generation(runs: Sequence[Run]) -> Iterator[str]:
+    one = times.timeline(runs)
+    seconds = ", ".join(f"{mode} {1e3 * took:.1f} ms" for mode, took in one.seconds.items())
+    yield f"Text {one.text} of {one.name}, {one.tokens} tokens: {seconds}"
+    for number, call in enumerate(one.calls, start=1):
+        of_call = ", ".join(f"{name} {count}" for name, count in call._asdict().items())
+        yield f"Call {number}: {of_call}"
+
+
+def one_iteration(runs: Sequence[Run]) -> Iterator[str]:
+    for name, parts in times.waterfalls(runs).items():
+        of_run = (f"{part.name} {part.steps:.2f} ({1e3 * part.seconds:.2f} ms)" for part in parts)
+        yield f"{name}, in steps of the target: {', '.join(of_run)}"
+
+
+def interval(measured: Measured) -> str:
+    return f"{measured.ratio:.2f} ({measured.low:.2f} to {measured.high:.2f})"
+
+
+OF: Mapping[str, tuple[str, Callable[[Sequence[Run]], Iterator[str]]]] = {
+    "predicted_and_measured": ("Speed-up, predicted and measured", predicted_and_measured),
+    "over_gamma": ("Speed-up over gamma", over_gamma),
+    "over_alpha_and_cost": ("Speed-up over alpha and c", over_alpha_and_cost),
+    "one_generation": ("One generation", one_generation),
+    "one_iteration": ("Where the time of an iteration goes", one_iteration),
+}
