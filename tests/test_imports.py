@@ -52,6 +52,7 @@ ONLY = {
     "orbax": {"checkpoints", "training"},
     "optax": {"training"},
     "matplotlib": {"report"},
+    "jinja2": {"report"},
     "torch": {"checkpoints"},
 }
 
@@ -245,6 +246,7 @@ def test_a_wheel_holds_the_gin_files_and_no_tests(tmp_path):
         }
         assert expected and expected <= held
     assert {f"specdec/_demo/{name}" for name in DEMO} <= held
-    files = {path for path in PACKAGE.rglob("*") if path.suffix in (".csv", ".json", ".txt")}
+    suffixes = (".csv", ".json", ".txt", ".html", ".css", ".js")
+    files = {path for path in PACKAGE.rglob("*") if path.suffix in suffixes}
     assert files and {file.relative_to(ROOT).as_posix() for file in files} <= held
     assert all(name.startswith(("specdec/", "specdec-")) for name in held)

@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -40,15 +41,15 @@ def draw(runs: Sequence[Run], folder: str | Path) -> list[Path]:
 
 def svgs(runs: Sequence[Run]) -> dict[str, str]:
     """Name -> `<svg>` element, with text as text; raises ValueError as `draw` does."""
-    style = STYLE | {"svg.fonttype": "none", "svg.hashsalt": "specdec"}
-    with matplotlib.rc_context(style):
+    as_text: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "specdec"}
+    with matplotlib.rc_context(STYLE | as_text):
         return {one.__name__: _svg(one(runs), one.__name__) for one in FIGURES}
 
 
 def _svg(figure: Figure, name: str) -> str:
     """An element for a page with other ones: ids begin with the name."""
     written = io.StringIO()
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    nothing: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(written, format="svg", transparent=True, metadata=nothing)
     svg = written.getvalue()
     svg = re.sub(r"<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)

@@ -41,7 +41,9 @@ class Token(NamedTuple):
     @property
     def elsewhere(self) -> bool:
         """Whether temperature 1 without a filter makes another probability of it."""
-        return None not in (self.p, self.softmax) and abs(self.p - self.softmax) > 1e-4
+        if self.p is None or self.softmax is None:
+            return False
+        return abs(self.p - self.softmax) > 1e-4
 
 
 class Call(NamedTuple):
@@ -54,6 +56,10 @@ class Call(NamedTuple):
     @property
     def kept(self) -> list[Token]:
         return [token for token in self.tokens if token.kind in ("accepted", "correction", "own")]
+
+    @property
+    def text(self) -> str:
+        return "".join(token.text for token in self.kept).strip()
 
     def count(self, *kinds: str) -> int:
         return sum(token.kind in kinds for token in self.tokens)
@@ -210,7 +216,7 @@ def _calls(
     record: Figures, explained: Figures, tokens: Sequence[str], given: int, id: str
 ) -> Iterator[Call]:
     at = given
-    counts = zip(record["drafted"], record["accepted"], strict=True)
+    counts = zip(map(int, record["drafted"]), map(int, record["accepted"]), strict=True)
     for i, (drafted, accepted) in enumerate(counts):
         drafts = _drafts(explained, i, tokens[at : at + accepted], drafted)
         made = [
@@ -229,9 +235,8 @@ def _calls(
 def _drafts(explained: Figures, call: int, accepted: Sequence[str], drafted: int) -> Iterable[Any]:
     """Text, p, q and softmax of each drafted token of a call."""
     if not explained:  # only those that stand in the text are known
-        return (
-            (text, None, None, None) for text in [*accepted, *["?"] * (drafted - len(accepted))]
-        )
+        texts = [*accepted, *["?"] * (drafted - len(accepted))]
+        return ((text, None, None, None) for text in texts)
     names = ("proposed", "proposed_texts", "p", "q", "softmax")
     ids, texts, *probabilities = (explained[name][call] for name in names)
     return zip(_tokens(ids, texts, explained["stop_ids"]), *probabilities, strict=True)
