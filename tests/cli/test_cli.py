@@ -137,7 +137,7 @@ def explained_adds_up(text: dict) -> None:
 
 def test_an_explained_text_after_a_prefix():
     """Its calls begin behind the prefix; a letter of two bytes stands where it ends."""
-    tokens = [*"aéb".encode()]  # a was given, the target wrote b
+    tokens = [*"aé".encode()]  # a was given
     trace = specdec.Trace(
         proposed=np.array([[[*"éx".encode()], [0, 0, 0]]]),
         drafted=np.array([[3, 0]]),
@@ -146,13 +146,13 @@ def test_an_explained_text_after_a_prefix():
         ended_in_draft=np.array([False]),
         steps=np.array(1),
     )
-    output = specdec.DecodeOutput(np.array([tokens]), np.array([4]), np.zeros([1, 4]), trace)
+    output = specdec.DecodeOutput(np.array([tokens]), np.array([3]), np.zeros([1, 3]), trace)
     of_drafts, own = np.float32([[[0.5, 1e-9, np.nan]] * 2]), np.float32([[0.25, 7]])
     replay = Replay(of_drafts, of_drafts, of_drafts, own, own)
     target = TableTarget(7)
     text_of = functools.partial(str, encoding="utf-8", errors="replace")
     batch = explain.Batch(
-        specdec.Plan(target, None, None, None, sampling.Greedy(), 4),
+        specdec.Plan(target, None, None, None, sampling.Greedy(), 3),
         lambda tokens: text_of(bytes(tokens)),
         1,
         output,
@@ -160,11 +160,11 @@ def test_an_explained_text_after_a_prefix():
         0.125,
     )
     explained = batch.explained(0)
-    assert explained["token_texts"] == ["a", "", "é", "b"]
+    assert explained["token_texts"] == ["a", "", "é"]
     assert explained["proposed"] == [tokens[1:3] + [*b"x"]]
     assert explained["proposed_texts"] == [["", "é", "x"]]
     assert explained["p"] == explained["q"] == explained["softmax"] == [[0.5, 1e-9, None]]
-    assert explained["own_p"] == [0.25] and explained["given"] == 1
+    assert explained["own_p"] == [None] and explained["given"] == 1
     assert explained["batch"] == {"seconds": 0.125, "rows": 1, "calls": 1}
 
 
