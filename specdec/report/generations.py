@@ -184,9 +184,9 @@ def _generation(record: Figures, id: str) -> Generation:
 
 
 def _name(record: Figures) -> str:
-    """The text, and of which sample or repeat if there are several."""
+    """The text, and of which split, sample or repeat where that is recorded."""
     index = record["index"] if "index" in record else record["text"]
-    others = ((name, record.get(name)) for name in ("sample", "repeat"))
+    others = ((name, record.get(name)) for name in ("split", "sample", "repeat"))
     return f"Text {index}" + "".join(f", {name} {number}" for name, number in others if number)
 
 
