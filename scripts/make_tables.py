@@ -1,4 +1,4 @@
-"""Writes the tables of README and docs/ anew, each by the command that stands before it.
+"""Writes the tables of docs/ anew, each by the command that stands before it.
 
 python scripts/make_tables.py
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from specdec import cli
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/performance.md")
+PAGES = ("docs/performance.md",)
 REPORT = re.compile(r"(<!-- specdec (report .*?) -->\n)(.*?)(<!-- end of report -->)", re.S)
 
 
