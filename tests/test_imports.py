@@ -33,7 +33,7 @@ ROWS = (
     ("verifiers", "schedules"),
     ("sampling", "models"),
     ("types", "theory", "demo", "statistics", "synthetic"),
-    ("published", "resources"),
+    ("published", "resources", "pieces"),
 )
 ROW = {module: row for row, modules in enumerate(ROWS) for module in modules}
 
@@ -54,6 +54,8 @@ ONLY = {
     "matplotlib": {"report"},
     "jinja2": {"report"},
     "torch": {"checkpoints"},
+    "tokenizers": {"tasks"},
+    "huggingface_hub": {"checkpoints"},
 }
 
 

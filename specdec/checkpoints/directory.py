@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
+from specdec import pieces
 from specdec.checkpoints import huggingface
 from specdec.checkpoints.buckets import SCHEME, BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError, about
@@ -41,15 +42,25 @@ class Found(NamedTuple):
 
 
 class Vocabulary(NamedTuple):
-    """What a model's ids mean: a SentencePiece model, or UTF-8 bytes, then sentinels."""
+    """What a model's ids mean: a SentencePiece model or a tokenizer.json, or UTF-8 bytes, then
+    sentinels."""
 
     path: Location | None  # None: ByT5's bytes
     extra_ids: int = 0
 
     @property
     def digest(self) -> str | None:
-        """The same for two vocabularies whose ids mean the same, sentinels aside."""
+        """The SHA-256 of its file."""
         return None if self.path is None else sha256(self.path)
+
+    def same_ids(self, other: Vocabulary) -> bool:
+        """Whether ids mean the same, sentinels aside: also of a SentencePiece model and of the
+        tokenizer.json that was made of it."""
+        if self.digest == other.digest or None in (self.path, other.path):
+            return self.digest == other.digest
+        paths = cast(Location, self.path), cast(Location, other.path)
+        mixed = any(path.name.endswith(".json") for path in paths)
+        return mixed and _pieces(paths[0]) == _pieces(paths[1])
 
     def __str__(self) -> str:
         if self.path is None:
@@ -185,7 +196,7 @@ def check_pair(target_path: str | os.PathLike, draft_path: str | os.PathLike) ->
     Outputs of different width with the same vocabulary are a legal pair: T5's are padded.
     """
     ours, theirs = (vocabulary_from(path, needed=False) for path in (target_path, draft_path))
-    if ours and theirs and ours.digest != theirs.digest:
+    if ours and theirs and not ours.same_ids(theirs):
         raise CheckpointError(
             f"target {locate(target_path).directory} and draft {locate(draft_path).directory} have "
             f"different vocabularies ({ours}, and {theirs}); a draft is read as "
@@ -234,6 +245,13 @@ def amend(folder: Path, **entries: Any) -> None:
 def sha256(file: Location) -> str:
     """The hexadecimal digest of a file."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _pieces(file: Location) -> list[str]:
+    if not file.name.endswith(".json"):
+        return pieces.of_sentencepiece(huggingface.sentencepiece(file))
+    with about(file):
+        return pieces.of_tokenizer(file.read_bytes().decode())
 
 
 def _format(directory: Location) -> str | None:

@@ -1,8 +1,8 @@
 """Hugging Face's directories, of the families that transformers knows too.
 
 A directory holds `config.json`, the arrays (safetensors, or PyTorch's pickles; in one file, or in
-several with an index) and mostly the tokenizer, `spiece.model`. What names and words in it mean is
-asked of the family.
+several with an index) and mostly the tokenizer: `spiece.model`, or `tokenizer.json` alone, which is
+all that transformers 5 saves. What names and words in it mean is asked of the family.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ from typing import Any
 import jax
 import numpy as np
 
+from specdec import pieces
 from specdec.checkpoints import huggingface_files, safetensors, tree
+from specdec.checkpoints.buckets import Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 from specdec.models import families
 from specdec.models.family import HuggingFace, Record
 from specdec.types import PyTree
 
-_SENTENCEPIECE, _TOKENIZER = "spiece.model", "tokenizer_config.json"
+_SENTENCEPIECE, _TOKENIZER_JSON = "spiece.model", "tokenizer.json"
+_TOKENIZER = "tokenizer_config.json"  # beside either
+TOKENIZER_FILES = (_SENTENCEPIECE, _TOKENIZER_JSON, _TOKENIZER)
 
 
 def is_checkpoint(directory: Path) -> bool:
@@ -55,9 +59,10 @@ def sources(directory: Path) -> dict[str, np.ndarray]:
 
 
 def vocabulary(directory: Path) -> tuple[Path | None, int] | None:
-    """The SentencePiece model (None for bytes) and its extra ids; None without a tokenizer.
+    """The SentencePiece model, or else the tokenizer.json (None for bytes), and its extra ids; None
+    without a tokenizer.
 
-    Raises CheckpointError for a `tokenizer.json` alone, which is all that transformers 5 saves.
+    Raises CheckpointError for a `tokenizer.json` that cannot be read.
     """
     record, file = read_json(directory / CONFIG), directory / _TOKENIZER
     adapter = _adapter(directory, record)
@@ -68,18 +73,16 @@ def vocabulary(directory: Path) -> tuple[Path | None, int] | None:
         return None, adapter.extra_ids(record, text)
     if (directory / _SENTENCEPIECE).is_file():
         return directory / _SENTENCEPIECE, adapter.extra_ids(record, text)
-    if (directory / "tokenizer.json").is_file():
-        raise CheckpointError(
-            f"{directory} has its tokenizer as tokenizer.json alone, which is not read; add the "
-            f"{_SENTENCEPIECE} of the model it comes from, or name a vocabulary"
-        )
+    if (file := directory / _TOKENIZER_JSON).is_file():
+        with about(file):
+            return file, pieces.sentinels(file.read_text(encoding="utf-8"))
     return None
 
 
 def write(folder: Path, params: PyTree, config: Any, vocabulary: Path | None) -> None:
     """Writes a checkpoint that transformers reads, one array after the other, each in its dtype.
 
-    A SentencePiece vocabulary becomes `spiece.model`.
+    A SentencePiece vocabulary becomes `spiece.model`, and a tokenizer.json stays one.
     """
     family = families.family_of(config)
     if (adapter := family.huggingface) is None:
@@ -123,14 +126,26 @@ def _spec(adapter: HuggingFace, name: str, leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, leaf.dtype)
 
 
-def _write_tokenizer(folder: Path, vocabulary: Path, adapter: HuggingFace, config: Any) -> None:
+def sentencepiece(file: Location) -> Any:
+    """The `SentencePieceProcessor` of a file; raises CheckpointError if it is none."""
     from sentencepiece import SentencePieceProcessor
 
     try:
-        pieces = SentencePieceProcessor(model_file=str(vocabulary)).get_piece_size()
+        return SentencePieceProcessor(model_proto=file.read_bytes())
     except RuntimeError as error:
         raise CheckpointError(
-            f"vocabulary {vocabulary} is not a SentencePiece model; give a .model file"
+            f"vocabulary {file} is not a SentencePiece model; give a .model file"
         ) from error
-    shutil.copyfile(vocabulary, folder / _SENTENCEPIECE)
-    write_json(folder / _TOKENIZER, adapter.tokenizer_record(config, pieces))
+
+
+def _write_tokenizer(folder: Path, vocabulary: Path, adapter: HuggingFace, config: Any) -> None:
+    if vocabulary.name.endswith(".json"):
+        name, text = _TOKENIZER_JSON, vocabulary.read_text(encoding="utf-8")
+        with about(f"vocabulary {vocabulary}"):
+            record = {"extra_ids": pieces.sentinels(text)}
+        record = adapter.tokenizer_record(config, len(pieces.of_tokenizer(text))) | record
+    else:
+        name, count = _SENTENCEPIECE, sentencepiece(vocabulary).get_piece_size()
+        record = adapter.tokenizer_record(config, count)
+    shutil.copyfile(vocabulary, folder / name)
+    write_json(folder / _TOKENIZER, record)

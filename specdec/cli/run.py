@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -222,7 +221,8 @@ def add_checkpoint_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vocabulary",
         metavar="FILE",
-        help="a SentencePiece model, or 'bytes' (default: the one saved with the target)",
+        help="a SentencePiece model, a tokenizer.json, or 'bytes' (default: the one saved with the "
+        "target)",
     )
 
 
@@ -243,10 +243,8 @@ def _checkpoint_settings(args: argparse.Namespace) -> tuple[list[str], list[str]
     if vocabulary == "bytes":
         bindings.append("VOCABULARY=@tasks.Bytes()")
     elif vocabulary is not None:
-        bindings += [
-            "VOCABULARY=@tasks.SentencePiece()",
-            f"tasks.SentencePiece.path={vocabulary!r}",
-        ]
+        kind = type(tasks.vocabulary_file(vocabulary)).__name__
+        bindings += [f"VOCABULARY=@tasks.{kind}()", f"tasks.{kind}.path={vocabulary!r}"]
     return files, bindings
 
 
@@ -288,9 +286,8 @@ def in_force(run: DecodeRun) -> str:
         f"{records.FINGERPRINT}{role}": checkpoints.fingerprint(path)
         for role, path in run.paths().items()
     }
-    model = getattr(vocabulary_of(run), "sp_model", None)  # none of UTF-8 bytes
-    if model is not None:
-        made_of[f"{records.FINGERPRINT}vocabulary"] = hashlib.sha256(model).hexdigest()[:16]
+    if digest := tasks.digest(vocabulary_of(run)):  # none of UTF-8 bytes
+        made_of[f"{records.FINGERPRINT}vocabulary"] = digest[:16]
     made_of[f"{records.VERSION}specdec"] = version("specdec")
     lines = "".join(f"{name} = {value}\n" for name, value in made_of.items())
     return f"{settings.in_force()}\n{lines}"
@@ -303,7 +300,7 @@ def _definition(run: DecodeRun) -> tasks.VocabularyDefinition:
     if recorded is None:
         raise UsageError(
             f"no vocabulary was saved with {run.checkpoint_path}; name one: --vocabulary=FILE of a "
-            "SentencePiece model, or --vocabulary=bytes"
+            "SentencePiece model or of a tokenizer.json, or --vocabulary=bytes"
         )
     return tasks.recorded_vocabulary(*recorded)
 

@@ -11,13 +11,17 @@ from specdec.tasks.metrics import Bleu, Rouge, Squad, bleu, rouge, squad
 from specdec.tasks.mixtures import mixture
 from specdec.tasks.synthetic import demo_vocabulary, synthetic_mixture, synthetic_task
 from specdec.tasks.t5 import t5_task
+from specdec.tasks.tokenizer_json import TokenizerJson
 from specdec.tasks.vocabularies import (
     Bytes,
     SentencePiece,
     VocabularyDefinition,
     detokenize,
+    digest,
+    file_of,
     recorded_vocabulary,
     same_vocabulary,
+    vocabulary_file,
 )
 
 __all__ = [
@@ -28,12 +32,15 @@ __all__ = [
     "SentencePiece",
     "Squad",
     "TaskError",
+    "TokenizerJson",
     "VocabularyDefinition",
     "batches",
     "bleu",
     "count",
     "demo_vocabulary",
     "detokenize",
+    "digest",
+    "file_of",
     "get_task",
     "local_task",
     "mixture",
@@ -46,4 +53,5 @@ __all__ = [
     "t5_task",
     "text_batches",
     "use_tfds_data_dir",
+    "vocabulary_file",
 ]

@@ -5,7 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import threading
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
+
+from specdec.tasks.errors import TaskError
+
+PATIENCE = 20  # seconds to read a vocabulary from a network
 
 
 @functools.cache
@@ -32,3 +39,29 @@ def quiet_stderr():
         os.dup2(saved, 2)
         os.close(saved)
         os.close(null)
+
+
+def read_in_time(path: str, read: Callable[[], Any]) -> Any:
+    """What `read` gives of a vocabulary on a network, unless it takes too long.
+
+    TensorFlow would try for minutes, in the middle of a run. Raises TaskError.
+    """
+    found: list[Any] = []
+    failures = [f"no answer in {PATIENCE} s"]
+
+    def run():
+        try:
+            found.append(read())
+        except Exception as error:  # of TensorFlow's file systems, or of SentencePiece
+            failures[0] = str(error).partition("\n")[0]
+
+    thread = threading.Thread(target=run, daemon=True)
+    with quiet_stderr():
+        thread.start()
+        thread.join(PATIENCE)
+    if not found:
+        raise TaskError(
+            f"vocabulary {path} cannot be read ({failures[0]}); name a copy on this machine, as "
+            "with --gin.VOCABULARY_PATH=\"'FILE'\""
+        )
+    return found[0]

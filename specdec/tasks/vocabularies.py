@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import os
-import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from specdec import pieces
 from specdec.tasks.errors import TaskError
-from specdec.tasks.loading import load_seqio, quiet_stderr
+from specdec.tasks.loading import load_seqio, read_in_time
+from specdec.tasks.tokenizer_json import TokenizerJson
 
 if TYPE_CHECKING:
     from seqio import Vocabulary
-
-PATIENCE = 20  # seconds to read a vocabulary from a network
 
 
 class VocabularyDefinition(Protocol):
@@ -67,7 +67,12 @@ class Bytes:
 
 def recorded_vocabulary(path: str | os.PathLike | None, extra_ids: int) -> VocabularyDefinition:
     """Of what `checkpoints.Vocabulary` records: bytes if the path is None."""
-    return Bytes(extra_ids) if path is None else SentencePiece(os.fspath(path), extra_ids)
+    return Bytes(extra_ids) if path is None else vocabulary_file(os.fspath(path), extra_ids)
+
+
+def vocabulary_file(path: str, extra_ids: int = 0) -> VocabularyDefinition:
+    """What a file describes, by its name; a tokenizer.json has its own number of sentinels."""
+    return TokenizerJson(path) if path.endswith(".json") else SentencePiece(path, extra_ids)
 
 
 @functools.cache
@@ -76,37 +81,40 @@ def _sentencepiece(definition: SentencePiece) -> Vocabulary:
 
 
 def refuse_unreachable(vocabulary: Any) -> None:
-    """Reads a SentencePiece model that is on a network now, and gives up after a while.
-
-    TensorFlow would try for minutes, in the middle of a run. Raises TaskError.
-    """
+    """Reads a SentencePiece model that is on a network now. Raises TaskError."""
     path = getattr(vocabulary, "sentencepiece_model_file", "")
-    if "://" not in path:
-        return
-    failures = [f"no answer in {PATIENCE} s"]
-
-    def read():
-        try:
-            vocabulary.load_model()
-            failures.clear()
-        except Exception as error:  # of TensorFlow's file systems, or of SentencePiece
-            failures[0] = str(error).partition("\n")[0]
-
-    thread = threading.Thread(target=read, daemon=True)
-    with quiet_stderr():
-        thread.start()
-        thread.join(PATIENCE)
-    if failures:
-        raise TaskError(
-            f"vocabulary {path} cannot be read ({failures[0]}); name a copy on this machine, as "
-            "with --gin.VOCABULARY_PATH=\"'FILE'\""
-        )
+    if "://" in path:
+        read_in_time(path, vocabulary.load_model)
 
 
 def same_vocabulary(a: Vocabulary, b: Vocabulary) -> bool:
-    """Whether ids mean the same text; two copies of one SentencePiece file are the same."""
+    """Whether ids mean the same text; two copies of one SentencePiece file are the same, and so is
+    the tokenizer.json made of it, whatever sentinels that has."""
     models = getattr(a, "sp_model", None), getattr(b, "sp_model", None)
-    return a == b if models == (None, None) else models[0] == models[1]
+    if None not in models:
+        return models[0] == models[1]
+    return a == b or (found := _pieces(a)) is not None and found == _pieces(b)
+
+
+def digest(vocabulary: Vocabulary) -> str | None:
+    """SHA-256 of what the vocabulary was read from, in hexadecimal; None for UTF-8 bytes."""
+    model = getattr(vocabulary, "sp_model", None)
+    if model is not None:
+        return hashlib.sha256(model).hexdigest()
+    return getattr(vocabulary, "digest", None)
+
+
+def file_of(vocabulary: Vocabulary) -> str | None:
+    """The path that it was read from, None if there is none."""
+    file = getattr(vocabulary, "sentencepiece_model_file", None)
+    return file or getattr(vocabulary, "file", None)
+
+
+def _pieces(vocabulary: Any) -> list[str] | None:
+    if getattr(vocabulary, "sp_model", None) is not None:
+        return pieces.of_sentencepiece(vocabulary.tokenizer)
+    text = getattr(vocabulary, "text", None)
+    return None if text is None else pieces.of_tokenizer(text)
 
 
 def detokenize(vocabulary: Vocabulary, ids: Iterable[int]) -> str:

@@ -239,13 +239,13 @@ def _means(batches: list[Sums]) -> tuple[float, float]:
 
 
 def _vocabulary(run: TrainRun) -> checkpoints.Vocabulary | None:
-    """The task's, if it is a SentencePiece file, after a look at its size."""
+    """The task's, if it is a file, after a look at its size."""
     vocabulary = tasks.get_task(run.task).output_features["targets"].vocabulary
     try:
         check_fit(vocabulary, run.model, "model")
     except ValueError as error:
         raise TrainingError(str(error)) from error
-    file = getattr(vocabulary, "sentencepiece_model_file", None)
+    file = tasks.file_of(vocabulary)
     if not file or not os.path.isfile(file):
         return None
     return checkpoints.Vocabulary(Path(file), vocabulary.extra_ids)

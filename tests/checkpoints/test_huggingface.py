@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec import autoregressive_decode, row_keys
+from specdec import autoregressive_decode, checkpoints, row_keys
 from specdec.checkpoints import CheckpointError, huggingface, huggingface_files, safetensors, tree
 from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5 import huggingface as of_t5
@@ -273,7 +273,9 @@ def test_a_sentencepiece_model_and_its_extra_ids(described, model_type, tokenize
     assert huggingface.vocabulary(directory) is None
     (directory / "tokenizer.json").write_text("{}")
     message = error_of(huggingface.vocabulary, directory)
-    assert "add the spiece.model of the model it comes from, or name a vocabulary" in message
+    assert f"{directory / 'tokenizer.json'}: its model is None, and only Unigram is read" in message
+    shutil.copy(GOLDEN / "tokenizer" / "tokenizer.json", directory)
+    assert huggingface.vocabulary(directory) == (directory / "tokenizer.json", 4)
     (directory / "spiece.model").write_bytes(b"pieces")
     if tokenizer is not None:
         (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer))
@@ -406,6 +408,26 @@ def test_the_vocabulary_is_written_with_its_extra_ids(room, extra_ids, tmp_path)
     junk.write_bytes(b"junk")
     message = error_of(huggingface.write, tmp_path / "b", params, config, junk)
     assert message == f"vocabulary {junk} is not a SentencePiece model; give a .model file"
+
+
+def test_a_tokenizer_goes_with_the_parameters(tmp_path):
+    """Through both formats that keep one; it is the demo's vocabulary, and another is not."""
+    tokenizer = GOLDEN / "tokenizer" / "tokenizer.json"
+    config = T5Config(2148, 4, 2, 2, 4, 1, 1)
+    params = jax.eval_shape(T5Target(config).init, jax.random.key(0))
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params)
+    checkpoints.save(tmp_path / "a", params, config=config, vocabulary=tokenizer)
+    saved = checkpoints.vocabulary_from(tmp_path / "a")
+    checkpoints.save(tmp_path / "b", params, config=config, format="huggingface", vocabulary=saved)
+    found = checkpoints.vocabulary_from(tmp_path / "b")
+    assert found.extra_ids == 4 and found.digest == saved.digest
+    assert found.path.read_bytes() == tokenizer.read_bytes()
+    checkpoints.check_pair(tmp_path / "b", DEMO_VOCABULARY.parent / "draft")
+    record = json.loads(found.path.read_text())
+    record["model"]["vocab"][300][0] = "other"
+    found.path.write_text(json.dumps(record))
+    message = error_of(checkpoints.check_pair, tmp_path / "b", DEMO_VOCABULARY.parent / "draft")
+    assert "have different vocabularies (tokenizer.json, sha256" in message
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,61 @@
+"""The pieces of a vocabulary file: what each id stands for, sentinels aside.
+
+Two files with the same pieces give ids the same meaning, be they a SentencePiece model and the
+`tokenizer.json` that was made of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+SENTINEL = re.compile(r"▁?(<extra_id_\d+>)")  # seqio's begin with the mark of a space
+
+
+def of_sentencepiece(processor: Any) -> list[str]:
+    """Those of a `SentencePieceProcessor`."""
+    return _plain(map(processor.id_to_piece, range(processor.get_piece_size())))
+
+
+def of_tokenizer(text: str) -> list[str]:
+    """Those of a `tokenizer.json`; see `parse`."""
+    return _plain(_names(parse(text)))
+
+
+def sentinels(text: str) -> int:
+    """How many `<extra_id_N>` a `tokenizer.json` has; see `parse`."""
+    return sum(SENTINEL.fullmatch(name) is not None for name in _names(parse(text)))
+
+
+def parse(text: str) -> dict[str, Any]:
+    """The object of a `tokenizer.json`.
+
+    Raises:
+      ValueError: it is no JSON, or not of a Unigram model, as those of T5 are.
+    """
+    try:
+        record = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"it is not JSON ({error}); copy it again") from error
+    model = record.get("model") if isinstance(record, dict) else None
+    known = isinstance(model, dict) and isinstance(model.get("vocab"), list)
+    kind = model.get("type") if isinstance(model, dict) else None
+    if kind != "Unigram" or not known:
+        raise ValueError(
+            f"its model is {kind}, and only Unigram is read, which T5's are; name a SentencePiece "
+            ".model"
+        )
+    return record
+
+
+def _names(record: dict[str, Any]) -> list[str]:
+    """By id; those that were added have the ids behind the model's."""
+    names = [name for name, _ in record["model"]["vocab"]]
+    added = sorted((token["id"], token["content"]) for token in record.get("added_tokens", ()))
+    return names + [name for id, name in added if id >= len(names)]
+
+
+def _plain(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not SENTINEL.fullmatch(name)]

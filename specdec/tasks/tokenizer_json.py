@@ -1,0 +1,170 @@
+"""`tokenizer.json`, the file that Hugging Face keeps a tokenizer in, as a vocabulary."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specdec import pieces
+from specdec.tasks.errors import TaskError
+from specdec.tasks.loading import load_seqio, read_in_time
+
+if TYPE_CHECKING:
+    from seqio import Vocabulary
+
+EOS, UNKNOWN = "</s>", " \u2047 "  # what SentencePiece writes for an unknown piece
+BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))  # of what has no piece, in some models
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerJson:
+    """A `tokenizer.json` of a T5: a Unigram model, its normalizer, and its sentinels if it has any.
+
+    Ids are those of the SentencePiece model that it was made of, also for texts in which `</s>` is
+    written out: what is in a text never ends it. `path` is local or a gs:// address.
+    """
+
+    path: str
+
+    def load(self) -> Vocabulary:
+        """Raises TaskError if there is no such file, it is of something else, or `tokenizers` is
+        missing."""
+        return _vocabulary(self)
+
+
+class Tokenizer:
+    """The file without what would make special tokens of text, and without truncation and padding.
+
+    Raises:
+      ValueError: see `pieces.parse`; or it does not pad with 0, or has no EOS.
+    """
+
+    def __init__(self, text: str):
+        from tokenizers import Tokenizer as Backend
+
+        record = pieces.parse(text)
+        vocab = record["model"]["vocab"]
+        added = {token["id"]: token for token in record.get("added_tokens") or ()}
+        control = {
+            id
+            for id, token in added.items()
+            if id < len(vocab) and token["special"] and not _is_sentinel(token["content"])
+        }
+        names = [name for name, _ in vocab]
+        if 0 not in control or EOS not in names:
+            raise ValueError(f"id 0 is {names[:1]} and there is no padding or no {EOS}")
+        self.eos_id, self.unk_id = names.index(EOS), record["model"]["unk_id"]
+        for id in control | {self.unk_id}:  # no piece of a text has a space in it
+            vocab[id][0] = f" {names[id]}"
+        if BYTES <= set(names):  # T5Tokenizer of transformers 5 forgets what they are for
+            record["model"]["byte_fallback"] = True
+            steps = [{"type": "ByteFallback"}, record["decoder"]]
+            record["decoder"] = {"type": "Sequence", "decoders": steps}
+        kept = [token for id, token in added.items() if id not in control]
+        record |= dict.fromkeys(["post_processor", "truncation", "padding"])
+        self._backend = Backend.from_str(json.dumps(record | {"added_tokens": kept}))
+        self._pieces = [self._shown(id, control) for id in range(self._backend.get_vocab_size())]
+        self.sentinels = pieces.sentinels(text)
+
+    @property
+    def size(self) -> int:
+        """Ids, sentinels among them."""
+        return len(self._pieces)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without EOS."""
+        return self._backend.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids."""
+        shown = [self._pieces[id if id < self.size else self.unk_id] for id in ids]
+        return self._backend.decoder.decode([piece for piece in shown if piece])
+
+    def _shown(self, id: int, control: set[int]) -> str:
+        """What the decoder is given, nothing for control ids; a sentinel is a word of its own."""
+        if id == self.unk_id:
+            return UNKNOWN
+        name = self._backend.id_to_token(id) or ""
+        return "" if id in control else f"▁{name}" if _is_sentinel(name) else name
+
+
+def _is_sentinel(name: str) -> bool:
+    return pieces.SENTINEL.fullmatch(name) is not None
+
+
+@functools.cache
+def _vocabulary(definition: TokenizerJson) -> Vocabulary:
+    text = _text(definition.path)
+    try:
+        tokenizer = Tokenizer(text)
+    except ImportError as error:
+        raise TaskError(
+            f"vocabulary {definition.path} needs the package tokenizers; pip install tokenizers"
+        ) from error
+    except Exception as error:  # tokenizers raises plain ones
+        raise TaskError(f"vocabulary {definition.path} cannot be used: {error}") from error
+    return _seqio_class()(definition.path, text, tokenizer)
+
+
+def _text(path: str) -> str:
+    if "://" in path:
+        load_seqio()
+        import tensorflow as tf
+
+        return read_in_time(path, lambda: tf.io.gfile.GFile(path).read())
+    if not os.path.isfile(path):
+        raise TaskError(f"vocabulary {path} is not a file; give a tokenizer.json")
+    return Path(path).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _seqio_class() -> Any:
+    """The class that seqio knows, made at the first call: seqio is seconds to import."""
+    seqio = load_seqio()
+    import tensorflow as tf
+
+    class TokenizerVocabulary(seqio.Vocabulary):
+        """seqio's view of a `Tokenizer`."""
+
+        def __init__(self, file: str, text: str, tokenizer: Tokenizer):
+            super().__init__(extra_ids=tokenizer.sentinels)
+            self.file, self.text, self.tokenizer = file, text, tokenizer
+            self.digest = hashlib.sha256(text.encode()).hexdigest()
+
+        eos_id = property(lambda self: self.tokenizer.eos_id)
+        unk_id = property(lambda self: self.tokenizer.unk_id)
+        vocab_size = _base_vocab_size = property(lambda self: self.tokenizer.size)
+
+        def _encode(self, s):
+            return self.tokenizer.encode(s)
+
+        def _decode(self, ids):
+            return self.tokenizer.decode(ids)
+
+        def _encode_tf(self, s):
+            ids = tf.numpy_function(self._encode_bytes, [tf.convert_to_tensor(s)], tf.int32)
+            return tf.ensure_shape(ids, [None])
+
+        def _encode_bytes(self, s):
+            text = np.asarray(s, object).item().decode("utf-8", errors="replace")
+            return np.array(self._encode(text), np.int32)
+
+        def _decode_tf(self, ids):
+            text = tf.numpy_function(lambda ids: self._decode(ids.tolist()), [ids], tf.string)
+            return tf.ensure_shape(text, [])
+
+        def __eq__(self, other):
+            return getattr(other, "digest", None) == self.digest
+
+        def __str__(self):
+            return f"TokenizerVocabulary({self.file}, sha256 {self.digest[:8]})"
+
+    return TokenizerVocabulary
