@@ -17,6 +17,7 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 XLA_FLAGS = ["--xla_force_host_platform_device_count=8"]
 if importlib.metadata.version("jaxlib").startswith("0.10."):
     XLA_FLAGS += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a path that does not exist is not asked for
 os.environ["XLA_FLAGS"] = " ".join([*XLA_FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
 
 # The same examples on every run, so that a failure is a change and not a draw.

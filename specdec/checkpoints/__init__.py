@@ -67,7 +67,8 @@ def load(
 
     Args:
       path: a checkpoint's directory, or one that holds `checkpoint_<step>` directories, of which
-        the latest is taken; local, or gs:// for all but Hugging Face's.
+        the latest is taken; local, or gs:// for all but Hugging Face's. OWNER/NAME or
+        OWNER/NAME@REVISION that is no local path is a repository of the Hugging Face Hub.
       config: of the model they are for, of any family. Names and shapes are compared with it before
         any data is read. Our own format and Hugging Face's know their model; T5X's are not compared
         if this is None.

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from specdec import pieces
-from specdec.checkpoints import huggingface
+from specdec.checkpoints import hub, huggingface
 from specdec.checkpoints.buckets import SCHEME, BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.models import families
@@ -92,8 +92,9 @@ def location(path: str | os.PathLike) -> Location:
 
 
 def locate(path: str | os.PathLike) -> Found:
-    """The checkpoint at `path`, or the latest of the `checkpoint_<step>` directories in it."""
-    given = directory = location(path)
+    """The checkpoint at `path`, or the latest of the `checkpoint_<step>` directories in it; also of
+    the Hugging Face Hub, see `hub.resolved`."""
+    given = directory = location(hub.resolved(path))
     format = _format(directory)
     if format is None and (latest := _latest(given)) is not None:
         directory, format = latest, _format(latest)

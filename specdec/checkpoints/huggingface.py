@@ -8,6 +8,7 @@ all that transformers 5 saves. What names and words in it mean is asked of the f
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from specdec.types import PyTree
 
 _SENTENCEPIECE, _TOKENIZER_JSON = "spiece.model", "tokenizer.json"
 _TOKENIZER = "tokenizer_config.json"  # beside either
-TOKENIZER_FILES = (_SENTENCEPIECE, _TOKENIZER_JSON, _TOKENIZER)
 
 
 def is_checkpoint(directory: Path) -> bool:
@@ -33,6 +33,22 @@ def is_checkpoint(directory: Path) -> bool:
     file = directory / CONFIG
     there = huggingface_files.are_in(directory) and file.is_file()
     return there and "model_type" in read_json(file)
+
+
+def wanted(names: Collection[str]) -> list[str]:
+    """Of the files in a directory elsewhere, those that make it a checkpoint, if it is one."""
+    arrays = huggingface_files.wanted(names)
+    tokenizer = _SENTENCEPIECE if _SENTENCEPIECE in names else _TOKENIZER_JSON
+    others = [name for name in (CONFIG, tokenizer, _TOKENIZER) if name in names]
+    return [*others, *arrays] if arrays and CONFIG in others else []
+
+
+def is_whole(directory: Path) -> bool:
+    """Whether no array is missing in a directory that may be there in parts."""
+    try:
+        return is_checkpoint(directory) and bool(huggingface_files.parts(directory))
+    except CheckpointError:
+        return False
 
 
 def config(directory: Path) -> Any:
@@ -77,6 +93,14 @@ def vocabulary(directory: Path) -> tuple[Path | None, int] | None:
         with about(file):
             return file, pieces.sentinels(file.read_text(encoding="utf-8"))
     return None
+
+
+def has_vocabulary(directory: Path) -> bool:
+    """Whether there is a tokenizer, be it one that can be read or not."""
+    try:
+        return vocabulary(directory) is not None
+    except CheckpointError:
+        return True
 
 
 def write(folder: Path, params: PyTree, config: Any, vocabulary: Path | None) -> None:

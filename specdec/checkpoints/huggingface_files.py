@@ -3,9 +3,10 @@ and JSON."""
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,18 @@ def read(directory: Path) -> dict[str, np.ndarray]:
 
     Raises CheckpointError for missing and damaged files, and where PyTorch is needed and absent.
     """
+    first, *_ = files = parts(directory)
+    read_file = safetensors.read if first.endswith(".safetensors") else _read_pytorch
+    return {name: array for file in files for name, array in read_file(directory / file).items()}
+
+
+def parts(directory: Path) -> list[str]:
+    """The files that `read` reads; raises CheckpointError where one is missing."""
     found = next((name for name in _WHERE if (directory / name).is_file()), None)
     if found is None:
         raise CheckpointError(f"{directory} has none of {', '.join(_WHERE)}; copy it again")
-    read_file = safetensors.read if found.startswith(_SAFETENSORS) else _read_pytorch
     if not found.endswith(_INDEX):
-        return read_file(directory / found)
+        return [found]
     files = sorted(set(read_json(directory / found).get("weight_map", {}).values()))
     missing = [name for name in files if not (directory / name).is_file()]
     if missing or not files:
@@ -45,7 +52,17 @@ def read(directory: Path) -> dict[str, np.ndarray]:
             f"{len(missing)} of the {len(files)} files that {directory / found} names are missing "
             f"({', '.join(missing[:3])}); copy the whole checkpoint"
         )
-    return {name: array for file in files for name, array in read_file(directory / file).items()}
+    return files
+
+
+def wanted(names: Collection[str]) -> list[str]:
+    """Of the files in a directory elsewhere, the arrays that `read` would ask for."""
+    found = next((name for name in _WHERE if name in names), "")
+    if not found.endswith(_INDEX):
+        return [found] if found else []
+    stem, dot, suffix = found.removesuffix(_INDEX).rpartition(".")
+    shards = [name for name in names if fnmatch.fnmatch(name, f"{stem}-*{dot}{suffix}")]
+    return [found, *shards]
 
 
 def write(

@@ -213,7 +213,8 @@ def add_checkpoint_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         metavar="DIR",
-        help="the target's checkpoint; reads text.gin first, so that no other gin file is needed",
+        help="the target's checkpoint, also OWNER/NAME of the Hugging Face Hub; reads text.gin "
+        "first, so that no other gin file is needed",
     )
     parser.add_argument(
         "--draft", metavar="DIR", help="the drafter's checkpoint; without one the target is alone"

@@ -1,0 +1,122 @@
+"""Checkpoints of the Hugging Face Hub: OWNER/NAME or OWNER/NAME@REVISION stands for a folder of its
+cache on this machine, downloaded if it is not there."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tqdm import tqdm
+
+from specdec.checkpoints import huggingface
+from specdec.checkpoints.errors import CheckpointError
+
+_NAME = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w./-]+))?")
+
+
+def resolved(path: str | os.PathLike) -> str | os.PathLike:
+    """The folder of the repository that `path` names, or else the path itself.
+
+    A path that exists is itself, and so is every `Path`. What is in the cache is taken as it is,
+    without a question to the network.
+
+    Raises:
+      CheckpointError: huggingface_hub is missing, the repository cannot be had, or it has no
+        checkpoint.
+    """
+    name = _NAME.fullmatch(path) if isinstance(path, str) else None
+    return path if name is None or os.path.exists(path) else _folder(*name.groups())
+
+
+class _Bar(tqdm):
+    """A bar that is not shown to files and pipes."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options | {"disable": not sys.stderr.isatty()})
+
+
+@functools.cache
+def _folder(repository: str, revision: str | None) -> str:
+    hub = _hub(repository)
+    cached = _cached(hub, repository, revision)
+    if cached is not None and huggingface.has_vocabulary(cached):
+        return str(cached)
+    try:
+        with _one_line(repository, revision):
+            return _downloaded(hub, repository, revision)
+    except CheckpointError:
+        if cached is None:
+            raise
+        return str(cached)  # without a tokenizer, which the repository may not have either
+
+
+def _hub(repository: str) -> ModuleType:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise CheckpointError(
+            f"checkpoint {repository} does not exist here; if it is a repository of the Hugging "
+            "Face Hub, pip install huggingface_hub first"
+        ) from error
+    return huggingface_hub
+
+
+def _cached(hub: ModuleType, repository: str, revision: str | None) -> Path | None:
+    """The folder, if all arrays are in it."""
+    with _one_line(repository, revision):
+        found = hub.try_to_load_from_cache(repository, huggingface.CONFIG, revision=revision)
+    folder = Path(found).parent if isinstance(found, str) else None
+    return folder if folder is not None and huggingface.is_whole(folder) else None
+
+
+def _downloaded(hub: ModuleType, repository: str, revision: str | None) -> str:
+    """Only what is read of it, under bars if there is a terminal."""
+    info = hub.HfApi().model_info(repository, revision=revision)
+    names = [file.rfilename for file in info.siblings]
+    if not (wanted := huggingface.wanted(names)):
+        found = ", ".join(sorted(names)[:5]) or "nothing"
+        raise CheckpointError(
+            f"checkpoint {repository} has no config.json with model.safetensors or "
+            f"pytorch_model.bin on the Hugging Face Hub, but {found}; name another repository"
+        )
+    return hub.snapshot_download(
+        repository, revision=revision, allow_patterns=wanted, tqdm_class=_Bar
+    )
+
+
+@contextmanager
+def _one_line(repository: str, revision: str | None) -> Iterator[None]:
+    """Makes whatever goes wrong a CheckpointError."""
+    from huggingface_hub import constants, errors
+
+    host = constants.ENDPOINT
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except errors.GatedRepoError as error:
+        reason = f"{host} gives it to those who asked; do so on its page, then hf auth login"
+        raise CheckpointError(f"checkpoint {repository} is gated: {reason}") from error
+    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
+        raise CheckpointError(
+            f"checkpoint {repository} does not exist here, and {host} has no such repository; "
+            "check the name, or hf auth login if it is private"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise CheckpointError(
+            f"checkpoint {repository} has no revision {revision} on {host}; name a branch, a tag "
+            "or a commit that it has"
+        ) from error
+    except Exception as error:  # of its HTTP client, whichever that is, or of the disk
+        reason = str(error.__cause__ or error).partition("\n")[0]
+        raise CheckpointError(
+            f"checkpoint {repository} does not exist here, is not in {constants.HF_HUB_CACHE}, "
+            f"and cannot be had from {host} ({reason}); give a folder, or copy it to that cache"
+        ) from error
