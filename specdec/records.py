@@ -17,8 +17,11 @@ from typing import Any
 
 import filelock
 
-# Comments of a gin file that count as settings: what its names stood for, and where it was run.
-FINGERPRINT, VERSION, MACHINE = "# fingerprint of ", "# version of ", "# machine's "
+# Comments of a gin file that count as settings: what its names stood for, of what form the lines
+# beside it are, and where it was run.
+FINGERPRINT, VERSION, FORMAT = "# fingerprint of ", "# version of ", "# format of "
+MACHINE = "# machine's "
+COMPARED = (FINGERPRINT, VERSION, FORMAT, MACHINE)
 
 
 class RecordsError(ValueError):
@@ -142,7 +145,8 @@ def first_difference(old: str, new: str) -> tuple[str, Any, Any] | None:
     values."""
     before, after = _settings(old), _settings(new)
     for name in [*after, *before]:
-        values = before.get(name, "not set"), after.get(name, "not set")
+        missing = "1" if name.startswith(FORMAT[2:]) else "not set"  # the first did not say so
+        values = before.get(name, missing), after.get(name, missing)
         if values[0] != values[1]:
             return name, *values
     return None
@@ -180,5 +184,5 @@ def _gin_settings(text: str) -> dict[str, str]:
     return {
         pair[0].removeprefix("# "): pair[1]
         for pair in pairs
-        if not pair[0].startswith("#") or pair[0].startswith((FINGERPRINT, VERSION, MACHINE))
+        if not pair[0].startswith("#") or pair[0].startswith(COMPARED)
     }

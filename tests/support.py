@@ -10,8 +10,9 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+from jsonschema import Draft202012Validator
 
-from specdec import checkpoints
+from specdec import checkpoints, schemas
 from specdec.models.t5 import T5Config, T5Target
 from specdec.schedules import Fixed
 
@@ -23,6 +24,17 @@ def load(name: str, saved: str = "t5x_native", **changes):
     config = T5Config(**json.loads((GOLDEN / name / "config.json").read_text()) | changes)
     params = checkpoints.load(GOLDEN / name / saved / "checkpoint_0", config=config)
     return T5Target(config), params, np.load(GOLDEN / name / "golden.npz")
+
+
+def check_lines(command: str, path: Path, settings: Path | None = None) -> None:
+    """Compares the lines that a command wrote with their schema, and the version beside them."""
+    validator = Draft202012Validator(schemas.schema(command))
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines
+    for line in lines:
+        validator.validate(json.loads(line))
+    beside = (settings or Path(f"{path}.gin")).read_text(encoding="utf-8").splitlines()
+    assert f"# format of {command} = {schemas.version(command)}" in beside
 
 
 def forget_programs() -> None:

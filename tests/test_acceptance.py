@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import check_lines
 
 from specdec import acceptance, checkpoints, cli, theory
 from specdec.acceptance import LENIENCE, Accepted, Tables
@@ -326,6 +327,7 @@ def test_what_was_interrupted_goes_on(specdec_acceptance, tmp_path, capsys, monk
 def test_the_command(specdec_acceptance, tmp_path, capsys):
     path = tmp_path / "run.alpha.jsonl"
     assert specdec_acceptance("--tables", f"--output_file={path}") == 0
+    check_lines("acceptance", path)
     captured = capsys.readouterr()
     records = [Accepted(**json.loads(line)) for line in path.read_text().splitlines()]
     assert [record.index for record in records] == list(range(len(LINES)))

@@ -33,7 +33,7 @@ ROWS = (
     ("verifiers", "schedules"),
     ("sampling", "models"),
     ("types", "theory", "demo", "statistics", "synthetic"),
-    ("published", "resources", "pieces"),
+    ("published", "resources", "pieces", "schemas"),
 )
 ROW = {module: row for row, modules in enumerate(ROWS) for module in modules}
 

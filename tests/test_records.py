@@ -91,6 +91,8 @@ def test_lines_belong_to_settings(tmp_path):
         ("A.x = 1\nA.name = 'a c'\n", ("A.name", "'a b'", "'a c'")),
         ("A.x = 1\n", ("A.name", "'a b'", "not set")),
         (f"{GIN}A.y = 3\n", ("A.y", "not set", "3")),
+        (f"{GIN}# format of bench = 1\n", None),  # what says nothing is of version 1
+        (f"{GIN}# format of bench = 2\n", ("format of bench", "1", "2")),
     ],
 )
 def test_gin_is_compared_as_settings(now, difference):

@@ -61,7 +61,7 @@ def _command(args: argparse.Namespace) -> None:
     if args.tokens < 1:
         raise UsageError(f"--tokens is {args.tokens}; give a positive number")
     run = _plain(runs.build(args))
-    in_force = runs.in_force(run)
+    in_force = runs.in_force(run, "acceptance")
     batches = run.batches()
     runs.refuse_unwritable(args.output_file)
     if (first := next(batches, None)) is None:

@@ -175,7 +175,7 @@ def _variants(args: argparse.Namespace) -> Iterator[Variant]:
         runs.require_drafter(run)
         common = common or _common(run)
         _refuse_another_baseline(name, common, _common(run))
-        in_force = runs.in_force(run) + _machine()
+        in_force = runs.in_force(run, "bench") + _machine()
         stop_ids = (runs.vocabulary_of(run).eos_id,)
         if synthetic:
             plan = dataclasses.replace(run.plan, verifier=synthetic)

@@ -99,7 +99,7 @@ def _command(args: argparse.Namespace) -> None:
     streaming = one_by_one and coloured and not args.output_file
     programs = programs_of(run, prefix, stepwise=streaming, explained=args.explain)
     runs.refuse_unwritable(args.output_file)
-    in_force = runs.in_force(run) if args.output_file else ""
+    in_force = runs.in_force(run, "decode") if args.output_file else ""
     # All that can be wrong has been looked at; from here on it takes long.
     params = run.load()
     painter = terminal.Painter(text_of, len(prefix)) if coloured else None

@@ -103,7 +103,7 @@ def _command(args: argparse.Namespace) -> None:
     writers = _metric_writers() if args.metrics_dir else None
     programs = programs_of(run, prefix, stepwise=False)
     args.contexts.enter_context(predictions.locked(args.output_dir, shard))
-    folder = predictions.Folder(args.output_dir, runs.in_force(run), shard)
+    folder = predictions.Folder(args.output_dir, runs.in_force(run, "eval"), shard)
     if folder.done():
         folder.check(_known(run))
     total = len(range(host, len(expected), hosts)) * run.data.num_samples

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from specdec import checkpoints, partitioning, records, tasks
+from specdec import checkpoints, partitioning, records, schemas, tasks
 from specdec.cli import settings
 from specdec.cli.data import Data
 from specdec.cli.placement import Placement
@@ -280,9 +280,10 @@ def vocabulary_of(run: DecodeRun) -> Any:
     return vocabulary
 
 
-def in_force(run: DecodeRun) -> str:
+def in_force(run: DecodeRun, lines: str | None = None) -> str:
     """The settings in force, a gin file, with what they name as comments: fingerprints of the
-    checkpoints and the vocabulary, and the version of the code. `records` compares those too."""
+    checkpoints and the vocabulary, and the versions of the code and of the lines that a command
+    writes (`schemas.KINDS`). `records` compares those too."""
     made_of: dict[str, str | None] = {
         f"{records.FINGERPRINT}{role}": checkpoints.fingerprint(path)
         for role, path in run.paths().items()
@@ -290,8 +291,10 @@ def in_force(run: DecodeRun) -> str:
     if digest := tasks.digest(vocabulary_of(run)):  # none of UTF-8 bytes
         made_of[f"{records.FINGERPRINT}vocabulary"] = digest[:16]
     made_of[f"{records.VERSION}specdec"] = version("specdec")
-    lines = "".join(f"{name} = {value}\n" for name, value in made_of.items())
-    return f"{settings.in_force()}\n{lines}"
+    if lines is not None:
+        made_of[f"{records.FORMAT}{lines}"] = str(schemas.version(lines))
+    comments = "".join(f"{name} = {value}\n" for name, value in made_of.items())
+    return f"{settings.in_force()}\n{comments}"
 
 
 def _definition(run: DecodeRun) -> tasks.VocabularyDefinition:

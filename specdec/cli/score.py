@@ -54,7 +54,7 @@ def _command(args: argparse.Namespace) -> None:
     else:
         batches = run.data.text_batches(_pairs(args.pairs), vocabulary)
     runs.refuse_unwritable(args.output_file)
-    in_force = runs.in_force(run) if args.output_file else ""
+    in_force = runs.in_force(run, "score") if args.output_file else ""
     params = run.load().target
     log_probs_of = jax.jit(functools.partial(score, target=run.plan.target))
     tokens, total = 0, 0.0

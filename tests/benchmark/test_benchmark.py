@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import Cycle, StopAfterUnlikely
+from support import Cycle, StopAfterUnlikely, check_lines
 
 from specdec import benchmark, checkpoints, cli, theory
 from specdec.benchmark import File, Measurement, Workload
@@ -656,6 +656,7 @@ def run(folder, specdec_bench, little):
 
 def test_json_lines(run):
     assert run.code == 0
+    check_lines("bench", run.path)
     records = [json.loads(line) for line in run.path.read_text().splitlines()]
     generations = [record for record in records if "mode" in record]
     assert len(generations) == 5 * 2 * 2
@@ -755,6 +756,7 @@ def test_a_forecast_by_another_split(folder, specdec_bench, little, capsys):
     path = folder / "forecast.jsonl"
     flags = ["--forecast_split=other", f"--output_file={path}", "--limit=3", "--repeats=1"]
     assert specdec_bench(*flags) == 0
+    check_lines("bench", path)
     out = capsys.readouterr().out
     assert "\nforecast" in out and "by 2 texts of other" in out
     report = json.loads(Path(f"{path}.summary.json").read_text())

@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from support import check_lines
 
 import specdec
 from specdec import (
@@ -107,6 +108,7 @@ def records(path):
 def test_jsonl(decode, folder, tmp_path):
     code, out, err = decode(f"--output_file={tmp_path / 'out.jsonl'}")
     assert code == 0 and out == ""
+    check_lines("decode", tmp_path / "out.jsonl")
     texts = records(tmp_path / "out.jsonl")
     assert [text["index"] for text in texts] == [0, 1, 2, 3, 4]
     assert [f"{text['input']}\t{text['target']}" for text in texts] == LINES
@@ -236,6 +238,7 @@ def test_a_terminal_gets_a_legend_and_colours(decode, tmp_path):
 def test_batches_do_not_change_the_output_and_the_target_alone_agrees(decode, tmp_path, flags):
     _, _, err = decode("--compare", f"--output_file={tmp_path / 'one.jsonl'}", *flags)
     assert "the target alone: " in err and "identical outputs: 5 of 5" in err
+    check_lines("decode", tmp_path / "one.jsonl")
     decode("--gin.BATCH_SIZE=3", f"--output_file={tmp_path / 'three.jsonl'}", *flags)
     one, three = records(tmp_path / "one.jsonl"), records(tmp_path / "three.jsonl")
     assert [text["tokens"] for text in one] == [text["tokens"] for text in three]

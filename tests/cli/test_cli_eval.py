@@ -9,6 +9,7 @@ import sys
 
 import jax
 import pytest
+from support import check_lines
 from test_cli import folder, records, the_line  # noqa: F401
 
 from specdec import checkpoints, cli, tasks
@@ -70,6 +71,7 @@ def test_predictions_are_those_of_decode_batch_by_batch_and_sample_by_sample(
     whole, flags, tmp_path
 ):
     cli.main(["decode", *flags, *SAMPLED, f"--output_file={tmp_path / 'decoded.jsonl'}"])
+    check_lines("eval", whole / "predictions.jsonl", whole / "run.gin")
     texts = records(whole / "predictions.jsonl")
     for text in texts:
         assert text.pop("alone") and text.pop("alone_tokens")

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import test_cli
+from support import check_lines
 from test_cli import LINES, decode, folder, records, the_line  # noqa: F401
 
 import specdec
@@ -145,6 +146,7 @@ def test_score(command, decode, folder, tmp_path):  # noqa: F811
     pairs.write_text("".join(f"{line}\n" for line in LINES[:1] + LINES[2:]), encoding="utf-8")
     code, out, err = command("score", f"--pairs={pairs}", f"--output_file={path}", draft=False)
     assert (code, out) == (0, "")
+    check_lines("score", path)
     target = T5Target(checkpoints.config_from(folder / "target"))
     encode = tasks.Bytes().load().encode
     for line, record in zip(LINES[:1] + LINES[2:], records(path), strict=True):

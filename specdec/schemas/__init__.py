@@ -1,0 +1,38 @@
+"""JSON Schemas (draft 2020-12) of the lines that commands write, one file for each kind.
+
+A kind's version is the last part of its `$id`. A file of lines says its version beside it, as the
+comment `# format of KIND = VERSION` of FILE.gin or run.gin; one that says nothing is of version 1.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+KINDS = {
+    "decode": "decode",
+    "eval": "decode",  # predictions.jsonl has what `specdec decode` writes
+    "bench": "bench",
+    "score": "score",
+    "acceptance": "acceptance",
+}  # command -> kind
+
+
+def schema(command: str) -> dict[str, Any]:
+    """That of the lines of a command, one of KINDS.
+
+    >>> schema("score")["required"]
+    ['index', 'input', 'target', 'log_prob', 'tokens', 'log_probs']
+    """
+    file = Path(__file__).with_name(f"{KINDS[command]}.schema.json")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def version(command: str) -> int:
+    """That of the lines that are written now.
+
+    >>> version("decode")
+    1
+    """
+    return int(schema(command)["$id"].rpartition(":")[2])
