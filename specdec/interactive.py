@@ -55,9 +55,10 @@ class Decoded(NamedTuple):
 class InteractiveModel:
     """A target, a draft and a vocabulary, ready for texts.
 
-        model = specdec.InteractiveModel("path/of/target", "path/of/draft", gamma=5)
-        model.predict(["translate English to German: The house is wonderful."])
-        print(model.stats)
+    >>> model = InteractiveModel.demo()  # or InteractiveModel(TARGET, DRAFT, gamma=5)
+    >>> (output,) = model.predict(["translate English to German: The cat sleeps."])
+    >>> model.stats.texts
+    1
 
     A program is compiled for each input length in use, the next power of two, and kept. Texts are
     those of `specdec decode` with the same settings and seed.

@@ -31,6 +31,9 @@ def expected_tokens(alpha: float, gamma: int) -> float:
 
     Leviathan, section 3.1, equation 1.
 
+    >>> round(expected_tokens(0.8, 5), 2)
+    3.69
+
     Raises:
       ValueError: alpha is outside [0, 1], or gamma is not a whole number >= 0.
     """
@@ -252,6 +255,9 @@ def block_efficiency(emitted: ArrayLike, calls: ArrayLike) -> float:
     The last call of a text counts although EOS or the length limit cut it, so short texts stay
     below `expected_tokens` at the same alpha.
 
+    >>> block_efficiency([12, 9], [4, 3])
+    3.0
+
     Args:
       emitted: `[...]` integers, tokens emitted (`emitted_tokens`).
       calls: `[...]` integers, target calls (`Trace.calls`).
@@ -269,6 +275,9 @@ def empirical_alpha(accepted: ArrayLike, drafted: ArrayLike) -> float:
 
     Drafts after a rejection were never tested; to divide by all that were drafted would
     understate alpha. For independent acceptances it is the maximum-likelihood estimate.
+
+    >>> empirical_alpha(accepted=[4, 2, 0], drafted=[4, 4, 4])
+    0.75
 
     Args:
       accepted: `[...]` integers, one per target call (`Trace.accepted`).

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import doctest
+import importlib
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from specdec import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -20,6 +26,81 @@ def block(heading: str) -> str:
 def test_the_python_block_runs(capsys):
     exec(compile(block("In Python"), "README.md", "exec"), {})
     assert "target calls" in capsys.readouterr().out
+
+
+PAGES = [
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "demo" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.S | re.M)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_python_of_every_page_runs(page):
+    """T5X's own names are given to the block that needs them."""
+    for code in blocks(page, "python"):
+        if "integrations.t5x" in code:
+            pytest.importorskip("t5x", reason="the block is for T5X")
+        exec(compile(code, page.name, "exec"), {})
+
+
+class Parsed(Exception):
+    """The command line was understood."""
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The arguments of each `specdec ...` in the page's shell blocks."""
+    text = "\n".join(blocks(page, "bash")).replace("\\\n", " ")
+    for name, value in re.findall(r"^(\w+)=[\"']?(.*?)[\"']?$", text, re.M):
+        text = text.replace(f"${name}", value)
+    lines = [shlex.split(line, comments=True) for line in text.splitlines()]
+    return [line[1:] for line in lines if line[:1] == ["specdec"]]
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_the_commands_of_every_page_are_understood(page, monkeypatch):
+    """Their flags exist, and so do the gin files that the package has; nothing is run."""
+    understood = argparse.ArgumentParser.parse_args
+
+    def parse(*arguments):
+        understood(*arguments)
+        raise Parsed
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
+    for command in commands(page):
+        with pytest.raises(Parsed):
+            cli.main(command)
+        for file in re.findall(r"--gin_file=(\S+)", " ".join(command)):
+            assert any((ROOT / folder / file).exists() for folder in ("gin", "configs")), file
+
+
+def test_there_are_commands_to_look_at():
+    assert sum(len(commands(page)) for page in [ROOT / "README.md", *PAGES]) > 10
+
+
+def modules_with_examples() -> list[str]:
+    files = sorted((ROOT / "specdec").rglob("*.py"))
+    paths = [file.relative_to(ROOT) for file in files if ">>> " in file.read_text()]
+    return [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
+
+
+SLOW = {"specdec.interactive"}  # its example compiles
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW))
+        for name in modules_with_examples()
+    ],
+)
+def test_the_examples_of_docstrings_run(name):
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted and not result.failed
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:\w+/)+[\w.]+)`", README))))

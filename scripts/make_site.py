@@ -1,0 +1,118 @@
+"""Makes the reference as static pages: every public module's docstrings, and docs/ as a guide.
+
+  pip install -e ".[docs]"
+  python scripts/make_site.py site
+
+Fails on a warning and on a link that leads nowhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html.parser
+import pkgutil
+import re
+import shutil
+import sys
+import types
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pdoc
+from flax import linen as nn
+from pdoc import render
+
+import specdec
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PICTURES = ROOT / "docs" / "figures"
+# For the terminal, where `specdec COMMAND --help` says more; and for T5X, see docs/t5x.md.
+INNER = {"__main__", "cli", "integrations"}
+DEEPER = ("specdec.models.t5", "specdec.models.layers", "specdec.models.cache")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Makes the reference as static pages.")
+    parser.add_argument("folder", type=Path, help="gets the pages")
+    folder = parser.parse_args().folder
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # Types that a module names for the type checker alone are shown as they are spelt.
+        warnings.filterwarnings("ignore", "Error parsing type annotation")
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        write(folder)
+    if wrong := list(broken_links(folder)):
+        sys.exit("\n".join(wrong))
+    print(f"{folder / 'index.html'}: {len(list(folder.rglob('*.html')))} pages")
+
+
+def write(folder: Path) -> None:
+    """Renders all pages."""
+    render.configure(docformat="google", footer_text=f"specdec {specdec.__version__}")
+    nn.Module.setup.__doc__ = None  # links to methods that no page of ours shows
+    for name in specdec.__all__:  # also what is imported on use
+        setattr(specdec, name, getattr(specdec, name))
+    pages = {name: pdoc.doc.Module.from_name(name) for name in modules()}
+    pages |= {page.stem: pdoc.doc.Module(guide(page)) for page in PAGES}
+    for name, module in pages.items():
+        file = folder / f"{name.replace('.', '/')}.html"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(render.html_module(module, pages), encoding="utf-8")
+    (folder / "search.js").write_text(render.search_index(pages), encoding="utf-8")
+    shutil.copy(folder / "README.html", folder / "index.html")
+    for pictures in (folder / "figures", folder / "docs" / "figures"):
+        shutil.copytree(PICTURES, pictures, dirs_exist_ok=True)
+
+
+def modules() -> list[str]:
+    """The public modules, of which a package shows what its `__all__` has."""
+    found = [f"specdec.{module.name}" for module in pkgutil.iter_modules(specdec.__path__)]
+    inner = {f"specdec.{name}" for name in INNER}
+    return ["specdec", *(name for name in found if name not in inner), *DEEPER]
+
+
+def guide(page: Path) -> types.ModuleType:
+    """A document as the docstring of a module that has nothing else."""
+    module = types.ModuleType(page.stem)
+    text = page.read_text(encoding="utf-8")
+    module.__doc__ = re.sub(r"\]\((?:docs/|\.\./)?([\w-]+)\.md(#[\w-]*)?\)", r"](\1.html\2)", text)
+    module.__all__ = []
+    return module
+
+
+class Links(html.parser.HTMLParser):
+    """Collects what a page links to, and the places in it that have names."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.links: list[str] = []
+        self.names: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        for key, value in attrs:
+            if key in ("href", "src") and value:
+                self.links.append(value)
+            if key in ("id", "name") and value:
+                self.names.add(value)
+
+
+def broken_links(folder: Path) -> Iterator[str]:
+    """One line for each link to a file, or a place in one, that is not there."""
+    found = {file.resolve(): Links(file.read_text("utf-8")) for file in folder.rglob("*.html")}
+    for file, page in found.items():
+        for link in sorted(set(page.links)):
+            url = urlsplit(link)
+            if url.scheme or url.netloc:
+                continue
+            to = (file.parent / unquote(url.path)).resolve() if url.path else file
+            names = found[to].names if to in found else set()
+            if not to.exists() or (url.fragment and unquote(url.fragment) not in names):
+                yield f"{file.relative_to(folder.resolve())}: {link} leads nowhere"
+
+
+if __name__ == "__main__":
+    main()

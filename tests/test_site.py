@@ -1,0 +1,50 @@
+"""The reference as static pages: pytest tests/test_site.py -m "slow or not slow" """
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pdoc")
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def make_site(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import make_site
+
+    return make_site
+
+
+@pytest.mark.slow
+def test_the_site_is_made_without_a_warning_or_a_broken_link(tmp_path):
+    command = [sys.executable, str(ROOT / "scripts" / "make_site.py"), str(tmp_path / "site")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = {page.relative_to(tmp_path / "site").as_posix() for page in tmp_path.rglob("*.html")}
+    assert {"index.html", "how-it-works.html", "formats.html"} <= pages
+    assert {"specdec.html", "specdec/verifiers.html", "specdec/models/t5.html"} <= pages
+    assert "autoregressive_decode" in (tmp_path / "site" / "specdec.html").read_text()
+    assert 'href="docs/' not in (tmp_path / "site" / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "link, whole",
+    [
+        ("other.html", True),
+        ("other.html#there", True),
+        ("#here", True),
+        ("https://example.org/x", True),
+        ("missing.html", False),
+        ("other.html#gone", False),
+        ("#gone", False),
+    ],
+)
+def test_a_link_that_leads_nowhere_is_seen(make_site, tmp_path, link, whole):
+    (tmp_path / "page.html").write_text(f'<a id="here" href="{link}">x</a>')
+    (tmp_path / "other.html").write_text('<p id="there">')
+    wrong = list(make_site.broken_links(tmp_path))
+    assert wrong == ([] if whole else [f"page.html: {link} leads nowhere"])
