@@ -31,7 +31,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob
 PICTURES = ROOT / "docs" / "figures"
 # For the terminal, where `specdec COMMAND --help` says more; and for T5X, see docs/t5x.md.
 INNER = {"__main__", "cli", "integrations"}
-DEEPER = ("specdec.models.t5", "specdec.models.layers", "specdec.models.cache")
+DEEPER = ("specdec.models.t5", "specdec.models.cache")
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def main() -> None:
 def write(folder: Path) -> None:
     """Renders all pages."""
     render.configure(docformat="google", footer_text=f"specdec {specdec.__version__}")
-    nn.Module.setup.__doc__ = None  # links to methods that no page of ours shows
+    nn.Module.setup.__doc__ = "Names the parts."  # not of methods that no page of ours shows
     for name in specdec.__all__:  # also what is imported on use
         setattr(specdec, name, getattr(specdec, name))
     pages = {name: pdoc.doc.Module.from_name(name) for name in modules()}

@@ -60,7 +60,7 @@ class Tokenizer:
         }
         names = [name for name, _ in vocab]
         if 0 not in control or EOS not in names:
-            raise ValueError(f"id 0 is {names[:1]} and there is no padding or no {EOS}")
+            raise ValueError(f"it does not pad with id 0, or has no {EOS}; use a T5's")
         self.eos_id, self.unk_id = names.index(EOS), record["model"]["unk_id"]
         for id in control | {self.unk_id}:  # no piece of a text has a space in it
             vocab[id][0] = f" {names[id]}"
