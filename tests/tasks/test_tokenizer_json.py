@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specdec import demo, tasks
+from specdec import cli, demo, tasks
 from specdec.synthetic import highlights, translation
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "tokenizer" / "tokenizer.json"
@@ -155,3 +155,12 @@ def test_the_package_is_named_where_it_is_missing(monkeypatch, edited):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     path = edited(lambda record: record.update(version="other"))
     assert "needs the package tokenizers; pip install tokenizers" in error_of(path)
+
+
+def test_a_flag_names_one(edited, capsys):
+    path = edited(without_sentinels)
+    flags = [f"--target={demo.path('draft')}", f"--vocabulary={path}", "--text=The house"]
+    assert cli.main(["decode", "--dry_run", *flags]) == 0
+    assert f"tasks.TokenizerJson.path = '{path}'" in capsys.readouterr().out.replace(
+        " \\\n    ", " "
+    )
