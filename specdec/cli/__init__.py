@@ -6,7 +6,6 @@ code 2, before any long work; everything else keeps its traceback.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import sys
@@ -18,10 +17,12 @@ from specdec.cli import (
     bench,
     check,
     compile,
+    completion,
     convert,
     decode,
     eval,
     grow,
+    listing,
     report,
     score,
     settings,
@@ -29,6 +30,7 @@ from specdec.cli import (
     verify,
 )
 from specdec.cli.data import Data, longest_target
+from specdec.cli.help import Overview
 from specdec.cli.placement import Placement
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError, path_in
@@ -44,20 +46,12 @@ __all__ = [
     "path_in",
 ]
 
-COMMANDS = (
-    decode,
-    score,
-    eval,
-    verify,
-    bench,
-    acceptance,
-    report,
-    train,
-    convert,
-    check,
-    grow,
-    compile,
-)  # modules with add_command(subparsers) -> its parser
+COMMANDS = {  # by group: modules with add_command(subparsers) -> its parser
+    "run": (decode, score, eval),
+    "measure": (verify, bench, acceptance, report, compile),
+    "models": (train, convert, check, grow),
+    "help": (listing, completion),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,15 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 done, 1 a certificate that fails or a damaged checkpoint, 2 the user's mistake,
     130 interrupted, 141 nobody reads stdout any more.
     """
-    parser = argparse.ArgumentParser(
-        prog="specdec", description="Exact speculative decoding for T5.", allow_abbrev=False
-    )
-    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        command.add_command(subparsers).add_argument(
-            "--traceback", action="store_true", help="show where an error comes from"
-        )
+    parser = overview()
     args = parser.parse_args(settings.joined(sys.argv[1:] if argv is None else argv))
+    if "command" not in args:
+        parser.print_help()
+        return 0
     try:
         with contextlib.ExitStack() as args.contexts:  # of the command, such as a mesh
             return args.command(args) or 0
@@ -89,3 +79,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of stdout has enough, as in `specdec decode ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def overview() -> Overview:
+    """The parser of all commands."""
+    parser = Overview()
+    for title, commands in COMMANDS.items():
+        group = parser.group(title)
+        for command in commands:
+            command.add_command(group).add_argument(
+                "--traceback", action="store_true", help="show where an error comes from"
+            )
+    return parser

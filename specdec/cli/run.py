@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from specdec import checkpoints, partitioning, records, schemas, tasks
-from specdec.cli import settings
+from specdec.cli import settings, shorthands
 from specdec.cli.data import Data
 from specdec.cli.placement import Placement
 from specdec.cli.settings import UsageError
@@ -180,17 +180,25 @@ def described(
     unneeded: Mapping[str, Any] = MappingProxyType({}),
 ) -> DecodeRun:
     """The run of the gin files and flags, before any device is looked at."""
-    overrides = {"Data.limit": args.limit, "Data.seed": args.seed, **overrides}
-    overrides["Placement.checksums"] = False if args.skip_checksums else None
+    flags = {
+        "Data.limit": args.limit,
+        "Data.seed": args.seed,
+        "Plan.max_length": args.max_length,
+        "Placement.checksums": False if args.skip_checksums else None,
+    }
+    overrides = {**flags, **overrides}
+    before, after = shorthands.settings_of(args)
     files, bindings = _checkpoint_settings(args)
-    args.gin_file = [*files, *args.gin_file]
-    args.gin_bindings = [*bindings, *args.gin_bindings]
+    if files or args.gin_file:  # shorthands alone are no run
+        args.gin_file = [*before, *files, *args.gin_file]
+    args.gin_bindings = [*bindings, *args.gin_bindings, *after]
     return settings.build(DecodeRun, args, overrides, unneeded)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of every command that works on a run."""
     settings.add_flags(parser)
+    shorthands.add_flags(parser)
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples")
     parser.add_argument("--seed", type=int, metavar="N", help="of all random draws")
     parser.add_argument(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import functools
 import logging
 import os
@@ -19,6 +18,8 @@ import gin
 from gin import config as gin_config
 from gin import config_parser
 from specdec import resources, tasks
+from specdec.cli import gin_files
+from specdec.cli.suggest import did_you_mean
 
 T = TypeVar("T")
 
@@ -191,9 +192,10 @@ def _refuse_unread_macros(
             continue
         name = "/".join(filter(None, (statement.scope, statement.selector)))
         if name not in recorder.read:
-            near = difflib.get_close_matches(name, recorder.read, n=1)
-            hint = f"did you mean {near[0]}?" if near else "include the gin file that reads it"
-            raise UsageError(f"{_place(statement.location)}{name} is read by nothing; {hint}")
+            hint = did_you_mean(name, recorder.read) or "; include the gin file that reads it"
+            if file := gin_files.setting(name):
+                hint = f"; include the gin file that reads it, {file}"
+            raise UsageError(f"{_place(statement.location)}{name} is read by nothing{hint}")
 
 
 def _make_importable(files: Sequence[str], folders: Sequence[str]) -> None:
@@ -210,8 +212,11 @@ def _found(file: str, folders: Sequence[str], place: str = "") -> str:
     path = next(filter(os.path.isfile, candidates), None)
     if path is None:
         raise UsageError(
-            f"{place}gin file {file} not found in {', '.join(folders)}; "
-            "check the name, or add its folder with --gin_search_paths"
+            f"{place}gin file {file} not found in {', '.join(folders)}"
+            + (
+                did_you_mean(file, gin_files.own_names())
+                or "; check the name, or add its folder with --gin_search_paths"
+            )
         )
     return path
 

@@ -615,7 +615,7 @@ class Endless:
         parser.set_defaults(command=lambda args: [print("x" * 9999) for _ in range(99)])
         return parser
 
-cli.COMMANDS = (Endless,)
+cli.COMMANDS = {"test": (Endless,)}
 sys.exit(cli.main(["endless"]))
 """
     pipe = subprocess.Popen(

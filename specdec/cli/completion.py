@@ -1,0 +1,56 @@
+"""`specdec completion`: what a shell needs to complete commands, flags, gin files and fragments."""
+
+from __future__ import annotations
+
+import argparse
+
+from specdec.cli import gin_files, shorthands
+from specdec.cli.settings import UsageError
+
+SHELLS = ("bash", "zsh", "tcsh")
+
+_GIN_FILES = {  # functions that offer our own gin files, and the user's
+    "bash": "_specdec_gin_files() {{ compgen -W '{names}' -- \"$1\"; compgen -f -X '!*.gin' -- "
+    '"$1"; }}',
+    "zsh": "_specdec_gin_files() {{ compadd -- {names}; _files -g '*.gin' }}",
+}
+
+
+def add_command(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "completion",
+        help="print what makes the Tab key complete commands, flags and gin files",
+        description="Prints a script for a shell. Keep it where the shell looks for such scripts:",
+        epilog="specdec completion bash > ~/.local/share/bash-completion/completions/specdec\n"
+        "specdec completion zsh > DIR/_specdec, a DIR of $fpath\n"
+        "specdec completion tcsh > FILE, and source FILE in ~/.tcshrc",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("shell", choices=SHELLS)
+    parser.set_defaults(command=_command)
+    return parser
+
+
+def _command(args: argparse.Namespace) -> None:
+    from specdec.cli import overview  # which has this command too
+
+    print(script(overview(), args.shell))
+
+
+def script(parser: argparse.ArgumentParser, shell: str) -> str:
+    """What a shell reads; `parser` has all commands, and is changed."""
+    try:
+        import shtab
+    except ImportError as error:
+        raise UsageError("completion needs shtab; pip install shtab") from error
+    for command in parser.commands.choices.values():  # type: ignore[attr-defined]
+        for action in command._actions:
+            if action.dest == "gin_file":
+                action.complete = dict.fromkeys(_GIN_FILES, "_specdec_gin_files")  # type: ignore
+            elif action.dest in shorthands.FRAGMENTS:
+                action.choices = shorthands.names(action.dest)
+            elif kind := {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}.get(action.metavar):  # type: ignore
+                action.complete = kind  # type: ignore[attr-defined]
+    names = " ".join(gin_files.own_names())
+    return shtab.complete(parser, shell, preamble=_GIN_FILES.get(shell, "").format(names=names))

@@ -1,0 +1,111 @@
+"""What `specdec` says of itself, its commands in groups, and of flags that it does not have."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from specdec.cli.suggest import did_you_mean
+from specdec.environment import version
+
+EXAMPLES = {
+    "specdec decode --gin_file=demo.gin --compare": (
+        "the pair that ships with specdec translates 32 sentences, and the target once more alone"
+    ),
+    "specdec decode --gin_file=demo.gin --gamma=3 --temperature=1 --verifier=coupled": (
+        "the same, drawn at temperature 1, with 3 draft tokens per target call"
+    ),
+    "specdec verify --gin_file=demo.gin --limit=8": (
+        "a certificate that this is exact, on this machine"
+    ),
+}
+
+
+class OneLine(argparse.ArgumentParser):
+    """A parser whose complaints are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        hint = "" if message.endswith("?") else f"; see {self.prog} --help"
+        print(f"specdec: {message}{hint}", file=sys.stderr)
+        sys.exit(2)
+
+    def refuse_unknown(self, flags: Iterable[str]) -> None:
+        """Ends with the nearest flag that there is, before argparse misses another one."""
+        known = re.findall(r"--[\w.]+", self.format_usage())
+        for flag in flags:
+            if re.fullmatch(r"--[\w.-]+", flag) and flag not in known:
+                self.error(f"{self.prog} has no flag {flag}{did_you_mean(flag, known)}")
+
+
+class Parser(OneLine):
+    """The flags of one command."""
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None):
+        given = itertools.takewhile(lambda arg: arg != "--", args or ())
+        self.refuse_unknown(arg.partition("=")[0] for arg in given)
+        return super().parse_known_args(args, namespace)
+
+
+class Overview(OneLine):
+    """The flags of `specdec` itself, and its commands, each in a group."""
+
+    def __init__(self):
+        super().__init__(prog="specdec", allow_abbrev=False)
+        self.add_argument("--version", action="version", version=f"specdec {_version()}")
+        self.commands = self.add_subparsers(metavar="COMMAND", parser_class=Parser)
+        self._groups: dict[str, Mapping[str, str]] = {}
+
+    def group(self, title: str) -> Group:
+        """A group that commands add themselves to."""
+        group = Group(self.commands)
+        self._groups[title] = group.commands
+        return group
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None):
+        known = self.commands.choices
+        first = args[0] if args else ""
+        self.refuse_unknown([first])
+        if first and not first.startswith("-") and first not in known:
+            self.error(f"there is no command {first!r}{did_you_mean(first, known)}")
+        return super().parse_known_args(args, namespace)
+
+    def format_usage(self) -> str:
+        return "usage: specdec COMMAND [FLAGS], specdec --help, specdec --version\n"
+
+    def format_help(self) -> str:
+        width = max(len(name) for commands in self._groups.values() for name in commands)
+        lines = [
+            self.format_usage(),
+            "Exact speculative decoding for T5: a small model drafts, a large one decides.",
+        ]
+        for title, commands in self._groups.items():
+            lines += ["", f"{title}:"]
+            lines += [f"  {name:<{width}}  {text}" for name, text in commands.items()]
+        lines += ["", "examples:"]
+        for command, text in EXAMPLES.items():
+            lines += [f"  {command}", f"      {text}"]
+        lines += [
+            "",
+            "specdec COMMAND --help tells the flags of a command, specdec --version the version.",
+        ]
+        return "\n".join([*lines, ""])
+
+
+class Group:
+    """Commands that belong together; stands in for the subparsers that they are added to."""
+
+    def __init__(self, subparsers: Any):
+        self._subparsers = subparsers
+        self.commands: dict[str, str] = {}  # what each is for
+
+    def add_parser(self, name: str, help: str = "", **options: Any) -> argparse.ArgumentParser:
+        self.commands[name] = help
+        return self._subparsers.add_parser(name, help=help, **options)
+
+
+def _version() -> str:
+    return version("specdec") or "(not installed)"

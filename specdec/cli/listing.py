@@ -1,0 +1,161 @@
+"""`specdec list`: what can be run, and what can be set."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from specdec import resources
+from specdec.cli import gin_files
+
+SKELETONS = ("decode.gin", "train.gin")
+
+
+class Row(NamedTuple):
+    """A thing and what it is."""
+
+    name: str
+    text: str
+
+
+class Kind(NamedTuple):
+    """Things that are listed together."""
+
+    rows: Callable[[], Iterator[Row]]
+    about: str
+    use: str
+
+
+def add_command(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "list",
+        help="what can be run and set: runs, fragments, models, tasks, macros",
+        description="Lists what comes with specdec; without a KIND, which kinds there are.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "kind", nargs="?", choices=tuple(KINDS), metavar="KIND", help=", ".join(KINDS)
+    )
+    parser.set_defaults(command=_command)
+    return parser
+
+
+def _command(args: argparse.Namespace) -> None:
+    if args.kind is None:
+        _print(Row(f"specdec list {name}", kind.about) for name, kind in KINDS.items())
+        return
+    kind = KINDS[args.kind]
+    _print(kind.rows())
+    print()
+    _print([Row("", kind.use)])
+
+
+def runs() -> Iterator[Row]:
+    """The gin files that a command reads as they are: their header has its line."""
+    folder = resources.folder("configs")
+    for name in gin_files.names([folder]):
+        text = (folder / name).read_text(encoding="utf-8")
+        if command := re.search(r"^#   (specdec \w+) --gin_file=", text, re.MULTILINE):
+            yield Row(name, f"{gin_files.summary(folder / name)} ({command[1]})")
+
+
+def fragments() -> Iterator[Row]:
+    """The gin files that runs are made of."""
+    folder = resources.folder("gin")
+    for name in gin_files.names([folder]):
+        yield Row(name, gin_files.summary(folder / name))
+
+
+def models() -> Iterator[Row]:
+    """The presets of gin/models, each a scope."""
+    folder = resources.folder("gin")
+    for name in gin_files.names([folder], "models"):
+        yield from _presets(folder / name)
+
+
+def _presets(file: Path) -> Iterator[Row]:
+    sizes: dict[str, str] = {}
+    text = file.read_text(encoding="utf-8")
+    for scope, block in re.findall(r"^(\w+)/\w+\.\w+:\n((?:  .+\n)+)", text, re.MULTILINE):
+        fields = dict(re.findall(r"  (\w+) = (.+)", block))
+        sizes[scope] = ", ".join(
+            f"{name} {fields[name]}" for name in fields if fields[name].isdigit()
+        )
+    for scope, other in re.findall(r"^(\w+)/.+ = @(\w+)/", text, re.MULTILINE):
+        sizes[scope] = f"as {other}"
+    for scope, described in sizes.items():
+        yield Row(scope, f"{described} (models/{file.name})")
+
+
+def tasks() -> Iterator[Row]:
+    """The fragments that set TASK."""
+    folder = resources.folder("gin")
+    for name in gin_files.names([folder], "tasks"):
+        set_to = {macro.name: macro.value for macro in gin_files.macros(folder / name)}
+        lengths = set_to.get("TASK_FEATURE_LENGTHS", "")
+        shown = f"; {lengths}" if lengths.startswith("{") else ""
+        yield Row(name, f"{gin_files.summary(folder / name)}{shown}")
+
+
+def macros() -> Iterator[Row]:
+    """Every macro once with its default and meaning: those of a run, then those of training."""
+    folder, seen = resources.folder("gin"), set()
+    others = [name for name in gin_files.names([folder]) if name not in SKELETONS]
+    for name in (SKELETONS[0], *others, SKELETONS[1]):
+        skeleton = name in SKELETONS
+        found = [macro for macro in gin_files.macros(folder / name) if macro.meaning]
+        found = [macro for macro in found if skeleton or macro.name not in seen]
+        for macro in found:
+            required = macro.value == "%gin.REQUIRED"
+            default = "required" if required else f"default {macro.value}"
+            yield Row(macro.name, f"{macro.meaning} ({default}; {name})")
+        seen |= {macro.name for macro in found}
+
+
+KINDS = {
+    "runs": Kind(
+        runs,
+        "what a command reads as it is, in configs/",
+        "Give one with --gin_file, as in specdec decode --gin_file=demo.gin.",
+    ),
+    "fragments": Kind(
+        fragments,
+        "what runs are made of, in gin/",
+        "Give one with --gin_file behind the run's, or include it in a gin file. Those of "
+        "drafters/, verifiers/ and schedules/ have flags too, as in --verifier=coupled.",
+    ),
+    "models": Kind(
+        models,
+        "the sizes of released models",
+        "With --gin_file=models/t5.gin behind the run's: MODEL = @t5_1_1_xxl/t5.T5Target(). A "
+        "checkpoint with a config.json needs none: models/from_checkpoint.gin.",
+    ),
+    "tasks": Kind(
+        tasks,
+        "what texts there are, in gin/tasks/",
+        "Give one with --gin_file behind the run's. TASK may also name any seqio task whose module "
+        "a gin file imports; texts of your own: --text, or tasks/local.gin.",
+    ),
+    "macros": Kind(
+        macros,
+        "what can be set by name",
+        "Set one with NAME = VALUE in a gin file, or with --gin.NAME=VALUE; strings need quotes "
+        "that reach gin: --gin.SPLIT=\"'test'\".",
+    ),
+}
+
+
+def _print(rows: Iterable[Row]) -> None:
+    """Two columns, of which a terminal has the second one wrapped."""
+    rows = list(rows)
+    indent = max(len(row.name) + 2 if row.name else 0 for row in rows)
+    width = max(shutil.get_terminal_size().columns, 40) if sys.stdout.isatty() else sys.maxsize
+    for name, text in rows:
+        lines = textwrap.wrap(text, max(width - indent, 20), break_on_hyphens=False)
+        print(f"{name:<{indent}}" + f"\n{' ' * indent}".join(lines))

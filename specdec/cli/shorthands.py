@@ -1,0 +1,143 @@
+"""Shorthands: flags for the settings that are changed most, instead of gin.
+
+    --gamma=5            --gin.GAMMA=5
+    --temperature=0.7    sampling/temperature.gin and --gin.TEMPERATURE=0.7; for 0 greedy.gin
+    --verifier=coupled   what verifiers/coupled.gin chooses
+
+They override gin files, and of a fragment only what it chooses does: `--top_p=0.9` leaves the
+TEMPERATURE of the files alone, and `--schedule=fixed` their GAMMA. What is given both ways is
+refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from specdec import resources
+from specdec.cli import gin_files
+from specdec.cli.settings import UsageError
+from specdec.cli.suggest import did_you_mean
+
+# Flag: the macros that a file of the folder, which is named like it, chooses.
+FRAGMENTS = {
+    "drafter": ("DRAFTER", "DRAFT_CHECKPOINT_PATHS"),
+    "verifier": ("VERIFIER",),
+    "schedule": ("SCHEDULE",),
+}
+SAMPLING = ("temperature", "top_k", "top_p")
+MAX_LENGTH = "Plan.max_length"  # no macro: the task's lengths say it
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The shorthands, under a heading of their own."""
+    group = parser.add_argument_group(
+        "shorthands", "for what gin files and --gin.NAME say at length; they override gin files"
+    )
+    group.add_argument("--gamma", type=int, metavar="N", help="draft tokens per target call")
+    group.add_argument(
+        "--temperature",
+        type=_number,
+        metavar="T",
+        help="draw tokens at this temperature; 0: greedy",
+    )
+    group.add_argument("--top_k", type=int, metavar="K", help="draw from the K most likely tokens")
+    group.add_argument(
+        "--top_p", type=_number, metavar="P", help="draw from the most likely tokens of this mass"
+    )
+    group.add_argument(
+        "--max_length", type=int, metavar="N", help="the longest output, in tokens with its EOS"
+    )
+    for flag in FRAGMENTS:
+        known = ", ".join(names(flag))
+        group.add_argument(f"--{flag}", metavar="NAME", help=f"a file of {flag}s/: {known}")
+
+
+def names(flag: str, folders: Sequence[str] = ()) -> list[str]:
+    """What a flag for fragments may be given: those of some folders, and our own."""
+    folder = f"{flag}s"
+    found = gin_files.names([*folders, resources.folder("gin")], folder)
+    return [name.removeprefix(f"{folder}/").removesuffix(".gin") for name in found]
+
+
+def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """What the shorthands among the flags mean: gin files to read before all others, and bindings.
+
+    Raises:
+      UsageError: an unknown fragment, or something that is given twice.
+    """
+    folders = args.gin_search_paths.split(",")
+    files, bindings = [], []
+    for flag, value, macros in _given(args):
+        _refuse_twice(flag, value, macros, args.gin_bindings)
+        if flag in FRAGMENTS:
+            files.append(_fragment(flag, value, folders))
+            bindings += _choices(files[-1], macros, folders)
+        elif flag != "max_length" and not _is_greedy(flag, value):
+            bindings.append(f"{flag.upper()}={value!r}")
+    if sampling := [flag for flag in SAMPLING if getattr(args, flag) is not None]:
+        files.append(_sampling(args, sampling))
+        bindings += _choices(files[-1], ("SAMPLING",), folders)
+    return files, bindings
+
+
+def _given(args: argparse.Namespace) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
+    """Flag, value, and what in gin would set the same."""
+    meanings = {
+        "gamma": ("GAMMA",),
+        **{name: (name.upper(), "SAMPLING") for name in SAMPLING},
+        "max_length": (MAX_LENGTH,),
+        **FRAGMENTS,
+    }
+    for name, macros in meanings.items():
+        if (value := getattr(args, name)) is not None:
+            yield name, value, macros
+
+
+def _refuse_twice(flag: str, value: Any, macros: tuple[str, ...], bindings: Sequence[str]) -> None:
+    for binding in bindings:
+        name = binding.partition("=")[0].strip()
+        if name in macros or (flag == "max_length" and name.endswith(MAX_LENGTH)):
+            raise UsageError(f"--{flag}={value} and --gin.{binding} say the same twice; give one")
+
+
+def _fragment(flag: str, name: str, folders: Sequence[str]) -> str:
+    known = names(flag, folders)
+    if name not in known:
+        hint = did_you_mean(name, known) or f"; give one of {', '.join(known)}"
+        raise UsageError(f"--{flag} is {name!r}, and there is no {flag}s/{name}.gin{hint}")
+    return f"{flag}s/{name}.gin"
+
+
+def _choices(file: str, macros: Sequence[str], folders: Sequence[str]) -> list[str]:
+    """What a fragment chooses, as bindings: they override what other files say after it."""
+    found = gin_files.macros(gin_files.path(file, folders))
+    return [f"{macro.name}={macro.value}" for macro in found if macro.name in macros]
+
+
+def _sampling(args: argparse.Namespace, given: Sequence[str]) -> str:
+    if not _is_greedy("temperature", args.temperature):
+        return "sampling/temperature.gin"
+    if len(given) > 1:
+        other = given[-1]
+        raise UsageError(
+            f"--temperature=0 is greedy, and --{other}={getattr(args, other)} is about drawing; "
+            "give one of the two"
+        )
+    return "sampling/greedy.gin"
+
+
+def _is_greedy(flag: str, value: Any) -> bool:
+    return flag == "temperature" and value == 0
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+    return value

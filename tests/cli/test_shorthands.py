@@ -1,0 +1,119 @@
+"""`--gamma` and its like, as settings of a run: pytest tests/cli/test_shorthands.py"""
+
+import argparse
+
+import pytest
+
+from specdec import cli
+from specdec.cli import run as runs
+from specdec.sampling import Greedy, Sampling
+from specdec.schedules import Fixed
+from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
+
+
+@pytest.fixture
+def plan():
+    """The plan of the demo with some flags; nothing is loaded."""
+
+    def described(*flags):
+        parser = argparse.ArgumentParser()
+        runs.add_flags(parser)
+        flags = cli.settings.joined(["--gin_file=demo.gin", *flags])
+        return runs.described(parser.parse_args(flags)).plan
+
+    return described
+
+
+@pytest.fixture
+def warm(tmp_path):
+    """A gin file that sets what fragments have defaults for."""
+    file = tmp_path / "warm.gin"
+    file.write_text("include 'demo_sampled.gin'\nTEMPERATURE = 0.5\nTOP_P = 0.9\n")
+    return f"--gin_file={file}"
+
+
+def test_each_sets_what_it_says(plan):
+    assert plan().schedule == Fixed(7) and plan().max_length == 48
+    assert plan("--gamma=3").schedule == Fixed(3)
+    assert plan("--max_length=20").max_length == 20
+    assert plan("--verifier=coupled").verifier == Coupled()
+    sampled = plan("--temperature=0.7", "--verifier=speculative_sampling")
+    assert sampled.sampling == Sampling(0.7) and sampled.verifier == SpeculativeSampling()
+    sampled = plan("--top_k=4", "--top_p=0.9", "--verifier=coupled")
+    assert sampled.sampling == Sampling(1.0, top_k=4, top_p=0.9)
+
+
+def test_what_is_not_given_stays_as_the_files_say(plan, warm):
+    sampled = plan(warm, "--top_k=4")
+    assert sampled.sampling == Sampling(0.5, top_k=4, top_p=0.9)
+    assert plan("--schedule=fixed").schedule == Fixed(7)
+    assert plan(warm, "--temperature=0", "--verifier=greedy_match").sampling == Greedy()
+
+
+def test_a_drafter_by_name(plan):
+    alone = "--gin.DRAFTER=None"
+    assert not plan(alone).drafts
+    with pytest.raises(cli.UsageError, match="DRAFTER=None say the same twice"):
+        plan(alone, "--drafter=autoregressive")
+    assert plan("--drafter=autoregressive") == plan()
+    assert plan("--drafter=autoregressive", "--temperature=0.5", "--verifier=coupled").drafts
+
+
+def test_a_fragment_of_ones_own(plan, tmp_path):
+    (tmp_path / "verifiers").mkdir()
+    text = "from __gin__ import dynamic_registration\nfrom specdec import verifiers\n"
+    (tmp_path / "verifiers" / "mine.gin").write_text(f"{text}VERIFIER = @verifiers.Coupled()\n")
+    path = f"--gin_search_paths={tmp_path}"
+    assert plan(path, "--verifier=mine").verifier == Coupled()
+    assert plan(path).verifier == GreedyMatch()
+
+
+TWICE = {
+    "macro": ("--gamma=3", "--gin.GAMMA=4"),
+    "choice": ("--temperature=1", "--gin.SAMPLING=@sampling.Greedy()"),
+    "fragment": ("--verifier=coupled", "--gin.VERIFIER=@verifiers.GreedyMatch()"),
+    "field": ("--max_length=8", "--gin.plan.Plan.max_length=9"),
+}
+
+
+@pytest.mark.parametrize("flag, binding", TWICE.values(), ids=TWICE)
+def test_both_ways_at_once_is_refused(plan, flag, binding):
+    with pytest.raises(cli.UsageError) as raised:
+        plan(flag, binding)
+    assert str(raised.value) == f"{flag} and {binding} say the same twice; give one".replace(
+        "--temperature=1 ", "--temperature=1.0 "
+    )
+
+
+MISTAKES = {
+    "--verifier=copuled": "no verifiers/copuled.gin; did you mean coupled?",
+    "--verifier=xyz": "give one of coupled, greedy_match, speculative_sampling",
+    "--gamma=0": "Fixed.gamma is 0",
+    "--max_length=0": "max_length is 0; give a positive number of tokens",
+    "--top_p=2": "top_p is 2.0",
+    "--temperature=-1": "temperature is -1.0",
+}
+
+
+@pytest.mark.parametrize("flag", MISTAKES)
+def test_a_mistake_is_named(plan, flag):
+    with pytest.raises(cli.UsageError, match=MISTAKES[flag]):
+        plan(flag)
+
+
+def test_greedy_draws_nothing(plan):
+    with pytest.raises(cli.UsageError, match="--temperature=0 is greedy, and --top_k=4"):
+        plan("--temperature=0", "--top_k=4")
+
+
+def test_shorthands_alone_are_no_run():
+    assert cli.main(["decode", "--gamma=3"]) == 2
+
+
+@pytest.mark.parametrize("value", ["hot", "nan", "inf"])
+def test_no_number(value, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["decode", "--gin_file=demo.gin", f"--temperature={value}"])
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"specdec: argument --temperature: '{value}' is not a number")
