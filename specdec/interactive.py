@@ -175,7 +175,7 @@ class InteractiveModel:
         return values
 
     def paint(self, decoded: Decoded) -> str:
-        """The text in the colours of a terminal: who wrote each word (`terminal.legend`)."""
+        """The text in the marks and colours of a terminal: who wrote what (`terminal.legend`)."""
         row = decoded.tokens, decoded.proposed, decoded.drafted, decoded.accepted
         return terminal.paint(terminal.pieces(terminal.origins(*row), self._text_of))
 

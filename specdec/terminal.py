@@ -5,21 +5,29 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
+import math
 import operator
 import os
 import re
+import shutil
+import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from specdec.theory import block_efficiency, empirical_alpha
 
 
 class Origin(enum.Enum):
-    """Where a token comes from; the value is its ANSI style. Colours as in Leviathan, figure 1."""
+    """Where a token comes from; the value is its ANSI style. Colours as in Leviathan, figure 1.
 
-    ACCEPTED = "32"  # green: drafted, and kept by the target
-    TARGET = "1;94"  # bold blue: the target's own, a correction or the token after a whole draft
-    REJECTED = "2;9;31"  # dim, struck, red: drafted, and replaced by the token that follows
+    They are of the 256 whose contrast is nearly the same on black and on white, where the 16 are
+    whatever the user's theme makes of them; `MARKS` say the same without colours.
+    """
+
+    ACCEPTED = "38;5;28"  # green: drafted, and kept by the target
+    TARGET = "1;38;5;63"  # bold blue: the target's own, a correction or the token after the draft
+    REJECTED = "38;5;160"  # red: drafted, and replaced by the token that follows
     GIVEN = "4"  # underlined: the prefix that the text had to begin with
 
 
@@ -30,7 +38,17 @@ LABELS = {
     Origin.GIVEN: "given",
 }
 
-Piece = tuple[str, Origin]
+# Before and after, as `git diff --word-diff` has them.
+MARKS = {
+    Origin.ACCEPTED: ("", ""),
+    Origin.TARGET: ("{+", "+}"),
+    Origin.REJECTED: ("[-", "-]"),
+    Origin.GIVEN: ("<", ">"),
+}
+
+INDENT = "    "  # of the text alone
+
+Piece = tuple[str, Origin | None]  # None: neither marks nor a colour
 
 
 def wants_colour(stream: TextIO, environment=os.environ) -> bool:
@@ -85,16 +103,78 @@ def pieces(
             yield piece, origin
 
 
-def paint(line: Iterable[Piece]) -> str:
-    """One coloured line."""
-    runs = itertools.groupby(line, key=operator.itemgetter(1))
-    return "".join(_styled("".join(text for text, _ in run), origin) for origin, run in runs)
+def paint(line: Iterable[Piece], colour: bool = True) -> str:
+    """One line of pieces with their marks, and with their colours if they are wanted."""
+    return lay_out(words(line, colour))[0]
 
 
-def legend(given: bool = False) -> str:
-    """What the colours mean, in those colours; the last one if there are prefixes."""
+def legend(given: bool = False, colour: bool = True, columns: float = math.inf) -> str:
+    """What marks and colours mean, in those; the last one if there are prefixes."""
     shown = [origin for origin in Origin if given or origin is not Origin.GIVEN]
-    return "  ".join(_styled(LABELS[origin], origin) for origin in shown)
+    line = [part for origin in shown for part in ((LABELS[origin], origin), (", ", None))]
+    return lay_out(words(line[:-1], colour), columns)[0]
+
+
+def columns_of(stream: TextIO) -> float:
+    """Characters in a line of a terminal; other streams have no such limit."""
+    return shutil.get_terminal_size().columns if stream.isatty() else math.inf
+
+
+class Word(NamedTuple):
+    """What no line break may divide."""
+
+    text: str  # with marks and colours
+    width: int  # columns
+    space: bool  # before it
+
+
+def words(line: Iterable[Piece], colour: bool) -> list[Word]:
+    """The words of some pieces. All but the last one stay if the line goes on.
+
+    A line may also break beside a wide character: Chinese and Japanese have no spaces.
+    """
+    found: list[Word] = []
+    space = breaks = False
+    for text, origin in _runs(line):
+        for atom in _atoms(text, origin):
+            if atom == " ":
+                space = True
+                continue
+            size, wide = width(atom), any(map(_is_wide, atom))
+            styled = f"\x1b[{origin.value}m{atom}\x1b[0m" if colour and origin else atom
+            if not found or space or breaks or wide:
+                found.append(Word(styled, size, space))
+            else:
+                last = found[-1]
+                found[-1] = Word(last.text + styled, last.width + size, last.space)
+            space, breaks = False, wide
+    return found
+
+
+def lay_out(found: Iterable[Word], columns: float = math.inf, column: int = 0) -> tuple[str, int]:
+    """Words as lines of so many columns, and the column after them; they begin at `column`."""
+    text = ""
+    for word in found:
+        gap = int(word.space and column > 0)
+        if column and column + gap + word.width > columns:
+            text, column, gap = text + "\n", 0, 0
+        text += " " * gap + word.text
+        column += gap + word.width
+    return text, column
+
+
+def width(text: str) -> int:
+    """The columns that a terminal takes for a text."""
+    return sum(0 if _is_combined(character) else 1 + _is_wide(character) for character in text)
+
+
+def _is_wide(character: str) -> bool:
+    return unicodedata.east_asian_width(character) in "WF"
+
+
+def _is_combined(character: str) -> bool:
+    """Accents and joiners, which take no column of their own."""
+    return unicodedata.category(character) in ("Mn", "Me", "Cf")
 
 
 def one_line(text: str) -> str:
@@ -102,32 +182,74 @@ def one_line(text: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", text)
 
 
-def _styled(text: str, origin: Origin) -> str:
-    text = one_line(text)
-    words = text.lstrip(" ")  # the space before a struck word is not struck
-    space = text[: len(text) - len(words)]
-    return f"{space}\x1b[{origin.value}m{words}\x1b[0m" if words else space
+def _runs(line: Iterable[Piece]) -> Iterator[Piece]:
+    """Pieces of one origin as one, but for those of which each one is a decision of the target."""
+    for origin, run in itertools.groupby(line, key=operator.itemgetter(1)):
+        texts = [one_line(text) for text, _ in run]
+        single = origin in (Origin.TARGET, Origin.REJECTED)
+        for text in texts if single else ["".join(texts)]:
+            yield text, origin
+
+
+def _atoms(text: str, origin: Origin | None) -> list[str]:
+    """Spaces, wide characters, and what is between them; the marks are part of what they mark."""
+    if origin is Origin.REJECTED and not text.strip(" "):
+        text = "_"  # or nothing would show where it was
+    atoms: list[str] = []
+    for character in text:
+        before = atoms[-1] if atoms else " "
+        joins = before != " " and not (_is_wide(character) or _is_wide(before[0]))
+        if character != " " and (joins or _is_combined(character)) and atoms:
+            atoms[-1] += character
+        else:
+            atoms.append(character)
+    marked = [index for index, atom in enumerate(atoms) if atom != " "]
+    if origin and marked:
+        before, after = MARKS[origin]
+        atoms[marked[0]] = before + atoms[marked[0]]
+        atoms[marked[-1]] += after
+    return atoms
 
 
 class Painter:
-    """Writes coloured lines to stdout, each of them as it grows."""
+    """Writes to stdout who wrote which word of a text, as it grows, and then the text alone."""
 
-    def __init__(self, text_of: Callable[[Sequence[int]], str], given: int = 0):
-        self._text_of, self._given = text_of, given
-        self._shown = 0  # pieces of the line
+    def __init__(
+        self, text_of: Callable[[Sequence[int]], str], given: int = 0, colour: bool = True
+    ):
+        self._text_of, self._given, self._colour = text_of, given, colour
+        self._begin()
 
     def legend(self) -> str:
-        return legend(self._given > 0)
+        return legend(self._given > 0, self._colour, columns_of(sys.stdout))
 
-    def show(self, *row: Sequence) -> None:
-        """What is new of a row's tokens; arguments as for `origins`."""
-        line = list(pieces(origins(*row, given=self._given), self._text_of))
-        print(paint(line[self._shown :]), end="", flush=True)
-        self._shown = len(line)
+    def show(self, tokens: Sequence[int], *trace: Sequence) -> None:
+        """What is new of a row's tokens; arguments as for `origins`.
+
+        The last word is kept back, for it may go on.
+        """
+        line = pieces(origins(tokens, *trace, given=self._given), self._text_of)
+        self._tokens, self._words = tokens, words(line, self._colour)
+        self._write(self._words[self._written : -1])
 
     def end(self) -> None:
-        print(flush=True)
-        self._shown = 0
+        """Ends the text that was shown."""
+        self._write(self._words[self._written :])
+        text = words([(self._text_of(self._tokens), None)], colour=False)
+        lines = lay_out(text, self._columns - len(INDENT))[0].split("\n")
+        print("", *(INDENT + line for line in lines), sep="\n", flush=True)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._columns = columns_of(sys.stdout)
+        self._tokens: Sequence[int] = ()
+        self._words: list[Word] = []
+        self._written = self._column = 0
+
+    def _write(self, new: Sequence[Word]) -> None:
+        text, self._column = lay_out(new, self._columns, self._column)
+        print(text, end="", flush=True)
+        self._written += len(new)
 
 
 @dataclasses.dataclass

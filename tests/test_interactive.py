@@ -12,6 +12,7 @@ from specdec.interactive import Decoded, InteractiveModel, _buckets
 from specdec.models.t5 import T5Config, T5Target
 from specdec.sampling import Sampling
 from specdec.tasks import TaskError
+from specdec.terminal import Origin
 from specdec.theory import empirical_alpha
 from specdec.verifiers import GreedyMatch
 
@@ -101,7 +102,8 @@ def test_statistics_of_one_text():
 
 def test_who_wrote_what(model, decoded):
     painted = model.paint(decoded[0])
-    assert "\x1b[32m" in painted and "\x1b[1;94m" in painted
+    for origin in (Origin.ACCEPTED, Origin.TARGET):
+        assert f"\x1b[{origin.value}m" in painted
 
 
 def test_scores_are_those_of_decoding(model, decoded):

@@ -63,24 +63,116 @@ def test_a_character_of_several_tokens_belongs_to_the_last_one():
     assert list(shown) == [("ü", T), ("x", A)]
 
 
+LINE = [("the", A), (" red", A), (" big", R), (" ball", T), ("s", A), (" x", T), ("y", T)]
+
+
+def plain(text):
+    return re.sub(r"\x1b\[[\d;]*m", "", text)
+
+
 def test_paint():
-    green, blue, struck, off = "\x1b[32m", "\x1b[1;94m", "\x1b[2;9;31m", "\x1b[0m"
-    line = [("the", A), (" red", A), (" big", R), (" ball", T), ("s", A)]
-    assert terminal.paint(line) == (
-        f"{green}the red{off} {struck}big{off} {blue}ball{off}{green}s{off}"
+    off = "\x1b[0m"
+    green, blue, struck = (f"\x1b[{origin.value}m" for origin in (A, T, R))
+    assert terminal.paint(LINE[:5]) == (
+        f"{green}the{off} {green}red{off} {struck}[-big-]{off} {blue}{{+ball+}}{off}{green}s{off}"
     )
 
 
-def test_the_legend_is_in_the_colours_it_explains():
+def test_marks_say_what_colours_say():
+    assert terminal.paint(LINE, colour=False) == "the red [-big-] {+ball+}s {+x+}{+y+}"
+    assert plain(terminal.paint(LINE)) == terminal.paint(LINE, colour=False)
+    assert terminal.paint([("a", Origin.GIVEN), (" b", Origin.GIVEN)], False) == "<a b>"
+    assert len({*terminal.MARKS.values()}) == len(Origin)
+
+
+def test_a_rejected_space_is_seen():
+    assert terminal.paint([("a", A), (" ", R), ("b", T), (" ", T), ("c", A)], False) == (
+        "a[-_-]{+b+} c"
+    )
+
+
+def test_the_legend_is_in_the_marks_and_colours_it_explains():
     for origin in Origin:
-        assert f"\x1b[{origin.value}m{terminal.LABELS[origin]}\x1b[0m" in terminal.legend(True)
+        before, after = terminal.MARKS[origin]
+        marked = f"{before}{terminal.LABELS[origin]}{after}"
+        assert terminal.paint([(terminal.LABELS[origin], origin)]) in terminal.legend(True)
+        assert marked in terminal.legend(True, colour=False)
     assert "given" not in terminal.legend()
+    assert max(map(len, plain(terminal.legend(True, columns=30)).splitlines())) <= 30
+
+
+def luminance(index):
+    """Of a colour of the cube of 256, as WCAG 2 has it."""
+    sides = (0, 95, 135, 175, 215, 255)
+    rgb = [sides[(index - 16) // step % 6] / 255 for step in (36, 6, 1)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
+    return sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("origin", [A, T, R])
+def test_colours_are_read_on_black_and_on_white(origin):
+    of_this = luminance(int(origin.value.rsplit(";", 1)[1]))
+    assert (of_this + 0.05) / 0.05 > 3.8 and 1.05 / (of_this + 0.05) > 3.8
+
+
+def laid_out(line, columns):
+    return terminal.lay_out(terminal.words(line, colour=False), columns)[0]
+
+
+def test_lines_break_between_words_only():
+    lines = laid_out(LINE, 12).splitlines()
+    assert lines == ["the red", "[-big-]", "{+ball+}s", "{+x+}{+y+}"]
+    assert laid_out([("a verylongword b", A)], 6).splitlines() == ["a", "verylongword", "b"]
+
+
+def test_wide_characters_take_two_columns_and_may_begin_a_line():
+    assert terminal.width("語a\u0301") == 3
+    assert laid_out([("日本語を話す", A)], 6).splitlines() == ["日本語", "を話す"]
+    assert laid_out([("日本", A), ("語", R), ("a", T)], 7).splitlines() == [
+        "日本",
+        "[-語-]",
+        "{+a+}",
+    ]
+
+
+@pytest.mark.parametrize("line", [LINE, [("日本", A), ("語", R), (" を", T), ("話す", A)]])
+def test_what_is_written_stays_when_a_line_goes_on(line):
+    """A painter writes all but the last word before it knows the rest."""
+    whole = terminal.words(line, colour=True)
+    for length in range(1, len(line)):
+        before = terminal.words(line[:length], colour=True)[:-1]
+        assert before == whole[: len(before)]
+
+
+def test_a_painter_writes_the_trace_as_it_grows_and_then_the_text(capsys, monkeypatch):
+    monkeypatch.setattr(terminal, "columns_of", lambda stream: 14)
+    painter = terminal.Painter(text_of, colour=False)
+    for calls in range(1, len(DRAFTED) + 1):
+        kept = sum(ACCEPTED[:calls]) + calls  # of the tokens, so far
+        row = TOKENS[:kept], *(each[:calls] for each in (PROPOSED, DRAFTED, ACCEPTED))
+        painter.show(*row)
+    grown = capsys.readouterr().out
+    painter.end()
+    shown = (grown + capsys.readouterr().out).splitlines()
+    assert grown and not grown.endswith("s")  # it may go on
+    trace, text = (
+        [line for line in shown if line.startswith("    ") == indented]
+        for indented in (False, True)
+    )
+    assert trace == laid_out(list(terminal.pieces(marked(), text_of)), 14).splitlines()
+    assert [line.split() for line in text] == [["the", "red"], ["ball", "a"], ["falls."], ["bigs"]]
+
+
+def test_a_line_has_the_columns_of_its_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "33")
+    assert terminal.columns_of(Screen()) == 33
+    assert terminal.columns_of(io.StringIO()) == float("inf")
 
 
 def test_a_text_cannot_break_the_line_or_drive_the_terminal():
     nasty = "a\nb\r\tc\x1b[2Jd\u2028e\x9b31m"
     assert terminal.one_line(nasty) == "a b  c [2Jd e 31m"
-    assert re.sub(r"\x1b\[[\d;]*m", "", terminal.paint([(nasty, A)])) == terminal.one_line(nasty)
+    assert plain(terminal.paint([(nasty, A)])).split() == terminal.one_line(nasty).split()
 
 
 @pytest.mark.parametrize(

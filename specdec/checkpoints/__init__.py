@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from specdec import progress
 from specdec.checkpoints import directory, huggingface, tree
 from specdec.checkpoints.directory import (
     Vocabulary,
@@ -155,7 +157,9 @@ def save(
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as staging:
         complete = Path(staging) / path.name
-        _write(format, complete, params, config, vocabulary)
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+        with progress.written(f"writing {path.name}", complete, size):
+            _write(format, complete, params, config, vocabulary)
         complete.rename(path)
 
 

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import tensorstore as ts
 
+from specdec import progress
 from specdec.checkpoints import tree
 from specdec.checkpoints.buckets import BucketPath, Location
 from specdec.checkpoints.checksums import damage
@@ -125,8 +126,10 @@ def read_all(
         return jax.block_until_ready(placed)
 
     params = {}
-    for placed in _windowed(read, stored, _bytes):
-        params |= placed
+    with progress.bar(f"reading {where.name}", sum(map(_bytes, stored)), "B") as bar:
+        for array, placed in zip(stored, _windowed(read, stored, _bytes), strict=True):
+            params |= placed
+            bar.update(_bytes(array))
     return params
 
 

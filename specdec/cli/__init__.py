@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from specdec import checkpoints, tasks
+from specdec import checkpoints, progress, tasks
 from specdec.cli import (
     acceptance,
     bench,
@@ -66,7 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        with contextlib.ExitStack() as args.contexts:  # of the command, such as a mesh
+        with (
+            progress.shown_on(sys.stderr),
+            contextlib.ExitStack() as args.contexts,  # of the command, such as a mesh
+        ):
             return args.command(args) or 0
     except (UsageError, RecordsError, tasks.TaskError, checkpoints.CheckpointError) as error:
         if args.traceback:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import jax
+from tqdm import tqdm
 
 from specdec import compile as ahead
-from specdec import partitioning
+from specdec import partitioning, progress
 from specdec.cli import run as runs
 from specdec.cli import settings
 from specdec.cli.run import DecodeRun
@@ -82,13 +84,17 @@ def _command(args: argparse.Namespace) -> None:
     run = run.ending_with(*run.plan.stop_ids)
     plan = run.placement.divided(run.plan)
     alphas = _alphas(args.alpha, run)
-    records = []
-    for topology in topologies:
-        compilation = _compiled(topology, run, plan, parts=not args.whole_only)
-        records.append(ahead.record(topology, compilation, alphas))
-        print(*ahead.lines(records[-1]), sep="\n", flush=True)
-        if args.output_file:
-            _write(args.output_file, records)
+    records, parts = [], not args.whole_only
+    count = len(topologies) * ahead.program_count(plan, parts)
+    with progress.bar("compiling", count, "program") as bar:
+        for topology in topologies:
+            compilation = _compiled(topology, run, plan, bar, parts=parts)
+            records.append(ahead.record(topology, compilation, alphas))
+            with bar.external_write_mode(file=sys.stdout):
+                print(*ahead.lines(records[-1]), sep="\n", flush=True)
+            if args.output_file:
+                _write(args.output_file, records)
+    print(*ahead.explanation(records), sep="\n")
 
 
 def _alphas(given: list[float] | None, run: DecodeRun) -> dict[str, float]:
@@ -101,19 +107,27 @@ def _alphas(given: list[float] | None, run: DecodeRun) -> dict[str, float]:
 
 
 def _compiled(
-    topology: ahead.Topology, run: DecodeRun, plan: Plan, *, parts: bool
+    topology: ahead.Topology, run: DecodeRun, plan: Plan, bar: tqdm, *, parts: bool
 ) -> ahead.Compilation:
-    """The run's programs for a topology."""
+    """The run's programs for a topology; the bar has the name of the one that is compiled."""
+    done = itertools.count(int(bar.n))
+
+    def show(name: str) -> None:
+        bar.update(next(done) - bar.n)
+        bar.set_description(f"{topology.name}: compiling {name}")
+
     try:
         devices = topology.devices()
         count = run.placement.partitioner.num_partitions or len(devices)
-        return ahead.compile_for(
+        compilation = ahead.compile_for(
             plan,
             (run.data.batch_size, run.data.lengths["inputs"]),
             partitioning.make_mesh(count, devices),
             parts=parts,
-            progress=lambda name: print(f"{topology.name}: compiling {name}", file=sys.stderr),
+            progress=show,
         )
+        bar.update(next(done) - bar.n)
+        return compilation
     except (ValueError, RuntimeError) as error:
         if isinstance(error, jax.errors.JaxRuntimeError):
             raise

@@ -16,7 +16,7 @@ from specdec.cli import dry_run, settings
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.cli.texts import Text, decoded, programs_of
+from specdec.cli.texts import Text, TextOf, decoded, programs_of
 from specdec.program import Stepwise
 
 
@@ -25,8 +25,9 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "decode",
         help="decode a split of a task",
         description="Decodes a split of a task with a target and a drafter.",
-        epilog="A terminal gets one line per text, coloured by who wrote each word. Anything else "
-        "gets one plain text per line, or nothing if there is an --output_file.",
+        epilog="A terminal gets each text twice, first with marks and colours that tell who wrote "
+        "each word, then alone. Anything else gets one plain text per line, or nothing if there is "
+        "an --output_file.",
         allow_abbrev=False,
     )
     runs.add_flags(parser)
@@ -71,7 +72,13 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         action="store_true",
         help="print the settings in force and the first batch, and stop; no parameters are read",
     )
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="'auto' has colours on terminals, unless NO_COLOR is set or TERM is dumb; 'always' "
+        "shows who wrote each word also where there is no terminal (default: auto)",
+    )
     parser.set_defaults(command=_command)
     return parser
 
@@ -94,15 +101,16 @@ def _command(args: argparse.Namespace) -> None:
     prefix = run.data.prefix(vocabulary)
     texts = _given(args)
     batches = run.batches() if texts is None else run.data.text_batches(texts, vocabulary)
-    coloured = terminal.wants_colour(sys.stdout) if args.color == "auto" else args.color == "always"
+    painter = _painter(args.color, text_of, len(prefix)) if run.plan.drafts else None
     one_by_one = texts is not None and run.data.batch_size == 1
-    streaming = one_by_one and coloured and not args.output_file
+    streaming = one_by_one and painter is not None and not args.output_file
     programs = programs_of(run, prefix, stepwise=streaming, explained=args.explain)
     runs.refuse_unwritable(args.output_file)
     in_force = runs.in_force(run, "decode") if args.output_file else ""
     # All that can be wrong has been looked at; from here on it takes long.
     params = run.load()
-    painter = terminal.Painter(text_of, len(prefix)) if coloured else None
+    if painter:
+        print(painter.legend(), flush=True)
     if isinstance(programs.ours, Stepwise) and painter:
         programs.ours.watch = lambda output: painter.show(*output.row(0))
     summary = terminal.Summary()
@@ -112,6 +120,14 @@ def _command(args: argparse.Namespace) -> None:
     finally:
         if summary.texts:
             print(run.plan, *summary.lines(), sep="\n", file=sys.stderr)
+
+
+def _painter(colour: str, text_of: TextOf, given: int) -> terminal.Painter | None:
+    """For a terminal; None for anything else, which gets plain texts."""
+    if colour != "always" and not sys.stdout.isatty():
+        return None
+    wanted = terminal.wants_colour(sys.stdout) if colour == "auto" else colour == "always"
+    return terminal.Painter(text_of, given, wanted)
 
 
 def _refuse_comparison_of_distributions(run: DecodeRun) -> None:
@@ -157,8 +173,6 @@ def _write(
 ) -> None:
     """Writes each text as soon as it is there: to the file, and to the terminal or pipe."""
     shown = painter or not args.output_file or sys.stdout.isatty()
-    if painter:
-        print(painter.legend(), flush=True)
     with settings.json_lines(args.output_file, in_force) as file:
         for text in texts:
             if file:

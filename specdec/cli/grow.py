@@ -10,7 +10,7 @@ import re
 import jax
 
 import gin
-from specdec import checkpoints
+from specdec import checkpoints, progress
 from specdec.cli import settings
 from specdec.cli.settings import UsageError
 from specdec.models import families
@@ -60,8 +60,11 @@ def _command(args: argparse.Namespace) -> None:
     # bfloat16, in which some are stored, would round what has to cancel.
     params = checkpoints.load(args.input, config=model.config, dtype="float32")
     growth_key, test_key = jax.random.split(jax.random.key(args.seed))
-    grown = growth.grow(params, model.config, to.config, growth_key)
-    difference = growth.logit_difference(params, model.config, grown, to.config, test_key)
+    with progress.bar("growing", 2, "step") as bar:
+        grown = jax.block_until_ready(growth.grow(params, model.config, to.config, growth_key))
+        bar.update()
+        bar.set_description("comparing the logits")
+        difference = growth.logit_difference(params, model.config, grown, to.config, test_key)
     checkpoints.save(output, grown, config=to.config, vocabulary=vocabulary)
     print(f"read {args.input}: {_described(params, model)}")
     print(f"wrote {output}: {_described(grown, to)}")

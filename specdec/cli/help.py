@@ -35,7 +35,7 @@ class OneLine(argparse.ArgumentParser):
 
     def refuse_unknown(self, flags: Iterable[str]) -> None:
         """Ends with the nearest flag that there is, before argparse misses another one."""
-        known = re.findall(r"--[\w.]+", self.format_usage())
+        known = ["--help", *re.findall(r"--[\w.]+", self.format_usage())]
         for flag in flags:
             if re.fullmatch(r"--[\w.-]+", flag) and flag not in known:
                 self.error(f"{self.prog} has no flag {flag}{did_you_mean(flag, known)}")

@@ -6,9 +6,9 @@ compilation = compile_for(plan, (1, 512), mesh)  # one text of 512 tokens
 print(*lines(record(topology, compilation, {"paper": 0.75})), sep="\\n")
 """
 
-from specdec.compile.compilation import Compilation, Compiled, Memory, compile_for
+from specdec.compile.compilation import Compilation, Compiled, Memory, compile_for, program_count
 from specdec.compile.hardware import CHIPS, Topology
-from specdec.compile.report import lines, markdown, record
+from specdec.compile.report import explanation, lines, markdown, record
 from specdec.compile.roofline import PAPER_ALPHAS
 
 __all__ = [
@@ -19,7 +19,9 @@ __all__ = [
     "Memory",
     "Topology",
     "compile_for",
+    "explanation",
     "lines",
     "markdown",
+    "program_count",
     "record",
 ]

@@ -142,6 +142,11 @@ def compile_for(
     )
 
 
+def program_count(plan: Plan, parts: bool = True) -> int:
+    """How many programs `compile_for` compiles."""
+    return 2 + len(_calls_of(plan)) if parts else 1
+
+
 def _communicating(
     plan: Plan, calls: Mapping[str, Call], parts: Mapping[str, Compiled]
 ) -> dict[str, Call]:

@@ -119,6 +119,35 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield from _prediction_lines(found)
 
 
+def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What the lines of some records mean, and nothing of those that they lack."""
+    gamma = records[0]["gamma"]
+    yield ""
+    yield "memory: what the decode program takes of one device; compiled: seconds for each program"
+    if any("decode" in found["programs"] for found in records):
+        yield (
+            "no loop, or the name of a loop: what devices say to each other once, or in each pass; "
+            "loops: what is nested in what, xN for N passes"
+        )
+        yield (
+            "operations: instructions, those of a loop counted once; also: copies to the host and "
+            "sizes known only at run time, both 0 in a fast program"
+        )
+    if any("roofline" in found for found in records):
+        yield (
+            "roofline: reading memory or computing, whichever takes longer, then communicating; "
+            f"with layers: and {LAYER_SECONDS * 1e6:.0f} us for each layer"
+        )
+        yield (
+            f"c: a draft token over a target call of one; v({gamma}): a target call of "
+            f"{gamma + 1} tokens over one of one"
+        )
+        yield (
+            "speed-up: over the target alone; a row for each acceptance rate alpha, a column for "
+            "each number of draft tokens per target call"
+        )
+
+
 def _contents_lines(whole: Mapping[str, Any]) -> Iterator[str]:
     for path, kinds in (whole["collectives"] or {"": {}}).items():
         yield f"  {path or 'no loop':<11} {_collectives(kinds)}"

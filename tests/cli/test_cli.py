@@ -1,6 +1,7 @@
 """`specdec decode`, in process, on tiny random models and bytes: pytest tests/cli/test_cli.py"""
 
 import argparse
+import contextlib
 import functools
 import json
 import re
@@ -23,6 +24,7 @@ from specdec import (
     sampling,
     schedules,
     tasks,
+    terminal,
     verifiers,
 )
 from specdec.cli import explain
@@ -216,16 +218,44 @@ def test_a_pipe_gets_the_texts_and_nothing_else(decode, tmp_path):
     assert out == "".join(f"{text}\n" for text in texts)
 
 
-def test_a_terminal_gets_a_legend_and_colours(decode, tmp_path):
+def test_a_terminal_gets_a_legend_and_each_text_with_marks_and_alone(decode, tmp_path):
     _, plain, _ = decode()
     _, coloured, _ = decode("--color=always", f"--output_file={tmp_path / 'out.jsonl'}")
-    legend, *lines = coloured.splitlines()
-    assert "accepted" in legend
-    kept = [re.sub(r"\x1b\[2;9;31m.*?\x1b\[0m", "", line) for line in lines]
-    assert [re.sub(r"\x1b\[[\d;]*m", "", line).strip() for line in kept] == [
-        line.replace("\ufffd", "").strip() for line in plain.splitlines()
-    ]
+    legend, *lines = re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines()
+    assert "accepted" in legend and "\x1b[" in coloured
+    texts = [line.split() for line in plain.splitlines()]
+    assert [line.split() for line in lines[1::2]] == texts
+    for trace, text in zip(lines[::2], texts, strict=True):
+        kept = re.sub(r"\[-.*?-\]|\{\+|\+\}", "", trace)
+        assert "".join(kept.split()) == "".join(text).replace("\ufffd", "")
     assert len(records(tmp_path / "out.jsonl")) == len(LINES)
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}])
+def test_a_terminal_without_colours_has_marks(decode, monkeypatch, environment):
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    out = decode("--limit=2")[1]
+    assert ("\x1b[" in out) == (not environment)
+    assert "{+" in out and out.startswith("drafted and accepted") == bool(environment)
+
+
+def test_the_legend_is_there_before_the_bar(decode, monkeypatch):
+    told = []
+    monkeypatch.setattr(cli.decode, "tqdm", lambda texts, **_: told.append("bar") or iter(texts))
+    monkeypatch.setattr(
+        cli.decode.tqdm, "external_write_mode", lambda file: contextlib.nullcontext(), raising=False
+    )
+    legend = terminal.Painter.legend
+    monkeypatch.setattr(
+        terminal.Painter, "legend", lambda self: told.append("legend") or legend(self)
+    )
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    decode("--color=always", "--limit=1")
+    assert told == ["legend", "bar"]
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_a_prefix(command, tmp_path):
     alone = command("decode", "--text=one", "--decoder_prefix=ab", draft=False)[1]
     assert alone.rstrip("\n") == text["prediction"]
     coloured = command("decode", "--text=one", "--decoder_prefix=ab", "--color=always")[1]
-    assert "\x1b[4mgiven\x1b[0m" in coloured and "\x1b[4mab\x1b[0m" in coloured
+    assert "\x1b[4m<given>\x1b[0m" in coloured and "\x1b[4m<ab>\x1b[0m" in coloured
 
 
 def test_samples(command, folder, tmp_path):  # noqa: F811

@@ -163,6 +163,8 @@ def test_a_macro_has_the_default_that_is_in_force():
         "(default @verifiers.SpeculativeSampling(); verifiers/speculative_sampling.gin)"
     )
     assert "(required; " in shown["MODEL"]
+    rows = [row.name for row in listing.macros()]
+    assert max(map(rows.count, rows)) == 2  # of a run and of training
 
 
 def test_a_terminal_has_lines_of_its_width(monkeypatch, capsys):
