@@ -18,7 +18,16 @@ import jax
 import pytest
 
 from specdec import cli, partitioning, prefill, step, theory
-from specdec.compile import PAPER_ALPHAS, Topology, compile_for, lines, markdown, record
+from specdec.compile import (
+    PAPER_ALPHAS,
+    Topology,
+    compile_for,
+    explanation,
+    lines,
+    markdown,
+    program_count,
+    record,
+)
 from specdec.compile.hardware import CHIPS, HOP_SECONDS, LAYER_SECONDS, Call
 from specdec.compile.roofline import predict
 from specdec.drafters import Autoregressive
@@ -347,6 +356,7 @@ def compiled(plan):
     told = []
     compilation = compile_for(plan, (2, 16), mesh, progress=told.append)
     assert told == [each.name for each in compilation.programs]
+    assert program_count(plan) == len(told)
     return compilation
 
 
@@ -379,7 +389,19 @@ def test_a_drafter_has_any_number_of_models(drafter, parts, models):
 def test_a_target_alone_is_compiled_and_nothing_predicted():
     found = compiled(TABLES.alone())
     assert list(found.parts) == ["prefill", "target 1"]
-    assert "roofline" not in record(Topology.parse("v4:1x1x1"), found, {"0.8": 0.8})
+    told = record(Topology.parse("v4:1x1x1"), found, {"0.8": 0.8})
+    assert "roofline" not in told and "speed-up" not in "\n".join(explanation([told]))
+
+
+def test_every_label_is_explained():
+    told = record(Topology.parse("v4:1x1x1"), compiled(TABLES), {"0.8": 0.8})
+    labels = {line[2:13].strip() for line in lines(told) if re.match("  [^ ]", line)}
+    assert {"memory", "loops", "with layers", "speed-up"} <= labels
+    text = "\n".join(explanation([told]))
+    loops = told["programs"]["decode"]["collectives"]
+    assert [one for one in labels if f"{one}:" not in text and one not in loops] == ["no loop"]
+    assert "no loop, or the name of a loop: " in text
+    assert f"v({GAMMA}): a target call of {GAMMA + 1} tokens" in text
 
 
 def test_a_step_updates_its_state_where_it_lies():

@@ -1,0 +1,127 @@
+"""Bars on a terminal, and nothing elsewhere: pytest tests/test_progress.py"""
+
+import contextlib
+import io
+import re
+import time
+
+import jax
+import pytest
+
+from specdec import checkpoints, cli, progress
+from specdec.models.t5 import T5Config, T5Target
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """A terminal on which bars show at once."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+    monkeypatch.setattr(progress, "TICK", 0.01)
+    screen = Screen()
+    with progress.shown_on(screen):
+        yield screen
+
+
+def wait_for(screen, pattern):
+    """Waits until a bar shows something."""
+    deadline = time.monotonic() + 20
+    while not re.search(pattern, screen.getvalue()):
+        assert time.monotonic() < deadline, screen.getvalue()
+        time.sleep(0.01)
+
+
+def test_a_bar_has_its_label_its_part_and_the_time_left(screen):
+    with progress.bar("reading x", 4e9, "B") as bar:
+        wait_for(screen, "reading x: ")
+        bar.update(3e9)
+        wait_for(screen, r"reading x:  75%.*3\.00G/4\.00G \[\d\d:\d\d<\d\d:\d\d, .*B/s\]")
+    assert screen.getvalue().split("\r")[-1] == ""  # the line is cleared at the end
+
+
+def test_what_is_written_by_others_is_measured(screen, tmp_path):
+    with progress.written("writing x", tmp_path / "new", 2000):
+        (tmp_path / "new" / "a").mkdir(parents=True)
+        (tmp_path / "new" / "a" / "b").write_bytes(bytes(500))
+        wait_for(screen, r"writing x:  25%.*500/2\.00k")
+        (tmp_path / "new" / "c").write_bytes(bytes(9000))
+        wait_for(screen, r"writing x: 100%.*2\.00k/2\.00k")
+
+
+def test_short_work_shows_none(screen, monkeypatch):
+    monkeypatch.setattr(progress, "DELAY", 60.0)
+    with progress.bar("reading x", 2, "step") as bar:
+        bar.update()
+        time.sleep(0.2)  # longer than a bar waits between two looks
+        bar.update()
+    assert screen.getvalue() == ""
+
+
+@pytest.mark.parametrize("stream, term", [(io.StringIO(), "xterm"), (Screen(), "dumb")])
+def test_nothing_is_shown_elsewhere(screen, monkeypatch, stream, term, tmp_path):
+    monkeypatch.setenv("TERM", term)
+    with progress.shown_on(stream), progress.bar("x", 2, "step") as bar:
+        with progress.written("y", tmp_path, 2):
+            bar.update()
+            bar.set_description("z")
+            time.sleep(0.1)
+    assert stream.getvalue() == "" and screen.getvalue() == ""
+
+
+@pytest.fixture
+def saved(tmp_path):
+    config = T5Config(
+        vocab_size=11,
+        emb_dim=3,
+        num_heads=2,
+        head_dim=4,
+        mlp_dim=5,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+    )
+    params = T5Target(config).init(jax.random.key(0))
+    checkpoints.save(tmp_path / "small", params, config=config, format="t5x")
+    (tmp_path / "config.json").write_text((tmp_path / "small" / "config.json").read_text())
+    return tmp_path / "small", sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+
+
+def test_a_command_shows_what_it_reads_and_writes(saved, tmp_path, monkeypatch, capsys):
+    """Of `convert`: all bytes of the arrays, in the end."""
+    path, size = saved
+    told = []
+
+    class Bar:
+        def update(self, amount):
+            told.append(amount)
+
+    def bar(label, total, unit):
+        assert (label, total, unit) == ("reading small", size, "B")
+        return contextlib.nullcontext(Bar())
+
+    monkeypatch.setattr(progress, "bar", bar)
+    written = progress.written
+    monkeypatch.setattr(progress, "written", lambda *args: told.append(args) or written(*args))
+    command = ["convert", str(path), str(tmp_path / "other"), "--format=orbax"]
+    assert cli.main(command) == 0
+    *read, (label, _, total) = told
+    assert sum(read) == size and len(read) > 3
+    assert (label, total) == ("writing other", size)
+    assert capsys.readouterr().err == ""
+
+
+def test_commands_show_bars_on_their_terminal(saved, tmp_path, monkeypatch):
+    screen = Screen()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+    monkeypatch.setattr(progress, "TICK", 0.01)
+    slow = checkpoints.arrays.fetch
+    monkeypatch.setattr(checkpoints.arrays, "fetch", lambda *args: time.sleep(0.02) or slow(*args))
+    assert cli.main(["convert", str(saved[0]), str(tmp_path / "other"), "--format=t5x"]) == 0
+    assert "reading small: " in screen.getvalue()
+    assert progress._stream is None
