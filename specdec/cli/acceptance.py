@@ -168,7 +168,7 @@ def _described(run: DecodeRun, tokens: int) -> dict[str, Any]:
         "sampling": repr(run.plan.sampling),
         "dtype": {role: model.dtype for role, model in models.items()},
         "parameters": parameter_counts(models),
-        "lengths": dict(data.lengths),
+        "lengths": run.lengths,
         "split": data.split,
         "seed": data.seed,
         "limit": data.limit,

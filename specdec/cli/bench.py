@@ -108,7 +108,7 @@ class Variant(NamedTuple):
             "dtype": {role: model.dtype for role, model in models.items()},
             "layouts": {role: model.layout for role, model in kept.items()},
             "parameters": parameter_counts(models),
-            "lengths": dict(data.lengths),
+            "lengths": self.run.lengths,
             "split": data.split,
             "seed": data.seed,
             "limit": data.limit,

@@ -73,6 +73,11 @@ class DecodeRun:
                 "tokens from 0 on that leaves room for EOS"
             )
 
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The longest texts in tokens; of outputs as the plan says, for reports."""
+        return {**self.data.lengths, "targets": self.plan.max_length}
+
     def paths(self) -> dict[str, str]:
         """The checkpoints by role, of the models that `Plan.models` has."""
         given = {"target": self.checkpoint_path, **self.draft_checkpoint_paths}

@@ -12,16 +12,21 @@ from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
 
 
 @pytest.fixture
-def plan():
-    """The plan of the demo with some flags; nothing is loaded."""
+def run():
+    """The run of the demo with some flags; nothing is loaded."""
 
     def described(*flags):
         parser = argparse.ArgumentParser()
         runs.add_flags(parser)
         flags = cli.settings.joined(["--gin_file=demo.gin", *flags])
-        return runs.described(parser.parse_args(flags)).plan
+        return runs.described(parser.parse_args(flags))
 
     return described
+
+
+@pytest.fixture
+def plan(run):
+    return lambda *flags: run(*flags).plan
 
 
 @pytest.fixture
@@ -41,6 +46,12 @@ def test_each_sets_what_it_says(plan):
     assert sampled.sampling == Sampling(0.7) and sampled.verifier == SpeculativeSampling()
     sampled = plan("--top_k=4", "--top_p=0.9", "--verifier=coupled")
     assert sampled.sampling == Sampling(1.0, top_k=4, top_p=0.9)
+
+
+def test_reports_have_the_length_that_is_in_force(run):
+    shortened = run("--max_length=20")
+    assert shortened.lengths == {"inputs": 48, "targets": 20}
+    assert shortened.data.lengths == run().lengths == {"inputs": 48, "targets": 48}
 
 
 def test_what_is_not_given_stays_as_the_files_say(plan, warm):
