@@ -44,6 +44,13 @@ def test_a_bar_has_its_label_its_part_and_the_time_left(screen):
     assert screen.getvalue().split("\r")[-1] == ""  # the line is cleared at the end
 
 
+def test_a_bar_that_never_advanced_is_cleared(screen, monkeypatch):
+    monkeypatch.setattr(progress, "DELAY", 0.05)
+    with progress.bar("growing", 2, "step"):
+        wait_for(screen, "growing:   0%")
+    assert screen.getvalue().split("\r")[-1] == ""
+
+
 def test_what_is_written_by_others_is_measured(screen, tmp_path):
     with progress.written("writing x", tmp_path / "new", 2000):
         (tmp_path / "new" / "a").mkdir(parents=True)
