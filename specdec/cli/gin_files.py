@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specdec import resources
+from specdec.cli import suggest
 
 
 class Macro(NamedTuple):
@@ -59,6 +60,12 @@ def names(folders: Iterable[str | os.PathLike], under: str = "") -> list[str]:
 def own_names() -> list[str]:
     """Those of the gin files that ship with the project."""
     return names([resources.folder("gin"), resources.folder("configs")])
+
+
+def did_you_mean(name: str) -> str:
+    """The hint for a file that there is not; the suffix, which all have, makes none near."""
+    known = (own.removesuffix(".gin") for own in own_names())
+    return suggest.did_you_mean(name.removesuffix(".gin"), known).replace("?", ".gin?")
 
 
 def setting(macro: str) -> str | None:

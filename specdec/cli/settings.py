@@ -214,7 +214,7 @@ def _found(file: str, folders: Sequence[str], place: str = "") -> str:
         raise UsageError(
             f"{place}gin file {file} not found in {', '.join(folders)}"
             + (
-                did_you_mean(file, gin_files.own_names())
+                gin_files.did_you_mean(file)
                 or "; check the name, or add its folder with --gin_search_paths"
             )
         )
