@@ -24,6 +24,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from specdec.types import AxisRules, Model, PyTree
+from specdec.values import is_integer
 
 DATA, MODEL = "data", "model"
 
@@ -67,7 +68,7 @@ class Partitioner:
 
     def __post_init__(self):
         count = self.num_partitions
-        if count is not None and (not isinstance(count, int) or count < 1):
+        if count is not None and not is_integer(count, 1):
             raise ValueError(f"num_partitions is {count!r}; give a positive integer or None")
         for name in ("logical_axis_rules", "draft_logical_axis_rules"):
             object.__setattr__(self, name, _checked(name, getattr(self, name)))

@@ -26,6 +26,7 @@ from specdec.types import (
     Verdict,
     Verifier,
 )
+from specdec.values import check_has, is_integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Plan:
     stop_ids: tuple[int, ...] = None  # type: ignore[assignment]
 
     def __post_init__(self):
+        for name, methods, remedy in _ALWAYS:
+            check_has(f"Plan.{name}", getattr(self, name), methods, remedy)
         if self.drafter is None or isinstance(self.drafter, Alone):
             width = 1 if self.drafter is None else self.drafter.width
             alone = Alone(width, self.sampling.greedy)
@@ -196,13 +199,28 @@ class Plan:
         if self.verifier is None or self.schedule is None:
             lacking = "verifier" if self.verifier is None else "schedule"
             raise ValueError(f"the plan has a drafter but its {lacking} is None; give one")
-        if not isinstance(self.max_length, int) or self.max_length < 1:
+        for name, methods, remedy in _PARTS:
+            check_has(f"Plan.{name}", getattr(self, name), methods, remedy)
+        decides = "verdict" if hasattr(self.verifier, "verdict") else "accept residual"
+        check_has("Plan.verifier", self.verifier, decides, "a verifier, such as Coupled()")
+        if not is_integer(self.max_length, 1):
             raise ValueError(f"max_length is {self.max_length!r}; give a positive number of tokens")
         if getattr(self.verifier, "greedy_only", False) and not self.sampling.greedy:
             raise ValueError(
                 f"{type(self.verifier).__name__} compares argmaxes but sampling is "
                 f"{self.sampling}; use SpeculativeSampling() or Coupled() to sample, or Greedy()"
             )
+
+
+# What each part of a plan has, and what to give.
+_ALWAYS = (
+    ("target", "prefill decode", "a model, such as T5Target(config)"),
+    ("sampling", "greedy probabilities", "a rule, such as Greedy()"),
+)
+_PARTS = (
+    ("drafter", "init propose", "a drafter, such as Autoregressive(model, sampling)"),
+    ("schedule", "buckets want", "a schedule, such as Fixed(4)"),
+)
 
 
 def _stop_ids(given: Any, target: Target) -> tuple[int, ...]:
@@ -239,7 +257,7 @@ class Alone:
     shared_noise: ClassVar[bool] = True
 
     def __post_init__(self):
-        if not isinstance(self.width, int) or self.width < 1:
+        if not is_integer(self.width, 1):
             raise ValueError(f"width is {self.width!r}; give a positive number of tokens per call")
 
     @property

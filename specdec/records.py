@@ -11,11 +11,13 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import filelock
+
+T = TypeVar("T")
 
 # Comments of a gin file that count as settings: what its names stood for, of what form the lines
 # beside it are, and where it was run.
@@ -54,10 +56,18 @@ class Lines:
           RecordsError: a whole line is no JSON object.
         """
         if self.path.exists():
-            with self.path.open(encoding="utf-8") as file:
-                whole = (line for line in file if line.endswith("\n"))
+            with self.path.open("rb") as file:
+                whole = (line for line in file if line.endswith(b"\n"))
                 for number, line in enumerate(whole, start=1):
                     yield self._object(line, number)
+
+    def map(self, function: Callable[[dict[str, Any]], T], command: str) -> Iterator[T]:
+        """`function` of each line; raises RecordsError for fields that `command` does not write."""
+        for number, record in enumerate(self, start=1):
+            try:
+                yield function(record)
+            except TypeError as error:
+                raise self.damaged(number, f"is not of `specdec {command}`") from error
 
     def replace(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Leaves these alone in the file; they may be some of its own."""
@@ -65,19 +75,23 @@ class Lines:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Adds a line at once."""
-        with self.path.open("a", encoding="utf-8") as file:
+        with naming(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(_line(record))
 
-    def _object(self, line: str, number: int) -> dict[str, Any]:
+    def damaged(self, number: int, what: str) -> RecordsError:
+        """What to raise about a line."""
+        return RecordsError(
+            f"{self.path}, line {number}, {what}; delete that line and those behind it, what they "
+            "had is made again"
+        )
+
+    def _object(self, line: bytes, number: int) -> dict[str, Any]:
         try:
             found = json.loads(line)
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise RecordsError(
-                f"{self.path}, line {number}, is no JSON object; delete that line and those behind "
-                "it, what they had is made again"
-            )
+            raise self.damaged(number, "is no JSON object")
         return found
 
 
@@ -156,13 +170,24 @@ def write(path: Path, text: str) -> None:
     """Writes a file at once or not at all, also if several hosts do it."""
     part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
-        with part.open("w", encoding="utf-8") as file:
+        with naming(path), part.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Makes an OSError one about `path`: what fails at a write knows no name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:  # it is the system's
+            error.filename = str(path)
+        raise
 
 
 def _line(record: Mapping[str, Any]) -> str:

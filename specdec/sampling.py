@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.types import Array, SamplingRule
+from specdec.values import is_integer, is_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,15 +46,15 @@ class Sampling:
     greedy: ClassVar[bool] = False
 
     def __post_init__(self):
-        if not 0 < self.temperature < math.inf:
+        if not is_number(self.temperature) or self.temperature <= 0:
             raise ValueError(
-                f"Sampling.temperature is {self.temperature}; give a positive number, "
+                f"Sampling.temperature is {self.temperature!r}; give a positive number, "
                 "or use Greedy() for temperature 0"
             )
-        if self.top_k is not None and (int(self.top_k) != self.top_k or self.top_k < 1):
-            raise ValueError(f"Sampling.top_k is {self.top_k}; give a positive integer or None")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"Sampling.top_p is {self.top_p}; give a number in (0, 1] or None")
+        if self.top_k is not None and not is_integer(self.top_k, 1):
+            raise ValueError(f"Sampling.top_k is {self.top_k!r}; give a positive integer or None")
+        if self.top_p is not None and not (is_number(self.top_p) and 0 < self.top_p <= 1):
+            raise ValueError(f"Sampling.top_p is {self.top_p!r}; give a number in (0, 1] or None")
 
     def probabilities(self, logits: Array, positions: Array | None = None) -> Array:
         """[..., V] logits -> [..., V] probabilities that sum to 1, in the logits' dtype.
@@ -90,7 +91,7 @@ class MinLength:
 
     def __post_init__(self):
         object.__setattr__(self, "stop_ids", tuple(self.stop_ids))
-        if not isinstance(self.length, int) or self.length < 1:
+        if not is_integer(self.length, 1):
             raise ValueError(f"MinLength.length is {self.length!r}; give a positive integer")
 
     def probabilities(self, logits: Array, positions: Array | None = None) -> Array:

@@ -33,7 +33,7 @@ ROWS = (
     ("verifiers", "schedules"),
     ("sampling", "models"),
     ("types", "theory", "demo", "statistics", "synthetic"),
-    ("published", "resources", "pieces", "schemas", "progress"),
+    ("published", "resources", "pieces", "schemas", "progress", "values"),
 )
 ROW = {module: row for row, modules in enumerate(ROWS) for module in modules}
 

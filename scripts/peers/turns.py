@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from specdec import checkpoints, tasks
 from specdec.benchmark import Workload
-from specdec.cli import bench, settings
+from specdec.cli import bench, output, settings
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
@@ -219,7 +219,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("nothing says where generations are written; give --output_file=FILE")
     if args.repeats < 1 or args.pause < 0:
         raise UsageError(f"--repeats is {args.repeats} and --pause {args.pause}; give more")
-    runs.refuse_unwritable(args.output_file)
+    output.check(args)
 
 
 def _work(run: DecodeRun, texts: Collection[list[int]], threads: int, device: str) -> engines.Work:

@@ -63,7 +63,7 @@ class File:
 
     def __init__(self, path: str | None, settings: str):
         self._lines = None if path is None else Lines.of(Path(path), settings)
-        before = list(map(record, self._lines or ()))
+        before = list(self._lines.map(record, "bench")) if self._lines else []
         self.done = _in_both_modes(before)
         self.elsewhere = {(one.split, one.text) for one in before if isinstance(one, Elsewhere)}
         self._records = [one for one in before if self._is_whole(one)]

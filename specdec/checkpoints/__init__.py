@@ -168,6 +168,9 @@ def check_output(path: str | os.PathLike, format: str, vocabulary: Vocabulary | 
     path = directory.local(path)
     if format not in FORMATS:
         raise CheckpointError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
+    nearest = next(parent for parent in path.parents if parent.exists())
+    if not nearest.is_dir():
+        raise CheckpointError(f"{path} cannot be made, {nearest} is a file; give a new directory")
     if path.exists():
         raise CheckpointError(f"{path} exists; give a new directory, or remove this one first")
     if vocabulary is not None and vocabulary.path is not None and not vocabulary.path.is_file():

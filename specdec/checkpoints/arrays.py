@@ -37,6 +37,7 @@ T = TypeVar("T")
 _IN_FLIGHT = 64 * 2**20  # bytes on disk of the arrays that are read or written at the same time
 _CHUNK = 64 * 2**20  # bytes, at most, of a piece of an array that is written; T5X's limit
 _THREADS = 8
+_INCOMPLETE = "the copy may be incomplete, make it again"
 
 
 class Stored(NamedTuple):
@@ -64,7 +65,7 @@ def ocdbt(directory: Location) -> dict[str, KvStore]:
     try:
         keys = [key.decode() for key in ts.KvStore.open(database).result().list().result()]
     except ValueError as error:
-        raise CheckpointError(f"cannot read {directory}: {_line(error)}") from error
+        raise CheckpointError(f"cannot read {directory}: {_line(error)}; {_INCOMPLETE}") from error
     folders = [key.removesuffix(".zarray") for key in keys if key.endswith("/.zarray")]
     return {path[:-1].replace(".", "/"): database | {"path": path} for path in folders}
 
@@ -83,7 +84,9 @@ def open_all(sources: Mapping[str, Source], where: Location) -> dict[str, Opened
         try:
             opened[name] = array if isinstance(array, np.ndarray) else array.result()
         except ValueError as error:
-            raise CheckpointError(f"cannot open {name} in {where}: {_line(error)}") from error
+            raise CheckpointError(
+                f"cannot open {name} in {where}: {_line(error)}; {_INCOMPLETE}"
+            ) from error
         if not jnp.issubdtype(dtype := _dtype(opened[name]), jnp.floating):
             raise CheckpointError(
                 f"{name} in {where} is {dtype}, and parameters must be floating; "
@@ -141,7 +144,7 @@ def fetch_named(
         return fetch(array.data, box, dtype)
     except ValueError as error:
         raise CheckpointError(
-            f"cannot read {array.names[0]} in {where}: {_line(error)}; the copy may be incomplete"
+            f"cannot read {array.names[0]} in {where}: {_line(error)}; {_INCOMPLETE}"
         ) from error
 
 
@@ -269,4 +272,4 @@ def _zarr(kvstore: KvStore) -> dict[str, Any]:
 
 
 def _line(error: ValueError) -> str:
-    return str(error).splitlines()[0]
+    return str(error).splitlines()[0].partition(" [tensorstore_spec")[0]

@@ -79,7 +79,9 @@ def local(path: str | os.PathLike) -> Path:
 
 
 def location(path: str | os.PathLike) -> Location:
-    """Where to read from; raises CheckpointError for URLs other than gs://."""
+    """Where to read from; raises CheckpointError for URLs other than gs://, and for no path."""
+    if not path or not isinstance(path, str | os.PathLike):
+        raise CheckpointError(f"checkpoint is {path!r}; give the path of one")
     url = os.fspath(path)
     if url.startswith(SCHEME):
         return BucketPath.parse(url)
@@ -179,6 +181,8 @@ def vocabulary_from(path: str | os.PathLike, needed: bool = True) -> Vocabulary 
     recorded = _record(file).get("vocabulary") if file.is_file() else None
     if recorded is None:
         return None
+    if not isinstance(recorded, dict) or "file" not in recorded:
+        raise CheckpointError(f"{file} has a vocabulary without a file, {recorded!r}; restore it")
     extra_ids = recorded.get("extra_ids", 0)
     if recorded["file"] is None:
         return Vocabulary(None, extra_ids)
@@ -295,13 +299,14 @@ def _why_none(path: Location, directory: Location) -> str:
 
 
 def _record(file: Location) -> dict[str, Any]:
-    text = file.read_text()
     try:
-        record = json.loads(text)
+        record = json.loads(file.read_bytes())
     except ValueError as error:
         raise CheckpointError(f"{file} is not JSON ({error}); restore it") from error
     if not isinstance(record, dict):
-        raise CheckpointError(f"{file} holds a JSON {type(record).__name__}, not an object")
+        raise CheckpointError(
+            f"{file} holds a JSON {type(record).__name__}, not an object; restore it"
+        )
     if record.get("version", VERSION) != VERSION:
         raise CheckpointError(
             f"{file} has format version {record['version']} and this specdec reads version "

@@ -86,11 +86,13 @@ def write(
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file; CheckpointError if there is none."""
     try:
-        record = json.loads(file.read_text())
+        record = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CheckpointError(f"{file} is not JSON ({error}); copy it again") from error
     if not isinstance(record, dict):
-        raise CheckpointError(f"{file} holds a JSON {type(record).__name__}, not an object")
+        raise CheckpointError(
+            f"{file} holds a JSON {type(record).__name__}, not an object; copy it again"
+        )
     return record
 
 

@@ -49,6 +49,8 @@ def read(file: Path) -> dict[str, np.ndarray]:
             f"{file} is not a safetensors file; if Git LFS left a pointer in its place, run "
             "`git lfs pull`, else copy it again"
         ) from error
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{file} has a header that is no JSON object; copy it again")
     return {
         name: _map(file, name, entry, 8 + length)
         for name, entry in header.items()
@@ -83,14 +85,17 @@ def size(spec: jax.ShapeDtypeStruct) -> int:
 
 
 def _map(file: Path, name: str, entry: dict[str, Any], start: int) -> np.ndarray:
-    dtype = _DTYPES.get(entry["dtype"])
+    try:
+        stored, shape, begin = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"][0]
+    except (LookupError, TypeError) as error:
+        raise CheckpointError(f"{file} does not say where {name} is; copy it again") from error
+    dtype = _DTYPES.get(stored)
     if dtype is None:
         raise CheckpointError(
-            f"{name} in {file} is {entry['dtype']}, and parameters must be floating; "
+            f"{name} in {file} is {stored}, and parameters must be floating; "
             f"save the model again as one of {', '.join(_DTYPES)}"
         )
-    offset = start + entry["data_offsets"][0]
     try:
-        return np.memmap(file, dtype, "r", offset, tuple(entry["shape"]))
+        return np.memmap(file, dtype, "r", start + begin, shape)
     except ValueError as error:
         raise CheckpointError(f"{file} is cut short: {name} is missing; copy it again") from error

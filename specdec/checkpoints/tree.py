@@ -63,8 +63,8 @@ def check(found: Shapes, config: Any, what: str) -> None:
         _list("misshaped", misshaped, lambda name: f"{name} {found[name]}, not {expected[name]}"),
     ]
     raise CheckpointError(
-        f"{what} does not fit the model: {'; '.join(filter(None, complaints))}. "
-        f"Likely cause: {family.misfit(found, expected)}"
+        f"{what} does not fit the model: {'; '.join(filter(None, complaints))}; "
+        f"likely cause: {family.misfit(found, expected)}"
     )
 
 

@@ -7,7 +7,6 @@ code 2, before any long work; everything else keeps its traceback.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Sequence
 
@@ -23,6 +22,7 @@ from specdec.cli import (
     eval,
     grow,
     listing,
+    machine,
     report,
     score,
     settings,
@@ -57,8 +57,8 @@ COMMANDS = {  # by group: modules with add_command(subparsers) -> its parser
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code.
 
-    0 done, 1 a certificate that fails or a damaged checkpoint, 2 the user's mistake,
-    130 interrupted, 141 nobody reads stdout any more.
+    0 done, 1 a certificate that fails or a damaged checkpoint, 2 the user's mistake or what the
+    machine refuses, 130 interrupted, 141 nobody reads stdout any more, 143 terminated.
     """
     parser = overview()
     args = parser.parse_args(settings.joined(sys.argv[1:] if argv is None else argv))
@@ -66,22 +66,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
+        machine.refuse_closed_output()
         with (
+            machine.terminable(),
             progress.shown_on(sys.stderr),
             contextlib.ExitStack() as args.contexts,  # of the command, such as a mesh
         ):
-            return args.command(args) or 0
+            return args.command(args) or _flushed()
     except (UsageError, RecordsError, tasks.TaskError, checkpoints.CheckpointError) as error:
         if args.traceback:
             raise
         print(f"specdec: {error}", file=sys.stderr)
         return 2
+    except machine.Terminated:
+        print("specdec: terminated; give the command again", file=sys.stderr)
+        return 143
     except KeyboardInterrupt:
         print("specdec: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of stdout has enough, as in `specdec decode ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        machine.leave_stdout()
         return 141
+    except (OSError, RuntimeError) as error:
+        said = machine.of(error)
+        if args.traceback or said is None:
+            raise
+        print(f"specdec: {said}", file=sys.stderr)
+        return 2
 
 
 def overview() -> Overview:
@@ -94,3 +105,9 @@ def overview() -> Overview:
                 "--traceback", action="store_true", help="show where an error comes from"
             )
     return parser
+
+
+def _flushed() -> int:
+    """0, once stdout has all of it: what it refuses at Python's end has no line of ours."""
+    sys.stdout.flush()
+    return 0

@@ -6,7 +6,7 @@ import argparse
 import itertools
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from specdec import acceptance, records, tasks
 from specdec.acceptance import Accepted
+from specdec.cli import output
 from specdec.cli import run as runs
 from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
@@ -60,14 +61,14 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> None:
     if args.tokens < 1:
         raise UsageError(f"--tokens is {args.tokens}; give a positive number")
+    output.check(args)
     run = _plain(runs.build(args))
     in_force = runs.in_force(run, "acceptance")
     batches = run.batches()
-    runs.refuse_unwritable(args.output_file)
     if (first := next(batches, None)) is None:
         raise UsageError(f"split {run.data.split!r} has no examples; nothing to measure")
     lines = Lines.of(Path(args.output_file), in_force) if args.output_file else None
-    before = [] if args.tables else _before(lines or (), args.tokens)
+    before = [] if args.tables else _before(_texts(lines), args.tokens)
     # All that can be wrong has been looked at; from here on it takes long.
     new = _measured(run, itertools.chain([first], batches), before, args)
     summary = acceptance.summarize(_written(before, new, lines))
@@ -98,11 +99,16 @@ def _plain(run: DecodeRun) -> DecodeRun:
     return run.ending_with(runs.vocabulary_of(run).eos_id)
 
 
-def _before(lines: Iterable[Mapping[str, Any]], tokens: int) -> list[Accepted]:
+def _texts(lines: Lines | None) -> Iterator[Accepted]:
+    """Those of a file; raises RecordsError if it has others too."""
+    return lines.map(lambda fields: Accepted(**fields), "acceptance") if lines else iter(())
+
+
+def _before(lines: Iterable[Accepted], tokens: int) -> list[Accepted]:
     """The texts that were measured before, up to so many tokens; none of a file that also has
     tables, which are counted from all texts."""
     kept = []
-    for one in (Accepted(**line) for line in lines):
+    for one in lines:
         if tokens <= 0 or list(one.accepted) != ["model"]:
             break
         kept.append(one)

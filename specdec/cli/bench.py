@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from specdec import benchmark, records
 from specdec.benchmark import File, Measurement, Workload
+from specdec.cli import machine, output
 from specdec.cli import run as runs
 from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
@@ -125,8 +126,9 @@ def trees_of(run: DecodeRun, tree_of: Callable[[Any, str], PyTree]) -> dict[str,
 def _command(args: argparse.Namespace) -> None:
     if args.repeats < 1:
         raise UsageError(f"--repeats is {args.repeats}; give a positive number")
+    output.check(args)
+    machine.refuse_unwritable_folder("--profile_dir", args.profile_dir)
     variants = list(_variants(args))
-    runs.refuse_unwritable(args.output_file)
     # All that can be wrong has been looked at; from here on it takes long.
     first = variants[0].run
     texts, others = texts_of(first), _texts_elsewhere(first, args.forecast_split)
@@ -170,6 +172,7 @@ def _take_turns(measurements: Sequence[Measurement]) -> None:
 def _variants(args: argparse.Namespace) -> Iterator[Variant]:
     """Each with its run; all of them of one target and the same texts."""
     synthetic, common = _synthetic(args.synthetic_alpha), None
+    _refuse_twice(args.variant or ())
     for name in args.variant or [""]:
         run = _one_text_at_a_time(runs.build(_with(args, name)), warn=common is None)
         runs.require_drafter(run)
@@ -183,12 +186,19 @@ def _variants(args: argparse.Namespace) -> Iterator[Variant]:
             # No gin file reads this: who repeats the run by its settings alone is stopped.
             in_force += f"\nSYNTHETIC_ALPHA = {synthetic.alpha}  # --synthetic_alpha, NOT EXACT\n"
         run = run.ending_with(*stop_ids)
+        _refuse_timed_split(run, args.forecast_split)
         yield Variant(name, run, _workload(run), _path_of(args.output_file, name), in_force)
 
 
 def _machine() -> str:
     """What times depend on, as comments that `records` compares."""
     return "".join(f"{records.MACHINE}{name} = {value}\n" for name, value in hardware().items())
+
+
+def _refuse_twice(variants: Sequence[str]) -> None:
+    for number, name in enumerate(variants):
+        if name in variants[:number]:
+            raise UsageError(f"--variant={name} is given twice; give each once")
 
 
 def _synthetic(alpha: float | None) -> SyntheticAcceptance | None:
@@ -261,15 +271,18 @@ def texts_of(run: DecodeRun) -> dict[int, Any]:
     return texts
 
 
-def _texts_elsewhere(run: DecodeRun, split: str | None) -> dict[int, Any]:
-    """Those that a forecast is made of."""
-    if split is None:
-        return {}
+def _refuse_timed_split(run: DecodeRun, split: str | None) -> None:
     if split == run.data.split:
         raise UsageError(
             f"--forecast_split is {split!r}, the split that is timed; a forecast is made of "
             "other texts, name another split"
         )
+
+
+def _texts_elsewhere(run: DecodeRun, split: str | None) -> dict[int, Any]:
+    """Those that a forecast is made of."""
+    if split is None:
+        return {}
     limit = max(run.data.limit or LIMIT, FORECAST_TEXTS)
     data = dataclasses.replace(run.data, split=split, limit=limit)
     return texts_of(dataclasses.replace(run, data=data))

@@ -14,12 +14,13 @@ from tqdm import tqdm
 
 from specdec import compile as ahead
 from specdec import partitioning, progress
+from specdec.cli import output, settings
 from specdec.cli import run as runs
-from specdec.cli import settings
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.environment import environment
 from specdec.plan import Plan
+from specdec.records import write
 
 # What a run must set, and nothing here reads.
 UNREAD = ("CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH")
@@ -68,6 +69,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
+    output.check(args, holding="topologies")
     for alpha in args.alpha or ():
         if not 0 <= alpha <= 1:
             raise UsageError(f"--alpha is {alpha}; give an acceptance rate from 0 to 1")
@@ -75,7 +77,6 @@ def _command(args: argparse.Namespace) -> None:
         topologies = [ahead.Topology.parse(name) for name in args.topology]
     except ValueError as error:
         raise UsageError(str(error)) from error
-    runs.refuse_unwritable(args.output_file)
     jax.config.update("jax_platforms", "cpu")  # with libtpu installed JAX would look for a TPU
     jax.config.update("jax_compilation_cache_dir", None)  # what is read from it has no code to read
     args.gin_bindings.append("TASK=None")  # it would ask for its data set and its vocabulary
@@ -140,5 +141,5 @@ def _write(path: str, records: list[dict[str, Any]]) -> None:
         "settings": settings.in_force(),
         "topologies": records,
     }
-    Path(path).write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
-    Path(f"{path}.md").write_text(ahead.markdown(records), encoding="utf-8")
+    write(Path(path), f"{json.dumps(report, indent=2)}\n")
+    write(Path(f"{path}.md"), ahead.markdown(records))

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from specdec import checkpoints
+from specdec import checkpoints, tasks
 from specdec.checkpoints import Vocabulary
 
 
@@ -66,7 +66,10 @@ def _command(args: argparse.Namespace) -> None:
 def _vocabulary(args: argparse.Namespace) -> Vocabulary | None:
     if args.vocabulary is None:
         return checkpoints.vocabulary_from(args.input, needed=False)
-    return Vocabulary(None if args.vocabulary == "bytes" else Path(args.vocabulary))
+    if args.vocabulary == "bytes":
+        return Vocabulary(None)
+    tasks.SentencePiece(args.vocabulary).check()
+    return Vocabulary(Path(args.vocabulary))
 
 
 def _config(args: argparse.Namespace) -> Any:

@@ -9,8 +9,15 @@ from typing import Any
 from specdec import tasks
 from specdec.cli.settings import UsageError
 from specdec.partitioning import Share
+from specdec.values import check_has, check_seed, is_integer
 
 EXAMPLE = "{'inputs': 64, 'targets': 64}"
+# What each kind has, and what to give.
+_KINDS = {
+    "task": ("output_features", "a task, or the name of a registered one"),
+    "vocabulary": ("load", tasks.VOCABULARIES),
+    "draft_vocabulary": ("load", tasks.VOCABULARIES),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,14 +52,23 @@ class Data:
     decoder_prefix: str = ""
 
     def __post_init__(self):
-        kinds = {"split": str, "seed": int, "decoder_prefix": str}
-        for name, kind in kinds.items():
-            if not isinstance(value := getattr(self, name), kind):
-                raise ValueError(f"Data.{name} is {value!r}; give a {kind.__name__}")
+        for name in ("split", "decoder_prefix"):
+            if not isinstance(value := getattr(self, name), str):
+                raise ValueError(f"Data.{name} is {value!r}; give text")
+        for name in ("task", "vocabulary", "draft_vocabulary"):
+            self._check_kind(name, getattr(self, name))
+        check_seed("Data.seed", self.seed)
         for side in ("inputs", "targets"):
             length_of(self.lengths, side)
-        if not isinstance(self.num_samples, int) or self.num_samples < 1:
-            raise ValueError(f"num_samples is {self.num_samples!r}; give a positive integer")
+        for name in ("batch_size", "num_samples"):
+            if not is_integer(value := getattr(self, name), 1):
+                raise ValueError(f"{name} is {value!r}; give a positive integer")
+        tasks.check_sizes(self.lengths, self.batch_size, self.limit, self.buckets)
+
+    def _check_kind(self, name: str, value: Any) -> None:
+        method, remedy = _KINDS[name]
+        if not (value is None or name == "task" and isinstance(value, str)):
+            check_has(f"Data.{name}", value, method, remedy)
 
     def batches(self, share: Share, batch_size: int | None = None) -> Iterator[tasks.Batch]:
         """The task's examples, of several hosts those of a share, in batches of so many rows.
@@ -96,7 +112,7 @@ def length_of(lengths: Any, side: str) -> int:
     if not isinstance(lengths, Mapping):
         raise ValueError(f"lengths is {lengths!r}; give a Mapping, as in {EXAMPLE}")
     length = lengths.get(side)
-    if not isinstance(length, int) or length < 1:
+    if not is_integer(length, 1):
         raise ValueError(
             f"no sequence length for {side!r} in {dict(lengths)}; give one, as in {EXAMPLE}"
         )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import json
 import sys
 from collections.abc import Iterable, Iterator
 
 from tqdm import tqdm
 
 from specdec import tasks, terminal
-from specdec.cli import dry_run, settings
+from specdec.cli import dry_run, output, settings
 from specdec.cli import run as runs
+from specdec.cli.given import lines_of, not_nothing, utf8
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.cli.texts import Text, TextOf, decoded, programs_of
@@ -84,6 +84,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
+    output.check_new(args)
     flags = {
         "DecodeRun.compare": args.compare,
         "Data.num_samples": args.num_samples,
@@ -105,7 +106,6 @@ def _command(args: argparse.Namespace) -> None:
     one_by_one = texts is not None and run.data.batch_size == 1
     streaming = one_by_one and painter is not None and not args.output_file
     programs = programs_of(run, prefix, stepwise=streaming, explained=args.explain)
-    runs.refuse_unwritable(args.output_file)
     in_force = runs.in_force(run, "decode") if args.output_file else ""
     # All that can be wrong has been looked at; from here on it takes long.
     params = run.load()
@@ -152,8 +152,9 @@ def _given(args: argparse.Namespace) -> Iterator[tuple[str, None]] | None:
     texts = args.text or ["-"]
     if "-" in texts and sys.stdin.isatty():
         print("one text per line; Ctrl-D ends", file=sys.stderr)
-    lines = (sys.stdin if text == "-" else [text] for text in texts)
-    return ((line.rstrip("\n"), None) for line in itertools.chain.from_iterable(lines))
+    given = (lines_of(None, sys.stdin) if text == "-" else [utf8(text)] for text in texts)
+    lines = itertools.chain.from_iterable(given)
+    return ((line, None) for line in not_nothing(lines, "standard input", "to decode"))
 
 
 def _with_progress(texts: Iterator[Text], run: DecodeRun, given: bool) -> Iterable[Text]:
@@ -173,14 +174,14 @@ def _write(
 ) -> None:
     """Writes each text as soon as it is there: to the file, and to the terminal or pipe."""
     shown = painter or not args.output_file or sys.stdout.isatty()
-    with settings.json_lines(args.output_file, in_force) as file:
-        for text in texts:
-            if file:
-                print(json.dumps(text.record(), ensure_ascii=False), file=file, flush=True)
-            if shown:
-                with tqdm.external_write_mode(file=sys.stdout):
-                    if painter:
-                        painter.show(text.tokens, text.proposed, text.drafted, text.accepted)
-                        painter.end()
-                    else:
-                        print(terminal.one_line(text.prediction), flush=True)
+    file = settings.json_lines(args.output_file, in_force)
+    for text in texts:
+        if file:
+            file.append(text.record())
+        if shown:
+            with tqdm.external_write_mode(file=sys.stdout):
+                if painter:
+                    painter.show(text.tokens, text.proposed, text.drafted, text.accepted)
+                    painter.end()
+                else:
+                    print(terminal.one_line(text.prediction), flush=True)

@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 from tqdm import tqdm
 
 from specdec import evaluate, tasks, terminal, theory
-from specdec.cli import predictions
+from specdec.cli import machine, predictions
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
@@ -33,6 +33,9 @@ Reference: TypeAlias = tuple[Any, Callable[[str], Any]]
 
 NONE = 2**31 - 1  # batches: none is left
 PATIENCE = 7 * 24 * 3600  # seconds; hosts have unequal work after an interruption
+# What the report takes from a prediction.
+NEEDED = ("prediction", "tokens", "calls", "drafted", "accepted")
+COMPARED = ("alone", "alone_tokens")
 METRICS: Mapping[str, Callable] = {"bleu": bleu, "rouge": rouge, "squad": squad}
 
 
@@ -90,6 +93,9 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> None:
     if args.distributed is not None:
         _join_other_hosts(args.distributed)
+    predictions.refuse_url(args.output_dir)
+    machine.refuse_unwritable_folder("--output_dir", args.output_dir)
+    machine.refuse_unwritable_folder("--metrics_dir", args.metrics_dir)
     flags = {"DecodeRun.compare": args.compare, "Data.num_samples": args.num_samples}
     run = runs.build(args, flags)
     vocabulary = runs.vocabulary_of(run)
@@ -105,7 +111,7 @@ def _command(args: argparse.Namespace) -> None:
     args.contexts.enter_context(predictions.locked(args.output_dir, shard))
     folder = predictions.Folder(args.output_dir, runs.in_force(run, "eval"), shard)
     if folder.done():
-        folder.check(_known(run))
+        folder.check(_known(run), NEEDED + COMPARED * run.compare)
     total = len(range(host, len(expected), hosts)) * run.data.num_samples
     done = _common_start(run, share, folder.done(), total)
     if done is not None:
@@ -143,7 +149,8 @@ def _join_other_hosts(told: str) -> None:
             processes = {"num_processes": int(count), "process_id": int(index)}
         except ValueError as error:
             raise UsageError(
-                f"--distributed={told} is not ADDRESS,COUNT,INDEX, as in 10.0.0.1:8476,2,0"
+                f"--distributed={told} is not ADDRESS,COUNT,INDEX, as in 10.0.0.1:8476,2,0; "
+                "give all three"
             ) from error
         processes["coordinator_address"] = address
     try:  # a host that is done waits for the others: if one left, JAX would end them all

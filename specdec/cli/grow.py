@@ -16,6 +16,7 @@ from specdec.cli.settings import UsageError
 from specdec.models import families
 from specdec.models.family import Growth
 from specdec.types import Model, PyTree
+from specdec.values import check_seed
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -48,6 +49,10 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
+    try:
+        check_seed("--seed", args.seed)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     vocabulary = checkpoints.vocabulary_from(args.input, needed=False)
     output = checkpoints.check_output(args.output, "orbax", vocabulary)
     model = checkpoints.model_from(args.input)

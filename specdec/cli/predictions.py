@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,7 @@ def locked(path: str, shard: tuple[int, int]) -> contextlib.AbstractContextManag
     Raises:
       RecordsError: another process holds it, or the folder cannot be made.
     """
-    if "://" in path:
-        raise RecordsError(f"--output_dir {path} is not a local folder; give one")
+    refuse_url(path)
     own = _name(*shard)
     parts = "*" if shard[1] == 1 else f"{own}.*"  # the other hosts' may be in use
     return records.locked(Path(path), Path(path) / f".{own}.lock", "--output_dir", parts)
@@ -49,7 +48,9 @@ class Folder:
             self._claim(in_force)
             self._own.path.touch()
         except OSError as error:
-            raise RecordsError(f"--output_dir {path} cannot be used: {error.strerror}") from error
+            raise RecordsError(
+                f"--output_dir {path} cannot be used: {error.strerror}; give another"
+            ) from error
 
     def _claim(self, in_force: str) -> None:
         begun = set(self.path.glob("predictions*.jsonl"))
@@ -66,11 +67,12 @@ class Folder:
         """How many predictions of this host are there already."""
         return sum(1 for _ in self._own)
 
-    def check(self, expected: Iterable[Mapping[str, Any]]) -> None:
+    def check(self, expected: Iterable[Mapping[str, Any]], needed: Sequence[str] = ()) -> None:
         """Compares this host's predictions with what this run would say of them, in order.
 
         Args:
           expected: fields of each prediction that are known before anything is decoded.
+          needed: names of fields that each has as well.
 
         Raises:
           RecordsError: a line is of another text, or there are more lines than texts.
@@ -89,6 +91,8 @@ class Folder:
                         f"{place}: {name} is {record.get(name)!r}, and the run's is {value!r}; "
                         "restore the data, or give another --output_dir"
                     )
+            if lacking := next((name for name in needed if name not in record), None):
+                raise self._own.damaged(number, f"has no {lacking!r}")
 
     def append(self, predictions: Iterable[dict[str, Any]], after: int) -> None:
         """Writes each prediction as soon as it is there, behind the first `after` ones."""
@@ -103,6 +107,12 @@ class Folder:
     def conclude(self, metrics: str) -> None:
         """Writes the metrics of all predictions."""
         records.write(self.metrics, metrics)
+
+
+def refuse_url(path: str) -> None:
+    """Raises RecordsError for a folder that is in a bucket, where nothing can be appended."""
+    if "://" in path:
+        raise RecordsError(f"--output_dir {path} is not a local folder; give one")
 
 
 def _name(host: int, hosts: int) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from specdec import report
-from specdec.cli import run as runs
+from specdec import records, report
+from specdec.cli import machine, output
 from specdec.cli.settings import UsageError
 
 
@@ -72,7 +72,8 @@ def _command(args: argparse.Namespace) -> None:
     _refuse_what_does_not_go_together(args)
     if args.html:
         return _write_page(args)
-    runs.refuse_unwritable(args.output_file)
+    output.check(args, inputs=args.summaries)
+    machine.refuse_unwritable_folder("--figures_dir", args.figures_dir)
     try:
         measured = report.read(args.summaries, args.paper)
         text = report.headline(measured) if args.headline else report.markdown(measured)
@@ -81,7 +82,7 @@ def _command(args: argparse.Namespace) -> None:
         raise UsageError(str(error)) from error
     if args.output_file:
         text += "".join(f"\n{_link(figure, args.output_file)}\n" for figure in drawn)
-        Path(args.output_file).write_text(text, encoding="utf-8")
+        records.write(Path(args.output_file), text)
     else:
         print(text, end="")
     for figure in drawn:

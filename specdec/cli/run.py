@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import jax
 
 from specdec import checkpoints, partitioning, records, schemas, tasks
-from specdec.cli import settings, shorthands
+from specdec.cli import machine, settings, shorthands
 from specdec.cli.data import Data
 from specdec.cli.placement import Placement
 from specdec.cli.settings import UsageError
@@ -22,6 +21,7 @@ from specdec.environment import version
 from specdec.plan import Plan
 from specdec.sampling import MinLength
 from specdec.types import Params, PyTree
+from specdec.values import is_integer, is_word
 from specdec.vocabulary import check_fit
 
 
@@ -47,10 +47,15 @@ class DecodeRun:
     compare: bool = False
 
     def __post_init__(self):
+        if not isinstance(self.draft_checkpoint_paths, Mapping):
+            raise ValueError(
+                f"draft_checkpoint_paths is {self.draft_checkpoint_paths!r}; give role -> path, as "
+                "in {'draft': 'path'}"
+            )
         for role, path in self.paths().items():
             if path is None:
                 raise ValueError(_required(role, "CHECKPOINT_PATH"))
-            if not isinstance(path, str):
+            if not is_word(path):
                 raise ValueError(f"the {role}'s checkpoint is {path!r}; give the path of one")
             if self.plan.models()[role] is None:
                 raise ValueError(_required(role, "MODEL"))
@@ -65,9 +70,11 @@ class DecodeRun:
                 "sample, with --gin_file=sampling/temperature.gin for example"
             )
         if self.compare and not self.plan.drafts:
-            raise ValueError("compare is set, but without a drafter the target is alone anyway")
+            raise ValueError(
+                "compare is set, but without a drafter the target is alone anyway; leave it out"
+            )
         longest = self.plan.max_length
-        if not isinstance(self.min_length, int) or not 0 <= self.min_length < longest:
+        if not is_integer(self.min_length, 0) or self.min_length >= longest:
             raise ValueError(
                 f"min_length is {self.min_length!r} but targets hold {longest}; give a number of "
                 "tokens from 0 on that leaves room for EOS"
@@ -154,6 +161,7 @@ def build(args: argparse.Namespace, overrides: Mapping[str, Any] = {}) -> Decode
 
     overrides: settings of other flags, such as {"Data.num_samples": 3}; None leaves what gin says.
     """
+    machine.refuse_unwritable_folder("--compilation_cache_dir", args.compilation_cache_dir)
     jax.config.update("jax_compilation_cache_dir", args.compilation_cache_dir or None)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     run = described(args, overrides)
@@ -197,7 +205,30 @@ def described(
     if files or args.gin_file:  # shorthands alone are no run
         args.gin_file = [*before, *files, *args.gin_file]
     args.gin_bindings = [*bindings, *args.gin_bindings, *after]
-    return settings.build(DecodeRun, args, overrides, unneeded)
+    return _shortened(settings.build(DecodeRun, args, overrides, unneeded))
+
+
+def _shortened(run: DecodeRun) -> DecodeRun:
+    """The run with no longer drafts than an output has room for, which is said.
+
+    Raises:
+      UsageError: its schedule has no shorter ones.
+    """
+    plan, room = run.plan, max(1, run.plan.max_length - 1)  # the target's own token comes behind
+    if not plan.drafts or plan.longest_draft <= room:
+        return run
+    if not hasattr(plan.schedule, "up_to"):
+        raise UsageError(
+            f"{plan.schedule} drafts up to {plan.longest_draft} tokens but outputs hold "
+            f"{plan.max_length}; give shorter drafts, or raise 'targets' in the feature lengths"
+        )
+    print(
+        f"specdec: drafts of {plan.longest_draft} tokens are cut to {room}; outputs hold "
+        f"{plan.max_length}",
+        file=sys.stderr,
+    )
+    schedule = plan.schedule.up_to(room)  # type: ignore[attr-defined]
+    return dataclasses.replace(run, plan=dataclasses.replace(plan, schedule=schedule))
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -211,10 +242,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="load checkpoints without comparing them with the checksums they were saved with",
     )
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     parser.add_argument(
         "--compilation_cache_dir",
-        default=str(cache / "specdec" / "xla"),
+        default=machine.cache_folder(),
         metavar="DIR",
         help="where compiled programs are kept for the next run, '' for nowhere "
         "(default: %(default)s)",
@@ -248,7 +278,7 @@ def _checkpoint_settings(args: argparse.Namespace) -> tuple[list[str], list[str]
     if target is None:
         for flag, value in {"draft": draft, "vocabulary": vocabulary}.items():
             if value is not None:
-                raise UsageError(f"--{flag} {value} needs --target, the checkpoint it belongs to")
+                raise UsageError(f"--{flag} {value} needs --target; give that checkpoint")
         return [], []
     files, bindings = ["text.gin"], [f"CHECKPOINT_PATH={target!r}"]
     if draft is not None:
@@ -320,12 +350,3 @@ def _definition(run: DecodeRun) -> tasks.VocabularyDefinition:
             "SentencePiece model or of a tokenizer.json, or --vocabulary=bytes"
         )
     return tasks.recorded_vocabulary(*recorded)
-
-
-def refuse_unwritable(path: str | None) -> None:
-    """Before any long work: an output file that cannot be made, or None."""
-    if path is None:
-        return
-    checked = path if os.path.exists(path) else Path(path).parent
-    if os.path.isdir(path) or not os.access(checked, os.W_OK):
-        raise UsageError(f"--output_file {path} cannot be written; its folder must exist")

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
+import itertools
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
 from specdec import tasks, terminal
+from specdec.cli import output, settings
 from specdec.cli import run as runs
-from specdec.cli import settings
+from specdec.cli.given import STDIN, lines_of, not_nothing
 from specdec.cli.settings import UsageError
 from specdec.decoding import score
 
@@ -47,30 +48,32 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
+    output.check_new(args)
     run = runs.build(args)
     vocabulary = runs.vocabulary_of(run)
     if args.pairs is None:
+        if run.data.task is None:
+            raise UsageError("there is no task and no text; set TASK, or give --pairs")
         batches = run.batches()
     else:
         batches = run.data.text_batches(_pairs(args.pairs), vocabulary)
-    runs.refuse_unwritable(args.output_file)
     in_force = runs.in_force(run, "score") if args.output_file else ""
     params = run.load().target
     log_probs_of = jax.jit(functools.partial(score, target=run.plan.target))
     tokens, total = 0, 0.0
-    with settings.json_lines(args.output_file, in_force) as file:
-        for batch in batches:
-            if batch.targets is None:
-                raise UsageError("the task has no targets to score; give --pairs")
-            log_probs = np.asarray(log_probs_of(params, batch.inputs, batch.targets))
-            for record in _records(batch, log_probs):
-                tokens += len(record["tokens"])
-                total += record["log_prob"]
-                if file:
-                    print(json.dumps(record, ensure_ascii=False), file=file, flush=True)
-                else:
-                    shown = terminal.one_line(record["target"])
-                    print(f"{record['log_prob']:.4f}\t{len(record['tokens'])}\t{shown}", flush=True)
+    file = settings.json_lines(args.output_file, in_force)
+    for batch in batches:
+        if batch.targets is None:
+            raise UsageError("the task has no targets to score; give --pairs")
+        log_probs = np.asarray(log_probs_of(params, batch.inputs, batch.targets))
+        for record in _records(batch, log_probs):
+            tokens += len(record["tokens"])
+            total += record["log_prob"]
+            if file:
+                file.append(record)
+            else:
+                shown = terminal.one_line(record["target"])
+                print(f"{record['log_prob']:.4f}\t{len(record['tokens'])}\t{shown}", flush=True)
     if tokens:
         print(
             f"{tokens} tokens, {total / tokens:.4f} nats each, "
@@ -80,16 +83,30 @@ def _command(args: argparse.Namespace) -> None:
 
 
 def _pairs(path: str) -> Iterator[tuple[str, str]]:
+    """Those of standard input as they come; a file is looked through at once."""
+    if path == "-":
+        lines = lines_of("--pairs", sys.stdin)
+        return map(_pair, itertools.repeat(path), itertools.count(1), _some(lines, STDIN))
     try:
-        lines = sys.stdin if path == "-" else open(path, encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            lines = list(lines_of("--pairs", file, path))
     except OSError as error:
-        raise UsageError(f"--pairs {path} cannot be read: {error.strerror}") from error
-    with lines:
-        for number, line in enumerate(lines, start=1):
-            text, tab, output = line.rstrip("\n").partition("\t")
-            if not tab:
-                raise UsageError(f"--pairs {path}, line {number} has no TAB; give input TAB output")
-            yield text, output
+        raise UsageError(
+            f"--pairs {path} cannot be read: {error.strerror}; give a file of input TAB output"
+        ) from error
+    found = list(_some(lines, f"--pairs {path}"))
+    return iter([_pair(path, number, line) for number, line in enumerate(found, start=1)])
+
+
+def _some(lines: Iterable[str], name: str) -> Iterator[str]:
+    return not_nothing(lines, name, "to score")
+
+
+def _pair(path: str, number: int, line: str) -> tuple[str, str]:
+    text, tab, output = line.partition("\t")
+    if not tab:
+        raise UsageError(f"--pairs {path}, line {number} has no TAB; give input TAB output")
+    return text, output
 
 
 def _records(batch: tasks.Batch, log_probs: np.ndarray) -> Iterator[dict[str, Any]]:

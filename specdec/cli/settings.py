@@ -9,10 +9,11 @@ import logging
 import os
 import re
 import sys
+import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
 import gin
 from gin import config as gin_config
@@ -20,6 +21,7 @@ from gin import config_parser
 from specdec import resources, tasks
 from specdec.cli import gin_files
 from specdec.cli.suggest import did_you_mean
+from specdec.records import Lines
 
 T = TypeVar("T")
 
@@ -91,6 +93,8 @@ def build(
     if not args.gin_file:
         raise UsageError("nothing says what to run; give --gin_file=FILE, see configs/")
     if args.tfds_data_dir:
+        if "://" not in args.tfds_data_dir and not os.path.isdir(args.tfds_data_dir):
+            raise UsageError(f"--tfds_data_dir {args.tfds_data_dir} is no folder; give one")
         tasks.use_tfds_data_dir(args.tfds_data_dir)
     folders = [*args.gin_search_paths.split(","), *_own_folders()]
     gin.clear_config()
@@ -114,7 +118,7 @@ def build(
     except UsageError:
         raise
     except (SyntaxError, ImportError, AttributeError, NameError, TypeError, ValueError) as error:
-        raise UsageError(_explain(error)) from error
+        raise UsageError(_with_remedy(_explain(error))) from error
 
 
 def in_force() -> str:
@@ -122,12 +126,23 @@ def in_force() -> str:
     return gin.operative_config_str()
 
 
-def json_lines(path: str | None, in_force: str) -> contextlib.AbstractContextManager[TextIO | None]:
-    """An output file, None for none; the settings in force are put beside it."""
+def json_lines(path: str | None, in_force: str) -> Lines | None:
+    """An output file, None for none; the settings in force are put beside it.
+
+    It is opened anew for each line: a folder that is gone shows at once.
+    """
     if path is None:
-        return contextlib.nullcontext()
-    Path(f"{path}.gin").write_text(in_force, encoding="utf-8")
-    return open(path, "w", encoding="utf-8")
+        return None
+    lines = Lines.of(Path(path), in_force)
+    lines.replace(())
+    return lines
+
+
+def files_of(args: argparse.Namespace) -> list[str]:
+    """The paths of the gin files that are named, of a command that reads some."""
+    folders = [*getattr(args, "gin_search_paths", ".").split(","), *_own_folders()]
+    names = getattr(args, "gin_file", [])
+    return [path for file in names if (path := _path(file, folders)) is not None]
 
 
 def _own_folders() -> list[str]:
@@ -206,10 +221,14 @@ def _make_importable(files: Sequence[str], folders: Sequence[str]) -> None:
             sys.path.append(folder)
 
 
+def _path(file: str, folders: Sequence[str]) -> str | None:
+    candidates = [file, *(os.path.join(folder, file) for folder in folders)]
+    return next(filter(os.path.isfile, candidates), None)
+
+
 def _found(file: str, folders: Sequence[str], place: str = "") -> str:
     """The path of a gin file."""
-    candidates = [file, *(os.path.join(folder, file) for folder in folders)]
-    path = next(filter(os.path.isfile, candidates), None)
+    path = _path(file, folders)
     if path is None:
         raise UsageError(
             f"{place}gin file {file} not found in {', '.join(folders)}"
@@ -221,22 +240,42 @@ def _found(file: str, folders: Sequence[str], place: str = "") -> str:
     return path
 
 
-def _statements(file: str, folders: Sequence[str], recorder: _Recorder, place="") -> Iterator[Any]:
+def _statements(
+    file: str,
+    folders: Sequence[str],
+    recorder: _Recorder,
+    place: str = "",
+    within: tuple[str, ...] = (),
+) -> Iterator[Any]:
     """The statements of a gin file and of those it includes."""
-    with open(_found(file, folders, place), encoding="utf-8") as text:
+    path = _found(file, folders, place)
+    if path in within:
+        raise UsageError(f"{place}{file} includes itself; leave that line out")
+    with _readable(path), open(path, encoding="utf-8") as text:
         for statement in config_parser.ConfigParser(text, recorder):
             if isinstance(statement, config_parser.IncludeStatement):
-                place = _place(statement.location)
-                yield from _statements(statement.filename, folders, recorder, place)
+                place, deeper = _place(statement.location), (*within, path)
+                yield from _statements(statement.filename, folders, recorder, place, deeper)
             else:
                 yield statement
+
+
+@contextlib.contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Says which file is not one of gin's."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not text; give a gin file in UTF-8") from error
+    except tokenize.TokenError as error:
+        raise UsageError(f"{path}: a bracket or quote is never closed; close it") from error
 
 
 def _binding(binding: str, recorder: _Recorder) -> Any:
     name, _, value = binding.partition("=")
     try:
         return next(config_parser.ConfigParser(binding, recorder))
-    except (SyntaxError, StopIteration) as error:
+    except (SyntaxError, StopIteration, tokenize.TokenError) as error:
         raise UsageError(
             f"--gin.{binding}: {value or 'nothing'} is not a value; strings need quotes that "
             f"reach gin: --gin.{name}=\"'{value}'\""
@@ -253,13 +292,19 @@ def _explain(error: Exception) -> str:
         return f"{error.filename}, line {error.lineno}: {error.msg}".replace("\n", " ")
     text = str(error)
     head = text.partition("\n")[0]
+    match = None
     for pattern, remedy in _REMEDIES.items():
         if match := re.match(pattern, head):
-            return remedy.format(*match.groups())
+            head = remedy.format(*match.groups())
+            break
     if place := re.search(r'In file "(.+)", line (\d+)', text):
         return f"{place[1]}, line {place[2]}: {head}"
     scope = re.search(r"In call to configurable .* in scope '(.+)'", text)
-    return f"{scope[1]}: {head}" if scope else head
+    return f"{scope[1]}: {head}" if scope and not match else head
+
+
+def _with_remedy(line: str) -> str:
+    return line if "; " in line else f"{line.removesuffix('.')}; correct it"
 
 
 _REMEDIES = {
@@ -272,4 +317,11 @@ _REMEDIES = {
     r"Could not find <class '(?:\w+\.)*(\w+)'> in the Gin registry": (
         "the gin files describe no {0}; include specdec's skeleton of the command"
     ),
+    r"(\w+)\.__init__\(\) missing \d+ required positional arguments?": (
+        "the gin files describe no {0}; include specdec's skeleton of the command"
+    ),
+    r"(No configurable matching.*?)\.?$": (
+        "{0}; check the name, and that a gin file imports its module"
+    ),
+    r"(No module named .*)": "{0}; check the name, or install it",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from specdec.cli import settings
+from specdec.cli import machine, settings
 from specdec.cli.settings import UsageError
 
 
@@ -38,6 +38,7 @@ def _command(args: argparse.Namespace) -> None:
     run = settings.build(
         training.TrainRun, args, {"TrainRun.steps": args.steps, "TrainRun.seed": args.seed}
     )
+    machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     try:
         training.train(run, args.output_dir)
     except training.TrainingError as error:

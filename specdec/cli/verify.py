@@ -6,15 +6,15 @@ import argparse
 import dataclasses
 import json
 import math
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from specdec import certificate
+from specdec import certificate, records
 from specdec.certificate import Check, Subject
+from specdec.cli import output
 from specdec.cli import run as runs
 from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
@@ -47,6 +47,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> int:
+    output.check(args, holding="checks")
     run = _whole_outputs(runs.build(args))
     runs.require_drafter(run)
     try:
@@ -56,7 +57,6 @@ def _command(args: argparse.Namespace) -> int:
     run = run.ending_with(runs.vocabulary_of(run).eos_id)
     batches = run.batches()
     programs_of(run, (), stepwise=False)  # what cannot work together shows here
-    runs.refuse_unwritable(args.output_file)
     in_force = runs.in_force(run)  # of the files as they are now
     # All that can be wrong has been looked at; from here on it takes long.
     inputs = [batch.inputs[: len(batch.input_texts)] for batch in batches]
@@ -116,10 +116,7 @@ def _record(run: DecodeRun, subject: Subject, checks: list[Check]) -> dict[str, 
 
 
 def _write(path: str, record: dict[str, Any]) -> None:
-    """At once or not at all."""
-    part = Path(f"{path}.part")
-    part.write_text(json.dumps(_json(record), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    records.write(Path(path), json.dumps(_json(record), indent=2, allow_nan=False) + "\n")
 
 
 def _json(value: Any) -> Any:

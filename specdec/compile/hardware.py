@@ -51,7 +51,7 @@ class Topology:
     @classmethod
     def parse(cls, name: str) -> Topology:
         """Raises ValueError for what is no topology that is known here."""
-        match = re.fullmatch(r"(\w+):(\d+(?:x\d+){1,2})", name)
+        match = re.fullmatch(r"(\w+):([1-9]\d*(?:x[1-9]\d*){1,2})", name)
         if match is None or match[1] not in CHIPS:
             raise ValueError(
                 f"topology {name!r} is not known; give a generation ({', '.join(CHIPS)}) and the "

@@ -22,6 +22,7 @@ from specdec.types import (
     Stop,
     Target,
 )
+from specdec.values import check_has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +50,12 @@ class Autoregressive:
     model: Target
     sampling: SamplingRule
     view: Callable[[PyTree], PyTree] | None = None
+
+    def __post_init__(self):
+        remedies = {"model": "a model, such as T5Target(config)", "sampling": "a rule, as Greedy()"}
+        if self.model is not None:  # the command line says better what is missing
+            check_has("Autoregressive.model", self.model, "prefill decode", remedies["model"])
+        check_has("Autoregressive.sampling", self.sampling, "probabilities", remedies["sampling"])
 
     def models(self) -> dict[str, Any]:
         return {"draft": self.model}

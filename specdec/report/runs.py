@@ -93,12 +93,13 @@ def _summary(path: str) -> tuple[str, Figures]:
     try:
         figures = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+        raise ValueError(f"{path} cannot be read: {error.strerror}; give a file") from error
     except ValueError:
         figures = None
     for kind, field in (("bench", "speedup"), ("acceptance", "alphas")):
-        if isinstance(figures, dict) and field in figures:
-            return kind, figures
+        found = figures if isinstance(figures, dict) else {}
+        if {field, "run", "environment"} <= found.keys() and isinstance(found[field], dict):
+            return kind, found
     raise ValueError(
         f"{path} is no summary; give FILE.summary.json, which specdec bench and specdec acceptance "
         "write next to their --output_file=FILE"

@@ -3,7 +3,16 @@
 The only package that imports seqio and TensorFlow, and only when something is used.
 """
 
-from specdec.tasks.batching import Batch, batches, count, get_task, text_batches
+from specdec.tasks.batching import (
+    LENGTHS,
+    Batch,
+    batches,
+    check_lengths,
+    check_sizes,
+    count,
+    get_task,
+    text_batches,
+)
 from specdec.tasks.datasets import use_tfds_data_dir
 from specdec.tasks.errors import TaskError
 from specdec.tasks.local import local_task
@@ -13,6 +22,7 @@ from specdec.tasks.synthetic import demo_vocabulary, synthetic_mixture, syntheti
 from specdec.tasks.t5 import t5_task
 from specdec.tasks.tokenizer_json import TokenizerJson
 from specdec.tasks.vocabularies import (
+    VOCABULARIES,
     Bytes,
     SentencePiece,
     VocabularyDefinition,
@@ -25,6 +35,8 @@ from specdec.tasks.vocabularies import (
 )
 
 __all__ = [
+    "LENGTHS",
+    "VOCABULARIES",
     "Batch",
     "Bleu",
     "Bytes",
@@ -35,6 +47,8 @@ __all__ = [
     "TokenizerJson",
     "VocabularyDefinition",
     "batches",
+    "check_lengths",
+    "check_sizes",
     "bleu",
     "count",
     "demo_vocabulary",

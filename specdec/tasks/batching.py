@@ -12,9 +12,14 @@ import numpy as np
 from specdec.tasks.datasets import refuse_missing_data
 from specdec.tasks.errors import TaskError
 from specdec.tasks.loading import load_seqio
+from specdec.values import is_integer
 
 if TYPE_CHECKING:
     from seqio import Mixture, Task, Vocabulary
+
+
+FEATURES = ("inputs", "targets")
+LENGTHS = "{'inputs': 64, 'targets': 64}"  # an example
 
 
 class Batch(NamedTuple):
@@ -84,13 +89,8 @@ def batches(
       TaskError: at the call, not at the first batch, if an argument is wrong or data are missing.
     """
     task = get_task(task, split)
-    for feature in task.output_features:
-        if not isinstance(lengths.get(feature), int) or lengths[feature] < 1:
-            raise TaskError(
-                f"no sequence length for {feature!r} of task {task.name!r}; "
-                "give one, as in {'inputs': 64, 'targets': 64}"
-            )
-    sizes = _check_sizes(lengths, batch_size, limit, buckets)
+    check_lengths(task, lengths)
+    sizes = check_sizes(lengths, batch_size, limit, buckets)
     if not 0 <= shard[0] < shard[1]:
         raise TaskError(f"shard is {shard}; give (k, n) for the k-th of n hosts, 0 <= k < n")
     pad_id = task.output_features["inputs"].vocabulary.pad_id
@@ -113,7 +113,8 @@ def text_batches(
     Raises:
       TaskError: at the call for a wrong argument, and at its batch for a text that is too long.
     """
-    sizes = _check_sizes(lengths, batch_size, limit, buckets)
+    sizes = check_sizes(lengths, batch_size, limit, buckets)
+    _refuse_unknown(lengths, FEATURES)
 
     def encode(number: int, side: str, text: str) -> np.ndarray:
         ids = [*vocabulary.encode(text), vocabulary.eos_id]
@@ -137,16 +138,39 @@ def count(task: str | Task | Mixture, split: str) -> int | None:
     return get_task(task, split).num_input_examples(split)
 
 
-def _check_sizes(
+def check_lengths(task: str | Task | Mixture, lengths: Mapping[str, int]) -> None:
+    """Raises TaskError unless there is a length for each feature of the task, and for no other."""
+    task = get_task(task)
+    for feature in task.output_features:
+        if not is_integer(lengths.get(feature), 1):
+            raise TaskError(
+                f"no sequence length for {feature!r} of task {task.name!r}; give one, as in "
+                f"{LENGTHS}"
+            )
+    _refuse_unknown(lengths, tuple(task.output_features))
+
+
+def _refuse_unknown(lengths: Mapping[str, int], features: Sequence[str]) -> None:
+    for name in lengths:
+        if name not in features:
+            raise TaskError(
+                f"there is no feature {name!r} in the feature lengths {dict(lengths)}; leave it "
+                f"out, the features are {' and '.join(features)}"
+            )
+
+
+def check_sizes(
     lengths: Mapping[str, int], batch_size: int, limit: int | None, buckets: Sequence[int]
 ) -> tuple[list[int], int]:
-    """The widths of inputs, and N."""
+    """The widths of inputs, and N; raises TaskError for an argument of `batches` that is wrong."""
     for name, value in (("batch_size", batch_size), ("limit", 1 if limit is None else limit)):
-        if not isinstance(value, int) or value < 1:
+        if not is_integer(value, 1):
             raise TaskError(f"{name} is {value!r}; give a positive integer")
-    widths = [*buckets, lengths["inputs"]]
-    if widths != sorted(set(widths)) or widths[0] < 1:
-        raise TaskError(f"buckets is {buckets!r}; give ascending lengths below {widths[-1]}")
+    longest = lengths["inputs"]
+    widths = [*buckets, longest] if isinstance(buckets, list | tuple) else []
+    ascending = all(is_integer(width, 1) for width in widths) and widths == sorted(set(widths))
+    if not widths or not ascending:
+        raise TaskError(f"buckets is {buckets!r}; give ascending lengths below {longest}")
     return widths, lengths.get("targets", 0)
 
 

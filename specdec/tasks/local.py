@@ -6,11 +6,12 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specdec.tasks.errors import TaskError
 from specdec.tasks.loading import load_seqio
-from specdec.tasks.vocabularies import VocabularyDefinition
+from specdec.tasks.vocabularies import VOCABULARIES, VocabularyDefinition
+from specdec.values import is_word
 
 if TYPE_CHECKING:
     from seqio import Task
@@ -44,6 +45,7 @@ def local_task(
       TaskError: a file is missing or empty, a line has the wrong number of columns or is not
         UTF-8, the vocabulary cannot be read, or `name` is another task's.
     """
+    _check(name, files, vocabulary, prefix)
     definition = _Definition(
         name, tuple(files.items()), vocabulary, prefix, tuple(columns), tuple(metric_fns)
     )
@@ -52,6 +54,21 @@ def local_task(
             f"task {name!r}: columns is {columns!r}; give ('inputs', 'targets') or ('inputs',)"
         )
     return _register(definition)
+
+
+def _check(name: Any, files: Any, vocabulary: Any, prefix: Any) -> None:
+    """That each argument is of its kind."""
+    if not is_word(name):
+        raise TaskError(f"the task's name is {name!r}; give a word")
+    paths = files.values() if isinstance(files, Mapping) else ()
+    if not paths or not all(map(is_word, paths)):
+        raise TaskError(
+            f"files of task {name!r} is {files!r}; give split -> path, as in {{'test': 'test.tsv'}}"
+        )
+    if not isinstance(prefix, str):
+        raise TaskError(f"prefix of task {name!r} is {prefix!r}; give text, '' for none")
+    if not hasattr(vocabulary, "load"):
+        raise TaskError(f"vocabulary of task {name!r} is {vocabulary!r}; give {VOCABULARIES}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +106,8 @@ def _register(definition: _Definition) -> Task:
 
 def _examine(path: str, columns: Sequence[str]) -> int:
     """The number of lines, every one of them well-formed."""
+    if os.path.isdir(path):
+        raise TaskError(f"data file {path} is a folder; give the file in it")
     if not os.path.isfile(path):
         raise TaskError(f"data file {path} does not exist; check the task's `files`")
     number = 0
@@ -104,7 +123,8 @@ def _examine_line(line: bytes, place: str, columns: Sequence[str]) -> None:
     found = line.count(b"\t") + 1
     if len(columns) > 1 and found != len(columns):
         raise TaskError(
-            f"{place}: {found} TAB-separated columns, not {len(columns)} ({', '.join(columns)})"
+            f"{place}: {found} TAB-separated columns, not {len(columns)} ({', '.join(columns)}); "
+            "write one example per line"
         )
     try:
         line.decode("utf-8")

@@ -13,9 +13,12 @@ from specdec import pieces
 from specdec.tasks.errors import TaskError
 from specdec.tasks.loading import load_seqio, read_in_time
 from specdec.tasks.tokenizer_json import TokenizerJson
+from specdec.values import is_integer, is_word
 
 if TYPE_CHECKING:
     from seqio import Vocabulary
+
+VOCABULARIES = "SentencePiece(path), TokenizerJson(path) or Bytes()"
 
 
 class VocabularyDefinition(Protocol):
@@ -34,15 +37,21 @@ class SentencePiece:
     path: str
     extra_ids: int = 0
 
+    def __post_init__(self):
+        if not is_word(self.path):
+            raise TaskError(f"SentencePiece.path is {self.path!r}; give that of a .model file")
+        _check_extra_ids(self)
+
     def load(self) -> Vocabulary:
         """Raises TaskError if there is no such file or it is not a SentencePiece model."""
         if "://" not in self.path:
-            self._check()
+            self.check()
         vocabulary = _sentencepiece(self)
         refuse_unreachable(vocabulary)
         return vocabulary
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises TaskError likewise, of a file on this machine."""
         from sentencepiece import SentencePieceProcessor
 
         if not os.path.isfile(self.path):
@@ -51,7 +60,8 @@ class SentencePiece:
             SentencePieceProcessor(model_file=self.path)
         except RuntimeError as error:
             raise TaskError(
-                f"vocabulary {self.path} is not a SentencePiece model: {error}"
+                f"vocabulary {self.path} is not a SentencePiece model ({_line(error)}); give a "
+                ".model file"
             ) from error
 
 
@@ -61,8 +71,23 @@ class Bytes:
 
     extra_ids: int = 0
 
+    def __post_init__(self):
+        _check_extra_ids(self)
+
     def load(self) -> Vocabulary:
         return load_seqio().ByteVocabulary(extra_ids=self.extra_ids)
+
+
+def _check_extra_ids(definition: SentencePiece | Bytes) -> None:
+    if not is_integer(definition.extra_ids, 0):
+        raise TaskError(
+            f"{type(definition).__name__}.extra_ids is {definition.extra_ids!r}; give the number "
+            "of sentinels, from 0 on"
+        )
+
+
+def _line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def recorded_vocabulary(path: str | os.PathLike | None, extra_ids: int) -> VocabularyDefinition:

@@ -25,6 +25,7 @@ from specdec.training.loss import Pairs, Sums, cross_entropy, teacher_forced
 from specdec.training.optimizer import Adafactor
 from specdec.training.progress import Progress
 from specdec.types import Array, Model, PyTree, Target
+from specdec.values import check_has, check_seed, is_integer, is_number
 from specdec.vocabulary import check_fit
 
 
@@ -71,21 +72,25 @@ class TrainRun:
         counts = "steps batch_size buckets log_every evaluate_every checkpoint_every".split()
         for name in counts:
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
+            if not is_integer(value, 1):
                 raise ValueError(f"TrainRun.{name} is {value!r}; give a positive integer")
+        check_has("TrainRun.model", self.model, "init config pad_id", "a model, T5Target(config)")
+        if self.task is None:
+            raise ValueError("TrainRun.task is None; give a task, or the name of a registered one")
         if self.model.pad_id:
             raise ValueError(
                 f"TrainRun.model pads with {self.model.pad_id} and batches are filled up with 0; "
                 "give a model whose pad_id is 0"
             )
-        if not isinstance(self.seed, int) or self.seed < 0:
-            raise ValueError(f"TrainRun.seed is {self.seed!r}; give an integer from 0 on")
-        if not 0 <= self.label_smoothing < 1:
+        check_seed("TrainRun.seed", self.seed)
+        if not is_number(self.label_smoothing) or not 0 <= self.label_smoothing < 1:
             raise ValueError(
                 f"TrainRun.label_smoothing is {self.label_smoothing!r}; give 0 <= s < 1"
             )
+        if not isinstance(self.lengths, Mapping):
+            raise ValueError(f"TrainRun.lengths is {self.lengths!r}; give {tasks.LENGTHS}")
         for name in ("inputs", "targets"):
-            if not isinstance(value := self.lengths.get(name), int) or value < 1:
+            if not is_integer(value := self.lengths.get(name), 1):
                 raise ValueError(
                     f"TrainRun.lengths has {name!r} {value!r}; give a positive length in tokens"
                 )
@@ -126,8 +131,8 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
     """Trains, or goes on where the latest checkpoint in `output_dir` ends; see `folder`.
 
     A run that was stopped in any way and is resumed computes bit for bit what it would have
-    computed (on the same machine, with the same versions). An interrupt ends the step, saves and
-    raises KeyboardInterrupt.
+    computed (on the same machine, with the same versions). An interrupt, or SIGTERM, ends the step,
+    saves, and then does what it does elsewhere: Ctrl-C raises KeyboardInterrupt.
 
     Raises:
       TrainingError: a task or directory that cannot be used, or a loss that is not finite.
@@ -135,6 +140,7 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
       tasks.TaskError: no such task or split, or data that are not on this machine.
     """
     vocabulary = _vocabulary(run)
+    tasks.check_lengths(run.task, run.lengths)
     batches = Batches(
         run.task,
         run.split,
@@ -165,7 +171,8 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
                 if step % run.checkpoint_every == 0:
                     _save(run, state, step, folder, vocabulary)
         _save(run, state, step, folder, vocabulary)
-        if interrupted():
+        if number := interrupted():
+            signal.raise_signal(number)  # whoever handles it does what it would have done at once
             raise KeyboardInterrupt
     return state
 
@@ -276,21 +283,27 @@ def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """A function that says whether Ctrl-C was pressed; pressed twice, it acts at once."""
-    pressed = []
+def _interrupts() -> Iterator[Callable[[], int]]:
+    """A function that gives the signal that came, Ctrl-C's or SIGTERM, else 0; a second one acts
+    at once."""
+    came = [0]
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def note(*_) -> None:
-        pressed.append(True)
-        signal.signal(signal.SIGINT, previous)
+    def note(number: int, _) -> None:
+        came.append(number)
+        restore()
 
-    previous = signal.getsignal(signal.SIGINT)
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
     try:
-        signal.signal(signal.SIGINT, note)
+        for number in before:
+            signal.signal(number, note)
     except ValueError:  # only the main thread may, and only it is interrupted
-        yield lambda: False
+        yield lambda: 0
         return
     try:
-        yield lambda: bool(pressed)
+        yield lambda: came[-1]
     finally:
-        signal.signal(signal.SIGINT, previous)
+        restore()

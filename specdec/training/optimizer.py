@@ -9,6 +9,7 @@ import optax
 from jax.typing import ArrayLike
 
 from specdec.types import Array
+from specdec.values import is_integer, is_number
 
 DECAYS = ("constant", "rsqrt", "linear")
 
@@ -30,8 +31,14 @@ class LearningRate:
     def __post_init__(self):
         if self.decay not in DECAYS:
             raise ValueError(f"LearningRate.decay is {self.decay!r}; known: {', '.join(DECAYS)}")
-        if self.peak <= 0 or self.warmup < 1 or self.hold < 0:
-            raise ValueError(f"{self} needs peak > 0, warmup >= 1 and hold >= 0")
+        if not is_number(self.peak) or self.peak <= 0:
+            raise ValueError(f"LearningRate.peak is {self.peak!r}; give a positive number")
+        if not is_integer(self.warmup, 1):
+            raise ValueError(f"LearningRate.warmup is {self.warmup!r}; give a positive integer")
+        if not is_integer(self.hold, 0):
+            raise ValueError(f"LearningRate.hold is {self.hold!r}; give an integer from 0 on")
+        if self.end is not None and not is_integer(self.end, 1):
+            raise ValueError(f"LearningRate.end is {self.end!r}; give a positive integer or None")
         if (self.decay == "linear") != (self.end is not None):
             raise ValueError(
                 f"LearningRate.end is {self.end} with decay {self.decay!r}; it belongs to 'linear'"
@@ -65,6 +72,11 @@ class Adafactor:
 
     learning_rate: LearningRate = LearningRate()
     clip_norm: float | None = None
+
+    def __post_init__(self):
+        clip = self.clip_norm
+        if clip is not None and (not is_number(clip) or clip <= 0):
+            raise ValueError(f"Adafactor.clip_norm is {clip!r}; give a positive number or None")
 
     def transformation(self) -> optax.GradientTransformation:
         adafactor = optax.adafactor(

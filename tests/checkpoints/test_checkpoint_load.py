@@ -206,7 +206,7 @@ def test_a_host_reads_only_what_its_devices_are_to_have(golden, model, monkeypat
 def test_a_misfit_names_counts_shapes_and_cause(golden, config_of, fields, counts, cause):
     message = error_of(golden / "v1_1/t5x_native", config=config_of("v1_1", **fields))
     assert re.fullmatch(
-        f"checkpoint .*checkpoint_0 does not fit the model: {counts}.* Likely cause: {cause}.*",
+        f"checkpoint .*checkpoint_0 does not fit the model: {counts}.* likely cause: {cause}.*",
         message,
     )
 

@@ -308,7 +308,7 @@ def test_compare_counts_differences(decode, monkeypatch):
 
 def test_limit_and_seed_override_gin(decode, tmp_path):
     def tokens(*flags):
-        path = tmp_path / "out.jsonl"
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
         decode(f"--output_file={path}", "--gin_file=sampling/temperature.gin", *flags)
         return [text["tokens"] for text in records(path)]
 
@@ -478,7 +478,7 @@ MISTAKES = {
     "wrong split": (["--gin.SPLIT='train'"], "no split 'train'; it has test"),
     "no length": (["--gin.TASK_FEATURE_LENGTHS={'inputs': 8}"], "no sequence length for 'targets'"),
     "lengths of another kind": (["--gin.TASK_FEATURE_LENGTHS=64"], "lengths is 64; give a Mapping"),
-    "seed of another kind": (["--gin.SEED='x'"], "Data.seed is 'x'; give a int"),
+    "seed of another kind": (["--gin.SEED='x'"], "Data.seed is 'x'; give an integer"),
     "limit": (["--limit=0"], "limit is 0"),
     "draft length": (["--gin.GAMMA=0"], "Fixed.gamma is 0; give a positive integer"),
     "temperature": (

@@ -197,7 +197,7 @@ def test_a_checkpoint_comes_back_with_its_family(name, format, tmp_path):
 def test_a_misfit_has_a_cause(name):
     found = checkpoints.tree.shapes(params_of(name))
     wider = dataclasses.replace(TINY[name], mlp_dim=41)
-    with pytest.raises(checkpoints.CheckpointError, match="misshaped.* Likely cause: .") as error:
+    with pytest.raises(checkpoints.CheckpointError, match="misshaped.* likely cause: .") as error:
         checkpoints.tree.check(found, wider, "it")
     assert "\n" not in str(error.value)
 

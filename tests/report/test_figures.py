@@ -306,7 +306,9 @@ def test_a_folder_that_is_a_file(write, capsys):
     summary = write("a.jsonl", bench())
     assert cli.main(["report", f"--figures_dir={summary}", summary]) == 2
     captured = capsys.readouterr()
-    assert f"--figures_dir {summary} cannot be written: File exists; give" in captured.err
+    assert (
+        f"--figures_dir {summary} cannot be written, {summary} is in the way; give" in captured.err
+    )
     assert captured.err.count("\n") == 1 and not captured.out
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 
 from specdec.models.layers import ACTIVATIONS
+from specdec.values import is_integer, is_number
 
 PAD_ID, EOS_ID = 0, 1  # of every T5
 SIZES = (
@@ -46,8 +48,8 @@ class T5Config:
 
     def __post_init__(self):
         # gin and JSON hand over lists and dtype objects; a static argument must be hashable.
-        object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
-        object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
+        object.__setattr__(self, "mlp_activations", _words(self.mlp_activations))
+        object.__setattr__(self, "dtype", _name(self.dtype))
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f"T5Config.dtype is {self.dtype!r}; use 'float32' or 'bfloat16'")
         for activation in self.mlp_activations:
@@ -57,5 +59,24 @@ class T5Config:
                 )
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.type == "int" and (not isinstance(value, int) or value < 1):
+            if field.type == "int" and not is_integer(value, 1):
                 raise ValueError(f"T5Config.{field.name} is {value!r}; give a positive integer")
+        if not is_number(self.layer_norm_epsilon) or self.layer_norm_epsilon <= 0:
+            raise ValueError(
+                f"T5Config.layer_norm_epsilon is {self.layer_norm_epsilon!r}; give a positive "
+                "number"
+            )
+
+
+def _words(given: Any) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple):
+        raise ValueError(f"T5Config.mlp_activations is {given!r}; give names, as in ('relu',)")
+    return tuple(given)
+
+
+def _name(dtype: Any) -> Any:
+    """A dtype's, or what was given if it is none."""
+    try:
+        return jnp.dtype(dtype).name
+    except TypeError:
+        return dtype

@@ -1,0 +1,49 @@
+"""Texts that a user gives, line by line."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import TextIO
+
+from specdec.cli.settings import UsageError
+
+STDIN = "standard input"
+
+
+def lines_of(flag: str | None, stream: TextIO, path: str = "-") -> Iterator[str]:
+    """The lines of a file that a flag names, or of standard input, as they come.
+
+    Raises:
+      UsageError: at a line that is not UTF-8.
+    """
+    name, lines = STDIN if path == "-" else f"{flag} {path}", iter(stream)
+    for number in itertools.count(1):
+        try:
+            line = next(lines, None)
+            if line is None:
+                return
+            line.encode()  # where the locale has no words for other bytes they come as surrogates
+        except UnicodeError as error:
+            raise UsageError(
+                f"{name}, line {number} or near it, is not UTF-8; convert it"
+            ) from error
+        yield line.rstrip("\n")
+
+
+def utf8(text: str) -> str:
+    """The text of a flag; raises UsageError if it has bytes that are no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        shown = text.encode(errors="replace").decode()
+        raise UsageError(f"--text {shown} is not UTF-8; convert it, or set LANG=C.UTF-8") from error
+    return text
+
+
+def not_nothing(lines: Iterable[str], name: str, purpose: str) -> Iterator[str]:
+    """The lines; raises UsageError at once if there is none, but reads no further than needed."""
+    lines = iter(lines)
+    for first in lines:
+        return itertools.chain([first], lines)
+    raise UsageError(f"{name} has nothing {purpose}; give one text per line")

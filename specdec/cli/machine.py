@@ -1,0 +1,106 @@
+"""What a machine refuses, in one line: a full disk, a closed pipe, a folder that is gone, a device
+that is not there, a signal to end."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+
+from specdec.cli.settings import UsageError
+
+REMEDIES = {
+    errno.ENOSPC: "free some space and give the command again",
+    errno.EDQUOT: "free some of your quota and give the command again",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f) and give the command again",
+    errno.EROFS: "give a folder that can be written",
+    errno.EACCES: "give a folder that is yours, or change its permissions",
+    errno.EPERM: "give a folder that is yours, or change its permissions",
+    errno.ENOENT: "it is missing or was removed; put it back, or give another",
+    errno.ENOTDIR: "a part of that path is a file; give another",
+    errno.EISDIR: "give a file",
+    errno.EIO: "check the device, and give the command again",
+}
+
+
+OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: as Ctrl-C, but with an exit code of its own."""
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Makes SIGTERM raise `Terminated`, so that what is written is left whole."""
+
+    def end(*_) -> None:
+        raise Terminated
+
+    try:
+        previous = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not the main thread, which alone gets signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def refuse_closed_output() -> None:
+    """Raises UsageError if nothing is behind stdout: the next file that is opened would be."""
+    if sys.stdout is None:
+        raise UsageError("standard output is closed; redirect it, as in >/dev/null")
+
+
+def of(error: OSError | RuntimeError) -> str | None:
+    """What to say of an error that the machine makes; None for another one."""
+    return _of_file(error) if isinstance(error, OSError) else _of_device(error)
+
+
+def _of_file(error: OSError) -> str:
+    what = error.strerror or str(error).partition("\n")[0]
+    remedy = REMEDIES.get(error.errno or 0, "put that right and give the command again")
+    if error.filename is None and error.errno in OF_STREAMS:  # our files have names in their errors
+        leave_stdout()
+        return f"standard output: {what}; {remedy}"
+    return f"{error.filename or 'the machine'}: {what}; {remedy}"
+
+
+def _of_device(error: RuntimeError) -> str | None:
+    head = str(error).partition("\n")[0]
+    if not head.startswith(("Unable to initialize backend", "Unknown backend")):
+        return None
+    platforms = jax.config.jax_platforms or "not set"  # pyright: ignore[reportAttributeAccessIssue]
+    return f"JAX_PLATFORMS is {platforms}: {head}; unset it, or set it to cpu"
+
+
+def cache_folder() -> str:
+    """Where compiled programs are kept, '' where nobody's home is known."""
+    with contextlib.suppress(RuntimeError):
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return str(Path(home) / "specdec" / "xla")
+    return ""
+
+
+def refuse_unwritable_folder(flag: str, path: str | None, remedy: str = "give another") -> None:
+    """Before any long work: a folder that cannot be made, or cannot be written."""
+    if not path or "://" in path:
+        return
+    nearest = Path(path).absolute()
+    while not os.path.lexists(nearest):
+        nearest = nearest.parent
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise UsageError(f"{flag} {path} cannot be written, {nearest} is in the way; {remedy}")
+
+
+def leave_stdout() -> None:
+    """Gives up what was not written, so that Python does not try it again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,56 @@
+"""Output files, looked at before any long work: nothing of the user's is overwritten."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from specdec.cli import settings
+from specdec.cli.settings import UsageError
+
+
+def check_new(args: argparse.Namespace) -> None:
+    """Raises UsageError unless --output_file can be made and nothing is in its place."""
+    if args.output_file is None:
+        return
+    for file in (args.output_file, f"{args.output_file}.gin"):
+        if os.path.isfile(file):
+            raise UsageError(f"--output_file: {file} exists; delete it, or give another file")
+    check(args)
+
+
+def check(args: argparse.Namespace, inputs: Iterable[str] = (), holding: str | None = None) -> None:
+    """Raises UsageError unless --output_file can be written.
+
+    Args:
+      args: of the command, with the gin files it reads, if it does.
+      inputs: further files that the command reads.
+      holding: a field that the JSON of an earlier output has; another file is not replaced.
+    """
+    path = args.output_file
+    if path is None:
+        return
+    if os.path.isdir(path):
+        raise UsageError(f"--output_file {path} cannot be written, it is a folder; give a file")
+    folder = Path(path).parent
+    if not folder.is_dir() or not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise UsageError(f"--output_file {path} cannot be written; its folder must exist")
+    read = {os.path.realpath(file) for file in (*inputs, *settings.files_of(args))}
+    for written in (path, f"{path}.gin", f"{path}.md", f"{path}.summary.json"):
+        if os.path.realpath(written) in read:
+            raise UsageError(f"--output_file: {written} is what the command reads; give another")
+    if holding and os.path.isfile(path) and not _holds(path, holding):
+        raise UsageError(
+            f"--output_file: {path} exists and is of another kind; delete it, or give another file"
+        )
+
+
+def _holds(path: str, field: str) -> bool:
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    return isinstance(found, dict) and field in found

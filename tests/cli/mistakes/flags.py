@@ -1,0 +1,263 @@
+"""Flags that are unknown or missing, or have values that cannot work."""
+
+from mistakes.cases import PAIR, RUN, SAMPLED, case
+
+SUMMARY = "YARD/good.summary.json"
+WORDS = {
+    "a limit of none": case("decode", RUN, "--limit=0", says="limit is 0; give"),
+    "unknown command": case("decod", says="'decod'.*; "),
+    "unknown flag": case("decode", RUN, "--gin_flie=x", says="--gin_flie.*; "),
+    "a word that belongs to nothing": case("decode", RUN, "hello", says="hello.*; "),
+    "a limit that is no number": case("decode", RUN, "--limit=x", says="--limit.*'x'.*; "),
+    "a limit below none": case(
+        "eval", RUN, "--output_dir=OUT/e", "--limit=-3", says="limit is -3; "
+    ),
+    "a seed that is no number": case("decode", RUN, "--seed=x", says="--seed.*'x'.*; "),
+    "a negative seed": case("decode", RUN, "--seed=-1", says="seed is -1; give"),
+    "a seed of 70 bits": case(
+        "decode", RUN, SAMPLED, f"--seed={2**70}", says=f"seed is {2**70}; give an integer from 0"
+    ),
+    "no samples": case("decode", RUN, SAMPLED, "--num_samples=0", says="num_samples is 0; give"),
+    "samples that are no number": case(
+        "decode", RUN, "--num_samples=x", says="num_samples.*'x'.*; "
+    ),
+    "no such colour": case("decode", RUN, "--color=blue", says="--color.*'blue'.*; "),
+    "a flag without its value": case("decode", "--gin_file", says="--gin_file.*; "),
+    "a prefix that is too long": case(
+        "decode", RUN, "--decoder_prefix=far too long", says="'far too long' .*; raise 'targets'"
+    ),
+    "compare without a drafter": case(
+        "decode", RUN, "--gin.DRAFTER=None", "--compare", says="compare is set, but .*; "
+    ),
+    "compare distributions": case(
+        "decode", RUN, SAMPLED, "--compare", says=r"compare is set, but SpeculativeSampling.*; "
+    ),
+    "draft without target": case(
+        "decode", "--draft=YARD/draft", says="--draft .* needs --target.*; "
+    ),
+    "vocabulary without target": case(
+        "decode", "--vocabulary=bytes", says="--vocabulary bytes needs --target.*; "
+    ),
+    "an empty target": case("decode", "--target=", "--text=a", says="checkpoint.*; "),
+    "a target that is no checkpoint": case(
+        "decode", "--target=YARD/folder", "--text=a", says="no checkpoint in .*; give"
+    ),
+    "a target that is not there": case(
+        "decode", "--target=YARD/none", "--text=a", says="none does not exist; "
+    ),
+    "a draft that is not there": case(
+        "decode", PAIR[0], "--draft=YARD/none", "--text=a", says="none does not exist; "
+    ),
+    "a data folder that is a file": case(
+        "decode", RUN, "--tfds_data_dir=YARD/test.tsv", says="--tfds_data_dir.*test.tsv.*; "
+    ),
+}
+COMMANDS = {
+    "bench without repeats": case(
+        "bench", RUN, "--repeats=0", says="--repeats is 0; give a positive"
+    ),
+    "eval to nowhere": case("eval", RUN, says="--output_dir.*; "),
+    "an unknown metric": case(
+        "eval", RUN, "--output_dir=OUT/e", "--metric=blue", says="--metric.*'blue'.*; "
+    ),
+    "no metric": case("eval", RUN, "--output_dir=OUT/e", says="no metrics; give one, --metric="),
+    "eval of no task": case(
+        "eval", RUN, "--output_dir=OUT/e", "--gin.TASK=None", says="no task.*; set TASK"
+    ),
+    "hosts that are none": case(
+        "eval",
+        RUN,
+        "--output_dir=OUT/e",
+        "--distributed=here",
+        says="--distributed=here is no.*; ",
+    ),
+    "a rate of 1.5": case(
+        "bench", RUN, "--synthetic_alpha=1.5", says="--synthetic_alpha: .*1.5.*; "
+    ),
+    "a rate that is no number": case(
+        "bench", RUN, "--synthetic_alpha=nan", says="--synthetic_alpha: .*nan.*; "
+    ),
+    "a variant of another target": case(
+        "bench",
+        RUN,
+        "--variant=GAMMA=1",
+        "--variant=SEED=3",
+        says="--variant=SEED=3 has seed 3, .*; ",
+    ),
+    "a variant that is no setting": case(
+        "bench", RUN, "--variant=GAMMA", says="GAMMA: nothing is not a value; "
+    ),
+    "a variant without its file": case(
+        "bench", RUN, "--variant=none.gin", says="gin file none.gin not found .*; check"
+    ),
+    "two variants of one name": case(
+        "bench",
+        RUN,
+        "--variant=GAMMA=1",
+        "--variant=GAMMA=1",
+        "--output_file=OUT/b.jsonl",
+        says="--variant=GAMMA=1 is given twice; ",
+    ),
+    "a forecast of the same split": case(
+        "bench", RUN, "--forecast_split=test", says="--forecast_split is 'test', .*; "
+    ),
+    "no tokens": case("acceptance", RUN, "--tokens=0", says="--tokens is 0; give a positive"),
+    "a topology that is none": case("compile", RUN, "--topology=v4", says="topology 'v4' .*; give"),
+    "a chip that is none": case("compile", RUN, "--topology=v9:2x2", says="'v9:2x2' .*; give"),
+    "a topology of nothing": case(
+        "compile", RUN, "--topology=v4:0x2x1", says="'v4:0x2x1' .*; give"
+    ),
+    "no topology": case("compile", RUN, says="--topology.*; "),
+    "an alpha of 2": case(
+        "compile", RUN, "--topology=v4:2x2x1", "--alpha=2", says="--alpha is 2.*; "
+    ),
+    "an alpha that is no number": case(
+        "compile", RUN, "--topology=v4:2x2x1", "--alpha=nan", says="--alpha is nan; give"
+    ),
+    "compile without a drafter": case(
+        "compile", RUN, "--topology=v4:2x2x1", "--gin.DRAFTER=None", says="no drafter; set DRAFTER"
+    ),
+    "convert nothing": case(
+        "convert", "YARD/none", "OUT/c", "--format=t5x", says="none does not exist; "
+    ),
+    "convert to an unknown format": case(
+        "convert", "YARD/target", "OUT/c", "--format=zip", says="--format.*'zip'.*; "
+    ),
+    "convert to an unknown dtype": case(
+        "convert",
+        "YARD/target",
+        "OUT/c",
+        "--format=t5x",
+        "--dtype=int8",
+        says="--dtype.*'int8'.*; ",
+    ),
+    "convert without an output": case("convert", "YARD/target", "--format=t5x", says="OUTPUT.*; "),
+    "convert onto itself": case(
+        "convert", "YARD/target", "YARD/target", "--format=t5x", says="target exists; give a new"
+    ),
+    "convert to a URL": case(
+        "convert", "YARD/target", "gs://a/b", "--format=t5x", says="'gs://a/b' is a URL, .*; copy"
+    ),
+    "convert below a file": case(
+        "convert", "YARD/target", "YARD/test.tsv/c", "--format=t5x", says="test.tsv.*; "
+    ),
+    "convert with no such config": case(
+        "convert",
+        "YARD/t5x",
+        "OUT/c",
+        "--format=orbax",
+        "--config=YARD/none.json",
+        says="config .*none.json is not a file; give",
+    ),
+    "convert with another config": case(
+        "convert",
+        "YARD/t5x",
+        "OUT/c",
+        "--format=orbax",
+        "--config=YARD/list.summary.json",
+        says="list.summary.json holds a JSON list, not an object; ",
+    ),
+    "convert with no such vocabulary": case(
+        "convert",
+        "YARD/target",
+        "OUT/c",
+        "--format=orbax",
+        "--vocabulary=YARD/none.model",
+        says="vocabulary .*none.model is not a file; give",
+    ),
+    "convert with noise for a vocabulary": case(
+        "convert",
+        "YARD/target",
+        "OUT/c",
+        "--format=orbax",
+        "--vocabulary=YARD/noise.model",
+        says="noise.model is not a SentencePiece model.*; give",
+    ),
+    "convert noise": case(
+        "convert", "YARD/hf_noise", "OUT/c", "--format=orbax", says="not a safetensors file; "
+    ),
+    "convert half an array": case(
+        "convert",
+        "YARD/arrays_cut",
+        "OUT/c",
+        "--format=t5x",
+        late=True,
+        says="; the copy may be incomplete",
+    ),
+    "grow to no preset": case(
+        "grow",
+        "--input=YARD/target",
+        "--preset=huge",
+        "--output=OUT/g",
+        says="--preset is 'huge'; give a scope of",
+    ),
+    "grow what is not there": case(
+        "grow",
+        "--input=YARD/none",
+        "--preset=t5_1_1_small",
+        "--output=OUT/g",
+        says="none does not exist; ",
+    ),
+    "grow onto something": case(
+        "grow",
+        "--input=YARD/target",
+        "--preset=t5_1_1_small",
+        "--output=YARD/draft",
+        says="draft exists; give a new",
+    ),
+    "grow from a seed of 70 bits": case(
+        "grow",
+        "--input=YARD/target",
+        "--preset=t5_1_1_small",
+        "--output=OUT/g",
+        f"--seed={2**70}",
+        says=f"seed is {2**70}; give",
+    ),
+    "grow from a negative seed": case(
+        "grow",
+        "--input=YARD/target",
+        "--preset=t5_1_1_small",
+        "--output=OUT/g",
+        "--seed=-1",
+        says="seed is -1; give",
+    ),
+    "train to nowhere": case("train", "--gin_file=YARD/train.gin", says="--output_dir.*; "),
+    "train by a file that decodes": case(
+        "train", RUN, "--output_dir=OUT/t", says="describe no TrainRun; include"
+    ),
+    "train no steps": case(
+        "train",
+        "--gin_file=YARD/train.gin",
+        "--output_dir=OUT/t",
+        "--steps=0",
+        says="TrainRun.steps is 0; give",
+    ),
+    "train from a seed of 70 bits": case(
+        "train",
+        "--gin_file=YARD/train.gin",
+        "--output_dir=OUT/t",
+        f"--seed={2**70}",
+        says=f"TrainRun.seed is {2**70}; give an integer from 0",
+    ),
+    "report of nothing": case("report", says="FILE.*; "),
+    "report of what is not there": case(
+        "report", "YARD/none.summary.json", says="none.summary.json cannot be read: .*; "
+    ),
+    "report of a folder": case("report", "YARD/folder", says="folder cannot be read: .*; "),
+    "report of noise": case("report", "YARD/noise.summary.json", says="is no summary; give"),
+    "report of a list": case("report", "YARD/list.summary.json", says="is no summary; give"),
+    "report of half a benchmark": case(
+        "report", "YARD/speedup.summary.json", says="is no summary; "
+    ),
+    "report of half an acceptance": case(
+        "report", "YARD/alphas.summary.json", says="is no summary; "
+    ),
+    "report of one run twice": case(
+        "report", SUMMARY, SUMMARY, says="second summary .*; .*rename one"
+    ),
+    "report beside no row": case(
+        "report", SUMMARY, "--paper=x.gin", says="x.gin has no published figures; give a row"
+    ),
+}
+
+CASES = {**WORDS, **COMMANDS}

@@ -1,0 +1,235 @@
+"""The folder that the mistakes are made in: a run of two tiny models, and damaged files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+from test_cli import LINES, RUN, model
+
+from specdec import checkpoints, demo
+
+ROOT = Path(__file__).resolve().parents[3]
+RESULT = ROOT / "docs" / "results" / "ende_t0.jsonl.summary.json"
+TRAIN = """
+from __gin__ import dynamic_registration
+from specdec import tasks
+from specdec.models import t5
+
+include 'train.gin'
+include 'tasks/local.gin'
+
+MODEL = @t5.T5Target()
+t5.T5Target.config = @t5.T5Config()
+t5.T5Config:
+  vocab_size = 261
+  emb_dim = 11
+  num_heads = 2
+  head_dim = 4
+  mlp_dim = 11
+  num_encoder_layers = 1
+  num_decoder_layers = 1
+TASK_NAME = 'yard'
+TASK_FILES = {'test': 'the folder/test.tsv'}
+VOCABULARY = @tasks.Bytes()
+TASK_FEATURE_LENGTHS = {'inputs': 16, 'targets': 8}
+SPLIT = 'test'
+STEPS = 2
+BATCH_SIZE = 2
+"""
+
+
+def pair(folder: Path, task: str) -> Path:
+    """Fills an empty folder with a run of two models, without a mistake."""
+    (folder / "test.tsv").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    run = RUN.replace("the folder", str(folder)).replace("the task", task)
+    (folder / "run.gin").write_text(run)
+    _save(folder / "target", 11, 261)
+    _save(folder / "draft", 7, 263)
+    return folder
+
+
+def make(yard: Path) -> Path:
+    """Fills an empty folder with all that the table names."""
+    pair(yard, "yard")
+    (yard / "train.gin").write_text(TRAIN.replace("the folder", str(yard)))
+    _texts(yard)
+    _gin_files(yard)
+    _save(yard / "narrow", 7, 100)
+    _save(yard / "t5x", 11, 261, format="t5x")
+    _save(yard / "hf", 11, 261, format="huggingface")
+    pieces = checkpoints.Vocabulary(Path(demo.path("vocabulary.model")))
+    _save(yard / "pieces", 11, 2048, vocabulary=pieces)
+    for name, (of, damage) in _DAMAGED.items():
+        shutil.copytree(yard / of, yard / name)
+        damage(yard / name)
+    _outputs(yard)
+    return yard
+
+
+def _save(path: Path, width: int, vocab_size: int, **options) -> None:
+    """A checkpoint of zeros: nothing is decoded with it."""
+    target = model(width, vocab_size)
+    shapes = jax.eval_shape(target.init, jax.random.key(0))
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    checkpoints.save(path, params, config=target.config, **options)
+
+
+def _texts(yard: Path) -> None:
+    """Files of texts with mistakes in them."""
+    contents = {
+        "latin1.tsv": "zwei Wörter\tdeux mots\n".encode("latin-1"),
+        "middle.tsv": b"a\tb\n\xff\xfe\tb\nc\td\n",
+        "columns.tsv": b"a\tb\tc\n",
+        "no_tab.tsv": b"a\tb\nno tab\n",
+        "empty.tsv": b"",
+        "blank.tsv": b"a\tb\n\nc\td\n",
+        "long.tsv": b"a text of many more bytes than sixteen\tb\n",
+        "noise.bin": bytes(range(256)) * 9,
+        "noise.model": bytes(range(256)) * 9,
+        "empty.model": b"",
+    }
+    for name, content in contents.items():
+        (yard / name).write_bytes(content)
+    (yard / "folder").mkdir()
+    (yard / "folder.tsv").mkdir()
+
+
+def _gin_files(yard: Path) -> None:
+    contents = {
+        "noise.gin": bytes(range(256)) * 9,
+        "zeros.gin": b"\0" * 99,
+        "empty.gin": b"",
+        "open.gin": b"from __gin__ import dynamic_registration\nGAMMA = (3\n",
+        "string.gin": b"from __gin__ import dynamic_registration\nSPLIT = 'test\n",
+        "latin1.gin": "SPLIT = 'prüf'\n".encode("latin-1"),
+        "loop.gin": f"include '{yard}/loop.gin'\n".encode(),
+        "absent.gin": b"\ninclude 'none.gin'\n",
+        "module.gin": b"from __gin__ import dynamic_registration\nfrom specdec import verifers\n",
+        "own.gin": b"from __gin__ import dynamic_registration\nimport own_drafter\n",
+        "misspelt.gin": b"from __gin__ import dynamic_registration\nGAMA = 3\n",
+    }
+    for name, content in contents.items():
+        (yard / name).write_bytes(content)
+    (yard / "own_drafter.py").write_text("class Drafter:\n    def propose(self):\n    pass\n")
+
+
+def _record(**changes) -> Callable[[Path], None]:
+    """Changes what config.json says; None takes a field out."""
+
+    def damage(folder: Path) -> None:
+        record = json.loads((folder / "config.json").read_text()) | changes
+        kept = {name: value for name, value in record.items() if value is not None}
+        (folder / "config.json").write_text(json.dumps(kept))
+
+    return damage
+
+
+def _model(**changes) -> Callable[[Path], None]:
+    """Changes the model's fields in config.json."""
+
+    def damage(folder: Path) -> None:
+        record = json.loads((folder / "config.json").read_text())
+        record["model"] |= changes
+        (folder / "config.json").write_text(json.dumps(record))
+
+    return damage
+
+
+def _write(name: str, content: bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(content) and None
+
+
+def _cut(pattern: str) -> Callable[[Path], None]:
+    """Leaves the first half of the largest file that matches."""
+
+    def damage(folder: Path) -> None:
+        largest = max(folder.glob(pattern), key=lambda file: file.stat().st_size)
+        content = largest.read_bytes()
+        largest.write_bytes(content[: len(content) // 2])
+
+    return damage
+
+
+def _without(pattern: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        for file in folder.glob(pattern):
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
+
+    return damage
+
+
+def _header(header: object, data: bytes = b"") -> Callable[[Path], None]:
+    text = json.dumps(header).encode()
+    return _write("model.safetensors", len(text).to_bytes(8, "little") + text + data)
+
+
+_ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+_DAMAGED: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "no_config": ("target", _without("config.json")),
+    "config_noise": ("target", _write("config.json", bytes(range(128, 256)))),
+    "config_text": ("target", _write("config.json", b"{")),
+    "config_list": ("target", _write("config.json", b"[]")),
+    "config_version": ("target", _record(version=99)),
+    "config_family": ("target", _record(family="rnn")),
+    "config_family_kind": ("target", _record(family=5)),
+    "config_model_kind": ("target", _record(model=[1])),
+    "config_model_fields": ("target", _model(width=3)),
+    "config_model_zero": ("target", _model(emb_dim=0)),
+    "config_model_word": ("target", _model(emb_dim="eleven")),
+    "config_model_dtype": ("target", _model(dtype="float99")),
+    "config_model_activations": ("target", _model(mlp_activations=["swish"])),
+    "config_model_activations_kind": ("target", _model(mlp_activations=3)),
+    "config_other_size": ("target", _model(emb_dim=12)),
+    "config_vocabulary_kind": ("pieces", _record(vocabulary="spiece.model")),
+    "config_vocabulary_fields": ("pieces", _record(vocabulary={"name": "x"})),
+    "vocabulary_gone": ("pieces", _without("*.model")),
+    "vocabulary_changed": ("pieces", _write("vocabulary.model", b"noise")),
+    "manifest_noise": ("target", _write("params/manifest.ocdbt", bytes(range(256)))),
+    "manifest_empty": ("target", _write("params/manifest.ocdbt", b"")),
+    "arrays_cut": ("target", _cut("params/**/d/*")),
+    "arrays_gone": ("target", _without("params/**/d")),
+    "t5x_noise": ("t5x", _write("checkpoint", bytes(range(256)))),
+    "t5x_empty": ("t5x", _write("checkpoint", b"")),
+    "t5x_array_gone": ("t5x", _without("target.encoder.layers_0.mlp.wo.kernel")),
+    "t5x_chunk_gone": ("t5x", _without("target.*/0*")),
+    "t5x_chunk_noise": ("t5x", lambda folder: _spoil(folder, "target.*/0*")),
+    "t5x_zarray_noise": ("t5x", lambda folder: _spoil(folder, "target.*/.zarray")),
+    "t5x_no_config": ("t5x", _without("config.json")),
+    "hf_noise": ("hf", _write("model.safetensors", bytes(range(256)))),
+    "hf_pointer": ("hf", _write("model.safetensors", b"version https://git-lfs.github.com/spec")),
+    "hf_cut": ("hf", _cut("model.safetensors")),
+    "hf_header_list": ("hf", _header([])),
+    "hf_header_entry": ("hf", _header({"shared.weight": 3})),
+    "hf_header_fields": ("hf", _header({"shared.weight": {}})),
+    "hf_header_shape": ("hf", _header({"shared.weight": _ENTRY | {"shape": [-2]}}, b"\0" * 8)),
+    "hf_header_integers": ("hf", _header({"shared.weight": _ENTRY | {"dtype": "I8"}}, b"\0" * 8)),
+    "hf_config_kind": ("hf", _record(model_type="bert")),
+    "hf_config_text": ("hf", _write("config.json", b"{")),
+    "hf_config_fields": ("hf", _record(d_model=None)),
+    "hf_config_word": ("hf", _record(d_model="eleven")),
+    "hf_no_arrays": ("hf", _without("model.safetensors")),
+}
+
+
+def _spoil(folder: Path, pattern: str) -> None:
+    for file in folder.glob(pattern):
+        file.write_bytes(b"noise")
+
+
+def _outputs(yard: Path) -> None:
+    """Outputs of earlier commands, and what is none."""
+    (yard / "old.jsonl").write_text('{"index": 0}\n')
+    shutil.copy(RESULT, yard / "good.summary.json")
+    (yard / "noise.summary.json").write_bytes(bytes(range(256)))
+    (yard / "list.summary.json").write_text("[]")
+    (yard / "speedup.summary.json").write_text('{"speedup": 1}')
+    (yard / "alphas.summary.json").write_text('{"alphas": []}')
+    (yard / "other").mkdir()
+    (yard / "other" / "notes.txt").write_text("mine")
+    (yard / "begun").mkdir()
+    (yard / "begun" / "predictions.jsonl").write_text("")

@@ -1,0 +1,264 @@
+"""What the machine refuses is one line too: pytest tests/cli/test_machine.py
+
+Closed and full standard outputs, signals and absent devices are those of real processes: forks of
+one that has imported everything and started nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mistakes import yard
+from test_cli import the_line
+
+from specdec import checkpoints, cli
+from specdec.cli import machine
+
+ROOT = Path(__file__).resolve().parents[2]
+SUMMARY = ROOT / "docs" / "results" / "ende_t0.jsonl.summary.json"
+
+# Reads lines of JSON, [what the machine is like, command line], and prints for each
+# [exit code, stdout, stderr]; a child does what Python does when a process begins and ends so.
+FORKS = """
+import json, os, resource, signal, sys, threading
+from specdec import cli
+
+def closed():
+    os.close(1)
+    sys.stdout = None
+
+def full():
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+
+def limited():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400))
+
+def terminated():
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+for line in sys.stdin:
+    state, argv, out, err = json.loads(line)
+    if not (child := os.fork()):
+        for fd, path in ((1, out), (2, err)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), fd)
+        if state in globals():
+            globals()[state]()
+        sys.exit(cli.main(argv))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(json.dumps([code, open(out).read(), open(err).read()]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run without a mistake."""
+    return yard.pair(tmp_path_factory.mktemp("pair"), "machine")
+
+
+@pytest.fixture(scope="module")
+def forks():
+    """A process that runs commands on machines that are not as they should be."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORKS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "tpu"},
+    )
+    yield process
+    process.stdin.close()
+    process.wait()
+
+
+@pytest.fixture
+def on(forks, tmp_path):
+    """Runs a command there; returns the exit code, stdout and stderr."""
+
+    def run(state, *argv):
+        files = [str(tmp_path / name) for name in ("stdout", "stderr")]
+        forks.stdin.write(json.dumps([state, argv, *files]) + "\n")
+        forks.stdin.flush()
+        return json.loads(forks.stdout.readline())
+
+    return run
+
+
+def test_a_machine_as_it_should_be(on):
+    code, out, err = on("well", "report", str(SUMMARY))
+    assert (code, err) == (0, "") and "|" in out
+
+
+def test_stdout_is_closed(on):
+    line = the_line(*on("closed", "report", str(SUMMARY)))
+    assert line == "specdec: standard output is closed; redirect it, as in >/dev/null"
+
+
+def test_stdout_is_full(on):
+    line = the_line(*on("full", "report", str(SUMMARY)))
+    assert line.startswith("specdec: standard output: No space left on device; free some space")
+
+
+def test_a_file_can_grow_no_further(on, tmp_path):
+    path = tmp_path / "report.md"
+    line = the_line(*on("limited", "report", str(SUMMARY), f"--output_file={path}"))
+    assert line.startswith(f"specdec: {path}: File too large; raise the limit")
+    assert not list(tmp_path.glob("report*"))
+
+
+def test_sigterm(on, tmp_path):
+    os.mkfifo(tmp_path / "never.summary.json")
+    code, out, err = on("terminated", "report", str(tmp_path / "never.summary.json"))
+    assert (code, out, err) == (143, "", "specdec: terminated; give the command again\n")
+
+
+def test_jax_platforms_names_a_device_that_is_not_there(on, folder, tmp_path):
+    argv = ("convert", str(folder / "target"), str(tmp_path / "out"), "--format=t5x")
+    line = the_line(*on("well", *argv))
+    assert re.match("specdec: JAX_PLATFORMS is tpu: .*; unset it, or set it to cpu", line)
+    assert not (tmp_path / "out").exists()
+
+
+class LongWork(Exception):
+    """Nothing is wrong, and the parameters are about to be read."""
+
+
+@pytest.fixture
+def command(folder, cache, capsys, monkeypatch):
+    """Runs a command on the tiny pair up to its long work."""
+
+    def long(*_, **__):
+        raise LongWork
+
+    monkeypatch.setattr(checkpoints, "load", long)
+    for module in (cli.decode, cli.eval):  # they trace, and find nothing here
+        monkeypatch.setattr(module, "programs_of", lambda *_, **__: None)
+    monkeypatch.setattr(cli.bench.Workload, "check", lambda *_: None)
+
+    def run(name, *flags, kept=f"--compilation_cache_dir={cache}"):
+        capsys.readouterr()
+        return cli.main([name, f"--gin_file={folder / 'run.gin'}", *[kept] * bool(kept), *flags])
+
+    return run
+
+
+def begun(command, *argv):
+    """Runs a command until its outputs are there and empty."""
+    with pytest.raises(LongWork):
+        command(*argv)
+
+
+def test_nobody_has_a_home(command, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # where Keras makes a folder called ~
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda _: {}[0])
+    assert machine.cache_folder() == ""
+    begun(lambda: command("decode", kept=None))
+
+
+@pytest.mark.parametrize("gamma", [8, 10**9])
+def test_drafts_that_no_output_has_room_for_are_cut(command, capsys, gamma):
+    begun(command, "decode", f"--gin.GAMMA={gamma}")
+    line = f"specdec: drafts of {gamma} tokens are cut to 7; outputs hold 8\n"
+    assert capsys.readouterr().err == line
+
+
+def test_drafts_that_an_output_has_room_for_are_not_cut(command, capsys):
+    begun(command, "decode", "--gin.GAMMA=7")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_schedule_without_shorter_drafts(command, capsys, monkeypatch):
+    from specdec.schedules import Fixed
+
+    monkeypatch.delattr(Fixed, "up_to")
+    line = the_line(command("decode", "--gin.GAMMA=8"), *capsys.readouterr())
+    assert "Fixed(gamma=8) drafts up to 8 tokens but outputs hold 8; give shorter drafts" in line
+
+
+TEXT = {"index": 0, "sample": 0, "input": "one", "target": "eins"}
+LINE = TEXT | {"prediction": "x", "tokens": [1], "calls": 1, "drafted": [1], "accepted": [0]}
+DAMAGED = {
+    "noise in the middle": ([b"\x00\xff\xfe"], "line 2, is no JSON object; delete"),
+    "half a line in the middle": ([b'{"index": 1,'], "line 2, is no JSON object; delete"),
+    "another kind of JSON": ([b"[1]"], "line 2, is no JSON object; delete"),
+    "a line twice": ([json.dumps(LINE).encode()], "line 2: index is 0, and the run's is 1; "),
+    "too many lines": ([b"{}"] * 7, "line 2: index is None, and the run's is 1; "),
+}
+
+
+@pytest.mark.parametrize("lines, says", DAMAGED.values(), ids=DAMAGED)
+def test_predictions_that_are_damaged(command, capsys, tmp_path, lines, says):
+    eval = ("eval", "--metric=bleu", f"--output_dir={tmp_path / 'out'}")
+    if not (tmp_path / "out").exists():
+        begun(command, *eval)
+    file = tmp_path / "out" / "predictions.jsonl"
+    whole = b"\n".join([json.dumps(LINE).encode(), *lines, b""])
+    file.write_bytes(whole)
+    line = the_line(command(*eval), *capsys.readouterr())
+    assert f"{file}, {says}" in line
+    assert file.read_bytes() == whole
+
+
+def test_predictions_without_a_prediction(command, capsys, tmp_path):
+    eval = ("eval", "--metric=bleu", "--limit=1", f"--output_dir={tmp_path / 'out'}")
+    begun(command, *eval)
+    file = tmp_path / "out" / "predictions.jsonl"
+    del (lacking := dict(LINE))["prediction"]
+    file.write_text(json.dumps(lacking) + "\n")
+    line = the_line(command(*eval), *capsys.readouterr())
+    assert f"{file}, line 1, has no 'prediction'; delete" in line
+
+
+@pytest.mark.parametrize("name", ["bench", "acceptance"])
+def test_measurements_that_are_damaged(command, capsys, tmp_path, name):
+    file = tmp_path / "out.jsonl"
+    begun(command, name, f"--output_file={file}")
+    file.write_text('{"mode": "alone", "text": 0, "weather": "fine"}\n')
+    line = the_line(command(name, f"--output_file={file}"), *capsys.readouterr())
+    assert f"{file}, line 1, is not of `specdec {name}`; delete" in line
+
+
+def test_a_folder_that_disappears(folder, cache, capsys, tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+
+    def pairs():
+        yield "one\teins\n"
+        for file in gone.iterdir():
+            file.unlink()
+        gone.rmdir()
+        yield "two\tzwei\n"
+
+    monkeypatch.setattr("sys.stdin", pairs())
+    argv = ["score", f"--gin_file={folder / 'run.gin'}", f"--compilation_cache_dir={cache}"]
+    code = cli.main([*argv, "--pairs=-", f"--output_file={gone / 'out.jsonl'}"])
+    line = the_line(code, *capsys.readouterr())
+    assert f"{gone / 'out.jsonl'}: No such file or directory; it is missing or was removed" in line
+
+
+def test_the_disk_is_full(command, capsys, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fsync", full)
+    line = the_line(command("bench", f"--output_file={tmp_path / 'b.jsonl'}"), *capsys.readouterr())
+    assert f"{tmp_path / 'b.jsonl.gin'}: No space left on device; free some space" in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_stdin_is_no_text(command, capsys, monkeypatch):
+    monkeypatch.setattr(
+        "sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xf6\n"), "ascii", "surrogateescape")
+    )
+    line = the_line(command("decode", "--text=-"), *capsys.readouterr())
+    assert "standard input, line 1" in line and "is not UTF-8; convert it" in line
