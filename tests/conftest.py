@@ -1,5 +1,6 @@
 """Shared set-up: the devices tests see, repeatable examples, and the optional development data."""
 
+import gc
 import importlib.metadata
 import os
 from pathlib import Path
@@ -19,6 +20,9 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
     XLA_FLAGS += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a path that does not exist is not asked for
 os.environ["XLA_FLAGS"] = " ".join([*XLA_FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
+
+# Tracing makes millions of objects that live on: looking for garbage among them is 4 % of the time.
+gc.set_threshold(100_000, 50, 50)
 
 # The same examples on every run, so that a failure is a change and not a draw.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)

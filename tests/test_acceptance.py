@@ -359,7 +359,7 @@ def test_the_command(specdec_acceptance, tmp_path, capsys):
         (("--gin.DRAFTER=None",), "the run has no drafter"),
         (
             ("--gin.DRAFTER=@tasks.Bytes()",),
-            "the drafter is Bytes, which has no distr",
+            "drafter is Bytes(extra_ids=0); give a drafter",
         ),
         (("--gin.SPLIT='train'",), "no split 'train'"),
     ],

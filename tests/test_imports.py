@@ -26,14 +26,14 @@ ROWS = (
         "training",
     ),
     ("program", "vocabulary"),
-    ("tasks", "checkpoints", "partitioning", "testing", "terminal", "environment", "records"),
+    ("tasks", "checkpoints", "partitioning", "testing", "terminal", "environment"),
     ("decoding",),
     ("plan",),
     ("drafters",),
     ("verifiers", "schedules"),
     ("sampling", "models"),
     ("types", "theory", "demo", "statistics", "synthetic"),
-    ("published", "resources", "pieces", "schemas", "progress", "values"),
+    ("published", "resources", "pieces", "schemas", "progress", "values", "records"),
 )
 ROW = {module: row for row, modules in enumerate(ROWS) for module in modules}
 

@@ -47,6 +47,9 @@ class Both:
     def init(self, params, context):
         return ()
 
+    def propose(self, *arguments):
+        raise NotImplementedError
+
 
 def test_exactness_is_stated_and_never_inferred():
     @dataclasses.dataclass(frozen=True)
@@ -214,7 +217,7 @@ def test_parts_that_do_not_go_together_are_refused(change, message):
 
 def test_who_does_not_say_what_ends_a_text_is_asked():
     class Silent:
-        pass
+        prefill = decode = TableTarget.decode
 
     with pytest.raises(ValueError, match="nothing says what ends a text of Silent; give Plan.stop"):
         Plan(Silent(), None, None, None, Greedy(), 8)

@@ -60,8 +60,8 @@ class BucketPath:
             raise CheckpointError(f"{self} does not exist")
         return found.value
 
-    def read_text(self) -> str:
-        return self.read_bytes().decode()
+    def read_text(self, encoding: str = "utf-8") -> str:
+        return self.read_bytes().decode(encoding)
 
     def kvstore(self) -> dict[str, Any]:
         """TensorStore's specification of the folder."""

@@ -153,7 +153,12 @@ def _command(args: argparse.Namespace) -> None:
 
 def _held(variants: Sequence[Variant], contexts: contextlib.ExitStack) -> Sequence[Variant]:
     """The variants, each with its output file locked until the contexts end."""
-    for path in (Path(one.path) for one in variants if one.path):
+    for one in variants:
+        if not one.path:
+            continue
+        path, beside = Path(one.path), Path(f"{one.path}.gin")
+        if path.exists():  # nothing is left beside another measurement
+            records.claim(path, beside, one.settings, begun=path, instead="--output_file")
         lock = path.with_name(f".{path.name}.lock")
         contexts.enter_context(records.locked(path, lock, "--output_file", f"{path.name}.*"))
     return variants

@@ -108,8 +108,8 @@ def _command(args: argparse.Namespace) -> None:
     metrics = _metrics_of(run, args.metric)
     writers = _metric_writers() if args.metrics_dir else None
     programs = programs_of(run, prefix, stepwise=False)
-    args.contexts.enter_context(predictions.locked(args.output_dir, shard))
     folder = predictions.Folder(args.output_dir, runs.in_force(run, "eval"), shard)
+    args.contexts.enter_context(folder.locked())
     if folder.done():
         folder.check(_known(run), NEEDED + COMPARED * run.compare)
     total = len(range(host, len(expected), hosts)) * run.data.num_samples

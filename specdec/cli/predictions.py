@@ -18,18 +18,6 @@ from specdec import records
 from specdec.records import Lines, RecordsError
 
 
-def locked(path: str, shard: tuple[int, int]) -> contextlib.AbstractContextManager[None]:
-    """Holds the part of a folder that `shard` = (k, n), the k-th of n hosts, writes.
-
-    Raises:
-      RecordsError: another process holds it, or the folder cannot be made.
-    """
-    refuse_url(path)
-    own = _name(*shard)
-    parts = "*" if shard[1] == 1 else f"{own}.*"  # the other hosts' may be in use
-    return records.locked(Path(path), Path(path) / f".{own}.lock", "--output_dir", parts)
-
-
 class Folder:
     """Opens or makes the folder of a run that `shard` = (k, n), the k-th of n hosts, works on.
 
@@ -43,6 +31,8 @@ class Folder:
         self.metrics = self.path / "metrics.json"
         self._all = [Lines(self.path / _name(k, hosts)) for k in range(hosts)]
         self._own = self._all[host]
+        self._alone = hosts == 1
+        refuse_url(path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._claim(in_force)
@@ -62,6 +52,16 @@ class Folder:
         begun = min(begun, default=None)
         file = self.path / "run.gin"
         records.claim(self.path, file, in_force, begun=begun, instead="--output_dir")
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Holds what this host writes.
+
+        Raises:
+          RecordsError: another process holds it.
+        """
+        own = self._own.path.name
+        parts = "*" if self._alone else f"{own}.*"  # the other hosts' may be in use
+        return records.locked(self.path, self.path / f".{own}.lock", "--output_dir", parts)
 
     def done(self) -> int:
         """How many predictions of this host are there already."""

@@ -65,6 +65,8 @@ def over_gamma(runs: Sequence[Run]) -> Figure:
         _curve(axes, curve, COLOURS[i % len(COLOURS)], aside)
     axes.axhline(1, color=GREY, linewidth=0.8)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if {gamma for curve in curves for gamma in curve.gammas} == {longest}:
+        axes.set_xlim(longest - 1, longest + 1)
     axes.set(title="Speed-up over gamma", xlabel="gamma, drafted tokens per target call")
     axes.set(ylabel="speed-up over the target alone")
     for values in published.values():

@@ -253,7 +253,7 @@ def test_the_disk_is_full(command, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", full)
     line = the_line(command("bench", f"--output_file={tmp_path / 'b.jsonl'}"), *capsys.readouterr())
     assert f"{tmp_path / 'b.jsonl.gin'}: No space left on device; free some space" in line
-    assert not list(tmp_path.iterdir())
+    assert [file.name for file in tmp_path.iterdir()] == [".b.jsonl.lock"]
 
 
 def test_stdin_is_no_text(command, capsys, monkeypatch):

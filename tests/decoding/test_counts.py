@@ -132,7 +132,7 @@ def test_operations_of_a_layer():
 
 @pytest.mark.parametrize(
     "method",
-    [pytest.param(m, marks=[pytest.mark.slow] * (m != "greedy")) for m in METHODS],
+    [pytest.param(m, marks=pytest.mark.slow) for m in METHODS],
 )
 def test_operations_beside_the_layers(method):
     target, draft = layers()

@@ -28,7 +28,7 @@ from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
-from specdec.testing import Constant, OneOf, TableTarget, hostile
+from specdec.testing import Bench, Constant, OneOf, TableTarget, hostile
 from specdec.types import Draft
 from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
 
@@ -326,6 +326,13 @@ def test_step_by_step_equals_the_whole_loop(pair):
     stepped = decoding.output(state)
     whole = decode(pair.params, pair.keys(), pair.inputs, plan)
     jax.tree.map(np.testing.assert_array_equal, stepped, whole)
+
+
+def test_no_more_is_drafted_than_a_schedule_wants():
+    """Here 0 tokens in the first call, then 1, then 2."""
+    drafted = Bench.create(max_length=8).run(GreedyMatch(), Cycle((2,)), Greedy(), rows=64).trace
+    most = np.max(drafted.drafted, axis=0)
+    assert most[:3].tolist() == [0, 1, 2]
 
 
 @pytest.mark.slow

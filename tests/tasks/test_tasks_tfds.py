@@ -203,7 +203,7 @@ def test_a_vocabulary_that_is_far_away(monkeypatch):
 
     far = tasks.SentencePiece("gs://specdec-no-such-bucket/vocabulary.model")
     released = threading.Event()
-    monkeypatch.setattr(tasks.vocabularies, "PATIENCE", 0.1)
+    monkeypatch.setattr(tasks.loading, "PATIENCE", 0.1)
     monkeypatch.setattr(seqio.SentencePieceVocabulary, "load_model", lambda self: released.wait())
     with pytest.raises(
         tasks.TaskError, match=r"^vocabulary gs://\S+ cannot be read \(no answer in"
@@ -215,7 +215,7 @@ def test_a_vocabulary_that_is_far_away(monkeypatch):
         raise OSError("no route\nto the host")
 
     monkeypatch.setattr(seqio.SentencePieceVocabulary, "load_model", refused)
-    monkeypatch.setattr(tasks.vocabularies, "PATIENCE", 20)
+    monkeypatch.setattr(tasks.loading, "PATIENCE", 20)
     with pytest.raises(tasks.TaskError, match=r"\(no route\); name a copy"):
         far.load()
 

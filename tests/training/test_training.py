@@ -212,7 +212,7 @@ def test_learning_rates(rate, expected):
         ({"decay": "linear"}, "belongs to 'linear'"),
         ({"end": 5000}, "belongs to 'linear'"),
         ({"decay": "linear", "end": 900}, "more than warmup"),
-        ({"warmup": 0}, "warmup >= 1"),
+        ({"warmup": 0}, "warmup is 0; give a positive integer"),
     ],
 )
 def test_a_wrong_learning_rate_is_refused(fields, message):

@@ -239,7 +239,7 @@ COMMANDS = {
         f"--seed={2**70}",
         says=f"TrainRun.seed is {2**70}; give an integer from 0",
     ),
-    "report of nothing": case("report", says="FILE.*; "),
+    "report of nothing": case("report", says="nothing to report on; give a FILE"),
     "report of what is not there": case(
         "report", "YARD/none.summary.json", says="none.summary.json cannot be read: .*; "
     ),
