@@ -370,6 +370,10 @@ def test_what_each_host_feeds(owners, num_partitions, shares):
     firsts = [each for each in given if each.first]
     assert sorted(row for each in firsts for row in each.rows(ROWS)) == list(range(ROWS))
     assert given == [Share(*each) for each in shares]
+    part_of = [row * mesh.shape["data"] // ROWS for row in range(ROWS)]
+    for each in given:
+        own = [row for row in range(ROWS) if part_of[row] in each.parts]
+        assert each.rows(ROWS).tolist() == own, "a part of the batch is where its devices are"
 
 
 def test_hosts_that_feed_some_rows_in_common_are_refused():

@@ -33,6 +33,14 @@ def test_the_law_of_the_output_is_the_target(verifier, cases):
     assert check_verifier(verifier, **cases) <= 1e-12
 
 
+def test_the_law_of_shared_noise():
+    """Its decisions are drawn otherwise; `accept` and `residual` are what they come to."""
+    with jax.enable_x64(True):
+        for trees in adversarial_trees(0, 3, 1, Sampling()).values():
+            law = output_law(Coupled(), trees, 1)
+            np.testing.assert_allclose(law, trees.p[0][:, None] * trees.p[1], rtol=0, atol=1e-12)
+
+
 @dataclasses.dataclass(frozen=True)
 class ResidualIsP(SpeculativeSampling):
     def residual(self, draft, scores, n):
