@@ -249,6 +249,12 @@ def test_a_verifier_that_only_compares_argmaxes(check):
     assert result.passed, str(result)
 
 
+@pytest.mark.parametrize("temperature, gap", [(1.5, 1e-4), (0.5, 2e-4)])
+def test_what_rounding_may_turn_around_grows_as_the_temperature_falls(temperature, gap):
+    result = outcome("seeds", sampling=Sampling(temperature))
+    assert result.passed and result.demands["largest_gap"] == ("<=", pytest.approx(gap))
+
+
 @pytest.mark.parametrize(
     "parts",
     [

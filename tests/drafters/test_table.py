@@ -27,7 +27,7 @@ from specdec.testing import (
     hostile,
 )
 from specdec.types import Params
-from specdec.verifiers import GreedyMatch
+from specdec.verifiers import GreedyMatch, SpeculativeSampling
 
 TARGET = TableTarget(6, classes=3)
 OTHER = TARGET.init(jax.random.key(9))
@@ -127,6 +127,13 @@ def test_perfect_drafter_has_everything_accepted_at_every_schedule(name):
 def perfect(drafter):
     params = TARGET.init(jax.random.key(0))
     return Bench(TARGET, Params(params, params), drafter, max_length=25)
+
+
+def test_a_draft_ends_where_the_schedule_stops_it():
+    """Every token is less likely than 2, so that each draft has one."""
+    bench = Bench.create(max_length=8)
+    trace = bench.run(SpeculativeSampling(), StopAfterUnlikely(4, 2.0), Sampling(), rows=64).trace
+    assert int(trace.drafted.max()) == 1
 
 
 def test_check_schedule_sees_buckets_that_do_not_ascend():
