@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any, TypeGuard
 
 SEEDS = 2**32  # larger ones would draw what smaller ones draw: JAX keeps 32 bits
@@ -15,7 +16,7 @@ def is_integer(value: Any, least: int) -> TypeGuard[int]:
 
 def is_number(value: Any) -> TypeGuard[float]:
     """Whether it is a finite number."""
-    real = isinstance(value, int | float) and not isinstance(value, bool)
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)  # NumPy's too
     return real and math.isfinite(value)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import doctest
 import importlib
+import json
 import re
 import shlex
 from pathlib import Path
@@ -106,6 +107,16 @@ def test_the_examples_of_docstrings_run(name):
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:\w+/)+[\w.]+)`", README))))
 def test_files_that_are_named_exist(name):
     assert (ROOT / name).exists()
+
+
+def test_the_first_figure_is_that_of_the_committed_measurement():
+    file = ROOT / "docs" / "results" / "ende_t0.jsonl.summary.json"
+    found = json.loads(file.read_text())
+    speedup, texts = found["speedup"], found["texts"] * found["repeats"]
+    lead = " ".join(README.split("\n![")[0].split())
+    assert f"**{speedup['ratio']:.2f} times as fast**" in lead
+    assert f"95 % interval {speedup['low']:.2f} to {speedup['high']:.2f}" in lead
+    assert f"{found['identical']} of {texts} texts are the same" in lead
 
 
 def test_the_commands_are_where_newcomers_look():

@@ -348,18 +348,26 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(run, folder, tmp_path):
     assert log(tmp_path / "out") == log(tmp_path / "undisturbed")
 
 
-def test_an_interrupt_saves(run, command, whole, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "number, code, line",
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "terminated; give the command again"),
+    ],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_an_interrupt_saves(run, command, whole, tmp_path, monkeypatch, number, code, line):
     update = Progress.update
 
     def interrupt(self, step, *rest):
         update(self, step, *rest)
         if step == 3:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
     with monkeypatch.context() as patch:
         patch.setattr(Progress, "update", interrupt)
-        code, err = command(tmp_path / "out")
-    assert code == 130 and err.endswith("specdec: interrupted\n")
+        ended, err = command(tmp_path / "out")
+    assert ended == code and err.endswith(f"specdec: {line}\n")
     assert [entry.name for entry in (tmp_path / "out/checkpoints").iterdir()] == ["3"]
     code, err = command(tmp_path / "out")
     assert code == 0 and "holds a run of 3 steps" in err
