@@ -34,6 +34,8 @@ from specdec.schedules import Fixed
 from specdec.types import Params
 from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
 
+pytestmark = pytest.mark.slow  # .ci/run runs them for themselves
+
 MEASURED, SLACK = "0.10.2", 0.2
 GAMMA, LENGTH, MAX_LENGTH, VOCABULARY = 4, 80, 96, 4001  # the vocabulary is the longest of all axes
 SLOTS, HEADS, DRAFT_HEADS, HEAD_DIM = MAX_LENGTH + GAMMA, 12, 6, 64
@@ -123,7 +125,6 @@ def layers() -> tuple[Counter[str], Counter[str]]:
     return operations("greedy", *target) - fewer, operations("greedy", *draft) - fewer
 
 
-@pytest.mark.slow
 def test_operations_of_a_layer():
     target, draft = layers()
     check(target, LAYER)
@@ -132,7 +133,7 @@ def test_operations_of_a_layer():
 
 @pytest.mark.parametrize(
     "method",
-    [pytest.param(m, marks=pytest.mark.slow) for m in METHODS],
+    METHODS,
 )
 def test_operations_beside_the_layers(method):
     target, draft = layers()
