@@ -259,9 +259,9 @@ def test_what_rounding_may_turn_around_grows_as_the_temperature_falls(temperatur
     "parts",
     [
         {},
-        {"verifier": Coupled(), "sampling": Sampling()},
+        pytest.param({"verifier": Coupled(), "sampling": Sampling()}, marks=pytest.mark.slow),
         {"verifier": GreedyMatch(), "sampling": Greedy()},
-        {"drafter": Constant(3), "sampling": Sampling(1.3)},
+        pytest.param({"drafter": Constant(3), "sampling": Sampling(1.3)}, marks=pytest.mark.slow),
     ],
     ids=["as it is", "coupled", "greedy", "copier"],
 )

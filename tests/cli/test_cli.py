@@ -265,6 +265,7 @@ def test_the_legend_is_there_before_the_bar(decode, monkeypatch):
         pytest.param((), marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_batches_do_not_change_the_output_and_the_target_alone_agrees(decode, tmp_path, flags):
     _, _, err = decode("--compare", f"--output_file={tmp_path / 'one.jsonl'}", *flags)
     assert "the target alone: " in err and "identical outputs: 5 of 5" in err

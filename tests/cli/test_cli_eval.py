@@ -142,6 +142,7 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_stopped(evaluate, flags, whole, tmp_path):
     command = ["eval", *flags, *COMPARED, f"--output_dir={tmp_path}"]
     done = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True, text=True)

@@ -54,9 +54,8 @@ def test_neighbours_are_uncorrelated(name):
         assert abs(found) < 5.2 / np.sqrt(len(ours)), f"{name}: correlation {found:.3f}"
 
 
-@pytest.mark.parametrize(
-    "verifier", [SpeculativeSampling(), pytest.param(Coupled(), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("verifier", [SpeculativeSampling(), Coupled()])
+@pytest.mark.slow
 def test_outputs_of_neighbouring_rows_are_independent(verifier):
     """First tokens of rows 2i and 2i + 1, which have one input: a contingency table."""
     tokens = Bench.create().run(verifier, Fixed(3), Sampling(), rows=COUNT).tokens[:, 0]

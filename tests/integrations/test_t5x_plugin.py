@@ -222,6 +222,7 @@ def test_the_mode_is_said_once(capsys):
 # ---- the model ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_greedy_decodes_are_t5xs_under_its_generator(golden):
     """Of a row that begins with a prompt, the first tokens of that text, and of one without."""
     targets = np.array(golden.batch["decoder_input_tokens"])

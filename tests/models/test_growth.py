@@ -131,6 +131,7 @@ def test_added_weights_have_the_scale_of_t5(tied):
             assert 0.8 < np.std(leaf) * np.sqrt(leaf.shape[0] * dims) < 1.25, path
 
 
+@pytest.mark.slow
 def test_greedy_texts_are_the_same_and_added_ids_never_win(untied):
     params, grown = untied
     inputs = jax.random.randint(jax.random.key(4), (32, 7), 1, UNTIED.vocab_size)

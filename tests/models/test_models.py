@@ -139,6 +139,7 @@ def test_blocks_at_ragged_positions_equal_single_steps():
         position = np.minimum(position, 19) + keep
 
 
+@pytest.mark.slow
 def test_bfloat16_computes_float32_logits_close_to_float32():
     target, params, golden = load("v1_0", dtype="bfloat16")
     inputs = jnp.asarray(golden["encoder_input_tokens"])[:, :12]
