@@ -109,7 +109,8 @@ def _command(args: argparse.Namespace) -> None:
     writers = _metric_writers() if args.metrics_dir else None
     programs = programs_of(run, prefix, stepwise=False)
     folder = predictions.Folder(args.output_dir, runs.in_force(run, "eval"), shard)
-    args.contexts.enter_context(folder.locked())
+    if share.first:  # of the hosts that share rows, the one that writes them
+        args.contexts.enter_context(folder.locked(alone=jax.process_count() == 1))
     if folder.done():
         folder.check(_known(run), NEEDED + COMPARED * run.compare)
     total = len(range(host, len(expected), hosts)) * run.data.num_samples

@@ -31,7 +31,6 @@ class Folder:
         self.metrics = self.path / "metrics.json"
         self._all = [Lines(self.path / _name(k, hosts)) for k in range(hosts)]
         self._own = self._all[host]
-        self._alone = hosts == 1
         refuse_url(path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -53,14 +52,17 @@ class Folder:
         file = self.path / "run.gin"
         records.claim(self.path, file, in_force, begun=begun, instead="--output_dir")
 
-    def locked(self) -> contextlib.AbstractContextManager[None]:
+    def locked(self, alone: bool) -> contextlib.AbstractContextManager[None]:
         """Holds what this host writes.
+
+        Args:
+          alone: whether no other process of this run uses the folder.
 
         Raises:
           RecordsError: another process holds it.
         """
         own = self._own.path.name
-        parts = "*" if self._alone else f"{own}.*"  # the other hosts' may be in use
+        parts = "*" if alone else f"{own}.*"  # the other hosts' may be in use
         return records.locked(self.path, self.path / f".{own}.lock", "--output_dir", parts)
 
     def done(self) -> int:

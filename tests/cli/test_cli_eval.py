@@ -192,7 +192,7 @@ def test_another_run_is_refused_by_the_name_of_what_differs(evaluate, whole, no_
 def test_a_second_writer_is_refused(evaluate, whole, no_long_work):
     before = files(whole)
     in_force = (whole / "run.gin").read_text()
-    with predictions.Folder(str(whole), in_force, (0, 1)).locked():
+    with predictions.Folder(str(whole), in_force, (0, 1)).locked(alone=True):
         line = the_line(*evaluate(whole, *COMPARED))
     assert f"{whole} is being written by another process; wait for it" in line
     assert files(whole) == before
