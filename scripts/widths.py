@@ -40,7 +40,7 @@ def main() -> None:
     inputs = np.ones([1, args.inputs], np.int32)
     layouts, runs = {}, {}
     for width in WIDTHS:
-        target, tree = T5Target(config).serving(stored, tokens=width)
+        target, tree = T5Target(config).serving(stored, {width: 1.0})
         tree = layouts.setdefault(target.layout, tree)
         prefill = jax.jit(prefills({"target": target}, STEPS + WIDTHS[-1]))
         given = prefill({"target": tree}, inputs)

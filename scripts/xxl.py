@@ -192,8 +192,7 @@ class Shared(Program):
     def __init__(self, program: Program, known: dict[Any, Any]):
         vars(self).update(vars(program), _known=known)
 
-    def _compiled(self, *arguments: Any) -> Any:
-        lowered = self.lower(*arguments)
+    def _compiled(self, lowered: Any) -> Any:
         key = hashlib.sha256(lowered.as_text().encode()).digest(), lowered.in_tree
         if key not in self._known:
             self._known[key] = lowered.compile()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -11,6 +12,8 @@ from typing import Any
 import jax
 
 PACKAGES = ("specdec", "jax", "jaxlib", "flax")
+# Instruction sets that decide how products are computed, as Linux names them.
+FEATURES = ("sse4_2", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
 
 
 def environment() -> dict[str, Any]:
@@ -33,7 +36,8 @@ def hardware() -> dict[str, Any]:
         "backend": jax.default_backend(),
         "device": devices[0].device_kind,
         "devices": len(devices),
-        "cpu": _cpu_model(),
+        "cpu": _cpuinfo("model name") or platform.processor() or platform.machine(),
+        "features": [name for name in FEATURES if name in _cpuinfo("flags").split()],
         "cores": _cores(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
@@ -47,15 +51,23 @@ def version(package: str) -> str | None:
         return None
 
 
-def _cpu_model() -> str:
-    """The processor's name, which `platform` does not know on Linux."""
+def cache_folder() -> str:
+    """Where what was made once is kept for the next run, '' where nobody's home is known."""
+    with contextlib.suppress(RuntimeError):
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return str(Path(home) / "specdec")
+    return ""
+
+
+def _cpuinfo(wanted: str) -> str:
+    """A line of what Linux says of the processor, '' elsewhere; `platform` does not know it."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text(encoding="utf-8").splitlines():
             name, _, value = line.partition(":")
-            if name.strip() == "model name":
+            if name.strip() == wanted:
                 return value.strip()
-    return platform.processor() or platform.machine()
+    return ""
 
 
 def _cores() -> int | None:

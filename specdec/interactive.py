@@ -6,11 +6,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec import checkpoints, demo, tasks, terminal
+from specdec import checkpoints, demo, partitioning, tasks, terminal
 from specdec.decoding import row_keys, score
 from specdec.drafters import Autoregressive
 from specdec.plan import Plan
@@ -196,10 +195,12 @@ class InteractiveModel:
         )
 
     def _try(self) -> None:
-        """Traces the program, which is where a combination that cannot work shows."""
+        """Traces the program of the shortest texts, which is where a combination that cannot work
+        shows."""
         models = self._plan.models().items()
-        shapes = {role: jax.eval_shape(model.init, jax.random.key(0)) for role, model in models}
-        batch = batch_shapes(self._batch_size, self._lengths["inputs"])
+        shapes = {role: partitioning.abstract(model, None) for role, model in models}
+        longest = self._lengths["inputs"]
+        batch = batch_shapes(self._batch_size, min([*_buckets(longest), longest]))
         self._program.lower(self._plan.params(shapes), *batch)
 
     def _decode(self, batch: tasks.Batch, seed: int) -> Iterator[Decoded]:

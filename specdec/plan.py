@@ -168,9 +168,11 @@ class Plan:
     def laid_out(self, rows: int) -> Plan:
         """This plan with its models in the layouts that this device reads fastest, in batches of so
         many rows; see `Model.laid_out`."""
-        widest = self.widest
+        calls: dict[str, dict[int, float]] = {role: {} for role in self.models()}
+        for role, width, count in self.parts():
+            calls[role][rows * width] = count
         models = {
-            role: model.laid_out(tokens=rows * widest.get(role, 1))
+            role: model.laid_out(calls[role] or {rows: 1.0})
             for role, model in self.models().items()
         }
         return self.with_models(models)

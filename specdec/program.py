@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +27,8 @@ class Program:
     donate: the numbers of arguments whose memory the results may take.
 
     seconds: what all compiling took, tracing included.
+
+    Tracing and compiling happen once for each shape of the inputs, whoever asks first.
     """
 
     def __init__(self, function: Callable, *, mesh: Mesh | None = None, donate: Sequence[int] = ()):
@@ -32,12 +36,26 @@ class Program:
         self.seconds = 0.0
         out = None if mesh is None else partitioning.whole(mesh)
         self._jitted = jax.jit(function, out_shardings=out, donate_argnums=tuple(donate))
+        self._lowered: dict[Any, Any] = {}
         self._executables: dict[Any, Any] = {}
+        self._ahead: dict[Any, concurrent.futures.Future] = {}
 
-    def lower(self, *arguments: PyTree) -> jax.stages.Lowered:
+    def lower(self, *arguments: PyTree) -> Any:
         """Traces for arguments of these shapes, which is where parts that cannot work together
         show (ValueError)."""
-        return self._jitted.lower(*arguments)
+        shape = _shape(arguments[1:])
+        if shape not in self._lowered:
+            with self._timed():
+                self._lowered[shape] = self._lower(*arguments)
+        return self._lowered[shape]
+
+    def begin_to_compile(self, *arguments: PyTree) -> None:
+        """Compiles in the background, while parameters are read, perhaps; not over a mesh."""
+        if self.mesh is None:
+            lowered = self.lower(*arguments)
+            shape, background = _shape(arguments[1:]), concurrent.futures.ThreadPoolExecutor(1)
+            self._ahead[shape] = background.submit(self._finish, lowered)
+            background.shutdown(wait=False)
 
     def compile(self, *arguments: PyTree) -> Any:
         """The executable for arguments of these shapes, made at the first call for them.
@@ -46,13 +64,29 @@ class Program:
         """
         shape = _shape(arguments[1:])
         if shape not in self._executables:
-            start = time.perf_counter()
-            self._executables[shape] = self._compiled(*arguments)
-            self.seconds += time.perf_counter() - start
+            begun = self._ahead.pop(shape, None)
+            found = begun.result() if begun else self._finish(self.lower(*arguments))
+            self._executables[shape] = found
+            del self._lowered[shape]
         return self._executables[shape]
 
-    def _compiled(self, *arguments: PyTree) -> Any:
-        return self.lower(*arguments).compile()
+    def _lower(self, *arguments: PyTree) -> Any:
+        return self._jitted.lower(*arguments)
+
+    def _compiled(self, lowered: Any) -> Any:
+        return lowered.compile()
+
+    def _finish(self, lowered: Any) -> Any:
+        with self._timed():
+            return self._compiled(lowered)
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - start
 
     def __call__(self, *arguments: PyTree) -> Any:
         return self.compile(*arguments)(*arguments)
@@ -107,10 +141,13 @@ class Stepwise(Program):
         self._advance = jax.jit(step, donate_argnums=1)
         self.watch: Callable[[DecodeOutput], None] = lambda output: None
 
-    def _compiled(self, params: PyTree, *batch: PyTree) -> Callable:
-        begin = self.lower(params, *batch)
-        advance = self._advance.lower(params, begin.out_info).compile()
-        return functools.partial(self._run, begin.compile(), advance)
+    def _lower(self, params: PyTree, *batch: PyTree) -> Any:
+        begin = super()._lower(params, *batch)
+        return begin, self._advance.lower(params, begin.out_info)
+
+    def _compiled(self, lowered: Any) -> Callable:
+        begin, advance = (each.compile() for each in lowered)
+        return functools.partial(self._run, begin, advance)
 
     def _run(self, begin, advance, params: PyTree, keys: Array, inputs: PyTree) -> DecodeOutput:
         state = begin(params, keys, inputs)

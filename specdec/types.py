@@ -243,11 +243,13 @@ class Target(Protocol):
 
 class Model(Target, Protocol):
     """A target of some family (`models.families`), with what commands need to know: a frozen
-    dataclass with the fields `config`, `axis_rules` and `layout`.
+    dataclass with the fields `config`, `axis_rules`, `layout` and `orders`.
 
     config: the architecture, a frozen dataclass of plain values.
     axis_rules: how its arrays are divided over a mesh, () for not at all.
     layout: how its parameters are kept in memory, "checkpoint" for as they are stored.
+    orders: how products are computed with them, see `models.products`; of no influence on how they
+      are kept.
     pad_id, stop_ids, exact: see `Target`.
     """
 
@@ -263,6 +265,9 @@ class Model(Target, Protocol):
 
     @property
     def layout(self) -> str: ...
+
+    @property
+    def orders(self) -> tuple[tuple[int, str], ...]: ...
 
     @property
     def vocab_size(self) -> int:
@@ -288,10 +293,11 @@ class Model(Target, Protocol):
         """[B] bool: rows that hold a text, and not only padding."""
         ...
 
-    def laid_out(self, *, tokens: int, platform: str | None = None) -> Any:
-        """This model in the layout that is fastest for calls of so many tokens, of all rows.
+    def laid_out(self, calls: Mapping[int, float], device: Any = None) -> Any:
+        """This model in the layout that is fastest for its calls.
 
-        platform: JAX's name of the device; None for the default device's.
+        calls: the tokens of a call, of all rows -> how often there is one.
+        device: a `models.device.Device`; None for the default device.
         """
         ...
 

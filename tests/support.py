@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -13,6 +14,8 @@ import numpy as np
 from jsonschema import Draft202012Validator
 
 from specdec import checkpoints, schemas
+from specdec.models.device import SIZES, Device
+from specdec.models.products import ORDERS, Order
 from specdec.models.t5 import T5Config, T5Target
 from specdec.schedules import Fixed
 
@@ -24,6 +27,15 @@ def load(name: str, saved: str = "t5x_native", **changes):
     config = T5Config(**json.loads((GOLDEN / name / "config.json").read_text()) | changes)
     params = checkpoints.load(GOLDEN / name / saved / "checkpoint_0", config=config)
     return T5Target(config), params, np.load(GOLDEN / name / "golden.npz")
+
+
+def device_of(fastest: Mapping[int, Order]) -> Device:
+    """A device on which an order takes half the time of the others, by the tokens of a call."""
+    times = {
+        order: {tokens: 1.0 + (best != order) for tokens, best in fastest.items()}
+        for order in ORDERS
+    }
+    return Device({}, {size.name: times for size in SIZES})
 
 
 def check_lines(command: str, path: Path, settings: Path | None = None) -> None:

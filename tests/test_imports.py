@@ -26,14 +26,14 @@ ROWS = (
         "training",
     ),
     ("program", "vocabulary"),
-    ("tasks", "checkpoints", "partitioning", "testing", "terminal", "environment"),
+    ("tasks", "checkpoints", "partitioning", "testing", "terminal"),
     ("decoding",),
     ("plan",),
     ("drafters",),
     ("verifiers", "schedules"),
     ("sampling", "models"),
     ("types", "theory", "demo", "statistics", "synthetic"),
-    ("published", "resources", "pieces", "schemas", "progress", "values", "records"),
+    ("published", "resources", "pieces", "schemas", "progress", "values", "records", "environment"),
 )
 ROW = {module: row for row, modules in enumerate(ROWS) for module in modules}
 

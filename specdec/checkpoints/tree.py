@@ -28,7 +28,7 @@ def unflatten(leaves: Mapping[str, Any]) -> PyTree:
 
 def shapes_of(model: Any) -> dict[str, Shape]:
     """The shapes of a model's parameters as a checkpoint has them."""
-    stored = dataclasses.replace(model, layout="checkpoint")
+    stored = dataclasses.replace(model, layout="checkpoint", orders=())
     return shapes(jax.eval_shape(stored.init, jax.random.key(0)))
 
 

@@ -24,6 +24,8 @@ from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.environment import hardware
+from specdec.models import device as devices
+from specdec.models.products import described
 from specdec.types import PyTree
 from specdec.verifiers import SyntheticAcceptance
 
@@ -104,10 +106,11 @@ class Variant(NamedTuple):
     def about(self, repeats: int) -> dict[str, Any]:
         """What was measured, for the report."""
         data, models = self.run.data, self.run.plan.models()
-        kept = {"alone": self.run.alone.target, **models}
+        device = devices.this()
         return {
             "dtype": {role: model.dtype for role, model in models.items()},
-            "layouts": {role: model.layout for role, model in kept.items()},
+            "layouts": _layouts(self.run),
+            "products": device and device.milliseconds,
             "parameters": parameter_counts(models),
             "lengths": self.run.lengths,
             "split": data.split,
@@ -147,6 +150,8 @@ def _command(args: argparse.Namespace) -> None:
             print(f"\n{variant.name}")
         summary = one.conclude(variant.about(args.repeats), args.forecast_split)
         print(*benchmark.lines(summary), sep="\n")
+        for role, layout in _layouts(variant.run).items():
+            print(f"{'kernels, ' + role:20}  {layout}")
     if args.profile_dir:
         measurements[0].profile(args.profile_dir)
 
@@ -183,7 +188,7 @@ def _variants(args: argparse.Namespace) -> Iterator[Variant]:
         runs.require_drafter(run)
         common = common or _common(run)
         _refuse_another_baseline(name, common, _common(run))
-        in_force = runs.in_force(run, "bench") + _machine()
+        in_force = runs.in_force(run, "bench") + _machine(run)
         stop_ids = (runs.vocabulary_of(run).eos_id,)
         if synthetic:
             plan = dataclasses.replace(run.plan, verifier=synthetic)
@@ -195,9 +200,16 @@ def _variants(args: argparse.Namespace) -> Iterator[Variant]:
         yield Variant(name, run, _workload(run), _path_of(args.output_file, name), in_force)
 
 
-def _machine() -> str:
+def _machine(run: DecodeRun) -> str:
     """What times depend on, as comments that `records` compares."""
-    return "".join(f"{records.MACHINE}{name} = {value}\n" for name, value in hardware().items())
+    found = hardware() | {"layouts": _layouts(run)}
+    return "".join(f"{records.MACHINE}{name} = {value}\n" for name, value in found.items())
+
+
+def _layouts(run: DecodeRun) -> dict[str, str]:
+    """How kernels are kept and multiplied with here, by role."""
+    models = {"alone": run.alone.target, **run.plan.models()}
+    return {role: described(model.layout, model.orders) for role, model in models.items()}
 
 
 def _refuse_twice(variants: Sequence[str]) -> None:

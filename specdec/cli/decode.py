@@ -105,7 +105,12 @@ def _command(args: argparse.Namespace) -> None:
     painter = _painter(args.color, text_of, len(prefix)) if run.plan.drafts else None
     one_by_one = texts is not None and run.data.batch_size == 1
     streaming = one_by_one and painter is not None and not args.output_file
-    programs = programs_of(run, prefix, stepwise=streaming, explained=args.explain)
+    waits = texts is not None and (not args.text or "-" in args.text)  # for standard input
+    first = [] if waits else list(itertools.islice(batches, 1))
+    batches = itertools.chain(first, batches)
+    length = first[0].inputs.shape[1] if first else None
+    how = {"stepwise": streaming, "explained": args.explain}
+    programs = programs_of(run, prefix, length=length, **how)
     in_force = runs.in_force(run, "decode") if args.output_file else ""
     # All that can be wrong has been looked at; from here on it takes long.
     params = run.load()

@@ -107,7 +107,7 @@ def _command(args: argparse.Namespace) -> None:
     expected = _references(run)
     metrics = _metrics_of(run, args.metric)
     writers = _metric_writers() if args.metrics_dir else None
-    programs = programs_of(run, prefix, stepwise=False)
+    programs = programs_of(run, prefix)
     folder = predictions.Folder(args.output_dir, runs.in_force(run, "eval"), shard)
     if share.first:  # of the hosts that share rows, the one that writes them
         args.contexts.enter_context(folder.locked(alone=jax.process_count() == 1))

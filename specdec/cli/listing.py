@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import sys
@@ -13,7 +14,10 @@ from typing import NamedTuple
 
 from specdec import resources
 from specdec.cli import gin_files
+from specdec.cli.settings import UsageError
+from specdec.models import device as devices
 
+_SIZES = " and ".join(f"{s.emb_dim} x {s.mlp_dim}" for s in devices.SIZES)
 SKELETONS = ("decode.gin", "train.gin")
 
 
@@ -35,7 +39,7 @@ class Kind(NamedTuple):
 def add_command(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "list",
-        help="what can be run and set: runs, fragments, models, tasks, macros",
+        help="what can be run and set: runs, fragments, models, tasks, macros; this device",
         description="Lists what comes with specdec; without a KIND, which kinds there are.",
         allow_abbrev=False,
     )
@@ -118,6 +122,25 @@ def macros() -> Iterator[Row]:
         seen |= {macro.name for macro in found}
 
 
+def device() -> Iterator[Row]:
+    """What products of a few tokens take here, in milliseconds, the least one marked."""
+    try:
+        found = devices.this()
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if found is None:
+        yield Row("not measured", "kernels stay as checkpoints have them")
+        return
+    about = (f"{name} {value}" for name, value in found.about.items() if value not in ("", []))
+    yield Row("device", ", ".join(about))
+    yield Row("kept in", os.environ.get(devices.SETTING) or str(devices.file()))
+    for size, times in found.milliseconds.items():
+        for tokens in devices.TOKENS:
+            known = {order: times[order][tokens] for order in times if tokens in times[order]}
+            shown = (f"{o} {ms:.3f}{'*' * (ms == min(known.values()))}" for o, ms in known.items())
+            yield Row(f"{size}, {tokens} token{'s' * (tokens > 1)}", "  ".join(shown))
+
+
 KINDS = {
     "runs": Kind(
         runs,
@@ -147,6 +170,13 @@ KINDS = {
         "what can be set by name",
         "Set one with NAME = VALUE in a gin file, or with --gin.NAME=VALUE; strings need quotes "
         "that reach gin: --gin.SPLIT=\"'test'\".",
+    ),
+    "device": Kind(
+        device,
+        "what products take on this device, by which layouts are chosen",
+        f"Milliseconds, the least one marked; sizes are those of {_SIZES}, float32. Measured once; "
+        f"remove the file to measure again. {devices.SETTING} in the environment names another "
+        f"file, or is {devices.STORED!r} for kernels as checkpoints have them.",
     ),
 }
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import jax
 
+from specdec import environment
 from specdec.cli.settings import UsageError
 
 REMEDIES = {
@@ -84,10 +85,8 @@ def _of_device(error: RuntimeError) -> str | None:
 
 def cache_folder() -> str:
     """Where compiled programs are kept, '' where nobody's home is known."""
-    with contextlib.suppress(RuntimeError):
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        return str(Path(home) / "specdec" / "xla")
-    return ""
+    folder = environment.cache_folder()
+    return folder and str(Path(folder) / "xla")
 
 
 def refuse_unwritable_folder(flag: str, path: str | None, remedy: str = "give another") -> None:

@@ -67,7 +67,8 @@ class Placement:
         """A model's parameters, in its dtype and layout; of each array a host reads what its
         devices are to have. What is in `trees` is not read again, and what is read is put there."""
         trees = {} if trees is None else trees
-        stored = dataclasses.replace(model, layout="checkpoint")
+        stored = dataclasses.replace(model, layout="checkpoint", orders=())
+        kept = dataclasses.replace(model, orders=())  # which parameters do not depend on
         if (stored, path) not in trees:
             trees[stored, path] = checkpoints.load(
                 path,
@@ -76,9 +77,9 @@ class Placement:
                 shardings=self.mesh and partitioning.shardings(stored, self.mesh),
                 checksums=self.checksums,
             )
-        if (model, path) not in trees:
-            trees[model, path] = model.from_stored(trees[stored, path])
-        return trees[model, path]
+        if (kept, path) not in trees:
+            trees[kept, path] = model.from_stored(trees[stored, path])
+        return trees[kept, path]
 
 
 def parameter_counts(models: Mapping[str, Any]) -> dict[str, int]:

@@ -171,9 +171,9 @@ def build(args: argparse.Namespace, overrides: Mapping[str, Any] = {}) -> Decode
             run = over(run, mesh)
             run.abstract()
             args.contexts.enter_context(jax.set_mesh(mesh))
+        return run.laid_out()
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return run.laid_out()
 
 
 def over(run: DecodeRun, mesh: jax.sharding.Mesh) -> DecodeRun:

@@ -27,9 +27,19 @@ class Programs(NamedTuple):
 
 
 def programs_of(
-    run: DecodeRun, prefix: Sequence[int], *, stepwise: bool, explained: bool = False
+    run: DecodeRun,
+    prefix: Sequence[int],
+    *,
+    stepwise: bool = False,
+    explained: bool = False,
+    length: int | None = None,
 ) -> Programs:
-    """The programs of a run whose outputs begin with `prefix`; `stepwise` ones can be watched.
+    """The programs of a run whose outputs begin with `prefix`.
+
+    Args:
+      stepwise: they can be watched.
+      explained: there is one more, see `Programs`.
+      length: of the first inputs, whose program is then begun to compile; None for not yet.
 
     Raises:
       UsageError: a combination that cannot work, before anything is compiled.
@@ -37,12 +47,15 @@ def programs_of(
     mesh, rows = run.placement.mesh, run.data.batch_size
     given = jnp.tile(jnp.array(prefix, jnp.int32), (rows, 1)) if prefix else None
     ours = decoder(run.plan, mesh=mesh, prefix=given)
-    try:
-        ours.lower(run.abstract(), *batch_shapes(rows, run.data.lengths["inputs"], mesh))
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     if stepwise and mesh is None and run.plan.drafts:
         ours = Stepwise(run.plan, prefix=given)
+    batch = batch_shapes(rows, length or run.data.lengths["inputs"], mesh)
+    try:
+        ours.lower(run.abstract(), *batch)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if length:
+        ours.begin_to_compile(run.abstract(), *batch)
     alone = decoder(run.alone, mesh=mesh, prefix=given) if run.compare else None
     again = explain.replayer(run.plan, mesh=mesh, prefix=given) if explained else None
     return Programs(ours, alone, again)

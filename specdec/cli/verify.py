@@ -56,7 +56,7 @@ def _command(args: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     run = run.ending_with(runs.vocabulary_of(run).eos_id)
     batches = run.batches()
-    programs_of(run, (), stepwise=False)  # what cannot work together shows here
+    programs_of(run, ())  # what cannot work together shows here
     in_force = runs.in_force(run)  # of the files as they are now
     # All that can be wrong has been looked at; from here on it takes long.
     inputs = [batch.inputs[: len(batch.input_texts)] for batch in batches]

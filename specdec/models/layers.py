@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.experimental.layout import Layout, with_layout_constraint
 
+from specdec.models.products import STORED, Kernels, product
 from specdec.types import Array
 
 MASKED = -1e10  # added to the attention logits of what must not be seen; finite also in bfloat16
@@ -62,24 +63,20 @@ def precision(dtype) -> jax.lax.Precision | None:
 
 
 class Dense(nn.Module):
-    """[..., in] -> [..., features], without bias. `transposed`: the kernel is [features, in]."""
+    """[..., in] -> [..., features], without bias."""
 
     features: int
     axes: tuple[str, str]  # of a kernel [in, features]
     dtype: str
     init: Callable = fan_in("truncated_normal")
-    transposed: bool = False
+    kernels: Kernels = STORED
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         shape = (x.shape[-1], self.features)
-        kernel = kernel_of(self, self.init, self.axes, shape, self.transposed)
-        return matmul(
-            x.astype(self.dtype),
-            kernel.astype(self.dtype),
-            transposed=self.transposed,
-            precision=precision(self.dtype),
-        )
+        kernel = kernel_of(self, self.init, self.axes, shape, self.kernels.transposed)
+        x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
+        return matmul(x, kernel, self.kernels, precision=precision(self.dtype))
 
 
 def kernel_of(
@@ -95,23 +92,21 @@ def kernel_of(
     return parameter(module, "kernel", init, axes, shape)
 
 
-def matmul(x: Array, kernel: Array, *, transposed: bool = False, **options) -> Array:
-    """[..., in] @ [in, out] as a product of two matrices; transposed: the kernel is [out, in].
+def matmul(x: Array, kernel: Array, kernels: Kernels = STORED, **options) -> Array:
+    """[..., in] @ [in, out] as a product of two matrices; the kernel is kept as `kernels` says.
 
     It is the same product either way, but with three axes XLA's CPU backend takes 2.5 times as long
     for the gradient of a vocabulary projection.
     """
-    product = jnp.inner if transposed else jnp.matmul  # `inner` contracts both last axes
-    flat = product(x.reshape(-1, x.shape[-1]), kernel, **options)
+    flat = x.reshape(-1, x.shape[-1])
+    flat = product(flat, kernel, kernels.order(flat.shape[0]), **options)
     return flat.reshape(*x.shape[:-1], flat.shape[-1])
 
 
-def float32_matmul(x: Array, kernel: Array, *, transposed: bool = False) -> Array:
-    """x @ kernel with a float32 result: bfloat16 operands are multiplied exactly."""
+def float32_matmul(x: Array, kernel: Array, kernels: Kernels = STORED) -> Array:
+    """`matmul` with a float32 result: bfloat16 operands are multiplied exactly."""
     exact = jax.lax.Precision.HIGHEST
-    return matmul(
-        x, kernel, transposed=transposed, precision=exact, preferred_element_type=jnp.float32
-    )
+    return matmul(x, kernel, kernels, precision=exact, preferred_element_type=jnp.float32)
 
 
 class RMSNorm(nn.Module):
@@ -126,6 +121,9 @@ class RMSNorm(nn.Module):
         x = x.astype(jnp.float32)
         x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.epsilon)
         return x.astype(self.dtype) * scale.astype(self.dtype)[None, None]
+
+
+TABLE = Kernels(transposed=True)  # [V, D]
 
 
 class Embedding(nn.Module):
@@ -145,9 +143,9 @@ class Embedding(nn.Module):
         x = jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
         return constrain(x, "batch", "length", "embed")
 
-    def logits(self, x: Array) -> Array:
+    def logits(self, x: Array, kernels: Kernels = TABLE) -> Array:
         """[..., D] -> [..., V] float32, scaled by 1/sqrt(D) as T5 v1.0 does."""
-        logits = float32_matmul(x, self.embedding.T) / math.sqrt(self.emb_dim)
+        logits = float32_matmul(x, self.embedding, kernels) / math.sqrt(self.emb_dim)
         return constrain(logits, "batch", "length", None)
 
 
@@ -155,38 +153,34 @@ class Logits(nn.Module):
     """[..., D] -> [..., V] float32. The kernel is used in the dtype it is stored in.
 
     scaled: by 1/sqrt(D), as a tied model's are.
-    transposed: the kernel is [V, D].
     """
 
     vocab_size: int
     scaled: bool = False
-    transposed: bool = False
+    kernels: Kernels = STORED
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         init = fan_in("truncated_normal")
         shape = (x.shape[-1], self.vocab_size)
-        kernel = kernel_of(self, init, ("embed", "vocab"), shape, self.transposed)
-        logits = float32_matmul(x, kernel, transposed=self.transposed)
+        kernel = kernel_of(self, init, ("embed", "vocab"), shape, self.kernels.transposed)
+        logits = float32_matmul(x, kernel, self.kernels)
         logits = logits / math.sqrt(x.shape[-1]) if self.scaled else logits
         return constrain(logits, "batch", "length", None)
 
 
 class MLP(nn.Module):
-    """One projection per activation, their product, and back: wi (v1.0) or wi_0 * wi_1 (v1.1).
-
-    transposed: all kernels are [out, in].
-    """
+    """One projection per activation, their product, and back: wi (v1.0) or wi_0 * wi_1 (v1.1)."""
 
     mlp_dim: int
     emb_dim: int
     activations: tuple[str, ...]
     dtype: str
-    transposed: bool = False
+    kernels: Kernels = STORED
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        dense = functools.partial(Dense, dtype=self.dtype, transposed=self.transposed)
+        dense = functools.partial(Dense, dtype=self.dtype, kernels=self.kernels)
         gates = []
         for i, activation in enumerate(self.activations):
             name = "wi" if len(self.activations) == 1 else f"wi_{i}"

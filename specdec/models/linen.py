@@ -13,6 +13,7 @@ from flax import linen as nn
 from flax.core import meta
 
 from specdec.models.cache import kv_bytes
+from specdec.models.products import Orders
 from specdec.types import Array, AxisRules, ModelOutput, PyTree
 
 
@@ -27,6 +28,7 @@ class LinenModel:
     config: Any
     axis_rules: AxisRules = ()
     layout: str = "checkpoint"
+    orders: Orders = ()
     pad_id: ClassVar[int] = 0
     exact: ClassVar[bool] = True
 
@@ -58,7 +60,7 @@ class LinenModel:
 
     def init(self, key: Array) -> PyTree:
         """Random float32 parameters: in every layout the same numbers."""
-        stored = dataclasses.replace(self, axis_rules=(), layout="checkpoint")
+        stored = dataclasses.replace(self, axis_rules=(), layout="checkpoint", orders=())
         return self.from_stored(_initial(stored, key))
 
     def axes(self) -> PyTree:
@@ -78,7 +80,7 @@ class LinenModel:
         """Feeds [B, T] int32 tokens; see `Target.decode`."""
         return self.apply(params, tokens, cache)
 
-    def laid_out(self, *, tokens: int, platform: str | None = None) -> Any:
+    def laid_out(self, calls: Mapping[int, float], device: Any = None) -> Any:
         """This model: it has one layout."""
         return self
 

@@ -7,6 +7,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -39,6 +40,17 @@ def quiet_stderr():
         os.dup2(saved, 2)
         os.close(saved)
         os.close(null)
+
+
+def read(path: str) -> bytes:
+    """A vocabulary's file, on this machine or on a network; raises TaskError for one that is
+    out of reach."""
+    if "://" not in path:
+        return Path(path).read_bytes()
+    load_seqio()
+    import tensorflow as tf
+
+    return read_in_time(path, lambda: tf.io.gfile.GFile(path, "rb").read())
 
 
 def read_in_time(path: str, read: Callable[[], Any]) -> Any:

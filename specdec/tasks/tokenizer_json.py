@@ -8,14 +8,14 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from specdec import pieces
 from specdec.tasks.errors import TaskError
-from specdec.tasks.loading import load_seqio, read_in_time
+from specdec.tasks.loading import load_seqio, read
+from specdec.tasks.plain import PlainVocabulary
 
 if TYPE_CHECKING:
     from seqio import Vocabulary
@@ -34,22 +34,28 @@ class TokenizerJson:
 
     path: str
 
-    def load(self) -> Vocabulary:
+    def load(self) -> PlainVocabulary:
         """Raises TaskError if there is no such file, it is of something else, or `tokenizers` is
         missing."""
-        return _vocabulary(self)
+        return _tokenizer(self)
+
+    def seqio(self) -> Vocabulary:
+        """The same for seqio's tasks; raises likewise."""
+        return _seqio_class()(_tokenizer(self))
 
 
-class Tokenizer:
+class Tokenizer(PlainVocabulary):
     """The file without what would make special tokens of text, and without truncation and padding.
 
     Raises:
       ValueError: see `pieces.parse`; or it does not pad with 0, or has no EOS.
     """
 
-    def __init__(self, text: str):
+    def __init__(self, file: str, text: str):
         from tokenizers import Tokenizer as Backend
 
+        self.file, self._names = file, pieces.of_tokenizer(text)
+        self.digest = hashlib.sha256(text.encode()).hexdigest()
         record = pieces.parse(text)
         vocab = record["model"]["vocab"]
         added = {token["id"]: token for token in record.get("added_tokens") or ()}
@@ -72,20 +78,16 @@ class Tokenizer:
         record |= dict.fromkeys(["post_processor", "truncation", "padding"])
         self._backend = Backend.from_str(json.dumps(record | {"added_tokens": kept}))
         self._pieces = [self._shown(id, control) for id in range(self._backend.get_vocab_size())]
-        self.sentinels = pieces.sentinels(text)
-
-    @property
-    def size(self) -> int:
-        """Ids, sentinels among them."""
-        return len(self._pieces)
+        self.vocab_size, self.extra_ids = len(self._pieces), pieces.sentinels(text)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without EOS."""
         return self._backend.encode(text, add_special_tokens=False).ids
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids."""
-        shown = [self._pieces[id if id < self.size else self.unk_id] for id in ids]
+    def pieces(self) -> list[str]:
+        return self._names
+
+    def _text(self, ids: Sequence[int]) -> str:
+        shown = [self._pieces[id] for id in ids]
         return self._backend.decoder.decode([piece for piece in shown if piece])
 
     def _shown(self, id: int, control: set[int]) -> str:
@@ -101,28 +103,22 @@ def _is_sentinel(name: str) -> bool:
 
 
 @functools.cache
-def _vocabulary(definition: TokenizerJson) -> Vocabulary:
+def _tokenizer(definition: TokenizerJson) -> Tokenizer:
     text = _text(definition.path)
     try:
-        tokenizer = Tokenizer(text)
+        return Tokenizer(definition.path, text)
     except ImportError as error:
         raise TaskError(
             f"vocabulary {definition.path} needs the package tokenizers; pip install tokenizers"
         ) from error
     except Exception as error:  # tokenizers raises plain ones
         raise TaskError(f"vocabulary {definition.path} cannot be used: {error}") from error
-    return _seqio_class()(definition.path, text, tokenizer)
 
 
 def _text(path: str) -> str:
-    if "://" in path:
-        load_seqio()
-        import tensorflow as tf
-
-        return read_in_time(path, lambda: tf.io.gfile.GFile(path).read())
-    if not os.path.isfile(path):
+    if "://" not in path and not os.path.isfile(path):
         raise TaskError(f"vocabulary {path} is not a file; give a tokenizer.json")
-    return Path(path).read_text(encoding="utf-8")
+    return read(path).decode("utf-8")
 
 
 @functools.cache
@@ -134,20 +130,22 @@ def _seqio_class() -> Any:
     class TokenizerVocabulary(seqio.Vocabulary):
         """seqio's view of a `Tokenizer`."""
 
-        def __init__(self, file: str, text: str, tokenizer: Tokenizer):
-            super().__init__(extra_ids=tokenizer.sentinels)
-            self.file, self.text, self.tokenizer = file, text, tokenizer
-            self.digest = hashlib.sha256(text.encode()).hexdigest()
+        def __init__(self, plain: Tokenizer):
+            super().__init__(extra_ids=plain.extra_ids)
+            self.plain, self.file, self.digest = plain, plain.file, plain.digest
 
-        eos_id = property(lambda self: self.tokenizer.eos_id)
-        unk_id = property(lambda self: self.tokenizer.unk_id)
-        vocab_size = _base_vocab_size = property(lambda self: self.tokenizer.size)
+        eos_id = property(lambda self: self.plain.eos_id)
+        unk_id = property(lambda self: self.plain.unk_id)
+        vocab_size = _base_vocab_size = property(lambda self: self.plain.vocab_size)
 
         def _encode(self, s):
-            return self.tokenizer.encode(s)
+            return self.plain.encode(s)
 
         def _decode(self, ids):
-            return self.tokenizer.decode(ids)
+            return self.plain.decode(ids)
+
+        def pieces(self):
+            return self.plain.pieces()
 
         def _encode_tf(self, s):
             ids = tf.numpy_function(self._encode_bytes, [tf.convert_to_tensor(s)], tf.int32)
@@ -165,6 +163,6 @@ def _seqio_class() -> Any:
             return getattr(other, "digest", None) == self.digest
 
         def __str__(self):
-            return f"TokenizerVocabulary({self.file}, sha256 {self.digest[:8]})"
+            return f"TokenizerVocabulary({self.file}, sha256 {self.plain.digest:.8})"
 
     return TokenizerVocabulary

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from specdec import pieces
 from specdec.tasks.errors import TaskError
-from specdec.tasks.loading import load_seqio, read_in_time
+from specdec.tasks.loading import load_seqio, read, read_in_time
+from specdec.tasks.plain import PlainBytes, PlainSentencePiece, PlainVocabulary
 from specdec.tasks.tokenizer_json import TokenizerJson
 from specdec.values import is_integer, is_word
 
@@ -22,9 +23,15 @@ VOCABULARIES = "SentencePiece(path), TokenizerJson(path) or Bytes()"
 
 
 class VocabularyDefinition(Protocol):
-    """Hashable, and able to build the seqio vocabulary it describes."""
+    """Hashable, and able to build what it describes."""
 
-    def load(self) -> Vocabulary: ...
+    def load(self) -> PlainVocabulary:
+        """For texts; costs no TensorFlow."""
+        ...
+
+    def seqio(self) -> Vocabulary:
+        """For seqio's tasks: the same ids."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,27 +49,14 @@ class SentencePiece:
             raise TaskError(f"SentencePiece.path is {self.path!r}; give that of a .model file")
         _check_extra_ids(self)
 
-    def load(self) -> Vocabulary:
+    def load(self) -> PlainVocabulary:
         """Raises TaskError if there is no such file or it is not a SentencePiece model."""
-        if "://" not in self.path:
-            self.check()
-        vocabulary = _sentencepiece(self)
-        refuse_unreachable(vocabulary)
-        return vocabulary
+        return _sentencepiece(self)
 
-    def check(self) -> None:
-        """Raises TaskError likewise, of a file on this machine."""
-        from sentencepiece import SentencePieceProcessor
-
-        if not os.path.isfile(self.path):
-            raise TaskError(f"vocabulary {self.path} is not a file; give a SentencePiece .model")
-        try:
-            SentencePieceProcessor(model_file=self.path)
-        except RuntimeError as error:
-            raise TaskError(
-                f"vocabulary {self.path} is not a SentencePiece model ({_line(error)}); give a "
-                ".model file"
-            ) from error
+    def seqio(self) -> Vocabulary:
+        """The same for seqio's tasks; raises likewise."""
+        self.load()
+        return _seqio_sentencepiece(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +68,12 @@ class Bytes:
     def __post_init__(self):
         _check_extra_ids(self)
 
-    def load(self) -> Vocabulary:
+    def load(self) -> PlainVocabulary:
+        """For texts."""
+        return PlainBytes(self.extra_ids)
+
+    def seqio(self) -> Vocabulary:
+        """The same for seqio's tasks."""
         return load_seqio().ByteVocabulary(extra_ids=self.extra_ids)
 
 
@@ -101,7 +100,21 @@ def vocabulary_file(path: str, extra_ids: int = 0) -> VocabularyDefinition:
 
 
 @functools.cache
-def _sentencepiece(definition: SentencePiece) -> Vocabulary:
+def _sentencepiece(definition: SentencePiece) -> PlainVocabulary:
+    path = definition.path
+    if "://" not in path and not os.path.isfile(path):
+        raise TaskError(f"vocabulary {path} is not a file; give a SentencePiece .model")
+    serialized = read(path)
+    try:
+        return PlainSentencePiece(path, serialized, definition.extra_ids)
+    except Exception as error:  # of SentencePiece or of protobuf
+        raise TaskError(
+            f"vocabulary {path} is not a SentencePiece model ({_line(error)}); give a .model file"
+        ) from error
+
+
+@functools.cache
+def _seqio_sentencepiece(definition: SentencePiece) -> Vocabulary:
     return load_seqio().SentencePieceVocabulary(definition.path, definition.extra_ids)
 
 
@@ -112,16 +125,18 @@ def refuse_unreachable(vocabulary: Any) -> None:
         read_in_time(path, vocabulary.load_model)
 
 
-def same_vocabulary(a: Vocabulary, b: Vocabulary) -> bool:
+def same_vocabulary(a: Vocabulary | PlainVocabulary, b: Vocabulary | PlainVocabulary) -> bool:
     """Whether ids mean the same text; two copies of one SentencePiece file are the same, and so is
     the tokenizer.json made of it, whatever sentinels that has."""
-    models = getattr(a, "sp_model", None), getattr(b, "sp_model", None)
-    if None not in models:
-        return models[0] == models[1]
-    return a == b or (found := _pieces(a)) is not None and found == _pieces(b)
+    if digest(a) is not None and digest(a) == digest(b):
+        return True
+    if _is_bytes(a) and _is_bytes(b):
+        return a.extra_ids == b.extra_ids
+    sentinels = a.extra_ids == b.extra_ids or _is_tokenizer(a) or _is_tokenizer(b)
+    return a == b or (sentinels and (found := _pieces(a)) is not None and found == _pieces(b))
 
 
-def digest(vocabulary: Vocabulary) -> str | None:
+def digest(vocabulary: Vocabulary | PlainVocabulary) -> str | None:
     """SHA-256 of what the vocabulary was read from, in hexadecimal; None for UTF-8 bytes."""
     model = getattr(vocabulary, "sp_model", None)
     if model is not None:
@@ -129,20 +144,28 @@ def digest(vocabulary: Vocabulary) -> str | None:
     return getattr(vocabulary, "digest", None)
 
 
-def file_of(vocabulary: Vocabulary) -> str | None:
+def file_of(vocabulary: Vocabulary | PlainVocabulary) -> str | None:
     """The path that it was read from, None if there is none."""
     file = getattr(vocabulary, "sentencepiece_model_file", None)
     return file or getattr(vocabulary, "file", None)
 
 
+def _is_bytes(vocabulary: Any) -> bool:
+    return type(vocabulary).__name__ in ("PlainBytes", "ByteVocabulary")
+
+
+def _is_tokenizer(vocabulary: Any) -> bool:
+    return (file_of(vocabulary) or "").endswith(".json")
+
+
 def _pieces(vocabulary: Any) -> list[str] | None:
+    """None of what is not read from a file."""
     if getattr(vocabulary, "sp_model", None) is not None:
         return pieces.of_sentencepiece(vocabulary.tokenizer)
-    text = getattr(vocabulary, "text", None)
-    return None if text is None else pieces.of_tokenizer(text)
+    return vocabulary.pieces() if digest(vocabulary) else None
 
 
-def detokenize(vocabulary: Vocabulary, ids: Iterable[int]) -> str:
+def detokenize(vocabulary: Vocabulary | PlainVocabulary, ids: Iterable[int]) -> str:
     """The text of `ids` up to the first EOS.
 
     Ids that the vocabulary lacks (models pad their output to a round width) read as unknown.

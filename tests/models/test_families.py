@@ -14,10 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rotary
+from support import device_of
 
 from specdec import checkpoints, partitioning
 from specdec.models import families
 from specdec.models.families import Family, family_of, model_of, named
+from specdec.models.products import ORDERS
 from specdec.models.t5 import T5Config
 
 TINY = {
@@ -38,7 +40,6 @@ TINY = {
 }
 INPUTS = jnp.array([[5, 9, 7], [8, 0, 0], [0, 0, 0]], jnp.int32)
 TOKENS = jnp.array([[8, 3, 4, 5], [2, 7, 7, 6], [9, 9, 8, 7]], jnp.int32)
-PLATFORMS = ("cpu", "gpu", "tpu")
 
 each_family = pytest.mark.parametrize("name", TINY)
 
@@ -49,10 +50,10 @@ def params_of(name: str):
 
 
 def layouts_of(name: str) -> dict:
-    """One model for each layout that there is."""
+    """One model for each layout and order that there is."""
     model = model_of(TINY[name])
-    chosen = [model.laid_out(tokens=n, platform=each) for n in (1, 8) for each in PLATFORMS]
-    return {each.layout: each for each in (model, *chosen)}
+    chosen = [model.laid_out({8: 1.0}, device_of({8: order})) for order in ORDERS]
+    return {(each.layout, each.orders): each for each in (model, *chosen)}
 
 
 def test_every_row_is_tested():

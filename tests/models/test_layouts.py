@@ -12,18 +12,20 @@ import numpy as np
 import pytest
 from flax import traverse_util
 from jax.sharding import PartitionSpec
+from support import device_of
 
 from specdec import Plan, autoregressive_decode, decode, partitioning, row_keys
 from specdec.compile import hlo
 from specdec.drafters import Autoregressive
-from specdec.models.t5 import T5Config, T5Target, layouts
+from specdec.models import device as devices
+from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5.layouts import from_stored, to_stored
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.types import Params
 from specdec.verifiers import GreedyMatch
 
-LAYOUTS = ("checkpoint", "in_out", "out_in")
+LAYOUTS = ("checkpoint", "in_out", "out_in", "all_out_in")
 SIZES = {  # all different, so that a shape tells which axis is which
     "vocab": 64,
     "embed": 24,
@@ -53,7 +55,15 @@ STANDARD = partitioning.standard_logical_axis_rules()
 
 each_model = pytest.mark.parametrize("name", CONFIGS)
 each_layout = pytest.mark.parametrize("layout", LAYOUTS)
-each_other = pytest.mark.parametrize("layout", LAYOUTS[1:])
+WAYS = {
+    "in_out": {"layout": "in_out"},
+    "out_in": {"layout": "out_in"},
+    "kernel_first": {
+        "layout": "all_out_in",
+        "orders": tuple((ROWS * width, "kernel_first") for width in WIDTHS),
+    },
+}
+each_way = pytest.mark.parametrize("way", WAYS)
 
 
 @functools.cache
@@ -99,27 +109,27 @@ def assert_same(found, expected):
 
 
 @each_model
-@each_other
-def test_the_function_is_the_same(name, layout):
-    config = CONFIGS[name]
-    expected = logits(T5Target(config), checkpoint(name), *texts())
-    params = from_stored(checkpoint(name), config, layout)
-    found = logits(T5Target(config, layout=layout), params, *texts())
+@each_way
+def test_the_function_is_the_same(name, way):
+    expected = logits(T5Target(CONFIGS[name]), checkpoint(name), *texts())
+    target = T5Target(CONFIGS[name], **WAYS[way])
+    found = logits(target, target.from_stored(checkpoint(name)), *texts())
     assert found.dtype == jnp.float32 and error(found, expected) < 2e-6
 
 
 @each_model
-@each_other
+@each_way
 @pytest.mark.parametrize("stored", ["bfloat16", "float32"])
-def test_in_bfloat16_a_few_roundings_differ(name, layout, stored):
+def test_in_bfloat16_a_few_roundings_differ(name, way, stored):
     """Each of them by 2^-8 at most; float32 parameters of a bfloat16 model are cast as they are
     used, but for the logits'."""
     config = dataclasses.replace(CONFIGS[name], dtype="bfloat16")
     params = jax.tree.map(lambda leaf: leaf.astype(stored), checkpoint(name))
     expected = logits(T5Target(config), params, *texts())
-    serving = from_stored(params, config, layout)
+    target = T5Target(config, **WAYS[way])
+    serving = target.from_stored(params)
     assert {leaf.dtype.name for leaf in jax.tree.leaves(serving)} == {stored}
-    found = logits(T5Target(config, layout=layout), serving, *texts())
+    found = logits(target, serving, *texts())
     assert found.dtype == jnp.float32 and error(found, expected) < 2**-6
 
 
@@ -129,15 +139,16 @@ def test_products_have_the_same_precision_and_result(name, dtype):
     """What an accelerator rounds to is asked for in the program; a CPU does not show it."""
     config = dataclasses.replace(CONFIGS[name], dtype=dtype)
 
-    def products(layout) -> list[tuple[str, str]]:
-        target = T5Target(config, layout=layout)
-        params = jax.eval_shape(lambda: from_stored(checkpoint(name), config, layout))
+    def products(**way) -> list[tuple[str, str]]:
+        target = T5Target(config, **way)
+        params = jax.eval_shape(lambda: target.from_stored(checkpoint(name)))
         cache = jax.eval_shape(lambda p, i: target.prefill(p, i, 5), params, texts()[0])
         text = jax.jit(target.decode).lower(params, texts()[1][:, :5], cache).as_text()
-        return sorted(re.findall(r"dot_general .*?(precision = \S+ \S+|:).* -> (.*)", text))
+        found = re.findall(r"dot_general .*?(precision = \S+ \S+|:).* -> tensor<(\S+)>", text)
+        return sorted((precision, shape.split("x")[-1]) for precision, shape in found)
 
-    expected = products("checkpoint")
-    assert len(expected) > 20 and all(products(layout) == expected for layout in LAYOUTS[1:])
+    expected = products()
+    assert len(expected) > 20 and all(products(**way) == expected for way in WAYS.values())
 
 
 TRANSPOSED = {
@@ -154,12 +165,14 @@ def kernels_of_a_step(name: str) -> set[str]:
 
 
 @each_model
-def test_out_in_transposes_what_a_step_reads_and_shares_the_rest(name):
+@pytest.mark.parametrize("layout", ["out_in", "all_out_in"])
+def test_out_in_transposes_what_a_step_reads_or_all_and_shares_the_rest(name, layout):
     before = flat(checkpoint(name))
-    after = flat(from_stored(checkpoint(name), CONFIGS[name], "out_in"))
+    after = flat(from_stored(checkpoint(name), CONFIGS[name], layout))
     assert after.keys() == before.keys()
     transposed = {path for path in after if after[path] is not before[path]}
-    assert transposed == kernels_of_a_step(name)
+    kernels = {path for path in before if path.endswith("kernel")}
+    assert transposed == (kernels if layout == "all_out_in" else kernels_of_a_step(name))
     for path in transposed:
         np.testing.assert_array_equal(after[path], before[path].T)
 
@@ -217,24 +230,23 @@ def eloquent(name: str):
 
 @pytest.mark.parametrize("name", ["v1_1", "v1_0"])
 def test_decoded_tokens_are_the_same(name):
-    config, inputs = CONFIGS[name], texts()[0]
-    outputs = []
-    for layout in LAYOUTS:
-        target = T5Target(config, layout=layout)
-        params = from_stored(eloquent(name), config, layout)
+    inputs, outputs = texts()[0], []
+    for way in ({}, *WAYS.values()):
+        target = T5Target(CONFIGS[name], **way)
+        params = target.from_stored(eloquent(name))
         outputs.append(autoregressive_decode(params, KEYS, inputs, target=target, **GREEDY))
     assert len(set(np.asarray(outputs[0].tokens).ravel().tolist())) > 3
     for output in outputs[1:]:
         assert_equal_output(output, outputs[0])
 
 
-def test_a_target_and_its_drafter_may_have_layouts_of_their_own(monkeypatch):
-    monkeypatch.setattr(layouts, "LARGE", 0)
+def test_a_target_and_its_drafter_may_have_layouts_of_their_own():
     config, inputs = CONFIGS["v1_0"], texts()[0]
     target = T5Target(config)
     expected = autoregressive_decode(eloquent("v1_0"), KEYS, inputs, target=target, **GREEDY)
-    wide, wide_params = target.serving(eloquent("v1_0"), tokens=4, platform="cpu")
-    narrow, narrow_params = target.serving(eloquent("v1_0"), tokens=1, platform="cpu")
+    device = device_of({1: "out_in", 4: "in_out"})
+    wide, wide_params = target.serving(eloquent("v1_0"), {4: 1.0}, device)
+    narrow, narrow_params = target.serving(eloquent("v1_0"), {1: 1.0}, device)
     assert (wide.layout, narrow.layout) == ("in_out", "out_in")
     drafter = Autoregressive(narrow, Greedy())
     plan = Plan(wide, drafter, GreedyMatch(), Fixed(3), **GREEDY)
@@ -257,6 +269,7 @@ def assert_equal_output(found, expected):
         ("v1_0", "checkpoint", True),
         ("v1_0", "in_out", False),
         ("v1_0", "out_in", True),
+        ("v1_0", "all_out_in", True),
     ],
 )
 def test_what_a_step_reads(name, layout, table_too):
@@ -275,53 +288,44 @@ def test_what_a_step_reads(name, layout, table_too):
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(read)) == decoder + table
 
 
+FIRST = ((2, "kernel_first"), (8, "kernel_first"))
+
+
+@each_model
 @pytest.mark.parametrize(
-    "platform, tokens, layout",
+    "calls, prefill, layout, orders",
     [
-        ("cpu", 1, "out_in"),
-        ("cpu", 2, "in_out"),
-        ("cpu", 40, "in_out"),
-        ("gpu", 1, "checkpoint"),
-        ("tpu", 1, "checkpoint"),
-        ("tpu", 8, "checkpoint"),
+        ({1: 1.0}, "in_out", "out_in", ()),
+        ({1: 1.0}, "kernel_first", "all_out_in", ()),
+        ({2: 1.0}, "in_out", "out_in", FIRST[:1]),
+        ({8: 1.0}, "kernel_first", "in_out", ()),
+        ({2: 1.0, 1: 3.0}, "in_out", "out_in", FIRST[:1]),
+        ({2: 1.0, 8: 0.5}, "in_out", "out_in", FIRST),
+        ({2: 0.5, 8: 1.0}, "in_out", "in_out", ()),
     ],
 )
-@each_model
-def test_serving_chooses_for_platform_and_tokens_from_any_layout(
-    name, platform, tokens, layout, monkeypatch
-):
-    monkeypatch.setattr(layouts, "LARGE", 0)
-    config = CONFIGS[name]
-    expected = from_stored(checkpoint(name), config, layout)
+def test_serving_chooses_for_its_calls_from_any_layout(name, calls, prefill, layout, orders):
+    device = device_of({1: "out_in", 2: "kernel_first", 8: "in_out", 64: prefill})
+    expected = from_stored(checkpoint(name), CONFIGS[name], layout)
     for before in LAYOUTS:
-        target = T5Target(config, STANDARD, before)
-        given = from_stored(checkpoint(name), config, before)
-        found, params = target.serving(given, tokens=tokens, platform=platform)
-        assert found == target.laid_out(tokens=tokens, platform=platform)
-        assert found == T5Target(config, STANDARD, layout)
+        target = T5Target(CONFIGS[name], STANDARD, before)
+        given = from_stored(checkpoint(name), CONFIGS[name], before)
+        found, params = target.serving(given, calls, device)
+        assert found == target.laid_out(calls, device)
+        assert found == T5Target(CONFIGS[name], STANDARD, layout, orders)
         assert_same(params, expected)
 
 
-def test_one_token_of_a_small_model_is_kept_as_several(monkeypatch):
-    target = T5Target(CONFIGS["v1_0"])
-    read = target.read_by_decode(checkpoint("v1_0"))
-    monkeypatch.setattr(layouts, "LARGE", sum(leaf.nbytes for leaf in jax.tree.leaves(read)))
-    assert target.laid_out(tokens=1, platform="cpu").layout == "out_in"
-    monkeypatch.setattr(layouts, "LARGE", layouts.LARGE + 1)
-    assert target.laid_out(tokens=1, platform="cpu").layout == "in_out"
-
-
-def test_serving_is_for_the_default_device_and_several_tokens(monkeypatch):
-    for platform, layout in (("cpu", "in_out"), ("tpu", "checkpoint")):
-        monkeypatch.setattr(jax, "default_backend", lambda platform=platform: platform)
-        target, _ = T5Target(CONFIGS["v1_0"]).serving(checkpoint("v1_0"))
-        assert target.layout == layout
+def test_what_is_not_measured_stays_as_stored(monkeypatch):
+    target = T5Target(V1_1, layout="out_in", orders=((1, "kernel_first"),))
+    monkeypatch.setattr(devices, "this", lambda: None)
+    assert target.laid_out({1: 1.0}) == T5Target(V1_1)
 
 
 @pytest.mark.parametrize("call", ["T5Target.layout", "from_stored", "to_stored"])
 def test_a_wrong_layout_is_named(call):
     name = call if call == "T5Target.layout" else "layout"
-    message = f"^{name} is 'transposed'; use 'checkpoint', 'in_out' or 'out_in'$"
+    message = f"^{name} is 'transposed'; use 'checkpoint', 'in_out', 'out_in' or 'all_out_in'$"
     convert = {"from_stored": from_stored, "to_stored": to_stored}
     with pytest.raises(ValueError, match=message):
         if call in convert:
@@ -330,15 +334,16 @@ def test_a_wrong_layout_is_named(call):
             T5Target(V1_1, layout="transposed")
 
 
-def test_calls_of_no_tokens_are_refused():
-    message = "tokens is 0; give rows times tokens of a call, 1 or more"
+@pytest.mark.parametrize("calls", [{}, {0: 1.0}])
+def test_calls_of_no_tokens_are_refused(calls):
+    message = f"calls is {calls}; give how often there is a call of 1 or more tokens"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        T5Target(V1_1).serving(checkpoint("v1_1"), tokens=0)
+        T5Target(V1_1).serving(checkpoint("v1_1"), calls, device_of({1: "in_out"}))
 
 
 def test_the_layout_is_part_of_a_static_argument():
     targets = [T5Target(V1_1, layout=layout) for layout in LAYOUTS]
-    assert len(set(targets)) == 3 and targets[0] == T5Target(V1_1)
+    assert len(set(targets)) == 4 and targets[0] == T5Target(V1_1)
     assert dataclasses.replace(targets[1], layout="out_in") == targets[2]
     assert dataclasses.replace(targets[2], axis_rules=STANDARD).layout == "out_in"
 
@@ -349,7 +354,7 @@ def on_one_device(name: str):
 
 
 @pytest.mark.parametrize("name", ["v1_1", pytest.param("v1_0", marks=pytest.mark.slow)])
-@each_other
+@pytest.mark.parametrize("layout", LAYOUTS[1:])
 def test_a_mesh_divides_what_it_divides_in_the_checkpoint_layout(name, layout):
     """Parameters of a layout lie where the converted ones do, and the logits are one device's."""
     config, mesh = CONFIGS[name], partitioning.make_mesh(4)

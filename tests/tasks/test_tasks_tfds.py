@@ -200,21 +200,22 @@ def test_a_vocabulary_that_is_far_away(monkeypatch):
     import threading
 
     import seqio
+    import tensorflow as tf
 
     far = tasks.SentencePiece("gs://specdec-no-such-bucket/vocabulary.model")
     released = threading.Event()
     monkeypatch.setattr(tasks.loading, "PATIENCE", 0.1)
-    monkeypatch.setattr(seqio.SentencePieceVocabulary, "load_model", lambda self: released.wait())
+    monkeypatch.setattr(tf.io.gfile, "GFile", lambda *_: released.wait())
     with pytest.raises(
         tasks.TaskError, match=r"^vocabulary gs://\S+ cannot be read \(no answer in"
     ):
         far.load()
     released.set()
 
-    def refused(self):
+    def refused(*_):
         raise OSError("no route\nto the host")
 
-    monkeypatch.setattr(seqio.SentencePieceVocabulary, "load_model", refused)
+    monkeypatch.setattr(tf.io.gfile, "GFile", refused)
     monkeypatch.setattr(tasks.loading, "PATIENCE", 20)
     with pytest.raises(tasks.TaskError, match=r"\(no route\); name a copy"):
         far.load()

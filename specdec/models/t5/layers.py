@@ -21,6 +21,7 @@ from specdec.models.layers import (
     parameter,
     precision,
 )
+from specdec.models.products import STORED, Kernels
 from specdec.types import Array
 
 
@@ -69,24 +70,27 @@ class RelativeBias(nn.Module):
 class Attention(nn.Module):
     """Multi-head attention, in two halves so that keys and values can wait in a cache between.
 
-    transposed: which kernels are [out, in], of "query", "key", "value" and "out".
+    of_inputs: how the kernels of keys and values are kept, if these are made in prefill.
     """
 
     num_heads: int
     head_dim: int
     emb_dim: int
     dtype: str
-    transposed: tuple[str, ...] = ()
+    kernels: Kernels = STORED
+    of_inputs: Kernels | None = None
 
     def setup(self):
-        def dense(name, init, features=self.num_heads * self.head_dim, axes=("embed", "joined_kv")):
-            return Dense(features, axes, self.dtype, init, transposed=name in self.transposed)
+        def dense(init, kernels=self.kernels):
+            features = self.num_heads * self.head_dim
+            return Dense(features, ("embed", "joined_kv"), self.dtype, init, kernels)
 
         normal = fan_in("normal")
-        self.query = dense("query", lambda *a, **k: normal(*a, **k) / math.sqrt(self.head_dim))
-        self.key = dense("key", normal)
-        self.value = dense("value", normal)
-        self.out = dense("out", normal, self.emb_dim, ("joined_kv", "embed"))
+        self.query = dense(lambda *a, **k: normal(*a, **k) / math.sqrt(self.head_dim))
+        self.key = dense(normal, self.of_inputs or self.kernels)
+        self.value = dense(normal, self.of_inputs or self.kernels)
+        axes = ("joined_kv", "embed")
+        self.out = Dense(self.emb_dim, axes, self.dtype, normal, self.kernels)
 
     def keys_values(self, x: Array) -> tuple[Array, Array]:
         """[B, T, D] -> keys and values [B, T, H, head_dim]."""

@@ -1,20 +1,17 @@
 """Layouts: T5X's parameters rewritten as a device reads the decoder fastest, and back.
 
-A decoder step reads each of its kernels once, and which of a kernel's axes is contiguous decides
-how fast. Least milliseconds for the matrices of 12 decoder layers at T5-large's sizes, 726 MB in
-float32, XLA on 2 CPU cores; reading them alone takes 16.9:
+A decoder step reads each of its kernels once. Which of a kernel's axes is contiguous, and which of
+the operands comes first, decide how fast; see `specdec.models.products`.
 
-    tokens in a call            1     2     8
-    [in, out]                19.6  22.8  26.9
-    [out, in]        17.2 to 18.0    35    40
+    layout        of a decoder step    of prefill    logits of a tied model
+    "checkpoint"  [in, out]            [in, out]     from the table of tokens [V, D]
+    "in_out"      [in, out]            [in, out]     from a second array, its transpose [D, V]
+    "out_in"      [out, in]            [in, out]     from the table of tokens [V, D]
+    "all_out_in"  [out, in]            [out, in]     from the table of tokens [V, D]
 
-    layout        kernels a decoder step reads    logits of a tied model
-    "checkpoint"  [in, out], T5X's tree           from the table of tokens [V, D]
-    "in_out"      [in, out]                       from a second array, the table's transpose [D, V]
-    "out_in"      [out, in]                       from the table of tokens [V, D]
-
-The encoder, and the keys and values of cross-attention, which it feeds, work on many tokens at once
-and stay [in, out]. To fuse query, key and value, or the gates of an MLP, made no difference.
+"checkpoint" is T5X's tree. Kernels of prefill are the encoder's, and those of cross-attention's
+keys and values, which work on many tokens at once. To fuse query, key and value, or the gates of an
+MLP, made no difference.
 """
 
 from __future__ import annotations
@@ -25,16 +22,17 @@ from typing import Any, Literal, TypeAlias, get_args
 import jax.numpy as jnp
 from flax import traverse_util
 
+from specdec.models.device import Device
+from specdec.models.products import STORED, Kernels, Order, Orders
 from specdec.models.t5.config import T5Config
 from specdec.types import PyTree
 
-Layout: TypeAlias = Literal["checkpoint", "in_out", "out_in"]
+Layout: TypeAlias = Literal["checkpoint", "in_out", "out_in", "all_out_in"]
 Path: TypeAlias = tuple[str, ...]
 
-# Bytes of parameters in a step, from which on [out, in] is faster for one token: it was for 320 MB
-# (T5-base, float32), made no difference for 75 MB (small), and was slower for 48 MB.
-LARGE = 2**27
-
+OUT_IN: tuple[Order, ...] = ("out_in", "kernel_first")  # of kernels that are kept so
+TRANSPOSED = ("out_in", "all_out_in")
+PREFILL = 64  # tokens, an example
 _IN_PREFILL = {("encoder_decoder_attention", name, "kernel") for name in ("key", "value")}
 
 
@@ -45,24 +43,30 @@ def check_layout(name: str, layout: str) -> None:
         raise ValueError(f"{name} is {layout!r}; use {', '.join(others)} or {last}")
 
 
-def best_layout(platform: str, tokens: int, step_bytes: int) -> Layout:
-    """The fastest layout for calls of so many tokens.
-
-    It was measured on CPUs only. For TPUs XLA chooses the layouts of kernels itself.
+def fastest(
+    kernels: Mapping[int, int], calls: Mapping[int, float], device: Device
+) -> tuple[Layout, Orders]:
+    """The layout in which calls take least of a device's time, and the orders of their products.
 
     Args:
-      platform: JAX's name, 'cpu', 'gpu' or 'tpu'.
-      tokens: of all rows of a call.
-      step_bytes: of the parameters that a call reads.
+      kernels: that a call reads: bytes -> how many.
+      calls: tokens of a call, of all rows -> how often there is one.
 
     Raises:
-      ValueError: tokens is not positive.
+      ValueError: there is no call, or one of no tokens.
     """
-    if tokens < 1:
-        raise ValueError(f"tokens is {tokens}; give rows times tokens of a call, 1 or more")
-    if platform != "cpu":
-        return "checkpoint"
-    return "out_in" if tokens == 1 and step_bytes >= LARGE else "in_out"
+    if not calls or min(calls) < 1:
+        raise ValueError(
+            f"calls is {dict(calls)}; give how often there is a call of 1 or more tokens"
+        )
+    in_out = sum(n * device.fastest(kernels, tokens, ["in_out"])[0] for tokens, n in calls.items())
+    others = {tokens: device.fastest(kernels, tokens, OUT_IN) for tokens in calls}
+    if in_out < sum(n * others[tokens][0] for tokens, n in calls.items()):
+        return "in_out", ()
+    prefill = device.fastest(kernels, PREFILL, ["in_out", "kernel_first"])[1]
+    chosen: Orders = tuple((tokens, order) for tokens, (_, order) in sorted(others.items()))
+    orders = tuple(one for one in chosen if one[1] != "out_in")
+    return "all_out_in" if prefill == "kernel_first" else "out_in", orders
 
 
 def from_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
@@ -75,8 +79,8 @@ def from_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
       ValueError: there is no such layout.
     """
     check_layout("layout", layout)
-    if layout == "out_in":
-        return _with_kernels_transposed(params)
+    if layout in TRANSPOSED:
+        return _with_kernels_transposed(params, prefill=layout == "all_out_in")
     if layout == "in_out" and config.logits_via_embedding:
         table = params["token_embedder"]["embedding"]
         logits = {"logits_dense": {"kernel": jnp.swapaxes(table, 0, 1)}}
@@ -87,8 +91,8 @@ def from_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
 def to_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
     """The inverse of `from_stored`, bit for bit; raises as it does."""
     check_layout("layout", layout)
-    if layout == "out_in":
-        return _with_kernels_transposed(params)
+    if layout in TRANSPOSED:
+        return _with_kernels_transposed(params, prefill=layout == "all_out_in")
     if layout == "in_out" and config.logits_via_embedding:
         decoder = {name: leaf for name, leaf in params["decoder"].items() if name != "logits_dense"}
         return params | {"decoder": decoder}
@@ -106,10 +110,19 @@ def read_in_step(decoder: Mapping[Path, Any]) -> dict[Path, Any]:
     return {path: leaf for path, leaf in decoder.items() if path[-3:] not in _IN_PREFILL}
 
 
-def _with_kernels_transposed(params: PyTree) -> PyTree:
-    """With the kernels that a decoder step reads transposed; its own inverse."""
-    decoder: dict[Path, Any] = dict(traverse_util.flatten_dict(params["decoder"]))
-    for path, leaf in read_in_step(decoder).items():
-        if path[-1] == "kernel":
-            decoder[path] = jnp.swapaxes(leaf, 0, 1)
-    return params | {"decoder": traverse_util.unflatten_dict(decoder)}
+def _with_kernels_transposed(params: PyTree, prefill: bool) -> PyTree:
+    """With the kernels that a decoder step reads transposed, or all; its own inverse."""
+    found = dict(params)
+    for part in ("encoder", "decoder") if prefill else ("decoder",):
+        leaves: dict[Path, Any] = dict(traverse_util.flatten_dict(params[part]))
+        for path, leaf in (leaves if prefill else read_in_step(leaves)).items():
+            if path[-1] == "kernel":
+                leaves[path] = jnp.swapaxes(leaf, 0, 1)
+        found[part] = traverse_util.unflatten_dict(leaves)
+    return found
+
+
+def kernels_of(layout: Layout, orders: Orders) -> tuple[Kernels, Kernels]:
+    """Those of a decoder step, and those of prefill."""
+    prefill = Kernels(True, others="kernel_first") if layout == "all_out_in" else STORED
+    return Kernels(layout in TRANSPOSED, orders), prefill

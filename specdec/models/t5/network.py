@@ -7,9 +7,10 @@ from flax import linen as nn
 
 from specdec.models.cache import KVCache
 from specdec.models.layers import MASKED, MLP, Embedding, Logits, RMSNorm, constrain
+from specdec.models.products import Kernels, Orders
 from specdec.models.t5.config import PAD_ID, T5Config
 from specdec.models.t5.layers import Attention, RelativeBias
-from specdec.models.t5.layouts import Layout, logits_from_table
+from specdec.models.t5.layouts import Layout, kernels_of, logits_from_table
 from specdec.types import Array, ModelOutput
 
 
@@ -23,12 +24,13 @@ def _norm(config: T5Config, name: str | None = None) -> RMSNorm:
     return RMSNorm(config.dtype, config.layer_norm_epsilon, name=name)
 
 
-def _attention(config: T5Config, transposed: tuple[str, ...] = ()) -> Attention:
-    return Attention(config.num_heads, config.head_dim, config.emb_dim, config.dtype, transposed)
+def _attention(config: T5Config, *kernels: Kernels) -> Attention:
+    sizes = (config.num_heads, config.head_dim, config.emb_dim, config.dtype)
+    return Attention(*sizes, *kernels)
 
 
-def _mlp(config: T5Config, transposed: bool = False) -> MLP:
-    return MLP(config.mlp_dim, config.emb_dim, config.mlp_activations, config.dtype, transposed)
+def _mlp(config: T5Config, kernels: Kernels) -> MLP:
+    return MLP(config.mlp_dim, config.emb_dim, config.mlp_activations, config.dtype, kernels)
 
 
 def _relative_bias(config: T5Config, bidirectional: bool) -> RelativeBias:
@@ -53,14 +55,15 @@ def _biases(stack: Encoder | Decoder, queries: Array, keys: Array, mask: Array) 
 
 class EncoderLayer(nn.Module):
     config: T5Config
+    kernels: Kernels
 
     def setup(self):
         if self.config.relative_bias_per_layer:
             self.relpos_bias = _relative_bias(self.config, bidirectional=True)
         self.pre_attention_layer_norm = _norm(self.config)
-        self.attention = _attention(self.config)
+        self.attention = _attention(self.config, self.kernels)
         self.pre_mlp_layer_norm = _norm(self.config)
-        self.mlp = _mlp(self.config)
+        self.mlp = _mlp(self.config, self.kernels)
 
     def __call__(self, x: Array, bias: Array) -> Array:
         y = self.pre_attention_layer_norm(x)
@@ -70,12 +73,14 @@ class EncoderLayer(nn.Module):
 
 class Encoder(nn.Module):
     config: T5Config
+    kernels: Kernels
 
     def setup(self):
-        if not self.config.relative_bias_per_layer:
-            self.relpos_bias = _relative_bias(self.config, bidirectional=True)
-        self.layers = [EncoderLayer(self.config) for _ in range(self.config.num_encoder_layers)]
-        self.encoder_norm = _norm(self.config)
+        config = self.config
+        if not config.relative_bias_per_layer:
+            self.relpos_bias = _relative_bias(config, bidirectional=True)
+        self.layers = [EncoderLayer(config, self.kernels) for _ in range(config.num_encoder_layers)]
+        self.encoder_norm = _norm(config)
 
     def __call__(self, x: Array, inputs_mask: Array) -> Array:
         """[B, S, D] embeddings and [B, S] bool -> [B, S, D]."""
@@ -88,19 +93,19 @@ class Encoder(nn.Module):
 
 class DecoderLayer(nn.Module):
     config: T5Config
-    transposed: bool  # the kernels that a step reads are [out, in]
+    kernels: Kernels  # of a step
+    of_inputs: Kernels  # of cross-attention's keys and values
 
     def setup(self):
         if self.config.relative_bias_per_layer:
             self.relpos_bias = _relative_bias(self.config, bidirectional=False)
         self.pre_self_attention_layer_norm = _norm(self.config)
-        in_step = ("query", "key", "value", "out") if self.transposed else ()
-        self.self_attention = _attention(self.config, in_step)
+        self.self_attention = _attention(self.config, self.kernels)
         self.pre_cross_attention_layer_norm = _norm(self.config)
-        in_step = ("query", "out") if self.transposed else ()  # the others are of the prefill
-        self.encoder_decoder_attention = _attention(self.config, in_step)
+        kernels = (self.kernels, self.of_inputs)
+        self.encoder_decoder_attention = _attention(self.config, *kernels)
         self.pre_mlp_layer_norm = _norm(self.config)
-        self.mlp = _mlp(self.config, self.transposed)
+        self.mlp = _mlp(self.config, self.kernels)
 
     def __call__(
         self, x: Array, cache: KVCache, layer: int, bias: Array, cross_bias: Array
@@ -121,17 +126,16 @@ class DecoderLayer(nn.Module):
 class Decoder(nn.Module):
     config: T5Config
     layout: Layout
+    kernels: tuple[Kernels, Kernels]  # of a step, of prefill
 
     def setup(self):
-        config, transposed = self.config, self.layout == "out_in"
+        config, kernels = self.config, self.kernels
         if not config.relative_bias_per_layer:
             self.relpos_bias = _relative_bias(config, bidirectional=False)
-        self.layers = [DecoderLayer(config, transposed) for _ in range(config.num_decoder_layers)]
+        self.layers = [DecoderLayer(config, *kernels) for _ in range(config.num_decoder_layers)]
         self.decoder_norm = _norm(config)
         if not logits_from_table(config, self.layout):
-            self.logits_dense = Logits(
-                config.vocab_size, scaled=config.logits_via_embedding, transposed=transposed
-            )
+            self.logits_dense = Logits(config.vocab_size, config.logits_via_embedding, kernels[0])
 
     def cross_keys_values(self, encoded: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """[B, S, D] -> per layer keys [B, H, head_dim, S] and values [B, H, S, head_dim]."""
@@ -158,13 +162,14 @@ class T5(nn.Module):
 
     config: T5Config
     layout: Layout = "checkpoint"
+    orders: Orders = ()
     pad_id: int = PAD_ID
 
     def setup(self):
-        config = self.config
+        config, kernels = self.config, kernels_of(self.layout, self.orders)
         self.token_embedder = Embedding(config.vocab_size, config.emb_dim, config.dtype)
-        self.encoder = Encoder(config)
-        self.decoder = Decoder(config, self.layout)
+        self.encoder = Encoder(config, kernels[1])
+        self.decoder = Decoder(config, self.layout, kernels)
 
     def encode(self, inputs: Array, capacity: int) -> KVCache:
         config = self.config
@@ -186,12 +191,12 @@ class T5(nn.Module):
 
     def decode(self, tokens: Array, cache: KVCache) -> tuple[ModelOutput, KVCache]:
         hidden, cache = self.decoder(self.token_embedder(tokens), cache)
-        project = (
-            self.token_embedder.logits
-            if logits_from_table(self.config, self.layout)
-            else self.decoder.logits_dense
-        )
-        return ModelOutput(logits=project(hidden), hidden=hidden), cache
+        if logits_from_table(self.config, self.layout):
+            table = Kernels(transposed=True, orders=self.orders)
+            logits = self.token_embedder.logits(hidden, table)
+        else:
+            logits = self.decoder.logits_dense(hidden)
+        return ModelOutput(logits, hidden), cache
 
     def __call__(self, inputs: Array, tokens: Array) -> ModelOutput:
         return self.decode(tokens, self.encode(inputs, tokens.shape[1]))[0]

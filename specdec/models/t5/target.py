@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar, cast
 
 import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
+from specdec.models import device as devices
 from specdec.models.cache import KVCache
+from specdec.models.device import Device
 from specdec.models.inputs import check_tokens
 from specdec.models.linen import LinenModel
 from specdec.models.t5 import layouts
@@ -31,6 +35,7 @@ class T5Target(LinenModel):
       field, and not Linen's context, because the compiled program depends on them.
     layout: how the decoder's parameters are kept, which `laid_out` chooses for a device;
       `specdec.models.t5.layouts` has the choices.
+    orders: how products with them are computed, see `specdec.models.products.Kernels`.
     """
 
     config: T5Config
@@ -44,7 +49,7 @@ class T5Target(LinenModel):
 
     def network(self) -> T5:
         """The module, in this target's layout."""
-        return T5(self.config, self.layout, self.pad_id)
+        return T5(self.config, self.layout, self.orders, self.pad_id)
 
     def example(self) -> tuple[Array, Array]:
         """Inputs and outputs of one token."""
@@ -61,14 +66,19 @@ class T5Target(LinenModel):
         """The config's fields that differ between T5s of one version."""
         return {name: getattr(self.config, name) for name in SIZES}
 
-    def laid_out(self, *, tokens: int, platform: str | None = None) -> T5Target:
+    def laid_out(self, calls: Mapping[int, float], device: Device | None = None) -> T5Target:
         """This target in the layout that `serving` gives it; the arguments are those."""
-        platform = platform or jax.default_backend()
-        layout = layouts.best_layout(platform, tokens, _step_bytes(self.config))
-        return dataclasses.replace(self, layout=layout)
+        device = device or devices.this()
+        layout, orders = "checkpoint", ()
+        if device is not None:
+            layout, orders = layouts.fastest(_kernels_of_step(self.config), calls, device)
+        return dataclasses.replace(self, layout=layout, orders=orders)
 
     def serving(
-        self, params: PyTree, *, tokens: int = 2, platform: str | None = None
+        self,
+        params: PyTree,
+        calls: Mapping[int, float] = MappingProxyType({1: 1.0}),
+        device: Device | None = None,
     ) -> tuple[T5Target, PyTree]:
         """The same function as a device computes it fastest: this target with the layout for it,
         and the parameters so.
@@ -78,14 +88,15 @@ class T5Target(LinenModel):
 
         Args:
           params: in this target's layout.
-          tokens: rows times tokens of the widest of its usual calls: at batch 1 that is 1 for the
-            model alone, 2 for a drafter, and gamma + 1 for the target that verifies.
-          platform: JAX's name; None for that of the default device.
+          calls: rows times tokens of a call -> how often there is one. At batch 1 that is {1: 1}
+            for the model alone, {2: 1, 1: gamma - 1} for a drafter, and {gamma + 1: 1} for the
+            target that verifies; `Plan.laid_out` does so.
+          device: what was measured; None for the default device, see `specdec.models.device`.
 
         Raises:
-          ValueError: tokens is not positive.
+          ValueError: there is no call, or one of no tokens.
         """
-        target = self.laid_out(tokens=tokens, platform=platform)
+        target = self.laid_out(calls, device)
         if target.layout != self.layout:
             params = target.from_stored(self.to_stored(params))
         return target, params
@@ -124,8 +135,8 @@ class T5Target(LinenModel):
 
 
 @functools.cache
-def _step_bytes(config: T5Config) -> int:
-    """Of the parameters that a call of `decode` reads, in the dtype that it computes in."""
+def _kernels_of_step(config: T5Config) -> dict[int, int]:
+    """Bytes, in float32, of the matrices that a call of `decode` reads -> how many."""
     target = T5Target(config)
     read = target.read_by_decode(jax.eval_shape(target.init, jax.random.key(0)))
-    return sum(leaf.size for leaf in jax.tree.leaves(read)) * jnp.dtype(config.dtype).itemsize
+    return dict(Counter(4 * leaf.size for leaf in jax.tree.leaves(read) if leaf.ndim == 2))

@@ -1,0 +1,171 @@
+"""What products take on a device, and what is chosen by it: pytest tests/models/test_device.py"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import device_of
+
+from specdec.models import device
+from specdec.models.device import SIZES, Device
+from specdec.models.products import ORDERS, Kernels, product
+from specdec.models.t5 import T5Config, T5Target
+
+DEVICES = Path(__file__).resolve().parents[1] / "golden" / "devices"
+LARGE = T5Config(
+    vocab_size=2048,
+    emb_dim=1024,
+    num_heads=16,
+    head_dim=64,
+    mlp_dim=2816,
+    num_encoder_layers=1,
+    num_decoder_layers=2,
+)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(device.SETTING, raising=False)
+    device._this.cache_clear()
+    yield tmp_path
+    device._this.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return device.measure()
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 4, 5, 8, 11])
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_product_is_the_product(order, tokens):
+    draw = np.random.default_rng(tokens)
+    x = draw.integers(-4, 5, [tokens, 12]).astype(np.float32)  # whole numbers: nothing is rounded
+    kernel = draw.integers(-4, 5, [12, 20]).astype(np.float32)
+    kept = kernel if order == "in_out" else kernel.T
+    found = jax.jit(product, static_argnums=2)(x, jnp.asarray(kept), order)
+    np.testing.assert_array_equal(found, x @ kernel)
+
+
+def test_the_kernel_stays_the_first_operand():
+    """XLA swaps operands to save a transposition: what was measured would not be what runs."""
+
+    def first_operand(order) -> str:
+        lowered = jax.jit(product, static_argnums=2).lower(
+            jnp.ones([8, 12]), jnp.ones([20, 12]), order
+        )
+        (result,) = re.findall(r"= f32\[(\d+,\d+)\]\S* dot\(", lowered.compile().as_text())
+        return result
+
+    assert first_operand("kernel_first") == "20,8" and first_operand("out_in") == "8,20"
+
+
+def test_orders_hold_for_calls_of_so_many_tokens():
+    kernels = Kernels(True, ((2, "kernel_first"),))
+    assert [kernels.order(n) for n in (1, 2, 3)] == ["out_in", "kernel_first", "out_in"]
+    assert Kernels().order(2) == "in_out"
+
+
+def test_a_measurement_has_all_and_comes_back_from_its_file(measured, tmp_path):
+    assert measured.milliseconds.keys() == {size.name for size in SIZES}
+    for times in measured.milliseconds.values():
+        assert times.keys() == set(ORDERS)
+        for each in times.values():
+            assert tuple(each) == device.TOKENS and min(each.values()) > 0
+    file = tmp_path / "device.json"
+    file.write_text(json.dumps(measured.as_json()))
+    assert device.read(file) == measured
+
+
+def test_this_device_is_measured_once(cache, measured, monkeypatch):
+    times = []
+    monkeypatch.setattr(device, "measure", lambda: times.append(1) or measured)
+    assert device.this() is device.this()
+    device._this.cache_clear()  # as another process
+    assert device.this() == measured and len(times) == 1
+    (kept,) = (cache / "specdec" / "devices").iterdir()
+    assert kept == device.file()
+    kept.write_text("{}")  # damaged, or of another version
+    device._this.cache_clear()
+    assert device.this() == measured and len(times) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_none(cache, measured, monkeypatch):
+    (cache / "specdec").write_text("a file")
+    monkeypatch.setattr(device, "measure", lambda: measured)
+    assert device.this() is measured
+
+
+def test_another_machine_is_measured_again(cache, monkeypatch):
+    before = device.file()
+    monkeypatch.setattr(device.environment, "_cpuinfo", lambda name: "avx512f avx2")
+    assert device.file() != before and device.about()["features"] == ["avx2", "avx512f"]
+
+
+def test_one_setting_overrides_it(cache, monkeypatch):
+    monkeypatch.setattr(device, "measure", lambda: pytest.fail("measured"))
+    file = cache / "mine.json"
+    file.write_text(json.dumps(device_of(dict.fromkeys(device.TOKENS, "in_out")).as_json()))
+    monkeypatch.setenv(device.SETTING, str(file))
+    assert T5Target(LARGE).laid_out({1: 1.0}) == T5Target(LARGE, layout="in_out")
+    monkeypatch.setenv(device.SETTING, "stored")
+    assert T5Target(LARGE, layout="in_out").laid_out({1: 1.0}) == T5Target(LARGE)
+
+
+def test_only_cpus_are_measured(cache, monkeypatch):
+    monkeypatch.setattr(device, "measure", lambda: pytest.fail("measured"))
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert device.this() is None
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "{}", '{"format": 0}', '{"format": 1, "about": {}}', "[]"]
+)
+def test_a_file_that_holds_no_device_is_named(text, tmp_path, monkeypatch):
+    file = tmp_path / "device.json"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setenv(device.SETTING, str(file))
+    message = f"^{device.SETTING} is {re.escape(str(file))}, which holds no measured device; give "
+    with pytest.raises(ValueError, match=message):
+        device.this()
+
+
+def test_times_are_by_kernel_and_tokens():
+    times = {"in_out": {1: 1.0, 2: 3.0, 4: 4.0, 8: 8.0}, "out_in": {1: 2.0, 8: 2.0}}
+    times["kernel_first"] = {1: 1.0, 4: 3.0, 8: 5.0}
+    slow = {order: {n: 10 * x for n, x in each.items()} for order, each in times.items()}
+    one = Device({}, {"small": slow, "large": times})
+    whole = SIZES[1].bytes
+    assert one.seconds(whole, 1, "in_out") == pytest.approx(1e-3)
+    assert one.seconds(whole, 3, "in_out") == pytest.approx(3.5e-3)
+    assert one.seconds(whole, 5, "kernel_first") == pytest.approx(5e-3)  # filled up to 8
+    assert one.seconds(whole // 2, 64, "in_out") == pytest.approx(4e-3)
+    assert one.seconds(2**20, 1, "in_out") == pytest.approx(1e-2 * 2**20 / SIZES[0].bytes)
+    assert one.fastest({whole: 2}, 4) == (pytest.approx(4e-3), "out_in")
+    assert one.fastest({whole: 2}, 1) == (pytest.approx(2e-3), "in_out")
+    assert one.fastest({whole: 2}, 1, ["out_in"]) == (pytest.approx(4e-3), "out_in")
+
+
+@pytest.mark.parametrize(
+    "name, calls, layout, orders",
+    [
+        ("epyc_avx2", {1: 1.0}, "all_out_in", ...),
+        ("epyc_avx2", {8: 1.0}, "all_out_in", ((8, "kernel_first"),)),
+        ("epyc_avx2", {2: 1.0, 1: 6.0}, "all_out_in", ...),
+        ("epyc_avx512", {1: 1.0}, "out_in", ...),
+        ("epyc_avx512", {8: 1.0}, "in_out", ()),
+        ("epyc_avx512", {5: 1.0}, "in_out", ()),
+    ],
+)
+def test_what_recorded_devices_choose(name, calls, layout, orders):
+    """Of T5-large's sizes: one order serves every width with AVX2, with AVX-512 it does not."""
+    target = T5Target(LARGE).laid_out(calls, device.read(DEVICES / f"{name}.json"))
+    assert target.layout == layout and orders in (..., target.orders)
