@@ -166,13 +166,16 @@ def _uneven(name: str, logical: str, size: int, axis: str, mesh: Mesh) -> str:
 def abstract(model: Model, mesh: Mesh | None) -> PyTree:
     """The shapes of the parameters in the model's dtype, over a mesh with their shardings; raises
     as `shardings`."""
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
+
+    def read(key: jax.Array) -> PyTree:
+        stored = model.stored().init(key)
+        return model.from_stored(jax.tree.map(lambda leaf: leaf.astype(model.dtype), stored))
+
+    shapes = jax.eval_shape(read, jax.random.key(0))
     if mesh is None:
-        return jax.tree.map(lambda leaf: leaf.update(dtype=model.dtype), shapes)
+        return shapes
     return jax.tree.map(
-        lambda leaf, sharding: leaf.update(dtype=model.dtype, sharding=sharding),
-        shapes,
-        shardings(model, mesh),
+        lambda leaf, sharding: leaf.update(sharding=sharding), shapes, shardings(model, mesh)
     )
 
 

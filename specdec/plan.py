@@ -183,11 +183,17 @@ class Plan:
 
     def __str__(self) -> str:
         """How it decodes, in a line for people."""
-        inexact = "" if self.exact else ", NOT EXACT"
+        inexact = self._rounded() + ("" if self.exact else ", NOT EXACT")
         if not self.drafts:
             return f"the target alone, {self.sampling}{inexact}"
         drafter = type(self.drafter).__name__
         return f"{drafter}, {self.schedule}, {self.verifier}, {self.sampling}{inexact}"
+
+    def _rounded(self) -> str:
+        """Which models are not those of their checkpoints."""
+        models = self.models().items()
+        roles = [role for role, model in models if getattr(model, "weights", "stored") == "int8"]
+        return f", {' and '.join(roles)} in int8" if roles else ""
 
     def _lengths(self, drafted: Iterable[int] | None) -> collections.Counter[tuple[int, int]]:
         """How often which bucket is drafted into, and how many tokens of it."""

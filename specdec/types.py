@@ -243,13 +243,14 @@ class Target(Protocol):
 
 class Model(Target, Protocol):
     """A target of some family (`models.families`), with what commands need to know: a frozen
-    dataclass with the fields `config`, `axis_rules`, `layout` and `orders`.
+    dataclass with the fields `config`, `axis_rules`, `layout`, `orders` and `weights`.
 
     config: the architecture, a frozen dataclass of plain values.
     axis_rules: how its arrays are divided over a mesh, () for not at all.
     layout: how its parameters are kept in memory, "checkpoint" for as they are stored.
     orders: how products are computed with them, see `models.products`; of no influence on how they
       are kept.
+    weights: "int8" for kernels in eight bits, which is another model than the checkpoint's.
     pad_id, stop_ids, exact: see `Target`.
     """
 
@@ -268,6 +269,9 @@ class Model(Target, Protocol):
 
     @property
     def orders(self) -> tuple[tuple[int, str], ...]: ...
+
+    @property
+    def weights(self) -> str: ...
 
     @property
     def vocab_size(self) -> int:
@@ -299,6 +303,10 @@ class Model(Target, Protocol):
         calls: the tokens of a call, of all rows -> how often there is one.
         device: a `models.device.Device`; None for the default device.
         """
+        ...
+
+    def stored(self) -> Any:
+        """This model with parameters as a checkpoint has them."""
         ...
 
     def from_stored(self, params: PyTree) -> PyTree:

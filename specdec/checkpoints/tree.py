@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,8 +27,7 @@ def unflatten(leaves: Mapping[str, Any]) -> PyTree:
 
 def shapes_of(model: Any) -> dict[str, Shape]:
     """The shapes of a model's parameters as a checkpoint has them."""
-    stored = dataclasses.replace(model, layout="checkpoint", orders=())
-    return shapes(jax.eval_shape(stored.init, jax.random.key(0)))
+    return shapes(jax.eval_shape(model.stored().init, jax.random.key(0)))
 
 
 def shapes(tree: PyTree) -> dict[str, Shape]:

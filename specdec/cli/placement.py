@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -67,19 +68,32 @@ class Placement:
         """A model's parameters, in its dtype and layout; of each array a host reads what its
         devices are to have. What is in `trees` is not read again, and what is read is put there."""
         trees = {} if trees is None else trees
-        stored = dataclasses.replace(model, layout="checkpoint", orders=())
+        stored = model.stored()
         kept = dataclasses.replace(model, orders=())  # which parameters do not depend on
-        if (stored, path) not in trees:
-            trees[stored, path] = checkpoints.load(
-                path,
-                config=model.config,
-                dtype=model.dtype,
-                shardings=self.mesh and partitioning.shardings(stored, self.mesh),
-                checksums=self.checksums,
-            )
         if (kept, path) not in trees:
-            trees[kept, path] = model.from_stored(trees[stored, path])
+            with self._rounding(model):
+                if (stored, path) not in trees:
+                    trees[stored, path] = checkpoints.load(
+                        path,
+                        config=model.config,
+                        dtype=model.dtype,
+                        shardings=self.mesh and partitioning.shardings(stored, self.mesh),
+                        checksums=self.checksums,
+                    )
+                found = model.from_stored(trees[stored, path])
+            here = model.weights != "int8" or self.mesh is not None
+            trees[kept, path] = found if here else jax.device_put(found, jax.devices()[0])
         return trees[kept, path]
+
+    def _rounding(self, model: Model) -> contextlib.AbstractContextManager:
+        """Where kernels are rounded to eight bits: on the host, whose memory holds what a device's
+        may not. Over a mesh the devices do it, each its part."""
+        if model.weights != "int8" or self.mesh is not None:
+            return contextlib.nullcontext()
+        try:
+            return jax.default_device(jax.local_devices(backend="cpu")[0])
+        except RuntimeError:  # JAX_PLATFORMS leaves it out
+            return contextlib.nullcontext()
 
 
 def parameter_counts(models: Mapping[str, Any]) -> dict[str, int]:

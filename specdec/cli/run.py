@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -35,6 +35,7 @@ class DecodeRun:
     checkpoint_path: where the target's parameters are.
     draft_checkpoint_paths: role -> path, for each model of the drafter, and perhaps of others.
     min_length: tokens that every output has before its stop id, at least.
+    int8: the roles of models whose kernels are rounded to eight bits; they are other models then.
     compare: run the target alone as well.
     """
 
@@ -44,6 +45,7 @@ class DecodeRun:
     checkpoint_path: str
     draft_checkpoint_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
     min_length: int = 0
+    int8: Sequence[str] = ()
     compare: bool = False
 
     def __post_init__(self):
@@ -73,12 +75,24 @@ class DecodeRun:
             raise ValueError(
                 "compare is set, but without a drafter the target is alone anyway; leave it out"
             )
+        self._check_int8()
         longest = self.plan.max_length
         if not is_integer(self.min_length, 0) or self.min_length >= longest:
             raise ValueError(
                 f"min_length is {self.min_length!r} but targets hold {longest}; give a number of "
                 "tokens from 0 on that leaves room for EOS"
             )
+
+    def _check_int8(self) -> None:
+        models = self.plan.models()
+        if not isinstance(self.int8, list | tuple) or not set(self.int8) <= models.keys():
+            raise ValueError(
+                f"int8 is {self.int8!r}; give roles, of {', '.join(models)}, as in ('target',)"
+            )
+        for role in self.int8:
+            if not hasattr(models[role], "weights"):
+                family = type(models[role]).__name__
+                raise ValueError(f"int8 names the {role}, but {family} has no such kernels")
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -205,7 +219,14 @@ def described(
     if files or args.gin_file:  # shorthands alone are no run
         args.gin_file = [*before, *files, *args.gin_file]
     args.gin_bindings = [*bindings, *args.gin_bindings, *after]
-    return _shortened(settings.build(DecodeRun, args, overrides, unneeded))
+    return _in_eight_bits(_shortened(settings.build(DecodeRun, args, overrides, unneeded)))
+
+
+def _in_eight_bits(run: DecodeRun) -> DecodeRun:
+    """The run with the models that `int8` names so."""
+    models = run.plan.models()
+    rounded = {role: dataclasses.replace(models[role], weights="int8") for role in run.int8}
+    return dataclasses.replace(run, plan=run.plan.with_models(rounded))
 
 
 def _shortened(run: DecodeRun) -> DecodeRun:

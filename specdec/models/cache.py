@@ -17,10 +17,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 from flax import struct
 
 from specdec.models.layers import constrain
 from specdec.types import Array, AxisRules
+
+# Up to so many rows are written one by one, in place. Together they are a scatter, which a TPU's
+# compiler makes a loop with the cache in another layout: two copies of each cache in every call.
+ONE_BY_ONE = 16
 
 
 class KVCache(struct.PyTreeNode):
@@ -109,6 +114,12 @@ def kv_bytes(
     return 2 * math.prod((rows, heads, *rest)) * jnp.dtype(dtype).itemsize
 
 
+def _divided(axis: str) -> bool:
+    """Whether a logical axis is divided over the mesh in force."""
+    mesh, over = jax.sharding.get_abstract_mesh(), dict(reversed(nn.get_logical_axis_rules()))
+    return mesh.shape.get(over.get(axis) or "", 1) > 1
+
+
 def _placed(array: Array) -> Array:
     return constrain(array, "batch", "heads", "length", "kv", tpu_order=(0, 1, 3, 2))
 
@@ -117,7 +128,11 @@ def _write_rows(array: Array, block: Array, start: Array) -> Array:
     """array[b, :, start[b]:start[b]+T] = block[b], with the block's heads moved to the front."""
     block = block.swapaxes(1, 2).astype(array.dtype)
     zero = jnp.zeros([], start.dtype)
-    if array.shape[0] == 1:  # one contiguous write in place; the vmapped one becomes a scatter
-        return jax.lax.dynamic_update_slice(array, block, (zero, zero, start[0], zero))
+    rows = array.shape[0]
+    if rows <= ONE_BY_ONE and not _divided("batch"):
+        for row in range(rows):
+            place = (zero + row, zero, start[row], zero)
+            array = jax.lax.dynamic_update_slice(array, block[row : row + 1], place)
+        return array
     update = jax.vmap(lambda a, b, s: jax.lax.dynamic_update_slice(a, b, (zero, s, zero)))
     return update(array, block, start)

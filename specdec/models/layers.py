@@ -5,6 +5,7 @@ Matrix products run in the model's dtype; RMS statistics are float32 whatever th
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.experimental.layout import Layout, with_layout_constraint
 
+from specdec.models.int8 import SCALE
 from specdec.models.products import STORED, Kernels, product
 from specdec.types import Array
 
@@ -29,7 +31,7 @@ def fan_in(distribution: Literal["truncated_normal", "normal"]) -> Callable:
 def parameter(
     module: nn.Module, name: str, init: Callable, axes: tuple[str, ...], shape: tuple[int, ...]
 ) -> Array:
-    """A float32 parameter whose axes have logical names, for sharding."""
+    """A parameter whose axes have logical names, for sharding; float32, if `init` says no other."""
     given = module.get_variable("params", name)
     if getattr(given, "shape", None) == shape:
         return given  # `param` would trace `init` for the shape: a quarter of the tracing
@@ -74,9 +76,13 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         shape = (x.shape[-1], self.features)
-        kernel = kernel_of(self, self.init, self.axes, shape, self.kernels.transposed)
+        kernel = kernel_of(self, self.init, self.axes, shape, self.kernels)
         x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
-        return matmul(x, kernel, self.kernels, precision=precision(self.dtype))
+        y = matmul(x, kernel, self.kernels, precision=precision(self.dtype))
+        if not self.kernels.int8:
+            return y
+        scale = parameter(self, SCALE, nn.initializers.ones, self.axes[1:], shape[1:])
+        return (y * jnp.expand_dims(scale, range(y.ndim - 1))).astype(self.dtype)
 
 
 def kernel_of(
@@ -84,10 +90,12 @@ def kernel_of(
     init: Callable,
     axes: tuple[str, ...],
     shape: tuple[int, ...],
-    transposed: bool,
+    kernels: Kernels,
 ) -> Array:
     """[in, out], or with axes and shape reversed [out, in]."""
-    if transposed:  # the model draws its values [in, out]: `init` is only asked for a shape
+    if kernels.int8:
+        init = functools.partial(nn.initializers.zeros, dtype=jnp.int8)
+    if kernels.transposed:  # the model draws its values [in, out]: `init` is only asked for a shape
         axes, shape = axes[::-1], shape[::-1]
     return parameter(module, "kernel", init, axes, shape)
 
@@ -163,7 +171,8 @@ class Logits(nn.Module):
     def __call__(self, x: Array) -> Array:
         init = fan_in("truncated_normal")
         shape = (x.shape[-1], self.vocab_size)
-        kernel = kernel_of(self, init, ("embed", "vocab"), shape, self.kernels.transposed)
+        kernels = dataclasses.replace(self.kernels, int8=False)
+        kernel = kernel_of(self, init, ("embed", "vocab"), shape, kernels)
         logits = float32_matmul(x, kernel, self.kernels)
         logits = logits / math.sqrt(x.shape[-1]) if self.scaled else logits
         return constrain(logits, "batch", "length", None)

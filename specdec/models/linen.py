@@ -29,6 +29,7 @@ class LinenModel:
     axis_rules: AxisRules = ()
     layout: str = "checkpoint"
     orders: Orders = ()
+    weights: str = "stored"
     pad_id: ClassVar[int] = 0
     exact: ClassVar[bool] = True
 
@@ -60,7 +61,7 @@ class LinenModel:
 
     def init(self, key: Array) -> PyTree:
         """Random float32 parameters: in every layout the same numbers."""
-        stored = dataclasses.replace(self, axis_rules=(), layout="checkpoint", orders=())
+        stored = dataclasses.replace(self.stored(), axis_rules=())
         return self.from_stored(_initial(stored, key))
 
     def axes(self) -> PyTree:
@@ -83,6 +84,10 @@ class LinenModel:
     def laid_out(self, calls: Mapping[int, float], device: Any = None) -> Any:
         """This model: it has one layout."""
         return self
+
+    def stored(self) -> Any:
+        """This model with parameters as checkpoints have them."""
+        return dataclasses.replace(self, layout="checkpoint", orders=(), weights="stored")
 
     def from_stored(self, params: PyTree) -> PyTree:
         """The same parameters."""

@@ -32,11 +32,13 @@ class Kernels:
     transposed: they are [out, in].
     orders: pairs of the tokens of a call, of all rows, and its order.
     others: the order of other calls; None for x first.
+    int8: they have eight bits, see `specdec.models.int8`.
     """
 
     transposed: bool = False
     orders: Orders = ()
     others: Order | None = None
+    int8: bool = False
 
     def order(self, tokens: int) -> Order:
         """Of a call of so many tokens."""

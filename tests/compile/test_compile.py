@@ -165,6 +165,17 @@ def test_no_cache_and_no_kernel_is_copied(four_chips):
 
 
 @pytest.mark.slow
+def test_no_cache_is_copied_with_several_rows(report):
+    found = report("v4:1x1x1", "--whole_only", "--gin.BATCH_SIZE=8")
+    slots = (MAX_LENGTH + GAMMA, LENGTH)
+    caches = {f"bf16[8,{heads},{n},{HEAD_DIM}]" for heads in (HEADS, 6) for n in slots}
+    loops = counts(found, "copies")
+    assert {"decode", "decode/catch_up", "decode/extend"} <= loops.keys()
+    for loop, copies in loops.items():
+        assert not loop or not copies.keys() & caches, loop
+
+
+@pytest.mark.slow
 def test_the_program_stays_on_the_device(four_chips):
     whole = four_chips["programs"]["decode"]
     assert whole["host_transfers"] == whole["dynamic_shapes"] == 0

@@ -16,13 +16,16 @@ MLP, made no difference.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 import jax.numpy as jnp
 from flax import traverse_util
 
+from specdec.models import int8
 from specdec.models.device import Device
+from specdec.models.int8 import Weights
 from specdec.models.products import STORED, Kernels, Order, Orders
 from specdec.models.t5.config import T5Config
 from specdec.types import PyTree
@@ -33,7 +36,11 @@ Path: TypeAlias = tuple[str, ...]
 OUT_IN: tuple[Order, ...] = ("out_in", "kernel_first")  # of kernels that are kept so
 TRANSPOSED = ("out_in", "all_out_in")
 PREFILL = 64  # tokens, an example
-_IN_PREFILL = {("encoder_decoder_attention", name, "kernel") for name in ("key", "value")}
+_IN_PREFILL = {
+    ("encoder_decoder_attention", name, leaf)
+    for name in ("key", "value")
+    for leaf in ("kernel", int8.SCALE)
+}
 
 
 def check_layout(name: str, layout: str) -> None:
@@ -122,7 +129,43 @@ def _with_kernels_transposed(params: PyTree, prefill: bool) -> PyTree:
     return found
 
 
-def kernels_of(layout: Layout, orders: Orders) -> tuple[Kernels, Kernels]:
+def kernels_of(layout: Layout, orders: Orders, weights: Weights) -> tuple[Kernels, Kernels]:
     """Those of a decoder step, and those of prefill."""
     prefill = Kernels(True, others="kernel_first") if layout == "all_out_in" else STORED
-    return Kernels(layout in TRANSPOSED, orders), prefill
+    both = Kernels(layout in TRANSPOSED, orders), prefill
+    step, prefill = (dataclasses.replace(each, int8=weights == "int8") for each in both)
+    return step, prefill
+
+
+def quantized(params: PyTree, layout: Layout) -> PyTree:
+    """Parameters of a layout with kernels in eight bits, but for those of the logits."""
+    found = dict(params)
+    for part in ("encoder", "decoder"):
+        leaves: dict[Path, Any] = dict(traverse_util.flatten_dict(params[part]))
+        for path in [path for path in leaves if _has_eight_bits(path)]:
+            layer = int8.quantized(leaves.pop(path), inputs=_inputs(part, path, layout))
+            leaves |= {(*path[:-1], name): leaf for name, leaf in layer.items()}
+        found[part] = traverse_util.unflatten_dict(leaves)
+    return found
+
+
+def dequantized(params: PyTree, layout: Layout) -> PyTree:
+    """The float32 kernels that those of `quantized` stand for."""
+    found = dict(params)
+    for part in ("encoder", "decoder"):
+        leaves = dict(traverse_util.flatten_dict(params[part]))
+        for path in [path for path in leaves if _has_eight_bits(path)]:
+            layer = {"kernel": leaves[path], int8.SCALE: leaves.pop((*path[:-1], int8.SCALE))}
+            leaves[path] = int8.dequantized(layer, inputs=_inputs(part, path, layout))
+        found[part] = traverse_util.unflatten_dict(leaves)
+    return found
+
+
+def _has_eight_bits(path: Path) -> bool:
+    return path[-1] == "kernel" and path[-2] != "logits_dense"
+
+
+def _inputs(part: str, path: Path, layout: Layout) -> int:
+    """The axis of a kernel's inputs."""
+    prefill = part == "encoder" or path[-3:] in _IN_PREFILL
+    return int(layout == "all_out_in" if prefill else layout in TRANSPOSED)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from specdec.models.cache import KVCache
+from specdec.models.int8 import Weights
 from specdec.models.layers import MASKED, MLP, Embedding, Logits, RMSNorm, constrain
 from specdec.models.products import Kernels, Orders
 from specdec.models.t5.config import PAD_ID, T5Config
@@ -163,10 +164,11 @@ class T5(nn.Module):
     config: T5Config
     layout: Layout = "checkpoint"
     orders: Orders = ()
+    weights: Weights = "stored"
     pad_id: int = PAD_ID
 
     def setup(self):
-        config, kernels = self.config, kernels_of(self.layout, self.orders)
+        config, kernels = self.config, kernels_of(self.layout, self.orders, self.weights)
         self.token_embedder = Embedding(config.vocab_size, config.emb_dim, config.dtype)
         self.encoder = Encoder(config, kernels[1])
         self.decoder = Decoder(config, self.layout, kernels)

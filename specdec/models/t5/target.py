@@ -7,7 +7,7 @@ import functools
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar, cast
+from typing import ClassVar, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from specdec.models import device as devices
 from specdec.models.cache import KVCache
 from specdec.models.device import Device
 from specdec.models.inputs import check_tokens
+from specdec.models.int8 import Weights
 from specdec.models.linen import LinenModel
 from specdec.models.t5 import layouts
 from specdec.models.t5.config import EOS_ID, PAD_ID, SIZES, T5Config
@@ -36,20 +37,24 @@ class T5Target(LinenModel):
     layout: how the decoder's parameters are kept, which `laid_out` chooses for a device;
       `specdec.models.t5.layouts` has the choices.
     orders: how products with them are computed, see `specdec.models.products.Kernels`.
+    weights: "int8" for kernels in eight bits, which is another model than the checkpoint's.
     """
 
     config: T5Config
     layout: Layout = "checkpoint"
+    weights: Weights = "stored"
     pad_id: ClassVar[int] = PAD_ID
     stop_ids: ClassVar[tuple[int, ...]] = (EOS_ID,)
 
     def __post_init__(self):
         layouts.check_layout("T5Target.layout", self.layout)
+        if self.weights not in get_args(Weights):
+            raise ValueError(f"T5Target.weights is {self.weights!r}; use 'stored' or 'int8'")
         super().__post_init__()
 
     def network(self) -> T5:
         """The module, in this target's layout."""
-        return T5(self.config, self.layout, self.orders, self.pad_id)
+        return T5(self.config, self.layout, self.orders, self.weights, self.pad_id)
 
     def example(self) -> tuple[Array, Array]:
         """Inputs and outputs of one token."""
@@ -70,7 +75,9 @@ class T5Target(LinenModel):
         """This target in the layout that `serving` gives it; the arguments are those."""
         device = device or devices.this()
         layout, orders = "checkpoint", ()
-        if device is not None:
+        if device is not None and self.weights == "int8":
+            layout = "out_in"  # a CPU reads eight bits well for one token only, in this layout
+        elif device is not None:
             layout, orders = layouts.fastest(_kernels_of_step(self.config), calls, device)
         return dataclasses.replace(self, layout=layout, orders=orders)
 
@@ -103,10 +110,13 @@ class T5Target(LinenModel):
 
     def from_stored(self, params: PyTree) -> PyTree:
         """T5X's tree in this layout; what keeps its shape is shared."""
-        return layouts.from_stored(params, self.config, self.layout)
+        params = layouts.from_stored(params, self.config, self.layout)
+        return layouts.quantized(params, self.layout) if self.weights == "int8" else params
 
     def to_stored(self, params: PyTree) -> PyTree:
-        """The inverse of `from_stored`, bit for bit."""
+        """The inverse of `from_stored`, bit for bit but for what eight bits have lost."""
+        if self.weights == "int8":
+            params = layouts.dequantized(params, self.layout)
         return layouts.to_stored(params, self.config, self.layout)
 
     def start(self, inputs: Array) -> Array:

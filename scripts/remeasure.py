@@ -1,0 +1,118 @@
+"""Measures the table of docs/performance.md on the machine at hand, and says how it differs.
+
+  python scripts/remeasure.py [--rows ende_t0 large_ende_t0_gamma07 ...] [--models DIR]
+
+A row is a `specdec bench` whose lines go to docs/results/DEVICE/, named after processor, instruction
+set and cores; one that was interrupted goes on. Models for the rows of grown pairs are made in
+--models first, 2.5 GB. The rows of captions are not here: their models are trained on data that do
+not come along.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from specdec import cli, demo
+from specdec.environment import hardware
+
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+SMALL = ("--limit=50", "--forecast_split=validation", "--gin.SPLIT='test'", "--repeats=2")
+GROWN = ("--gin_file=demo.gin", "--limit=12", *SMALL[1:])
+SAMPLED = ("--gin_file=sampling/temperature.gin",)
+ROWS = {
+    "ende_t0": ("--gin_file=demo.gin", *SMALL),
+    "ende_t1": ("--gin_file=demo_sampled.gin", *SMALL),
+    "highlights_t0": ("--gin_file=demo_highlights.gin", *SMALL),
+    "highlights_t1": (
+        "--gin_file=demo_highlights.gin",
+        *SAMPLED,
+        "--gin_file=verifiers/speculative_sampling.gin",
+        *SMALL,
+    ),
+    "base_ende_t0_gamma04": (*GROWN, "--gin.GAMMA=4"),
+    "large_ende_t0_gamma05": (*GROWN, "--gin.GAMMA=5"),
+    "large_ende_t0_gamma07": (*GROWN, "--gin.GAMMA=7"),
+    "large_ende_t0_gamma10": (*GROWN, "--gin.GAMMA=10"),
+    "large_ende_t1_coupled": (*GROWN, *SAMPLED, "--gin_file=verifiers/coupled.gin"),
+    "large_ende_t1_speculative_sampling": (
+        *GROWN,
+        *SAMPLED,
+        "--gin_file=verifiers/speculative_sampling.gin",
+    ),
+}
+# What a grown pair is made of, by the first word of a row.
+PRESETS = {"base": ("target", "t5_1_1_base"), "large": ("target", "t5_1_1_large")}
+DRAFT = ("draft", "t5_1_1_small")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS)[:4], metavar="ROW")
+    parser.add_argument("--models", default="grown", metavar="DIR", help="of grown models")
+    args = parser.parse_args()
+    folder = RESULTS / device_name()
+    folder.mkdir(parents=True, exist_ok=True)
+    for row in args.rows:
+        flags = [*ROWS[row], *models(row, Path(args.models))]
+        if cli.main(["bench", *flags, f"--output_file={folder / row}.jsonl"]):
+            raise SystemExit(f"{row} was not measured")
+    print(*differences(args.rows, folder), sep="\n")
+
+
+def device_name() -> str:
+    """Of the machine at hand: processor, its widest vectors, cores."""
+    about = hardware()
+    widest = [name for name in about["features"] if re.match("sse|avx2$|avx512f", name)][-1:]
+    words = [about["cpu"] if about["backend"] == "cpu" else about["device"], *widest]
+    slug = re.sub(r"[^a-z0-9]+", "_", " ".join(words).lower()).removesuffix("f")
+    return f"{slug}_{about['cores']}_cores"
+
+
+def models(row: str, folder: Path) -> list[str]:
+    """The flags for a row's models; makes them if they are not there."""
+    size = row.partition("_")[0]
+    if size not in PRESETS:
+        return []
+    paths = folder / f"demo_{size}", folder / "demo_small"
+    for path, (name, preset) in zip(paths, (PRESETS[size], DRAFT), strict=True):
+        flags = [f"--input={demo.path(name)}", f"--preset={preset}", f"--output={path}"]
+        if not path.exists() and cli.main(["grow", *flags]):
+            raise SystemExit(f"{path} was not made")
+    names = "CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH"
+    return [f"--gin.{name}={str(path)!r}" for name, path in zip(names, paths, strict=True)]
+
+
+def differences(rows: Sequence[str], folder: Path) -> Iterator[str]:
+    """A table: each row here, and on each other device that has it."""
+    yield "\n| row | device | speed-up | over that here | c | v | identical |"
+    yield "|---|---|---:|---:|---:|---:|---|"
+    for row in rows:
+        here = summary(folder / row)
+        others = [path.parent for path in sorted(RESULTS.glob(f"*/{row}.jsonl"))]
+        for device in (folder, *(other for other in others if other != folder)):
+            with contextlib.suppress(FileNotFoundError):
+                yield "| " + " | ".join(cells(row, device.name, summary(device / row), here)) + " |"
+
+
+def cells(row: str, device: str, found: dict, here: dict) -> Iterator[str]:
+    speedup, predicted = found["speedup"], found["prediction"]
+    yield from (row, device)
+    yield f"{speedup['ratio']:.2f} ({speedup['low']:.2f} to {speedup['high']:.2f})"
+    yield f"{speedup['ratio'] / here['speedup']['ratio']:.2f}"
+    yield f"{predicted['cost_ratio']:.3f}"
+    yield f"{predicted['verify_cost']:.2f}"
+    pairs = found["texts"] * found["repeats"]
+    yield "" if found["identical"] is None else f"{found['identical']} of {pairs}"
+
+
+def summary(stem: Path) -> dict:
+    return json.loads(Path(f"{stem}.jsonl.summary.json").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()

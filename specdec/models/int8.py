@@ -1,0 +1,35 @@
+"""Kernels in eight bits, one scale per output: half of bfloat16's bytes to read in a step.
+
+    kernel = int8 * scale        scale[out] = max over in of |kernel[:, out]| / 127
+
+Only weights are rounded. A product multiplies by the int8 numbers, which bfloat16 holds exactly,
+and its result by the scales. The model is another one than the checkpoint's, and says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import jax.numpy as jnp
+
+from specdec.types import Array
+
+Weights: TypeAlias = Literal["stored", "int8"]
+SCALE = "kernel_scale"  # beside "kernel" in a tree of parameters
+LEVELS = 127  # of each sign; -128 is not used
+
+
+def quantized(kernel: Array, *, inputs: int) -> dict[str, Array]:
+    """A kernel's int8 numbers, and the float32 scales of its outputs.
+
+    inputs: the axis of the inputs.
+    """
+    kernel = kernel.astype(jnp.float32)
+    scale = jnp.max(jnp.abs(kernel), axis=inputs) / LEVELS
+    levels = jnp.round(kernel / jnp.expand_dims(jnp.where(scale > 0, scale, 1), inputs))
+    return {"kernel": levels.astype(jnp.int8), SCALE: scale}
+
+
+def dequantized(layer: dict[str, Any], *, inputs: int) -> Array:
+    """The float32 kernel that it stands for."""
+    return layer["kernel"].astype(jnp.float32) * jnp.expand_dims(layer[SCALE], inputs)

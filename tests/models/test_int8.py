@@ -1,0 +1,154 @@
+"""Kernels in eight bits: pytest tests/models/test_int8.py"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import traverse_util
+from jax.sharding import PartitionSpec
+
+from specdec import Plan, checkpoints, demo, partitioning
+from specdec.drafters import Autoregressive
+from specdec.models.int8 import LEVELS, SCALE, dequantized, quantized
+from specdec.models.t5 import T5Config, T5Target
+from specdec.sampling import Greedy
+from specdec.schedules import Fixed
+from specdec.verifiers import GreedyMatch
+
+V1_1 = T5Config(
+    vocab_size=64,
+    emb_dim=24,
+    num_heads=4,
+    head_dim=8,
+    mlp_dim=40,
+    num_encoder_layers=1,
+    num_decoder_layers=2,
+)
+CONFIGS = {
+    "v1_1": V1_1,
+    "v1_0": dataclasses.replace(V1_1, mlp_activations=("relu",), logits_via_embedding=True),
+}
+INPUTS = jnp.array([[5, 9, 7, 1], [8, 3, 1, 0]], jnp.int32)
+TOKENS = jnp.array([[0, 3, 4], [0, 7, 6]], jnp.int32)
+LAYOUTS = ("checkpoint", "in_out", "out_in", "all_out_in")
+
+each_model = pytest.mark.parametrize("name", CONFIGS)
+each_layout = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+def flat(tree) -> dict:
+    return traverse_util.flatten_dict(tree, sep="/")
+
+
+def logits(target: T5Target, params):
+    cache = target.prefill(params, INPUTS, 3)
+    return target.decode(params, TOKENS, cache)[0].logits
+
+
+@pytest.mark.parametrize("inputs", [0, 1])
+def test_a_kernel_is_off_by_half_a_level_of_its_output(inputs):
+    kernel = jax.random.normal(jax.random.key(0), (24, 40)) * jnp.arange(40)[None]  # one is zero
+    kernel = kernel if inputs == 0 else kernel.T
+    layer = quantized(kernel, inputs=inputs)
+    assert layer["kernel"].dtype == jnp.int8 and layer[SCALE].shape == (40,)
+    assert np.abs(layer["kernel"]).max(inputs).tolist() == [0] + [LEVELS] * 39
+    off = jnp.abs(dequantized(layer, inputs=inputs) - kernel)
+    assert jnp.all(off <= jnp.expand_dims(layer[SCALE], inputs) * 0.5001)
+
+
+@each_model
+@each_layout
+def test_it_is_the_model_of_the_rounded_kernels(name, layout):
+    stored = T5Target(CONFIGS[name])
+    params = stored.init(jax.random.key(0))
+    rounded = T5Target(CONFIGS[name], layout=layout, weights="int8")
+    kept = rounded.from_stored(params)
+    found, expected = logits(rounded, kept), logits(stored, rounded.to_stored(kept))
+    assert float(jnp.abs(found - expected).max()) < 1e-5 * float(jnp.abs(expected).max())
+    float32 = logits(stored, params)
+    assert 1e-4 < float(jnp.abs(found - float32).max() / jnp.abs(float32).max()) < 0.1
+    again = rounded.from_stored(rounded.to_stored(kept))
+    for path, leaf in flat(kept).items():
+        np.testing.assert_allclose(flat(again)[path], leaf, rtol=1e-6, err_msg=path)
+
+
+@each_model
+@each_layout
+def test_shapes_axes_and_initial_values_agree(name, layout):
+    target = T5Target(CONFIGS[name], layout=layout, weights="int8")
+    params = target.init(jax.random.key(0))
+    abstract = partitioning.abstract(dataclasses.replace(target), None)
+    jax.tree.map(lambda leaf, shape: leaf.shape == shape.shape or pytest.fail(), params, abstract)
+    kinds = {path.rpartition("/")[2]: str(leaf.dtype) for path, leaf in flat(abstract).items()}
+    assert kinds[SCALE] == "float32"
+    axes = flat(target.axes())
+    assert axes.keys() == flat(params).keys()
+    for path, leaf in flat(params).items():
+        assert len(axes[path]) == leaf.ndim
+    mlp = "decoder/layers_0/mlp/wo/"
+    assert tuple(axes[mlp + SCALE]) == ("embed",) and leaf_dtype(params, mlp + "kernel") == "int8"
+    assert leaf_dtype(params, "encoder/layers_0/attention/query/kernel") == "int8"
+    assert "decoder/logits_dense/" + SCALE not in axes
+
+
+def leaf_dtype(tree, path) -> str:
+    return str(flat(tree)[path].dtype)
+
+
+def test_a_step_reads_about_a_quarter():
+    stored, rounded = T5Target(V1_1), T5Target(V1_1, weights="int8")
+    params = stored.init(jax.random.key(0))
+    paths = flat(rounded.read_by_decode(rounded.from_stored(params)))
+    assert not [path for path in paths if "encoder_decoder_attention/key" in path]
+
+    def kernels(target):
+        read = flat(target.read_by_decode(target.from_stored(params))).items()
+        return sum(leaf.nbytes for path, leaf in read if "kernel" in path and "logits" not in path)
+
+    assert 0.25 < kernels(rounded) / kernels(stored) < 0.32  # with so few inputs scales count
+
+
+def test_a_mesh_divides_the_scales_as_the_outputs():
+    mesh = partitioning.make_mesh(4)
+    target = T5Target(V1_1, partitioning.standard_logical_axis_rules(), weights="int8")
+    places = flat(partitioning.shardings(target, mesh))
+    assert places["decoder/layers_0/mlp/wi_0/" + SCALE].spec == PartitionSpec("model")
+    assert places["decoder/layers_0/mlp/wo/" + SCALE].spec == PartitionSpec(None)
+    shapes = partitioning.abstract(target, mesh)
+    params = jax.device_put(target.init(jax.random.key(0)), partitioning.shardings(target, mesh))
+    jax.tree.map(lambda one, shape: one.sharding == shape.sharding or pytest.fail(), params, shapes)
+
+
+def test_the_embedded_target_says_nearly_the_same():
+    config = checkpoints.config_from(demo.path("target"))
+    params = checkpoints.load(demo.path("target"), config=config, dtype="float32")
+    stored, rounded = T5Target(config), T5Target(config, weights="int8")
+    inputs = jnp.array([[48, 7, 305, 11, 920, 5, 1]], jnp.int32)
+    tokens = jnp.array([[0, 33, 8, 115, 70, 6, 12, 9]], jnp.int32)
+
+    def found(target, params):
+        return target.decode(params, tokens, target.prefill(params, inputs, 8))[0].logits
+
+    expected, other = found(stored, params), found(rounded, rounded.from_stored(params))
+    assert 0 < float(jnp.abs(other - expected).max()) < 0.1 * float(expected.std())
+
+
+def test_a_plan_says_so():
+    target = T5Target(V1_1)
+    plan = Plan(target, Autoregressive(target, Greedy()), GreedyMatch(), Fixed(3), Greedy(), 8)
+    assert "int8" not in str(plan)
+    rounded = dataclasses.replace(target, weights="int8")
+    assert str(plan.with_models({"target": rounded})).endswith(", target in int8")
+    assert str(plan.with_models(dict.fromkeys(plan.models(), rounded))).endswith(
+        ", target and draft in int8"
+    )
+    assert str(plan.with_models({"target": rounded}).alone()).endswith(", target in int8")
+
+
+def test_other_weights_are_refused():
+    with pytest.raises(ValueError, match="^T5Target.weights is 'int4'; use 'stored' or 'int8'$"):
+        T5Target(V1_1, weights="int4")  # type: ignore[arg-type]
