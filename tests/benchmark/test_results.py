@@ -14,7 +14,7 @@ from specdec import benchmark
 from specdec.types import Part
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = sorted((ROOT / "docs" / "results").glob("*.jsonl"))
+LINES = sorted((ROOT / "docs" / "results").glob("*/*.jsonl"))
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "make_tables.py"))
 
 
@@ -23,7 +23,7 @@ def figures(text: str) -> dict:
     return json.loads(text, parse_float=lambda digits: float(f"{float(digits):.12g}"))
 
 
-@pytest.mark.parametrize("path", LINES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", LINES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_figures_are_those_of_the_lines(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     written = figures(Path(f"{path}.summary.json").read_text(encoding="utf-8"))
@@ -52,3 +52,35 @@ def test_tables_are_what_the_command_prints(page):
 def test_nothing_of_the_machine_is_in_them():
     for path in filter(Path.is_file, (ROOT / "docs" / "results").rglob("*")):
         assert not re.search(r"/tmp/|/home/|/root/|/work/", path.read_text(encoding="utf-8")), path
+
+
+def test_devices_are_compared():
+    script = runpy.run_path(str(ROOT / "scripts" / "remeasure.py"))
+    folder = ROOT / "docs" / "results" / "amd_epyc_avx2_2_cores"
+    rows = list(script["differences"](["ende_t0"], folder))[2:]
+    here, there = ([cell.strip() for cell in row.strip("|").split("|")] for row in rows)
+    assert here[:2] == ["ende_t0", "amd_epyc_avx2_2_cores"] and here[3] == "1.00"
+    assert there[1] == "amd_epyc_avx512_2_cores" and there[6] == "100 of 100"
+    ratio = [float(row[2].split()[0]) for row in (here, there)]
+    assert float(there[3]) == pytest.approx(ratio[1] / ratio[0], abs=0.01)
+
+
+def test_a_device_is_named_by_what_times_depend_on(monkeypatch):
+    script = runpy.run_path(str(ROOT / "scripts" / "remeasure.py"))
+    about = {"backend": "cpu", "device": "cpu", "cpu": "AMD EPYC 7B13", "cores": 4}
+    for features, word in ((["sse4_2", "avx2", "fma"], "avx2"), (["avx2", "avx512f"], "avx512")):
+        found = about | {"features": features}
+        monkeypatch.setitem(script["device_name"].__globals__, "hardware", lambda f=found: f)
+        assert script["device_name"]() == f"amd_epyc_7b13_{word}_4_cores"
+
+
+def test_rows_that_are_measured_again_have_the_settings_of_those_that_were():
+    script = runpy.run_path(str(ROOT / "scripts" / "remeasure.py"))
+    for row in script["ROWS"]:
+        found = [path for path in LINES if path.stem == row]
+        wanted = ("gamma", "sampling", "verifier", "split", "seed", "repeats", "lengths", "limit")
+        settings = []
+        for path in found:
+            run = json.loads(Path(f"{path}.summary.json").read_text(encoding="utf-8"))["run"]
+            settings.append({name: run[name] for name in wanted})
+        assert settings and all(one == settings[0] for one in settings), row
