@@ -2,10 +2,10 @@
 
   python scripts/remeasure.py [--rows ende_t0 large_ende_t0_gamma07 ...] [--models DIR]
 
-A row is a `specdec bench` whose lines go to docs/results/DEVICE/, named after processor, instruction
-set and cores; one that was interrupted goes on. Models for the rows of grown pairs are made in
---models first, 2.5 GB. The rows of captions are not here: their models are trained on data that do
-not come along.
+A row is a `specdec bench` whose lines go to docs/results/DEVICE/, named after the processor, its
+instruction set and cores; one that was interrupted goes on. Models for the rows of grown pairs are
+made in --models first, 2.5 GB. The rows of captions are not here: their models are trained on data
+that do not come along.
 """
 
 from __future__ import annotations

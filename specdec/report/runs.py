@@ -65,7 +65,9 @@ def device(environment: Figures) -> str:
     """What a run was measured on."""
     name = f"{environment['devices']} x {environment['device']}"
     if environment["backend"] == "cpu":
-        name = f"{environment['cores']} cores of {environment['cpu']}"
+        vectors = [f for f in environment.get("features", ()) if f in ("sse4_2", "avx2", "avx512f")]
+        widest = f" ({vectors[-1]})" if vectors else ""  # older files do not say
+        name = f"{environment['cores']} cores of {environment['cpu']}{widest}"
     return f"{name}, jax {environment['versions']['jax']}"
 
 

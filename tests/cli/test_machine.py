@@ -23,7 +23,7 @@ from specdec import checkpoints, cli
 from specdec.cli import machine
 
 ROOT = Path(__file__).resolve().parents[2]
-SUMMARY = ROOT / "docs" / "results" / "ende_t0.jsonl.summary.json"
+SUMMARY = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "ende_t0.jsonl.summary.json"
 
 # Reads lines of JSON, [what the machine is like, command line], and prints for each
 # [exit code, stdout, stderr]; a child does what Python does when a process begins and ends so.

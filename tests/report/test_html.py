@@ -12,7 +12,7 @@ import pytest
 
 from specdec import cli, report
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "amd_epyc_avx512_2_cores"
 SUMMARIES = [str(RESULTS / f"{name}.jsonl.summary.json") for name in ("ende_t0", "ende_t1")]
 HOSTILE = (
     "</script><script>window.hit = 1</script>",

@@ -14,7 +14,7 @@ from test_cli import LINES, RUN, model
 from specdec import checkpoints, demo
 
 ROOT = Path(__file__).resolve().parents[3]
-RESULT = ROOT / "docs" / "results" / "ende_t0.jsonl.summary.json"
+RESULT = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "ende_t0.jsonl.summary.json"
 TRAIN = """
 from __gin__ import dynamic_registration
 from specdec import tasks
