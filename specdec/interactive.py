@@ -245,7 +245,7 @@ def _vocabulary(
                 "vocabulary=tasks.SentencePiece('FILE') or tasks.Bytes()"
             )
         definition = tasks.recorded_vocabulary(*recorded)
-    vocabulary = definition.load()
+    vocabulary = tasks.for_texts(definition)
     for role, path in paths.items():
         check_fit(vocabulary, models[role], role, path)
     return vocabulary

@@ -168,8 +168,10 @@ def abstract(model: Model, mesh: Mesh | None) -> PyTree:
     as `shardings`."""
 
     def read(key: jax.Array) -> PyTree:
-        stored = model.stored().init(key)
-        return model.from_stored(jax.tree.map(lambda leaf: leaf.astype(model.dtype), stored))
+        family = hasattr(model, "stored")  # a target of none has one form
+        stored = (model.stored() if family else model).init(key)
+        stored = jax.tree.map(lambda leaf: leaf.astype(model.dtype), stored)
+        return model.from_stored(stored) if family else stored
 
     shapes = jax.eval_shape(read, jax.random.key(0))
     if mesh is None:

@@ -31,7 +31,7 @@ def check_fit(
     if recorded is None:
         return
     saved = tasks.recorded_vocabulary(recorded.path, vocabulary.extra_ids)
-    if not tasks.same_vocabulary(saved.load(), vocabulary):
+    if not tasks.same_vocabulary(tasks.for_texts(saved), vocabulary):
         raise ValueError(
             f"the {role} checkpoint {path} was saved with another vocabulary, "
             f"{recorded.path or 'UTF-8 bytes'}; use that one, and models of one vocabulary"

@@ -68,7 +68,7 @@ def _vocabulary(args: argparse.Namespace) -> Vocabulary | None:
         return checkpoints.vocabulary_from(args.input, needed=False)
     if args.vocabulary == "bytes":
         return Vocabulary(None)
-    tasks.SentencePiece(args.vocabulary).load()
+    tasks.SentencePiece(args.vocabulary).plain()
     return Vocabulary(Path(args.vocabulary))
 
 

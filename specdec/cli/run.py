@@ -324,9 +324,9 @@ def vocabulary_of(run: DecodeRun) -> Any:
     if run.data.task is not None:
         vocabulary = tasks.get_task(run.data.task).output_features["targets"].vocabulary
     else:
-        vocabulary = _definition(run).load()
+        vocabulary = tasks.for_texts(_definition(run))
     given = run.data.draft_vocabulary
-    if given and not tasks.same_vocabulary(given.load(), vocabulary):
+    if given and not tasks.same_vocabulary(tasks.for_texts(given), vocabulary):
         raise UsageError(
             f"the draft's vocabulary, {given}, is not the target's, {vocabulary}; "
             "a draft is read as the target's ids: use models of one vocabulary"

@@ -67,7 +67,7 @@ def _check(name: Any, files: Any, vocabulary: Any, prefix: Any) -> None:
         )
     if not isinstance(prefix, str):
         raise TaskError(f"prefix of task {name!r} is {prefix!r}; give text, '' for none")
-    if not hasattr(vocabulary, "seqio"):
+    if not hasattr(vocabulary, "load"):
         raise TaskError(f"vocabulary of task {name!r} is {vocabulary!r}; give {VOCABULARIES}")
 
 
@@ -84,7 +84,7 @@ class _Definition:
 @functools.cache
 def _register(definition: _Definition) -> Task:
     sizes = {split: _examine(path, definition.columns) for split, path in definition.files}
-    vocabulary = definition.vocabulary.seqio()
+    vocabulary = definition.vocabulary.load()
     seqio = load_seqio()
     if definition.name in seqio.TaskRegistry.names():
         raise TaskError(f"task {definition.name!r} exists with another definition; rename this one")

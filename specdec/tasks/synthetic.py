@@ -82,7 +82,7 @@ def synthetic_mixture(
 
 @functools.cache
 def _register(name: str, definition: VocabularyDefinition, seed: int) -> Task:
-    vocabulary = definition.seqio()
+    vocabulary = definition.load()
     seqio = load_seqio()
     if name in seqio.TaskRegistry.names():
         raise TaskError(f"task {name!r} exists with another vocabulary or seed; use one of each")

@@ -46,7 +46,7 @@ def t5_task(name: str, vocabulary: VocabularyDefinition) -> Task:
 
 @functools.cache
 def _register(name: str, definition: VocabularyDefinition) -> Task:
-    seqio, vocabulary = load_seqio(), definition.seqio()
+    seqio, vocabulary = load_seqio(), definition.load()
     if name in seqio.TaskRegistry.names():
         task = seqio.TaskRegistry.get(name)
         theirs = task.output_features["targets"].vocabulary

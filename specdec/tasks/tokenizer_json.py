@@ -34,12 +34,12 @@ class TokenizerJson:
 
     path: str
 
-    def load(self) -> PlainVocabulary:
+    def plain(self) -> PlainVocabulary:
         """Raises TaskError if there is no such file, it is of something else, or `tokenizers` is
         missing."""
         return _tokenizer(self)
 
-    def seqio(self) -> Vocabulary:
+    def load(self) -> Vocabulary:
         """The same for seqio's tasks; raises likewise."""
         return _seqio_class()(_tokenizer(self))
 

@@ -25,11 +25,11 @@ VOCABULARIES = "SentencePiece(path), TokenizerJson(path) or Bytes()"
 class VocabularyDefinition(Protocol):
     """Hashable, and able to build what it describes."""
 
-    def load(self) -> PlainVocabulary:
+    def plain(self) -> PlainVocabulary:
         """For texts; costs no TensorFlow."""
         ...
 
-    def seqio(self) -> Vocabulary:
+    def load(self) -> Vocabulary:
         """For seqio's tasks: the same ids."""
         ...
 
@@ -49,13 +49,13 @@ class SentencePiece:
             raise TaskError(f"SentencePiece.path is {self.path!r}; give that of a .model file")
         _check_extra_ids(self)
 
-    def load(self) -> PlainVocabulary:
+    def plain(self) -> PlainVocabulary:
         """Raises TaskError if there is no such file or it is not a SentencePiece model."""
         return _sentencepiece(self)
 
-    def seqio(self) -> Vocabulary:
+    def load(self) -> Vocabulary:
         """The same for seqio's tasks; raises likewise."""
-        self.load()
+        self.plain()
         return _seqio_sentencepiece(self)
 
 
@@ -68,11 +68,11 @@ class Bytes:
     def __post_init__(self):
         _check_extra_ids(self)
 
-    def load(self) -> PlainVocabulary:
+    def plain(self) -> PlainVocabulary:
         """For texts."""
         return PlainBytes(self.extra_ids)
 
-    def seqio(self) -> Vocabulary:
+    def load(self) -> Vocabulary:
         """The same for seqio's tasks."""
         return load_seqio().ByteVocabulary(extra_ids=self.extra_ids)
 
@@ -87,6 +87,11 @@ def _check_extra_ids(definition: SentencePiece | Bytes) -> None:
 
 def _line(error: Exception) -> str:
     return str(error).partition("\n")[0]
+
+
+def for_texts(definition: VocabularyDefinition) -> Vocabulary | PlainVocabulary:
+    """What encodes texts: without TensorFlow, if the definition can do that."""
+    return definition.plain() if hasattr(definition, "plain") else definition.load()
 
 
 def recorded_vocabulary(path: str | os.PathLike | None, extra_ids: int) -> VocabularyDefinition:

@@ -185,6 +185,7 @@ def test_what_cannot_be_explained(decode, tmp_path, flags, message):
     assert code == 2 and message in err and not out and not path.exists()
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_the_library(decode, folder, tmp_path):
     flags = ["--gin_file=sampling/temperature.gin", "--explain"]
     decode(f"--output_file={tmp_path / 'out.jsonl'}", *flags)

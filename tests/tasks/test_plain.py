@@ -34,7 +34,7 @@ def definition(request):
 
 
 def test_ids_and_texts_are_seqios(definition):
-    plain, theirs = definition.load(), definition.seqio()
+    plain, theirs = definition.plain(), definition.load()
     lines = [side for i in range(100) for side in translation.example("test", i)]
     lines += [*highlights.example("test", 0), *HOSTILE]
     assert [plain.encode(line) for line in lines] == [list(theirs.encode(line)) for line in lines]
@@ -46,7 +46,7 @@ def test_ids_and_texts_are_seqios(definition):
 
 
 def test_attributes_are_seqios(definition):
-    plain, theirs = definition.load(), definition.seqio()
+    plain, theirs = definition.plain(), definition.load()
     for name in ("pad_id", "eos_id", "unk_id", "vocab_size", "extra_ids"):
         assert getattr(plain, name) == getattr(theirs, name), name
     assert tasks.digest(plain) == tasks.digest(theirs)
@@ -57,17 +57,26 @@ def test_attributes_are_seqios(definition):
 def test_others_are_told_apart(definition):
     for other in DEFINITIONS.values():
         if other != definition and tasks.TokenizerJson not in map(type, (other, definition)):
-            assert not tasks.same_vocabulary(definition.load(), other.load())
-            assert not tasks.same_vocabulary(definition.load(), other.seqio())
-            assert definition.load() != other.load()
+            assert not tasks.same_vocabulary(definition.plain(), other.plain())
+            assert not tasks.same_vocabulary(definition.plain(), other.load())
+            assert definition.plain() != other.plain()
 
 
 def test_texts_need_no_tensorflow():
     code = (
         "import sys; from specdec.tasks import Bytes, SentencePiece, TokenizerJson; "
-        f"found = [d.load() for d in {list(DEFINITIONS.values())!r}]; "
+        f"found = [d.plain() for d in {list(DEFINITIONS.values())!r}]; "
         "[one.decode(one.encode('Ei')) for one in found]; "
         "print([name for name in ('tensorflow', 'seqio') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_definition_of_ones_own_may_have_seqios_alone():
+    class Own:
+        def load(self):
+            return "seqio's"
+
+    assert tasks.for_texts(Own()) == "seqio's"  # type: ignore[arg-type]
+    assert tasks.for_texts(tasks.Bytes()) == tasks.Bytes().plain()

@@ -103,7 +103,7 @@ def test_sentinels_count_down_from_the_last_id(ours, text):
 def test_seqio_takes_it_as_a_vocabulary():
     import seqio
 
-    ours = tasks.TokenizerJson(str(GOLDEN)).seqio()
+    ours = tasks.TokenizerJson(str(GOLDEN)).load()
     feature = seqio.Feature(ours)
     assert (feature.vocabulary.pad_id, ours.eos_id, ours.unk_id) == (0, 1, 2)
     ids = ours.encode_tf("The house is <extra_id_0>.")

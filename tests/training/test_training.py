@@ -166,6 +166,7 @@ def test_teacher_forcing_sees_the_past_alone(run):
 # Optimizer
 
 
+@pytest.mark.slow
 def test_a_step_is_optax_by_hand(run):
     pairs = batches_of(run)[0]
     state = training.loop.init(run)
