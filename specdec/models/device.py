@@ -163,8 +163,9 @@ def _times(by_order: Mapping[str, Mapping[str, float]]) -> dict[str, dict[int, f
 def measure() -> Device:
     """The default device's times: compiles some dozens of small programs and runs them by turns."""
     keys = [(size, order, tokens) for size in SIZES for order in ORDERS for tokens in TOKENS]
+    kernels = {(size, turned): _kernels(size, turned) for size in SIZES for turned in (0, 1)}
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        programs = list(pool.map(lambda key: _program(*key), keys))
+        programs = list(pool.map(lambda key: _program(kernels, *key), keys))
     seconds: list[list[float]] = [[] for _ in keys]
     for _ in range(ROUNDS):
         for (execute, given), times in zip(programs, seconds, strict=True):
@@ -177,26 +178,23 @@ def measure() -> Device:
     return Device(about(), found)
 
 
-def _program(size: Size, order: Order, tokens: int) -> tuple[Any, Any]:
+def _kernels(size: Size, transposed: int) -> list[jax.Array]:
+    """Each has its memory, as a model's do; ones take as long as other numbers."""
+    return [_ones(*(shape[::-1] if transposed else shape)) for shape in size.shapes]
+
+
+def _program(
+    kernels: Mapping[tuple[Size, int], Sequence[jax.Array]], size: Size, order: Order, tokens: int
+) -> tuple[Any, Any]:
     """All products of a size, compiled, and what they are given."""
 
     def products(pairs):
         return [product(x, kernel, order, precision="highest") for x, kernel in pairs]
 
-    given = [
-        (_ones(tokens, shape[0]), kernel)
-        for shape, kernel in zip(size.shapes, _kernels(size, order != "in_out"), strict=True)
-    ]
+    mine = kernels[size, int(order != "in_out")]
+    given = [(_ones(tokens, s[0]), kernel) for s, kernel in zip(size.shapes, mine, strict=True)]
     return jax.jit(products).lower(given).compile(), given
 
 
-@functools.cache
 def _ones(*shape: int) -> jax.Array:
     return jax.device_put(np.ones(shape, np.float32))
-
-
-@functools.cache
-def _kernels(size: Size, transposed: bool) -> list[jax.Array]:
-    """Each has its memory, as a model's do; ones take as long as other numbers."""
-    shapes = (shape[::-1] if transposed else shape for shape in size.shapes)
-    return [jax.device_put(np.ones(shape, np.float32)) for shape in shapes]
