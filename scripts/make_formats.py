@@ -32,6 +32,7 @@ TITLES = {
     "bench": "`specdec bench --output_file`",
     "score": "`specdec score --output_file`",
     "acceptance": "`specdec acceptance --output_file`",
+    "forecast": "`specdec forecast --output_file`",
 }
 
 

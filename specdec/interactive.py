@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from specdec import checkpoints, demo, partitioning, tasks, terminal
+from specdec import checkpoints, demo, partitioning, roles, tables, tasks, terminal
 from specdec.decoding import row_keys, score
 from specdec.drafters import Autoregressive
 from specdec.plan import Plan
@@ -17,7 +17,7 @@ from specdec.program import batch_shapes, decoder
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.theory import block_efficiency, empirical_alpha
-from specdec.types import Model, PyTree, SamplingRule, Verifier
+from specdec.types import Drafter, Model, PyTree, SamplingRule, Table, Verifier
 from specdec.verifiers import SpeculativeSampling
 from specdec.vocabulary import check_fit
 
@@ -52,7 +52,7 @@ class Decoded(NamedTuple):
 
 
 class InteractiveModel:
-    """A target, a draft and a vocabulary, ready for texts.
+    """A target, a drafter and a vocabulary, ready for texts.
 
     >>> model = InteractiveModel.demo()  # or InteractiveModel(TARGET, DRAFT, gamma=5)
     >>> (output,) = model.predict(["translate English to German: The cat sleeps."])
@@ -63,7 +63,10 @@ class InteractiveModel:
     those of `specdec decode` with the same settings and seed.
 
     Args:
-      target, draft: directories of checkpoints; without a draft the target decodes alone.
+      target, draft: directories of checkpoints; without a draft and a drafter the target decodes
+        alone.
+      drafter: any drafter; None for `Autoregressive` with the draft. What it has parameters for is
+        read from `draft`: one directory, or a dict of them by role.
       gamma: draft tokens per target call.
       sampling, verifier: as `specdec.decode` takes them; None for `Greedy()`, and for
         `SpeculativeSampling()`, which is exact with any sampling.
@@ -81,8 +84,9 @@ class InteractiveModel:
     def __init__(
         self,
         target: str | os.PathLike,
-        draft: str | os.PathLike | None = None,
+        draft: str | os.PathLike | Mapping[str, str | os.PathLike] | None = None,
         *,
+        drafter: Drafter | None = None,
         gamma: int = 4,
         sampling: SamplingRule | None = None,
         verifier: Verifier | None = None,
@@ -92,14 +96,18 @@ class InteractiveModel:
         dtype: str | None = None,
     ):
         sampling = sampling or Greedy()
-        paths = {"target": target} if draft is None else {"target": target, "draft": draft}
-        models = {role: checkpoints.model_from(path, dtype) for role, path in paths.items()}
-        self._vocabulary = _vocabulary(vocabulary, paths, models)
-        parts: dict[str, Any] = dict.fromkeys(["drafter", "verifier", "schedule"])
-        if draft is not None:
-            parts["drafter"] = Autoregressive(models["draft"], sampling)
+        if drafter is None and draft is not None:
+            path = draft["draft"] if isinstance(draft, Mapping) else draft
+            drafter = Autoregressive(checkpoints.model_from(path, dtype), sampling)
+        models = {"target": checkpoints.model_from(target, dtype), **roles.models_of(drafter)}
+        self._paths = {"target": target, **_paths(drafter, draft)}
+        self._vocabulary = _vocabulary(vocabulary, self._paths, models)
+        parts: dict[str, Any] = {"drafter": drafter, "verifier": None, "schedule": None}
+        if drafter is not None:
             parts["verifier"] = verifier or SpeculativeSampling()
             parts["schedule"] = Fixed(gamma)
+        for role, table in roles.tables_of(drafter).items():
+            tables.check_vocabulary(self._paths[role], table, self._vocabulary)
         plan = Plan(
             models["target"],
             **parts,
@@ -111,7 +119,7 @@ class InteractiveModel:
         self._program = decoder(plan)
         self._try()
         self._params = plan.params(
-            {role: _read(model, paths[role]) for role, model in plan.models().items()}
+            {role: _read(owned, self._paths[role]) for role, owned in plan.owned().items()}
         )
         self.reset()
 
@@ -197,8 +205,8 @@ class InteractiveModel:
     def _try(self) -> None:
         """Traces the program of the shortest texts, which is where a combination that cannot work
         shows."""
-        models = self._plan.models().items()
-        shapes = {role: partitioning.abstract(model, None) for role, model in models}
+        owned = self._plan.owned().items()
+        shapes = {role: _shapes(model, self._paths[role]) for role, model in owned}
         longest = self._lengths["inputs"]
         batch = batch_shapes(self._batch_size, min([*_buckets(longest), longest]))
         self._program.lower(self._plan.params(shapes), *batch)
@@ -219,8 +227,29 @@ class InteractiveModel:
             yield Decoded(text, self._text_of(row.tokens), log_prob=log_prob, **row._asdict())
 
 
-def _read(model: Model, path: str | os.PathLike) -> PyTree:
-    """A model's parameters, in its dtype and layout."""
+def _paths(drafter: Drafter | None, draft: Any) -> dict[str, Any]:
+    """Where the parameters are that a drafter has, by role."""
+    own = list(roles.owned_by(drafter))
+    given = draft if isinstance(draft, Mapping) else dict.fromkeys(own[:1], draft)
+    if missing := [role for role in own if given.get(role) is None]:
+        raise ValueError(
+            f"{type(drafter).__name__} has parameters for {', '.join(own)} and draft is {draft!r}; "
+            f"give the directory of {missing[0]}, of several a dict by role"
+        )
+    return {role: given[role] for role in own}
+
+
+def _shapes(owned: Model | Table, path: str | os.PathLike) -> PyTree:
+    """Of what `_read` gives."""
+    if isinstance(owned, Table):
+        return tables.shapes(path, owned)
+    return partitioning.abstract(owned, None)
+
+
+def _read(model: Model | Table, path: str | os.PathLike) -> PyTree:
+    """A model's parameters, in its dtype and layout, or a table."""
+    if isinstance(model, Table):
+        return tables.load(path, model)
     stored = checkpoints.load(path, config=model.config, dtype=model.dtype)
     return model.from_stored(stored)
 
@@ -246,6 +275,6 @@ def _vocabulary(
             )
         definition = tasks.recorded_vocabulary(*recorded)
     vocabulary = tasks.for_texts(definition)
-    for role, path in paths.items():
-        check_fit(vocabulary, models[role], role, path)
+    for role, model in models.items():
+        check_fit(vocabulary, model, role, paths[role])
     return vocabulary

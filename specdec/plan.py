@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
+from specdec.roles import models_of, owned_by, packed, tables_of, unpacked
 from specdec.sampling import draw_shared
 from specdec.types import (
     Array,
@@ -22,6 +23,7 @@ from specdec.types import (
     SamplingRule,
     Schedule,
     Scores,
+    Table,
     Target,
     Verdict,
     Verifier,
@@ -121,11 +123,20 @@ class Plan:
 
     def models(self) -> dict[str, Any]:
         """The models by role: "target", and those of the drafter."""
-        return {"target": self.target, **_models_of(self.drafter)}
+        return {"target": self.target, **models_of(self.drafter)}
+
+    def tables(self) -> dict[str, Table]:
+        """The drafter's tables by role."""
+        return dict(tables_of(self.drafter))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of the drafters that the drafter is made of, () if it is one."""
+        return getattr(self.drafter, "sources", ())
 
     def with_models(self, models: Mapping[str, Any]) -> Plan:
         """This plan with other models in the roles that are named."""
-        own = _models_of(self.drafter)
+        own = models_of(self.drafter)
         drafter: Any = self.drafter
         if own:
             drafter = drafter.with_models({role: models.get(role, own[role]) for role in own})
@@ -133,32 +144,37 @@ class Plan:
         return dataclasses.replace(self, target=target, drafter=drafter)
 
     def params(self, trees: Mapping[str, PyTree], schedule: PyTree = ()) -> Params:
-        """The argument of `decode`, from the parameters of each of `models()`."""
-        own = {role: trees[role] for role in _models_of(self.drafter)}
-        drafter = own if len(own) > 1 else next(iter(own.values()), ())
-        return Params(trees["target"], drafter, schedule)
+        """The argument of `decode`, from the parameters of each of `models()` and `tables()`."""
+        return Params(trees["target"], packed(self.drafter, trees), schedule)
 
     def trees(self, params: Params) -> dict[str, PyTree]:
-        """The parameters of each of `models()`: the inverse of `params`."""
-        roles = list(_models_of(self.drafter))
-        own = params.drafter if len(roles) > 1 else {role: params.drafter for role in roles}
-        return {"target": params.target, **own}
+        """The parameters of each of `models()` and `tables()`: the inverse of `params`."""
+        return {"target": params.target, **unpacked(self.drafter, params.drafter)}
 
-    def parts(self, drafted: Iterable[int] | None = None) -> tuple[Part, ...]:
+    def parts(
+        self, drafted: Iterable[int] | None = None, sources: Iterable[int] | None = None
+    ) -> tuple[Part, ...]:
         """The model calls of one iteration, beside which it takes next to nothing.
 
         Args:
           drafted: where draft lengths vary, those of measured calls, which are then averaged over;
             None for each of the schedule's buckets equally often.
+          sources: likewise of a drafter that is made of others, which of them proposed in each
+            measured call; None for each of them equally often.
         """
         calls: collections.Counter[tuple[str, int]] = collections.Counter()
-        lengths = self._lengths(drafted)
+        lengths, shares = self._lengths(drafted), self._shares(sources)
         for (bucket, length), times in lengths.items():
             share = times / lengths.total()
             calls["target", bucket + 1] += share  # type: ignore[assignment]
-            for role, width, count in _parts_of(self.drafter, length) if bucket else ():
-                calls[role, width] += share * count  # type: ignore[assignment]
+            for source, of_source in shares.items() if bucket else ():
+                for role, width, count in _parts_of(self.drafter, length, source):
+                    calls[role, width] += share * of_source * count  # type: ignore[assignment]
         return tuple(Part(*one, count) for one, count in calls.items() if count)
+
+    def owned(self) -> dict[str, Any]:
+        """Everything that has parameters, by role: `models` and `tables`."""
+        return {"target": self.target, **owned_by(self.drafter)}
 
     @property
     def widest(self) -> dict[str, int]:
@@ -203,6 +219,14 @@ class Plan:
         smallest = [(next(b for b in self.buckets if b >= length), length) for length in drafted]
         return collections.Counter((b, length if stops else b) for b, length in smallest)
 
+    def _shares(self, sources: Iterable[int] | None) -> dict[int | None, float]:
+        """How often which of the drafter's sources proposes."""
+        if not self.sources:
+            return {None: 1.0}
+        given = range(len(self.sources)) if sources is None else sources
+        times = collections.Counter(given)
+        return {source: count / times.total() for source, count in times.items()}
+
     def _check(self) -> None:
         if self.verifier is None or self.schedule is None:
             lacking = "verifier" if self.verifier is None else "schedule"
@@ -244,12 +268,10 @@ def _stop_ids(given: Any, target: Target) -> tuple[int, ...]:
         raise ValueError(f"stop_ids is {given!r}; give a tuple of token ids, as in (1,)") from error
 
 
-def _models_of(drafter: Any) -> Mapping[str, Any]:
-    return drafter.models() if hasattr(drafter, "models") else {}
-
-
-def _parts_of(drafter: Any, length: int) -> Iterable[Part]:
-    return drafter.parts(length) if hasattr(drafter, "parts") else ()
+def _parts_of(drafter: Any, length: int, source: int | None) -> Iterable[Part]:
+    if not hasattr(drafter, "parts"):
+        return ()
+    return drafter.parts(length) if source is None else drafter.parts(length, source)
 
 
 @dataclasses.dataclass(frozen=True)

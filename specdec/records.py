@@ -157,7 +157,7 @@ def claim(output: Path, file: Path, settings: str, *, begun: Path | None, instea
 def first_difference(old: str, new: str) -> tuple[str, Any, Any] | None:
     """The first setting that is not the same in two texts as `claim` takes them: its name and both
     values."""
-    before, after = _settings(old), _settings(new)
+    before, after = settings_in(old), settings_in(new)
     for name in [*after, *before]:
         missing = "1" if name.startswith(FORMAT[2:]) else "not set"  # the first did not say so
         values = before.get(name, missing), after.get(name, missing)
@@ -194,7 +194,7 @@ def _line(record: Mapping[str, Any]) -> str:
     return f"{json.dumps(record, ensure_ascii=False)}\n"
 
 
-def _settings(text: str) -> dict[str, Any]:
+def settings_in(text: str) -> dict[str, Any]:
     """Name -> value; of JSON, what stands under 'gin' is gin text."""
     if not text.startswith("{"):
         return _gin_settings(text)

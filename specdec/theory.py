@@ -43,6 +43,33 @@ def expected_tokens(alpha: float, gamma: int) -> float:
     return math.fsum(alpha**i for i in range(gamma + 1))
 
 
+def expected_tokens_by_position(rates: ArrayLike, gamma: int) -> float:
+    """Tokens emitted per target call if the chance of a draft token depends on its place alone.
+
+        1 + sum over d = 1 .. gamma of a_1 a_2 .. a_d
+
+    with a_d = rates[d - 1], the probability that draft token d is accepted if those before it were:
+    1 - the hazard at depth d. With equal rates it is `expected_tokens`; acceptances that cluster,
+    and texts that end, have rates that are not.
+
+    >>> expected_tokens_by_position([0.5, 0.8], 2)
+    1.9
+
+    Raises:
+      ValueError: a rate is outside [0, 1], gamma is not a whole number >= 0, or there are fewer
+        rates than draft tokens.
+    """
+    _check_count("gamma", gamma)
+    rates = np.asarray(rates, np.float64)
+    if rates.ndim != 1 or rates.size < gamma:
+        raise ValueError(
+            f"rates have shape {list(rates.shape)} and gamma is {gamma}; give one for each depth"
+        )
+    for depth, rate in enumerate(rates[:gamma], start=1):
+        _check_rate(f"rate {depth}", rate)
+    return 1 + math.fsum(np.cumprod(rates[:gamma]))
+
+
 def speedup(
     alpha: float,
     gamma: int,

@@ -49,7 +49,7 @@ class Cache(Protocol):
 class Params(NamedTuple):
     """The parameters of everything that has some: three trees, one argument.
 
-    `drafter` is the tree of the drafter's model; of several models, a dict of their trees by role.
+    `drafter` is the tree of the drafter's model or table; of several, a dict of them by role.
     """
 
     target: PyTree
@@ -89,11 +89,14 @@ class Draft(struct.PyTreeNode):
     `probs[b, i]` is exactly the float32 distribution `tokens[b, i]` was drawn from; None stands for
     certainty (a one-hot on the token), which is what greedy and copying drafters propose with.
     Entries at i >= length are garbage.
+
+    `source` says which of a drafter's `sources` made the draft; None where there is but one.
     """
 
     tokens: Array  # [B, K] int32
     probs: Array | None  # [B, K, V] float32
     length: Array  # [B] int32, 0..K
+    source: Array | None = None  # [B] int32
 
 
 class Scores(NamedTuple):
@@ -123,7 +126,8 @@ class Trace(struct.PyTreeNode):
     """What happened, call by call. Column i is the row's i-th target call; later columns are 0.
 
     A call emits accepted + 1 tokens, except a row's last one, which emits `accepted` if
-    `ended_in_draft` (a drafted stop id was accepted).
+    `ended_in_draft` (a drafted stop id was accepted). `source` is that of each call's draft, None
+    where the drafter has but one.
     """
 
     proposed: Array  # [B, N, K] int32, 0 at and after `drafted`
@@ -132,6 +136,7 @@ class Trace(struct.PyTreeNode):
     calls: Array  # [B] int32, target calls the row took part in
     ended_in_draft: Array  # [B] bool
     steps: Array  # [] int32, target calls of the whole batch
+    source: Array | None = None  # [B, N] int32
 
 
 class DecodeState(struct.PyTreeNode):
@@ -195,6 +200,11 @@ class DecodeOutput(NamedTuple):
         tokens = self.tokens[index, : self.length[index]]
         made = (x[index, :calls].tolist() for x in (trace.proposed, trace.drafted, trace.accepted))
         return Row(tokens.tolist(), *made)
+
+    def sources(self, index: int) -> list[int]:
+        """Which of the drafter's sources proposed in each call of a text; [] if it has but one."""
+        source = self.trace.source
+        return [] if source is None else source[index, : self.trace.calls[index]].tolist()
 
 
 class Stop(NamedTuple):
@@ -329,6 +339,12 @@ class Model(Target, Protocol):
         ...
 
 
+class Table(NamedTuple):
+    """What a drafter looks up in, without a model: arrays that `tables` reads and writes."""
+
+    kind: str  # "ngram" or "store"; what is in a table of a kind, `tables` says
+
+
 class Part(NamedTuple):
     """One kind of work in an iteration: calls of one model, each `width` tokens wide."""
 
@@ -345,6 +361,10 @@ class Drafter(Protocol):
       models() -> {role: Model}             those whose parameters are in `Params.drafter`
       with_models({role: Model}) -> itself  with these instead
       parts(length) -> tuple[Part, ...]     the calls that a draft of `length` tokens takes
+
+    One that looks something up has `tables() -> {role: Table}`, which are in `Params.drafter` too.
+    One that is made of others has `sources`, their names; its drafts say which of them proposed
+    (`Draft.source`), and it is asked for `parts(length, source)`.
     """
 
     def init(self, params: Params, context: Context) -> PyTree: ...

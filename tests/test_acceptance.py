@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from pathlib import Path
@@ -20,7 +21,7 @@ from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Sampling
 from specdec.schedules import Fixed
 from specdec.testing import TableTarget, sequence_law
-from specdec.types import Params
+from specdec.types import Draft, Params
 from specdec.verifiers import Coupled
 
 TARGET = TableTarget(5, classes=2)
@@ -164,6 +165,84 @@ def test_alpha_is_that_of_all_texts_the_target_can_write():
         assert abs(alpha.value - exact) < 4 * error
 
 
+@dataclasses.dataclass(frozen=True)
+class Unsaid:
+    """A drafter that has a model inside, and does not say what it draws with."""
+
+    inner: Autoregressive
+    propose = init = None
+
+    def __getattribute__(self, name):
+        if name in ("init", "propose", "models", "with_models", "parts"):
+            return getattr(object.__getattribute__(self, "inner"), name)
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize("one", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_a_drafter_that_is_asked_token_by_token_says_what_it_says_at_once(one):
+    params = params_of(one)
+    texts = list(acceptance.generate(one, params.target, batches(60, 8), seed=3, tokens=10**6))
+    asked = dataclasses.replace(one, drafter=Unsaid(one.drafter))
+    both = [list(acceptance.measure(x, params, texts, tables=False)) for x in (one, asked)]
+    for at_once, in_turn in zip(*both, strict=True):
+        sums = (x.accepted["model"] for x in (at_once, in_turn))
+        np.testing.assert_allclose(*sums, rtol=1e-5)
+        assert at_once.proposes == in_turn.proposes == at_once.tokens
+        assert list(in_turn.drafts) == ["inner Autoregressive"]
+        assert in_turn.drafts["inner Autoregressive"] == at_once.drafts["Autoregressive"]
+
+
+@dataclasses.dataclass(frozen=True)
+class AfterZero:
+    """Proposes token 3 behind token 0, the start, and nothing else."""
+
+    def init(self, params, context):
+        return ()
+
+    def propose(self, params, keys, context, state, want, stop):
+        last = jnp.take_along_axis(context.tokens, context.length[:, None] - 1, axis=1)[:, 0]
+        tokens = jnp.full(keys.shape, 3, jnp.int32)
+        return Draft(tokens, None, jnp.where(last == 0, want, 0)), state
+
+
+@pytest.mark.parametrize("one", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_where_nothing_is_proposed_nothing_is_accepted(one):
+    params, one = params_of(one), dataclasses.replace(one, drafter=AfterZero())
+    params = params._replace(drafter=())
+    texts = list(acceptance.generate(one, params.target, batches(60, 8), seed=3, tokens=10**6))
+    records = list(acceptance.measure(one, params, texts, tables=False))
+    with_model = dataclasses.replace(one, drafter=GREEDY.drafter)
+    for (given, text), record in zip(rows(texts), records, strict=True):
+        behind = np.array([0, *text[:-1]]) == 0
+        p, _, likely = distributions(with_model, given, text)
+        q = np.where(behind[:, None], np.eye(TARGET.vocab_size)[3], 0)
+        if one.sampling.greedy:
+            right = (p.argmax(axis=1) == 3) & behind
+            assert record.accepted["model"][0] == right.sum()
+        else:
+            sums = [np.minimum(p / lenience, q).sum() for lenience in LENIENCE]
+            np.testing.assert_allclose(record.accepted["model"], sums, rtol=1e-5)
+        assert record.proposes == behind.sum()
+        assert (record.inputs, record.output, record.drafts) == ([given], text, {})
+    summary = acceptance.summarize(records)
+    assert 0 < summary.proposes < 1
+    assert "it proposes at" in list(acceptance.lines(summary))[-1]
+
+
+def test_what_a_replay_needs_is_kept(measured):
+    """min(1, q(y) / p(y)) of the text's own tokens, and the draft's favourites."""
+    one, texts, records = measured
+    for (given, text), record in zip(rows(texts), records, strict=True):
+        p, q, _ = distributions(one, given, text)
+        found = record.drafts["Autoregressive"]
+        assert (record.inputs, record.output) == ([given], text)
+        assert found["proposed"] == q.argmax(axis=1).tolist()
+        if not one.sampling.greedy:
+            at = np.arange(len(text)), text
+            np.testing.assert_allclose(found["kept"], np.minimum(1, q[at] / p[at]), atol=1e-5)
+        assert ("kept" in found) == (not one.sampling.greedy)
+
+
 def test_which_texts_count_does_not_depend_on_the_batch_size():
     """As many whole texts as hold 50 tokens, and the same sums for each."""
     one, params = SAMPLED, params_of(SAMPLED)
@@ -219,7 +298,8 @@ def test_the_tables_by_hand():
 
 
 def text(tokens: int, *accepted: float) -> Accepted:
-    return Accepted(0, tokens, {"model": list(accepted or [tokens] * len(LENIENCE))})
+    sums = {"model": list(accepted or [tokens] * len(LENIENCE))}
+    return Accepted(0, tokens, sums, proposes=tokens)
 
 
 def test_alpha_is_a_mean_over_tokens():

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "specdec"
 # From top to bottom: a module imports from rows below its own, never from its own row or above.
 ROWS = (
     ("cli",),
-    ("integrations", "interactive"),
+    ("integrations", "interactive", "forecast"),
     (
         "benchmark",
         "report",
@@ -25,12 +25,12 @@ ROWS = (
         "compile",
         "training",
     ),
-    ("program", "vocabulary"),
+    ("program", "vocabulary", "tables"),
     ("tasks", "checkpoints", "partitioning", "testing", "terminal"),
     ("decoding",),
     ("plan",),
     ("drafters",),
-    ("verifiers", "schedules"),
+    ("verifiers", "schedules", "roles"),
     ("sampling", "models"),
     ("types", "theory", "demo", "statistics", "synthetic"),
     ("published", "resources", "pieces", "schemas", "progress", "values", "records", "environment"),

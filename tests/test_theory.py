@@ -250,6 +250,15 @@ def test_empirical_alpha_of_independent_acceptances_is_alpha():
     assert accepted.sum() / drafted.sum() < 0.4  # the ratio that counts untested drafts
 
 
+def test_rates_by_position():
+    """Equal rates are one alpha's; a hazard at one depth is felt from there on."""
+    for gamma in range(8):
+        equal = theory.expected_tokens_by_position([0.7] * 8, gamma)
+        assert equal == pytest.approx(theory.expected_tokens(0.7, gamma))
+    assert theory.expected_tokens_by_position([1, 1, 0, 1], 4) == 3
+    assert theory.expected_tokens_by_position([0.5, 0.8, 0.25], 3) == 1 + 0.5 + 0.4 + 0.1
+
+
 def test_figures_of_a_run_without_drafts_or_calls_are_nan():
     assert math.isnan(theory.empirical_alpha(np.zeros((2, 3)), np.zeros((2, 3))))
     assert math.isnan(theory.block_efficiency([0, 0], [0, 0]))
@@ -261,6 +270,8 @@ def test_figures_of_a_run_without_drafts_or_calls_are_nan():
         (lambda: theory.expected_tokens(1.5, 2), r"alpha is 1\.5; give a probability"),
         (lambda: theory.expected_tokens(math.nan, 2), r"alpha is nan; give a probability"),
         (lambda: theory.expected_tokens(0.5, -1), r"gamma is -1; give a whole number"),
+        (lambda: theory.expected_tokens_by_position([0.5, 2], 2), r"rate 2 is 2\.0; give a prob"),
+        (lambda: theory.expected_tokens_by_position([0.5], 2), r"shape \[1\] and gamma is 2; give"),
         (lambda: theory.speedup(0.5, 2.5, 0.1), r"gamma is 2\.5; give a whole number"),
         (lambda: theory.speedup(0.5, 2, -0.1), r"cost_ratio is -0\.1; give a number, 0 or more"),
         (lambda: theory.speedup(0.5, 2, 0.1, overhead=-1), r"overhead is -1; give a number"),

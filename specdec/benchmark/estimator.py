@@ -83,6 +83,11 @@ def drafted(generations: Sequence[Generation | Elsewhere]) -> list[int]:
     return [length for one in generations for length in one.drafted]
 
 
+def sources(generations: Sequence[Generation | Elsewhere]) -> list[int] | None:
+    """Which drafter proposed, call by call; None if there is but one."""
+    return [source for one in generations for source in one.sources] or None
+
+
 def seconds(one: Generation) -> float:
     return one.seconds
 

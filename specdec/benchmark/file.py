@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,7 +13,8 @@ from specdec.records import Lines
 
 class Generation(NamedTuple):
     """One text, decoded once. `tokens`, `drafted` and `accepted` are as `specdec decode` has them:
-    ids with EOS, and one entry per target call."""
+    ids with EOS, and one entry per target call; `sources` too, for a drafter that is made of
+    others."""
 
     mode: str  # "alone" or "speculative"
     text: int  # the example's index
@@ -23,6 +24,7 @@ class Generation(NamedTuple):
     tokens: list[int]
     drafted: list[int]
     accepted: list[int]
+    sources: Sequence[int] = ()
 
 
 class Elsewhere(NamedTuple):
@@ -34,6 +36,7 @@ class Elsewhere(NamedTuple):
     tokens: list[int]
     drafted: list[int]
     accepted: list[int]
+    sources: Sequence[int] = ()
 
 
 class Timing(NamedTuple):

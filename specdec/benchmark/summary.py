@@ -26,7 +26,7 @@ from specdec.statistics import bootstrap
 from specdec.types import Part
 
 # Draft lengths of measured calls -> the model calls of an iteration, as `Plan.parts` tells them.
-Parts: TypeAlias = Callable[[Iterable[int]], Sequence[Part]]
+Parts: TypeAlias = Callable[[Iterable[int], Iterable[int] | None], Sequence[Part]]
 
 
 def summarize(
@@ -139,7 +139,7 @@ def _prediction(
     alpha: float | None,
 ) -> Prediction:
     lengths = estimator.drafted(found.speculative)
-    calls = tuple(parts(lengths))
+    calls = tuple(parts(lengths, estimator.sources(found.speculative)))
     draft, verify = found.iteration(calls)
     length = statistics.fmean(lengths) if gamma is None else gamma
     c, v = draft / length / found.step if length else 0.0, verify / found.step
@@ -179,7 +179,8 @@ def _ratio_of_parts(found: Measured, iteration: float) -> float:
 def _forecast(found: Measured, parts: Parts, speedup: Speedup) -> Forecast:
     """By the parts, and what was drafted and accepted of the other split's texts."""
     tau, alpha = _acceptance(found.elsewhere)
-    per_token = sum(found.iteration(parts(estimator.drafted(found.elsewhere)))) / tau
+    calls = parts(estimator.drafted(found.elsewhere), estimator.sources(found.elsewhere))
+    per_token = sum(found.iteration(calls)) / tau
     whole = total(
         found.alone, lambda one: found.prefill_alone + len(one.tokens) * found.step
     ) / total(found.alone, lambda one: found.prefill + len(one.tokens) * per_token)

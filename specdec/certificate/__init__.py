@@ -8,6 +8,7 @@ Each check is a function of a `Subject`; it sees what the others cannot:
     greedy    the texts, token by token against the target alone
     seeds     the same at a temperature, with `Coupled` and the same keys
     perfect   the target as its own drafter: everything is accepted, so no cache lost anything
+    afresh    the drafter proposes what it would with nothing but the text: it has lost nothing
     hostile   drafters that try to do harm: the texts are the same, and how much slower
     audit     the texts once more, teacher-forced: each token is the argmax, log_probs are right
     draws     the texts drawn by the run's own drafter: the target's probabilities, token by token
@@ -19,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
+from specdec.certificate.afresh import afresh
 from specdec.certificate.check import Check
 from specdec.certificate.checks import algebra, audit, greedy, law, perfect, seeds
 from specdec.certificate.draws import draws
@@ -28,7 +30,7 @@ from specdec.plan import Plan
 
 __all__ = ["CHECKS", "Check", "Subject", "certify", "refuse"]
 
-CHECKS = (algebra, greedy, seeds, perfect, hostile, audit, draws, law)
+CHECKS = (algebra, greedy, seeds, perfect, afresh, hostile, audit, draws, law)
 
 
 def certify(

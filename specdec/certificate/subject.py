@@ -96,10 +96,10 @@ class Subject:
 
     def itself(self, sampling: SamplingRule) -> tuple[Plan, Params]:
         """The plan with the target as its own drafter, and the parameters for that. The drafter is
-        of its own class, with the target in each role, if it runs models."""
+        of its own class, with the target in each role, if models are all that it proposes by."""
         target = self.plan.target
         drafter = _drawing_with(sampling, self.plan.drafter)
-        if len(self.plan.models()) == 1:
+        if len(self.plan.models()) == 1 or self.plan.tables() or self.plan.sources:
             drafter = Autoregressive(target, sampling)
         plan = self.variant(sampling, drafter=drafter)
         plan = plan.with_models(dict.fromkeys(plan.models(), target))
@@ -119,7 +119,7 @@ class Subject:
         """
         rows = len(self.inputs) if rows is None else rows
         program = self._programs.setdefault(plan, decoder(plan, mesh=self.mesh))
-        batches = self._batches(sample)[: -(-rows // self.batch_size)]
+        batches = self.batches(rows, sample)
         outputs = [program.fetch(params or self.params, *batch)[0] for batch in batches]
         return joined(outputs, rows)
 
@@ -175,6 +175,10 @@ class Subject:
     def _texts(self) -> dict[Plan, DecodeOutput]:
         return {}
 
+    def batches(self, rows: int, sample: int = 0) -> list[tuple[Array, Array]]:
+        """Keys [B] and inputs [B, S] of the first `rows` texts, in whole batches."""
+        return self._batches(sample)[: -(-rows // self.batch_size)]
+
     @property
     def _starts(self) -> range:
         """The first row of each batch."""
@@ -205,9 +209,16 @@ class Subject:
 
 
 def _drawing_with(sampling: SamplingRule, drafter: Any) -> Drafter:
-    """The drafter with this sampling, if it has one."""
-    fields = {field.name for field in dataclasses.fields(drafter)}
-    return dataclasses.replace(drafter, sampling=sampling) if "sampling" in fields else drafter
+    """The drafter with this sampling, if it has one, or those that it is made of."""
+    values = {field.name: getattr(drafter, field.name) for field in dataclasses.fields(drafter)}
+    new: dict[str, Any] = {
+        name: _drawing_with(sampling, value)
+        for name, value in values.items()
+        if hasattr(value, "propose")
+    }
+    if "sampling" in values:
+        new["sampling"] = sampling
+    return dataclasses.replace(drafter, **new) if new else drafter
 
 
 def joined(trees: list, rows: int) -> PyTree:

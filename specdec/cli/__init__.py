@@ -10,7 +10,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from specdec import checkpoints, progress, tasks
+from specdec import checkpoints, progress, tables, tasks
 from specdec.cli import (
     acceptance,
     bench,
@@ -20,6 +20,7 @@ from specdec.cli import (
     convert,
     decode,
     eval,
+    forecast,
     grow,
     listing,
     machine,
@@ -29,7 +30,7 @@ from specdec.cli import (
     train,
     verify,
 )
-from specdec.cli.data import Data, longest_target
+from specdec.cli.data import Data, longest_target, token_ids
 from specdec.cli.help import Overview
 from specdec.cli.placement import Placement
 from specdec.cli.run import DecodeRun
@@ -44,14 +45,18 @@ __all__ = [
     "longest_target",
     "main",
     "path_in",
+    "token_ids",
 ]
 
 COMMANDS = {  # by group: modules with add_command(subparsers) -> its parser
     "run": (decode, score, eval),
-    "measure": (verify, bench, acceptance, report, compile),
+    "measure": (verify, bench, acceptance, forecast, report, compile),
     "models": (train, convert, check, grow),
     "help": (listing, completion),
 }
+
+
+_OTHERS = tasks.TaskError, tables.TableError, checkpoints.CheckpointError  # of one line too
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             contextlib.ExitStack() as args.contexts,  # of the command, such as a mesh
         ):
             return args.command(args) or _flushed()
-    except (UsageError, RecordsError, tasks.TaskError, checkpoints.CheckpointError) as error:
+    except (UsageError, RecordsError, *_OTHERS) as error:
         if args.traceback:
             raise
         print(f"specdec: {error}", file=sys.stderr)

@@ -29,9 +29,9 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         help="measure alpha, teacher-forced",
         description="The target writes texts alone, with the run's sampling. Alpha is the mean of "
         "sum min(p, q) over their tokens: what exact speculative sampling accepts, whatever "
-        "VERIFIER is. For a lenience l it is that of sum min(p/l, q). Takes the gin files of "
-        "`specdec decode`. A measurement without tables that was interrupted goes on when the "
-        "command is given again.",
+        "VERIFIER is. For a lenience l it is that of sum min(p/l, q). Where a drafter proposes "
+        "nothing, nothing is accepted. Takes the gin files of `specdec decode`. A measurement "
+        "without tables that was interrupted goes on when the command is given again.",
         allow_abbrev=False,
     )
     runs.add_flags(parser)
@@ -51,8 +51,8 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--output_file",
         metavar="FILE",
-        help="write JSON lines, one object per text, the figures to FILE.summary.json, and the "
-        "settings in force to FILE.gin",
+        help="write JSON lines, one object per text, which `specdec forecast` reads, the figures "
+        "to FILE.summary.json, and the settings in force to FILE.gin",
     )
     parser.set_defaults(command=_command)
     return parser
@@ -85,12 +85,8 @@ def _command(args: argparse.Namespace) -> None:
 
 
 def _plain(run: DecodeRun) -> DecodeRun:
-    """The run, if it has an alpha."""
+    """The run, if it writes plain texts."""
     runs.require_drafter(run)
-    try:
-        acceptance.check(run.plan)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     given = {"decoder_prefix": run.data.decoder_prefix, "min_length": run.min_length}
     samples = run.data.num_samples
     for name, value in (given | {"num_samples": 0 if samples == 1 else samples}).items():
@@ -160,6 +156,7 @@ def _report(run: DecodeRun, summary: acceptance.Summary, tokens: int) -> dict[st
         "run": _described(run, tokens),
         "texts": summary.texts,
         "tokens": summary.tokens,
+        "proposes": summary.proposes,
         "alphas": {
             name: [alpha._asdict() for alpha in alphas] for name, alphas in summary.alphas.items()
         },

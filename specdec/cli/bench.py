@@ -182,9 +182,9 @@ def _take_turns(measurements: Sequence[Measurement]) -> None:
 def _variants(args: argparse.Namespace) -> Iterator[Variant]:
     """Each with its run; all of them of one target and the same texts."""
     synthetic, common = _synthetic(args.synthetic_alpha), None
-    _refuse_twice(args.variant or ())
+    refuse_twice(args.variant or ())
     for name in args.variant or [""]:
-        run = _one_text_at_a_time(runs.build(_with(args, name)), warn=common is None)
+        run = _one_text_at_a_time(runs.build(with_variant(args, name)), warn=common is None)
         runs.require_drafter(run)
         common = common or _common(run)
         _refuse_another_baseline(name, common, _common(run))
@@ -212,7 +212,7 @@ def _layouts(run: DecodeRun) -> dict[str, str]:
     return {role: described(model.layout, model.orders) for role, model in models.items()}
 
 
-def _refuse_twice(variants: Sequence[str]) -> None:
+def refuse_twice(variants: Sequence[str]) -> None:
     for number, name in enumerate(variants):
         if name in variants[:number]:
             raise UsageError(f"--variant={name} is given twice; give each once")
@@ -225,7 +225,7 @@ def _synthetic(alpha: float | None) -> SyntheticAcceptance | None:
         raise UsageError(f"--synthetic_alpha: {error}") from error
 
 
-def _with(args: argparse.Namespace, variant: str) -> argparse.Namespace:
+def with_variant(args: argparse.Namespace, variant: str) -> argparse.Namespace:
     """The flags, and the gin files and settings of a variant behind them."""
     own, items = copy.copy(args), [item for item in variant.split(";") if item]
     own.gin_file = [*args.gin_file, *(item for item in items if item.endswith(".gin"))]

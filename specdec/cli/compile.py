@@ -120,10 +120,13 @@ def _compiled(
     try:
         devices = topology.devices()
         count = run.placement.partitioner.num_partitions or len(devices)
+        mesh = partitioning.make_mesh(count, devices)
+        placed, paths = run.placement.over(mesh), run.paths()
         compilation = ahead.compile_for(
             plan,
             (run.data.batch_size, run.data.lengths["inputs"]),
-            partitioning.make_mesh(count, devices),
+            mesh,
+            tables={role: placed.shape(x, paths[role]) for role, x in plan.tables().items()},
             parts=parts,
             progress=show,
         )

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from specdec import tasks
+from specdec import checkpoints, tasks
 from specdec.cli.settings import UsageError
 from specdec.partitioning import Share
 from specdec.values import check_has, check_seed, is_integer
@@ -117,3 +117,23 @@ def length_of(lengths: Any, side: str) -> int:
             f"no sequence length for {side!r} in {dict(lengths)}; give one, as in {EXAMPLE}"
         )
     return length
+
+
+def token_ids(
+    text: str, vocabulary: tasks.VocabularyDefinition | None, checkpoint_path: str
+) -> tuple[int, ...]:
+    """The ids of a text, without a stop id, for settings that are texts to people.
+
+    vocabulary: None for the one saved with the checkpoint.
+    """
+    if not text:
+        return ()
+    if vocabulary is None:
+        recorded = checkpoints.vocabulary_from(checkpoint_path)
+        if recorded is None:
+            raise UsageError(
+                f"{text!r} needs a vocabulary, and none was saved with {checkpoint_path}; set "
+                "VOCABULARY"
+            )
+        vocabulary = tasks.recorded_vocabulary(*recorded)
+    return tuple(int(token) for token in tasks.for_texts(vocabulary).encode(text))

@@ -10,10 +10,10 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from specdec import checkpoints, partitioning
+from specdec import checkpoints, partitioning, tables
 from specdec.partitioning import Partitioner, Share
 from specdec.plan import Plan
-from specdec.types import Model, PyTree
+from specdec.types import Model, PyTree, Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,20 +54,29 @@ class Placement:
             return Share(jax.process_index(), jax.process_count())
         return partitioning.share(self.mesh)
 
-    def shape(self, model: Model, path: str = "") -> PyTree:
+    def shape(self, model: Model | Table, path: str = "") -> PyTree:
         """The shapes and dtypes of what `read` gives.
 
         Raises:
-          ValueError: the model cannot be divided over the mesh.
+          ValueError: the model cannot be divided over the mesh, or there is no such table.
         """
+        if isinstance(model, Table):
+            return tables.shapes(path, model, sharding=self._whole)
         return partitioning.abstract(model, self.mesh)
 
     def read(
         self, model: Any, path: str, trees: dict[tuple[Any, str], PyTree] | None = None
     ) -> PyTree:
         """A model's parameters, in its dtype and layout; of each array a host reads what its
-        devices are to have. What is in `trees` is not read again, and what is read is put there."""
+        devices are to have. What is in `trees` is not read again, and what is read is put there.
+        Of a table every device has the whole."""
         trees = {} if trees is None else trees
+        if isinstance(model, Table):
+            if (model, path) not in trees:
+                trees[model, path] = tables.load(
+                    path, model, sharding=self._whole, checksums=self.checksums
+                )
+            return trees[model, path]
         stored = model.stored()
         kept = dataclasses.replace(model, orders=())  # which parameters do not depend on
         if (kept, path) not in trees:
@@ -84,6 +93,11 @@ class Placement:
             here = model.weights != "int8" or self.mesh is not None
             trees[kept, path] = found if here else jax.device_put(found, jax.devices()[0])
         return trees[kept, path]
+
+    @property
+    def _whole(self) -> Any:
+        """How an array is placed of which each device has all."""
+        return None if self.mesh is None else partitioning.whole(self.mesh)
 
     def _rounding(self, model: Model) -> contextlib.AbstractContextManager:
         """Where kernels are rounded to eight bits: on the host, whose memory holds what a device's

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from specdec import checkpoints, partitioning, records, schemas, tasks
+from specdec import checkpoints, partitioning, records, schemas, tables, tasks
 from specdec.cli import machine, settings, shorthands
 from specdec.cli.data import Data
 from specdec.cli.placement import Placement
@@ -20,7 +20,7 @@ from specdec.cli.settings import UsageError
 from specdec.environment import version
 from specdec.plan import Plan
 from specdec.sampling import MinLength
-from specdec.types import Params, PyTree
+from specdec.types import Params, PyTree, Table
 from specdec.values import is_integer, is_word
 from specdec.vocabulary import check_fit
 
@@ -33,7 +33,8 @@ class DecodeRun:
     data: of which texts.
     placement: on which devices.
     checkpoint_path: where the target's parameters are.
-    draft_checkpoint_paths: role -> path, for each model of the drafter, and perhaps of others.
+    draft_checkpoint_paths: role -> path, for each model and table of the drafter, and perhaps of
+      others.
     min_length: tokens that every output has before its stop id, at least.
     int8: the roles of models whose kernels are rounded to eight bits; they are other models then.
     compare: run the target alone as well.
@@ -56,15 +57,16 @@ class DecodeRun:
             )
         for role, path in self.paths().items():
             if path is None:
-                raise ValueError(_required(role, "CHECKPOINT_PATH"))
+                what = "TABLE_PATH" if role in self.plan.tables() else "CHECKPOINT_PATH"
+                raise ValueError(_required(role, what))
             if not is_word(path):
                 raise ValueError(f"the {role}'s checkpoint is {path!r}; give the path of one")
-            if self.plan.models()[role] is None:
+            if self.plan.owned()[role] is None:
                 raise ValueError(_required(role, "MODEL"))
-        if missing := self.plan.models().keys() - self.paths().keys():
+        if missing := self.plan.owned().keys() - self.paths().keys():
             raise ValueError(
                 f"the drafter has no checkpoint for {', '.join(sorted(missing))}; give one for "
-                "each of its models, DRAFT_CHECKPOINT_PATHS by role"
+                "each of its models and tables, DRAFT_CHECKPOINT_PATHS by role"
             )
         if self.data.num_samples > 1 and self.plan.sampling.greedy:
             raise ValueError(
@@ -100,9 +102,13 @@ class DecodeRun:
         return {**self.data.lengths, "targets": self.plan.max_length}
 
     def paths(self) -> dict[str, str]:
-        """The checkpoints by role, of the models that `Plan.models` has."""
+        """The checkpoints and tables by role, of those that `Plan.owned` has."""
         given = {"target": self.checkpoint_path, **self.draft_checkpoint_paths}
-        return {role: path for role, path in given.items() if role in self.plan.models()}
+        return {role: path for role, path in given.items() if role in self.plan.owned()}
+
+    def without_drafter(self) -> DecodeRun:
+        """This run by the target alone."""
+        return dataclasses.replace(self, plan=self.plan.alone())
 
     def ending_with(self, *stop_ids: int) -> DecodeRun:
         """This run with texts that end so, not before `min_length`; see `vocabulary_of`.
@@ -154,19 +160,27 @@ class DecodeRun:
         """
         return self.params(self.placement.shape)
 
+    def check_tables(self) -> None:
+        """Raises ValueError for a table that is not there, or of another kind."""
+        paths = self.paths()
+        for role, table in self.plan.tables().items():
+            self.placement.shape(table, paths[role])
+
     def params(self, tree_of: Callable[[Any, str], PyTree]) -> Params:
-        """The parameters, `tree_of(model, checkpoint)` for each model."""
+        """The parameters, `tree_of(model, checkpoint)` for each model, and for each table."""
         return self.plan.params(self.trees(tree_of))
 
     def trees(self, tree_of: Callable[[Any, str], PyTree]) -> dict[str, PyTree]:
         """The parameters by role, likewise."""
         paths = self.paths()
-        return {role: tree_of(model, paths[role]) for role, model in self.plan.models().items()}
+        return {role: tree_of(owned, paths[role]) for role, owned in self.plan.owned().items()}
 
 
 def _required(role: str, macro: str) -> str:
     """What to say of a macro without a value; those of the target have no prefix."""
     name = macro if role == "target" else f"{role.upper()}_{macro}"
+    if macro == "TABLE_PATH":
+        name = "DRAFT_TABLE_PATH"
     return f"{name} is required; set it in a gin file or with --gin.{name}=VALUE"
 
 
@@ -185,6 +199,7 @@ def build(args: argparse.Namespace, overrides: Mapping[str, Any] = {}) -> Decode
             run = over(run, mesh)
             run.abstract()
             args.contexts.enter_context(jax.set_mesh(mesh))
+        run.check_tables()
         return run.laid_out()
     except ValueError as error:
         raise UsageError(str(error)) from error
@@ -341,6 +356,8 @@ def vocabulary_of(run: DecodeRun) -> Any:
             raise
         except ValueError as error:
             raise UsageError(str(error)) from error
+    for role, table in run.plan.tables().items():
+        tables.check_vocabulary(paths[role], table, vocabulary)
     return vocabulary
 
 
@@ -349,7 +366,7 @@ def in_force(run: DecodeRun, lines: str | None = None) -> str:
     checkpoints and the vocabulary, and the versions of the code and of the lines that a command
     writes (`schemas.KINDS`). `records` compares those too."""
     made_of: dict[str, str | None] = {
-        f"{records.FINGERPRINT}{role}": checkpoints.fingerprint(path)
+        f"{records.FINGERPRINT}{role}": _fingerprint(run.plan.owned()[role], path)
         for role, path in run.paths().items()
     }
     if digest := tasks.digest(vocabulary_of(run)):  # none of UTF-8 bytes
@@ -359,6 +376,12 @@ def in_force(run: DecodeRun, lines: str | None = None) -> str:
         made_of[f"{records.FORMAT}{lines}"] = str(schemas.version(lines))
     comments = "".join(f"{name} = {value}\n" for name, value in made_of.items())
     return f"{settings.in_force()}\n{comments}"
+
+
+def _fingerprint(owned: Any, path: str) -> str:
+    if isinstance(owned, Table):
+        return tables.fingerprint(path, owned)
+    return checkpoints.fingerprint(path)
 
 
 def _definition(run: DecodeRun) -> tasks.VocabularyDefinition:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from specdec.cli import machine, settings
+from specdec.cli import machine, settings, table
 from specdec.cli.settings import UsageError
 
 
@@ -14,9 +14,10 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "train",
         help="train a model on a task",
         description="Trains a model on a task by teacher forcing. A run that was stopped goes on "
-        "where its last checkpoint ends, and computes what it would have computed.",
+        "where its last checkpoint ends, and computes what it would have computed. With --table a "
+        "drafter's table is made instead, of texts that a target writes.",
         epilog="The parameters are in OUTPUT_DIR/export, for --gin.CHECKPOINT_PATH of the other "
-        "commands.",
+        "commands; a table is in OUTPUT_DIR/table, for --gin.DRAFT_TABLE_PATH.",
         allow_abbrev=False,
     )
     settings.add_flags(parser)
@@ -28,11 +29,16 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--steps", type=int, metavar="N", help="how many updates in all")
     parser.add_argument("--seed", type=int, metavar="N", help="of parameters and order of the data")
+    table.add_flags(parser)
     parser.set_defaults(command=_command)
     return parser
 
 
 def _command(args: argparse.Namespace) -> None:
+    if args.table is not None:
+        return table.make(args)
+    if args.tokens is not None:
+        raise UsageError(f"--tokens is {args.tokens} without --table; name what is to be made")
     from specdec import training  # optax, which no other command needs
 
     run = settings.build(

@@ -29,7 +29,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "verify",
         help="certify that a run is exact",
-        description="Certifies that a run decodes what its target alone would: eight checks, on "
+        description="Certifies that a run decodes what its target alone would: nine checks, on "
         "this device, with the gin files of `specdec decode`.",
         epilog=f"Takes minutes. Without a limit, in gin or by --limit, the first {LIMIT} examples "
         "are decoded: a certificate needs no whole split. Exit code 1 if a check fails.",

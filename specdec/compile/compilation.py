@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -98,6 +99,7 @@ def compile_for(
     shape: tuple[int, int],
     mesh: Mesh,
     *,
+    tables: Mapping[str, PyTree] = MappingProxyType({}),
     parts: bool = True,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Compilation:
@@ -107,6 +109,7 @@ def compile_for(
       plan: with models that are divided as their `axis_rules` say.
       shape: rows and length of the inputs.
       mesh: of devices that need not be there (`Topology.devices`).
+      tables: the shapes of the drafter's tables, by role.
       parts: compile the parts as well, and not only the whole decode program.
       progress: is told the name of each program before it is compiled.
 
@@ -119,7 +122,8 @@ def compile_for(
     keys, inputs = batch_shapes(*shape, mesh)
     with jax.set_mesh(mesh):
         progress("decode")
-        whole, _ = _compiled("decode", decoder(plan, mesh=mesh), plan.params(trees), keys, inputs)
+        params = plan.params({**trees, **tables})
+        whole, _ = _compiled("decode", decoder(plan, mesh=mesh), params, keys, inputs)
         made = tuple(_parts(plan, trees, inputs, progress)) if parts else ()
     caches = {
         role: model.cache_bytes(shape[0], plan.capacity, shape[1], mesh.shape)
@@ -136,7 +140,7 @@ def compile_for(
         mesh=dict(mesh.shape),
         whole=whole,
         parts=found,
-        parameter_bytes=device_bytes(trees),
+        parameter_bytes=device_bytes([trees, tables]),
         cache_bytes=sum(caches.values()),
         calls=_communicating(plan, calls, found),
     )

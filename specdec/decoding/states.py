@@ -60,7 +60,7 @@ def empty(
         keys=jax.vmap(purpose_keys)(keys),
         inputs=inputs,
         log_probs=jnp.zeros([batch, longest], jnp.float32),
-        trace=_empty_trace(batch, longest, plan.longest_draft),
+        trace=_empty_trace(batch, longest, plan),
         vocab_size=shapes.logits.shape[-1],
     )
 
@@ -71,14 +71,15 @@ def _active(target: Target, inputs: PyTree, batch: int) -> Array:
     return jnp.ones([batch], bool)
 
 
-def _empty_trace(batch: int, longest: int, longest_draft: int) -> Trace:
+def _empty_trace(batch: int, longest: int, plan: Plan) -> Trace:
     return Trace(
-        proposed=jnp.zeros([batch, longest, longest_draft], jnp.int32),
+        proposed=jnp.zeros([batch, longest, plan.longest_draft], jnp.int32),
         drafted=jnp.zeros([batch, longest], jnp.int32),
         accepted=jnp.zeros([batch, longest], jnp.int32),
         calls=jnp.zeros([batch], jnp.int32),
         ended_in_draft=jnp.zeros([batch], bool),
         steps=jnp.zeros([], jnp.int32),
+        source=jnp.zeros([batch, longest], jnp.int32) if plan.sources else None,
     )
 
 
@@ -171,6 +172,9 @@ def _recorded(state: DecodeState, draft: Draft, accepted: Array, ended_in_draft:
     column = state.active[:, None] & (columns == trace.calls[:, None])
     room = trace.proposed.shape[2] - draft.tokens.shape[1]
     proposed = jnp.pad(draft.tokens, ((0, 0), (0, room)))
+    source = trace.source
+    if source is not None and draft.source is not None:
+        source = jnp.where(column, draft.source[:, None], source)
     return Trace(
         proposed=jnp.where(column[:, :, None], proposed[:, None], trace.proposed),
         drafted=jnp.where(column, draft.length[:, None], trace.drafted),
@@ -178,6 +182,7 @@ def _recorded(state: DecodeState, draft: Draft, accepted: Array, ended_in_draft:
         calls=trace.calls + state.active,
         ended_in_draft=trace.ended_in_draft | ended_in_draft,
         steps=trace.steps + 1,
+        source=source,
     )
 
 

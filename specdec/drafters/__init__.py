@@ -1,6 +1,21 @@
 """Drafters: where proposed tokens come from. A new one is one file here (`types.Drafter`)."""
 
 from specdec.drafters.autoregressive import Autoregressive
+from specdec.drafters.hybrid import Hybrid
+from specdec.drafters.input_copy import InputCopy
 from specdec.drafters.loop import draft_loop
+from specdec.drafters.ngram import NGram
+from specdec.drafters.prompt_lookup import PromptLookup
+from specdec.drafters.retrieval import Retrieval
+from specdec.drafters.uniform import Uniform
 
-__all__ = ["Autoregressive", "draft_loop"]
+__all__ = [
+    "Autoregressive",
+    "Hybrid",
+    "InputCopy",
+    "NGram",
+    "PromptLookup",
+    "Retrieval",
+    "Uniform",
+    "draft_loop",
+]

@@ -8,8 +8,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
 from specdec.drafters.loop import draft_loop
+from specdec.drafters.matching import slices
 from specdec.types import (
     Array,
     Cache,
@@ -25,6 +27,22 @@ from specdec.types import (
 from specdec.values import check_has
 
 
+class Memory(struct.PyTreeNode):
+    """What a drafter that runs a model has fed to it."""
+
+    cache: Any  # the model's
+    tokens: Array  # [B, K] int32, the last draft
+    start: Array  # [B] int32, the position of its first token
+
+    def known(self, context: Context) -> Any:
+        """The cache, rewound to where the last draft leaves the committed text."""
+        committed = slices(context.tokens, self.start, self.tokens.shape[1])
+        index = self.start[:, None] + jnp.arange(self.tokens.shape[1])[None]
+        same = (committed == self.tokens) & (index < context.length[:, None])
+        kept = self.start + jnp.sum(jnp.cumprod(same, axis=1), axis=1, dtype=jnp.int32)
+        return self.cache.rewind(jnp.minimum(self.cache.length, kept))
+
+
 @dataclasses.dataclass(frozen=True)
 class Autoregressive:
     """Drafts with a model of its own, whose parameters are `Params.drafter`.
@@ -34,8 +52,9 @@ class Autoregressive:
     view: what the model reads of the inputs, where that is not what the target reads: a function of
       them, which has a name.
 
-    Its state is the model's cache. Nobody tells it what was accepted: at the next call it keeps
-    what still is a prefix of the committed text and repairs the rest. With n the pending position:
+    Its state is the model's cache, and what it drafted last. Nobody tells it what was accepted, or
+    what others drafted meanwhile: at the next call it keeps what is a prefix of the committed text
+    and repairs the rest. With n the pending position:
 
         accepted 2 of 3         n                    accepted 3 of 3              n
         committed   .. a x1 x2  c                    committed   .. a x1 x2  x3   c
@@ -69,7 +88,10 @@ class Autoregressive:
 
     def init(self, params: Params, context: Context) -> PyTree:
         inputs = self.view(context.inputs) if self.view else context.inputs
-        return self.model.prefill(params.drafter, inputs, context.cache.capacity)
+        cache = self.model.prefill(params.drafter, inputs, context.cache.capacity)
+        longest = context.cache.capacity - context.tokens.shape[1] + 1  # K, see `Plan.capacity`
+        drafted = jnp.zeros([len(context.length), longest], jnp.int32)
+        return Memory(cache, drafted, jnp.zeros_like(context.length))
 
     def propose(
         self,
@@ -80,13 +102,15 @@ class Autoregressive:
         want: Array,
         stop: Stop | None,
     ) -> tuple[Draft, PyTree]:
+        memory: Memory = state
         pending = context.length - 1  # [B] n, the position of the pending token
         previous = jnp.maximum(pending - 1, 0)
         with jax.named_scope("catch_up"):
-            cache = self._catch_up(params, context, state, previous, width=keys.shape[1] + 1)
+            cache = memory.known(context)
+            cache = self._catch_up(params, context, cache, previous, width=keys.shape[1] + 1)
 
         output, cache = self.model.decode(
-            params.drafter, _slice(context.tokens, previous, 2), cache
+            params.drafter, slices(context.tokens, previous, 2), cache
         )
         # At the very start the pair is the start token and garbage, and the first row is the one.
         logits = jnp.take_along_axis(output.logits, (pending - previous)[:, None, None], 1)[:, 0]
@@ -96,7 +120,7 @@ class Autoregressive:
             output, cache = self.model.decode(params.drafter, tokens[:, None], cache)
             return output.logits[:, 0], cache
 
-        return draft_loop(
+        draft, cache = draft_loop(
             logits,
             advance,
             cache,
@@ -107,6 +131,9 @@ class Autoregressive:
             vocab_size=context.vocab_size,
             shared_noise=context.shared_noise,
         )
+        room = memory.tokens.shape[1] - draft.tokens.shape[1]
+        tokens = jnp.pad(draft.tokens, ((0, 0), (0, room)))
+        return draft, Memory(cache, tokens, pending + 1)
 
     def _catch_up(
         self, params: Params, context: Context, cache: Cache, until: Array, width: int
@@ -115,7 +142,7 @@ class Autoregressive:
 
         def feed(cache: Cache) -> Cache:
             filled = cache.length
-            block = _slice(context.tokens, filled, width)
+            block = slices(context.tokens, filled, width)
             cache = self.model.decode(params.drafter, block, cache)[1]
             return cache.rewind(jnp.minimum(filled + width, until))
 
@@ -124,9 +151,3 @@ class Autoregressive:
             feed,
             cache.rewind(jnp.minimum(cache.length, until)),
         )
-
-
-def _slice(tokens: Array, start: Array, width: int) -> Array:
-    """[B, width] of tokens[b, start[b]:], repeating the last column beyond the end."""
-    index = jnp.minimum(start[:, None] + jnp.arange(width)[None], tokens.shape[1] - 1)
-    return jnp.take_along_axis(tokens, index, axis=1)

@@ -10,14 +10,25 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specdec import checkpoints
+from specdec import checkpoints, tables
 from specdec.checkpoints import tree
 from specdec.decoding import decode
 from specdec.integrations import bridge
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.program import batch_shapes, decoder
-from specdec.types import Array, Drafter, Model, Params, PyTree, SamplingRule, Schedule, Verifier
+from specdec.roles import models_of, owned_by, packed, tables_of
+from specdec.types import (
+    Array,
+    Drafter,
+    Model,
+    Params,
+    PyTree,
+    SamplingRule,
+    Schedule,
+    Table,
+    Verifier,
+)
 from specdec.vocabulary import check_fit
 
 try:
@@ -40,6 +51,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         `decode_fn`.
       drafter, verifier, schedule, sampling: as `specdec.Plan` takes them.
       draft, draft_checkpoint_path: the drafter's model and its parameters, if it has one.
+      draft_table_path: the folder of the drafter's table, if it has one.
 
     Raises:
       ValueError, CheckpointError: parts that do not go together, before T5X restores anything.
@@ -58,6 +70,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         sampling: SamplingRule,
         draft: Model | None = None,
         draft_checkpoint_path: str | None = None,
+        draft_table_path: str | None = None,
         **options: Any,
     ):
         super().__init__(
@@ -67,10 +80,21 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
             raise ValueError("draft and draft_checkpoint_path belong together; give both or none")
         self._target = T5Target(bridge.config_of(module))
         self._plan = Plan(self._target, drafter, verifier, schedule, sampling, max_length=2)
-        self._draft_params = ()
+        trees: dict[str, PyTree] = {}
         if draft is not None and draft_checkpoint_path is not None:
             check_fit(output_vocabulary, draft, "draft", draft_checkpoint_path)
-            self._draft_params = _load(draft, draft_checkpoint_path)
+            trees = dict.fromkeys(models_of(drafter), _load(draft, draft_checkpoint_path))
+        for role, table in tables_of(drafter).items():
+            if draft_table_path is None:
+                raise ValueError(f"the drafter has a table, {role}; give draft_table_path")
+            tables.check_vocabulary(draft_table_path, table, output_vocabulary)
+            trees[role] = _table(draft_table_path, table)
+        if missing := owned_by(drafter).keys() - trees.keys():
+            raise ValueError(
+                f"the drafter has parameters for {', '.join(missing)}; give draft and "
+                "draft_checkpoint_path"
+            )
+        self._draft_params = packed(drafter, trees)
         self._try()
         bridge.announce(str(self._plan))
 
@@ -141,3 +165,9 @@ def _load(draft: Model, path: str) -> PyTree:
     """On the host, so that a program for any mesh can take them in; once, however often gin builds
     the model."""
     return jax.device_get(checkpoints.load(path, config=draft.config, dtype=draft.dtype))
+
+
+@functools.cache
+def _table(path: str, table: Table) -> PyTree:
+    """Likewise."""
+    return jax.device_get(tables.load(path, table))

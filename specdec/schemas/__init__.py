@@ -16,6 +16,7 @@ KINDS = {
     "bench": "bench",
     "score": "score",
     "acceptance": "acceptance",
+    "forecast": "forecast",
 }  # command -> kind
 
 

@@ -1,4 +1,5 @@
-"""Two endless corpora that need no download: English with its German, articles with highlights.
+"""Endless corpora that need no download: English with its German, articles with highlights,
+English with its errors corrected, questions on articles.
 
 Every example is a function of (task, split, seed, index), so that train is endless, resuming is an
 index, and no split shares a seed with another.
@@ -8,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from specdec.synthetic import highlights, translation
+from specdec.synthetic import corrections, highlights, questions, translation
 
 # How many examples a split has. Nobody gets to the end of train: its indices are those of `Dice`.
 SIZES: Mapping[str, int] = {"train": 2**48, "validation": 500, "test": 500}
 PREFIXES: Mapping[str, str] = {
     "specdec_ende": "translate English to German: ",
     "specdec_highlights": "summarize: ",
+    "specdec_gec": "correct: ",
+    "specdec_qa": "question: ",
 }
 _GENERATORS: Mapping[str, Callable[[str, int, int], tuple[str, str]]] = {
     "specdec_ende": translation.example,
     "specdec_highlights": highlights.example,
+    "specdec_gec": corrections.example,
+    "specdec_qa": questions.example,
 }
 
 

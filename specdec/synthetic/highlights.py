@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from specdec.synthetic.dice import Dice
-from specdec.synthetic.reports import FILLERS, REPORTS
+from specdec.synthetic.reports import FILLERS, REPORTS, Fact
 
 TASK = 2  # the first coordinate of `Dice`
 MIN_SENTENCES, MAX_SENTENCES = 3, 8
+
+
+class Article(NamedTuple):
+    """An article and what it is made of."""
+
+    facts: tuple[Fact, ...]  # in the order in which they are first stated
+    stated: tuple[str, ...]  # the sentence that first states each
+    restated: tuple[str, ...]  # the sentences behind those
+    salient: tuple[int, ...]  # which facts are said twice, ascending
+    slots: Mapping[str, str]  # what the names in their templates stand for
+
+    @property
+    def text(self) -> str:
+        return " ".join([*self.stated, *self.restated])
 
 
 def example(split: str, index: int, seed: int = 0) -> tuple[str, str]:
@@ -20,26 +35,27 @@ def example(split: str, index: int, seed: int = 0) -> tuple[str, str]:
     of everything in the article. Arguments as `translation.example`.
     """
     dice = Dice(TASK, split, index, seed)
+    article = sample(dice)
+    highlights = [fill(dice.pick(article.facts[i].short), article.slots) for i in article.salient]
+    return article.text, " ".join(highlights)
+
+
+def sample(dice: Dice) -> Article:
+    """An article of MIN_SENTENCES to MAX_SENTENCES sentences."""
     facts = dice.pick(REPORTS)
-    slots = _slots(dice)
+    slots = {name: dice.pick(values) for name, values in FILLERS.items()}
     salient = 1 + int(dice.chance(0.7)) + int(dice.chance(0.4))
     once = dice.pick(range(max(0, MIN_SENTENCES - 2 * salient), MAX_SENTENCES + 1 - 2 * salient))
     # The first fact says what happened: it always comes first, and is nearly always salient.
     lead, others = facts[0], dice.shuffled(facts[1:])
-    chosen = [lead, *others[: salient + once - 1]]
-    repeated = {0, *dice.shuffled(range(1, len(chosen)))[: salient - 1]}
-    article = [_fill(dice.pick(fact.long), slots) for fact in chosen]
-    again = [_fill(dice.pick(chosen[i].again), slots) for i in sorted(repeated)]
-    article += dice.shuffled(again)
-    highlights = [_fill(dice.pick(chosen[i].short), slots) for i in sorted(repeated)]
-    return " ".join(article), " ".join(highlights)
+    chosen = (lead, *others[: salient + once - 1])
+    repeated = (0, *sorted(dice.shuffled(range(1, len(chosen)))[: salient - 1]))
+    stated = tuple(fill(dice.pick(fact.long), slots) for fact in chosen)
+    again = [fill(dice.pick(chosen[i].again), slots) for i in repeated]
+    return Article(chosen, stated, tuple(dice.shuffled(again)), repeated, slots)
 
 
-def _slots(dice: Dice) -> dict[str, str]:
-    """One value for every name that a template may mention."""
-    return {name: dice.pick(values) for name, values in FILLERS.items()}
-
-
-def _fill(template: str, slots: Mapping[str, str]) -> str:
+def fill(template: str, slots: Mapping[str, str]) -> str:
+    """The template with its names replaced, as a sentence."""
     text = string.Formatter().vformat(template, (), slots)
     return text[0].upper() + text[1:]

@@ -12,6 +12,7 @@ class Fact(NamedTuple):
     long: tuple[str, ...]  # as it is first stated
     again: tuple[str, ...]  # as it is restated
     short: tuple[str, ...]  # as a highlight
+    question: tuple[str, ...]  # that it answers
 
 
 FILLERS: dict[str, tuple[str, ...]] = {

@@ -13,7 +13,7 @@ from specdec import demo
 from specdec.synthetic import PREFIXES, SIZES, examples, generator
 from specdec.tasks.errors import TaskError
 from specdec.tasks.loading import load_seqio
-from specdec.tasks.metrics import bleu, rouge
+from specdec.tasks.metrics import bleu, rouge, squad
 from specdec.tasks.mixtures import mixture
 from specdec.tasks.vocabularies import SentencePiece, VocabularyDefinition
 
@@ -32,11 +32,13 @@ __all__ = [
 _METRICS: Mapping[str, tuple[Callable, ...]] = {
     "specdec_ende": (bleu,),
     "specdec_highlights": (rouge,),
+    "specdec_gec": (bleu,),
+    "specdec_qa": (squad,),
 }
 
 
 def demo_vocabulary() -> SentencePiece:
-    """The vocabulary trained on both tasks: 2,048 pieces, T5's ids, bytes for what is unknown."""
+    """The vocabulary of all synthetic tasks: 2,048 pieces, T5's ids, bytes for what is unknown."""
     return SentencePiece(demo.path("vocabulary.model"))
 
 
@@ -46,7 +48,7 @@ def synthetic_task(
     """Registers a synthetic seqio task, or returns it if this very task exists.
 
     Args:
-      name: specdec_ende or specdec_highlights.
+      name: specdec_ende, specdec_highlights, specdec_gec or specdec_qa.
       vocabulary: of both features; `demo_vocabulary()` if None.
       seed: another corpus of the same law, in every split.
 

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specdec.types import Array, Context, Draft, Drafter, Params, PyTree, Stop, Target
+from specdec import roles
+from specdec.types import Array, Context, Draft, Drafter, Params, PyTree, Stop, Table, Target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +104,15 @@ class Skipping:
     drafter: Any
     probability: float = 0.5
 
-    def models(self) -> dict[str, Any]:
-        return self.drafter.models()
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return getattr(self.drafter, "sources", ())
+
+    def models(self) -> Mapping[str, Any]:
+        return roles.models_of(self.drafter)
+
+    def tables(self) -> Mapping[str, Table]:
+        return roles.tables_of(self.drafter)
 
     def with_models(self, models: Mapping[str, Any]) -> Skipping:
         return dataclasses.replace(self, drafter=self.drafter.with_models(models))

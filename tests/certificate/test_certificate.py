@@ -16,7 +16,7 @@ import pytest
 from specdec import certificate, checkpoints, cli, partitioning
 from specdec.certificate import Subject
 from specdec.decoding import keys, loop, states
-from specdec.drafters import Autoregressive
+from specdec.drafters import Autoregressive, Hybrid, InputCopy, PromptLookup
 from specdec.models.cache import KVCache
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
@@ -32,7 +32,7 @@ from specdec.verifiers import (
 )
 
 LINES = ["one", "two words", "three words", "a", "five", "six, seven", "eight", "nine", "ten"]
-CHECKS = ["algebra", "greedy", "seeds", "perfect", "hostile", "audit", "draws", "law"]
+CHECKS = ["algebra", "greedy", "seeds", "perfect", "afresh", "hostile", "audit", "draws", "law"]
 
 RUN = """
 from __gin__ import dynamic_registration
@@ -112,7 +112,7 @@ def test_a_sound_run_is_certified(verify, folder):
     lines = out.splitlines()
     assert [line.split()[:2] for line in lines[:-1]] == [["PASS", name] for name in CHECKS]
     assert "9 of 9 outputs identical to the target alone" in lines[1]
-    assert lines[-1].startswith("CERTIFIED: all 8 checks passed")
+    assert lines[-1].startswith("CERTIFIED: all 9 checks passed")
     assert "checking algebra" in err.splitlines()[0]
 
     assert record["passed"] and [check["name"] for check in record["checks"]] == CHECKS
@@ -367,6 +367,54 @@ def test_no_catch_up(plant):
     plant(Autoregressive, "_catch_up", forgetful)
     check = outcome("perfect", inputs=np.tile(TABLE.inputs, (8, 1)))
     assert not check.passed and "drafts cut short" in check.note
+
+
+HYBRID = Hybrid(PromptLookup(shortest=2), Autoregressive(TableTarget(6, classes=3), Sampling()))
+
+
+@pytest.mark.parametrize("drafter", [HYBRID, InputCopy()], ids=["hybrid", "input copy"])
+def test_what_a_drafter_remembers_is_what_the_text_says(drafter):
+    check = outcome("afresh", drafter=drafter)
+    assert check.passed and check.figures["different"] == 0, str(check)
+    assert check.figures["drafts"] > 50
+
+
+def keeping_all(self, params, keys, context, cache, want, stop, real=Autoregressive.propose):
+    """What is behind the end of a draft stays in the cache."""
+    draft, cache = real(self, params, keys, context, cache, want, stop)
+    return draft, cache.rewind(context.length + keys.shape[1] - 1)
+
+
+def staying(self, params, keys, context, state, want, stop, real=InputCopy.propose):
+    draft, (_, seen) = real(self, params, keys, context, state, want, stop)
+    return draft, (state[0], seen)
+
+
+@pytest.mark.planted
+def test_a_drafter_that_has_lost_something(plant):
+    """A cache with a hole, one with tokens that somebody else's draft replaced, and a pointer that
+    stays where it was; the texts are right all the same."""
+
+    def forgetful(self, params, context, cache, until, width):
+        return cache.rewind(until)
+
+    plant(Autoregressive, "_catch_up", forgetful)
+    check = outcome("afresh", drafter=HYBRID)
+    assert not check.passed and "differ from those of a state made anew" in check.note
+    plant(Autoregressive, "propose", lambda self, *args: keeping_all(self, *args))
+    assert not outcome("afresh", drafter=HYBRID).passed
+    plant(InputCopy, "propose", lambda self, *args: staying(self, *args))
+    assert not outcome("afresh", drafter=InputCopy()).passed
+    assert outcome("greedy", drafter=InputCopy()).passed
+
+
+def test_a_drafter_that_adapts_has_nothing_to_compare():
+    @dataclasses.dataclass(frozen=True)
+    class Adapting(PromptLookup):
+        adapts = True
+
+    check = outcome("afresh", drafter=Adapting())
+    assert check.passed and "adapts" in check.note and check.figures["drafts"] == 0
 
 
 @pytest.mark.planted

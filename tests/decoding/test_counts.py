@@ -210,7 +210,7 @@ def test_bytes_of_an_iteration(method):
         return size((models[role].read_by_decode(tree), tree["token_embedder"], arrays))
 
     target = call("target", params.target, state.cache)
-    draft = call("draft", params.drafter, state.drafter)
+    draft = call("draft", params.drafter, state.drafter.cache)
     table = params.drafter["token_embedder"]
     decoder_read = models["draft"].read_by_decode(params.drafter)["decoder"]
     not_caught_up = (decoder_read["logits_dense"], decoder_read[f"layers_{DEPTH - 1}"])

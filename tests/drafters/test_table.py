@@ -9,10 +9,20 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from support import AfterAcceptance, AvoidsWhatWasUnlikely, Cycle, StopAfterUnlikely
 
-from specdec.drafters import Autoregressive
+from specdec import tables
+from specdec.drafters import (
+    Autoregressive,
+    Hybrid,
+    InputCopy,
+    NGram,
+    PromptLookup,
+    Retrieval,
+    Uniform,
+)
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.testing import (
@@ -37,6 +47,10 @@ HOSTILE = hostile(TARGET, 6)
 CONSTANT = {name: one for name, one in HOSTILE.items() if isinstance(one, Constant)}
 ANY = OneOf(tuple(CONSTANT.values()))  # one program for all that always propose the same
 
+STORED = [[0, *text, 1] for text in np.random.default_rng(0).integers(2, 6, [40, 4])]
+NGRAMS = {name: jnp.asarray(array) for name, array in tables.count(STORED, 6).items()}
+STORE = {name: jnp.asarray(array) for name, array in tables.store(STORED).items()}
+
 # name: (drafter, its parameters, the sampling under which it is perfect if given the target's)
 DRAFTERS = {
     "autoregressive": (Autoregressive(TARGET, Sampling()), OTHER, Sampling()),
@@ -56,6 +70,18 @@ DRAFTERS = {
     **{name: (drafter, (), None) for name, drafter in HOSTILE.items() if name not in CONSTANT},
     **{name: (ANY, jnp.int32(i), None) for i, name in enumerate(CONSTANT)},
     "certain of a constant": (Constant(1), (), None),
+    "prompt lookup": (PromptLookup(), (), None),
+    "input copy": (InputCopy(), (), None),
+    "trigram": (NGram(3, Sampling()), NGRAMS, None),
+    "bigram, the likeliest": (NGram(2, Greedy()), NGRAMS, None),
+    "retrieval": (Retrieval(candidates=8), STORE, None),
+    "uniform": (Uniform(), (), None),
+    "hybrid": (Hybrid(PromptLookup(), Autoregressive(TARGET, Sampling())), OTHER, None),
+    "hybrid of a store, sometimes empty": (
+        Hybrid(Skipping(Retrieval(candidates=8)), Autoregressive(TARGET, Sampling()), shortest=2),
+        {"store": STORE, "draft": OTHER},
+        None,
+    ),
 }
 
 SCHEDULES = {
@@ -86,6 +112,14 @@ def seldom(names, *slow):
         "narrower vocabulary",
         "stop id 1 spam",  # greedy and sampled outputs of a certificate meet these two as well
         "always wrong",
+        "certain of a constant",
+        "prompt lookup",
+        "input copy",
+        "trigram",
+        "bigram, the likeliest",
+        "retrieval",
+        "uniform",
+        "hybrid of a store, sometimes empty",
     ),
 )
 def test_drafter(name, gammas):

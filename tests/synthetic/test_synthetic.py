@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from specdec import synthetic, tasks
-from specdec.synthetic import english, german, lexicon, translation
+from specdec.synthetic import corrections, english, german, lexicon, reports, translation
 from specdec.synthetic.dice import SPLITS, Dice, Weighted
 from specdec.synthetic.lexicon import Adjective, GermanNoun
 from specdec.synthetic.tree import Clause, NounPhrase, Pronoun, Words
@@ -21,18 +21,22 @@ NAMES = tuple(synthetic.PREFIXES)
 LENGTHS = {"inputs": 160, "targets": 64}
 CASES = ("nominative", "accusative", "dative")
 
-# Of 200 examples of every task and split. The embedded models were trained on this very corpus.
-DIGEST = "7eebd77ca05bc99bb31db9fe44bd7dfeb49eab25e7447d4d0b7868fc6b79cb34"
+# Of 200 examples of every split of a pair's tasks: its models were trained on this very corpus.
+DIGESTS = [
+    "7eebd77ca05bc99bb31db9fe44bd7dfeb49eab25e7447d4d0b7868fc6b79cb34",  # in demo/
+    "963ab41ee886cd664d3d5d88830addb668eec1dbaa3548d4b2dfbb18521a2ce9",  # in demo_copying/
+]
 
 DIGEST_PROGRAM = """
 import hashlib, itertools
 from specdec import synthetic
-digest = hashlib.sha256()
-for name in synthetic.PREFIXES:
-    for split in synthetic.SIZES:
-        for pair in itertools.islice(synthetic.examples(name, split), 200):
-            digest.update(repr(pair).encode())
-print(digest.hexdigest())
+for names in (("specdec_ende", "specdec_highlights"), ("specdec_gec", "specdec_qa")):
+    digest = hashlib.sha256()
+    for name in names:
+        for split in synthetic.SIZES:
+            for pair in itertools.islice(synthetic.examples(name, split), 200):
+                digest.update(repr(pair).encode())
+    print(digest.hexdigest())
 """
 
 
@@ -53,7 +57,7 @@ def test_another_process_generates_the_same(hash_seed):
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     command = [sys.executable, "-c", DIGEST_PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.stdout.strip() == DIGEST, done.stderr
+    assert done.stdout.split() == DIGESTS, done.stderr
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -73,7 +77,7 @@ def test_splits_share_nothing(name):
 
 def test_no_two_examples_share_a_seed():
     corners = itertools.product(
-        (1, 2), SPLITS, (0, 1, 2**32, 2**48 - 1), (0, 1, 2, 16, 48, 2**32 - 1)
+        (1, 2, 3, 4), SPLITS, (0, 1, 2**32, 2**48 - 1), (0, 1, 2, 16, 48, 2**32 - 1)
     )
     draws = [Dice(*corner).pick(range(2**50)) for corner in corners]
     assert len(set(draws)) == len(draws)
@@ -307,12 +311,158 @@ def test_highlights_say_what_the_article_says_twice():
             assert name in article
 
 
+# Corrections
+
+
+@pytest.fixture(scope="module")
+def corrected():
+    return [corrections.sample(Dice(corrections.TASK, "validation", i)) for i in range(2000)]
+
+
+def test_errors_are_as_many_as_stated(corrected):
+    """0 to 3, few of them given up because the text has no place for them."""
+    share = collections.Counter(len(each.edits) for each in corrected)
+    for number, stated in enumerate((0.25, 0.37, 0.23, 0.15)):
+        assert abs(share[number] / len(corrected) - stated) < 0.04, share
+    assert all((each.source == each.target) == (not each.edits) for each in corrected)
+
+
+def test_the_target_is_what_the_grammar_says():
+    for index in range(300):
+        source, target = corrections.example("train", index)
+        dice = Dice(corrections.TASK, "train", index)
+        one, two = (english.sentence_text(translation.sample(dice)) for _ in range(2))
+        assert target in (one, f"{one} {two}") and len(target.split()) <= 30
+        assert abs(len(source.split()) - len(target.split())) <= 3
+
+
+def test_every_kind_of_error_occurs(corrected):
+    """And is what its name says, in a word that no other error is near."""
+    spelled = {word.rstrip(".,") for each in corrected for word in each.words}
+    seen = collections.Counter()
+    for each in corrected:
+        seen.update(edit.kind for edit in each.edits)
+        for edit, after in itertools.pairwise(each.edits):
+            assert after.at - edit.at > 2
+        for edit in each.edits:
+            word, wrong = each.words[edit.at], edit.text
+            assert wrong != word
+            match edit.kind:
+                case "doubled":
+                    assert wrong == f"{word} {word}"
+                case "comma":
+                    assert f"{wrong}," == word
+                case "capital":
+                    assert wrong == word.lower()
+                case "article":
+                    assert wrong in ("", "a", "an", f"the {word}")
+                case "spelling":
+                    assert set(wrong) == set(word) and abs(len(wrong) - len(word)) <= 1
+                    assert wrong.rstrip(".,") not in spelled
+                case _:
+                    assert wrong[-1:] in (".", ",") or word[-1] not in ".,"
+    assert set(seen) == set(corrections.KINDS) and min(seen.values()) >= 20, seen
+
+
+@pytest.mark.parametrize(
+    "kind, text, wrong, never",
+    [
+        ("article", "Now a dog sees the old cat.", ["Now an dog sees the old cat."]
+         + ["Now a dog sees old cat."], []),
+        ("article", "We saw the old cats and my son.", ["We saw the old cats and the my son."],
+         ["We saw old cats and my son."]),  # which would be correct
+        ("agreement", "Today they sing, but he was sad.", ["Today they sings, but he was sad."]
+         + ["Today they sing, but he were sad."], []),
+        ("agreement", "Now she cooks the soup.", [], ["Now she cook the soup."]),  # a cook
+        ("form", "He has never drunk it.", ["He has never drank it."], []),
+        ("form", "She did not sing.", ["She did not sang."], []),
+        ("form", "You are singing to forget him.", ["You are sing to forget him."]
+         + ["You are singing to forgot him."], []),
+        ("preposition", "We wait for you in June.", ["We wait at you in June."]
+         + ["We wait for you on June."], ["We wait you in June.", "We wait for you at June in."]),
+        ("preposition", "I listen to you in the big park.", ["I listen you in the big park."]
+         + ["I listen to you at the big park."], []),
+        ("preposition", "I look for him, look at him and look after him.", [],  # all correct
+         ["I look at him, look at him and look after him."]
+         + ["I look for him, look for him and look after him."]
+         + ["I look for him, look at him and look for him."]),
+        ("preposition", "They want to sing.", ["They want sing."], []),
+        ("number", "Many old dogs see a cat.", ["Many old dog see a cat."]
+         + ["Many old dogs see a cats."], ["Many olds dogs see a cat."]),
+        ("spelling", "The teacher can see it.", ["The taecher can see it."]
+         + ["The teaacher can see it."], ["The etacher can see it.", "The teacher cna see it."]),
+        ("spelling", "An apple.", ["An aple."], []),
+        ("spelling", "We choose it.", ["We chosoe it."], ["We chose it."]),  # correct
+        ("doubled", "He gave her her book.", ["He gave gave her her book."],
+         ["He gave her her her book."]),
+        ("comma", "Now, he sings.", ["Now he sings."], []),
+        ("capital", "He met Anna. I slept.", ["he met Anna. I slept.", "He met anna. I slept."]
+         + ["He met Anna. i slept."], []),
+    ],
+)  # fmt: skip
+def test_errors_follow_the_grammar(kind, text, wrong, never):
+    words, found = text.split(), set()
+    for at, instead in corrections.KINDS[kind](words, []):
+        found.add(" ".join(filter(None, [*words[:at], instead, *words[at + 1 :]])))
+    assert set(wrong) <= found and not set(never) & found, found
+
+
+def test_the_wrong_tense_has_its_time_beside_it(corrected):
+    wrong = [each for each in corrected if any(edit.kind == "tense" for edit in each.edits)]
+    assert all(re.search(r"[Yy]esterday|[Ll]ast|ago", each.target) for each in wrong)
+
+
+# Questions
+
+
+FACTS = list(itertools.chain(*reports.REPORTS))
+
+
+def like(template, text):
+    """Whether the text is the template with its gaps filled."""
+    pattern = re.sub(r"\\\{\w+\\\}", r"[\\w ]+", re.escape(template))
+    return re.fullmatch(pattern, text, re.IGNORECASE)
+
+
+def test_an_answer_stands_in_its_article():
+    """As the sentence that first states it; and the question names only what the article names."""
+    asked = set()
+    for source, answer in first("specdec_qa", "train", 1000):
+        question, _, article = source.partition(" context: ")
+        assert answer in re.findall(r"[A-Z0-9][^.]+\.", article) and article.count(answer) == 1
+        assert question.endswith("?") and "{" not in source
+        assert all(name in article for name in re.findall(r"(?<= )[A-Z]\w+", question))
+        facts = [fact for fact in FACTS if any(like(each, question) for each in fact.question)]
+        assert any(like(each, answer) for fact in facts for each in fact.long)
+        asked.update(each for fact in facts for each in fact.question if like(each, question))
+        assert 5 <= len(answer.split()) <= 20
+    assert asked == {question for fact in FACTS for question in fact.question}
+
+
+def test_a_question_has_one_answer():
+    """No two facts of a kind of report share one."""
+    for facts in reports.REPORTS:
+        questions = [question for fact in facts for question in fact.question]
+        assert len(set(questions)) == len(questions) == 2 * len(facts)
+
+
 # Tasks
+
+
+@pytest.mark.parametrize(
+    "name, inputs, targets", [("specdec_gec", 64, 64), ("specdec_qa", 176, 48)]
+)
+def test_texts_fit(name, inputs, targets):
+    vocabulary = tasks.demo_vocabulary().load()
+    for split in ("validation", "test"):
+        for source, target in first(name, split, 500):
+            assert len(vocabulary.encode(synthetic.PREFIXES[name] + source)) < inputs
+            assert len(vocabulary.encode(target)) < targets
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_vocabulary_covers_everything(name):
-    """No unknown piece and no byte piece, and the text comes back."""
+    """No unknown piece, no byte piece but the question mark, and the text comes back."""
     from sentencepiece import SentencePieceProcessor
 
     pieces = SentencePieceProcessor(model_file=tasks.demo_vocabulary().path)
@@ -320,7 +470,8 @@ def test_the_vocabulary_covers_everything(name):
     for source, target in first(name, "train", 2000) + first(name, "test", 500):
         for text in (synthetic.PREFIXES[name] + source, target):
             ids = pieces.encode(text)
-            assert not any(i == pieces.unk_id() or pieces.is_byte(i) for i in ids)
+            bytes_ = [pieces.id_to_piece(i) for i in ids if pieces.is_byte(i)]
+            assert pieces.unk_id() not in ids and bytes_ == ["<0x3F>"] * text.count("?")
             assert pieces.decode(ids) == text
 
 

@@ -3,6 +3,7 @@
 from mistakes.cases import PAIR, RUN, SAMPLED, case
 
 SUMMARY = "YARD/good.summary.json"
+PASSES = "--passes=YARD/passes.jsonl"
 WORDS = {
     "a limit of none": case("decode", RUN, "--limit=0", says="limit is 0; give"),
     "unknown command": case("decod", says="'decod'.*; "),
@@ -102,6 +103,100 @@ COMMANDS = {
         "bench", RUN, "--forecast_split=test", says="--forecast_split is 'test', .*; "
     ),
     "no tokens": case("acceptance", RUN, "--tokens=0", says="--tokens is 0; give a positive"),
+    "a table and steps": case(
+        "train",
+        RUN,
+        "--output_dir=OUT/t",
+        "--table=ngram",
+        "--steps=3",
+        says="--steps is of a model",
+    ),
+    "tokens of no table": case(
+        "train", RUN, "--output_dir=OUT/t", "--tokens=3", says="--tokens is 3 without --table; name"
+    ),
+    "a table of no tokens": case(
+        "train",
+        RUN,
+        "--output_dir=OUT/t",
+        "--table=store",
+        "--tokens=0",
+        says="--tokens is 0; give",
+    ),
+    "a table of no kind": case(
+        "train", RUN, "--output_dir=OUT/t", "--table=tree", says="--table.*'tree'.*; "
+    ),
+    "n-grams without a table": case(
+        "decode", RUN, "--drafter=ngram", says="DRAFT_TABLE_PATH is required; set it"
+    ),
+    "a table that is none": case(
+        "decode",
+        RUN,
+        "--drafter=retrieval",
+        "--gin.DRAFT_TABLE_PATH='YARD/target'",
+        says="target is no table .*; make one with specdec train --table=store",
+    ),
+    "a table of another kind": case(
+        "verify",
+        RUN,
+        "--drafter=ngram",
+        "--gin.DRAFT_TABLE_PATH='YARD/store'",
+        says="is a table of kind store and the drafter needs ngram; make",
+    ),
+    "a table of another vocabulary": case(
+        "decode",
+        RUN,
+        "--drafter=retrieval",
+        "--gin.DRAFT_TABLE_PATH='YARD/store'",
+        says="store was made with another vocabulary than the run's; make",
+    ),
+    "n-grams of four": case(
+        "decode", RUN, "--drafter=ngram", "--gin.NGRAM_ORDER=4", says="NGram.order is 4; give 1, 2"
+    ),
+    "a lookup of nothing": case(
+        "decode",
+        RUN,
+        "--drafter=prompt_lookup",
+        "--gin.LOOKUP_SHORTEST=9",
+        says="PromptLookup.shortest is 9, more than longest, 4; give less",
+    ),
+    "a forecast of nothing": case("forecast", RUN, says="--passes; see specdec forecast"),
+    "passes that are not there": case(
+        "forecast", RUN, "--passes=YARD/none.jsonl", says="none.jsonl does not exist.*; make it"
+    ),
+    "passes without settings": case(
+        "forecast", RUN, "--passes=YARD/old.jsonl", says="no old.jsonl.gin beside it; make it"
+    ),
+    "passes without tokens": case(
+        "forecast", RUN, "--passes=YARD/first.jsonl", says="is of version 1, .*; make it anew"
+    ),
+    "passes of another run": case(
+        "forecast",
+        RUN,
+        PASSES,
+        says="passes.jsonl is of .* = not set, and the run has .*; make passes",
+    ),
+    "a forecast without a drafter": case(
+        "forecast", RUN, PASSES, "--gin.DRAFTER=None", says="no drafter; set DRAFTER"
+    ),
+    "drafts of no token": case(
+        "forecast", RUN, PASSES, "--gammas=0", says="--gammas is '0'; give draft lengths"
+    ),
+    "drafts of fewer than a few": case(
+        "forecast", RUN, PASSES, "--gammas=4-2", says="--gammas is '4-2'; give draft lengths"
+    ),
+    "a topology of no costs": case(
+        "forecast", RUN, PASSES, "--topology=v4:2x2", says="v4:2x2 without --costs; give"
+    ),
+    "costs that are not there": case(
+        "forecast", RUN, PASSES, "--costs=YARD/none", says="--costs .*none does not exist; give"
+    ),
+    "costs of nothing": case(
+        "forecast",
+        RUN,
+        PASSES,
+        "--costs=YARD/good.summary.json",
+        says="good.summary.json, line 1, is no JSON|no timings of parts; give the lines",
+    ),
     "a topology that is none": case("compile", RUN, "--topology=v4", says="topology 'v4' .*; give"),
     "a chip that is none": case("compile", RUN, "--topology=v9:2x2", says="'v9:2x2' .*; give"),
     "a topology of nothing": case(

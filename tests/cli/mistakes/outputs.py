@@ -37,6 +37,13 @@ OVER = {
     "acceptance over its settings": case(
         "acceptance", RUN, "--output_file=YARD/run", says="run.gin.*; give another"
     ),
+    "forecast over its passes": case(
+        "forecast",
+        RUN,
+        "--passes=YARD/passes.jsonl",
+        "--output_file=YARD/passes.jsonl",
+        says="passes.jsonl is what the command reads; give another",
+    ),
     "verify over its settings": case(
         "verify", RUN, "--output_file=YARD/run.gin", says="run.gin.*; give another"
     ),
@@ -100,6 +107,7 @@ NOWHERE = {
         "verify": (RUN,),
         "bench": (RUN,),
         "acceptance": (RUN,),
+        "forecast": (RUN, "--passes=YARD/passes.jsonl"),
         "compile": (RUN, "--topology=v4:2x2x1"),
         "report": (SUMMARY,),
     }.items()

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from test_cli import LINES, RUN, model
 
-from specdec import checkpoints, demo
+from specdec import checkpoints, demo, tables, tasks
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULT = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "ende_t0.jsonl.summary.json"
@@ -67,8 +67,14 @@ def make(yard: Path) -> Path:
     for name, (of, damage) in _DAMAGED.items():
         shutil.copytree(yard / of, yard / name)
         damage(yard / name)
+    _table(yard / "store")
     _outputs(yard)
     return yard
+
+
+def _table(path: Path) -> None:
+    """A store of texts of another vocabulary than the runs'."""
+    tables.save(path, "store", tables.store([[0, 3, 4, 1]]), tasks.demo_vocabulary().plain())
 
 
 def _save(path: Path, width: int, vocab_size: int, **options) -> None:
@@ -224,6 +230,11 @@ def _spoil(folder: Path, pattern: str) -> None:
 def _outputs(yard: Path) -> None:
     """Outputs of earlier commands, and what is none."""
     (yard / "old.jsonl").write_text('{"index": 0}\n')
+    text = {"index": 0, "tokens": 1, "accepted": {"model": [1.0]}, "inputs": [5], "output": [1]}
+    (yard / "passes.jsonl").write_text(json.dumps(text | {"drafts": {}, "proposes": 1}) + "\n")
+    (yard / "passes.jsonl.gin").write_text("SPLIT = 'train'\n# format of acceptance = 2\n")
+    (yard / "first.jsonl").write_text('{"index": 0, "tokens": 1, "accepted": {"model": [1.0]}}\n')
+    (yard / "first.jsonl.gin").write_text("# format of acceptance = 1\n")
     shutil.copy(RESULT, yard / "good.summary.json")
     (yard / "noise.summary.json").write_bytes(bytes(range(256)))
     (yard / "list.summary.json").write_text("[]")

@@ -1,0 +1,107 @@
+"""Every drafter, asked about the target's texts, one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.acceptance.ngrams import Tables, proposals, rows
+from specdec.acceptance.opinions import Opinions, Taught, of, opinions, recorded, teach
+from specdec.acceptance.summary import Accepted
+from specdec.acceptance.texts import Texts
+from specdec.plan import Plan
+from specdec.types import Params
+
+DIGITS = 6  # of the probabilities that are kept
+
+
+def measure(
+    plan: Plan, params: Params, texts: Iterable[Texts], *, tables: bool
+) -> Iterator[Accepted]:
+    """What each drafter would have had accepted, text by text: the plan's, under the name 'model',
+    and with `tables` also a 'unigram' and a 'bigram' counted from the target's texts.
+
+    No table has seen the text that it is asked about: the odd texts' are counted from the even
+    ones, and the other way round, so each from about half of the tokens. (`texts` is then read to
+    its end before anything is measured.) Of greedy texts the table's most likely token counts.
+    """
+    texts = list(texts) if tables else texts
+    halves: list[Tables] = []
+    written = 0
+    for batch in texts:
+        taught = teach(params, batch.inputs, batch.tokens[:, :-1], plan=plan)
+        asked = _asked(plan, params, batch, taught)
+        whole = asked.pop("")
+        sums = {"model": _sums(whole, batch)}
+        if tables:
+            if not halves:
+                texts_of = [row for one in texts for row in rows(one)]
+                vocab_size = taught.p.shape[-1]
+                halves = [Tables(texts_of[other::2], vocab_size) for other in (1, 0)]
+            drawn = proposals(halves, batch, written, plan.sampling.greedy)
+            tokens = jnp.asarray(batch.tokens[:, 1:])
+            sums |= {name: _sums(_of(q, taught, tokens), batch) for name, q in drawn.items()}
+        for row in np.flatnonzero(batch.length):
+            one = _text(plan, batch, int(row), sums, asked)
+            yield one._replace(proposes=int(np.sum(whole.proposed[row, : one.tokens] >= 0)))
+            written += 1
+
+
+_of = jax.jit(of)
+
+
+def _asked(plan: Plan, params: Params, batch: Texts, taught: Taught) -> dict[str, Opinions]:
+    """Of the plan's drafter under '', and of those that are recorded under their names."""
+    trees, found = plan.trees(params), {}
+    for name, drafter in [("", plan.drafter), *recorded(plan.drafter)]:
+        if name and drafter is plan.drafter:
+            found[name] = found[""]
+            continue
+        asked = dataclasses.replace(plan, drafter=drafter)
+        given = (batch.inputs, batch.tokens, batch.length)
+        own = asked.params(trees, params.schedule)
+        found[name] = jax.device_get(opinions(own, *given, taught, plan=asked))
+    return found
+
+
+def _sums(asked: Opinions, batch: Texts) -> np.ndarray:
+    """[B, L] the sums over each row's tokens."""
+    counts = np.arange(asked.rates.shape[1])[None] < batch.length[:, None]
+    return np.sum(np.where(counts[:, :, None], asked.rates, 0), axis=1)
+
+
+def _text(
+    plan: Plan,
+    batch: Texts,
+    row: int,
+    sums: Mapping[str, np.ndarray],
+    asked: Mapping[str, Opinions],
+) -> Accepted:
+    """What is kept of one row."""
+    size, padding = int(batch.length[row]), getattr(plan.target, "pad_id", 0)
+    given = np.flatnonzero(batch.inputs[row] != padding)
+    return Accepted(
+        index=int(batch.index[row]),
+        tokens=size,
+        accepted={name: values[row].tolist() for name, values in sums.items()},
+        inputs=batch.inputs[row, : given[-1] + 1 if len(given) else 0].tolist(),
+        output=batch.tokens[row, 1 : 1 + size].tolist(),
+        drafts={
+            name: _recording(asked[name], row, size, drafter.sampling.greedy)
+            for name, drafter in recorded(plan.drafter)
+        },
+    )
+
+
+def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, list[Any]]:
+    """What a replay needs of a drafter: what it proposes and, if it draws, how likely the text's
+    own tokens are drafts that were kept."""
+    found = {"proposed": asked.proposed[row, :size].tolist()}
+    if not greedy:
+        found["kept"] = [round(x, DIGITS) for x in asked.kept[row, :size].tolist()]
+    return found

@@ -1,0 +1,159 @@
+"""What a drafter thinks of each token of a text: in one call where it is a model, and else asked
+token by token through its own `propose`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specdec.decoding import row_keys
+from specdec.decoding.states import trim
+from specdec.plan import Plan
+from specdec.roles import models_of, tables_of
+from specdec.sampling import fit_vocabulary
+from specdec.types import Array, Cache, Context, Draft, Params, PyTree, Target
+
+LENIENCE = (1.0, 0.5, 0.3, 0.1)
+
+
+class Taught(NamedTuple):
+    """The target's view of a batch of texts, all tokens at once."""
+
+    p: Array  # [B, T, V] under the plan's sampling
+    likely: Array | None  # [B, T, V] softmax(logits) of a greedy target
+    hidden: Array  # [B, T, D]
+
+
+class Opinions(NamedTuple):
+    """A drafter's, of each token of a batch of texts, given the tokens before it."""
+
+    rates: Array  # [B, T, L] sum_x min(p(x) / l, q(x))
+    proposed: Array  # [B, T] int32, the argmax of q; -1 where it proposes nothing
+    kept: Array  # [B, T] float32, min(1, q(y) / p(y)) of the text's own token y
+
+
+def recorded(drafter: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The drafters whose opinion of a token depends on the text before it alone, which have a
+    `sampling`, by name: the drafter itself, or those that it is made of, 'second Autoregressive'.
+    """
+    if hasattr(drafter, "sampling"):
+        yield f"{name} {type(drafter).__name__}".strip(), drafter
+    elif dataclasses.is_dataclass(drafter):
+        for field in dataclasses.fields(drafter):
+            if hasattr(inner := getattr(drafter, field.name), "propose"):
+                yield from recorded(inner, f"{name} {field.name}".strip())
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def teach(params: Params, inputs: Array, fed: Array, *, plan: Plan) -> Taught:
+    """Of [B, T] tokens, the start token first."""
+    cache = plan.target.prefill(params.target, inputs, fed.shape[1])
+    output = plan.target.decode(params.target, fed, cache)[0]
+    positions = jnp.broadcast_to(jnp.arange(fed.shape[1]), fed.shape)
+    likely = jax.nn.softmax(output.logits, axis=-1) if plan.sampling.greedy else None
+    return Taught(plan.sampling.probabilities(output.logits, positions), likely, output.hidden)
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def opinions(
+    params: Params, inputs: Array, tokens: Array, length: Array, taught: Taught, *, plan: Plan
+) -> Opinions:
+    """Those of the plan's drafter.
+
+    Args:
+      tokens: [B, 1+T] int32, the start token first.
+      length: [B] output tokens.
+    """
+    drafter = plan.drafter
+    if len(models_of(drafter)) == 1 and not tables_of(drafter) and hasattr(drafter, "sampling"):
+        return of(_forced(params, inputs, tokens[:, :-1], taught, plan), taught, tokens[:, 1:])
+    return _asked(params, inputs, tokens, length, taught, plan)
+
+
+def of(q: Array, taught: Taught, tokens: Array) -> Opinions:
+    """Those of who proposes tokens [..., T] with q [..., T, V]; 0 everywhere for no proposal."""
+    own = tokens[..., None]
+    p, q_own = (jnp.take_along_axis(x, own, axis=-1)[..., 0] for x in (taught.p, q))
+    # A token that rounding gave no probability came out all the same: it is drafted, or it is not.
+    kept = jnp.where(q_own >= p, q_own > 0, q_own / p)
+    return Opinions(
+        rates=jnp.stack([_rates(taught, q, lenience) for lenience in LENIENCE], axis=-1),
+        proposed=jnp.where(jnp.max(q, axis=-1) > 0, jnp.argmax(q, axis=-1), -1),
+        kept=kept.astype(jnp.float32),
+    )
+
+
+def _forced(params: Params, inputs: Array, fed: Array, taught: Taught, plan: Plan) -> Array:
+    """[B, T, V] q of a drafter that is a model. An id that one of the models lacks gets no
+    probability from it, as when it drafts."""
+    (role,) = plan.models().keys() - {"target"}
+    view = getattr(plan.drafter, "view", None)
+    model: Target = plan.models()[role]
+    tree = plan.trees(params)[role]
+    cache = model.prefill(tree, view(inputs) if view else inputs, fed.shape[1])
+    logits = model.decode(tree, fed, cache)[0].logits
+    logits = fit_vocabulary(logits, taught.p.shape[-1])
+    return plan.drafter.sampling.probabilities(logits)  # type: ignore[attr-defined]
+
+
+def _asked(
+    params: Params, inputs: Array, tokens: Array, length: Array, taught: Taught, plan: Plan
+) -> Opinions:
+    """Asked for a draft of one token at each position, its state carried along."""
+    rows, longest = tokens.shape[0], tokens.shape[1] - 1
+    vocab_size = taught.p.shape[-1]
+    keys = row_keys(0, jnp.arange(rows))[:, None]
+    cache = plan.target.prefill(params.target, inputs, plan.capacity)
+    cache = plan.target.decode(params.target, tokens[:, :-1], cache)[1]
+    before = jnp.pad(taught.hidden, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+
+    def at(position: Array, hidden: Array) -> Context:
+        given = jnp.arange(1 + longest)[None] <= position
+        return Context(
+            tokens=jnp.where(given, tokens, 0),
+            length=jnp.full([rows], position + 1, jnp.int32),
+            inputs=inputs,
+            cache=_rewound(cache, position, rows),
+            hidden=hidden,
+            active=position < length,
+            vocab_size=vocab_size,
+        )
+
+    def ask(state: PyTree, given: Any) -> tuple[PyTree, Opinions]:
+        position, hidden, own, view = given
+        want = jnp.ones([rows], jnp.int32)
+        draft, state = plan.drafter.propose(params, keys, at(position, hidden), state, want, None)
+        draft = trim(draft, want, vocab_size, ())
+        return state, of(_first(draft, vocab_size), view, own)
+
+    by_position = [jnp.moveaxis(x, 1, 0) for x in (before, tokens[:, 1:])]
+    view = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), taught)
+    state = plan.drafter.init(params, at(jnp.int32(0), before[:, 0]))
+    _, found = jax.lax.scan(ask, state, (jnp.arange(longest), *by_position, view))
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), found)
+
+
+def _rewound(cache: Cache, position: Array, rows: int) -> Cache:
+    return cache.rewind(jnp.full([rows], position, jnp.int32))
+
+
+def _first(draft: Draft, vocab_size: int) -> Array:
+    """[B, V] what the first token was drawn from, 0 everywhere where nothing is proposed."""
+    if draft.probs is None:
+        q = jax.nn.one_hot(draft.tokens[:, 0], vocab_size, dtype=jnp.float32)
+    else:
+        q = draft.probs[:, 0]
+    return jnp.where(draft.length[:, None] > 0, q, 0)
+
+
+def _rates(taught: Taught, q: Array, lenience: float) -> Array:
+    """[..., T] the probability that a draft from q is accepted."""
+    if taught.likely is None or lenience == 1:
+        return jnp.sum(jnp.minimum(taught.p / lenience, q), axis=-1)
+    best = jnp.max(taught.likely, axis=-1, keepdims=True)
+    return jnp.sum(jnp.where(taught.likely >= lenience * best, q, 0), axis=-1)

@@ -1,0 +1,82 @@
+"""What is kept of a text, and the figures of all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from specdec.acceptance.opinions import LENIENCE
+from specdec.statistics import bootstrap
+
+
+class Accepted(NamedTuple):
+    """One text: for each drafter, the sums over its tokens of sum_x min(p(x) / l, q(x)); and what a
+    replay of it needs."""
+
+    index: int
+    tokens: int
+    accepted: dict[str, list[float]]  # name -> [L], in the order of LENIENCE
+    inputs: Sequence[int] = ()  # ids, without padding
+    output: Sequence[int] = ()  # ids, with the stop id that ends it
+    # Name (`opinions.recorded`) -> "proposed" and, of sampled texts, "kept": [tokens] each.
+    drafts: Mapping[str, Mapping[str, Sequence[float]]] = MappingProxyType({})
+    proposes: int = 0  # tokens at which the drafter proposes one
+
+
+class Alpha(NamedTuple):
+    """A mean over tokens, and its 95 % interval."""
+
+    lenience: float
+    value: float
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """alphas: drafter -> one for each lenience. proposes: the share of the tokens at which the
+    drafter proposes one."""
+
+    texts: int
+    tokens: int
+    alphas: Mapping[str, Sequence[Alpha]]
+    proposes: float
+
+
+def summarize(records: Iterable[Accepted]) -> Summary:
+    """The means over all tokens, with intervals of a bootstrap over texts: tokens of one text are
+    not independent. The tables of n-grams are not counted again for each resample.
+
+    Raises:
+      ValueError: there is no text.
+    """
+    records = list(records)
+    if not records:
+        raise ValueError("no text was written, so nothing is accepted; give some inputs")
+    tokens = np.array([text.tokens for text in records])
+    alphas = {}
+    for name in records[0].accepted:
+        accepted = np.transpose([text.accepted[name] for text in records])  # [L, texts]
+        values = accepted.sum(axis=1) / tokens.sum()
+        ends = bootstrap(np.vstack([accepted, tokens]), lambda sums: sums[:-1] / sums[-1])
+        columns = zip(LENIENCE, values, *ends, strict=True)
+        alphas[name] = [Alpha(*map(float, column)) for column in columns]
+    proposes = sum(text.proposes for text in records) / int(tokens.sum())
+    return Summary(len(records), int(tokens.sum()), alphas, proposes)
+
+
+def lines(summary: Summary) -> Iterator[str]:
+    """The figures for people."""
+    yield f"{summary.tokens} tokens of {summary.texts} texts that the target wrote"
+    lenient = "".join(f"{f'l = {lenience:g}':>10}" for lenience in LENIENCE[1:])
+    yield f"{'drafter':10}{'alpha':>8}  {'95 % interval':16}{lenient}"
+    for name, (exact, *others) in summary.alphas.items():
+        interval = f"{exact.low:.3f} to {exact.high:.3f}"
+        figures = "".join(f"{alpha.value:10.3f}" for alpha in others)
+        yield f"{name:10}{exact.value:8.3f}  {interval:16}{figures}"
+    if summary.proposes < 1:
+        yield f"it proposes at {summary.proposes:.1%} of the tokens; alpha counts the others as 0"

@@ -1,0 +1,56 @@
+"""Texts that the target writes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.decoding import decode, row_keys
+from specdec.plan import Plan
+from specdec.types import Params, PyTree
+
+
+class Texts(NamedTuple):
+    """A batch that the target wrote. Rows of length 0 do not count."""
+
+    index: np.ndarray  # [B] int32, the example's place in the split
+    inputs: np.ndarray  # [B, S] int32
+    tokens: np.ndarray  # [B, 1+N] int32, the start token first
+    length: np.ndarray  # [B] output tokens, EOS included
+
+
+def generate(
+    plan: Plan,
+    params: PyTree,
+    batches: Iterable[tuple[np.ndarray, np.ndarray]],
+    *,
+    seed: int,
+    tokens: int,
+    skip: Collection[int] = (),
+) -> Iterator[Texts]:
+    """Texts of the target alone, with its parameters, until they hold so many tokens.
+
+    Whole texts count, and which ones does not depend on the batch size: of the last batch only the
+    rows that were still needed.
+
+    Args:
+      plan: with the target; nothing is drafted.
+      batches: pairs of `Texts.index` and `Texts.inputs`.
+      skip: indices of texts that count no more, because they have been measured before.
+    """
+    alone, batches = plan.alone(), iter(batches)
+    while tokens > 0 and (batch := next(batches, None)):
+        index, inputs = batch
+        new = ~np.isin(index, list(skip))
+        if new.any():
+            keys, given = row_keys(seed, jnp.asarray(index)), jnp.asarray(inputs)
+            output = decode(Params(params), keys, given, alone)
+            length = np.where(new, output.length, 0)
+            length = np.where(np.cumsum(length) - length < tokens, length, 0)
+            start = np.asarray(alone.target.start(given))
+            written = np.concatenate([start[:, None], output.tokens], axis=1)
+            yield Texts(index, inputs, written, length)
+            tokens -= int(length.sum())

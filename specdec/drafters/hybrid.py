@@ -1,0 +1,123 @@
+"""Two drafters, of which the first is asked first: copies where there are any, else a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specdec import roles
+from specdec.types import Array, Context, Draft, Drafter, Params, Part, PyTree, Stop, Table
+from specdec.values import check_has, is_integer
+
+
+@dataclasses.dataclass(frozen=True)
+class Hybrid:
+    """Takes a row's draft from the first drafter, or from the second where that has none.
+
+    first: costs next to nothing, such as `PromptLookup`.
+    second: such as `Autoregressive`. It is run for the whole batch if a row needs it, in a loop of
+      one trip; with no such row the loop has none, and the models rest. What it then misses it
+      catches up with later, as `Autoregressive` does.
+    shortest: tokens that the first one must propose, or as many as are wanted.
+
+    Which of them proposes depends on committed tokens alone, so that every draft is drawn from what
+    it says it is. Greedy drafts are all certain (`probs` None). If the second one draws, q is dense
+    for all rows, B K V floats, with a one at each copied token.
+    """
+
+    first: Drafter
+    second: Drafter
+    shortest: int = 1
+
+    def __post_init__(self):
+        for name in ("first", "second"):
+            remedy = "a drafter, such as PromptLookup()"
+            check_has(f"Hybrid.{name}", getattr(self, name), "init propose", remedy)
+        if not is_integer(self.shortest, 1):
+            raise ValueError(f"Hybrid.shortest is {self.shortest!r}; give a positive integer")
+        if both := roles.owned_by(self.first).keys() & roles.owned_by(self.second).keys():
+            raise ValueError(f"both drafters of Hybrid own {', '.join(sorted(both))}; give others")
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return type(self.first).__name__, type(self.second).__name__
+
+    def models(self) -> dict[str, Any]:
+        return {**roles.models_of(self.first), **roles.models_of(self.second)}
+
+    def tables(self) -> dict[str, Table]:
+        return {**roles.tables_of(self.first), **roles.tables_of(self.second)}
+
+    def with_models(self, models: Mapping[str, Any]) -> Hybrid:
+        def replaced(drafter: Any) -> Any:
+            own = roles.models_of(drafter)
+            return drafter.with_models({role: models[role] for role in own}) if own else drafter
+
+        return dataclasses.replace(self, first=replaced(self.first), second=replaced(self.second))
+
+    def parts(self, length: float, source: int) -> tuple[Part, ...]:
+        """The first one is always asked; its calls count for both."""
+        asked = [self.first] if source == 0 else [self.first, self.second]
+        with_parts = [drafter for drafter in asked if hasattr(drafter, "parts")]
+        return tuple(part for drafter in with_parts for part in drafter.parts(length))  # type: ignore[attr-defined]
+
+    def init(self, params: Params, context: Context) -> PyTree:
+        first, second = self._divided(params)
+        return self.first.init(first, context), self.second.init(second, context)
+
+    def propose(
+        self,
+        params: Params,
+        keys: Array,
+        context: Context,
+        state: PyTree,
+        want: Array,
+        stop: Stop | None,
+    ) -> tuple[Draft, PyTree]:
+        first, second = self._divided(params)
+        copied, of_first = self.first.propose(first, keys, context, state[0], want, None)
+        taken = (copied.length > 0) & (copied.length >= jnp.minimum(want, self.shortest))
+        wanted = jnp.where(taken, 0, want)
+
+        def ask(loop: tuple[Array, Draft, PyTree]) -> tuple[Array, Draft, PyTree]:
+            _, _, of_second = loop
+            drawn = self.second.propose(second, keys, context, of_second, wanted, stop)
+            return jnp.bool_(False), *drawn
+
+        shapes = jax.eval_shape(ask, (jnp.bool_(True), None, state[1]))[1]  # type: ignore[arg-type]
+        none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        loop = (jnp.any(wanted > 0), none, state[1])
+        _, drawn, of_second = jax.lax.while_loop(lambda loop: loop[0], ask, loop)
+        return _merged(taken, copied, drawn, context), (of_first, of_second)
+
+    def _divided(self, params: Params) -> tuple[Params, Params]:
+        """The parameters of each of the two."""
+        trees = roles.unpacked(self, params.drafter)
+        first, second = (roles.packed(drafter, trees) for drafter in (self.first, self.second))
+        return params._replace(drafter=first), params._replace(drafter=second)
+
+
+def _merged(taken: Array, copied: Draft, drawn: Draft, context: Context) -> Draft:
+    """Row by row the first draft or the second one."""
+    probs = None
+    if copied.probs is not None or drawn.probs is not None:
+        assert context.vocab_size is not None
+        both = (_dense(draft, context.vocab_size) for draft in (copied, drawn))
+        probs = jnp.where(taken[:, None, None], *both)
+    return Draft(
+        tokens=jnp.where(taken[:, None], copied.tokens, drawn.tokens),
+        probs=probs,
+        length=jnp.where(taken, copied.length, drawn.length),
+        source=jnp.where(taken, 0, 1),
+    )
+
+
+def _dense(draft: Draft, vocab_size: int) -> Array:
+    """[B, K, V] what the tokens were drawn from."""
+    if draft.probs is None:
+        return jax.nn.one_hot(draft.tokens, vocab_size, dtype=jnp.float32)
+    return draft.probs

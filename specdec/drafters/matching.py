@@ -1,0 +1,50 @@
+"""What drafters that look things up share: the end of a text, and where it stands elsewhere."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from specdec.types import Array, Context
+
+NOTHING = -1  # an id that no token has
+
+
+def last_tokens(context: Context, count: int) -> Array:
+    """[B, count] the last committed tokens, the newest first; NOTHING before the start token."""
+    index = context.length[:, None] - 1 - jnp.arange(count)[None]
+    found = jnp.take_along_axis(context.tokens, jnp.maximum(index, 0), axis=1)
+    return jnp.where(index >= 0, found, NOTHING)
+
+
+def matches(tokens: Array, last: Array, counts: Array) -> Array:
+    """[B, L] how many of the newest tokens stand in `tokens` up to and with each place.
+
+    Args:
+      tokens: [B, L] to look in.
+      last: [B, n], the newest first, NOTHING where there are no more.
+      counts: [B, L] bool, places that may be part of a match.
+    """
+    tokens = jnp.where(counts, tokens, NOTHING - 1)
+    going, length = counts, jnp.zeros(tokens.shape, jnp.int32)
+    for back in range(last.shape[1]):
+        shifted = jnp.pad(tokens, ((0, 0), (back, 0)), constant_values=NOTHING - 1)
+        going &= shifted[:, : tokens.shape[1]] == last[:, back, None]
+        length += going
+    return length
+
+
+def slices(tokens: Array, start: Array, width: int) -> Array:
+    """[B, width] of tokens[b, start[b]:], repeating the last column beyond the end."""
+    index = jnp.minimum(start[:, None] + jnp.arange(width)[None], tokens.shape[1] - 1)
+    return jnp.take_along_axis(tokens, index, axis=1)
+
+
+def check_inputs(drafter: object, inputs: object) -> None:
+    """Raises ValueError for inputs that a drafter cannot copy from."""
+    shape = getattr(inputs, "shape", None)
+    if shape is None or len(shape) != 2 or not jnp.issubdtype(inputs.dtype, jnp.integer):  # type: ignore[attr-defined]
+        what = type(inputs).__name__ if shape is None else f"{inputs.dtype}{list(shape)}"  # type: ignore[attr-defined]
+        raise ValueError(
+            f"{type(drafter).__name__} copies from the inputs, which are {what}; it needs token "
+            "ids, int32 [B, S], as T5 reads"
+        )

@@ -1,0 +1,119 @@
+"""The distribution of the next token given the last one or two, looked up in a table.
+
+Leviathan et al. 2022, section 4.1: unigrams and bigrams as approximation models of no cost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from specdec.drafters.loop import draft_loop
+from specdec.drafters.matching import last_tokens
+from specdec.types import (
+    Array,
+    Context,
+    Draft,
+    Params,
+    PyTree,
+    SamplingRule,
+    Stop,
+    Table,
+)
+from specdec.values import check_has
+
+
+@dataclasses.dataclass(frozen=True)
+class NGram:
+    """Drafts with the n-gram counts in `Params.drafter`, which `tables.count` makes.
+
+    order: 1 for unigrams, 2 for bigrams, 3 for trigrams; the table may have more.
+    sampling: what tokens are drawn with: `Greedy()` takes the likeliest one.
+
+    Orders are interpolated as Witten and Bell (1991) do it, so that a context that was never seen
+    falls back on the one that is a token shorter:
+
+        q(x | w) = share(w, x) + rest(w) q(x | w without its first token)
+    """
+
+    order: int
+    sampling: SamplingRule
+
+    def __post_init__(self):
+        if self.order not in (1, 2, 3):
+            raise ValueError(f"NGram.order is {self.order!r}; give 1, 2 or 3")
+        check_has("NGram.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
+
+    def tables(self) -> dict[str, Table]:
+        return {"table": Table("ngram")}
+
+    def init(self, params: Params, context: Context) -> PyTree:
+        known = max([int(x[-1]) for x in params.drafter if x.startswith("context_")], default=1)
+        if self.order > known:
+            raise ValueError(f"the table has n-grams up to {known} and NGram.order is {self.order}")
+        return ()
+
+    def propose(
+        self,
+        params: Params,
+        keys: Array,
+        context: Context,
+        state: PyTree,
+        want: Array,
+        stop: Stop | None,
+    ) -> tuple[Draft, PyTree]:
+        def advance(last: Array, tokens: Array) -> tuple[Array, Array]:
+            last = jnp.concatenate([tokens[:, None], last], axis=1)[:, : self.order - 1]
+            return jnp.log(self._probabilities(params.drafter, last)), last
+
+        last = last_tokens(context, self.order - 1)
+        draft, _ = draft_loop(
+            jnp.log(self._probabilities(params.drafter, last)),
+            advance,
+            last,
+            keys=keys,
+            want=want,
+            stop=stop,
+            sampling=self.sampling,
+            vocab_size=context.vocab_size,
+            shared_noise=context.shared_noise,
+        )
+        return draft, state
+
+    def _probabilities(self, table: PyTree, last: Array) -> Array:
+        """[B, V] q of what comes behind the newest tokens [B, order - 1], the newest first."""
+        rows = last.shape[0]
+        q = jnp.broadcast_to(table["unigram"], (rows, table["unigram"].shape[0]))
+        for n in range(2, self.order + 1):
+            row, found = _row_of(table[f"context_{n}"], last[:, : n - 1])
+            share = jnp.zeros_like(q)
+            at = jnp.arange(rows)[:, None], table[f"next_{n}"][row]
+            share = share.at[at].add(table[f"share_{n}"][row])
+            longer = share + table[f"rest_{n}"][row][:, None] * q
+            q = jnp.where(found[:, None], longer, q)
+        return q
+
+
+def _row_of(contexts: Array, last: Array) -> tuple[Array, Array]:
+    """[B] the row of `contexts` [R, m], which ascend, and whether there is one."""
+
+    def halve(_, ends):
+        low, high = ends  # contexts[:low] < last <= contexts[high:]
+        middle = (low + high) // 2
+        less = _less(contexts[jnp.minimum(middle, contexts.shape[0] - 1)], last) & (low < high)
+        return jnp.where(less, middle + 1, low), jnp.where(less | (low >= high), high, middle)
+
+    ends = jnp.zeros(last.shape[0], jnp.int32), jnp.full(last.shape[0], contexts.shape[0])
+    low, _ = jax.lax.fori_loop(0, contexts.shape[0].bit_length(), halve, ends)
+    row = jnp.minimum(low, contexts.shape[0] - 1)
+    return row, jnp.all(contexts[row] == last, axis=1)
+
+
+def _less(a: Array, b: Array) -> Array:
+    """[B] whether a comes before b, [B, m] both, in the order of words in a dictionary."""
+    less = jnp.zeros(a.shape[0], bool)
+    for column in reversed(range(a.shape[1])):
+        less = (a[:, column] < b[:, column]) | (a[:, column] == b[:, column]) & less
+    return less

@@ -1,0 +1,106 @@
+"""What followed the same words before, in the source or in the output so far.
+
+Leviathan et al. 2022, appendix A.3, name the idea; Saxena 2023 (prompt lookup decoding) and Yang et
+al. 2023 (2304.04487) made it one for decoder-only models, whose prompt is the text itself. A T5's
+source is in its encoder, and here it is searched as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from specdec.drafters.matching import check_inputs, last_tokens, matches
+from specdec.types import Array, Context, Draft, Params, PyTree, Stop
+from specdec.values import is_integer
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptLookup:
+    """Proposes what follows the place where the end of the output stood before.
+
+    The place whose tokens match furthest back counts; of equals the last one, and one in the output
+    rather than one in the source.
+
+    longest: how many tokens are compared, at most.
+    shortest: how many must match; with fewer nothing is proposed.
+    source, output: where is looked.
+    pad_id: what the inputs are filled up with.
+
+    It runs no model and keeps no state. Its drafts are certain (`probs` None). A match that runs
+    into the end of the output goes on with what it has copied, so that a repetition is repeated.
+    """
+
+    longest: int = 4
+    shortest: int = 1
+    source: bool = True
+    output: bool = True
+    pad_id: int = 0
+
+    def __post_init__(self):
+        if not is_integer(self.longest, 1) or not is_integer(self.shortest, 1):
+            raise ValueError(
+                f"PromptLookup.longest is {self.longest!r} and shortest {self.shortest!r}; give "
+                "positive numbers of tokens"
+            )
+        if self.shortest > self.longest:
+            raise ValueError(
+                f"PromptLookup.shortest is {self.shortest}, more than longest, {self.longest}; "
+                "give less"
+            )
+        if not (self.source or self.output):
+            raise ValueError("PromptLookup looks nowhere; set source or output")
+
+    def init(self, params: Params, context: Context) -> PyTree:
+        if self.source:
+            check_inputs(self, context.inputs)
+        return ()
+
+    def propose(
+        self,
+        params: Params,
+        keys: Array,
+        context: Context,
+        state: PyTree,
+        want: Array,
+        stop: Stop | None,
+    ) -> tuple[Draft, PyTree]:
+        before, counts, end = self._before(context)
+        places = jnp.arange(before.shape[1])[None]
+        length = matches(before, last_tokens(context, self.longest), counts)
+        length = jnp.where(counts & (places + 1 < end), length, 0)  # something follows
+        score = jnp.where(length >= self.shortest, length * before.shape[1] + places, -1)
+        best = jnp.argmax(score, axis=1)[:, None]
+        found = jnp.max(score, axis=1) >= 0
+        end = jnp.take_along_axis(end, best, axis=1)
+        period = jnp.maximum(end - best - 1, 1)
+        index = best + 1 + jnp.arange(keys.shape[1])[None] % period
+        tokens = jnp.take_along_axis(before, index, axis=1)
+        # Behind the end of the source nothing is known; the output goes on with the copy.
+        inside = jnp.where(best < self._width(context), period[:, 0:1], keys.shape[1])[:, 0]
+        length = jnp.where(found, jnp.minimum(want, inside), 0)
+        return Draft(tokens, None, length.astype(jnp.int32)), state
+
+    def _width(self, context: Context) -> int:
+        """Of the source, in what is looked through."""
+        return context.inputs.shape[1] if self.source else 0
+
+    def _before(self, context: Context) -> tuple[Array, Array, Array]:
+        """[B, L] the tokens that are looked through, source before output; which of them count; and
+        the place where what each belongs to ends."""
+        parts = []
+        width = self._width(context)
+        if self.source:
+            counts = context.inputs != self.pad_id
+            end = jnp.sum(counts, axis=1, dtype=jnp.int32)[:, None]
+            parts.append((context.inputs, counts, jnp.broadcast_to(end, counts.shape)))
+        if self.output:
+            index = jnp.arange(context.tokens.shape[1])[None]
+            counts = (index > 0) & (index < context.length[:, None])
+            end = width + context.length[:, None]
+            parts.append((context.tokens, counts, jnp.broadcast_to(end, counts.shape)))
+        tokens, counts, ends = (
+            jnp.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)
+        )
+        return tokens, counts, ends

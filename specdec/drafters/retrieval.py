@@ -1,0 +1,133 @@
+"""What followed the same words in texts that the target wrote before.
+
+He et al. 2023, "REST: Retrieval-Based Speculative Decoding" (2311.08252), with a chain in place of
+their tree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from specdec.drafters.matching import last_tokens
+from specdec.types import Array, Context, Draft, Params, PyTree, Stop, Table
+from specdec.values import is_integer
+
+
+@dataclasses.dataclass(frozen=True)
+class Retrieval:
+    """Looks the end of the output up in the store in `Params.drafter`, which `tables.store` makes.
+
+    longest: how many tokens are compared, at most.
+    shortest: how many must match; with fewer nothing is proposed.
+    candidates: how many of the places that match furthest back are asked, spread evenly over all.
+
+    Each place votes for what follows it. The first token is that of most votes; only the places
+    that voted for it vote for the second one, and so on. The store is sorted by what stands before
+    each place, read backwards, so that a binary search finds the places in some 2 log2(T) steps of
+    T tokens, on the device and inside of the loop.
+    """
+
+    longest: int = 8
+    shortest: int = 1
+    candidates: int = 64
+
+    def __post_init__(self):
+        for name in ("longest", "shortest", "candidates"):
+            if not is_integer(getattr(self, name), 1):
+                raise ValueError(
+                    f"Retrieval.{name} is {getattr(self, name)!r}; give a positive integer"
+                )
+        if self.shortest > self.longest:
+            raise ValueError(
+                f"Retrieval.shortest is {self.shortest}, more than longest, {self.longest}; "
+                "give less"
+            )
+
+    def tables(self) -> dict[str, Table]:
+        return {"store": Table("store")}
+
+    def init(self, params: Params, context: Context) -> PyTree:
+        return ()
+
+    def propose(
+        self,
+        params: Params,
+        keys: Array,
+        context: Context,
+        state: PyTree,
+        want: Array,
+        stop: Stop | None,
+    ) -> tuple[Draft, PyTree]:
+        store = params.drafter["tokens"], params.drafter["order"]
+        last = last_tokens(context, self.longest)
+        tokens, found = jax.vmap(lambda row: self._continuation(*store, row, keys.shape[1]))(last)
+        length = jnp.where(found, want, 0).astype(jnp.int32)
+        return Draft(tokens, None, length), state
+
+    def _continuation(
+        self, tokens: Array, order: Array, last: Array, width: int
+    ) -> tuple[Array, Array]:
+        """[width] what the places vote for, and whether there is one."""
+        whole = jnp.int32(self.longest)
+        place = _first_not_before(tokens, order, last, whole, after=False)
+        beside = jnp.stack([place - 1, place])
+        there = (beside >= 0) & (beside < order.shape[0])
+        same = jax.vmap(lambda i: _common(tokens, order[i], last))(
+            jnp.clip(beside, 0, order.shape[0] - 1)
+        )
+        depth = jnp.max(jnp.where(there, same, 0))
+        low = _first_not_before(tokens, order, last, depth, after=False)
+        high = _first_not_before(tokens, order, last, depth, after=True)
+        index = jnp.arange(self.candidates)
+        places = high - low
+        spread = (index * (places / self.candidates)).astype(jnp.int32)
+        index = low + jnp.where(places > self.candidates, spread, index)
+        votes = index < high
+        at = order[jnp.minimum(index, order.shape[0] - 1)][:, None] + jnp.arange(width)[None]
+        following = tokens[jnp.minimum(at, tokens.shape[0] - 1)]  # [candidates, width]
+
+        def elect(votes: Array, column: Array) -> tuple[Array, Array]:
+            counts = jnp.sum((column[:, None] == column[None]) & votes[None], axis=1)
+            chosen = column[jnp.argmax(jnp.where(votes, counts, 0))]
+            return votes & (column == chosen), chosen
+
+        _, chosen = jax.lax.scan(elect, votes, following.T)
+        return chosen, depth >= self.shortest
+
+
+def _first_not_before(
+    tokens: Array, order: Array, last: Array, depth: Array, *, after: bool
+) -> Array:
+    """[] the first place in `order` that is not before `last`, or with `after` behind it, by the
+    `depth` newest tokens."""
+
+    def halve(_, ends):
+        low, high = ends
+        middle = (low + high) // 2
+        sign = _compared(tokens, order[jnp.minimum(middle, order.shape[0] - 1)], last, depth)
+        right = ((sign <= 0) if after else (sign < 0)) & (low < high)
+        return jnp.where(right, middle + 1, low), jnp.where(right | (low >= high), high, middle)
+
+    ends = jnp.int32(0), jnp.int32(order.shape[0])
+    return jax.lax.fori_loop(0, order.shape[0].bit_length(), halve, ends)[0]
+
+
+def _before(tokens: Array, place: Array, count: int) -> Array:
+    """[count] the tokens before a place, the nearest first, -2 before the first one."""
+    index = place - 1 - jnp.arange(count)
+    return jnp.where(index >= 0, tokens[jnp.maximum(index, 0)], -2)
+
+
+def _compared(tokens: Array, place: Array, last: Array, depth: Array) -> Array:
+    """[] -1, 0 or 1: whether what is before a place comes before `last`."""
+    sign = jnp.sign(_before(tokens, place, last.shape[0]) - last)
+    sign = jnp.where(jnp.arange(last.shape[0]) < depth, sign, 0)
+    return sign[jnp.argmax(sign != 0)]
+
+
+def _common(tokens: Array, place: Array, last: Array) -> Array:
+    """[] how many tokens before a place are those of `last`."""
+    return jnp.sum(jnp.cumprod(_before(tokens, place, last.shape[0]) == last))

@@ -1,0 +1,27 @@
+"""How fast a run would be, at every draft length, from texts that the target has written once.
+
+`replay` has the engine decode them again with recordings (`recorded`) in place of the models, which
+counts target calls; `costs` has the seconds of the parts; `forecast` makes figures of both.
+"""
+
+from specdec.forecast.costs import Costs, measured, read
+from specdec.forecast.forecast import Figure, Forecast, best, forecast, lines
+from specdec.forecast.recorded import Recorded, kind_of
+from specdec.forecast.replay import Replayed, check, needed, replay
+
+__all__ = [
+    "Costs",
+    "Figure",
+    "Forecast",
+    "Recorded",
+    "Replayed",
+    "best",
+    "check",
+    "forecast",
+    "kind_of",
+    "lines",
+    "measured",
+    "needed",
+    "read",
+    "replay",
+]

@@ -1,0 +1,217 @@
+"""The seconds of the parts of a generation: measured now, by `specdec bench`, or by a roofline."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from specdec.benchmark import Timing, record
+from specdec.benchmark.workload import LONGEST_SCAN, name_of, prefills, scan
+from specdec.compile.hardware import Call, Chip
+from specdec.plan import Plan
+from specdec.program import Program
+from specdec.records import Lines, RecordsError
+from specdec.types import PyTree
+
+ROUNDS = 7  # of each part, in turns
+
+
+class Costs(NamedTuple):
+    """Seconds.
+
+    calls: by role and width, 'target 5', of one model call; see `benchmark.workload`.
+    prefill: before the first iteration, all models.
+    prefill_alone: likewise, of the target alone.
+    step: a token of the target alone.
+    source: where they are from, for people.
+    """
+
+    calls: Mapping[str, float]
+    prefill: float
+    prefill_alone: float
+    step: float
+    source: str
+
+    def iteration(
+        self, plan: Plan, drafted: int | None = None, source: int | None = None
+    ) -> float | None:
+        """Of one target call and its draft, None where a part is not known.
+
+        Args:
+          drafted: tokens of the draft, where lengths vary. source: who made it, of several.
+        """
+        lengths, sources = ([x] if x is not None else None for x in (drafted, source))
+        parts = plan.parts(lengths, sources)
+        known = [(self.calls.get(name_of(role, width)), times) for role, width, times in parts]
+        if any(one is None for one, _ in known):
+            return None
+        return sum(one * times for one, times in known if one is not None)
+
+
+def of_bench(path: str) -> Costs:
+    """Of the lines of `specdec bench`: medians.
+
+    Raises:
+      RecordsError: they are no such lines, or lack a part that is always needed.
+    """
+    seconds = defaultdict(list)
+    for one in Lines(Path(path)).map(record, "bench"):
+        if isinstance(one, Timing):
+            seconds[one.part].append(one.seconds / one.steps)
+    medians = {part: statistics.median(values) for part, values in seconds.items()}
+    return _costs(medians, path)
+
+
+def of_compile(path: str, topology: str | None) -> Costs:
+    """By the roofline of `specdec compile`, with what a layer is assumed to take beside it. It has
+    none of a prefill, which is 0 here.
+
+    topology: which of those in the file, None for the only one.
+
+    Raises:
+      RecordsError: the file has no such topology.
+    """
+    found = {one["topology"]: one for one in _json(path).get("topologies", ())}
+    name = topology or (next(iter(found)) if len(found) == 1 else None)
+    if name not in found or not found[name].get("calls"):
+        known = ", ".join(name for name, one in found.items() if one.get("calls"))
+        raise RecordsError(
+            f"{path} has no calls of topology {topology}; give one of {known or 'another file'}, "
+            "--topology=NAME"
+        )
+    one = found[name]
+    chip = Chip(**one["chip"] | {"host": tuple(one["chip"]["host"])})
+    layer = one["assumed"]["layer_seconds"]
+    calls = {
+        name_of(role, width): Call(**call).seconds(chip, width, layer)
+        for role, call in one["calls"].items()
+        for width in range(1, LONGEST_SCAN + 1)
+    }
+    source = f"{path}, a roofline of {name} and {layer * 1e6:.0f} us for each layer, no prefill"
+    return Costs(calls, 0.0, 0.0, calls["target 1"], source)
+
+
+def measured(
+    plans: Mapping[Any, Plan],
+    alone: Plan,
+    tree_of: Callable[[str, Any], PyTree],
+    inputs: PyTree,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[Any, Costs]:
+    """On this device, now: each part on its own, all of them by turns, medians.
+
+    Args:
+      plans: of speculation, each in a layout of its own, by any name.
+      alone: of their target alone, likewise.
+      tree_of: the parameters of a model, given its role.
+      inputs: [1, S] one text.
+
+    Returns:
+      The costs of each plan.
+    """
+    slots = max(plan.capacity for plan in plans.values())
+    first = next(iter(plans.values()))
+    view = getattr(first.drafter, "view", None)
+    steps = min(first.max_length, LONGEST_SCAN)
+    timed: dict[Any, _Part] = {}
+
+    def part_of(role: str, model: Any, width: int) -> tuple[Any, ...]:
+        """The key of a part, which is made if it is new; width 0 is the prefill."""
+        if (role, model, width) not in timed:
+            tree = {role: tree_of(role, model)}
+            if width:
+                before = timed[part_of(role, model, 0)]
+                begun = before.program(tree, before.argument)
+                program = Program(scan(role, model, width, steps))
+                timed[role, model, width] = _Part(program, tree, begun, steps)
+            else:
+                read = None if role in ("alone", "target") else view
+                program = Program(prefills({role: model}, slots, read))
+                timed[role, model, width] = _Part(program, tree, inputs, 1)
+        return role, model, width
+
+    step, prefill = (part_of("alone", alone.target, width) for width in (1, 0))
+    calls, prefills_of = {}, {}
+    for name, plan in plans.items():
+        models = plan.models()
+        prefills_of[name] = [part_of(role, model, 0) for role, model in models.items()]
+        calls[name] = {
+            name_of(role, width): part_of(role, models[role], width)
+            for role, width, _ in plan.parts(range(plan.longest_draft + 1))
+        }
+    seconds = _by_turns(timed, clock)
+    source = f"measured here, medians of {ROUNDS} turns"
+    return {
+        name: Costs(
+            {part: seconds[key] for part, key in calls[name].items()},
+            sum(seconds[key] for key in prefills_of[name]),
+            seconds[prefill],
+            seconds[step],
+            source,
+        )
+        for name in plans
+    }
+
+
+class _Part(NamedTuple):
+    program: Program
+    trees: Mapping[str, PyTree]
+    argument: PyTree
+    steps: int  # model calls in one run
+
+
+def _by_turns(timed: Mapping[Any, _Part], clock: Callable[[], float]) -> dict[Any, float]:
+    """Seconds of a call of each part."""
+    seconds = defaultdict(list)
+    for turn in range(-1, ROUNDS):  # the first turn compiles, and warms up
+        for key, (program, trees, argument, steps) in timed.items():
+            execute = program.compile(trees, argument)
+            start = clock()
+            jax.block_until_ready(execute(trees, argument))
+            if turn >= 0:
+                seconds[key].append((clock() - start) / steps)
+    return {key: statistics.median(values) for key, values in seconds.items()}
+
+
+def _costs(medians: Mapping[str, float], path: str) -> Costs:
+    named = [medians.get(name) for name in ("prefill", "alone prefill", "alone 1")]
+    if None in named:
+        raise RecordsError(
+            f"{path} has no timings of parts; give the lines of `specdec bench`, or leave --costs "
+            "out to measure here"
+        )
+    return Costs(medians, *named, path)  # type: ignore[arg-type]
+
+
+def read(path: str, topology: str | None) -> Costs:
+    """What a file of `specdec bench` or `specdec compile` says.
+
+    Raises:
+      RecordsError: it is neither.
+    """
+    if not Path(path).is_file():
+        raise RecordsError(f"--costs {path} does not exist; give a file of `specdec bench`")
+    if "topologies" in _json(path):
+        return of_compile(path, topology)
+    if topology is not None:
+        raise RecordsError(
+            f"--topology is {topology} but {path} is not of `specdec compile`; leave it out"
+        )
+    return of_bench(path)
+
+
+def _json(path: str) -> dict[str, Any]:
+    """The object that a file is, {} if it is none."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

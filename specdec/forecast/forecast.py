@@ -1,0 +1,194 @@
+"""What a replay and the costs of the parts promise, for each draft length."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from specdec import theory
+from specdec.forecast.costs import Costs
+from specdec.forecast.replay import Replayed
+from specdec.plan import Plan
+from specdec.schedules import Fixed
+from specdec.statistics import bootstrap
+
+
+class Figure(NamedTuple):
+    """A figure of all texts, and its 95 % interval over texts."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """Of one draft length, or of a schedule where lengths vary. A figure is None where a part's
+    costs are not known.
+
+    gamma: tokens of a draft, None where they vary.
+    texts, tokens, calls: of all texts; calls are a mean where coins were tossed.
+    tokens_per_call: by the replay.
+    speedup: over the target alone: the sums over texts of prefill + tokens x step, over prefill +
+      calls x parts.
+    formula_tokens_per_call, formula_speedup: `theory.expected_tokens` of the teacher-forced alpha,
+      and `theory.speedup` with it, c and v; both know no ends of texts and no prefill.
+    oracle_speedup: if every draft stopped just before its first refusal; it is at most gamma long.
+    hazard: by depth, the share of drafts that are refused there, of those that get there.
+    """
+
+    gamma: int | None
+    texts: int
+    tokens: int
+    calls: float
+    tokens_per_call: Figure
+    speedup: Figure | None
+    formula_tokens_per_call: float | None
+    formula_speedup: float | None
+    oracle_speedup: float | None
+    hazard: Sequence[float]
+
+
+def forecast(
+    plan: Plan,
+    replayed: Replayed,
+    costs: Mapping[int | None, Costs],
+    texts: int,
+    alpha: float | None,
+) -> Forecast:
+    """The figures of a plan.
+
+    Args:
+      plan: that was replayed, with its own drafter and models.
+      costs: by gamma, None for lengths that vary; of shorter drafts too, for the oracle.
+      texts: how many; `replayed` has samples of each.
+      alpha: teacher-forced, for the formula; None where it is not known.
+    """
+    gamma = plan.gamma
+    own = costs[gamma]
+    tokens, calls = (_by_text(x, texts) for x in (replayed.tokens, replayed.calls))
+    alone = own.prefill_alone + tokens * own.step
+    shortest = _seconds(replayed, replayed.accepted, lambda *call: _oracle(plan, costs, *call))
+    usual = _seconds(replayed, replayed.drafted, lambda *call: own.iteration(plan, *call))
+    speedups = [
+        None if x is None else _ratio(alone, own.prefill + _by_text(x, texts))
+        for x in (usual, shortest)
+    ]
+    formula = _formula(plan, own, alpha)
+    return Forecast(
+        gamma=gamma,
+        texts=texts,
+        tokens=round(tokens.sum()),
+        calls=float(calls.sum()),
+        tokens_per_call=_ratio(tokens, calls),
+        speedup=speedups[0],
+        formula_tokens_per_call=formula and formula[0],
+        formula_speedup=formula and formula[1],
+        oracle_speedup=speedups[1] and speedups[1].value,
+        hazard=list(_hazard(replayed)),
+    )
+
+
+def best(forecasts: Sequence[Forecast]) -> Forecast | None:
+    """The one with the greatest speed-up; None where none is known."""
+    known = [one for one in forecasts if one.speedup]
+    return max(known, key=lambda one: one.speedup.value, default=None)  # type: ignore[union-attr]
+
+
+def lines(forecasts: Sequence[Forecast]) -> Iterator[str]:
+    """The table, for people."""
+    columns = ("speed-up", "95 % interval", "tokens/call", "formula's", "its tokens", "oracle's")
+    yield f"{'gamma':>5}" + "".join(f"{name:>15}" for name in columns)
+    for one in forecasts:
+        interval = f"{one.speedup.low:.2f} to {one.speedup.high:.2f}" if one.speedup else ""
+        cells = (
+            _cell(one.speedup and one.speedup.value),
+            interval,
+            _cell(one.tokens_per_call.value),
+            _cell(one.formula_speedup),
+            _cell(one.formula_tokens_per_call),
+            _cell(one.oracle_speedup),
+        )
+        yield f"{one.gamma or 'own':>5}" + "".join(f"{cell:>15}" for cell in cells)
+    longest = max(forecasts, key=lambda one: len(one.hazard))
+    yield "refused  " + " ".join(f"{x:.1%}" for x in longest.hazard) + "  by depth in the draft"
+    if found := best(forecasts):
+        assert found.speedup
+        name = f"gamma {found.gamma}" if found.gamma else "the run's own schedule"
+        if found.speedup.value > 1:
+            yield f"best     {name}, {found.speedup.value:.2f} times as fast as the target alone"
+        else:
+            yield "best     the target alone, no draft pays"
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _by_text(values: np.ndarray, texts: int) -> np.ndarray:
+    """[texts] the mean over samples of [samples x texts]."""
+    return values.reshape(-1, texts).mean(axis=0)
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> Figure:
+    ends = bootstrap(np.stack([above, below]), lambda sums: sums[0] / sums[1])
+    return Figure(float(above.sum() / below.sum()), *(float(end) for end in ends))
+
+
+def _seconds(
+    replayed: Replayed,
+    drafted: np.ndarray,
+    of_call: Callable[[int, int | None], float | None],
+) -> np.ndarray | None:
+    """[R] of all calls of a text; None if those of one are not known.
+
+    drafted: [R, N] how many tokens of each call are drafted.
+    """
+    made = np.arange(drafted.shape[1])[None] < replayed.calls[:, None]
+    source = np.zeros_like(drafted) if replayed.source is None else replayed.source
+    kinds, which = np.unique(np.stack([drafted, source])[:, made], axis=1, return_inverse=True)
+    named = replayed.source is not None
+    seconds = [of_call(int(length), int(who) if named else None) for length, who in kinds.T]
+    if None in seconds:
+        return None
+    found = np.zeros(drafted.shape)
+    found[made] = np.array(seconds)[which.ravel()]
+    return found.sum(axis=1)
+
+
+def _oracle(
+    plan: Plan, costs: Mapping[int | None, Costs], length: int, source: int | None
+) -> float | None:
+    """Seconds of a call behind a draft of just so many tokens."""
+    if not length:
+        return next(iter(costs.values())).step
+    if length not in costs:
+        return None
+    fixed = dataclasses.replace(plan, schedule=Fixed(length))
+    return costs[length].iteration(fixed, None, source)
+
+
+def _formula(plan: Plan, costs: Costs, alpha: float | None) -> tuple[float, float | None] | None:
+    """Tokens per call and the speed-up of independent acceptances."""
+    gamma, seconds = plan.gamma, costs.iteration(plan)
+    if gamma is None or alpha is None:
+        return None
+    tokens = theory.expected_tokens(alpha, gamma)
+    if seconds is None:
+        return tokens, None
+    verify = costs.calls[f"target {gamma + 1}"]
+    draft = max(seconds - verify, 0.0) / gamma
+    return tokens, theory.speedup(alpha, gamma, draft / costs.step, verify / costs.step)
+
+
+def _hazard(replayed: Replayed) -> Iterator[float]:
+    """By depth, as far as a draft came."""
+    drafted, accepted = replayed.drafted, replayed.accepted
+    for depth in range(1, int(drafted.max(initial=0)) + 1):
+        there = (drafted >= depth) & (accepted >= depth - 1)
+        if not there.any():
+            return
+        yield float(np.mean(accepted[there] < depth))

@@ -1,0 +1,222 @@
+"""The engine's own loop over recordings: how many target calls the texts of a pass take.
+
+The target is replaced by a recording of the text, and each drafter that has a `sampling` by one of
+what it would have proposed along it. Drafts are proposed, cut, counted and scheduled as ever. What
+a drafter would have proposed behind a refused token is not recorded, and makes no difference: it is
+never kept. (A schedule that stops within a draft, by the drafter's probabilities, sees certainty.)
+
+Of a drafter that is certain of its tokens that is exact: a draft was kept if it is the text's
+token. Of one that draws, given that a text has come out by exact speculative sampling, a draft of
+token y_t, if one was tested, was kept with probability
+
+    min(p(y_t), q(y_t)) / p(y_t) = min(1, q(y_t) / p(y_t))
+
+independently of the others. So a coin is tossed for each token: where it falls, the recording of
+the drafter has y_t, elsewhere another id.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.acceptance import recorded
+from specdec.decoding import decode, row_keys
+from specdec.forecast.recorded import Recorded, kind_of, played_by, role_of
+from specdec.plan import Plan
+from specdec.sampling import Greedy
+from specdec.types import Params, PyTree
+from specdec.verifiers import GreedyMatch
+
+SAMPLES = 8  # of the coins
+ROWS = {True: 512, False: 32}  # of a batch: where all is recorded, and else
+# The ids of a replay in which nothing looks at tokens: all of them are one of these.
+STOPS, TOKEN, OTHER = 1, 2, 3
+
+
+class Pass(Protocol):
+    """A text of the target and the recordings along it: `acceptance.Accepted` is one."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def inputs(self) -> Sequence[int]: ...
+    @property
+    def output(self) -> Sequence[int]: ...
+    @property
+    def drafts(self) -> Mapping[str, Mapping[str, Sequence[float]]]: ...
+
+
+class Replayed(NamedTuple):
+    """Of R = samples x texts, sample by sample; the calls as in `types.Trace`."""
+
+    tokens: np.ndarray  # [R] output tokens
+    calls: np.ndarray  # [R]
+    drafted: np.ndarray  # [R, N]
+    accepted: np.ndarray  # [R, N]
+    source: np.ndarray | None  # [R, N]
+
+
+def replay(
+    plan: Plan,
+    passes: Sequence[Pass],
+    *,
+    vocab_size: int,
+    length: int | None = None,
+    tables: Mapping[str, PyTree] | None = None,
+    samples: int = SAMPLES,
+    seed: int = 0,
+) -> Replayed:
+    """Decodes the texts of the passes once more, by recordings.
+
+    Args:
+      plan: of which the drafter, the schedule, the longest length and the stop ids count.
+      vocab_size: V of the target.
+      length: that inputs are filled up to, as they were; None for that of the longest one.
+      tables: the parameters by role of what the drafter has besides models and recordings.
+      samples: how often coins are tossed, if a recorded drafter draws.
+      seed: of the coins.
+
+    Raises:
+      ValueError: the passes lack a recording, or are of longer texts; or the drafter has a model
+        and no `sampling`, so that nothing says what it would have proposed.
+    """
+    check(plan, passes)
+    names = dict(recorded(plan.drafter))
+    whole = list(names.values()) == [plan.drafter]
+    played = _played(plan, 4 if whole else vocab_size, whole)
+    draws = any(not drafter.sampling.greedy for drafter in names.values())
+    size = min(ROWS[whole], len(passes))
+    width = 1 if whole else length or max(len(one.inputs) for one in passes)
+    found = []
+    for sample in range(samples if draws else 1):
+        coins = np.random.default_rng((seed, sample))
+        rows = [_row(plan, one, names, coins, whole, vocab_size) for one in passes]
+        for start in range(0, len(rows), size):
+            found.append(_decoded(played, rows[start : start + size], (size, width), tables))
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+
+
+class _Row(NamedTuple):
+    inputs: Sequence[int]
+    tokens: np.ndarray  # [T] int32, as the replay has them
+    recordings: dict[str, np.ndarray]  # by role, likewise
+
+
+def check(plan: Plan, passes: Sequence[Pass]) -> None:
+    """Raises ValueError for passes that cannot be replayed with a plan, as `replay` does."""
+    _played(plan, 4, whole=True)
+    kinds = {name: kind_of(drafter) for name, drafter in recorded(plan.drafter)}
+    for one in passes:
+        if len(one.output) > plan.max_length:
+            raise ValueError(
+                f"text {one.index} has {len(one.output)} tokens but outputs hold "
+                f"{plan.max_length}; replay the texts of this run"
+            )
+        for name, kind in kinds.items():
+            if len(one.drafts.get(name, {}).get(kind, ())) != len(one.output):
+                raise ValueError(
+                    f"text {one.index} has no recording {kind!r} of {name}; make the passes with "
+                    "`specdec acceptance` of this run"
+                )
+
+
+def needed(plan: Plan) -> frozenset[str]:
+    """The roles of the tables that a replay looks things up in."""
+    return frozenset(_played(plan, 4, whole=True).tables())
+
+
+def _played(plan: Plan, vocab_size: int, whole: bool) -> Plan:
+    """The plan with recordings of so many ids in it."""
+    start_of = None if whole else plan.target
+    played = Plan(
+        target=Recorded(vocab_size, start_of),
+        drafter=played_by(plan.drafter, Recorded(vocab_size)),
+        verifier=GreedyMatch(),
+        schedule=plan.schedule,
+        sampling=Greedy(),
+        max_length=plan.max_length,
+        stop_ids=(STOPS,) if whole else plan.stop_ids,
+    )
+    for role, model in played.models().items():
+        if not isinstance(model, Recorded):
+            raise ValueError(
+                f"{type(plan.drafter).__name__} runs the model {role!r} and has no `sampling`, so "
+                "nothing says what it proposes along a text; measure it with `specdec bench`"
+            )
+    return played
+
+
+def _row(
+    plan: Plan,
+    one: Pass,
+    names: Mapping[str, Any],
+    coins: np.random.Generator,
+    whole: bool,
+    vocab_size: int,
+) -> _Row:
+    output = np.array(one.output, np.int32)
+    other = _another(output, plan.stop_ids, vocab_size)
+    recordings = {}
+    for name, drafter in names.items():
+        said = np.array(one.drafts[name][kind_of(drafter)])
+        if kind_of(drafter) == "kept":
+            said = np.where(coins.random(len(output)) < said, output, other)
+        recordings[role_of(drafter)] = np.where(said < 0, other, said).astype(np.int32)
+    if not whole:
+        return _Row(one.inputs, output, recordings)
+    stops = np.isin(output, plan.stop_ids)
+    tokens = np.where(stops, STOPS, TOKEN)
+    agrees = {role: np.where(x == output, tokens, OTHER) for role, x in recordings.items()}
+    return _Row((), tokens, agrees)
+
+
+def _another(output: np.ndarray, stop_ids: Sequence[int], vocab_size: int) -> np.ndarray:
+    """[T] an id that is neither the text's nor a stop id."""
+    first, second = [i for i in range(vocab_size) if i not in stop_ids][-2:]
+    return np.where(output == second, first, second)
+
+
+def _decoded(
+    plan: Plan, rows: Sequence[_Row], shape: tuple[int, int], tables: Mapping[str, PyTree] | None
+) -> Replayed:
+    """Some texts in a batch whose inputs have this shape."""
+    longest, (size, width) = plan.max_length, shape
+
+    def filled(arrays: Iterator[Any], columns: int) -> np.ndarray:
+        block = np.zeros([size, columns], np.int32)
+        for row, array in zip(block, arrays, strict=False):
+            row[: len(array)] = array
+        return block
+
+    inputs = filled((row.inputs for row in rows), width)
+    trees: dict[str, PyTree] = dict(tables or {})
+    trees["target"] = {"tokens": filled((row.tokens for row in rows), longest)}
+    for role in rows[0].recordings:
+        trees[role] = {"tokens": filled((row.recordings[role] for row in rows), longest)}
+    active = np.arange(size) < len(rows)
+    output = _jitted(plan.params(trees), inputs, active, plan=plan)
+    output = jax.device_get(output)
+    for row, tokens, length in zip(rows, output.tokens, output.length, strict=False):
+        if not np.array_equal(row.tokens, tokens[:length]):
+            raise RuntimeError("a replay has not written its text; does the text hold a stop id?")
+    trace, count = output.trace, len(rows)
+    source = None if trace.source is None else trace.source[:count]
+    return Replayed(
+        output.length[:count],
+        trace.calls[:count],
+        trace.drafted[:count],
+        trace.accepted[:count],
+        source,
+    )
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def _jitted(params: Params, inputs: jax.Array, active: jax.Array, *, plan: Plan) -> Any:
+    keys = row_keys(0, jnp.arange(inputs.shape[0]))
+    return decode(params, keys, inputs, plan, active=active)

@@ -1,0 +1,35 @@
+"""Whose the trees of parameters are: the models and the tables of a drafter, by role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from specdec.types import PyTree, Table
+
+
+def models_of(drafter: Any) -> Mapping[str, Any]:
+    """The models that it runs."""
+    return drafter.models() if hasattr(drafter, "models") else {}
+
+
+def tables_of(drafter: Any) -> Mapping[str, Table]:
+    """The tables that it looks things up in."""
+    return drafter.tables() if hasattr(drafter, "tables") else {}
+
+
+def owned_by(drafter: Any) -> dict[str, Any]:
+    """Everything that has a tree in `Params.drafter`."""
+    return {**models_of(drafter), **tables_of(drafter)}
+
+
+def packed(drafter: Any, trees: Mapping[str, PyTree]) -> PyTree:
+    """`Params.drafter` for a drafter, of trees by role, among which are its own."""
+    own = {role: trees[role] for role in owned_by(drafter)}
+    return own if len(own) > 1 else next(iter(own.values()), ())
+
+
+def unpacked(drafter: Any, tree: PyTree) -> dict[str, PyTree]:
+    """The trees by role: the inverse of `packed`."""
+    roles = list(owned_by(drafter))
+    return dict(tree) if len(roles) > 1 else {role: tree for role in roles}

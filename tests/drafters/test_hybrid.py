@@ -1,0 +1,170 @@
+"""Two drafters in one: pytest tests/drafters/test_hybrid.py"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec.decoding import decode, prefill, row_keys
+from specdec.drafters import Autoregressive, Hybrid, PromptLookup, Uniform
+from specdec.plan import Plan
+from specdec.sampling import Greedy, Sampling
+from specdec.schedules import Fixed
+from specdec.testing import Bench, TableTarget, check_drafter
+from specdec.types import Params
+from specdec.verifiers import SpeculativeSampling
+
+TARGET = TableTarget(6, classes=3)
+TREE = TARGET.init(jax.random.key(0))
+OTHER = TARGET.init(jax.random.key(9))
+
+
+def run(drafter, tree, rows=64, gamma=4):
+    plan = Plan(TARGET, drafter, SpeculativeSampling(), Fixed(gamma), Sampling(), 25, ())
+    inputs = jax.random.randint(jax.random.key(3), [rows, 6], 2, 6)
+    return decode(Params(TREE, tree), row_keys(1, jnp.arange(rows)), inputs, plan)
+
+
+def test_a_model_that_rested_has_lost_nothing():
+    """The model is the target: of what it drafts after copies everything is accepted."""
+    trace = run(Hybrid(PromptLookup(shortest=2), Autoregressive(TARGET, Sampling())), TREE).trace
+    of_model = (trace.source == 1) & (trace.drafted > 0)
+    of_copy = (trace.source == 0) & (trace.drafted > 0)
+    assert int(of_model.sum()) > 50 and int(of_copy.sum()) > 50
+    assert bool((trace.accepted == trace.drafted)[of_model].all())
+    assert not bool((trace.accepted == trace.drafted)[of_copy].all())
+
+
+@pytest.mark.planted
+def test_a_model_that_forgets_what_it_missed_is_seen():
+    @dataclasses.dataclass(frozen=True)
+    class Forgetful(Autoregressive):
+        def _catch_up(self, params, context, cache, until, width):
+            return cache.rewind(until)
+
+    trace = run(Hybrid(PromptLookup(shortest=2), Forgetful(TARGET, Sampling())), TREE).trace
+    assert not bool((trace.accepted == trace.drafted)[trace.source == 1].all())
+
+
+def test_the_model_rests_where_all_rows_copy():
+    """Counted as the program runs: its calls are in a loop, which has no trips."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Everything(PromptLookup):
+        def propose(self, params, keys, context, state, want, stop):
+            draft, state = super().propose(params, keys, context, state, want, stop)
+            return draft.replace(length=want), state
+
+    calls = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Counted(Autoregressive):
+        def propose(self, params, keys, context, state, want, stop):
+            jax.debug.callback(lambda _: calls.append(1), want)
+            return super().propose(params, keys, context, state, want, stop)
+
+    steps = int(run(Hybrid(Everything(), Counted(TARGET, Greedy())), OTHER).trace.steps)
+    jax.effects_barrier()
+    assert steps > 5 and not calls
+    steps = int(run(Hybrid(PromptLookup(shortest=4), Counted(TARGET, Greedy())), OTHER).trace.steps)
+    jax.effects_barrier()
+    assert 0 < len(calls) <= steps
+
+
+def _pair(sampling):
+    return Hybrid(PromptLookup(), Autoregressive(TARGET, sampling))
+
+
+def test_q_is_dense_only_where_something_is_drawn():
+    def probs_of(sampling):
+        plan = Plan(TARGET, _pair(sampling), SpeculativeSampling(), Fixed(2), Sampling(), 8)
+        keys = jax.vmap(lambda key: jax.random.split(key, 2))(row_keys(0, jnp.arange(3)))
+
+        def propose(tree):
+            state = prefill(Params(TREE, tree), row_keys(0, jnp.arange(3)), INPUTS, plan)
+            want = jnp.full([3], 2)
+            context = state.context()
+            return plan.drafter.propose(
+                Params(TREE, tree), keys, context, state.drafter, want, None
+            )[0].probs
+
+        return jax.eval_shape(propose, OTHER)
+
+    INPUTS = jnp.full([3, 4], 3)
+    assert probs_of(Greedy()) is None
+    assert probs_of(Sampling()).shape == (3, 2, 6)
+
+
+@pytest.mark.planted
+def test_a_choice_by_what_was_drawn_is_seen():
+    """Copies are taken where the model's own first draw is an even id: q is not what it says."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Choosing(Hybrid):
+        def propose(self, params, keys, context, state, want, stop):
+            draft, state = super().propose(params, keys, context, state, want, stop)
+            even = draft.tokens[:, 0] % 2 == 0
+            return draft.replace(length=jnp.where(even, draft.length, 0)), state
+
+    with pytest.raises(AssertionError, match="chi2|differ"):
+        check_drafter(
+            Choosing(PromptLookup(), Autoregressive(TARGET, Sampling())), OTHER, gammas=(2,)
+        )
+
+
+@pytest.mark.planted
+def test_a_copy_that_claims_to_be_drawn_is_seen():
+    """A certain token is exact whatever is said of others; one that is said to be drawn is not."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Claiming(Hybrid):
+        def propose(self, *args):
+            draft, state = super().propose(*args)
+            copied = (draft.source == 0)[:, None, None]
+            return draft.replace(probs=jnp.where(copied, 1 / 6, draft.probs)), state
+
+    with pytest.raises(AssertionError, match="chi2"):
+        check_drafter(
+            Claiming(PromptLookup(), Autoregressive(TARGET, Sampling())), OTHER, gammas=(2,)
+        )
+
+
+def test_two_drafters_of_one_role_are_refused():
+    model = Autoregressive(TARGET, Greedy())
+    with pytest.raises(ValueError, match="both drafters of Hybrid own draft; give others"):
+        Hybrid(model, model)
+    with pytest.raises(ValueError, match="Hybrid.first is None; give a drafter"):
+        Hybrid(None, model)
+
+
+def test_parts_are_those_of_who_proposed():
+    plan = Plan(TARGET, _pair(Greedy()), SpeculativeSampling(), Fixed(3), Greedy(), 8)
+    assert plan.sources == ("PromptLookup", "Autoregressive")
+    assert dict((part[:2], part.calls) for part in plan.parts(None, [0, 0, 0, 1])) == {
+        ("target", 4): 1,
+        ("draft", 2): 0.25,
+        ("draft", 1): 0.5,
+    }
+    assert dict((part[:2], part.calls) for part in plan.parts(None, [0])) == {("target", 4): 1}
+
+
+def test_a_uniform_draft_is_kept_as_often_as_theory_says():
+    """alpha = sum_x min(p(x), 1 / V) (Leviathan et al. 2022, section 3.6)."""
+    bench = Bench.create(max_length=20, rows=2_000)._replace(drafter=Uniform())
+    output = bench.run(SpeculativeSampling(), Fixed(1), Sampling())
+    inputs, tokens = bench.inputs(bench.rows), output.tokens
+    cache = bench.target.prefill(bench.params.target, inputs, 20)
+    fed = jnp.pad(tokens[:, :-1], ((0, 0), (1, 0)))
+    logits = bench.target.decode(bench.params.target, fed, cache)[0].logits
+    rates = np.minimum(jax.nn.softmax(logits), 1 / 6).sum(axis=2)
+    emitted = np.array(output.trace.accepted) + 1
+    starts = np.cumsum(emitted, axis=1) - emitted  # of each call, in tokens
+    tested = np.array(output.trace.drafted) > 0
+    expected = np.take_along_axis(rates, np.minimum(starts, 19), axis=1)[tested]
+    kept = int(output.trace.accepted.sum())
+    deviations = (kept - expected.sum()) / np.sqrt((expected * (1 - expected)).sum())
+    assert tested.sum() > 1000 and abs(deviations) < 4.5  # false alarm: 7e-6

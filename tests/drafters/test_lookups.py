@@ -1,0 +1,218 @@
+"""What drafters without a model propose, call by call, against plain Python that knows the whole
+text: pytest tests/drafters/test_lookups.py"""
+
+from __future__ import annotations
+
+import collections
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec import tables
+from specdec.decoding import decode, row_keys
+from specdec.drafters import Autoregressive, Hybrid, InputCopy, NGram, PromptLookup, Retrieval
+from specdec.forecast.recorded import Recorded
+from specdec.plan import Plan
+from specdec.sampling import Greedy
+from specdec.schedules import Fixed
+from specdec.verifiers import GreedyMatch
+
+V, S, N, ROWS = 12, 14, 20, 24
+PREFIX = (7, 8)
+
+
+def texts():
+    """Sources, outputs that copy much of them, and texts of a store; ids 2 .. V - 1, EOS 1."""
+    rng = np.random.default_rng(0)
+    sources, outputs = [], []
+    for row in range(ROWS):
+        source = rng.integers(2, 6, rng.integers(3, S - 3)).tolist()
+        output = list(source)
+        for _ in range(rng.integers(0, 4)):
+            output[rng.integers(len(output))] = int(rng.integers(2, V))
+        if row % 3 == 0:
+            output = output[: len(output) // 2] + output  # repeats itself
+        sources.append([*(PREFIX if row % 4 else ()), *source, 1])
+        outputs.append([*output[: N - 1 - row % 2], 1])
+    outputs[1] = outputs[1][:-1] + [3] * (N - len(outputs[1]) + 1)  # does not end
+    store = [[0, *rng.integers(2, 6, rng.integers(2, 9)), 1] for _ in range(30)]
+    return sources, outputs, [*store, [0, *outputs[5]]]
+
+
+SOURCES, OUTPUTS, STORE = texts()
+
+
+# Plain Python: what is proposed for a source and an output so far.
+
+
+def looked_up(source, output, longest=4, shortest=1):
+    for size in range(min(longest, len(output)), shortest - 1, -1):
+        end = output[-size:]
+        for text, periodic in ((output, True), (source, False)):
+            places = [j for j in range(size, len(text)) if text[j - size : j] == end]
+            if places:
+                rest = text[places[-1] :]
+                return rest * N if periodic else rest
+    return []
+
+
+def copied(source, output, prefix=PREFIX):
+    first = len(prefix) if tuple(source[: len(prefix)]) == prefix else 0
+    pointer = first
+    for at, token in enumerate(output):
+        if pointer is not None and pointer < len(source) and source[pointer] == token:
+            pointer += 1
+            continue
+        pointer = None
+        for size in (1, 2, 3):
+            end = output[max(at + 1 - size, 0) : at + 1]
+            found = [j for j in range(first + size, len(source) + 1) if source[j - size : j] == end]
+            if len(end) < size or len(found) != 1:
+                if not found or len(end) < size:
+                    break
+                continue
+            pointer = found[0]
+            break
+    return [] if pointer is None else source[pointer:]
+
+
+@functools.cache
+def counted(order):
+    following = collections.defaultdict(collections.Counter)
+    for text in STORE:
+        for at in range(1, len(text)):
+            for size in range(min(order, at + 1)):
+                following[tuple(text[at - size : at])][int(text[at])] += 1
+    return following
+
+
+def witten_bell(context, token, order):
+    counts = counted(order)[context]
+    lower = 1 / V if not context else witten_bell(context[1:], token, order)
+    if not counts:
+        return lower
+    return (counts[token] + len(counts) * lower) / (counts.total() + len(counts))
+
+
+def chained(source, output, order):
+    text = [0, *output]
+    for _ in range(N):
+        context = tuple(text[len(text) - order + 1 :]) if order > 1 else ()
+        text.append(max(range(V), key=lambda x: witten_bell(context[-order:], x, order)))
+    return text[1 + len(output) :]
+
+
+def retrieved(source, output, longest=8):
+    tokens = [int(token) for text in STORE for token in text]
+    places = [at for at in range(1, len(tokens)) if tokens[at] != 0]
+    places.sort(key=lambda at: (tokens[:at][::-1][:64], at))
+    text = [0, *output]
+
+    def common(at):
+        size = 0
+        while size < min(longest, len(text), at) and tokens[at - 1 - size] == text[-1 - size]:
+            size += 1
+        return size
+
+    deepest = max(map(common, places))
+    voters, proposed = [at for at in places if common(at) == deepest], []
+    for depth in range(N if deepest else 0):
+        column = [tokens[min(at + depth, len(tokens) - 1)] for at in voters]
+        votes = collections.Counter(column)
+        proposed.append(max(column, key=lambda token: votes[token]))
+        voters = [at for at, said in zip(voters, column, strict=True) if said == proposed[-1]]
+    return proposed
+
+
+def simulated(propose, gamma):
+    """Of each text, what each call drafted and accepted."""
+    found = []
+    for source, output in zip(SOURCES, OUTPUTS, strict=True):
+        calls, at = [], 0
+        while at < len(output):
+            draft = propose(source, output[:at])[: min(gamma, N - at - 1)]
+            if 1 in draft:
+                draft = draft[: draft.index(1) + 1]
+            rest = output[at:]
+            pairs = zip(draft, rest, strict=False)
+            same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(draft), len(rest)))
+            calls.append((len(draft), same))
+            at += same + (output[at + same - 1 : at + same] != [1] or not same)
+        found.append(calls)
+    return found
+
+
+# The engine's own loop, with a recording of the texts as the target.
+
+
+def filled(rows, width):
+    block = np.zeros([len(rows), width], np.int32)
+    for row, tokens in zip(block, rows, strict=True):
+        row[: len(tokens)] = tokens
+    return jnp.asarray(block)
+
+
+def decoded(drafter, trees, gamma):
+    plan = Plan(Recorded(V), drafter, GreedyMatch(), Fixed(gamma), Greedy(), N, (1,))
+    trees = {"target": {"tokens": filled(OUTPUTS, N)}, **trees}
+    keys = row_keys(0, jnp.arange(ROWS))
+    output = decode(plan.params(trees), keys, filled(SOURCES, S), plan)
+    for row, text in enumerate(OUTPUTS):
+        assert output.tokens[row, : len(text)].tolist() == text
+    return output
+
+
+def calls_of(output):
+    rows = (output.row(row) for row in range(ROWS))
+    return [list(zip(row.drafted, row.accepted, strict=True)) for row in rows]
+
+
+@functools.cache
+def table(kind):
+    arrays = tables.count(STORE, V) if kind == "ngram" else tables.store(STORE)
+    return {name: jnp.asarray(array) for name, array in arrays.items()}
+
+
+CASES = {
+    "prompt lookup": (PromptLookup(), {}, looked_up),
+    "prompt lookup, two tokens": (
+        PromptLookup(longest=3, shortest=2),
+        {},
+        functools.partial(looked_up, longest=3, shortest=2),
+    ),
+    "input copy": (InputCopy(PREFIX), {}, copied),
+    "unigram": (NGram(1, Greedy()), {"table": "ngram"}, functools.partial(chained, order=1)),
+    "bigram": (NGram(2, Greedy()), {"table": "ngram"}, functools.partial(chained, order=2)),
+    "trigram": (NGram(3, Greedy()), {"table": "ngram"}, functools.partial(chained, order=3)),
+    "retrieval": (Retrieval(), {"store": "store"}, retrieved),
+}
+
+
+@pytest.mark.parametrize("gamma", [1, 3, 8])
+@pytest.mark.parametrize("name", CASES)
+def test_calls_are_those_of_plain_python(name, gamma):
+    drafter, kinds, propose = CASES[name]
+    output = decoded(drafter, {role: table(kind) for role, kind in kinds.items()}, gamma)
+    assert calls_of(output) == simulated(propose, gamma)
+
+
+@pytest.mark.parametrize("gamma", [1, 4])
+def test_a_hybrid_asks_the_model_where_nothing_is_copied(gamma):
+    rng = np.random.default_rng(1)
+    said = [[x if rng.random() < 0.7 else 2 for x in text] for text in OUTPUTS]  # 2 or right
+    said = [[*text, *[0] * (N - len(text))] for text in said]
+
+    def propose(source, output):
+        row = SOURCES.index(source)
+        return looked_up(source, output, shortest=2) or said[row][len(output) :]
+
+    drafter = Hybrid(PromptLookup(shortest=2), Autoregressive(Recorded(V), Greedy()))
+    output = decoded(drafter, {"draft": {"tokens": filled(said, N)}}, gamma)
+    assert calls_of(output) == simulated(propose, gamma)
+    for row, text in enumerate(OUTPUTS):
+        at = np.cumsum([0, *(accepted + 1 for _, accepted in calls_of(output)[row])])
+        asked = [not looked_up(SOURCES[row], text[:i], shortest=2) for i in at[:-1]]
+        known = [i for i, drafted in enumerate(output.row(row).drafted) if drafted]
+        assert [output.sources(row)[i] for i in known] == [int(asked[i]) for i in known]

@@ -1,0 +1,190 @@
+"""`specdec forecast`: its figures by hand, its costs, and the command: pytest tests/forecast"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from support import check_lines
+from test_acceptance import LINES, RUN, model
+
+from specdec import checkpoints, cli, forecast, theory
+from specdec.compile.hardware import LAYER_SECONDS, Call, Topology
+from specdec.drafters import Autoregressive, Hybrid, PromptLookup
+from specdec.forecast import Costs, Replayed
+from specdec.forecast.costs import measured
+from specdec.plan import Plan
+from specdec.records import RecordsError
+from specdec.sampling import Greedy
+from specdec.schedules import Fixed
+from specdec.testing import TableTarget
+from specdec.verifiers import GreedyMatch
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGET = TableTarget(6)
+MODEL = Autoregressive(TARGET, Greedy())
+CALLS = {"target 1": 10.0, "target 2": 11.0, "target 3": 12.0, "draft 2": 2.0, "draft 1": 1.0}
+COSTS = Costs(CALLS, prefill=7.0, prefill_alone=5.0, step=10.0, source="by hand")
+
+
+def plan(gamma: int = 2, drafter: Any = MODEL) -> Plan:
+    return Plan(TARGET, drafter, GreedyMatch(), Fixed(gamma), Greedy(), max_length=8)
+
+
+def replayed(accepted: list[list[int]], drafted: int = 2, source: Any = None) -> Replayed:
+    """Of texts with these accepted tokens in their calls; none ends within a draft."""
+    calls = np.array([len(row) for row in accepted])
+    tokens = np.array([sum(row) + len(row) for row in accepted])
+    kept = np.zeros([len(accepted), 8], np.int32)
+    for row, values in zip(kept, accepted, strict=True):
+        row[: len(values)] = values
+    made = np.arange(8)[None] < calls[:, None]
+    return Replayed(tokens, calls, np.where(made, drafted, 0), kept, source)
+
+
+def test_figures_by_hand():
+    """Two texts of 6 and 2 tokens in 3 and 1 calls of 2 + 1 + 12 seconds."""
+    by_gamma = {1: COSTS, 2: COSTS}
+    found = forecast.forecast(plan(), replayed([[2, 0, 1], [1]]), by_gamma, 2, alpha=0.5)
+    assert (found.gamma, found.texts, found.tokens, found.calls) == (2, 2, 8, 4)
+    assert found.tokens_per_call.value == 2
+    assert found.speedup and found.speedup.value == pytest.approx((10 + 80) / (14 + 4 * 15))
+    assert found.speedup.low <= found.speedup.value <= found.speedup.high
+    assert found.formula_tokens_per_call == 1.75
+    assert found.formula_speedup == pytest.approx(theory.speedup(0.5, 2, 0.15, 1.2))
+    # Drafts of 2, 0, 1 and 1 tokens.
+    oracle = 14 + (2 + 1 + 12) + 10 + 2 * (2 + 11)
+    assert found.oracle_speedup == pytest.approx(90 / oracle)
+    # Of four drafts one is refused at its first token, and of three two at the second.
+    assert found.hazard == [0.25, 2 / 3]
+
+
+def test_samples_are_means_of_their_texts():
+    twice = replayed([[2, 0, 1], [1], [2, 2], [1]])  # the first text's calls are 3, then 2
+    found = forecast.forecast(plan(), twice, {2: COSTS}, 2, alpha=None)
+    assert found.calls == (3 + 1 + 2 + 1) / 2
+    assert found.formula_speedup is None and found.formula_tokens_per_call is None
+
+
+def test_a_part_whose_costs_are_not_known_leaves_a_gap():
+    known = Costs({"target 3": 12.0, "draft 2": 2.0, "draft 1": 1.0}, 7.0, 5.0, 10.0, "some")
+    found = forecast.forecast(plan(), replayed([[2, 0], [1]]), {2: known}, 2, alpha=0.5)
+    assert found.speedup is not None and found.oracle_speedup is None
+    other = forecast.forecast(plan(1), replayed([[1]], 1), {1: known}, 1, alpha=0.5)
+    assert other.speedup is None and other.formula_tokens_per_call == 1.5
+    assert forecast.best([found, other]) is found
+    assert "the target alone" in list(forecast.lines([other, found]))[-1]
+
+
+def test_of_two_drafters_each_call_costs_what_its_own_takes():
+    both = plan(2, Hybrid(PromptLookup(), MODEL))
+    source = np.array([[0, 1, 0, 0, 0, 0, 0, 0]])
+    found = forecast.forecast(both, replayed([[2, 0]], 2, source), {2: COSTS}, 1, alpha=None)
+    assert found.speedup
+    assert found.speedup.value == pytest.approx((5 + 4 * 10) / (7 + 12 + (2 + 1 + 12)))
+
+
+def test_costs_are_measured_by_turns():
+    """With a clock that tells nothing but which part runs."""
+    params = TARGET.init(jax.random.key(0))
+    inputs = np.array([[2, 3]], np.int32)
+    ticks = iter(range(10**6))
+    plans = {gamma: plan(gamma) for gamma in (1, 2)}
+    found = measured(
+        plans, plan().alone(), lambda *_: params, inputs, clock=lambda: float(next(ticks))
+    )
+    steps = 8  # of a scan of the longest output
+    assert found[2].calls.keys() == {"target 3", "draft 2", "draft 1"}
+    assert found[1].calls == {"target 2": 1 / steps, "draft 2": 1 / steps}
+    assert (found[1].prefill, found[1].prefill_alone, found[1].step) == (2.0, 1.0, 1 / steps)
+
+
+def test_costs_of_a_benchmark_are_its_medians():
+    path = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "ende_t0.jsonl"
+    summary = json.loads(Path(f"{path}.summary.json").read_text())
+    found, known = forecast.read(str(path), None), summary["prediction"]
+    iteration = found.iteration(plan(summary["run"]["gamma"]))
+    assert iteration == pytest.approx(known["draft"] + known["verify"])
+    assert found.prefill == known["prefill"]
+    assert found.step == summary["baseline"]["target_step"]
+    with pytest.raises(RecordsError, match=r"--topology is v4:1x1x1 but .*; leave it out"):
+        forecast.read(str(path), "v4:1x1x1")
+
+
+def test_costs_of_a_roofline(tmp_path):
+    chip = Topology.parse("v4:1x1x1").chip
+    calls = {"target": Call(1e9, 1e9, 24), "draft": Call(1e8, 1e8, 8)}
+    one = {
+        "topology": "v4:1x1x1",
+        "chip": dataclasses.asdict(chip),
+        "calls": {role: dataclasses.asdict(call) for role, call in calls.items()},
+        "assumed": {"layer_seconds": LAYER_SECONDS},
+    }
+    path = tmp_path / "compile.json"
+    path.write_text(json.dumps({"topologies": [one]}))
+    found = forecast.read(str(path), None)
+    assert found.calls["target 5"] == calls["target"].seconds(chip, 5, LAYER_SECONDS)
+    assert found.calls["draft 1"] == calls["draft"].seconds(chip, 1, LAYER_SECONDS)
+    assert found.step == found.calls["target 1"] and found.prefill == 0
+    with pytest.raises(RecordsError, match="no calls of topology v5e:2x4; give one of v4:1x1x1"):
+        forecast.read(str(path), "v5e:2x4")
+
+
+# The command.
+
+
+@pytest.fixture(scope="module")
+def passes(tmp_path_factory, cache):
+    """A run of two models of bytes, and its passes."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "test.tsv").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    (folder / "run.gin").write_text(
+        RUN.replace("the folder", str(folder)).replace("'acceptance'", "'forecast'")
+    )
+    for name, width in (("target", 11), ("draft", 7)):
+        params = jax.jit(model(width).init)(jax.random.key(width))
+        checkpoints.save(folder / name, params, config=model(width).config)
+    flags = [f"--gin_file={folder / 'run.gin'}", f"--compilation_cache_dir={cache}"]
+    sampled = [*flags, "--gin_file=verifiers/speculative_sampling.gin"]
+    path = folder / "passes.jsonl"
+    assert cli.main(["acceptance", *sampled, f"--output_file={path}"]) == 0
+    check_lines("acceptance", path)
+    return [*sampled, f"--passes={path}"]
+
+
+def test_the_command(passes, tmp_path, capsys):
+    path = tmp_path / "forecast.jsonl"
+    flags = ["--gammas=1,3", f"--output_file={path}", "--variant=GAMMA=2"]
+    copying = ["--variant=drafters/prompt_lookup.gin;DRAFT_CHECKPOINT_PATHS={}"]
+    assert cli.main(["forecast", *passes, *flags, *copying]) == 0, capsys.readouterr().err
+    check_lines("forecast", path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    drafters = [(line["drafter"], line["gamma"]) for line in lines]
+    assert drafters == [(name, g) for name in ("Autoregressive", "PromptLookup") for g in (1, 3)]
+    assert all(line["speedup"] > 0 and line["oracle_speedup"] > 0 for line in lines)
+    assert ["alpha" in line for line in lines] == [True, True, False, False]
+    assert capsys.readouterr().out.count("best     ") == 2
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--gin.SPLIT='train'"], "no split 'train'|is of SPLIT = 'test', and the run has 'train'"),
+        (["--gin.SEED=3"], "is of SEED = 0, and the run has 3; make passes of this run"),
+        (["--gammas=8"], "--gammas has 8 but outputs hold 8; give shorter drafts"),
+        (["--gin_file=verifiers/coupled.gin"], "VERIFIER is Coupled.*; give verifiers/"),
+        (["--gin.DRAFT_SAMPLING=@sampling.Greedy()"], "is of DRAFT_SAMPLING = %SAMPLING, and"),
+        (["--costs=none.jsonl"], "--costs none.jsonl does not exist; "),
+    ],
+)
+def test_a_mistake_is_one_line(passes, capsys, monkeypatch, flags, message):
+    monkeypatch.setattr(cli.DecodeRun, "load", lambda _: pytest.fail("long work"))
+    assert cli.main(["forecast", *passes, *flags]) == 2
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("specdec: ")]
+    assert re.search(message, line)

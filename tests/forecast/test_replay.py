@@ -1,0 +1,223 @@
+"""Calls by replay are the engine's: pytest tests/forecast/test_replay.py"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from copying import Copying
+from support import AfterAcceptance, Cycle
+
+from specdec import acceptance, checkpoints, demo, forecast, tables, tasks
+from specdec.decoding import decode, row_keys
+from specdec.drafters import Autoregressive, Hybrid, NGram, PromptLookup, Uniform
+from specdec.forecast.replay import replay
+from specdec.plan import Plan
+from specdec.sampling import Greedy, Sampling
+from specdec.schedules import Fixed
+from specdec.testing import TableTarget
+from specdec.types import DecodeOutput, Params
+from specdec.verifiers import GreedyMatch, SpeculativeSampling
+
+replays: Any = sys.modules[replay.__module__]  # whose name is its function's too
+V, N, ROWS = 12, 24, 40
+TARGET = TableTarget(V, classes=2, scale=3.0)
+INPUTS = np.random.default_rng(0).integers(2, V, (ROWS, 6), np.int32)
+GREEDY, DRAWN = Greedy(), Sampling()
+
+
+def trees(seed: int = 0) -> dict[str, Any]:
+    """A target, a draft that is like it, and a table of other texts."""
+    target = TARGET.init(jax.random.key(seed))
+    noise = jax.random.normal(jax.random.key(seed + 1), target["logits"].shape)
+    texts = np.random.default_rng(seed).integers(1, V, (40, 9))
+    table = tables.count(np.pad(texts, ((0, 0), (1, 0))), V)
+    draft = {"logits": target["logits"] + 0.8 * noise}
+    return {"target": target, "draft": draft, "table": jax.tree.map(jnp.asarray, table)}
+
+
+TREES = trees()
+MODEL = functools.partial(Autoregressive, TARGET)
+DRAFTERS = {
+    "model": MODEL,
+    "copying": lambda rule: Copying(),
+    "lookup": lambda rule: PromptLookup(),
+    "bigram": functools.partial(NGram, 2),
+    "uniform": lambda rule: Uniform(),
+    "lookup, then a model": lambda rule: Hybrid(PromptLookup(), MODEL(rule)),
+    "bigram, then a model": lambda rule: Hybrid(Copying(), NGram(2, rule)),
+}
+CHEAP = {("model", 8), ("copying", 8)}  # the others are slow
+
+
+def plan(drafter: Any, schedule: Any, rule: Any = GREEDY) -> Plan:
+    verifier = GreedyMatch() if rule.greedy else SpeculativeSampling()
+    return Plan(TARGET, drafter, verifier, schedule, rule, N)
+
+
+def decoded(plan: Plan, rows: int = ROWS, sample: int = 0) -> DecodeOutput:
+    inputs = jnp.asarray(np.resize(INPUTS, (rows, INPUTS.shape[1])))
+    keys = row_keys(0, jnp.arange(rows), sample)
+    return jax.device_get(decode(plan.params(TREES), keys, inputs, plan))
+
+
+def passes(plan: Plan, rows: int = ROWS) -> list[acceptance.Accepted]:
+    inputs = np.resize(INPUTS, (rows, INPUTS.shape[1]))
+    batches = [(np.arange(rows), inputs)]
+    params = plan.params(TREES)
+    texts = acceptance.generate(plan, params.target, batches, seed=1, tokens=10**9)
+    return list(acceptance.measure(plan, params, texts, tables=False))
+
+
+def replayed(plan: Plan, given: list[acceptance.Accepted], **options: Any) -> forecast.Replayed:
+    needed = {role: TREES[role] for role in forecast.needed(plan)}
+    return replay(plan, given, vocab_size=V, tables=needed, **options)
+
+
+def same(found: forecast.Replayed, output: DecodeOutput) -> bool:
+    """Whether the loop made just these calls."""
+    trace = output.trace
+    pairs = [(found.calls, trace.calls), (found.accepted, trace.accepted)]
+    pairs += [(found.source, trace.source)] if trace.source is not None else []
+    return all(np.array_equal(ours, its) for ours, its in pairs)
+
+
+@pytest.mark.parametrize("schedule", [Fixed(4), AfterAcceptance((1, 2, 5))])
+@pytest.mark.parametrize("name", [name for name in DRAFTERS if name != "uniform"])
+def test_calls_of_greedy_texts_are_the_loops(name, schedule):
+    """Text by text and call by call, for each drafter and schedule."""
+    one = plan(DRAFTERS[name](GREEDY), schedule)
+    found, output = replayed(one, passes(one)), decoded(one)
+    assert same(found, output)
+    assert found.accepted.sum() > 0
+    np.testing.assert_array_equal(found.tokens, output.length)
+
+
+def test_a_schedule_that_skips_is_replayed_too():
+    one = plan(MODEL(GREEDY), Cycle((0, 1, 3)))
+    assert same(replayed(one, passes(one)), decoded(one))
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 3, 5, 8])
+def test_calls_are_those_of_a_simulation_of_agreement(gamma):
+    """In NumPy, of agreement alone: a call keeps what agrees up to the first that does not."""
+    one = plan(MODEL(GREEDY), Fixed(gamma))
+    given = passes(one)
+    calls = []
+    for text in given:
+        agrees = np.array(text.output) == np.array(text.drafts["Autoregressive"]["proposed"])
+        at, count = 0, 0
+        while at < len(agrees):
+            room = N - 1 - at  # the target's own token fits as well
+            draft = agrees[at : at + min(gamma, room)]
+            kept = len(draft) if draft.all() else int(np.argmin(draft))
+            at, count = at + kept + 1, count + 1
+        calls.append(count)
+    assert replayed(one, given).calls.tolist() == calls
+
+
+def test_a_recording_that_is_a_token_late_is_seen(monkeypatch):
+    """The planted bug of these comparisons."""
+    one = plan(MODEL(GREEDY), Fixed(3))
+    given, right = passes(one), replays._row
+
+    def late(*args):
+        row = right(*args)
+        return row._replace(recordings={k: np.roll(x, 1) for k, x in row.recordings.items()})
+
+    monkeypatch.setattr(replays, "_row", late)
+    assert not same(replayed(one, given), decoded(one))
+
+
+def test_a_text_that_is_not_written_again_is_an_error(monkeypatch):
+    one, right = plan(MODEL(GREEDY), Fixed(3)), replays._row
+    given = passes(one)
+
+    def stopped(*args):
+        row = right(*args)
+        return row._replace(tokens=np.r_[replays.STOPS, row.tokens[1:]])
+
+    monkeypatch.setattr(replays, "_row", stopped)
+    with pytest.raises(RuntimeError, match="has not written its text"):
+        replayed(one, given)
+
+
+@pytest.mark.parametrize(
+    "name, gamma",
+    [
+        pytest.param(name, gamma, marks=[pytest.mark.slow] * ((name, gamma) not in CHEAP))
+        for name in DRAFTERS
+        for gamma in (1, 8)
+    ],
+)
+def test_tokens_per_call_of_drawn_texts_are_the_loops(name, gamma):
+    """Within 3 %, of 3,000 texts each: one in hundreds of standard errors of 0.5 % or so."""
+    one, rows = plan(DRAFTERS[name](DRAWN), Fixed(gamma), DRAWN), 3000
+    found, output = replayed(one, passes(one, rows)), decoded(one, rows)
+    ours = found.tokens.sum() / found.calls.sum()
+    assert ours == pytest.approx(output.length.sum() / output.trace.calls.sum(), rel=0.03)
+
+
+def test_coins_that_always_fall_are_seen():
+    one = plan(MODEL(DRAWN), Fixed(8), DRAWN)
+    given = passes(one, 500)
+    certain = [
+        text._replace(drafts={"Autoregressive": {"kept": [1.0] * text.tokens}}) for text in given
+    ]
+    right, wrong = (replayed(one, x).calls.sum() for x in (given, certain))
+    assert wrong < 0.9 * right
+
+
+def test_a_drafter_that_is_certain_needs_one_sample():
+    one = plan(Copying(), Fixed(2), DRAWN)
+    assert len(replayed(one, passes(one)).calls) == ROWS
+    drawing = plan(MODEL(DRAWN), Fixed(2), DRAWN)
+    assert len(replayed(drawing, passes(drawing), samples=3).calls) == 3 * ROWS
+
+
+def test_what_cannot_be_replayed_says_so():
+    one = plan(MODEL(GREEDY), Fixed(3))
+    given = passes(one)
+    without = [text._replace(drafts={}) for text in given]
+    with pytest.raises(ValueError, match="text 0 has no recording 'proposed' of Autoregressive; "):
+        replayed(one, without)
+    short = dataclasses.replace(one, max_length=3)
+    with pytest.raises(ValueError, match=r"tokens but outputs hold 3; replay"):
+        replayed(short, given)
+
+
+@pytest.mark.slow
+def test_the_embedded_pair_is_replayed_text_by_text():
+    """40 sentences, by its model and by copying."""
+    models = {role: checkpoints.model_from(demo.path(role)) for role in ("target", "draft")}
+    read = {r: checkpoints.load(demo.path(r), config=m.config) for r, m in models.items()}
+    batches = list(
+        tasks.batches(
+            tasks.synthetic_task("specdec_ende"),
+            "test",
+            {"inputs": 48, "targets": 48},
+            batch_size=ROWS,
+            limit=ROWS,
+        )
+    )
+    (batch,) = batches
+    model: Any = Autoregressive(models["draft"], GREEDY)
+    one = Plan(models["target"], model, GreedyMatch(), Fixed(7), GREEDY, 48, (1,))
+    params = one.params(read)
+    texts = acceptance.generate(
+        one, params.target, [(batch.index, batch.inputs)], seed=0, tokens=10**9
+    )
+    given = list(acceptance.measure(one, params, texts, tables=False))
+    for drafter, gamma in [(model, 1), (model, 4), (model, 10), (Copying(), 4)]:
+        used = dataclasses.replace(one, drafter=drafter, schedule=Fixed(gamma))
+        own = used.params(read) if used.models().keys() > {"target"} else Params(read["target"])
+        keys = row_keys(0, jnp.arange(ROWS))
+        output = jax.device_get(decode(own, keys, jnp.asarray(batch.inputs), used))
+        vocab_size = models["target"].vocab_size
+        assert same(replay(used, given, vocab_size=vocab_size, length=48), output)
