@@ -38,9 +38,9 @@ def texts():
     Each once more with a full stop behind every word, because SentencePiece proposes only pieces
     that occur in two different words: 'weil' and 'weil.'.
     """
-    for name, prefix in synthetic.PREFIXES.items():
-        for source, target in itertools.islice(synthetic.examples(name, "train"), EXAMPLES[name]):
-            for text in (prefix + source, target):
+    for name, number in EXAMPLES.items():
+        for source, target in itertools.islice(synthetic.examples(name, "train"), number):
+            for text in (synthetic.PREFIXES[name] + source, target):
                 yield text
                 yield text.replace(":", "").replace(" ", ". ")
 

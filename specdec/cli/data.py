@@ -122,7 +122,8 @@ def length_of(lengths: Any, side: str) -> int:
 def token_ids(
     text: str, vocabulary: tasks.VocabularyDefinition | None, checkpoint_path: str
 ) -> tuple[int, ...]:
-    """The ids of a text, without a stop id, for settings that are texts to people.
+    """The ids of a text, without a stop id and without what white space behind it would add, for
+    settings that are texts to people.
 
     vocabulary: None for the one saved with the checkpoint.
     """
@@ -136,4 +137,4 @@ def token_ids(
                 "VOCABULARY"
             )
         vocabulary = tasks.recorded_vocabulary(*recorded)
-    return tuple(int(token) for token in tasks.for_texts(vocabulary).encode(text))
+    return tuple(int(token) for token in tasks.for_texts(vocabulary).encode(text.rstrip()))
