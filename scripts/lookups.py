@@ -2,8 +2,10 @@
 
   python scripts/lookups.py --task NAME PASSES STORE [--task ...] [--write]
 
-PASSES is what `specdec acceptance --output_file` wrote of a greedy run, STORE the `texts.jsonl` of
-`specdec train --table=store` of other texts of the same target. The loop decodes the texts of
+PASSES is what `specdec acceptance --output_file` wrote of a greedy run with a model as its drafter,
+STORE the `texts.jsonl` of `specdec train --table=store` of other texts of the same target, or - for
+none. Without a store the model and a hybrid are measured, by what PASSES says of the model, and
+InputCopy is told of what all sources begin with. The loop decodes the texts of
 PASSES with a recording of the target, so that counts are exact and nothing but the drafter runs.
 With several tasks each one's texts are also looked up in the others' stores. A table goes to
 stdout; with --write lines go to docs/results/lookups.jsonl, and a figure to docs/figures/store.svg
@@ -25,7 +27,7 @@ import numpy as np
 
 from specdec import tables
 from specdec.decoding import decode, row_keys
-from specdec.drafters import InputCopy, NGram, PromptLookup, Retrieval
+from specdec.drafters import Autoregressive, Hybrid, InputCopy, NGram, PromptLookup, Retrieval
 from specdec.forecast import Recorded
 from specdec.plan import Plan
 from specdec.sampling import Greedy
@@ -37,6 +39,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 ROWS = 64
 SHARES = (0.01, 0.1, 1.0)
 LENGTHS = (3, 8)
+COPIED = (8, 24, 48)  # where outputs are copies
 HEAD = """| task | drafter | store | K | tokens per call | 95 % interval |
 |---|---|---|---:|---:|---|"""
 
@@ -46,12 +49,13 @@ def main() -> None:
     parser.add_argument("--task", nargs=3, action="append", required=True, metavar="X")
     parser.add_argument("--write", action="store_true", help="to docs/")
     args = parser.parse_args()
-    stores = {name: _texts(store) for name, _, store in args.task}
+    stores = {name: _texts(store) for name, _, store in args.task if store != "-"}
     print(HEAD)
     lines = []
     for name, passes, _ in args.task:
         texts = [json.loads(line) for line in Path(passes).read_text().splitlines()]
-        for line in _measured(name, texts, stores):
+        found = _measured(name, texts, stores) if name in stores else _copied(name, texts)
+        for line in found:
             lines.append(line)
             low, high = line["interval"]
             print(
@@ -70,8 +74,7 @@ def _texts(path: str) -> list[list[int]]:
 
 
 def _measured(name: str, texts: Sequence[dict], stores: dict[str, Any]) -> Iterator[dict]:
-    ids = [*(x for rows in stores.values() for row in rows for x in row)]
-    size = -(-(1 + max(ids)) // 64) * 64
+    size = _ids(texts, *stores.values())
     count = functools.partial(_line, name, texts, size)
     own = stores[name]
     for longest in LENGTHS:
@@ -92,22 +95,54 @@ def _measured(name: str, texts: Sequence[dict], stores: dict[str, Any]) -> Itera
             }
 
 
+def _copied(name: str, texts: Sequence[dict]) -> Iterator[dict]:
+    sources = [text["inputs"] for text in texts]
+    prefix = [ids[0] for ids in zip(*sources, strict=False) if len(set(ids)) == 1]
+    size = _ids(texts)
+    (recording,) = (text["drafts"].values() for text in texts[:1])
+    assert len(recording) == 1, "PASSES are not of a model that drafts"
+    said = [next(iter(text["drafts"].values()))["proposed"] for text in texts]
+    model = Autoregressive(Recorded(size), Greedy())
+    for longest in COPIED:
+        yield _line(name, texts, size, "PromptLookup", "", PromptLookup(), {}, longest)
+        copy = InputCopy(tuple(prefix))
+        yield _line(name, texts, size, "InputCopy", "", copy, {}, longest)
+        for drafter in (model, Hybrid(PromptLookup(shortest=3), model)):
+            called = type(drafter).__name__
+            yield _line(name, texts, size, called, "", drafter, {}, longest, draft=said)
+
+
+def _ids(texts: Sequence[dict], *stores: Sequence[Sequence[int]]) -> int:
+    """A vocabulary that has all ids."""
+    rows = [*(text[side] for text in texts for side in ("inputs", "output"))]
+    return 1 + max(max(row) for row in (*rows, *(row for store in stores for row in store)))
+
+
 def _arrays(table: dict[str, np.ndarray]) -> dict[str, jax.Array]:
     return {name: jnp.asarray(array) for name, array in table.items()}
 
 
-def _line(name, texts, size, drafter_name, store, drafter, trees, longest: int) -> dict[str, Any]:
-    """Tokens per call of a drafter with drafts of at most `longest` tokens."""
+def _line(
+    name, texts, size, drafter_name, store, drafter, trees, longest: int, draft=None
+) -> dict[str, Any]:
+    """Tokens per call of a drafter with drafts of at most `longest` tokens.
+
+    draft: of each text what its model proposes.
+    """
     most = max(len(text["output"]) for text in texts) + 1
     plan = Plan(Recorded(size), drafter, GreedyMatch(), Fixed(longest), Greedy(), most, (1,))
     width, counts = max(len(text["inputs"]) for text in texts), []
     for start in range(0, len(texts), ROWS):
         rows = texts[start : start + ROWS]
         given = {"target": {"tokens": _filled([row["output"] for row in rows], most)}, **trees}
+        if draft is not None:
+            given["draft"] = {"tokens": _filled(draft[start : start + ROWS], most)}
         inputs = _filled([row["inputs"] for row in rows], width)
         keys = row_keys(0, jnp.arange(ROWS))
         active = jnp.arange(ROWS) < len(rows)
         output = decode(plan.params(given), keys, inputs, plan, active=active)
+        for row, tokens in zip(rows, output.tokens.tolist(), strict=False):
+            assert tokens[: len(row["output"])] == row["output"]
         counts.append(np.stack([output.length, output.trace.calls])[:, : len(rows)])
     both = np.concatenate(counts, axis=1).astype(float)
     low, high = bootstrap(both, lambda sums: sums[0] / sums[1])

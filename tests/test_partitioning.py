@@ -193,7 +193,9 @@ def test_caches_are_divided_by_rows_and_heads(stepped):
         return all(each.sharding.is_equivalent_to(wanted, 4) for each in arrays(cache))
 
     assert all_are(("data", "model"), stepped.before.cache)
-    assert all_are(("data",), stepped.before.drafter), "its model is whole, only rows are divided"
+    assert all_are(("data",), stepped.before.drafter.cache), (
+        "its model is whole, only rows are divided"
+    )
 
 
 def test_collectives_of_a_step(stepped):

@@ -71,13 +71,13 @@ class File:
         self.elsewhere = {(one.split, one.text) for one in before if isinstance(one, Elsewhere)}
         self._records = [one for one in before if self._is_whole(one)]
         if self._lines:
-            self._lines.replace(one._asdict() for one in self._records)
+            self._lines.replace(map(_fields, self._records))
 
     def write(self, record: Record) -> None:
         """At once."""
         self._records.append(record)
         if self._lines:
-            self._lines.append(record._asdict())
+            self._lines.append(_fields(record))
 
     def records(self, split: str | None) -> Iterator[Record]:
         """Those of the timed texts, and of the other split."""
@@ -98,6 +98,12 @@ def record(fields: Mapping[str, Any]) -> Record:
     if "mode" in fields:
         return Generation(**fields)
     return Elsewhere(**fields) if "split" in fields else Timing(**fields)
+
+
+def _fields(record: Record) -> dict[str, Any]:
+    """Of its line: without `sources` where there are none."""
+    named = record._asdict().items()
+    return {name: value for name, value in named if name != "sources" or value}
 
 
 def _in_both_modes(found: Iterable[Record]) -> set[tuple[int, int]]:

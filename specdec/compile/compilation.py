@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -99,7 +98,7 @@ def compile_for(
     shape: tuple[int, int],
     mesh: Mesh,
     *,
-    tables: Mapping[str, PyTree] = MappingProxyType({}),
+    tables: Mapping[str, PyTree] | None = None,
     parts: bool = True,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Compilation:
@@ -117,7 +116,7 @@ def compile_for(
       ValueError: the plan cannot be decoded, or not be divided over the mesh.
     """
     partitioning.check_batch(shape[0], mesh)
-    models = plan.models()
+    tables, models = tables or {}, plan.models()
     trees = {role: partitioning.abstract(model, mesh) for role, model in models.items()}
     keys, inputs = batch_shapes(*shape, mesh)
     with jax.set_mesh(mesh):

@@ -448,7 +448,7 @@ def test_each_record_says_what_was_measured():
     assert set(counts.values()) == {1}
     for one in generations:
         assert one.seconds == SECONDS[one.mode]
-        assert one[4:] == (2, [4, 5, 1], [2, 2], [1, 0])
+        assert one[4:] == (2, [4, 5, 1], [2, 2], [1, 0], [])
     parts = [record for record in records if isinstance(record, benchmark.Timing)]
     assert [(part.part, part.text, part.repeat) for part in parts] == [
         (name, text, repeat) for repeat in (0, 1) for text in (0, 4) for name in ("first", "second")
@@ -682,6 +682,19 @@ def test_json_lines(run):
     assert step_bytes < sum(leaf.nbytes for leaf in jax.tree.leaves(run.trees["alone"]))
     summary = summarized(again, run.workload.plan, step_bytes=step_bytes)
     assert run.out.partition("kernels, ")[0] == "\n".join(benchmark.lines(summary)) + "\n"
+
+
+def test_a_line_has_sources_where_the_drafter_has(tmp_path):
+    file = benchmark.File(str(tmp_path / "lines"), "# format of bench = 1\n")
+    of_one = benchmark.Generation("alone", 0, 0, 1.0, 1, [4, 1], [2], [1])
+    of_two = of_one._replace(mode="speculative", sources=[1])
+    for one in (of_one, of_two):
+        file.write(one)
+    lines = (tmp_path / "lines").read_text().splitlines()
+    assert ["sources" in json.loads(line) for line in lines] == [False, True]
+    check_lines("bench", tmp_path / "lines")
+    again = benchmark.File(str(tmp_path / "lines"), "# format of bench = 1\n")
+    assert [list(one.sources) for one in again.records(None)] == [[], [1]]
 
 
 def test_what_was_interrupted_goes_on(run, folder, specdec_bench, capsys, monkeypatch):

@@ -31,7 +31,7 @@ def test_figures_are_those_of_the_lines(path):
     parts = [Part(*one) for one in written["prediction"]["parts"]]
     summary = benchmark.summarize(
         map(benchmark.record, map(json.loads, lines)),
-        parts=lambda drafted: parts,  # lengths do not vary
+        parts=lambda drafted, sources: parts,  # lengths do not vary
         gamma=written["run"]["gamma"],
         same_output=written["identical"] is not None,
         exact=written["exact"],
