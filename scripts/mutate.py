@@ -29,6 +29,7 @@ TESTS = {  # module: its tests, those that see most first
     "decoding/forcing.py": ["tests/decoding/test_loop.py", "tests/decoding/test_score.py"],
     "sampling.py": ["tests/test_sampling.py", "tests/test_min_length.py"],
     "verifiers/decide.py": ["tests/verifiers"],
+    "verifiers/block.py": ["tests/verifiers"],
     "verifiers/speculative_sampling.py": ["tests/verifiers"],
     "verifiers/coupled.py": ["tests/verifiers", "tests/decoding/test_loop.py"],
     "drafters/loop.py": ["tests/drafters"],

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,11 @@ GROWN = ("--gin_file=demo.gin", "--limit=12", *SMALL[1:])
 SAMPLED = ("--gin_file=sampling/temperature.gin",)
 ROWS = {
     "ende_t0": ("--gin_file=demo.gin", *SMALL),
-    "ende_t1": ("--gin_file=demo_sampled.gin", *SMALL),
+    "ende_t1": (
+        "--gin_file=demo_sampled.gin",
+        "--gin_file=verifiers/speculative_sampling.gin",
+        *SMALL,
+    ),
     "highlights_t0": ("--gin_file=demo_highlights.gin", *SMALL),
     "highlights_t1": (
         "--gin_file=demo_highlights.gin",
@@ -45,6 +50,25 @@ ROWS = {
         "--gin_file=verifiers/speculative_sampling.gin",
     ),
 }
+# What drafts, on the grown targets: each with the draft length that suits it.
+DRAFTERS = {
+    "model": ("--gin.GAMMA=7",),
+    "hybrid": ("--gin_file=drafters/hybrid.gin", "--gin.GAMMA=7"),
+    "retrieval": ("--gin_file=drafters/retrieval.gin", "--gin.GAMMA=7"),
+    "trigram": ("--gin_file=drafters/ngram.gin", "--gin.NGRAM_ORDER=3", "--gin.GAMMA=7"),
+    "bigram": ("--gin_file=drafters/ngram.gin", "--gin.NGRAM_ORDER=2", "--gin.GAMMA=3"),
+    "unigram": ("--gin_file=drafters/ngram.gin", "--gin.NGRAM_ORDER=1", "--gin.GAMMA=3"),
+    "prompt_lookup": ("--gin_file=drafters/prompt_lookup.gin", "--gin.GAMMA=3"),
+    "input_copy": ("--gin_file=drafters/input_copy.gin", "--gin.GAMMA=3"),
+    "uniform": ("--gin_file=drafters/uniform.gin", "--gin.GAMMA=1"),
+}
+HIGHLIGHTS = ("--gin_file=demo_highlights.gin", "--limit=12", "--gin.SPLIT='test'", "--repeats=2")
+ROWS |= {
+    f"{size}_highlights_t0_{name}": (*HIGHLIGHTS, *flags)
+    for size, (name, flags) in itertools.product(("base", "large"), DRAFTERS.items())
+}
+TABLES = {"retrieval": "store", "trigram": "ngram", "bigram": "ngram", "unigram": "ngram"}
+TOKENS = 40_000  # that a table is made of
 # What a grown pair is made of, by the first word of a row.
 PRESETS = {"base": ("target", "t5_1_1_base"), "large": ("target", "t5_1_1_large")}
 DRAFT = ("draft", "t5_1_1_small")
@@ -58,7 +82,7 @@ def main() -> None:
     folder = RESULTS / device_name()
     folder.mkdir(parents=True, exist_ok=True)
     for row in args.rows:
-        flags = [*ROWS[row], *models(row, Path(args.models))]
+        flags = [*ROWS[row], *models(row, Path(args.models)), *table(row, Path(args.models))]
         if cli.main(["bench", *flags, f"--output_file={folder / row}.jsonl"]):
             raise SystemExit(f"{row} was not measured")
     print(*differences(args.rows, folder), sep="\n")
@@ -85,6 +109,22 @@ def models(row: str, folder: Path) -> list[str]:
             raise SystemExit(f"{path} was not made")
     names = "CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH"
     return [f"--gin.{name}={str(path)!r}" for name, path in zip(names, paths, strict=True)]
+
+
+def table(row: str, folder: Path) -> list[str]:
+    """The flag for a row's table, of other texts that the embedded target writes; likewise."""
+    kind = TABLES.get(row.rpartition("_")[2])
+    if kind is None:
+        return []
+    path = folder / f"highlights_{kind}"
+    flags = ["--gin_file=demo_highlights.gin", "--gin.LIMIT=None", "--gin.BATCH_SIZE=32"]
+    made = (path / "table").exists() or not cli.main(
+        ["train", *flags, "--gin.SPLIT='train'", f"--tokens={TOKENS}", f"--table={kind}"]
+        + [f"--output_dir={path}"]
+    )
+    if not made:
+        raise SystemExit(f"{path} was not made")
+    return [f"--gin.DRAFT_TABLE_PATH={str(path / 'table')!r}"]
 
 
 def differences(rows: Sequence[str], folder: Path) -> Iterator[str]:

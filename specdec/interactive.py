@@ -18,7 +18,7 @@ from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.theory import block_efficiency, empirical_alpha
 from specdec.types import Drafter, Model, PyTree, SamplingRule, Table, Verifier
-from specdec.verifiers import SpeculativeSampling
+from specdec.verifiers import Block
 from specdec.vocabulary import check_fit
 
 SHORTEST_BUCKET = 32  # tokens; each longer one is twice as long
@@ -69,7 +69,8 @@ class InteractiveModel:
         read from `draft`: one directory, or a dict of them by role.
       gamma: draft tokens per target call.
       sampling, verifier: as `specdec.decode` takes them; None for `Greedy()`, and for
-        `SpeculativeSampling()`, which is exact with any sampling.
+        `Block()`, which is exact with any sampling.
+      lossy: whether the output may have another law than the target's.
       vocabulary: `tasks.SentencePiece(path)` or `tasks.Bytes()`; None for the one saved with the
         target.
       lengths: the longest 'inputs' and 'targets', in tokens.
@@ -90,6 +91,7 @@ class InteractiveModel:
         gamma: int = 4,
         sampling: SamplingRule | None = None,
         verifier: Verifier | None = None,
+        lossy: bool = False,
         vocabulary: tasks.VocabularyDefinition | None = None,
         lengths: Mapping[str, int] = {"inputs": 512, "targets": 128},
         batch_size: int = 1,
@@ -104,7 +106,7 @@ class InteractiveModel:
         self._vocabulary = _vocabulary(vocabulary, self._paths, models)
         parts: dict[str, Any] = {"drafter": drafter, "verifier": None, "schedule": None}
         if drafter is not None:
-            parts["verifier"] = verifier or SpeculativeSampling()
+            parts["verifier"] = verifier or Block()
             parts["schedule"] = Fixed(gamma)
         for role, table in roles.tables_of(drafter).items():
             tables.check_vocabulary(self._paths[role], table, self._vocabulary)
@@ -114,7 +116,10 @@ class InteractiveModel:
             sampling=sampling,
             max_length=lengths["targets"],
             stop_ids=(self._vocabulary.eos_id,),
-        ).laid_out(batch_size)
+        )
+        if not (plan.exact or lossy):
+            raise ValueError(f"{plan} does not keep the target's law; give lossy=True to have it")
+        plan = plan.laid_out(batch_size)
         self._plan, self._lengths, self._batch_size = plan, lengths, batch_size
         self._program = decoder(plan)
         self._try()

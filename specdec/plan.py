@@ -91,6 +91,11 @@ class Plan:
         return getattr(self.verifier, "shared_noise", False)
 
     @property
+    def reads_beliefs(self) -> bool:
+        """Whether the verifier reads what a greedy drafter holds likely."""
+        return getattr(self.verifier, "reads_beliefs", False) and self.sampling.greedy
+
+    @property
     def buckets(self) -> tuple[int, ...]:
         """The schedule's static draft lengths, ascending."""
         return self.schedule.buckets

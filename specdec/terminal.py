@@ -263,6 +263,7 @@ class Summary:
     seconds: float = 0.0  # decoding
     compile_seconds: float = 0.0
     identical: int = 0  # texts with the baseline's tokens, if it ran
+    exact: bool = True  # whether they have the target's law
     baseline_calls: int = 0
     baseline_seconds: float = 0.0
 
@@ -283,5 +284,6 @@ class Summary:
                 f"the target alone: {self.baseline_calls} calls, {self.baseline_seconds:.1f} s; "
                 f"{self.baseline_seconds / self.seconds:.2f} times the time"
             )
-            lines.append(f"identical outputs: {self.identical} of {self.texts}")
+            same = "identical outputs" if self.exact else "NOT EXACT; the same by chance"
+            lines.append(f"{same}: {self.identical} of {self.texts}")
         return lines

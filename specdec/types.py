@@ -81,6 +81,8 @@ class Context(struct.PyTreeNode):
     vocab_size: int | None = struct.field(pytree_node=False, default=None)  # V
     # The target draws with the very keys that `propose` is given: see `sampling.draw_shared`.
     shared_noise: bool = struct.field(pytree_node=False, default=False)
+    # The verifier reads `Draft.beliefs`.
+    beliefs: bool = struct.field(pytree_node=False, default=False)
 
 
 class Draft(struct.PyTreeNode):
@@ -91,20 +93,25 @@ class Draft(struct.PyTreeNode):
     Entries at i >= length are garbage.
 
     `source` says which of a drafter's `sources` made the draft; None where there is but one.
+    `beliefs` is what a drafter holds likely where it does not draw: the softmax of a greedy one. It
+    is None unless the context asks for it, and of a drafter that copies.
     """
 
     tokens: Array  # [B, K] int32
     probs: Array | None  # [B, K, V] float32
     length: Array  # [B] int32, 0..K
     source: Array | None = None  # [B] int32
+    beliefs: Array | None = None  # [B, K, V] float32
 
 
-class Scores(NamedTuple):
+class Scores(struct.PyTreeNode):
     """The target's opinion of one row of a draft: row i is about draft token i, row K about the
-    token after it. Standardised means after temperature, top-k and top-p."""
+    token after it. Standardised means after temperature, top-k and top-p; greedy, that it is a
+    one-hot on the likeliest token."""
 
     logits: Array  # [K+1, V] float32, as the target gave them
     probs: Array  # [K+1, V] float32, standardised
+    greedy: bool = struct.field(pytree_node=False, default=False)
 
 
 class Noise(NamedTuple):
@@ -158,7 +165,7 @@ class DecodeState(struct.PyTreeNode):
     trace: Trace
     vocab_size: int = struct.field(pytree_node=False)
 
-    def context(self, shared_noise: bool = False) -> Context:
+    def context(self, shared_noise: bool = False, beliefs: bool = False) -> Context:
         """The drafter's view."""
         return Context(
             tokens=self.tokens,
@@ -169,6 +176,7 @@ class DecodeState(struct.PyTreeNode):
             active=self.active,
             vocab_size=self.vocab_size,
             shared_noise=shared_noise,
+            beliefs=beliefs,
         )
 
 

@@ -17,7 +17,7 @@ from specdec.acceptance.texts import Texts
 from specdec.plan import Plan
 from specdec.types import Params
 
-DIGITS = 6  # of the probabilities that are kept
+DIGITS = 6  # of the ratios
 
 
 def measure(
@@ -99,9 +99,9 @@ def _text(
 
 
 def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, list[Any]]:
-    """What a replay needs of a drafter: what it proposes and, if it draws, how likely the text's
-    own tokens are drafts that were kept."""
+    """What a replay needs of a drafter: what it proposes and, if it draws, how much likelier than
+    the target it finds the text's own tokens."""
     found = {"proposed": asked.proposed[row, :size].tolist()}
     if not greedy:
-        found["kept"] = [round(x, DIGITS) for x in asked.kept[row, :size].tolist()]
+        found["ratio"] = [round(x, DIGITS) for x in asked.ratio[row, :size].tolist()]
     return found

@@ -19,6 +19,7 @@ from specdec.sampling import fit_vocabulary
 from specdec.types import Array, Cache, Context, Draft, Params, PyTree, Target
 
 LENIENCE = (1.0, 0.5, 0.3, 0.1)
+MOST = 1e6  # of a ratio: JSON has no infinity
 
 
 class Taught(NamedTuple):
@@ -34,7 +35,7 @@ class Opinions(NamedTuple):
 
     rates: Array  # [B, T, L] sum_x min(p(x) / l, q(x))
     proposed: Array  # [B, T] int32, the argmax of q; -1 where it proposes nothing
-    kept: Array  # [B, T] float32, min(1, q(y) / p(y)) of the text's own token y
+    ratio: Array  # [B, T] float32, q(y) / p(y) of the text's own token y, at most MOST
 
 
 def recorded(drafter: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -80,11 +81,11 @@ def of(q: Array, taught: Taught, tokens: Array) -> Opinions:
     own = tokens[..., None]
     p, q_own = (jnp.take_along_axis(x, own, axis=-1)[..., 0] for x in (taught.p, q))
     # A token that rounding gave no probability came out all the same: it is drafted, or it is not.
-    kept = jnp.where(q_own >= p, q_own > 0, q_own / p)
+    ratio = jnp.where(p > 0, q_own / jnp.where(p > 0, p, 1), q_own > 0)
     return Opinions(
         rates=jnp.stack([_rates(taught, q, lenience) for lenience in LENIENCE], axis=-1),
         proposed=jnp.where(jnp.max(q, axis=-1) > 0, jnp.argmax(q, axis=-1), -1),
-        kept=kept.astype(jnp.float32),
+        ratio=jnp.minimum(ratio, MOST).astype(jnp.float32),
     )
 
 

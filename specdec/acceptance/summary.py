@@ -22,7 +22,7 @@ class Accepted(NamedTuple):
     accepted: dict[str, list[float]]  # name -> [L], in the order of LENIENCE
     inputs: Sequence[int] = ()  # ids, without padding
     output: Sequence[int] = ()  # ids, with the stop id that ends it
-    # Name (`opinions.recorded`) -> "proposed" and, of sampled texts, "kept": [tokens] each.
+    # Name (`opinions.recorded`) -> "proposed" and, of sampled texts, "ratio": [tokens] each.
     drafts: Mapping[str, Mapping[str, Sequence[float]]] = MappingProxyType({})
     proposes: int = 0  # tokens at which the drafter proposes one
 

@@ -77,14 +77,14 @@ def _standing(params: PyTree, inputs: Array, tokens: Array, length: Array, *, pl
     positions = jnp.arange(tokens.shape[1])[None]
     logits = taught_logits(params, inputs, tokens, target=plan.target)
     probs = plan.sampling.probabilities(logits, jnp.broadcast_to(positions, tokens.shape))
-    held = jnp.concatenate([_by_rank(probs, tokens), _by_residue(probs, tokens)], axis=2)
+    held = jnp.concatenate([by_rank(probs, tokens), _by_residue(probs, tokens)], axis=2)
     mass, member = jnp.clip(held[..., 0], 0, 1), held[..., 1]
     within = (positions < length[:, None])[:, :, None]
     excess = jnp.sum(jnp.where(within, member - mass, 0), axis=1)
     return excess, jnp.sum(jnp.where(within, mass * (1 - mass), 0), axis=1)
 
 
-def _by_rank(probs: Array, tokens: Array) -> Array:
+def by_rank(probs: Array, tokens: Array) -> Array:
     """[B, N, groups, 2] each group's probability, and 1 for the one that the token is in."""
     drawn = jnp.take_along_axis(probs, tokens[:, :, None], axis=2)
     before = jnp.arange(probs.shape[-1])[None, None] < tokens[:, :, None]  # breaks ties

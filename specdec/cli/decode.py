@@ -118,7 +118,7 @@ def _command(args: argparse.Namespace) -> None:
         print(painter.legend(), flush=True)
     if isinstance(programs.ours, Stepwise) and painter:
         programs.ours.watch = lambda output: painter.show(*output.row(0))
-    summary = terminal.Summary()
+    summary = terminal.Summary(exact=run.plan.exact)
     outputs = decoded(run, params, batches, programs, text_of, summary, given=len(prefix))
     try:
         _write(_with_progress(outputs, run, texts is not None), painter, args, in_force)

@@ -218,7 +218,7 @@ def _decoded(
     done: int,
 ) -> Iterator[dict[str, Any]]:
     """The records behind those that are done; what happened goes to stderr at the end."""
-    params, summary = run.load(), terminal.Summary()
+    params, summary = run.load(), terminal.Summary(exact=run.plan.exact)
     try:
         for text in decoded(
             run, params, batches, programs, text_of, summary, given=given, skip=done
@@ -276,7 +276,8 @@ def _report(
             if isinstance(metric, SumMetric)
             for name, difference in evaluate.differences(metric, targets, *both).items()
         }
-        report["identical"] = sum(one["tokens"] == one["alone_tokens"] for one in records)
+        same = "identical" if run.plan.exact else "same_by_chance"
+        report[same] = sum(one["tokens"] == one["alone_tokens"] for one in records)
     if run.plan.drafts:
         report["speculation"] = _speculation(records, given)
     return report | {"environment": environment()}
@@ -309,9 +310,11 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
                 "difference {value:+.2f} [{low:+.2f}, {high:+.2f}]".format(**differences[name])
             )
         yield f"{name}: {', '.join(figures)}"
+    outputs = report["texts"] * report["samples"]
     if "identical" in report:
-        outputs = report["texts"] * report["samples"]
         yield f"identical outputs: {report['identical']} of {outputs}"
+    if "same_by_chance" in report:
+        yield f"NOT EXACT; the same by chance: {report['same_by_chance']} of {outputs}"
     for name, signature in report["signatures"].items():
         yield f"{name} by {signature}"
 

@@ -22,7 +22,7 @@ from specdec.forecast import Costs, Forecast
 from specdec.plan import Plan
 from specdec.schedules import Fixed
 from specdec.types import PyTree
-from specdec.verifiers import SpeculativeSampling
+from specdec.verifiers import Block, SpeculativeSampling
 
 GAMMAS = "1-10"
 
@@ -153,11 +153,12 @@ def _check(
         )
     if not plan.exact:
         raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give one that is")
-    draws = any(forecast.kind_of(x) == "kept" for _, x in acceptance.recorded(plan.drafter))
-    if draws and not plan.sampling.greedy and not isinstance(plan.verifier, SpeculativeSampling):
+    draws = any(forecast.kind_of(x) == "ratio" for _, x in acceptance.recorded(plan.drafter))
+    known = isinstance(plan.verifier, Block | SpeculativeSampling)
+    if draws and not plan.sampling.greedy and not known:
         raise UsageError(
-            f"VERIFIER is {plan.verifier}, and passes of drawn texts say what speculative sampling "
-            "keeps; give verifiers/speculative_sampling.gin"
+            f"VERIFIER is {plan.verifier}, and passes of drawn texts say what block verification "
+            "and speculative sampling keep; give verifiers/block.gin"
         )
     if run.placement.mesh is not None and not args.costs:
         raise UsageError("parts are measured on one device alone; give --costs of `specdec bench`")

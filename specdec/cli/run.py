@@ -37,6 +37,7 @@ class DecodeRun:
       others.
     min_length: tokens that every output has before its stop id, at least.
     int8: the roles of models whose kernels are rounded to eight bits; they are other models then.
+    lossy: whether the output may have another law than the target's.
     compare: run the target alone as well.
     """
 
@@ -47,6 +48,7 @@ class DecodeRun:
     draft_checkpoint_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
     min_length: int = 0
     int8: Sequence[str] = ()
+    lossy: bool = False
     compare: bool = False
 
     def __post_init__(self):
@@ -184,15 +186,20 @@ def _required(role: str, macro: str) -> str:
     return f"{name} is required; set it in a gin file or with --gin.{name}=VALUE"
 
 
-def build(args: argparse.Namespace, overrides: Mapping[str, Any] = {}) -> DecodeRun:
+def build(
+    args: argparse.Namespace, overrides: Mapping[str, Any] = {}, unmarked: bool = False
+) -> DecodeRun:
     """The run of the gin files and flags; programs are kept from now on if the flags say where.
 
     overrides: settings of other flags, such as {"Data.num_samples": 3}; None leaves what gin says.
+    unmarked: take a run that is not exact and does not say that it is lossy.
     """
     machine.refuse_unwritable_folder("--compilation_cache_dir", args.compilation_cache_dir)
     jax.config.update("jax_compilation_cache_dir", args.compilation_cache_dir or None)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     run = described(args, overrides)
+    if not (run.plan.exact or run.lossy or unmarked):
+        raise UsageError(unmarked_lossy(run.plan))
     try:
         mesh = run.placement.partitioner.mesh()
         if mesh is not None:
@@ -203,6 +210,16 @@ def build(args: argparse.Namespace, overrides: Mapping[str, Any] = {}) -> Decode
         return run.laid_out()
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def unmarked_lossy(plan: Plan) -> str:
+    """What to say of a run that is not exact and does not say so."""
+    verifier = plan.verifier
+    inexact = plan.target if getattr(verifier, "exact", False) else verifier
+    return (
+        f"{inexact} does not keep the target's law, and the run does not say that it may be lossy; "
+        "give --gin.LOSSY=True if that is what you want"
+    )
 
 
 def over(run: DecodeRun, mesh: jax.sharding.Mesh) -> DecodeRun:

@@ -153,7 +153,8 @@ def _iterate(params: Params, state: DecodeState, *, width: int, want: Array, pla
         scored, cache = plan.target.decode(params.target, block, state.cache)
     with jax.named_scope("accept"):
         positions = committed[:, None] + jnp.arange(width + 1)[None]
-        scores = Scores(scored.logits, plan.sampling.probabilities(scored.logits, positions))
+        probs = plan.sampling.probabilities(scored.logits, positions)
+        scores = Scores(scored.logits, probs, plan.sampling.greedy)
         decide = functools.partial(verifiers.verdict, plan.verifier)
         verdict = jax.vmap(decide)(keys, draft, scores)
         schedule_state = plan.schedule.update(state.schedule, draft, verdict)
@@ -178,7 +179,7 @@ def _propose(
     if not width:
         return Draft(jnp.zeros([rows, 0], jnp.int32), None, want), state.drafter
     stop = _stop(plan.schedule, params.schedule, state.schedule)
-    context = state.context(plan.shared_noise)
+    context = state.context(plan.shared_noise, plan.reads_beliefs)
     draft, drafter_state = plan.drafter.propose(params, keys, context, state.drafter, want, stop)
     return states.trim(draft, want, state.vocab_size, plan.stop_ids), drafter_state
 

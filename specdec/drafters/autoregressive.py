@@ -130,6 +130,7 @@ class Autoregressive:
             sampling=self.sampling,
             vocab_size=context.vocab_size,
             shared_noise=context.shared_noise,
+            beliefs=context.beliefs,
         )
         room = memory.tokens.shape[1] - draft.tokens.shape[1]
         tokens = jnp.pad(draft.tokens, ((0, 0), (0, room)))

@@ -103,21 +103,20 @@ class Hybrid:
 
 def _merged(taken: Array, copied: Draft, drawn: Draft, context: Context) -> Draft:
     """Row by row the first draft or the second one."""
-    probs = None
-    if copied.probs is not None or drawn.probs is not None:
+
+    def either(first: Array | None, second: Array | None) -> Array | None:
+        if first is None and second is None:
+            return None
         assert context.vocab_size is not None
-        both = (_dense(draft, context.vocab_size) for draft in (copied, drawn))
-        probs = jnp.where(taken[:, None, None], *both)
+        certain = (jax.nn.one_hot(x.tokens, context.vocab_size) for x in (copied, drawn))
+        given = zip((first, second), certain, strict=True)
+        both = (one_hot if dense is None else dense for dense, one_hot in given)
+        return jnp.where(taken[:, None, None], *both)
+
     return Draft(
         tokens=jnp.where(taken[:, None], copied.tokens, drawn.tokens),
-        probs=probs,
+        probs=either(copied.probs, drawn.probs),
         length=jnp.where(taken, copied.length, drawn.length),
         source=jnp.where(taken, 0, 1),
+        beliefs=either(copied.beliefs, drawn.beliefs),
     )
-
-
-def _dense(draft: Draft, vocab_size: int) -> Array:
-    """[B, K, V] what the tokens were drawn from."""
-    if draft.probs is None:
-        return jax.nn.one_hot(draft.tokens, vocab_size, dtype=jnp.float32)
-    return draft.probs

@@ -24,6 +24,7 @@ def draft_loop(
     sampling: SamplingRule,
     vocab_size: int | None,
     shared_noise: bool,
+    beliefs: bool = False,
 ) -> tuple[Draft, PyTree]:
     """Draws K tokens per row, each from the logits that the ones before it lead to.
 
@@ -39,13 +40,14 @@ def draft_loop(
       vocab_size: V of the target; narrower or wider logits are padded or cut *before* drawing, so
         that the probabilities are those drawn from and shared noise has one width. None: as wide
         as the logits are.
-      shared_noise: see `types.Context`.
+      shared_noise, beliefs: see `types.Context`.
     """
     draw_tokens = functools.partial(
         _draw_tokens,
         draw_one=draw_shared if shared_noise else draw,
         sampling=sampling,
         vocab_size=vocab_size,
+        beliefs=beliefs,
     )
     first = draw_tokens(logits, keys[:, 0])
     with jax.named_scope("extend"):
@@ -57,19 +59,27 @@ def draft_loop(
 class _Drawn(NamedTuple):
     tokens: Array  # [B] int32
     probs: Array | None  # [B, V] what they were drawn from, None if greedy
+    beliefs: Array | None  # [B, V] the softmax if greedy and it is asked for
     seen: Array  # [B, V] what a stopping rule may look at: probs, or the softmax if greedy
 
 
 def _draw_tokens(
-    logits: Array, keys: Array, *, draw_one, sampling: SamplingRule, vocab_size: int | None
+    logits: Array,
+    keys: Array,
+    *,
+    draw_one,
+    sampling: SamplingRule,
+    vocab_size: int | None,
+    beliefs: bool,
 ) -> _Drawn:
     if vocab_size is not None:
         logits = fit_vocabulary(logits, vocab_size)
     if sampling.greedy:
         tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
-        return _Drawn(tokens, None, jax.nn.softmax(logits, axis=-1))
+        softmax = jax.nn.softmax(logits, axis=-1)
+        return _Drawn(tokens, None, softmax if beliefs else None, softmax)
     probs = sampling.probabilities(logits)
-    return _Drawn(jax.vmap(draw_one)(keys, probs), probs, probs)
+    return _Drawn(jax.vmap(draw_one)(keys, probs), probs, None, probs)
 
 
 def _all(draw_tokens, first: _Drawn, advance, carry, keys: Array, want: Array):
@@ -78,15 +88,15 @@ def _all(draw_tokens, first: _Drawn, advance, carry, keys: Array, want: Array):
     def extend(loop, key):
         logits, carry = advance(*loop)
         drawn = draw_tokens(logits, key)
-        return (carry, drawn.tokens), drawn[:2]
+        return (carry, drawn.tokens), drawn[:3]
 
     (carry, _), rest = jax.lax.scan(extend, (carry, first.tokens), keys[:, 1:].swapaxes(0, 1))
-    tokens, probs = jax.tree.map(
+    tokens, probs, beliefs = jax.tree.map(
         lambda head, tail: jnp.concatenate([head[:, None], tail.swapaxes(0, 1)], axis=1),
-        first[:2],
+        first[:3],
         rest,
     )
-    return Draft(tokens, probs, want), carry
+    return Draft(tokens, probs, want, beliefs=beliefs), carry
 
 
 def _until_stopped(draw_tokens, first: _Drawn, advance, carry, keys: Array, want, stop: Stop):
@@ -94,7 +104,7 @@ def _until_stopped(draw_tokens, first: _Drawn, advance, carry, keys: Array, want
 
     def put(buffer, drawn: _Drawn, i):
         write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=i, axis=1)
-        return jax.tree.map(write, buffer, drawn[:2])
+        return jax.tree.map(write, buffer, drawn[:3])
 
     def after(i, drawn: _Drawn, going, stop_carry):
         stop_carry, stopped = stop.ask(stop_carry, i, drawn.seen, drawn.tokens)
@@ -111,8 +121,8 @@ def _until_stopped(draw_tokens, first: _Drawn, advance, carry, keys: Array, want
     one = jnp.int32(1)
     length = jnp.minimum(want, 1)
     going, stop_carry = after(one - 1, first, want > 0, stop.carry)
-    buffer = jax.tree.map(lambda x: jnp.zeros((*keys.shape, *x.shape[1:]), x.dtype), first[:2])
+    buffer = jax.tree.map(lambda x: jnp.zeros((*keys.shape, *x.shape[1:]), x.dtype), first[:3])
     loop = (one, going, stop_carry, length, put(buffer, first, 0), first.tokens, carry)
     loop = jax.lax.while_loop(lambda loop: jnp.any(loop[1]), extend, loop)
-    _, _, _, length, (tokens, probs), _, carry = loop
-    return Draft(tokens, probs, length), carry
+    _, _, _, length, (tokens, probs, beliefs), _, carry = loop
+    return Draft(tokens, probs, length, beliefs=beliefs), carry

@@ -79,6 +79,7 @@ class NGram:
             sampling=self.sampling,
             vocab_size=context.vocab_size,
             shared_noise=context.shared_noise,
+            beliefs=context.beliefs,
         )
         return draft, state
 

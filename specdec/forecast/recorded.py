@@ -13,7 +13,7 @@ from flax import struct
 from specdec.drafters import Autoregressive
 from specdec.roles import owned_by
 from specdec.sampling import Greedy
-from specdec.types import Array, ModelOutput, PyTree, Target
+from specdec.types import Array, Context, Draft, ModelOutput, Params, PyTree, Stop, Target
 
 SURE = 30.0  # logits of what is said; all others have 0
 
@@ -84,17 +84,43 @@ class Player(Autoregressive):
 
 def kind_of(drafter: Any) -> str:
     """What a replay needs of its recording."""
-    return "proposed" if drafter.sampling.greedy else "kept"
+    return "proposed" if drafter.sampling.greedy else "ratio"
 
 
-def played_by(drafter: Any, model: Recorded) -> Any:
-    """The drafter with recordings in place of all that are in `acceptance.recorded`."""
+@dataclasses.dataclass(frozen=True)
+class ByStart(Player):
+    """Drafts what is recorded for the token that the draft starts with: params["tokens"] is
+    [B, N, K]."""
+
+    def init(self, params: Params, context: Context) -> PyTree:
+        return ()
+
+    def propose(
+        self,
+        params: Params,
+        keys: Array,
+        context: Context,
+        state: PyTree,
+        want: Array,
+        stop: Stop | None,
+    ) -> tuple[Draft, PyTree]:
+        start = jnp.minimum(context.length - 1, params.drafter["tokens"].shape[1] - 1)
+        draft = jnp.take_along_axis(params.drafter["tokens"], start[:, None, None], axis=1)
+        return Draft(draft[:, 0, : keys.shape[1]], None, want), state
+
+
+def played_by(drafter: Any, model: Recorded, by_start: bool) -> Any:
+    """The drafter with recordings in place of all that are in `acceptance.recorded`.
+
+    by_start: those of drafters that draw are `ByStart`.
+    """
     if hasattr(drafter, "sampling"):
-        return Player(model, Greedy(), role=role_of(drafter))
+        player = ByStart if by_start and kind_of(drafter) == "ratio" else Player
+        return player(model, Greedy(), role=role_of(drafter))
     if not dataclasses.is_dataclass(drafter):
         return drafter
     fields = {field.name: getattr(drafter, field.name) for field in dataclasses.fields(drafter)}
-    inner = {k: played_by(v, model) for k, v in fields.items() if hasattr(v, "propose")}
+    inner = {k: played_by(v, model, by_start) for k, v in fields.items() if hasattr(v, "propose")}
     return dataclasses.replace(drafter, **inner) if inner else drafter  # type: ignore[type-var]
 
 

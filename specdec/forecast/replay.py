@@ -13,6 +13,11 @@ token y_t, if one was tested, was kept with probability
 
 independently of the others. So a coin is tossed for each token: where it falls, the recording of
 the drafter has y_t, elsewhere another id.
+
+Block verification keeps i tokens or more of a draft with probability P_i (`verifiers.Block`), and
+goes on by p. So, given that the text has come out, and that i - 1 tokens were kept, one more was
+with probability min(1, (q(y_t) / p(y_t)) / P_{i-1}), which depends on where the call began: coins
+are tossed for each start and depth.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from specdec.forecast.recorded import Recorded, kind_of, played_by, role_of
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.types import Params, PyTree
-from specdec.verifiers import GreedyMatch
+from specdec.verifiers import Block, GreedyMatch
 
 SAMPLES = 8  # of the coins
 ROWS = {True: 512, False: 32}  # of a batch: where all is recorded, and else
@@ -75,7 +80,8 @@ def replay(
     """Decodes the texts of the passes once more, by recordings.
 
     Args:
-      plan: of which the drafter, the schedule, the longest length and the stop ids count.
+      plan: of which the drafter, the schedule, the longest length and the stop ids count, and of
+        the verifier whether it is `Block`.
       vocab_size: V of the target.
       length: that inputs are filled up to, as they were; None for that of the longest one.
       tables: the parameters by role of what the drafter has besides models and recordings.
@@ -105,7 +111,7 @@ def replay(
 class _Row(NamedTuple):
     inputs: Sequence[int]
     tokens: np.ndarray  # [T] int32, as the replay has them
-    recordings: dict[str, np.ndarray]  # by role, likewise
+    recordings: dict[str, np.ndarray]  # by role, likewise; [T, K] of `ByStart`
 
 
 def check(plan: Plan, passes: Sequence[Pass]) -> None:
@@ -136,7 +142,7 @@ def _played(plan: Plan, vocab_size: int, whole: bool) -> Plan:
     start_of = None if whole else plan.target
     played = Plan(
         target=Recorded(vocab_size, start_of),
-        drafter=played_by(plan.drafter, Recorded(vocab_size)),
+        drafter=played_by(plan.drafter, Recorded(vocab_size), _by_block(plan)),
         verifier=GreedyMatch(),
         schedule=plan.schedule,
         sampling=Greedy(),
@@ -161,19 +167,42 @@ def _row(
     vocab_size: int,
 ) -> _Row:
     output = np.array(one.output, np.int32)
-    other = _another(output, plan.stop_ids, vocab_size)
+    text, other = output, _another(output, plan.stop_ids, vocab_size)
+    if whole:
+        text = np.where(np.isin(output, plan.stop_ids), STOPS, TOKEN)
+        other = np.full_like(text, OTHER)
     recordings = {}
     for name, drafter in names.items():
-        said = np.array(one.drafts[name][kind_of(drafter)])
-        if kind_of(drafter) == "kept":
-            said = np.where(coins.random(len(output)) < said, output, other)
-        recordings[role_of(drafter)] = np.where(said < 0, other, said).astype(np.int32)
-    if not whole:
-        return _Row(one.inputs, output, recordings)
-    stops = np.isin(output, plan.stop_ids)
-    tokens = np.where(stops, STOPS, TOKEN)
-    agrees = {role: np.where(x == output, tokens, OTHER) for role, x in recordings.items()}
-    return _Row((), tokens, agrees)
+        said, at = np.array(one.drafts[name][kind_of(drafter)]), np.arange(len(output))
+        if kind_of(drafter) == "proposed":
+            agrees = said == output
+            unlike = other if whole else np.where(said < 0, other, said)
+        elif not _by_block(plan):
+            agrees, unlike = coins.random(len(output)) < said, other
+        else:
+            agrees, at = _kept_of_blocks(said, plan.longest_draft, coins)
+            unlike = other[at]
+        recordings[role_of(drafter)] = np.where(agrees, text[at], unlike).astype(np.int32)
+    return _Row(() if whole else one.inputs, text, recordings)
+
+
+def _by_block(plan: Plan) -> bool:
+    """Whether drafts are decided about as a whole."""
+    return isinstance(plan.verifier, Block)
+
+
+def _kept_of_blocks(
+    ratios: np.ndarray, longest: int, coins: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """[T, K] of each start and depth, whether one more token is kept, and the token's index."""
+    index = np.arange(len(ratios))[:, None] + np.arange(longest)[None]
+    index = np.minimum(index, len(ratios) - 1)  # behind the end nothing is drafted
+    kept, reach = np.zeros(index.shape, bool), np.ones(len(ratios))
+    for depth, at in enumerate(index.T):
+        ratio = ratios[at]
+        kept[:, depth] = coins.random(len(ratios)) * reach < ratio
+        reach = np.minimum(reach / np.maximum(ratio, 1e-30), 1)
+    return kept, index
 
 
 def _another(output: np.ndarray, stop_ids: Sequence[int], vocab_size: int) -> np.ndarray:
@@ -188,8 +217,8 @@ def _decoded(
     """Some texts in a batch whose inputs have this shape."""
     longest, (size, width) = plan.max_length, shape
 
-    def filled(arrays: Iterator[Any], columns: int) -> np.ndarray:
-        block = np.zeros([size, columns], np.int32)
+    def filled(arrays: Iterator[Any], columns: int, *depth: int) -> np.ndarray:
+        block = np.zeros([size, columns, *depth], np.int32)
         for row, array in zip(block, arrays, strict=False):
             row[: len(array)] = array
         return block
@@ -197,8 +226,9 @@ def _decoded(
     inputs = filled((row.inputs for row in rows), width)
     trees: dict[str, PyTree] = dict(tables or {})
     trees["target"] = {"tokens": filled((row.tokens for row in rows), longest)}
-    for role in rows[0].recordings:
-        trees[role] = {"tokens": filled((row.recordings[role] for row in rows), longest)}
+    for role, recording in rows[0].recordings.items():
+        arrays = (row.recordings[role] for row in rows)
+        trees[role] = {"tokens": filled(arrays, longest, *recording.shape[1:])}
     active = np.arange(size) < len(rows)
     output = _jitted(plan.params(trees), inputs, active, plan=plan)
     output = jax.device_get(output)

@@ -52,6 +52,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
       drafter, verifier, schedule, sampling: as `specdec.Plan` takes them.
       draft, draft_checkpoint_path: the drafter's model and its parameters, if it has one.
       draft_table_path: the folder of the drafter's table, if it has one.
+      lossy: whether the output may have another law than the target's.
 
     Raises:
       ValueError, CheckpointError: parts that do not go together, before T5X restores anything.
@@ -71,6 +72,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         draft: Model | None = None,
         draft_checkpoint_path: str | None = None,
         draft_table_path: str | None = None,
+        lossy: bool = False,
         **options: Any,
     ):
         super().__init__(
@@ -80,6 +82,8 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
             raise ValueError("draft and draft_checkpoint_path belong together; give both or none")
         self._target = T5Target(bridge.config_of(module))
         self._plan = Plan(self._target, drafter, verifier, schedule, sampling, max_length=2)
+        if not (self._plan.exact or lossy):
+            raise ValueError(f"{verifier} does not keep the target's law; give lossy = True")
         trees: dict[str, PyTree] = {}
         if draft is not None and draft_checkpoint_path is not None:
             check_fit(output_vocabulary, draft, "draft", draft_checkpoint_path)

@@ -158,6 +158,30 @@ def output_law(verifier: Verifier, trees: Trees, length: int) -> np.ndarray:
     Returns:
       [V]*(K+1); right is the product of the p[d].
     """
+    p, size, longest = trees.p, trees.p[0].shape[-1], len(trees.q)
+    drafts, mass, follow = _enumerated(verifier, trees, length)
+    emitted = np.zeros([size] * (longest + 1), follow.dtype)
+    for n in range(length + 1):
+        part = np.zeros((size**n, size), follow.dtype)
+        prefix = drafts[:, :n] @ size ** np.arange(n)[::-1]
+        np.add.at(part, prefix, follow[:, n] * mass[:, n, None])
+        part = part.reshape([size] * (n + 1))
+        for d in range(n + 1, longest + 1):  # the target goes on by itself
+            part = part[..., None] * p[d]
+        emitted += part
+    return emitted
+
+
+def accepted_law(verifier: Verifier, trees: Trees, length: int) -> np.ndarray:
+    """[K+1] the probability of each number of kept draft tokens; arguments as of `output_law`."""
+    return _enumerated(verifier, trees, length)[1].sum(axis=0)
+
+
+def _enumerated(
+    verifier: Verifier, trees: Trees, length: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All drafts [M, K], how likely each is drawn and so many of it kept [M, K+1], and the law of
+    what follows [M, K+1, V]."""
     p, q, certain = trees
     size, longest = p[0].shape[-1], len(q)
     drafts = np.array(list(itertools.product(range(size), repeat=longest)))
@@ -176,17 +200,7 @@ def output_law(verifier: Verifier, trees: Trees, length: int) -> np.ndarray:
     scores = Scores(logits=jnp.log(target), probs=target)
     accept, follow = (np.array(x) for x in _decisions(draft, scores, verifier=verifier))
     accept[:, length:] = 0
-    mass = mass[:, None] * _accepted_law(accept, getattr(verifier, "rule", "first"))
-    emitted = np.zeros([size] * (longest + 1), target.dtype)
-    for n in range(length + 1):
-        part = np.zeros((size**n, size), target.dtype)
-        prefix = drafts[:, :n] @ size ** np.arange(n)[::-1]
-        np.add.at(part, prefix, follow[:, n] * mass[:, n, None])
-        part = part.reshape([size] * (n + 1))
-        for d in range(n + 1, longest + 1):  # the target goes on by itself
-            part = part[..., None] * p[d]
-        emitted += part
-    return emitted
+    return drafts, mass[:, None] * _accepted_law(accept, getattr(verifier, "rule", "first")), follow
 
 
 @functools.partial(jax.jit, static_argnames="verifier")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
@@ -36,10 +38,57 @@ def draft_distribution(draft: Draft, i: Array, vocab_size: int, dtype) -> Array:
     return draft.probs[i]
 
 
-def match(draft: Draft, best: Array) -> Verdict:
-    """The longest prefix of the draft that equals the target's tokens [K+1], and the next one."""
-    n = _leading((draft.tokens == best[:-1]) & _within(draft))
+def match(draft: Draft, best: Array, keeps: Array | None = None) -> Verdict:
+    """The longest prefix of the draft that is kept, and what is best [K+1] behind it.
+
+    keeps: [K] bool; None for what equals the best token.
+    """
+    keeps = draft.tokens == best[:-1] if keeps is None else keeps
+    n = _leading(keeps & _within(draft))
     return Verdict(n, best[n].astype(jnp.int32))
+
+
+class ByArgmax:
+    """A verifier that looks at each token by itself, without a coin: it has `keeps`, and behind the
+    kept tokens comes the target's likeliest one."""
+
+    greedy_only: ClassVar[bool] = True
+
+    def keeps(self, draft: Draft, scores: Scores) -> Array:
+        """[K] bool."""
+        raise NotImplementedError
+
+    def accept(self, draft: Draft, scores: Scores) -> Array:
+        return self.keeps(draft, scores).astype(scores.probs.dtype)
+
+    def residual(self, draft: Draft, scores: Scores, n: Array) -> Array:
+        best = jnp.argmax(scores.logits[n], axis=-1)
+        return jax.nn.one_hot(best, scores.logits.shape[-1], dtype=scores.probs.dtype)
+
+    def verdict(self, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
+        return match(draft, jnp.argmax(scores.logits, axis=-1), self.keeps(draft, scores))
+
+
+def gaps(draft: Draft, scores: Scores) -> Array:
+    """[K] by how much the likeliest token's logit is above the draft token's, in nats."""
+    rows = jnp.arange(draft.tokens.shape[0])
+    own = scores.logits[rows, draft.tokens]
+    return jnp.max(scores.logits[:-1], axis=-1) - own
+
+
+def excess(p: Array, q: Array) -> Array:
+    """[V] norm(max(0, p - q)): what p has more than q.
+
+    It is p where there is none (p equals q but for rounding), or q is NaN and nothing of it passed.
+    """
+    more = jnp.maximum(p - q, 0)
+    total = jnp.sum(more)
+    return jnp.where(total > 0, more / total, p)
+
+
+def ratio(p: Array, q: Array) -> Array:
+    """min(1, p / q), 0 where q is 0 or not a number."""
+    return jnp.minimum(jnp.where(q > 0, p / q, 0), 1)
 
 
 def token_probs(draft: Draft, scores: Scores) -> tuple[Array, Array]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-import jax.numpy as jnp
-
 from specdec.types import Array, Draft, Scores
-from specdec.verifiers.decide import draft_distribution, token_probs
+from specdec.verifiers.decide import draft_distribution, excess, ratio, token_probs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,13 +20,8 @@ class SpeculativeSampling:
     exact: ClassVar[bool] = True
 
     def accept(self, draft: Draft, scores: Scores) -> Array:
-        p, q = token_probs(draft, scores)
-        return jnp.minimum(jnp.where(q > 0, p / q, 0), 1)
+        return ratio(*token_probs(draft, scores))
 
     def residual(self, draft: Draft, scores: Scores, n: Array) -> Array:
         p = scores.probs[n]
-        q = draft_distribution(draft, n, p.shape[-1], p.dtype)
-        excess = jnp.maximum(p - q, 0)
-        total = jnp.sum(excess)
-        # No excess: p == q up to rounding. NaN: q is not a distribution, and nothing of it passed.
-        return jnp.where(total > 0, excess / total, p)
+        return excess(p, draft_distribution(draft, n, p.shape[-1], p.dtype))

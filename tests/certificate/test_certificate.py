@@ -27,8 +27,10 @@ from specdec.types import Noise
 from specdec.verifiers import (
     Coupled,
     GreedyMatch,
+    Lenient,
+    MinimumBlock,
     SpeculativeSampling,
-    SyntheticAcceptance,
+    Typical,
 )
 
 LINES = ["one", "two words", "three words", "a", "five", "six, seven", "eight", "nine", "ten"]
@@ -347,7 +349,6 @@ class Unsaid(TableTarget):
 @pytest.mark.parametrize(
     "parts, message",
     [
-        ({"verifier": SyntheticAcceptance(0.5)}, "the verifier SyntheticAcceptance does not state"),
         ({"target": Unsaid(6, classes=3)}, "the target Unsaid does not state that it is exact"),
         ({"drafter": None}, "the plan drafts nothing"),
     ],
@@ -357,6 +358,60 @@ def test_what_cannot_be_certified_is_refused_before_anything_runs(monkeypatch, p
     with pytest.raises(ValueError, match=message) as refusal:
         certificate.certify(fresh(**parts))
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(
+            ("--gin_file=verifiers/top_beta.gin", "--gin.BETA=4", "--gin.TAU=9.0"),
+            marks=pytest.mark.slow,
+            id="greedy",
+        ),
+        pytest.param(
+            ("--gin_file=sampling/temperature.gin", "--gin_file=verifiers/typical.gin"), id="drawn"
+        ),
+    ],
+)
+def test_what_is_lossy_says_by_how_much_and_passes_only_if_it_is_meant(verify, monkeypatch, flags):
+    monkeypatch.setattr(certificate, "CHECKS", (certificate.CHECKS[0],))
+    code, record, out, _ = verify(*flags)
+    assert code == 1 and not record["passed"] and record["exact"] is False
+    assert out.startswith("NOT EXACT: ") and "the checks of exactness are with" in out
+    assert "FAIL divergence" in out and "LOSSY = True" in out
+    assert out.splitlines()[-1].startswith("NOT CERTIFIED: divergence failed")
+    code, record, again, _ = verify(*flags, "--gin.LOSSY=True")
+    assert code == 0 and record["passed"]
+    assert "PASS divergence" in again and again.splitlines()[-1].startswith("LOSSY: the verifier")
+    figures = record["checks"][-1]["figures"]
+    assert 0 < figures["low"] <= figures.get("share", figures.get("distance")) <= figures["high"]
+    for word in ("identical", "in distribution", "CERTIFIED:"):
+        assert word not in again
+
+
+def test_no_divergence_is_measured_where_there_is_none():
+    """Exact verifiers under another name: no token differs, and drawn ones by chance only."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Modest(SpeculativeSampling):
+        exact = False
+
+    greedy = fresh(verifier=Lenient(1.0), sampling=Greedy())
+    check = certificate.divergence(greedy, lossy=True)
+    assert check.figures["share"] == 0 and check.figures["same"] == check.figures["texts"]
+    check = certificate.divergence(fresh(verifier=Modest()), lossy=True)
+    blind = MinimumBlock(SpeculativeSampling(), 3)
+    far = certificate.divergence(fresh(verifier=blind), lossy=True)
+    assert check.figures["distance"] < far.figures["low"], f"{check}\n{far}"
+
+
+@pytest.mark.planted
+def test_a_lossy_verifier_that_says_it_is_exact():
+    @dataclasses.dataclass(frozen=True)
+    class Liar(Typical):
+        exact = True
+
+    assert not outcome("algebra", verifier=Liar(), sampling=Sampling()).passed
 
 
 @pytest.mark.planted

@@ -125,7 +125,7 @@ def test_jsonl(decode, folder, tmp_path):
 def explained_adds_up(text: dict) -> None:
     """At temperature 1, where p of what was kept is what the loop said of it."""
     explained, at = text["explained"], 0
-    assert explained["plan"].startswith("Autoregressive, Fixed(gamma=2), SpeculativeSampling()")
+    assert explained["plan"].startswith("Autoregressive, Fixed(gamma=2), Block()")
     assert explained["given"] == 0 and explained["batch"]["rows"] == 1
     assert "".join(explained["token_texts"]) == text["prediction"].rstrip("\ufffd")
     calls = zip(text["drafted"], text["accepted"], explained["p"], explained["own_p"], strict=True)
@@ -198,7 +198,7 @@ def test_tokens_are_those_of_the_library(decode, folder, tmp_path):
         inputs[row, : len(ids)] = ids
     rule = sampling.Sampling(1.0)
     drafter = drafters.Autoregressive(draft, rule)
-    verifier, schedule = verifiers.SpeculativeSampling(), schedules.Fixed(2)
+    verifier, schedule = verifiers.Block(), schedules.Fixed(2)
     plan = specdec.Plan(target, drafter, verifier, schedule, rule, OUTPUTS)
     keys = specdec.row_keys(0, np.arange(len(LINES)))
     output = specdec.decode(params, keys, inputs, plan)
@@ -493,7 +493,7 @@ MISTAKES = {
     ),
     "comparison of distributions": (
         ["--gin_file=sampling/temperature.gin", "--compare"],
-        r"compare is set, but SpeculativeSampling\(\) keeps the output's distribution",
+        r"compare is set, but Block\(\) keeps the output's distribution",
     ),
     "other tokenizer": (
         [

@@ -159,9 +159,7 @@ def test_every_macro_has_a_meaning():
 def test_a_macro_has_the_default_that_is_in_force():
     shown = dict(listing.macros())
     assert shown["GAMMA"] == "draft tokens per target call (default 4; schedules/fixed.gin)"
-    assert shown["VERIFIER"].endswith(
-        "(default @verifiers.SpeculativeSampling(); verifiers/speculative_sampling.gin)"
-    )
+    assert shown["VERIFIER"].endswith("(default @verifiers.Block(); verifiers/block.gin)")
     assert "(required; " in shown["MODEL"]
     rows = [row.name for row in listing.macros()]
     assert max(map(rows.count, rows)) == 2  # of a run and of training

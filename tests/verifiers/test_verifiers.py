@@ -11,12 +11,13 @@ import pytest
 
 from specdec import theory, verifiers
 from specdec.sampling import Greedy, Sampling
-from specdec.testing import Trees, adversarial_trees, check_verifier, output_law
+from specdec.testing import Trees, accepted_law, adversarial_trees, check_verifier, output_law
 from specdec.types import Draft, Noise, Scores
-from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
+from specdec.verifiers import Block, Coupled, GreedyMatch, SpeculativeSampling
 from specdec.verifiers.decide import token_probs
 
-VERIFIERS = (SpeculativeSampling(), GreedyMatch(), Coupled())  # the exact ones; a new one is a row
+# The exact ones; a new one is a row.
+VERIFIERS = (Block(), SpeculativeSampling(), GreedyMatch(), Coupled())
 
 
 ALL: dict = {}
@@ -25,7 +26,11 @@ SOME = {"samplings": (Sampling(), Sampling(1.2, top_k=3, top_p=0.7)), "gammas": 
 
 @pytest.mark.parametrize("cases", [SOME, pytest.param(ALL, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "verifier", [pytest.param(v, marks=[pytest.mark.slow] * (v == Coupled())) for v in VERIFIERS]
+    "verifier",
+    [
+        pytest.param(v, marks=[pytest.mark.slow] * (v in (Coupled(), SpeculativeSampling())))
+        for v in VERIFIERS
+    ],
 )
 def test_the_law_of_the_output_is_the_target(verifier, cases):
     """For samplings, gammas, random and adversarial p and q, whole and short drafts: in float64
@@ -192,5 +197,59 @@ def test_greedy_probabilities_reduce_speculative_sampling_to_matching():
     draft = Draft(tokens, None, jnp.int32(3))
     expected = verifiers.verdict(GreedyMatch(), noise(3), draft, Scores(logits, probs))
     assert expected == (2, best[2])
-    for verifier in (SpeculativeSampling(), Coupled()):
+    for verifier in (Block(), SpeculativeSampling(), Coupled()):
         assert verifiers.verdict(verifier, noise(3), draft, Scores(logits, probs)) == expected
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 3])
+def test_a_block_keeps_at_least_as_much_as_the_ratio_rule_in_expectation(gamma):
+    """For whole and shortened drafts; with two tokens or more it keeps more of a random draft."""
+    with jax.enable_x64(True):
+        for seed in range(3):
+            for name, trees in adversarial_trees(seed, 3, gamma, Sampling()).items():
+                for length in range(gamma + 1):
+                    block, ratio = (
+                        np.arange(gamma + 1) @ accepted_law(verifier, trees, length)
+                        for verifier in (Block(), SpeculativeSampling())
+                    )
+                    assert block >= ratio - 1e-12, (name, length)
+                    if name == "random" and length > 1:
+                        assert block > ratio + 1e-4
+
+
+def test_a_block_with_more_credit_than_it_needs_is_kept():
+    """The target likes the second token so much more than the drafter that a first token which the
+    ratio rule refuses in half the cases is always kept."""
+    p = [[0.25, 0.75], [0.9, 0.1], [0.5, 0.5]]
+    q = [[0.5, 0.5], [0.3, 0.7]]
+    draft, scores = row(p, q, tokens=[0, 0])
+    np.testing.assert_allclose(Block().accept(draft, scores), [0.15 / 0.65, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(SpeculativeSampling().accept(draft, scores), [0.5, 1.0], rtol=1e-6)
+
+
+@dataclasses.dataclass(frozen=True)
+class WithoutTheCap(Block):
+    """Credit that is not lost where a product exceeds 1."""
+
+    def _reach(self, draft, scores):
+        p, q = token_probs(draft, scores)
+        return jnp.append(1.0, jnp.minimum(jnp.cumprod(p / q), 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstRefusalEnds(Block):
+    rule = "first"
+
+
+@dataclasses.dataclass(frozen=True)
+class LastTestOfTheLongest(Block):
+    """A shortened draft is judged as if it went on."""
+
+    def accept(self, draft, scores):
+        return super().accept(draft.replace(length=draft.tokens.shape[0]), scores)
+
+
+@pytest.mark.parametrize("wrong", [WithoutTheCap(), FirstRefusalEnds(), LastTestOfTheLongest()])
+def test_a_wrong_block_is_seen_by_the_algebra(wrong):
+    with pytest.raises(AssertionError, match="emits a wrong law for .* off by"):
+        check_verifier(wrong, samplings=(Sampling(),), gammas=(2,))

@@ -31,7 +31,34 @@ WORDS = {
         "decode", RUN, "--gin.DRAFTER=None", "--compare", says="compare is set, but .*; "
     ),
     "compare distributions": case(
-        "decode", RUN, SAMPLED, "--compare", says=r"compare is set, but SpeculativeSampling.*; "
+        "decode", RUN, SAMPLED, "--compare", says=r"compare is set, but Block.*; "
+    ),
+    "lossy and not said so": case(
+        "decode",
+        RUN,
+        "--gin_file=verifiers/top_beta.gin",
+        says="TopBeta.*does not keep the target's law.*; give --gin.LOSSY=True",
+    ),
+    "a lenience of none": case(
+        "decode",
+        RUN,
+        "--gin_file=verifiers/lenient.gin",
+        "--gin.LENIENCE=0",
+        says="Lenient.lenience is 0; give",
+    ),
+    "a beta that is no number": case(
+        "decode",
+        RUN,
+        "--gin_file=verifiers/top_beta.gin",
+        "--gin.BETA='x'",
+        says="TopBeta.beta is 'x'; give",
+    ),
+    "a cascade without such a rule": case(
+        "decode",
+        RUN,
+        "--gin_file=verifiers/speculative_cascade.gin",
+        "--gin.CASCADE_RULE='coin'",
+        says="SpeculativeCascade.deferral is 'coin'; give one of",
     ),
     "draft without target": case(
         "decode", "--draft=YARD/draft", says="--draft .* needs --target.*; "

@@ -1,0 +1,346 @@
+"""What each verifier keeps, what it costs in quality, and how fast it is, on captions.
+
+  python scripts/lossy.py --models DIR [--texts 1000] [--timed 10] [--write]
+  python scripts/lossy.py --draw
+
+Every verifier decodes the captions of the test split in batches, and the first ones of them again
+one at a time, by turns with all others: those with the pair grown to T5-large's and T5-small's
+sizes, which computes the same, and is made in DIR first (3 GB). A table goes to stdout; with
+--write JSON lines go to docs/results/DEVICE/verifiers/lines.jsonl as they are made, and a figure to
+docs/figures/verifiers.svg, which --draw makes again of the lines (needs the extra `report`). BLEU
+is against the references and against the target's own greedy texts. Needs ../shared/multi30k, from
+the root of a checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from remeasure import RESULTS, device_name
+
+from specdec import cli, evaluate, tasks
+from specdec.cli import run as runs
+from specdec.cli import settings
+from specdec.cli.run import DecodeRun
+from specdec.decoding import row_keys
+from specdec.plan import Plan
+from specdec.program import decoder
+from specdec.sampling import Greedy, Sampling
+from specdec.schedules import Fixed
+from specdec.statistics import bootstrap
+from specdec.types import Params
+from specdec.verifiers import (
+    Block,
+    Ensemble,
+    GreedyMatch,
+    Lenient,
+    MinimumBlock,
+    SpeculativeCascade,
+    SpeculativeSampling,
+    TopBeta,
+    TopK,
+    Typical,
+)
+
+GREEDY = (
+    GreedyMatch(),
+    *(TopBeta(*x) for x in ((2, 0.5), (3, 1.0), (5, 3.0))),
+    *(TopK(k) for k in (2, 3)),
+    *(Lenient(x) for x in (0.7, 0.5, 0.3, 0.1)),
+    *(MinimumBlock(GreedyMatch(), x) for x in (1, 2)),
+    *(Ensemble(x) for x in (0.7, 0.5, 0.3)),
+    *(SpeculativeCascade("token", x) for x in (0.3, 0.7)),
+    *(SpeculativeCascade("chow", x) for x in (0.3, 0.6)),
+)
+DRAWN = (
+    SpeculativeSampling(),
+    Block(),
+    *(Lenient(x) for x in (0.5, 0.3, 0.1)),
+    Typical(),
+    *(Ensemble(x) for x in (0.7, 0.5)),
+    *(SpeculativeCascade("token", x) for x in (0.3, 0.7)),
+)
+LONGER = (SpeculativeSampling(), Block())  # at gamma 8 too
+SAMPLES = 3  # of each drawn text
+ASKED = (0.25, 0.5, 0.75)  # of the texts, by a cascade of whole texts
+COLUMNS = (
+    *("T", "gamma", "verifier", "tokens per call", "over exact"),
+    *("BLEU", "less exact", "own texts", "speed-up"),
+)
+HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
+
+
+class Mode(NamedTuple):
+    """What decodes."""
+
+    name: str
+    temperature: int
+    gamma: int
+    plan: Plan
+    params: Params
+
+
+class Outputs(NamedTuple):
+    """Of a mode: [samples][texts] each."""
+
+    texts: list[list[str]]
+    tokens: np.ndarray
+    calls: np.ndarray
+    log_probs: np.ndarray  # means over tokens
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--texts", type=int, default=1000, metavar="N")
+    parser.add_argument("--timed", type=int, default=10, metavar="N", help="texts, one at a time")
+    parser.add_argument("--models", default="grown", metavar="DIR", help="of grown models")
+    parser.add_argument("--write", action="store_true", help="to docs/")
+    parser.add_argument("--draw", action="store_true", help="the figure alone")
+    args = parser.parse_args()
+    path = RESULTS / device_name() / "verifiers" / "lines.jsonl"
+    if args.draw:
+        draw([json.loads(line) for line in path.read_text().splitlines()])
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    print(HEAD, flush=True)
+    lines = []
+    for line in measured(args.texts, args.timed, Path(args.models)):
+        lines.append(line)
+        print(row(line), flush=True)
+        if args.write:
+            path.write_text("".join(f"{json.dumps(one)}\n" for one in lines), encoding="utf-8")
+    if args.write:
+        draw(lines)
+
+
+def measured(texts: int, timed: int, models: Path) -> Iterator[dict[str, Any]]:
+    """A line for each mode."""
+    large = built(timed, *grown(models), "--gin.BATCH_SIZE=1")
+    seconds = by_turns(large, list(modes_of(large, large.load())))
+    run = built(texts, "--gin.BATCH_SIZE=32")
+    params, vocabulary = run.load(), runs.vocabulary_of(run)
+    references = [text for batch in run.batches() for text in batch.target_texts or ()]
+    modes = list(modes_of(run, params))
+    exact: dict[tuple[int, int], Outputs] = {}
+    alone: dict[str, Outputs] = {}
+    for mode in modes:
+        found = outputs(run, mode, vocabulary)
+        if not mode.plan.drafts:
+            alone[mode.name] = found
+        first = exact.setdefault((mode.temperature, mode.gamma), found)
+        own = alone["target alone"].texts[0]
+        times = seconds[mode.name], seconds[f"target alone{', drawn' * mode.temperature}"]
+        yield line(mode, found, first, references, own, times)
+    yield from cascades(alone, references, seconds)
+
+
+def grown(folder: Path) -> Iterator[str]:
+    """The flags for the pair at T5's sizes; makes it if it is not there."""
+    for role, preset, name in (
+        ("target", "t5_1_1_large", "CHECKPOINT_PATH"),
+        ("draft", "t5_1_1_small", "DRAFT_CHECKPOINT_PATH"),
+    ):
+        path, source = folder / f"captions_{role}", f"--input=../shared/multi30k/{role}"
+        flags = [source, f"--preset={preset}", f"--output={path}"]
+        if not path.exists() and cli.main(["grow", *flags]):
+            raise SystemExit(f"{path} was not made")
+        yield f"--gin.{name}={str(path)!r}"
+
+
+def built(texts: int, *flags: str) -> DecodeRun:
+    """The run of the captions."""
+    argv = ["decode", "--gin_file=configs/multi30k.gin", f"--limit={texts}", *flags]
+    args = cli.overview().parse_args(settings.joined(argv))
+    with contextlib.ExitStack() as args.contexts:
+        run = runs.build(args)
+    return run.ending_with(runs.vocabulary_of(run).eos_id)
+
+
+def modes_of(run: DecodeRun, params: Params) -> Iterator[Mode]:
+    """The target and the draft alone, and every verifier."""
+    plan, target = run.plan, run.alone
+    tree = run.placement.read(target.target, run.checkpoint_path)
+    drafter: Any = plan.drafter
+    draft = dataclasses.replace(plan.alone(), target=drafter.model)
+    for rule, temperature in ((Greedy(), 0), (Sampling(), 1)):
+        drawn = ", drawn" * temperature
+        for name, one, own in (
+            ("target alone", target, tree),
+            ("draft alone", draft, params.drafter),
+        ):
+            alone = dataclasses.replace(one, sampling=rule).alone()
+            yield Mode(f"{name}{drawn}", temperature, 0, alone, Params(own))
+        drafting = dataclasses.replace(drafter, sampling=rule)
+        cases = [(4, one) for one in (DRAWN if temperature else GREEDY)]
+        for gamma, verifier in [*cases, *((8, x) for x in LONGER if temperature)]:
+            used = dataclasses.replace(
+                plan, drafter=drafting, sampling=rule, verifier=verifier, schedule=Fixed(gamma)
+            )
+            yield Mode(f"{verifier}, gamma {gamma}{drawn}", temperature, gamma, used, params)
+
+
+def outputs(run: DecodeRun, mode: Mode, vocabulary: Any) -> Outputs:
+    """All texts, in batches."""
+    program = decoder(mode.plan)
+    found: list[list[tuple]] = []
+    for sample in range(SAMPLES if mode.temperature else 1):
+        found.append([])
+        for batch in run.batches():
+            keys = row_keys(run.data.seed, jnp.asarray(batch.index), sample)
+            output = jax.device_get(program(mode.params, keys, jnp.asarray(batch.inputs)))
+            for i in range(len(batch.input_texts)):
+                length = int(output.length[i])
+                text = tasks.detokenize(vocabulary, output.tokens[i, :length].tolist())
+                mean = float(np.mean(output.log_probs[i, :length]))
+                found[-1].append((text, length, int(output.trace.calls[i]), mean))
+    columns = [[list(column) for column in zip(*sample, strict=True)] for sample in found]
+    texts, *numbers = zip(*columns, strict=True)
+    return Outputs(list(texts), *(np.array(x) for x in numbers))
+
+
+def by_turns(run: DecodeRun, modes: Sequence[Mode]) -> dict[str, np.ndarray]:
+    """Name -> [texts] seconds, one text at a time, twice, the quicker one."""
+    rows = (one for batch in run.batches() for one in batch.inputs[: len(batch.input_texts)])
+    inputs = [jnp.asarray(one)[None] for one in rows]
+    programs = {mode.name: (decoder(mode.plan), mode.params) for mode in modes}
+    seconds = {name: np.full([2, len(inputs)], np.inf) for name in programs}
+    for text, one in enumerate([inputs[0], *inputs]):  # the first one warms up
+        keys = row_keys(run.data.seed, jnp.array([text]))
+        for repeat in range(2):
+            for name, (program, params) in programs.items():
+                start = time.perf_counter()
+                jax.block_until_ready(program(params, keys, one))
+                if text:
+                    seconds[name][repeat, text - 1] = time.perf_counter() - start
+    return {name: found.min(axis=0) for name, found in seconds.items()}
+
+
+def line(mode, found, exact, references, own, times) -> dict[str, Any]:
+    """The figures of a mode, with 95 % intervals over texts."""
+    bleu = tasks.Bleu()
+    tokens, calls, exact_tokens, exact_calls = (
+        x.sum(axis=0) for x in (found.tokens, found.calls, exact.tokens, exact.calls)
+    )
+    less = evaluate.differences(bleu, references, found.texts, exact.texts)["bleu"]
+    return {
+        "mode": mode.name,
+        "temperature": mode.temperature,
+        "gamma": mode.gamma,
+        "exact": mode.plan.exact and not mode.name.startswith("draft"),
+        "texts": len(references),
+        "samples": len(found.texts),
+        "tokens_per_call": of_sums([tokens, calls], lambda s: s[0] / s[1]),
+        "over_exact": of_sums(
+            [tokens, calls, exact_tokens, exact_calls], lambda s: s[0] / s[1] / (s[2] / s[3])
+        ),
+        "bleu": evaluate.values(bleu, references, found.texts)["bleu"],
+        "bleu_difference": list(less),
+        "own_bleu": evaluate.values(bleu, own, found.texts)["bleu"],
+        "unchanged": float(
+            np.mean([a == b for s in found.texts for a, b in zip(s, own, strict=True)])
+        ),
+        "speedup": of_sums([times[1], times[0]], lambda s: s[0] / s[1]),
+        "timed": len(times[0]),
+    }
+
+
+def same(texts: Sequence[str], others: Sequence[str]) -> float:
+    """The share of texts that are."""
+    return float(np.mean([a == b for a, b in zip(texts, others, strict=True)]))
+
+
+def of_sums(values: Sequence[np.ndarray], figure: Any) -> list[float]:
+    """The figure, and its interval."""
+    stacked = np.stack(values).astype(float)
+    return [float(figure(stacked.sum(axis=1))), *(float(x) for x in bootstrap(stacked, figure))]
+
+
+def cascades(alone, references, seconds) -> Iterator[dict[str, Any]]:
+    """The draft answers, and the target is asked for the texts of which it is least sure."""
+    bleu, big, small = tasks.Bleu(), alone["target alone"], alone["draft alone"]
+    for share in ASKED:
+        unsure = small.log_probs[0] < np.quantile(small.log_probs[0], share)
+        pairs = zip(big.texts[0], small.texts[0], unsure, strict=True)
+        texts = [asked if ask else answered for asked, answered, ask in pairs]
+        slow, quick = seconds["target alone"], seconds["draft alone"]
+        both = quick + np.where(unsure[: len(quick)], slow, 0)
+        less = evaluate.differences(bleu, references, [texts], big.texts)["bleu"]
+        yield {
+            "mode": f"cascade of whole texts, {share:.0%} asked",
+            "temperature": 0,
+            "gamma": 0,
+            "exact": False,
+            "texts": len(references),
+            "samples": 1,
+            "tokens_per_call": [1.0, 1.0, 1.0],
+            "over_exact": [1.0, 1.0, 1.0],
+            "bleu": evaluate.values(bleu, references, [texts])["bleu"],
+            "bleu_difference": list(less),
+            "own_bleu": evaluate.values(bleu, big.texts[0], [texts])["bleu"],
+            "unchanged": same(texts, big.texts[0]),
+            "speedup": of_sums([slow, both], lambda s: s[0] / s[1]),
+            "timed": len(slow),
+        }
+
+
+def row(one: dict[str, Any]) -> str:
+    """Of the table."""
+
+    def between(figure: Sequence[float], digits: int = 3) -> str:
+        value, low, high = (f"{x:.{digits}f}" for x in figure)
+        return f"{value} ({low} to {high})"
+
+    cells = (
+        one["temperature"],
+        one["gamma"] or "",
+        one["mode"].partition(", gamma")[0],
+        between(one["tokens_per_call"]),
+        between(one["over_exact"]),
+        f"{one['bleu']:.2f}",
+        between(one["bleu_difference"], 2),
+        f"{one['unchanged']:.0%}",
+        between(one["speedup"], 2),
+    )
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def draw(lines: Sequence[dict[str, Any]]) -> None:
+    """Quality over speed, a panel for each temperature."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "specdec"
+    from matplotlib import pyplot as plt
+
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.5))
+    for temperature, axes in enumerate(panels):
+        families: dict[str, list[dict[str, Any]]] = {}
+        for one in lines:
+            if one["temperature"] == temperature:
+                family = one["mode"].partition("(")[0].partition(",")[0]
+                families.setdefault(family, []).append(one)
+        for family, members in families.items():
+            x, y = ([one[name] for one in members] for name in ("speedup", "bleu"))
+            style = {"marker": "*", "markersize": 12} if members[0]["exact"] else {"marker": "o"}
+            axes.plot([one[0] for one in x], y, label=family, linewidth=0.8, **style)
+        axes.set_xlabel("times as fast as the target alone")
+        axes.set_ylabel("BLEU")
+        axes.set_title(f"temperature {temperature}; stars are exact")
+        axes.legend(fontsize=7)
+    figure.savefig(
+        RESULTS.parent / "figures" / "verifiers.svg", metadata={"Date": None}, bbox_inches="tight"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""NOT EXACT: accept what is among the target's likeliest tokens, and nearly as likely."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from specdec.types import Array, Draft, Scores
+from specdec.values import is_integer
+from specdec.verifiers.decide import ByArgmax, gaps
+
+
+@dataclasses.dataclass(frozen=True)
+class TopBeta(ByArgmax):
+    """NOT EXACT. Spec-Verification (Xia et al. 2023, arXiv 2203.16487, section 3.2).
+
+    A token is kept if fewer than `beta` others are likelier, and the likeliest one is at most `tau`
+    nats above it; behind the kept ones comes the likeliest token. beta = 1 is `GreedyMatch`, but
+    for ties. The paper's code has 5 and 3.0.
+    """
+
+    beta: int = 3
+    tau: float = 1.0
+    exact: ClassVar[bool] = False
+
+    def __post_init__(self):
+        if not is_integer(self.beta, 1):
+            raise ValueError(f"TopBeta.beta is {self.beta!r}; give a positive integer")
+        if not self.tau >= 0:
+            raise ValueError(f"TopBeta.tau is {self.tau}; give a gap in nats, 0 or more")
+
+    def keeps(self, draft: Draft, scores: Scores) -> Array:
+        return in_top(self.beta, draft, scores) & (gaps(draft, scores) <= self.tau)
+
+
+@dataclasses.dataclass(frozen=True)
+class TopK(ByArgmax):
+    """NOT EXACT. The top-k selection of Stern et al. 2018 (arXiv 1811.03115, section 5.1): a token
+    is kept if fewer than k others are likelier."""
+
+    k: int
+    exact: ClassVar[bool] = False
+
+    def __post_init__(self):
+        if not is_integer(self.k, 1):
+            raise ValueError(f"TopK.k is {self.k!r}; give a positive integer")
+
+    def keeps(self, draft: Draft, scores: Scores) -> Array:
+        return in_top(self.k, draft, scores)
+
+
+def in_top(count: int, draft: Draft, scores: Scores) -> Array:
+    """[K] bool: whether fewer than so many tokens are likelier than the draft's."""
+    rows = jnp.arange(draft.tokens.shape[0])
+    own = scores.logits[rows, draft.tokens]
+    return jnp.sum(scores.logits[:-1] > own[:, None], axis=-1) < count

@@ -1,0 +1,281 @@
+"""Verifiers that are not exact have the law that they state: pytest tests/verifiers"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from laws import (
+    chow,
+    difference,
+    emitted,
+    lenient,
+    linear,
+    logits,
+    mixture,
+    optimal,
+    outputs,
+    typical,
+)
+from laws import token as token_rule
+
+from specdec import verifiers
+from specdec.decoding import decode, row_keys
+from specdec.drafters import Autoregressive, Hybrid, PromptLookup
+from specdec.sampling import Greedy, Sampling
+from specdec.schedules import Fixed
+from specdec.testing import Bench, Law, adversarial_trees, compare, output_law
+from specdec.verifiers import (
+    Distance,
+    Ensemble,
+    GreedyMatch,
+    Lenient,
+    MinimumBlock,
+    SpeculativeCascade,
+    SpeculativeSampling,
+    TopBeta,
+    TopK,
+    Typical,
+)
+
+DRAWN = {
+    "lenient 0.5": (Lenient(0.5), lenient(0.5)),
+    "lenient 0.1": (Lenient(0.1), lenient(0.1)),
+    "typical": (Typical(), typical(0.09, 0.3)),
+    "typical, strict": (Typical(0.4, 0.9), typical(0.4, 0.9)),
+    "ensemble": (Ensemble(0.7), mixture(linear(0.7))),
+    "ensemble of logits": (Ensemble(0.3, logits=True), mixture(logits(0.3))),
+    "token cascade": (SpeculativeCascade("token", 0.3), mixture(token_rule(0.3))),
+    "chow": (SpeculativeCascade("chow", 0.5), mixture(chow(0.5))),
+    "difference": (SpeculativeCascade("difference", 0.2), mixture(difference(0.2))),
+    "optimal": (SpeculativeCascade("optimal", 0.4), mixture(optimal(0.4))),
+}
+LOSSY = [
+    *(verifier for verifier, _ in DRAWN.values()),
+    *(TopBeta(), TopK(2), Distance(1), MinimumBlock(SpeculativeSampling(), 1)),
+]
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_call_emits_the_stated_law(name):
+    """For random and adversarial p and q, whole and shortened drafts, in float64."""
+    verifier, rule = DRAWN[name]
+    with jax.enable_x64(True):
+        for gamma in (1, 2):
+            for case, trees in adversarial_trees(0, 3, gamma, Sampling(1.3)).items():
+                for length in range(gamma + 1):
+                    right = emitted(rule, trees.p, trees.q, length)
+                    law = output_law(verifier, trees, length)
+                    assert np.max(np.abs(law - right)) <= 1e-12, (case, gamma, length)
+
+
+@pytest.mark.parametrize("lenience", [0.5, 0.1])
+def test_lenience_is_bounded(lenience):
+    """No token is emitted more than 1 / l times as often as the target would."""
+    with jax.enable_x64(True):
+        for trees in adversarial_trees(1, 4, 1, Sampling()).values():
+            law = output_law(Lenient(lenience), trees, 1).sum(axis=1)
+            assert np.all(law <= trees.p[0] / lenience + 1e-12)
+            assert np.isclose(law.sum(), 1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "token cascade",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("lenient 0.1", "typical", "ensemble")),
+    ],
+)
+def test_whole_outputs_have_the_stated_law(name):
+    """Through the loop, call after call, against an enumeration that knows nothing of it."""
+    verifier, rule = DRAWN[name]
+    bench, sampling = Bench.create(), Sampling()
+    output = bench.run(verifier, Fixed(2), sampling)
+    inputs = int(np.sum(bench.inputs(1)))
+
+    def next_of(params, classes):
+        table = np.asarray(params["logits"])[inputs % classes]
+
+        def given(text):
+            last, total = (text[-1] if text else 0), sum(text) % len(table)
+            return np.asarray(sampling.probabilities(table[total, last]), np.float64)
+
+        return given
+
+    classes = bench.target.classes
+    p_of, q_of = (next_of(x, classes) for x in (bench.params.target, bench.params.drafter))
+    found = outputs(rule, p_of, q_of, gamma=2, longest=bench.max_length, stop=1)
+    tokens = np.zeros([len(found), bench.max_length], np.int32)
+    for row, text in zip(tokens, found, strict=True):
+        row[: len(text)] = text
+    law = Law(tokens, np.array(list(found.values())))
+    assert law.probs.sum() == pytest.approx(1)
+    result = compare(law, output.tokens)
+    assert result.passed, result
+    assert not bench.compare(output.tokens, sampling).passed, "it is another law than the target's"
+
+
+@pytest.mark.slow
+def test_the_minimum_is_kept_whatever_the_target_says():
+    trace = (
+        Bench.create()
+        .run(MinimumBlock(SpeculativeSampling(), 2), Fixed(3), Sampling(), rows=500)
+        .trace
+    )
+    assert np.all(trace.accepted >= np.minimum(trace.drafted, 2))
+    assert np.any(trace.accepted < trace.drafted)
+
+
+# What keeps a draft token, of a target's and a drafter's logits, and what comes in its place.
+def argmax(p, q):
+    return int(np.argmax(p))
+
+
+def softmax(x):
+    x = np.exp(np.asarray(x, np.float64) - np.max(x))
+    return x / x.sum()
+
+
+def chosen(pi):
+    return lambda p, q: int(np.argmax(pi(softmax(p), softmax(q))))
+
+
+def by_choice(choice):
+    return (lambda p, q, x: x == choice(p, q)), choice
+
+
+def likelier(p, x):
+    return int(np.sum(p > p[x]))
+
+
+GREEDY = {
+    TopBeta(3, 1.0): (lambda p, q, x: likelier(p, x) < 3 and p.max() - p[x] <= 1.0, argmax),
+    TopBeta(2, 0.6): (lambda p, q, x: likelier(p, x) < 2 and p.max() - p[x] <= 0.6, argmax),
+    TopBeta(1, 9.0): (lambda p, q, x: x == np.argmax(p), argmax),
+    TopK(2): (lambda p, q, x: likelier(p, x) < 2, argmax),
+    Distance(1): (lambda p, q, x: abs(x - np.argmax(p)) <= 1, argmax),
+    Distance(2, ordered=(2, 5)): (
+        lambda p, q, x: (
+            x == np.argmax(p) or (min(x, np.argmax(p)) >= 2 and abs(x - np.argmax(p)) <= 2)
+        ),
+        argmax,
+    ),
+    Lenient(0.4): (lambda p, q, x: softmax(p)[x] >= 0.4 * softmax(p).max(), argmax),
+    MinimumBlock(GreedyMatch(), 1): (None, argmax),
+    Ensemble(0.5): by_choice(chosen(linear(0.5))),
+    Ensemble(0.5, logits=True): by_choice(chosen(logits(0.5))),
+    SpeculativeCascade("token", 0.3): by_choice(chosen(token_rule(0.3))),
+    SpeculativeCascade("chow", 0.7): by_choice(chosen(chow(0.7))),
+    SpeculativeCascade("optimal", 0.3): by_choice(chosen(optimal(0.3))),
+}
+
+
+OFTEN = (TopBeta(3, 1.0), Lenient(0.4), SpeculativeCascade("token", 0.3))
+
+
+@pytest.mark.parametrize(
+    "verifier",
+    [pytest.param(v, marks=[pytest.mark.slow] * (v not in OFTEN), id=str(v)) for v in GREEDY],
+)
+def test_greedy_texts_are_those_of_a_plain_loop(verifier):
+    keeps, choice = GREEDY[verifier]
+    gamma, longest, inputs = 3, 7, jnp.ones([1, 1], jnp.int32)
+    differs = False
+    for seed in range(12):
+        bench = Bench.create(vocab_size=6, max_length=longest, seed=seed)
+        bench = bench._replace(drafter=Autoregressive(bench.drafter.model, Greedy()))
+        p, q = (np.asarray(params["logits"])[1] for params in bench.params[:2])
+        text, calls = [], 0
+        while text[-1:] != [1] and len(text) < longest:
+            calls += 1
+            room = min(gamma, longest - len(text) - 1)
+            for depth in range(room + 1):
+                at = sum(text) % 6, text[-1] if text else 0
+                if depth == room:
+                    text.append(argmax(p[at], None))
+                    break
+                drafted = argmax(q[at], None)
+                kept = depth < 1 if keeps is None else keeps(p[at], q[at], drafted)
+                if keeps is None and not kept:
+                    kept = drafted == argmax(p[at], None)
+                text.append(drafted if kept else choice(p[at], q[at]))
+                if not kept or drafted == 1:
+                    break
+        plan = bench.plan(verifier, Fixed(gamma), Greedy())
+        output = of_one_row(bench, plan, inputs)
+        assert output.tokens[0, : output.length[0]].tolist() == text
+        assert int(output.trace.calls[0]) == calls
+        alone = of_one_row(bench, plan.alone(), inputs)
+        differs |= output.tokens.tolist() != alone.tokens.tolist()
+    assert differs or verifier == TopBeta(1, 9.0), "it is never lossy here, so nothing was tested"
+
+
+def of_one_row(bench, plan, inputs):
+    return jax.device_get(decode(bench.params, row_keys(0, jnp.arange(1)), inputs, plan))
+
+
+@pytest.mark.slow
+def test_what_copies_is_certain_in_a_mixture():
+    """Greedy, a drafter without probabilities has one vote for each of its tokens."""
+    bench = Bench.create()
+    model = Autoregressive(bench.target, Greedy())
+    for drafter in (PromptLookup(), Hybrid(PromptLookup(), model)):
+        one = bench._replace(drafter=drafter, params=bench.params)
+        output = one.run(SpeculativeCascade("token", 0.5), Fixed(2), Greedy(), rows=50)
+        assert output.length.min() > 0
+
+
+@pytest.mark.parametrize("verifier", LOSSY, ids=str)
+def test_none_says_that_it_is_exact(verifier):
+    assert verifier.exact is False
+    assert "NOT EXACT" in type(verifier).__doc__ or "NOT the target's law" in type(verifier).__doc__
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: Lenient(0), "Lenient.lenience is 0"),
+        (lambda: Lenient(1.5), "Lenient.lenience is 1.5"),
+        (lambda: TopBeta(0), "TopBeta.beta is 0"),
+        (lambda: TopBeta(2, math.nan), "TopBeta.tau is nan"),
+        (lambda: TopK(0), "TopK.k is 0"),
+        (lambda: Typical(2), "Typical.epsilon is 2"),
+        (lambda: Distance(-1), "Distance.epsilon is -1"),
+        (lambda: Ensemble(-0.1), "Ensemble.weight is -0.1"),
+        (
+            lambda: SpeculativeCascade("tokens", 0.1),
+            "SpeculativeCascade.deferral is 'tokens'; give",
+        ),
+        (lambda: SpeculativeCascade("chow", 2), "SpeculativeCascade.alpha is 2"),
+        (lambda: MinimumBlock(GreedyMatch(), 0), "MinimumBlock.least is 0"),
+        (lambda: MinimumBlock(verifiers.Block(), 1), "does not decide token by token"),
+        (lambda: MinimumBlock(None, 1), "MinimumBlock.verifier"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_lenience_of_one_is_exact():
+    with jax.enable_x64(True):
+        for trees in adversarial_trees(0, 3, 2, Sampling()).values():
+            ratio = output_law(SpeculativeSampling(), trees, 2)
+            np.testing.assert_allclose(output_law(Lenient(1.0), trees, 2), ratio, atol=1e-15)
+
+
+@pytest.mark.planted
+def test_a_wrong_residual_is_seen():
+    @dataclasses.dataclass(frozen=True)
+    class ResidualOfTheTarget(SpeculativeCascade):
+        def residual(self, draft, scores, n):
+            return SpeculativeSampling().residual(draft, scores, n)
+
+    with jax.enable_x64(True):
+        trees = adversarial_trees(0, 3, 1, Sampling())["random"]
+        law = output_law(ResidualOfTheTarget("token", 0.3), trees, 1)
+        assert np.max(np.abs(law - emitted(mixture(token_rule(0.3)), trees.p, trees.q, 1))) > 1e-3
