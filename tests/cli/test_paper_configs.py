@@ -18,7 +18,7 @@ from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
-from specdec.verifiers import GreedyMatch, SpeculativeSampling
+from specdec.verifiers import Block, GreedyMatch, SpeculativeSampling
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
@@ -167,7 +167,7 @@ def test_a_public_pair_summarises_and_samples():
     files = (PUBLIC[0], "tasks/cnndm.gin", "sampling/temperature.gin")
     plan = built(*files, bindings=("TASK = None",)).plan
     assert gin.query_parameter("TASK_NAME/macro.value") == TASKS["cnndm"]
-    assert plan.sampling == Sampling(1.0) and plan.verifier == SpeculativeSampling()
+    assert plan.sampling == Sampling(1.0) and plan.verifier == Block()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from specdec import checkpoints, cli, partitioning
+from specdec import certificate, checkpoints, cli, partitioning
 from specdec.compile import compile_for
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Config, T5Target
@@ -157,7 +157,7 @@ def test_a_verifier_of_ones_own_has_the_targets_law():
     assert check_verifier(OwnDraw(), samplings=(Sampling(),), gammas=(1, 2)) < 1e-12
 
 
-def test_a_verifier_that_does_not_say_it_is_exact_is_not(run, tmp_path, capsys):
+def test_a_verifier_that_does_not_say_it_is_exact_is_not(run, tmp_path, capsys, monkeypatch):
     (tmp_path / "silent.py").write_text(
         "import own_draw\nclass Silent(own_draw.OwnDraw):\n    exact = False\n"
     )
@@ -165,8 +165,13 @@ def test_a_verifier_that_does_not_say_it_is_exact_is_not(run, tmp_path, capsys):
         "from __gin__ import dynamic_registration\nimport silent\nVERIFIER = @silent.Silent()\n"
     )
     files = [f"--gin_file={file}" for file in (run, tmp_path / "silent.gin")]
-    assert cli.main(["verify", *files, "--compilation_cache_dir="]) == 2
-    assert "the verifier Silent does not state that it is exact" in capsys.readouterr().err
+    monkeypatch.setattr(certificate, "CHECKS", ())
+    record = f"--output_file={tmp_path / 'certificate.json'}"
+    assert cli.main(["verify", *files, record, "--compilation_cache_dir="]) == 1
+    assert "NOT EXACT: " in capsys.readouterr().out
+    assert cli.main(["decode", *files, "--compilation_cache_dir="]) == 2
+    assert "does not keep the target's law" in capsys.readouterr().err
+    files.append("--gin.LOSSY=True")
     assert cli.main(["decode", *files, "--compilation_cache_dir="]) == 0
     assert "NOT EXACT" in capsys.readouterr().err
 

@@ -152,10 +152,21 @@ def test_a_ratio_of_one_is_always_accepted(monkeypatch):
     assert verifiers.verdict(SpeculativeSampling(), noise(1), *equal) == (1, 1)
 
 
+@pytest.mark.parametrize("verifier", [Block(), SpeculativeSampling()])
 @pytest.mark.parametrize("q", [[[np.nan] * 3], [[0.2, np.nan, 0.8]], [[0.0, 0.0, 0.0]]])
-def test_a_q_that_is_no_distribution_is_never_trusted(q):
+def test_a_q_that_is_no_distribution_is_never_trusted(q, verifier):
     draft, scores = row(p=[[0, 0, 1], [1, 0, 0]], q=q, tokens=[1])
-    assert verifiers.verdict(SpeculativeSampling(), noise(1), draft, scores) == (0, 2)
+    assert verifiers.verdict(verifier, noise(1), draft, scores) == (0, 2)
+
+
+@pytest.mark.parametrize("broken", [[np.nan] * 3, [0.2, np.nan, 0.8], [0.0, 0.0, 0.0]])
+def test_a_block_of_which_a_later_q_is_none_is_not_trusted(broken):
+    one_hot = [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+    draft, scores = row(one_hot, [[0, 1, 0], broken], tokens=[1, 1])
+    n, following = verifiers.verdict(Block(), noise(2), draft, scores)
+    assert (n, following) in ((1, 2), (0, 1)), "the target's own tokens, and nothing of the rest"
+    draft, scores = row(one_hot, [broken, [0, 0, 1]], tokens=[0, 2])
+    assert verifiers.verdict(Block(), noise(2), draft, scores) == (0, 1)
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
