@@ -208,6 +208,8 @@ def test_summary():
         "the target alone: 9 calls, 2.0 s; 1.60 times the time",
         "identical outputs: 1 of 1",
     ]
+    summary.exact = False
+    assert summary.lines()[3:] == ["NOT EXACT; the same by chance: 1 of 1"]
 
 
 def test_an_empty_summary():
