@@ -24,7 +24,7 @@ from specdec.models.cache import KVCache
 from specdec.plan import Plan
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
-from specdec.testing import Bench, Skipping, check_everything_accepted
+from specdec.testing import Bench, Constant, Skipping, check_everything_accepted
 from specdec.types import Draft, Noise
 from specdec.verifiers import SpeculativeSampling
 
@@ -138,9 +138,9 @@ def test_no_rewind(plant):
 
 
 def test_capacity_without_room_for_the_draft(plant):
+    bench = BENCH._replace(drafter=Constant(3))
     plant(Plan, "capacity", property(lambda plan: plan.max_length))
-    result = measure()
-    assert_rejected(result)
+    assert_rejected(measure(bench))
 
 
 def test_one_key_for_the_whole_batch(plant):
@@ -198,13 +198,13 @@ class NarrowFirstStep(Autoregressive):
     def propose(self, params, keys, context, state, want, stop):
         pending = context.length - 1
         token = jnp.take_along_axis(context.tokens, pending[:, None], axis=1)
-        output, cache = self.model.decode(params.drafter, token, state.rewind(pending))
+        output, cache = self.model.decode(params.drafter, token, state.cache.rewind(pending))
 
         def advance(cache, tokens):
             output, cache = self.model.decode(params.drafter, tokens[:, None], cache)
             return output.logits[:, 0], cache
 
-        return draft_loop(
+        draft, cache = draft_loop(
             output.logits[:, 0],
             advance,
             cache,
@@ -215,6 +215,7 @@ class NarrowFirstStep(Autoregressive):
             vocab_size=context.vocab_size,
             shared_noise=context.shared_noise,
         )
+        return draft, state.replace(cache=cache)
 
 
 @dataclasses.dataclass(frozen=True)
