@@ -36,10 +36,11 @@ class Memory(struct.PyTreeNode):
 
     def known(self, context: Context) -> Any:
         """The cache, rewound to where the last draft leaves the committed text."""
-        committed = slices(context.tokens, self.start, self.tokens.shape[1])
-        index = self.start[:, None] + jnp.arange(self.tokens.shape[1])[None]
-        same = (committed == self.tokens) & (index < context.length[:, None])
-        kept = self.start + jnp.sum(jnp.cumprod(same, axis=1), axis=1, dtype=jnp.int32)
+        longest = self.tokens.shape[1]
+        index = jnp.arange(longest)[None]
+        left = slices(context.tokens, self.start, longest) != self.tokens
+        left |= self.start[:, None] + index >= context.length[:, None]
+        kept = self.start + jnp.min(jnp.where(left, index, longest), axis=1)
         return self.cache.rewind(jnp.minimum(self.cache.length, kept))
 
 
@@ -134,7 +135,7 @@ class Autoregressive:
         )
         room = memory.tokens.shape[1] - draft.tokens.shape[1]
         tokens = jnp.pad(draft.tokens, ((0, 0), (0, room)))
-        return draft, Memory(cache, tokens, pending + 1)
+        return draft, Memory(cache, tokens, context.length)
 
     def _catch_up(
         self, params: Params, context: Context, cache: Cache, until: Array, width: int
