@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specdec.types import PyTree, Table
+from specdec.types import Params, PyTree, Table
 
 
 def models_of(drafter: Any) -> Mapping[str, Any]:
@@ -23,6 +23,12 @@ def owned_by(drafter: Any) -> dict[str, Any]:
     return {**models_of(drafter), **tables_of(drafter)}
 
 
+def with_models(drafter: Any, models: Mapping[str, Any]) -> Any:
+    """The drafter with its own ones of these models."""
+    own = models_of(drafter)
+    return drafter.with_models({role: models[role] for role in own}) if own else drafter
+
+
 def packed(drafter: Any, trees: Mapping[str, PyTree]) -> PyTree:
     """`Params.drafter` for a drafter, of trees by role, among which are its own."""
     own = {role: trees[role] for role in owned_by(drafter)}
@@ -33,3 +39,9 @@ def unpacked(drafter: Any, tree: PyTree) -> dict[str, PyTree]:
     """The trees by role: the inverse of `packed`."""
     roles = list(owned_by(drafter))
     return dict(tree) if len(roles) > 1 else {role: tree for role in roles}
+
+
+def divided(drafter: Any, members: Sequence[Any], params: Params) -> list[Params]:
+    """The parameters of each member of a drafter that is made of others."""
+    trees = unpacked(drafter, params.drafter)
+    return [params._replace(drafter=packed(member, trees)) for member in members]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import dataclasses
 import re
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def rows(section: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("module", SECTIONS, ids=lambda module: module.__name__)
 def test_every_class_has_its_place(module):
-    classes = {name for name in module.__all__ if inspect.isclass(getattr(module, name))}
+    classes = {name for name in module.__all__ if dataclasses.is_dataclass(getattr(module, name))}
     named = [re.findall(r"`(\w+)`", row["here"]) for row in rows(SECTIONS[module])]
     assert sorted(sum(named, [])) == sorted(classes)
 

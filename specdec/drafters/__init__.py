@@ -1,9 +1,10 @@
 """Drafters: where proposed tokens come from. A new one is one file here (`types.Drafter`)."""
 
 from specdec.drafters.autoregressive import Autoregressive
+from specdec.drafters.committee import Committee
 from specdec.drafters.hybrid import Hybrid
 from specdec.drafters.input_copy import InputCopy
-from specdec.drafters.loop import draft_loop
+from specdec.drafters.loop import Steps, draft_loop
 from specdec.drafters.ngram import NGram
 from specdec.drafters.prompt_lookup import PromptLookup
 from specdec.drafters.retrieval import Retrieval
@@ -11,11 +12,13 @@ from specdec.drafters.uniform import Uniform
 
 __all__ = [
     "Autoregressive",
+    "Committee",
     "Hybrid",
     "InputCopy",
     "NGram",
     "PromptLookup",
     "Retrieval",
+    "Steps",
     "Uniform",
     "draft_loop",
 ]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from specdec.drafters.loop import draft_loop
+from specdec.drafters.loop import Steps, draft_loop
 from specdec.drafters.matching import slices
 from specdec.types import (
     Array,
@@ -52,6 +52,7 @@ class Autoregressive:
     sampling: what draft tokens are drawn with; usually the target's.
     view: what the model reads of the inputs, where that is not what the target reads: a function of
       them, which has a name.
+    role: whose parameters it runs with, where a drafter has several models.
 
     Its state is the model's cache, and what it drafted last. Nobody tells it what was accepted, or
     what others drafted meanwhile: at the next call it keeps what is a prefix of the committed text
@@ -70,6 +71,7 @@ class Autoregressive:
     model: Target
     sampling: SamplingRule
     view: Callable[[PyTree], PyTree] | None = None
+    role: str = "draft"
 
     def __post_init__(self):
         remedies = {"model": "a model, such as T5Target(config)", "sampling": "a rule, as Greedy()"}
@@ -78,14 +80,14 @@ class Autoregressive:
         check_has("Autoregressive.sampling", self.sampling, "probabilities", remedies["sampling"])
 
     def models(self) -> dict[str, Any]:
-        return {"draft": self.model}
+        return {self.role: self.model}
 
     def with_models(self, models: Mapping[str, Any]) -> Autoregressive:
-        return dataclasses.replace(self, model=models["draft"])
+        return dataclasses.replace(self, model=models[self.role])
 
     def parts(self, length: float) -> tuple[Part, ...]:
         """The first step is two tokens wide, the others have one."""
-        return Part("draft", 2, min(length, 1)), Part("draft", 1, max(length - 1, 0))
+        return Part(self.role, 2, min(length, 1)), Part(self.role, 1, max(length - 1, 0))
 
     def init(self, params: Params, context: Context) -> PyTree:
         inputs = self.view(context.inputs) if self.view else context.inputs
@@ -103,12 +105,27 @@ class Autoregressive:
         want: Array,
         stop: Stop | None,
     ) -> tuple[Draft, PyTree]:
+        steps = self.begin(params, context, state, longest=keys.shape[1])
+        draft, cache = draft_loop(
+            steps,
+            keys=keys,
+            want=want,
+            stop=stop,
+            sampling=self.sampling,
+            vocab_size=context.vocab_size,
+            shared_noise=context.shared_noise,
+            beliefs=context.beliefs,
+        )
+        return draft, self.end(cache, draft.tokens, context, state)
+
+    def begin(self, params: Params, context: Context, state: PyTree, longest: int) -> Steps:
+        """The logits [B, any width] of the first token of a draft, of `longest` at most."""
         memory: Memory = state
         pending = context.length - 1  # [B] n, the position of the pending token
         previous = jnp.maximum(pending - 1, 0)
         with jax.named_scope("catch_up"):
             cache = memory.known(context)
-            cache = self._catch_up(params, context, cache, previous, width=keys.shape[1] + 1)
+            cache = self._catch_up(params, context, cache, previous, width=longest + 1)
 
         output, cache = self.model.decode(
             params.drafter, slices(context.tokens, previous, 2), cache
@@ -121,21 +138,13 @@ class Autoregressive:
             output, cache = self.model.decode(params.drafter, tokens[:, None], cache)
             return output.logits[:, 0], cache
 
-        draft, cache = draft_loop(
-            logits,
-            advance,
-            cache,
-            keys=keys,
-            want=want,
-            stop=stop,
-            sampling=self.sampling,
-            vocab_size=context.vocab_size,
-            shared_noise=context.shared_noise,
-            beliefs=context.beliefs,
-        )
-        room = memory.tokens.shape[1] - draft.tokens.shape[1]
-        tokens = jnp.pad(draft.tokens, ((0, 0), (0, room)))
-        return draft, Memory(cache, tokens, context.length)
+        return Steps(logits, advance, cache)
+
+    def end(self, cache: Cache, tokens: Array, context: Context, state: PyTree) -> PyTree:
+        """The state behind a draft of tokens [B, K], with the cache that they were fed to."""
+        memory: Memory = state
+        room = memory.tokens.shape[1] - tokens.shape[1]
+        return Memory(cache, jnp.pad(tokens, ((0, 0), (0, room))), context.length)
 
     def _catch_up(
         self, params: Params, context: Context, cache: Cache, until: Array, width: int

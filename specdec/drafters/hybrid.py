@@ -53,11 +53,10 @@ class Hybrid:
         return {**roles.tables_of(self.first), **roles.tables_of(self.second)}
 
     def with_models(self, models: Mapping[str, Any]) -> Hybrid:
-        def replaced(drafter: Any) -> Any:
-            own = roles.models_of(drafter)
-            return drafter.with_models({role: models[role] for role in own}) if own else drafter
-
-        return dataclasses.replace(self, first=replaced(self.first), second=replaced(self.second))
+        replaced = {
+            name: roles.with_models(getattr(self, name), models) for name in ("first", "second")
+        }
+        return dataclasses.replace(self, **replaced)
 
     def parts(self, length: float, source: int) -> tuple[Part, ...]:
         """The first one is always asked; its calls count for both."""
@@ -66,7 +65,7 @@ class Hybrid:
         return tuple(part for drafter in with_parts for part in drafter.parts(length))  # type: ignore[attr-defined]
 
     def init(self, params: Params, context: Context) -> PyTree:
-        first, second = self._divided(params)
+        first, second = roles.divided(self, (self.first, self.second), params)
         return self.first.init(first, context), self.second.init(second, context)
 
     def propose(
@@ -78,7 +77,7 @@ class Hybrid:
         want: Array,
         stop: Stop | None,
     ) -> tuple[Draft, PyTree]:
-        first, second = self._divided(params)
+        first, second = roles.divided(self, (self.first, self.second), params)
         copied, of_first = self.first.propose(first, keys, context, state[0], want, None)
         taken = (copied.length > 0) & (copied.length >= jnp.minimum(want, self.shortest))
         wanted = jnp.where(taken, 0, want)
@@ -93,12 +92,6 @@ class Hybrid:
         loop = (jnp.any(wanted > 0), none, state[1])
         _, drawn, of_second = jax.lax.while_loop(lambda loop: loop[0], ask, loop)
         return _merged(taken, copied, drawn, context), (of_first, of_second)
-
-    def _divided(self, params: Params) -> tuple[Params, Params]:
-        """The parameters of each of the two."""
-        trees = roles.unpacked(self, params.drafter)
-        first, second = (roles.packed(drafter, trees) for drafter in (self.first, self.second))
-        return params._replace(drafter=first), params._replace(drafter=second)
 
 
 def _merged(taken: Array, copied: Draft, drawn: Draft, context: Context) -> Draft:

@@ -13,10 +13,17 @@ from specdec.sampling import draw, draw_shared, fit_vocabulary
 from specdec.types import Array, Draft, PyTree, SamplingRule, Stop
 
 
+class Steps(NamedTuple):
+    """A drafter that proposes token by token, at the start of a draft."""
+
+    logits: Array  # [B, any width] for the first token
+    advance: Callable[[PyTree, Array], tuple[Array, PyTree]]
+    # feeds draft token i, [B] int32: (carry, tokens) -> (logits for token i + 1, carry)
+    carry: PyTree  # what `advance` threads, a model's cache for example
+
+
 def draft_loop(
-    logits: Array,
-    advance: Callable[[PyTree, Array], tuple[Array, PyTree]],
-    carry: PyTree,
+    steps: Steps,
     *,
     keys: Array,
     want: Array,
@@ -28,13 +35,11 @@ def draft_loop(
 ) -> tuple[Draft, PyTree]:
     """Draws K tokens per row, each from the logits that the ones before it lead to.
 
-    The first token is drawn from `logits`; the others are a `lax.scan` over the remaining K - 1, or
-    with a stopping rule a `lax.while_loop` that ends when no row wants more.
+    The first token is drawn from `steps.logits`; the others are a `lax.scan` over the remaining
+    K - 1, or with a stopping rule a `lax.while_loop` that ends when no row wants more.
 
     Args:
-      logits: [B, any width] for the first token.
-      advance: feeds draft token i, [B] int32: (carry, tokens) -> (logits for token i + 1, carry).
-      carry: what `advance` threads, a model's cache for example.
+      steps: the logits and what leads to the next ones.
       keys: [B, K] finished keys. want: [B] int32. stop: see `types.Stop`.
       sampling: turns logits into what is drawn from. Greedy drafts have `probs=None`.
       vocab_size: V of the target; narrower or wider logits are padded or cut *before* drawing, so
@@ -49,11 +54,11 @@ def draft_loop(
         vocab_size=vocab_size,
         beliefs=beliefs,
     )
-    first = draw_tokens(logits, keys[:, 0])
+    first = draw_tokens(steps.logits, keys[:, 0])
     with jax.named_scope("extend"):
         if stop is None:
-            return _all(draw_tokens, first, advance, carry, keys, want)
-        return _until_stopped(draw_tokens, first, advance, carry, keys, want, stop)
+            return _all(draw_tokens, first, steps, keys, want)
+        return _until_stopped(draw_tokens, first, steps, keys, want, stop)
 
 
 class _Drawn(NamedTuple):
@@ -82,15 +87,15 @@ def _draw_tokens(
     return _Drawn(jax.vmap(draw_one)(keys, probs), probs, None, probs)
 
 
-def _all(draw_tokens, first: _Drawn, advance, carry, keys: Array, want: Array):
+def _all(draw_tokens, first: _Drawn, steps: Steps, keys: Array, want: Array):
     """K tokens, whatever is wanted: a scan of a fixed length."""
 
     def extend(loop, key):
-        logits, carry = advance(*loop)
+        logits, carry = steps.advance(*loop)
         drawn = draw_tokens(logits, key)
         return (carry, drawn.tokens), drawn[:3]
 
-    (carry, _), rest = jax.lax.scan(extend, (carry, first.tokens), keys[:, 1:].swapaxes(0, 1))
+    (carry, _), rest = jax.lax.scan(extend, (steps.carry, first.tokens), keys[:, 1:].swapaxes(0, 1))
     tokens, probs, beliefs = jax.tree.map(
         lambda head, tail: jnp.concatenate([head[:, None], tail.swapaxes(0, 1)], axis=1),
         first[:3],
@@ -99,7 +104,7 @@ def _all(draw_tokens, first: _Drawn, advance, carry, keys: Array, want: Array):
     return Draft(tokens, probs, want, beliefs=beliefs), carry
 
 
-def _until_stopped(draw_tokens, first: _Drawn, advance, carry, keys: Array, want, stop: Stop):
+def _until_stopped(draw_tokens, first: _Drawn, steps: Steps, keys: Array, want, stop: Stop):
     """As many tokens as the row that goes on longest; `going` rows want one more."""
 
     def put(buffer, drawn: _Drawn, i):
@@ -112,7 +117,7 @@ def _until_stopped(draw_tokens, first: _Drawn, advance, carry, keys: Array, want
 
     def extend(loop):
         i, going, stop_carry, length, buffer, token, carry = loop
-        logits, carry = advance(carry, token)
+        logits, carry = steps.advance(carry, token)
         drawn = draw_tokens(logits, jax.lax.dynamic_index_in_dim(keys, i, 1, keepdims=False))
         length = length + going
         going, stop_carry = after(i, drawn, going, stop_carry)
@@ -122,7 +127,7 @@ def _until_stopped(draw_tokens, first: _Drawn, advance, carry, keys: Array, want
     length = jnp.minimum(want, 1)
     going, stop_carry = after(one - 1, first, want > 0, stop.carry)
     buffer = jax.tree.map(lambda x: jnp.zeros((*keys.shape, *x.shape[1:]), x.dtype), first[:3])
-    loop = (one, going, stop_carry, length, put(buffer, first, 0), first.tokens, carry)
+    loop = (one, going, stop_carry, length, put(buffer, first, 0), first.tokens, steps.carry)
     loop = jax.lax.while_loop(lambda loop: jnp.any(loop[1]), extend, loop)
     _, _, _, length, (tokens, probs, beliefs), _, carry = loop
     return Draft(tokens, probs, length, beliefs=beliefs), carry

@@ -10,7 +10,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from specdec.drafters.loop import draft_loop
+from specdec.drafters.loop import Steps, draft_loop
 from specdec.drafters.matching import last_tokens
 from specdec.types import (
     Array,
@@ -64,15 +64,8 @@ class NGram:
         want: Array,
         stop: Stop | None,
     ) -> tuple[Draft, PyTree]:
-        def advance(last: Array, tokens: Array) -> tuple[Array, Array]:
-            last = jnp.concatenate([tokens[:, None], last], axis=1)[:, : self.order - 1]
-            return jnp.log(self._probabilities(params.drafter, last)), last
-
-        last = last_tokens(context, self.order - 1)
         draft, _ = draft_loop(
-            jnp.log(self._probabilities(params.drafter, last)),
-            advance,
-            last,
+            self.begin(params, context, state, longest=keys.shape[1]),
             keys=keys,
             want=want,
             stop=stop,
@@ -82,6 +75,20 @@ class NGram:
             beliefs=context.beliefs,
         )
         return draft, state
+
+    def begin(self, params: Params, context: Context, state: PyTree, longest: int) -> Steps:
+        """The logits [B, V] of the first token of a draft."""
+
+        def advance(last: Array, tokens: Array) -> tuple[Array, Array]:
+            last = jnp.concatenate([tokens[:, None], last], axis=1)[:, : self.order - 1]
+            return jnp.log(self._probabilities(params.drafter, last)), last
+
+        last = last_tokens(context, self.order - 1)
+        return Steps(jnp.log(self._probabilities(params.drafter, last)), advance, last)
+
+    def end(self, last: Array, tokens: Array, context: Context, state: PyTree) -> PyTree:
+        """The state behind a draft of tokens [B, K]: there is none."""
+        return state
 
     def _probabilities(self, table: PyTree, last: Array) -> Array:
         """[B, V] q of what comes behind the newest tokens [B, order - 1], the newest first."""

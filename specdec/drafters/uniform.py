@@ -6,7 +6,7 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from specdec.drafters.loop import draft_loop
+from specdec.drafters.loop import Steps, draft_loop
 from specdec.sampling import Sampling
 from specdec.types import Array, Context, Draft, Params, PyTree, SamplingRule, Stop
 
@@ -39,9 +39,7 @@ class Uniform:
         assert context.vocab_size is not None
         logits = jnp.zeros([keys.shape[0], context.vocab_size], jnp.float32)
         return draft_loop(
-            logits,
-            lambda state, tokens: (logits, state),
-            state,
+            Steps(logits, lambda state, tokens: (logits, state), state),
             keys=keys,
             want=want,
             stop=stop,

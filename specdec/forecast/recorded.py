@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -66,29 +65,13 @@ class Recorded:
         return ModelOutput(logits, hidden), cache.rewind(cache.length + width)
 
 
-@dataclasses.dataclass(frozen=True)
-class Player(Autoregressive):
-    """Drafts with a `Recorded` in place of another drafter's model or table.
-
-    role: that whose parameters it has.
-    """
-
-    role: str = "draft"
-
-    def models(self) -> dict[str, Any]:
-        return {self.role: self.model}
-
-    def with_models(self, models: Mapping[str, Any]) -> Player:
-        return dataclasses.replace(self, model=models[self.role])
-
-
 def kind_of(drafter: Any) -> str:
     """What a replay needs of its recording."""
     return "proposed" if drafter.sampling.greedy else "ratio"
 
 
 @dataclasses.dataclass(frozen=True)
-class ByStart(Player):
+class ByStart(Autoregressive):
     """Drafts what is recorded for the token that the draft starts with: params["tokens"] is
     [B, N, K]."""
 
@@ -115,7 +98,7 @@ def played_by(drafter: Any, model: Recorded, by_start: bool) -> Any:
     by_start: those of drafters that draw are `ByStart`.
     """
     if hasattr(drafter, "sampling"):
-        player = ByStart if by_start and kind_of(drafter) == "ratio" else Player
+        player = ByStart if by_start and kind_of(drafter) == "ratio" else Autoregressive
         return player(model, Greedy(), role=role_of(drafter))
     if not dataclasses.is_dataclass(drafter):
         return drafter

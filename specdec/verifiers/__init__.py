@@ -19,6 +19,7 @@ and one optional method, `verdict(keys, draft, scores) -> Verdict`, for a verifi
 itself.
 """
 
+from specdec.verifiers.big_little import BigLittle
 from specdec.verifiers.block import Block
 from specdec.verifiers.coupled import Coupled
 from specdec.verifiers.decide import draft_distribution, next_distribution, verdict
@@ -33,6 +34,7 @@ from specdec.verifiers.top_beta import TopBeta, TopK
 from specdec.verifiers.typical import Typical
 
 __all__ = [
+    "BigLittle",
     "Block",
     "Coupled",
     "Distance",

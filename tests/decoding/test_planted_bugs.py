@@ -19,7 +19,7 @@ from support import AvoidsWhatWasUnlikely, StopAfterUnlikely
 from specdec import verifiers
 from specdec.decoding import loop, states
 from specdec.decoding.keys import purpose_keys
-from specdec.drafters import Autoregressive, draft_loop
+from specdec.drafters import Autoregressive, Steps, draft_loop
 from specdec.models.cache import KVCache
 from specdec.plan import Plan
 from specdec.sampling import Sampling
@@ -205,9 +205,7 @@ class NarrowFirstStep(Autoregressive):
             return output.logits[:, 0], cache
 
         draft, cache = draft_loop(
-            output.logits[:, 0],
-            advance,
-            cache,
+            Steps(output.logits[:, 0], advance, cache),
             keys=keys,
             want=want,
             stop=stop,

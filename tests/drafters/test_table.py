@@ -16,6 +16,7 @@ from support import AfterAcceptance, AvoidsWhatWasUnlikely, Cycle, StopAfterUnli
 from specdec import tables
 from specdec.drafters import (
     Autoregressive,
+    Committee,
     Hybrid,
     InputCopy,
     NGram,
@@ -76,6 +77,26 @@ DRAFTERS = {
     "bigram, the likeliest": (NGram(2, Greedy()), NGRAMS, None),
     "retrieval": (Retrieval(candidates=8), STORE, None),
     "uniform": (Uniform(), (), None),
+    "committee": (
+        Committee(
+            (Autoregressive(TARGET, Sampling()), NGram(2, Sampling())), Sampling(0.7), (3.0, 1.0)
+        ),
+        {"draft": OTHER, "table": NGRAMS},
+        None,
+    ),
+    "committee of models, sometimes asked": (
+        Skipping(
+            Committee(
+                (
+                    Autoregressive(TARGET, Sampling()),
+                    Autoregressive(WIDER, Sampling(), role="draft_2"),
+                ),
+                Sampling(),
+            )
+        ),
+        {"draft": OTHER, "draft_2": WIDER.init(jax.random.key(8))},
+        None,
+    ),
     "hybrid": (Hybrid(PromptLookup(), Autoregressive(TARGET, Sampling())), OTHER, None),
     "hybrid of a store, sometimes empty": (
         Hybrid(Skipping(Retrieval(candidates=8)), Autoregressive(TARGET, Sampling()), shortest=2),
@@ -123,6 +144,8 @@ def seldom(names, *slow):
         "retrieval",
         "uniform",
         "hybrid of a store, sometimes empty",
+        "committee",
+        "committee of models, sometimes asked",
     ),
 )
 def test_drafter(name, gammas):

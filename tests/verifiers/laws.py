@@ -41,6 +41,13 @@ def typical(epsilon: float, delta: float) -> Rule:
     return Rule(kept, lambda p, q: (1 - kept(p, q).sum()) * p)
 
 
+def big_little(fallback: float, rollback: float) -> Rule:
+    def kept(p, q):
+        return np.where((q >= fallback) & (p >= np.exp(-rollback)), q, 0)
+
+    return Rule(kept, lambda p, q: (1 - kept(p, q).sum()) * p)
+
+
 def mixture(pi: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Rule:
     """Any way to draw from pi that keeps as much of q as there can be."""
     return Rule(

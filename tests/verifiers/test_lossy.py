@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from laws import (
+    big_little,
     chow,
     difference,
     emitted,
@@ -30,6 +31,7 @@ from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.testing import Bench, Law, adversarial_trees, compare, output_law
 from specdec.verifiers import (
+    BigLittle,
     Distance,
     Ensemble,
     GreedyMatch,
@@ -47,6 +49,8 @@ DRAWN = {
     "lenient 0.1": (Lenient(0.1), lenient(0.1)),
     "typical": (Typical(), typical(0.09, 0.3)),
     "typical, strict": (Typical(0.4, 0.9), typical(0.4, 0.9)),
+    "big little": (BigLittle(0.3, 2.0), big_little(0.3, 2.0)),
+    "big little, no fallback": (BigLittle(0.0, 1.0), big_little(0.0, 1.0)),
     "ensemble": (Ensemble(0.7), mixture(linear(0.7))),
     "ensemble of logits": (Ensemble(0.3, logits=True), mixture(logits(0.3))),
     "token cascade": (SpeculativeCascade("token", 0.3), mixture(token_rule(0.3))),
@@ -165,6 +169,10 @@ GREEDY = {
         argmax,
     ),
     Lenient(0.4): (lambda p, q, x: softmax(p)[x] >= 0.4 * softmax(p).max(), argmax),
+    BigLittle(0.35, 1.5): (
+        lambda p, q, x: softmax(q)[x] >= 0.35 and -np.log(softmax(p)[x]) <= 1.5,
+        argmax,
+    ),
     MinimumBlock(GreedyMatch(), 1): (None, argmax),
     Ensemble(0.5): by_choice(chosen(linear(0.5))),
     Ensemble(0.5, logits=True): by_choice(chosen(logits(0.5))),
@@ -245,6 +253,9 @@ def test_none_says_that_it_is_exact(verifier):
         (lambda: TopK(0), "TopK.k is 0"),
         (lambda: Typical(2), "Typical.epsilon is 2"),
         (lambda: Distance(-1), "Distance.epsilon is -1"),
+        (lambda: BigLittle(1.1, 5.0), "BigLittle.fallback is 1.1"),
+        (lambda: BigLittle(0.6, -1.0), "BigLittle.rollback is -1"),
+        (lambda: BigLittle(0.6, math.nan), "BigLittle.rollback is nan"),
         (lambda: Ensemble(-0.1), "Ensemble.weight is -0.1"),
         (
             lambda: SpeculativeCascade("tokens", 0.1),
