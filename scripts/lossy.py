@@ -1,15 +1,15 @@
 """What each verifier keeps, what it costs in quality, and how fast it is, on captions.
 
-  python scripts/lossy.py --models DIR [--texts 1000] [--timed 4] [--write]
+  python scripts/lossy.py [--texts 1000] [--timed 20] [--models DIR] [--write]
   python scripts/lossy.py --draw
 
 Every verifier decodes the captions of the test split in batches, and the first ones of them again
-one at a time, by turns with all others: those with the pair grown to T5-large's and T5-small's
-sizes, which computes the same, and is made in DIR first (3 GB). A table goes to stdout; with
---write JSON lines go to docs/results/DEVICE/verifiers/lines.jsonl as they are made, and a figure to
-docs/figures/verifiers.svg, which --draw makes again of the lines (needs the extra `report`). BLEU
-is against the references and against the target's own greedy texts. Needs ../shared/multi30k, from
-the root of a checkout.
+one at a time, by turns with all others: by the pair as it is, or with --models by the pair grown to
+T5-large's and T5-small's sizes, which computes the same, and is made in DIR first (3 GB). A table
+goes to stdout; with --write JSON lines go to docs/results/DEVICE/verifiers/lines.jsonl as they are
+made, and a figure to docs/figures/verifiers.svg, which --draw makes again of the lines (needs the
+extra `report`). BLEU is against the references and against the target's own greedy texts. Needs
+../shared/multi30k, from the root of a checkout.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from specdec.schedules import Fixed
 from specdec.statistics import bootstrap
 from specdec.types import Params
 from specdec.verifiers import (
+    BigLittle,
     Block,
     Ensemble,
     GreedyMatch,
@@ -58,6 +59,7 @@ GREEDY = (
     TopK(2),
     *(Lenient(x) for x in (0.5, 0.3, 0.1)),
     MinimumBlock(GreedyMatch(), 1),
+    *(BigLittle(*x) for x in ((0.6, 5.0), (0.4, 2.0))),
     *(Ensemble(x) for x in (0.7, 0.5)),
     *(SpeculativeCascade("token", x) for x in (0.3, 0.7)),
     SpeculativeCascade("chow", 0.3),
@@ -67,6 +69,7 @@ DRAWN = (
     Block(),
     *(Lenient(x) for x in (0.5, 0.3, 0.1)),
     Typical(),
+    BigLittle(0.4, 2.0),
     Ensemble(0.7),
     *(SpeculativeCascade("token", x) for x in (0.3, 0.7)),
 )
@@ -75,8 +78,9 @@ SAMPLES = 3  # of each drawn text
 ASKED = (0.25, 0.5, 0.75)  # of the texts, by a cascade of whole texts
 COLUMNS = (
     *("T", "gamma", "verifier", "tokens per call", "over exact"),
-    *("BLEU", "less exact", "own texts", "speed-up"),
+    *("BLEU", "less exact", "BLEU to own texts", "own texts", "speed-up"),
 )
+QUALITIES = (("bleu", "BLEU"), ("own_bleu", "BLEU against the target's greedy texts"))
 HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 
 
@@ -102,8 +106,8 @@ class Outputs(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--texts", type=int, default=1000, metavar="N")
-    parser.add_argument("--timed", type=int, default=4, metavar="N", help="one by one; 0: none")
-    parser.add_argument("--models", default="grown", metavar="DIR", help="of grown models")
+    parser.add_argument("--timed", type=int, default=20, metavar="N", help="one by one; 0: none")
+    parser.add_argument("--models", type=Path, metavar="DIR", help="of grown models")
     parser.add_argument("--write", action="store_true", help="to docs/")
     parser.add_argument("--draw", action="store_true", help="the figure alone")
     args = parser.parse_args()
@@ -114,7 +118,7 @@ def main() -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     print(HEAD, flush=True)
     lines = []
-    for line in measured(args.texts, args.timed, Path(args.models)):
+    for line in measured(args.texts, args.timed, args.models):
         lines.append(line)
         print(row(line), flush=True)
         if args.write:
@@ -123,12 +127,12 @@ def main() -> None:
         draw(lines)
 
 
-def measured(texts: int, timed: int, models: Path) -> Iterator[dict[str, Any]]:
+def measured(texts: int, timed: int, models: Path | None) -> Iterator[dict[str, Any]]:
     """A line for each mode."""
     seconds: dict[str, np.ndarray] = {}
     if timed:
-        large = built(timed, *grown(models), "--gin.BATCH_SIZE=1")
-        seconds = by_turns(large, list(modes_of(large, large.load())))
+        single = built(timed, *(grown(models) if models else ()), "--gin.BATCH_SIZE=1")
+        seconds = by_turns(single, list(modes_of(single, single.load())))
     run = built(texts, "--gin.BATCH_SIZE=32")
     params, vocabulary = run.load(), runs.vocabulary_of(run)
     references = [text for batch in run.batches() for text in batch.target_texts or ()]
@@ -248,12 +252,18 @@ def line(mode, found, exact, references, own, times) -> dict[str, Any]:
         ),
         "bleu": evaluate.values(bleu, references, found.texts)["bleu"],
         "bleu_difference": list(less),
-        "own_bleu": evaluate.values(bleu, own, found.texts)["bleu"],
+        "own_bleu": own_bleu(own, found.texts),
         "unchanged": float(
             np.mean([a == b for s in found.texts for a, b in zip(s, own, strict=True)])
         ),
         "speedup": of_sums(times[::-1], lambda s: s[0] / s[1]) if times else None,
     }
+
+
+def own_bleu(own: Sequence[str], texts: Sequence[Sequence[str]]) -> list[float]:
+    """BLEU against the target's greedy texts, and its interval."""
+    less = evaluate.differences(tasks.Bleu(), own, texts, [own] * len(texts))["bleu"]
+    return [100 + x for x in less]
 
 
 def same(texts: Sequence[str], others: Sequence[str]) -> float:
@@ -291,7 +301,7 @@ def cascades(alone, references, seconds) -> Iterator[dict[str, Any]]:
             "over_exact": [1.0, 1.0, 1.0],
             "bleu": evaluate.values(bleu, references, [texts])["bleu"],
             "bleu_difference": list(less),
-            "own_bleu": evaluate.values(bleu, big.texts[0], [texts])["bleu"],
+            "own_bleu": own_bleu(big.texts[0], [texts]),
             "unchanged": same(texts, big.texts[0]),
             "speedup": speedup,
         }
@@ -312,6 +322,7 @@ def row(one: dict[str, Any]) -> str:
         between(one["over_exact"]),
         f"{one['bleu']:.2f}",
         between(one["bleu_difference"], 2),
+        between(one["own_bleu"], 1),
         f"{one['unchanged']:.0%}",
         between(one["speedup"], 2) if one["speedup"] else "",
     )
@@ -319,34 +330,33 @@ def row(one: dict[str, Any]) -> str:
 
 
 def draw(lines: Sequence[dict[str, Any]]) -> None:
-    """Quality over tokens per call, a panel for each temperature."""
+    """Quality over speed at each temperature: by the references, and by the target's own texts."""
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "specdec"
     from matplotlib import pyplot as plt
 
-    figure, panels = plt.subplots(1, 2, figsize=(11, 4.5))
-    for temperature, axes in enumerate(panels):
+    figure, panels = plt.subplots(2, 2, figsize=(11, 9))
+    for temperature, column in enumerate(panels.T):
         families: dict[str, list[dict[str, Any]]] = {}
         for one in lines:
             if one["temperature"] == temperature:
                 family = one["mode"].partition("(")[0].partition(",")[0]
                 families.setdefault(family, []).append(one)
-        alone = [
-            families.pop(x) for x in ("draft alone", "cascade of whole texts") if x in families
-        ]
-        for one in (one for members in alone for one in members):
-            axes.axhline(one["bleu"], linewidth=0.6, color="0.6")
-            axes.annotate(one["mode"], (1.05, one["bleu"]), fontsize=6, color="0.4")
-        for family, members in families.items():
-            x, y = ([one[name] for one in members] for name in ("tokens_per_call", "bleu"))
-            style = {"marker": "*", "markersize": 12} if members[0]["exact"] else {"marker": "o"}
-            axes.plot([one[0] for one in x], y, label=family, linewidth=0.8, **style)
-        axes.set_xlabel("tokens per target call")
-        axes.set_ylabel("BLEU")
-        axes.set_title(f"temperature {temperature}; stars are exact")
-        axes.legend(fontsize=7)
+        for axes, (name, title) in zip(column, QUALITIES, strict=True):
+            for family, members in families.items():
+                x, y = [one["speedup"][0] for one in members], [one[name] for one in members]
+                y = [value if isinstance(value, float) else value[0] for value in y]
+                style = (
+                    {"marker": "*", "markersize": 12} if members[0]["exact"] else {"marker": "o"}
+                )
+                axes.plot(x, y, label=family, linewidth=0.8, **style)
+            axes.set_xlabel("speed-up over the target alone")
+            axes.set_ylabel(title)
+            axes.set_title(f"temperature {temperature}; stars are exact")
+            axes.legend(fontsize=7)
+    figure.tight_layout()
     figure.savefig(
         RESULTS.parent / "figures" / "verifiers.svg", metadata={"Date": None}, bbox_inches="tight"
     )

@@ -15,6 +15,8 @@ def verdict(verifier, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
     """Decides about one row. Accepts token i iff u_i < accept_i, strictly: u can be 0."""
     if hasattr(verifier, "verdict"):
         return verifier.verdict(keys, draft, scores)
+    if draft.tokens.shape[0] == 0:  # a call without a draft
+        return Verdict(jnp.int32(0), draw(keys.correct[0], scores.probs[0]))
     uniforms = jax.vmap(jax.random.uniform)(keys.accept)
     passed = (uniforms < verifier.accept(draft, scores)) & _within(draft)
     rule = getattr(verifier, "rule", "first")

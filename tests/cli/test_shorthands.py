@@ -98,7 +98,7 @@ def test_both_ways_at_once_is_refused(plan, flag, binding):
 
 MISTAKES = {
     "--verifier=copuled": "no verifiers/copuled.gin; did you mean coupled?",
-    "--verifier=xyz": "give one of block, coupled, distance, ensemble",
+    "--verifier=xyz": "give one of big_little, block, coupled, distance",
     "--gamma=0": "Fixed.gamma is 0",
     "--max_length=0": "max_length is 0; give a positive number of tokens",
     "--top_p=2": "top_p is 2.0",

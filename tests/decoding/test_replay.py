@@ -75,7 +75,7 @@ def calls(output, given: int = 0):
 @pytest.mark.parametrize(
     "plan, given",
     [
-        (PLAIN, ()),
+        pytest.param(PLAIN, (), marks=pytest.mark.slow),
         (plan_of(support.StopAfterUnlikely(3, 0.2), Coupled(), FILTERED), (4, 2)),
     ],
 )

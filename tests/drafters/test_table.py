@@ -143,6 +143,7 @@ def seldom(names, *slow):
         "bigram, the likeliest",
         "retrieval",
         "uniform",
+        "hybrid",  # test_combinations has it too
         "hybrid of a store, sometimes empty",
         "committee",
         "committee of models, sometimes asked",

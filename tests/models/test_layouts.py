@@ -228,7 +228,7 @@ def eloquent(name: str):
     return params | {"token_embedder": jax.tree.map(lambda x: 0.2 * x, params["token_embedder"])}
 
 
-@pytest.mark.parametrize("name", ["v1_1", "v1_0"])
+@pytest.mark.parametrize("name", [pytest.param("v1_1", marks=pytest.mark.slow), "v1_0"])
 def test_decoded_tokens_are_the_same(name):
     inputs, outputs = texts()[0], []
     for way in ({}, *WAYS.values()):
@@ -354,7 +354,9 @@ def on_one_device(name: str):
 
 
 @pytest.mark.parametrize("name", ["v1_1", pytest.param("v1_0", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("layout", LAYOUTS[1:])
+@pytest.mark.parametrize(
+    "layout", [LAYOUTS[1], *(pytest.param(x, marks=pytest.mark.slow) for x in LAYOUTS[2:])]
+)
 def test_a_mesh_divides_what_it_divides_in_the_checkpoint_layout(name, layout):
     """Parameters of a layout lie where the converted ones do, and the logits are one device's."""
     config, mesh = CONFIGS[name], partitioning.make_mesh(4)
