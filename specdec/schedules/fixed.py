@@ -12,9 +12,15 @@ from specdec.values import is_integer
 
 @dataclasses.dataclass(frozen=True)
 class Fixed:
-    """gamma tokens, every time (Leviathan et al. 2022)."""
+    """gamma tokens, every time (Leviathan et al. 2022, section 2.3).
+
+    gamma: tokens of a draft.
+    stop_at_end: whether drafting ends once each row has drafted a stop id. It then is a loop of
+      unknown length, which is not worth its price where a draft step costs next to nothing.
+    """
 
     gamma: int
+    stop_at_end: bool = dataclasses.field(default=False, kw_only=True)
 
     def __post_init__(self):
         if not is_integer(self.gamma, 1):
@@ -26,7 +32,7 @@ class Fixed:
 
     def up_to(self, longest: int) -> Fixed:
         """This schedule, or that of shorter drafts where no longer ones can be used."""
-        return Fixed(min(self.gamma, longest))
+        return dataclasses.replace(self, gamma=min(self.gamma, longest))
 
     def init(self, batch: int) -> Array:
         return jnp.full([batch], self.gamma, jnp.int32)
