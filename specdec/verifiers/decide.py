@@ -15,6 +15,8 @@ def verdict(verifier, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
     """Decides about one row. Accepts token i iff u_i < accept_i, strictly: u can be 0."""
     if hasattr(verifier, "verdict"):
         return verifier.verdict(keys, draft, scores)
+    if draft.tokens.shape[0] == 0:  # in a bucket of 0 there is nothing to decide about
+        return Verdict(jnp.zeros([], jnp.int32), draw(keys.correct[0], scores.probs[0]))
     uniforms = jax.vmap(jax.random.uniform)(keys.accept)
     passed = (uniforms < verifier.accept(draft, scores)) & _within(draft)
     rule = getattr(verifier, "rule", "first")
@@ -24,8 +26,6 @@ def verdict(verifier, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
 
 def next_distribution(verifier, draft: Draft, scores: Scores, n: Array) -> Array:
     """[V] the law of the token after n accepted ones: the target's own after a whole draft."""
-    if draft.tokens.shape[0] == 0:
-        return scores.probs[n]
     within = jnp.minimum(n, draft.tokens.shape[0] - 1)  # of the row that is not used, any index
     residual = verifier.residual(draft, scores, within)
     return jnp.where(n < draft.length, residual, scores.probs[n])

@@ -28,7 +28,7 @@ from specdec.decoding.keys import noise, purpose_keys
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Fixed
+from specdec.schedules import Confidence, CostOptimal, Fixed
 from specdec.testing import Bench, Constant, OneOf, TableTarget, hostile
 from specdec.types import Draft
 from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
@@ -111,6 +111,8 @@ def test_greedy_is_the_targets_own_output(pair, gamma):
         pytest.param(Sampling(), Fixed(3), marks=pytest.mark.slow),
         (FILTERED, StopAfterUnlikely(4)),
         pytest.param(Sampling(), Cycle((2, 5)), marks=pytest.mark.slow),
+        pytest.param(Sampling(), Confidence(0.3), marks=pytest.mark.slow),
+        pytest.param(FILTERED, CostOptimal(0.1, (1, 1.1, 1.2), (0, 2, 5)), marks=pytest.mark.slow),
         pytest.param(FILTERED, Fixed(3), marks=pytest.mark.slow),
         pytest.param(Sampling(), StopAfterUnlikely(4), marks=pytest.mark.slow),
         pytest.param(FILTERED, Cycle((2, 5)), marks=pytest.mark.slow),
@@ -418,15 +420,6 @@ class Watched(TableTarget):
         return super().decode(params, tokens, cache)
 
 
-@dataclasses.dataclass(frozen=True)
-class InBuckets(StopAfterUnlikely):
-    shorter: tuple[int, ...] = ()
-
-    @property
-    def buckets(self):
-        return (*self.shorter, self.gamma)
-
-
 def widths(target, drafter, schedule, max_length=30, stop_ids=(1,)):
     """What one row drafts in each call, and the widths of the calls of who is watched."""
     Watched.seen.clear()
@@ -439,7 +432,8 @@ def widths(target, drafter, schedule, max_length=30, stop_ids=(1,)):
 
 
 @pytest.mark.parametrize(
-    "schedule, shorter", [(InBuckets(5, 0.4, shorter=(1, 3)), (1, 3)), (Cycle((0, 2, 5)), (0, 2))]
+    "schedule, shorter",
+    [(StopAfterUnlikely(5, 0.4, shorter=(1, 3)), (1, 3)), (Cycle((0, 2, 5)), (0, 2))],
 )
 def test_the_targets_call_is_as_wide_as_what_was_drafted(schedule, shorter):
     drafter = Autoregressive(TableTarget(6), Greedy())
@@ -451,7 +445,7 @@ def test_the_targets_call_is_as_wide_as_what_was_drafted(schedule, shorter):
 def test_a_drafter_is_asked_for_no_more_than_is_wanted():
     """Its first step is two tokens wide, and in a bucket of 0 there is none."""
     drafter = Autoregressive(Watched(6), Greedy())
-    for schedule in (Cycle((0, 2, 5)), InBuckets(5, 0.5)):
+    for schedule in (Cycle((0, 2, 5)), StopAfterUnlikely(5, 0.5)):
         drafted, calls = widths(TableTarget(6), drafter, schedule, stop_ids=())
         nobody = 0 in schedule.buckets
         assert calls.count(2) == sum(n > 0 or not nobody for n in drafted)
@@ -460,7 +454,11 @@ def test_a_drafter_is_asked_for_no_more_than_is_wanted():
 
 @pytest.mark.parametrize(
     "schedule",
-    [Fixed(12, stop_at_end=True), InBuckets(12, -1.0), InBuckets(12, -1.0, shorter=(4,))],
+    [
+        Fixed(12, stop_at_end=True),
+        StopAfterUnlikely(12, -1.0),
+        StopAfterUnlikely(12, -1.0, shorter=(4,)),
+    ],
 )
 def test_drafting_ends_with_the_text(schedule):
     """The drafter proposes a stop id sooner or later; a fixed length goes on behind it."""
