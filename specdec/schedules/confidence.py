@@ -40,4 +40,8 @@ class Confidence(UpToLongest):
     ) -> tuple[PyTree, Array]:
         """Of probs [B, V] and the tokens drawn, [B] int32: which rows stop, [B] bool."""
         kept = jnp.take_along_axis(probs, tokens[:, None], axis=1)[:, 0]
-        return carry, kept < self.threshold
+        return carry, self.stops(kept, None)
+
+    def stops(self, confidence: Any, entropy: Any) -> Any:
+        """Whether to stop after tokens of these probabilities, arrays of any shape."""
+        return confidence < self.threshold

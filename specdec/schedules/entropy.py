@@ -39,4 +39,8 @@ class Entropy(UpToLongest):
         self, params: PyTree, carry: PyTree, index: Array, probs: Array, tokens: Array
     ) -> tuple[PyTree, Array]:
         """Of probs [B, V]: which rows stop, [B] bool."""
-        return carry, jnp.sum(entr(probs), axis=1) > self.threshold
+        return carry, self.stops(None, jnp.sum(entr(probs), axis=1))
+
+    def stops(self, confidence: Any, entropy: Any) -> Any:
+        """Whether to stop after tokens drawn with these entropies, in nats, of any shape."""
+        return entropy > self.threshold

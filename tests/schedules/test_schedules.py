@@ -71,7 +71,7 @@ class HeuristicRule(Rule):
 
 
 class CostOptimalRule(Rule):
-    least, c, v = 1, 0.11, {1: 1.05, 3: 1.17, 7: 1.23}
+    least, c, v = 1, 0.11, {1: 1.05, 3: 1.1, 7: 1.12}
 
     def __init__(self):
         self.tested, self.kept = [0] * self.longest, [0] * self.longest
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[Any, Callable[[], Rule]]] = {
     "confidence": (Confidence(0.6), ConfidenceRule),
     "entropy": (Entropy(1.4, buckets=(2, 7)), EntropyRule),
     "heuristic": (Heuristic(3), HeuristicRule),
-    "cost optimal": (CostOptimal(0.11, (1.05, 1.17, 1.23), (1, 3, 7)), CostOptimalRule),
+    "cost optimal": (CostOptimal(0.11, (1.05, 1.1, 1.12), (1, 3, 7)), CostOptimalRule),
     "perhaps no drafts": (
         CostOptimal(0.17, (1.0, 1.2, 1.3, 1.4), (0, 1, 3, 7)),
         WithoutDraftsRule,
