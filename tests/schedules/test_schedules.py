@@ -159,7 +159,9 @@ def simulated(rule: Rule, text_class: int) -> tuple[list[int], list[int], list[i
     return text[1:], drafted, accepted
 
 
-@pytest.mark.parametrize("name", seldom("fixed", "confidence", "entropy", "cost optimal"))
+@pytest.mark.parametrize(
+    "name", seldom("fixed", "confidence", "entropy", "heuristic", "cost optimal")
+)
 def test_it_does_what_its_rule_says(name):
     """At temperature 0 every call is the simulation's; other texts, with drafts of other lengths,
     are decoded by the same program."""
