@@ -112,8 +112,9 @@ class Plan:
 
     @property
     def lengths_vary(self) -> bool:
-        """Whether the schedule drafts now more and now less."""
-        return len(self.buckets) > 1 or hasattr(self.schedule, "stop")
+        """Whether drafting takes now more steps and now fewer."""
+        stops = hasattr(self.schedule, "stop") or getattr(self.schedule, "stop_at_end", False)
+        return len(self.buckets) > 1 or stops
 
     @property
     def width(self) -> int | None:
@@ -217,12 +218,12 @@ class Plan:
         return f", {' and '.join(roles)} in int8" if roles else ""
 
     def _lengths(self, drafted: Iterable[int] | None) -> collections.Counter[tuple[int, int]]:
-        """How often which bucket is drafted into, and how many tokens of it."""
+        """How often which bucket is verified, and how many tokens are drafted for it."""
         if drafted is None or not self.lengths_vary:
             return collections.Counter((bucket, bucket) for bucket in self.buckets)
-        stops = hasattr(self.schedule, "stop")
         smallest = [(next(b for b in self.buckets if b >= length), length) for length in drafted]
-        return collections.Counter((b, length if stops else b) for b, length in smallest)
+        # Who is asked drafts one token at least, also for a row that wants none.
+        return collections.Counter((b, max(length, 1) if b else 0) for b, length in smallest)
 
     def _shares(self, sources: Iterable[int] | None) -> dict[int | None, float]:
         """How often which of the drafter's sources proposes."""

@@ -409,12 +409,22 @@ class Schedule(Protocol):
 
     asked after each draft token (its carry starts as the schedule's state). A schedule may stop
     *after* a token it has seen; it must never have one discarded: dropping a token because of its
-    value biases the output under sampling.
+    value biases the output under sampling. A forecast can replay a rule that also has
+
+      stops(confidence, entropy) -> stop
+
+    of the probability that each token was drawn with, and of the entropy of what it was drawn from
+    in nats (of greedy drafts: of the softmax), arrays of any one shape.
+
+    Drafting ends as well once each row has what it wants, or has drafted a stop id. With one bucket
+    and no `stop` it is a loop of K steps, unless `stop_at_end` is True.
     """
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """Static ascending draft lengths, the last one is K. In a bucket of 0 no drafter is run."""
+        """Static ascending draft lengths, the last one is K. The target call has the width of the
+        smallest that holds what was drafted; with a bucket of 0 nobody drafts if nothing is wanted.
+        """
         ...
 
     def init(self, batch: int) -> PyTree: ...

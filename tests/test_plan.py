@@ -94,11 +94,15 @@ def test_where_lengths_vary_parts_are_means_over_the_measured_ones():
         ("target", 3): 0.5,
         ("target", 5): 0.25,
         ("draft", 2): 0.75,  # a bucket of 0 asks nobody
-        ("draft", 1): (1 + 1 + 3) / 4,  # whatever is wanted, a scan fills its bucket
+        ("draft", 1): (0 + 1 + 3) / 4,  # drafting ends with what is wanted
     }
     stops = plan(schedule=StopAfterUnlikely(4))
     found = {one[:2]: one.calls for one in stops.parts([1, 3])}
     assert found == {("target", 5): 1, ("draft", 2): 1, ("draft", 1): (0 + 2) / 2}
+    asked = {one[:2]: one.calls for one in stops.parts([0])}
+    assert asked["draft", 2] == 1, "without a bucket of 0 the drafter is asked for nothing"
+    ends = plan(schedule=Fixed(4, stop_at_end=True))
+    assert ends.parts([1, 3]) == stops.parts([1, 3]) and ends.gamma is None
     assert stops.gamma is None and buckets.gamma is None and plan().gamma == 3
     assert plan().parts([1, 2]) == plan().parts(), "a fixed length is what it is"
 

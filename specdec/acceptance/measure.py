@@ -17,7 +17,7 @@ from specdec.acceptance.texts import Texts
 from specdec.plan import Plan
 from specdec.types import Params
 
-DIGITS = 6  # of the ratios
+DIGITS = 6  # of what is recorded
 
 
 def measure(
@@ -100,8 +100,9 @@ def _text(
 
 def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, list[Any]]:
     """What a replay needs of a drafter: what it proposes and, if it draws, how much likelier than
-    the target it finds the text's own tokens."""
-    found = {"proposed": asked.proposed[row, :size].tolist()}
+    the target it finds the text's own tokens; and what a stopping rule would see."""
+    figures = {"confidence": asked.confidence, "entropy": asked.entropy}
     if not greedy:
-        found["ratio"] = [round(x, DIGITS) for x in asked.ratio[row, :size].tolist()]
-    return found
+        figures["ratio"] = asked.ratio
+    rounded = {k: [round(x, DIGITS) for x in v[row, :size].tolist()] for k, v in figures.items()}
+    return {"proposed": asked.proposed[row, :size].tolist(), **rounded}

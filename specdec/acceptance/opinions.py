@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import entr
 
 from specdec.decoding import row_keys
 from specdec.decoding.states import trim
 from specdec.plan import Plan
 from specdec.roles import models_of, tables_of
 from specdec.sampling import fit_vocabulary
-from specdec.types import Array, Cache, Context, Draft, Params, PyTree, Target
+from specdec.types import Array, Cache, Context, Draft, Params, PyTree, SamplingRule, Target
 
 LENIENCE = (1.0, 0.5, 0.3, 0.1)
 MOST = 1e6  # of a ratio: JSON has no infinity
@@ -36,6 +37,9 @@ class Opinions(NamedTuple):
     rates: Array  # [B, T, L] sum_x min(p(x) / l, q(x))
     proposed: Array  # [B, T] int32, the argmax of q; -1 where it proposes nothing
     ratio: Array  # [B, T] float32, q(y) / p(y) of the text's own token y, at most MOST
+    # What a stopping rule would see, of the softmax where the drafter is greedy.
+    confidence: Array  # [B, T] float32, the probability of the token `proposed`, or of y if drawn
+    entropy: Array  # [B, T] float32, in nats
 
 
 def recorded(drafter: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -72,12 +76,16 @@ def opinions(
     """
     drafter = plan.drafter
     if len(models_of(drafter)) == 1 and not tables_of(drafter) and hasattr(drafter, "sampling"):
-        return of(_forced(params, inputs, tokens[:, :-1], taught, plan), taught, tokens[:, 1:])
+        q, likely = _forced(params, inputs, tokens[:, :-1], taught, plan)
+        return of(q, taught, tokens[:, 1:], likely)
     return _asked(params, inputs, tokens, length, taught, plan)
 
 
-def of(q: Array, taught: Taught, tokens: Array) -> Opinions:
-    """Those of who proposes tokens [..., T] with q [..., T, V]; 0 everywhere for no proposal."""
+def of(q: Array, taught: Taught, tokens: Array, likely: Array | None = None) -> Opinions:
+    """Those of who proposes tokens [..., T] with q [..., T, V]; 0 everywhere for no proposal.
+
+    likely: [..., T, V] the softmax of who proposes its argmax; None for who draws.
+    """
     own = tokens[..., None]
     p, q_own = (jnp.take_along_axis(x, own, axis=-1)[..., 0] for x in (taught.p, q))
     # A token that rounding gave no probability came out all the same: it is drafted, or it is not.
@@ -86,12 +94,16 @@ def of(q: Array, taught: Taught, tokens: Array) -> Opinions:
         rates=jnp.stack([_rates(taught, q, lenience) for lenience in LENIENCE], axis=-1),
         proposed=jnp.where(jnp.max(q, axis=-1) > 0, jnp.argmax(q, axis=-1), -1),
         ratio=jnp.minimum(ratio, MOST).astype(jnp.float32),
+        confidence=q_own if likely is None else jnp.max(likely, axis=-1),
+        entropy=jnp.sum(entr(q if likely is None else likely), axis=-1),
     )
 
 
-def _forced(params: Params, inputs: Array, fed: Array, taught: Taught, plan: Plan) -> Array:
-    """[B, T, V] q of a drafter that is a model. An id that one of the models lacks gets no
-    probability from it, as when it drafts."""
+def _forced(
+    params: Params, inputs: Array, fed: Array, taught: Taught, plan: Plan
+) -> tuple[Array, Array | None]:
+    """[B, T, V] q of a drafter that is a model, and its softmax if it is greedy. An id that one of
+    the models lacks gets no probability from it, as when it drafts."""
     (role,) = plan.models().keys() - {"target"}
     view = getattr(plan.drafter, "view", None)
     model: Target = plan.models()[role]
@@ -99,7 +111,9 @@ def _forced(params: Params, inputs: Array, fed: Array, taught: Taught, plan: Pla
     cache = model.prefill(tree, view(inputs) if view else inputs, fed.shape[1])
     logits = model.decode(tree, fed, cache)[0].logits
     logits = fit_vocabulary(logits, taught.p.shape[-1])
-    return plan.drafter.sampling.probabilities(logits)  # type: ignore[attr-defined]
+    sampling: SamplingRule = plan.drafter.sampling  # type: ignore[attr-defined]
+    likely = jax.nn.softmax(logits, axis=-1) if sampling.greedy else None
+    return sampling.probabilities(logits), likely
 
 
 def _asked(
@@ -123,6 +137,7 @@ def _asked(
             hidden=hidden,
             active=position < length,
             vocab_size=vocab_size,
+            beliefs=True,
         )
 
     def ask(state: PyTree, given: Any) -> tuple[PyTree, Opinions]:
@@ -130,7 +145,8 @@ def _asked(
         want = jnp.ones([rows], jnp.int32)
         draft, state = plan.drafter.propose(params, keys, at(position, hidden), state, want, None)
         draft = trim(draft, want, vocab_size, ())
-        return state, of(_first(draft, vocab_size), view, own)
+        likely = None if draft.beliefs is None else draft.beliefs[:, 0]
+        return state, of(_first(draft, vocab_size), view, own, likely)
 
     by_position = [jnp.moveaxis(x, 1, 0) for x in (before, tokens[:, 1:])]
     view = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), taught)

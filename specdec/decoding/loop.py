@@ -17,6 +17,7 @@ from specdec.types import (
     DecodeOutput,
     DecodeState,
     Draft,
+    Noise,
     Params,
     PyTree,
     SamplingRule,
@@ -119,49 +120,55 @@ def prefill(
 def step(params: Params, state: DecodeState, plan: Plan) -> DecodeState:
     """One iteration for every active row: draft, one target call, verdict, commit.
 
-    With several buckets the draft buffer and the target call have the smallest width that holds
-    what the rows want. Each width is the body of a while loop of at most one trip, because a
-    `lax.switch` around a cache copies every array of it.
+    With several buckets the draft buffer has the longest, and the target call the smallest that
+    holds what the rows have drafted. Each width is the body of a while loop of at most one trip,
+    because a `lax.switch` around a cache copies every array of it.
     """
     states.check_capacity(state, plan)
-    want = _wanted(state, plan)
-    iterate = functools.partial(_iterate, params, want=want, plan=plan)
+    keys_of = functools.partial(noise, width=plan.longest_draft, shared=plan.shared_noise)
+    keys = jax.vmap(keys_of)(state.keys, state.length - 1)
+    with jax.named_scope("draft"):
+        draft, drafter_state = _propose(params, keys, state, plan)
+    state = state.replace(drafter=drafter_state)
+
+    def decide(state: DecodeState, width: int) -> DecodeState:
+        return _decide(params, _cut(keys, width), states.cut(draft, width), state, plan)
+
     if len(plan.buckets) == 1:
-        return iterate(state, width=plan.longest_draft)
-    widths = jnp.array(plan.buckets, jnp.int32)
-    choice = jnp.sum(widths < jnp.max(want))
+        return decide(state, plan.longest_draft)
+    choice = jnp.sum(jnp.array(plan.buckets, jnp.int32) < jnp.max(draft.length))
     for i, width in enumerate(plan.buckets):
         _, state = jax.lax.while_loop(
             lambda loop: loop[0],
-            lambda loop, width=width: (jnp.bool_(False), iterate(loop[1], width=width)),
+            lambda loop, width=width: (jnp.bool_(False), decide(loop[1], width)),
             (choice == i, state),
         )
     return state
 
 
-def _iterate(params: Params, state: DecodeState, *, width: int, want: Array, plan: Plan):
-    """The body of `step` with a draft buffer of `width` tokens."""
-    committed = state.length - 1  # [B] n
-    keys_of = functools.partial(noise, width=width, shared=plan.shared_noise)
-    keys = jax.vmap(keys_of)(state.keys, committed)
+def _propose(params: Params, keys: Noise, state: DecodeState, plan: Plan) -> tuple[Draft, PyTree]:
+    """The draft, cut to what may be verified, and the drafter's new state."""
+    want = _wanted(state, plan)
+    rows, width = keys.draft.shape
+    if not width:
+        return Draft(jnp.zeros([rows, 0], jnp.int32), None, want), state.drafter
+    context = state.context(plan.shared_noise, plan.reads_beliefs)
+    stop = _stop(params.schedule, state.schedule, plan)
 
-    with jax.named_scope("draft"):
-        draft, drafter_state = _propose(params, keys.draft, state, want, plan)
-    with jax.named_scope("verify"):
-        pending = jnp.take_along_axis(state.tokens, committed[:, None], axis=1)
-        block = jnp.concatenate([pending, draft.tokens], axis=1)
-        scored, cache = plan.target.decode(params.target, block, state.cache)
-    with jax.named_scope("accept"):
-        positions = committed[:, None] + jnp.arange(width + 1)[None]
-        probs = plan.sampling.probabilities(scored.logits, positions)
-        scores = Scores(scored.logits, probs, plan.sampling.greedy)
-        decide = functools.partial(verifiers.verdict, plan.verifier)
-        verdict = jax.vmap(decide)(keys, draft, scores)
-        schedule_state = plan.schedule.update(state.schedule, draft, verdict)
-        state = states.commit(state, draft, scored, verdict, plan.stop_ids)
-        # Rollback. (A row that is full keeps being fed while others go on: its writes must fit.)
-        cache = cache.rewind(jnp.minimum(state.length - 1, plan.max_length - 1))
-    return state.replace(cache=cache, drafter=drafter_state, schedule=schedule_state)
+    def ask(drafter_state: PyTree) -> tuple[Draft, PyTree]:
+        return plan.drafter.propose(params, keys.draft, context, drafter_state, want, stop)
+
+    if plan.buckets[0]:
+        draft, drafter_state = ask(state.drafter)
+    else:  # nobody is asked where nothing is wanted, again without copies
+        shapes, _ = jax.eval_shape(ask, state.drafter)
+        none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        _, draft, drafter_state = jax.lax.while_loop(
+            lambda loop: loop[0],
+            lambda loop: (jnp.bool_(False), *ask(loop[2])),
+            (jnp.any(want > 0), none, state.drafter),
+        )
+    return states.trim(draft, want, state.vocab_size, plan.stop_ids), drafter_state
 
 
 def _wanted(state: DecodeState, plan: Plan) -> Array:
@@ -171,19 +178,47 @@ def _wanted(state: DecodeState, plan: Plan) -> Array:
     return jnp.where(state.active, want, 0)
 
 
-def _propose(
-    params: Params, keys: Array, state: DecodeState, want: Array, plan: Plan
-) -> tuple[Draft, PyTree]:
-    """The draft, cut to what may be verified, and the drafter's new state."""
-    rows, width = keys.shape
-    if not width:
-        return Draft(jnp.zeros([rows, 0], jnp.int32), None, want), state.drafter
-    stop = _stop(plan.schedule, params.schedule, state.schedule)
-    context = state.context(plan.shared_noise, plan.reads_beliefs)
-    draft, drafter_state = plan.drafter.propose(params, keys, context, state.drafter, want, stop)
-    return states.trim(draft, want, state.vocab_size, plan.stop_ids), drafter_state
+def _stop(params: PyTree, state: PyTree, plan: Plan) -> Stop | None:
+    """What ends drafting early: the end of the text, and the schedule's own rule if it has one.
+
+    Where lengths are fixed nothing does, and drafting needs no loop of unknown length.
+    """
+    if not plan.lengths_vary:
+        return None
+    own = getattr(plan.schedule, "stop", None)
+
+    def ask(carry: PyTree, index: Array, probs: Array, tokens: Array) -> tuple[PyTree, Array]:
+        ended = states.ends_text(tokens, plan.stop_ids)
+        if own is None:
+            return carry, ended
+        carry, stopped = own(params, carry, index, probs, tokens)
+        return carry, ended | stopped
+
+    return Stop(state, ask)
 
 
-def _stop(schedule: Any, params: PyTree, state: PyTree) -> Stop | None:
-    ask = getattr(schedule, "stop", None)
-    return None if ask is None else Stop(state, functools.partial(ask, params))
+def _decide(
+    params: Params, keys: Noise, draft: Draft, state: DecodeState, plan: Plan
+) -> DecodeState:
+    """The target call on a draft of any width, and what comes of it."""
+    committed = state.length - 1  # [B] n
+    with jax.named_scope("verify"):
+        pending = jnp.take_along_axis(state.tokens, committed[:, None], axis=1)
+        block = jnp.concatenate([pending, draft.tokens], axis=1)
+        scored, cache = plan.target.decode(params.target, block, state.cache)
+    with jax.named_scope("accept"):
+        positions = committed[:, None] + jnp.arange(block.shape[1])[None]
+        probs = plan.sampling.probabilities(scored.logits, positions)
+        scores = Scores(scored.logits, probs, plan.sampling.greedy)
+        decide = functools.partial(verifiers.verdict, plan.verifier)
+        verdict = jax.vmap(decide)(keys, draft, scores)
+        schedule_state = plan.schedule.update(state.schedule, draft, verdict)
+        state = states.commit(state, draft, scored, verdict, plan.stop_ids)
+        # Rollback. (A row that is full keeps being fed while others go on: its writes must fit.)
+        cache = cache.rewind(jnp.minimum(state.length - 1, plan.max_length - 1))
+    return state.replace(cache=cache, schedule=schedule_state)
+
+
+def _cut(keys: Noise, width: int) -> Noise:
+    """Of a draft of `width` tokens. A key belongs to its position, whatever the width."""
+    return Noise(keys.draft[:, :width], keys.accept[:, :width], keys.correct[:, : width + 1])

@@ -133,6 +133,12 @@ def trim(draft: Draft, want: Array, vocab_size: int, stop_ids: tuple[int, ...]) 
     return draft.replace(tokens=jnp.where(index < length[:, None], draft.tokens, 0), length=length)
 
 
+def cut(draft: Draft, width: int) -> Draft:
+    """The first `width` tokens of a buffer that hold all that is drafted."""
+    probs, beliefs = (None if x is None else x[:, :width] for x in (draft.probs, draft.beliefs))
+    return draft.replace(tokens=draft.tokens[:, :width], probs=probs, beliefs=beliefs)
+
+
 def commit(
     state: DecodeState,
     draft: Draft,

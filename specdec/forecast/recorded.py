@@ -12,9 +12,20 @@ from flax import struct
 from specdec.drafters import Autoregressive
 from specdec.roles import owned_by
 from specdec.sampling import Greedy
-from specdec.types import Array, Context, Draft, ModelOutput, Params, PyTree, Stop, Target
+from specdec.types import (
+    Array,
+    Context,
+    Draft,
+    ModelOutput,
+    Params,
+    PyTree,
+    Schedule,
+    Stop,
+    Target,
+    Verdict,
+)
 
-SURE = 30.0  # logits of what is said; all others have 0
+SURE, UNSURE = 30.0, 0.1  # logits of what is said; all others have 0
 
 
 class Tape(struct.PyTreeNode):
@@ -31,6 +42,7 @@ class Tape(struct.PyTreeNode):
 class Recorded:
     """A `types.Target` whose argmax at position t of row b is params["tokens"][b, t], whatever it
     is fed. The parameters, [B, N] int32, are those of a batch; beyond N the last token is repeated.
+    A token plus `vocab_size` is said too, but without being sure of it: see `Told`.
 
     vocab_size: V.
     start_of: the model whose start token it has, None for token 0.
@@ -60,9 +72,37 @@ class Recorded:
         positions = cache.length[:, None] + jnp.arange(width)[None]
         positions = jnp.minimum(positions, recording.shape[1] - 1)
         said = jnp.take_along_axis(recording, positions, axis=1)
-        logits = SURE * jax.nn.one_hot(said, self.vocab_size, dtype=jnp.float32)
+        sure = jnp.where(said < self.vocab_size, SURE, UNSURE)[:, :, None]
+        said = said % self.vocab_size
+        logits = sure * jax.nn.one_hot(said, self.vocab_size, dtype=jnp.float32)
         hidden = jnp.zeros((*tokens.shape, 1), jnp.float32)
         return ModelOutput(logits, hidden), cache.rewind(cache.length + width)
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """A schedule whose own rule says beforehand after which tokens it stops: those of which a
+    `Recorded` is not sure."""
+
+    schedule: Schedule
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        return self.schedule.buckets
+
+    def init(self, batch: int) -> PyTree:
+        return self.schedule.init(batch)
+
+    def want(self, state: PyTree) -> Array:
+        return self.schedule.want(state)
+
+    def stop(
+        self, params: PyTree, carry: PyTree, index: Array, probs: Array, tokens: Array
+    ) -> tuple[PyTree, Array]:
+        return carry, jnp.max(probs, axis=1) < 0.5
+
+    def update(self, state: PyTree, draft: Draft, verdict: Verdict) -> PyTree:
+        return self.schedule.update(state, draft, verdict)
 
 
 def kind_of(drafter: Any) -> str:

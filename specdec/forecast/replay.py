@@ -3,7 +3,9 @@
 The target is replaced by a recording of the text, and each drafter that has a `sampling` by one of
 what it would have proposed along it. Drafts are proposed, cut, counted and scheduled as ever. What
 a drafter would have proposed behind a refused token is not recorded, and makes no difference: it is
-never kept. (A schedule that stops within a draft, by the drafter's probabilities, sees certainty.)
+never kept. A rule that stops within a draft is told what the drafter would have thought along the
+text, which is what it would have seen up to the first refused token: so calls are the loop's, and
+how many tokens are drafted behind a refused one, which only costs time, is a guess.
 
 Of a drafter that is certain of its tokens that is exact: a draft was kept if it is the text's
 token. Of one that draws, given that a text has come out by exact speculative sampling, a draft of
@@ -32,7 +34,7 @@ import numpy as np
 
 from specdec.acceptance import recorded
 from specdec.decoding import decode, row_keys
-from specdec.forecast.recorded import Recorded, kind_of, played_by, role_of
+from specdec.forecast.recorded import Recorded, Told, kind_of, played_by, role_of
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.types import Params, PyTree
@@ -117,14 +119,15 @@ class _Row(NamedTuple):
 def check(plan: Plan, passes: Sequence[Pass]) -> None:
     """Raises ValueError for passes that cannot be replayed with a plan, as `replay` does."""
     _played(plan, 4, whole=True)
-    kinds = {name: kind_of(drafter) for name, drafter in recorded(plan.drafter)}
+    told = ["confidence", "entropy"] if _stops(plan) else []
+    kinds = [(name, k) for name, x in recorded(plan.drafter) for k in (kind_of(x), *told)]
     for one in passes:
         if len(one.output) > plan.max_length:
             raise ValueError(
                 f"text {one.index} has {len(one.output)} tokens but outputs hold "
                 f"{plan.max_length}; replay the texts of this run"
             )
-        for name, kind in kinds.items():
+        for name, kind in kinds:
             if len(one.drafts.get(name, {}).get(kind, ())) != len(one.output):
                 raise ValueError(
                     f"text {one.index} has no recording {kind!r} of {name}; make the passes with "
@@ -144,11 +147,13 @@ def _played(plan: Plan, vocab_size: int, whole: bool) -> Plan:
         target=Recorded(vocab_size, start_of),
         drafter=played_by(plan.drafter, Recorded(vocab_size), _by_block(plan)),
         verifier=GreedyMatch(),
-        schedule=plan.schedule,
+        schedule=Told(plan.schedule) if _stops(plan) else plan.schedule,
         sampling=Greedy(),
         max_length=plan.max_length,
         stop_ids=(STOPS,) if whole else plan.stop_ids,
     )
+    if _stops(plan):
+        _check_stops(plan)
     for role, model in played.models().items():
         if not isinstance(model, Recorded):
             raise ValueError(
@@ -182,8 +187,31 @@ def _row(
         else:
             agrees, at = _kept_of_blocks(said, plan.longest_draft, coins)
             unlike = other[at]
-        recordings[role_of(drafter)] = np.where(agrees, text[at], unlike).astype(np.int32)
+        recording = np.where(agrees, text[at], unlike)
+        if _stops(plan):
+            seen = (np.array(one.drafts[name][x]) for x in ("confidence", "entropy"))
+            size = 4 if whole else vocab_size
+            recording = recording + size * plan.schedule.stops(*seen)  # type: ignore[attr-defined]
+        recordings[role_of(drafter)] = recording.astype(np.int32)
     return _Row(() if whole else one.inputs, text, recordings)
+
+
+def _stops(plan: Plan) -> bool:
+    """Whether the schedule has a rule that stops within a draft."""
+    return hasattr(plan.schedule, "stop")
+
+
+def _check_stops(plan: Plan) -> None:
+    """Raises ValueError for a rule that cannot be replayed."""
+    if not hasattr(plan.schedule, "stops"):
+        raise ValueError(
+            f"{plan.schedule} stops by what is not recorded; measure it with `specdec bench`"
+        )
+    if _by_block(plan) and any(kind_of(x) == "ratio" for _, x in recorded(plan.drafter)):
+        raise ValueError(
+            f"{plan.schedule} stops within a draft, and block verification of drawn texts is "
+            "replayed for whole drafts only; give verifiers/speculative_sampling.gin"
+        )
 
 
 def _by_block(plan: Plan) -> bool:

@@ -6,27 +6,40 @@ import dataclasses
 
 import jax.numpy as jnp
 
+from specdec.schedules.buckets import check_buckets, shortened
 from specdec.types import Array, Draft, Verdict
 from specdec.values import is_integer
 
 
 @dataclasses.dataclass(frozen=True)
 class Fixed:
-    """gamma tokens, every time (Leviathan et al. 2022)."""
+    """gamma tokens, every time (Leviathan et al. 2022, section 2.3).
+
+    gamma: tokens of a draft.
+    stop_at_end: whether drafting ends once each row has drafted a stop id. Without it a draft is a
+      loop of gamma steps, whatever it draws.
+    shorter: further buckets, ascending, for drafts that came out shorter: they end with the text,
+      or the drafter had no more to copy. The target's call is then narrower, with a bucket of 0 for
+      no draft at all. Drafting ends as with `stop_at_end`.
+    """
 
     gamma: int
+    stop_at_end: bool = dataclasses.field(default=False, kw_only=True)
+    shorter: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
 
     def __post_init__(self):
         if not is_integer(self.gamma, 1):
             raise ValueError(f"Fixed.gamma is {self.gamma!r}; give a positive integer")
+        check_buckets(self)
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        return (self.gamma,)
+        return (*self.shorter, self.gamma)
 
     def up_to(self, longest: int) -> Fixed:
         """This schedule, or that of shorter drafts where no longer ones can be used."""
-        return Fixed(min(self.gamma, longest))
+        *shorter, gamma = shortened(self.buckets, longest)
+        return dataclasses.replace(self, gamma=gamma, shorter=tuple(shorter))
 
     def init(self, batch: int) -> Array:
         return jnp.full([batch], self.gamma, jnp.int32)

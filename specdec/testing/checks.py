@@ -216,5 +216,6 @@ def _check_outputs(bench: Bench, schedule: Schedule, what: str) -> DecodeOutput:
 def _check_rows_alone(bench: Bench, schedule: Schedule, output: DecodeOutput, what: str) -> None:
     for row in range(8):
         alone = bench.run(SpeculativeSampling(), schedule, Sampling(), rows=1, first=row)
-        same = bool((alone.tokens[0] == output.tokens[row]).all())
+        pairs = [(alone.tokens, output.tokens), (alone.trace.drafted, output.trace.drafted)]
+        same = all(bool((one[0] == batch[row]).all()) for one, batch in pairs)
         assert same, f"{what}: a row depends on its batch"

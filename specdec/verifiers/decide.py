@@ -26,8 +26,6 @@ def verdict(verifier, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
 
 def next_distribution(verifier, draft: Draft, scores: Scores, n: Array) -> Array:
     """[V] the law of the token after n accepted ones: the target's own after a whole draft."""
-    if draft.tokens.shape[0] == 0:
-        return scores.probs[n]
     within = jnp.minimum(n, draft.tokens.shape[0] - 1)  # of the row that is not used, any index
     residual = verifier.residual(draft, scores, within)
     return jnp.where(n < draft.length, residual, scores.probs[n])

@@ -7,7 +7,7 @@ import pytest
 from specdec import cli
 from specdec.cli import run as runs
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Fixed
+from specdec.schedules import Confidence, CostOptimal, Entropy, Fixed, Heuristic
 from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
 
 
@@ -46,6 +46,17 @@ def test_each_sets_what_it_says(plan):
     assert sampled.sampling == Sampling(0.7) and sampled.verifier == SpeculativeSampling()
     sampled = plan("--top_k=4", "--top_p=0.9", "--verifier=coupled")
     assert sampled.sampling == Sampling(1.0, top_k=4, top_p=0.9)
+
+
+def test_schedules_have_settings_of_their_own(plan):
+    assert plan("--schedule=confidence").schedule == Confidence(0.4)
+    assert plan("--schedule=entropy", "--gin.DRAFT_LENGTHS=(5,)").schedule == Entropy(
+        1.5, buckets=(5,)
+    )
+    assert plan("--schedule=heuristic", "--gamma=3").schedule == Heuristic(3)
+    costs = ("--gin.DRAFT_COST=0.3", "--gin.VERIFY_COSTS=(1.1, 1.3, 1.6)")
+    found = plan("--schedule=cost_optimal", *costs, "--max_length=6").schedule
+    assert found == CostOptimal(0.3, (1.1, 1.3, 1.6), (1, 3, 5))
 
 
 def test_reports_have_the_length_that_is_in_force(run):

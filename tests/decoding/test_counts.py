@@ -14,15 +14,17 @@ host and device meanwhile: test_a_second_call_compiles_nothing_and_moves_nothing
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 import pytest
+from support import Cycle
 
 from specdec import Plan, prefill, step
 from specdec.compile import hlo
@@ -93,10 +95,11 @@ def check(counted: Mapping[Any, int], bounds: Mapping[Any, int]) -> None:
 
 def place(loop: tuple[str, ...]) -> str:
     """One draft step of the scan, one trip of catching up, or one of a random number's loop, which
-    has five; else the rest of the iteration."""
+    has five; else the rest of the iteration. With several buckets each target call of that is in a
+    loop of its own, of the function `step`."""
     if loop[-1] in ("extend", "catch_up"):
         return loop[-1]
-    return "rest" if loop[-1] == "decode" else "random"
+    return "rest" if loop[-1] in ("decode", "step") else "random"
 
 
 def operations(method: str, *depths: int) -> Counter[str]:
@@ -144,7 +147,7 @@ def test_operations_beside_the_layers(method):
     check(counts, NO_LAYER[method])
 
 
-def caches(method: str) -> Counter[tuple[str, str, str]]:
+def caches(operations: Iterable[hlo.Instruction]) -> Counter[tuple[str, str, str]]:
     """(whose, where, how) -> how many arrays of the size of one layer's keys or values an iteration
     makes, self- or cross-attention's, whatever the order of the axes, also several stacked.
 
@@ -157,7 +160,7 @@ def caches(method: str) -> Counter[tuple[str, str, str]]:
         for slots in (SLOTS, LENGTH)
     }
     found = Counter()
-    for operation in in_iteration(method):
+    for operation in operations:
         for array in re.findall(r"f32\[([\d,]+)\]", operation.shape):
             axes = Counter(map(int, array.split(",")))
             for whose, heads, slots in sizes:
@@ -182,8 +185,26 @@ def test_arrays_of_a_cache(method):
         ("draft", "extend", "copy"): 4 * DEPTH,
         ("draft", "catch_up", "made"): 3 * DEPTH - 1,  # nothing reads the last layer's
     }
-    counts = caches(method)
+    counts = caches(in_iteration(method))
     assert counts["target", "rest", "made"] >= 2 * DEPTH, "slots are written"
+    check(counts, bounds)
+
+
+def test_arrays_of_a_cache_in_buckets():
+    """Each bucket has a target call of its own, in a loop; none of them copies the cache, and the
+    draft is there once."""
+    buckets = (1, 2, GAMMA)
+    plan = dataclasses.replace(plan_of("greedy"), schedule=Cycle(buckets))
+    compiled = decoder(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
+    counts = caches(hlo.read(compiled.as_text() or "").inside("decode").operations)
+    bounds = {
+        ("target", "rest", "made"): 3 * DEPTH * len(buckets),
+        ("draft", "rest", "made"): 3 * DEPTH,
+        ("draft", "extend", "made"): 4 * DEPTH,
+        ("draft", "extend", "copy"): 4 * DEPTH,
+        ("draft", "catch_up", "made"): 3 * DEPTH - 1,
+    }
+    assert counts["target", "rest", "made"] >= 2 * DEPTH * len(buckets), "slots are written"
     check(counts, bounds)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,7 @@ from specdec.decoding.keys import noise, purpose_keys
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Fixed
+from specdec.schedules import Confidence, CostOptimal, Fixed
 from specdec.testing import Bench, Constant, OneOf, TableTarget, hostile
 from specdec.types import Draft
 from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
@@ -110,6 +111,8 @@ def test_greedy_is_the_targets_own_output(pair, gamma):
         pytest.param(Sampling(), Fixed(3), marks=pytest.mark.slow),
         pytest.param(FILTERED, StopAfterUnlikely(4), marks=pytest.mark.slow),
         pytest.param(Sampling(), Cycle((2, 5)), marks=pytest.mark.slow),
+        pytest.param(Sampling(), Confidence(0.3), marks=pytest.mark.slow),
+        pytest.param(FILTERED, CostOptimal(0.1, (1, 1.1, 1.2), (0, 2, 5)), marks=pytest.mark.slow),
         pytest.param(FILTERED, Fixed(3), marks=pytest.mark.slow),
         pytest.param(Sampling(), StopAfterUnlikely(4), marks=pytest.mark.slow),
         pytest.param(FILTERED, Cycle((2, 5)), marks=pytest.mark.slow),
@@ -403,6 +406,67 @@ def test_a_second_call_compiles_nothing_and_moves_nothing(pair, caplog):
         )
     )(keys, inputs)
     assert [eqn.primitive.name for eqn in jaxpr.eqns] == ["jit"], "decode is one dispatch"
+
+
+@dataclasses.dataclass(frozen=True)
+class Watched(TableTarget):
+    """Tells the widths of its calls, as the program runs."""
+
+    seen: ClassVar[list[int]] = []
+
+    def decode(self, params, tokens, cache):
+        width = tokens.shape[1]
+        jax.debug.callback(lambda _: self.seen.append(width), tokens[0, 0], ordered=False)
+        return super().decode(params, tokens, cache)
+
+
+def widths(target, drafter, schedule, max_length=30, stop_ids=(1,)):
+    """What one row drafts in each call, and the widths of the calls of who is watched."""
+    Watched.seen.clear()
+    tables = [TableTarget(6).init(jax.random.key(i)) for i in range(2)]
+    plan = Plan(target, drafter, GreedyMatch(), schedule, Greedy(), max_length, stop_ids)
+    inputs = jnp.ones([1, 2], jnp.int32)
+    trace = decode(Params(*tables), row_keys(0, jnp.arange(1)), inputs, plan).trace
+    jax.effects_barrier()
+    return trace.drafted[0, : int(trace.calls[0])].tolist(), Watched.seen.copy()
+
+
+@pytest.mark.parametrize(
+    "schedule, shorter",
+    [(StopAfterUnlikely(5, 0.4, shorter=(1, 3)), (1, 3)), (Cycle((0, 2, 5)), (0, 2))],
+)
+def test_the_targets_call_is_as_wide_as_what_was_drafted(schedule, shorter):
+    drafter = Autoregressive(TableTarget(6), Greedy())
+    drafted, calls = widths(Watched(6), drafter, schedule, stop_ids=())
+    assert calls == [next(b for b in (*shorter, 5) if b >= n) + 1 for n in drafted]
+    assert len(set(calls)) == 3, "every bucket is used"
+
+
+def test_a_drafter_is_asked_for_no_more_than_is_wanted():
+    """Its first step is two tokens wide, and in a bucket of 0 there is none."""
+    drafter = Autoregressive(Watched(6), Greedy())
+    for schedule in (Cycle((0, 2, 5)), StopAfterUnlikely(5, 0.5)):
+        drafted, calls = widths(TableTarget(6), drafter, schedule, stop_ids=())
+        nobody = 0 in schedule.buckets
+        assert calls.count(2) == sum(n > 0 or not nobody for n in drafted)
+        assert calls.count(1) == sum(max(n - 1, 0) for n in drafted)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Fixed(12, stop_at_end=True),
+        StopAfterUnlikely(12, -1.0),
+        StopAfterUnlikely(12, -1.0, shorter=(4,)),
+    ],
+)
+def test_drafting_ends_with_the_text(schedule):
+    """The drafter proposes a stop id sooner or later; a fixed length goes on behind it."""
+    drafter = Autoregressive(Watched(6), Greedy())
+    drafted, calls = widths(TableTarget(6), drafter, schedule, stop_ids=(1, 4))
+    assert calls.count(1) == sum(max(n - 1, 0) for n in drafted)
+    cut, whole = widths(TableTarget(6), drafter, Fixed(12), stop_ids=(1, 4))
+    assert cut == drafted and whole.count(1) == 11 * len(cut) > calls.count(1)
 
 
 def test_the_fixed_draft_loop_is_a_scan(pair):

@@ -9,9 +9,11 @@ and the perfect-drafter test. `test_control` shows that the same runs pass when 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import support
 from support import AvoidsWhatWasUnlikely, StopAfterUnlikely
@@ -23,8 +25,8 @@ from specdec.drafters import Autoregressive, Steps, draft_loop
 from specdec.models.cache import KVCache
 from specdec.plan import Plan
 from specdec.sampling import Sampling
-from specdec.schedules import Fixed
-from specdec.testing import Bench, Constant, Skipping, check_everything_accepted
+from specdec.schedules import Confidence, Fixed
+from specdec.testing import Bench, Constant, Skipping, check_everything_accepted, check_schedule
 from specdec.types import Draft, Noise
 from specdec.verifiers import SpeculativeSampling
 
@@ -181,6 +183,54 @@ def test_discarding_a_token_by_its_value():
             return draft.replace(length=jnp.minimum(draft.length, kept)), state
 
     assert_rejected(measure(BENCH._replace(drafter=Choosy(BENCH.target, Sampling()))))
+
+
+def test_a_stop_that_drops_the_token_it_saw(plant):
+    schedule = Confidence(0.4, buckets=(1, 3))
+    result = measure(schedule=schedule)
+    assert result.passed, str(result)
+    real = states.trim
+
+    def dropping(draft, *args):
+        draft = real(draft, *args)
+        last = jnp.maximum(draft.length - 1, 0)[:, None]
+        token = jnp.take_along_axis(draft.tokens, last, axis=1)
+        probs = jnp.take_along_axis(draft.probs, last[:, :, None], axis=1)[:, 0]
+        unsure = jnp.take_along_axis(probs, token, axis=1)[:, 0] < schedule.threshold
+        return draft.replace(length=draft.length - (unsure & (draft.length > 0)))
+
+    support.forget_programs()
+    plant(states, "trim", dropping)
+    assert_rejected(measure(schedule=schedule))
+
+
+def test_a_length_that_peeks_at_the_targets_noise(plant):
+    real = loop._propose
+
+    def peeking(params, keys, state, plan):
+        draft, drafter = real(params, keys, state, plan)
+        uniforms = jax.vmap(jax.vmap(jax.random.uniform))(keys.accept)
+        before = jnp.sum(jnp.cumprod(uniforms < 0.5, axis=1), axis=1)  # those that likely pass
+        return draft.replace(length=jnp.minimum(draft.length, before)), drafter
+
+    plant(loop, "_propose", peeking)
+    assert_rejected(measure())
+
+
+def test_a_length_by_the_clock():
+    """No law sees it: the same keys give another text on another day."""
+    clock = itertools.count()
+
+    @dataclasses.dataclass(frozen=True)
+    class Slow(Fixed):
+        def want(self, state):
+            late = jax.ShapeDtypeStruct([], jnp.int32)
+            late = jax.pure_callback(lambda _: np.int32(next(clock) % 3), late, state[0])
+            return state - late
+
+    assert measure(schedule=Slow(3)).passed
+    with pytest.raises(AssertionError, match="a row depends on its batch"):
+        check_schedule(Slow(3))
 
 
 def test_shared_noise_with_the_ratio_rule():

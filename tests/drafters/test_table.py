@@ -25,7 +25,7 @@ from specdec.drafters import (
     Uniform,
 )
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Fixed
+from specdec.schedules import Confidence, CostOptimal, Entropy, Fixed, Heuristic
 from specdec.testing import (
     Bench,
     Constant,
@@ -113,6 +113,11 @@ SCHEDULES = {
     "buckets": Cycle((1, 3)),
     "buckets with none": Cycle((0, 2)),
     "after acceptance": AfterAcceptance((2, 4)),
+    "narrow where drafts end": Fixed(3, shorter=(0, 1)),
+    "heuristic": Heuristic(2, (1, 3)),
+    "confidence": Confidence(0.5, buckets=(1, 3)),
+    "entropy": Entropy(0.8, buckets=(1, 3)),
+    "cost optimal": CostOptimal(0.05, (1.0, 1.1, 1.2), (0, 1, 3), prior=0.6, strength=1.0),
 }
 
 
@@ -156,9 +161,7 @@ def test_drafter(name, gammas):
 
 @pytest.mark.parametrize(
     "name",
-    seldom(
-        SCHEDULES, "fixed", "avoid", "cycle", "buckets", "buckets with none", "after acceptance"
-    ),
+    seldom(SCHEDULES, *(SCHEDULES.keys() - {"stop"})),  # tests/schedules has the laws of ours
 )
 def test_schedule(name):
     check_schedule(SCHEDULES[name])

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from copying import Copying
-from support import AfterAcceptance, Cycle
+from support import AfterAcceptance, Cycle, StopAfterUnlikely
 
 from specdec import acceptance, checkpoints, demo, forecast, tables, tasks
 from specdec.decoding import decode, row_keys
@@ -29,7 +29,7 @@ from specdec.drafters import (
 from specdec.forecast.replay import replay
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Fixed
+from specdec.schedules import Confidence, CostOptimal, Entropy, Fixed, Heuristic
 from specdec.testing import TableTarget
 from specdec.types import DecodeOutput, Params
 from specdec.verifiers import Block, GreedyMatch, SpeculativeSampling
@@ -125,6 +125,56 @@ def test_calls_of_greedy_texts_are_the_loops(name, schedule):
 def test_a_schedule_that_skips_is_replayed_too():
     one = plan(MODEL(GREEDY), Cycle((0, 1, 3)))
     assert same(replayed(one, passes(one)), decoded(one))
+
+
+STOPPING = {
+    "confidence": Confidence(0.5, buckets=(2, 6)),
+    "entropy": Entropy(1.2, buckets=(6,)),
+    "heuristic": Heuristic(3),
+    "cost optimal": CostOptimal(0.1, (1.05, 1.1, 1.12), (1, 3, 7)),
+    "to the end": Fixed(6, shorter=(0, 2)),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=[pytest.mark.slow] * (x != "confidence")) for x in STOPPING],
+)
+@pytest.mark.parametrize(
+    "drafter", ["model", pytest.param("lookup, then a model", marks=pytest.mark.slow)]
+)
+def test_calls_of_every_schedule_are_the_loops(name, drafter):
+    """Also where it stops by what the drafter thinks; what is drafted for nothing is a guess."""
+    one = plan(DRAFTERS[drafter](GREEDY), STOPPING[name])
+    found, output = replayed(one, passes(one)), decoded(one)
+    assert same(found, output)
+    whole = output.trace.accepted == output.trace.drafted
+    assert np.array_equal(found.drafted[whole], output.trace.drafted[whole])
+    assert len(np.unique(output.trace.drafted)) > 3
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x != "confidence")) for x in STOPPING]
+)
+def test_tokens_per_call_of_every_schedule_are_the_loops_of_drawn_texts(name):
+    one, rows = plan(MODEL(DRAWN), STOPPING[name], DRAWN), 3000
+    found, output = replayed(one, passes(one, rows)), decoded(one, rows)
+    ours = found.tokens.sum() / found.calls.sum()
+    assert ours == pytest.approx(output.length.sum() / output.trace.calls.sum(), rel=0.03)
+
+
+def test_a_rule_that_nobody_recorded_is_not_replayed():
+    stops = plan(MODEL(GREEDY), StopAfterUnlikely(4))
+    with pytest.raises(ValueError, match="stops by what is not recorded; measure it"):
+        replayed(stops, passes(stops))
+    by_block = plan(MODEL(DRAWN), Confidence(0.5), DRAWN, Block())
+    with pytest.raises(ValueError, match="block verification of drawn texts is replayed for whole"):
+        replayed(by_block, passes(by_block, 2))
+    one = plan(MODEL(GREEDY), Confidence(0.5))
+    drafts = {"Autoregressive": {"proposed": passes(one)[0].drafts["Autoregressive"]["proposed"]}}
+    before = [passes(one)[0]._replace(drafts=drafts)]
+    with pytest.raises(ValueError, match="text 0 has no recording 'confidence' of Autoregressive"):
+        replayed(one, before)
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 3, 5, 8])

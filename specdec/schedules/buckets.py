@@ -1,0 +1,58 @@
+"""What schedules of several draft lengths share."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+
+from specdec.types import Array, Draft, Verdict
+from specdec.values import is_integer
+
+BUCKETS = (1, 3, 7)  # target calls of 2, 4 and 8 tokens
+
+Self = TypeVar("Self", bound="UpToLongest")
+
+
+def check_buckets(schedule: Any) -> None:
+    """Raises ValueError unless a schedule's buckets are ascending draft lengths."""
+    given: Any = schedule.buckets
+    integers = isinstance(given, tuple) and all(is_integer(one, 0) for one in given)
+    if not integers or not given or sorted(set(given)) != list(given) or given[-1] < 1:
+        raise ValueError(
+            f"{type(schedule).__name__}.buckets is {given!r}; give a tuple of ascending draft "
+            f"lengths, the last at least 1, as in {BUCKETS}"
+        )
+
+
+def shortened(buckets: tuple[int, ...], longest: int) -> tuple[int, ...]:
+    """Those of drafts of at most so many tokens."""
+    longest = min(longest, buckets[-1])
+    return (*(one for one in buckets if one < longest), longest)
+
+
+@dataclasses.dataclass(frozen=True)
+class UpToLongest:
+    """Wants the longest draft, every time: what a schedule that only stops begins with.
+
+    buckets: static ascending draft lengths, see `types.Schedule`.
+    """
+
+    buckets: tuple[int, ...] = dataclasses.field(default=BUCKETS, kw_only=True)
+
+    def __post_init__(self):
+        check_buckets(self)
+
+    def up_to(self: Self, longest: int) -> Self:
+        """This schedule, or that of shorter drafts where no longer ones can be used."""
+        return dataclasses.replace(self, buckets=shortened(self.buckets, longest))
+
+    def init(self, batch: int) -> Array:
+        return jnp.full([batch], self.buckets[-1], jnp.int32)
+
+    def want(self, state: Array) -> Array:
+        return state
+
+    def update(self, state: Array, draft: Draft, verdict: Verdict) -> Array:
+        return state

@@ -1,0 +1,107 @@
+"""The length that costs least per token, as far as this text has shown."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+
+from specdec.schedules.buckets import check_buckets, shortened
+from specdec.types import Array, Draft, Verdict
+from specdec.values import is_number
+
+
+class Seen(struct.PyTreeNode):
+    """What became of a text's drafts, by position in the draft."""
+
+    tested: Array  # [B, K] float32, drafts of which all tokens before this one were kept
+    kept: Array  # [B, K] float32, those of them of which this one was kept too
+
+
+@dataclasses.dataclass(frozen=True)
+class CostOptimal:
+    """Drafts as many tokens as have the least expected time per token.
+
+    With a_i the probability that token i of a draft is kept, given that those before it were, a
+    draft of n tokens is expected to yield, and to take in units of a target step,
+
+        1 + a_1 + a_1 a_2 + ... + a_1 .. a_n   tokens,   c n + v(n)   units,
+
+    which is Leviathan et al. 2022, theorem 3.8, for any a_i and v. a_i is learned from the text so
+    far, and what is known of all positions is the prior of each, as few drafts get far:
+
+        a   = (strength prior + kept)   / (strength + tested)
+        a_i = (strength a     + kept_i) / (strength + tested_i)
+
+    Every text begins anew, and no row knows of another. The costs are constants, so that a text is
+    the same on a slow day.
+
+    c: time of a draft step, over that of a target step of one token.
+    v: time of the target call of each bucket, likewise: v[i] is of buckets[i] + 1 tokens.
+    buckets: static ascending draft lengths, see `types.Schedule`; any length up to the last may be
+      chosen. With a bucket of 0 a text may do without drafts, and then learns nothing more.
+    prior: probability that a token is kept, before anything is known.
+    strength: tokens that a prior counts for.
+    """
+
+    c: float
+    v: tuple[float, ...]
+    buckets: tuple[int, ...]
+    prior: float = 0.7
+    strength: float = 4.0
+
+    def __post_init__(self):
+        check_buckets(self)
+        given: Any = self.v
+        tuples = isinstance(given, tuple) and all(is_number(one) and one > 0 for one in given)
+        if not tuples or len(given) != len(self.buckets):
+            raise ValueError(
+                f"CostOptimal.v is {given!r}; give a tuple of positive numbers, one for each of "
+                f"the buckets {self.buckets}"
+            )
+        if not is_number(self.c) or self.c < 0:
+            raise ValueError(f"CostOptimal.c is {self.c!r}; give a number from 0 on, as in 0.1")
+        if not is_number(self.prior) or not 0 < self.prior < 1:
+            raise ValueError(
+                f"CostOptimal.prior is {self.prior!r}; give a probability between 0 and 1"
+            )
+        if not is_number(self.strength) or self.strength <= 0:
+            raise ValueError(f"CostOptimal.strength is {self.strength!r}; give a positive number")
+
+    def up_to(self, longest: int) -> CostOptimal:
+        """This schedule, or that of shorter drafts where no longer ones can be used."""
+        buckets = shortened(self.buckets, longest)
+        return dataclasses.replace(self, buckets=buckets, v=self.v[: len(buckets)])
+
+    def init(self, batch: int) -> Seen:
+        nothing = jnp.zeros([batch, self.buckets[-1]], jnp.float32)
+        return Seen(nothing, nothing)
+
+    def want(self, state: Seen) -> Array:
+        of_all = jnp.sum(state.tested, axis=1), jnp.sum(state.kept, axis=1)
+        anywhere = self._rate(*of_all, self.prior)[:, None]
+        kept = self._rate(state.tested, state.kept, anywhere)
+        more = jnp.cumsum(jnp.cumprod(kept, axis=1), axis=1)
+        tokens = 1 + jnp.pad(more, ((0, 0), (1, 0)))  # [B, 1+K] of drafts of 0 .. K tokens
+        time = jnp.array(self._time(), jnp.float32)[None] / tokens
+        return jnp.argmin(time, axis=1).astype(jnp.int32)
+
+    def update(self, state: Seen, draft: Draft, verdict: Verdict) -> Seen:
+        index = jnp.arange(self.buckets[-1])[None]
+        length, accepted = draft.length[:, None], verdict.num_accepted[:, None]
+        tested = state.tested + ((index < length) & (index <= accepted))
+        return Seen(tested, state.kept + (index < accepted))
+
+    def _rate(self, tested: Array, kept: Array, prior: Array | float) -> Array:
+        """What is kept of what is tested, beginning with a prior."""
+        return (self.strength * prior + kept) / (self.strength + tested)
+
+    def _time(self) -> list[float]:
+        """[1+K] of an iteration with 0 .. K draft tokens."""
+        lengths = range(self.buckets[-1] + 1)
+        of_call = [self.v[bisect.bisect_left(self.buckets, length)] for length in lengths]
+        time = [self.c * length + v for length, v in zip(lengths, of_call, strict=True)]
+        return time if self.buckets[0] == 0 else [float("inf"), *time[1:]]

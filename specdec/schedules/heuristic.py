@@ -1,0 +1,49 @@
+"""Longer after success, shorter after failure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from specdec.schedules.buckets import BUCKETS, check_buckets, shortened
+from specdec.types import Array, Draft, Verdict
+from specdec.values import is_integer
+
+
+@dataclasses.dataclass(frozen=True)
+class Heuristic:
+    """Two tokens more after a draft that was accepted whole, one token fewer after another.
+
+    The rule of Hugging Face's assisted generation (`num_assistant_tokens_schedule="heuristic"`). A
+    draft is at least one token long. A call without a draft changes nothing.
+
+    start: tokens of a text's first draft.
+    buckets: static ascending draft lengths, see `types.Schedule`; the last is the longest draft.
+    """
+
+    start: int = 5
+    buckets: tuple[int, ...] = BUCKETS
+
+    def __post_init__(self):
+        check_buckets(self)
+        if not is_integer(self.start, 1) or self.start > self.buckets[-1]:
+            raise ValueError(
+                f"Heuristic.start is {self.start!r}; give an integer from 1 to the longest draft, "
+                f"{self.buckets[-1]}"
+            )
+
+    def up_to(self, longest: int) -> Heuristic:
+        """This schedule, or that of shorter drafts where no longer ones can be used."""
+        return Heuristic(min(self.start, longest), shortened(self.buckets, longest))
+
+    def init(self, batch: int) -> Array:
+        return jnp.full([batch], self.start, jnp.int32)
+
+    def want(self, state: Array) -> Array:
+        return state
+
+    def update(self, state: Array, draft: Draft, verdict: Verdict) -> Array:
+        whole = verdict.num_accepted == draft.length
+        changed = jnp.clip(jnp.where(whole, state + 2, state - 1), 1, self.buckets[-1])
+        return jnp.where(draft.length > 0, changed, state)

@@ -1,0 +1,282 @@
+"""Every schedule against its rule in plain Python, and against the law: pytest tests/schedules"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec import Params, Plan, decode, row_keys
+from specdec.decoding import loop
+from specdec.drafters import Autoregressive, PromptLookup
+from specdec.sampling import Greedy, Sampling
+from specdec.schedules import Confidence, CostOptimal, Entropy, Fixed, Heuristic
+from specdec.testing import Bench, TableTarget
+from specdec.types import Draft, Verdict
+from specdec.verifiers import Block, GreedyMatch, SpeculativeSampling
+
+SIZE, ROWS, LONGEST = 7, 48, 32
+TARGET, DRAFT = TableTarget(SIZE, classes=3, scale=1.5), TableTarget(SIZE, classes=3, scale=0.7)
+TABLES = [model.init(jax.random.key(i))["logits"] for i, model in enumerate((TARGET, DRAFT))]
+PARAMS = Params({"logits": TABLES[0]}, {"logits": sum(TABLES)})
+LOGITS = [np.asarray(tree["logits"], np.float64) for tree in PARAMS[:2]]
+
+
+class Rule:
+    """A schedule in plain Python: the longest draft, one text at a time, no arrays."""
+
+    longest = 7
+
+    def want(self) -> int:
+        return self.longest
+
+    def stops(self, q: list[float], token: int) -> bool:
+        return False
+
+    def learn(self, drafted: int, accepted: int) -> None: ...
+
+
+class FixedRule(Rule):
+    longest = 5
+
+
+class ConfidenceRule(Rule):
+    def stops(self, q, token):
+        return q[token] < 0.6
+
+
+class EntropyRule(Rule):
+    def stops(self, q, token):
+        return -sum(x * math.log(x) for x in q) > 1.4
+
+
+class HeuristicRule(Rule):
+    def __init__(self):
+        self.length = 3
+
+    def want(self):
+        return self.length
+
+    def learn(self, drafted, accepted):
+        if drafted:
+            more = self.length + 2 if accepted == drafted else self.length - 1
+            self.length = min(max(more, 1), self.longest)
+
+
+class CostOptimalRule(Rule):
+    least, c, v = 1, 0.11, {1: 1.05, 3: 1.1, 7: 1.12}
+
+    def __init__(self):
+        self.tested, self.kept = [0] * self.longest, [0] * self.longest
+
+    def want(self):
+        best, time_of_best = 0, math.inf
+        for length in range(self.least, self.longest + 1):
+            rate = (4 * 0.7 + sum(self.kept)) / (4 + sum(self.tested))
+            tokens, reach = 1.0, 1.0
+            for tested, kept in list(zip(self.tested, self.kept, strict=True))[:length]:
+                reach *= (4 * rate + kept) / (4 + tested)
+                tokens += reach
+            width = min(bucket for bucket in self.v if bucket >= length)
+            if (time := (self.c * length + self.v[width]) / tokens) < time_of_best:
+                best, time_of_best = length, time
+        return best
+
+    def learn(self, drafted, accepted):
+        for i in range(min(drafted, accepted + 1)):
+            self.tested[i] += 1
+            self.kept[i] += i < accepted
+
+
+class WithoutDraftsRule(CostOptimalRule):
+    least, c, v = 0, 0.17, {0: 1.0, 1: 1.2, 3: 1.3, 7: 1.4}
+
+
+CASES: dict[str, tuple[Any, Callable[[], Rule]]] = {
+    "fixed": (Fixed(5, shorter=(0, 2)), FixedRule),
+    "to the end": (Fixed(5, stop_at_end=True), FixedRule),
+    "confidence": (Confidence(0.6), ConfidenceRule),
+    "entropy": (Entropy(1.4, buckets=(2, 7)), EntropyRule),
+    "heuristic": (Heuristic(3), HeuristicRule),
+    "cost optimal": (CostOptimal(0.11, (1.05, 1.1, 1.12), (1, 3, 7)), CostOptimalRule),
+    "perhaps no drafts": (
+        CostOptimal(0.17, (1.0, 1.2, 1.3, 1.4), (0, 1, 3, 7)),
+        WithoutDraftsRule,
+    ),
+}
+
+
+def seldom(*often):
+    return [pytest.param(x, marks=[] if x in often else pytest.mark.slow) for x in CASES]
+
+
+def plan_of(schedule, verifier=None, sampling=None, drafter=None) -> Plan:
+    drafter = drafter or Autoregressive(DRAFT, sampling or Greedy())
+    return Plan(TARGET, drafter, verifier or GreedyMatch(), schedule, sampling or Greedy(), LONGEST)
+
+
+def inputs_of(rows, seed: int = 0):
+    texts = np.random.default_rng(seed).integers(2, SIZE, [ROWS, 3])
+    return jnp.asarray(texts[np.asarray(rows)], jnp.int32)
+
+
+def run(plan: Plan, rows=range(ROWS), seed: int = 0):
+    rows = jnp.array(list(rows))
+    return jax.device_get(decode(PARAMS, row_keys(3, rows), inputs_of(rows, seed), plan))
+
+
+def simulated(rule: Rule, text_class: int) -> tuple[list[int], list[int], list[int]]:
+    """Tokens, and of each call what is drafted and accepted, at temperature 0."""
+
+    def likely(role: int, before: list[int]) -> np.ndarray:
+        return LOGITS[role][text_class, sum(before) % SIZE, before[-1]]
+
+    text, drafted, accepted = [0], [], []
+    while len(text) <= LONGEST and 1 not in text:
+        want, draft = min(rule.want(), LONGEST - len(text)), []
+        while len(draft) < want:
+            logits = likely(1, text + draft)
+            q = np.exp(logits) / np.sum(np.exp(logits))
+            draft.append(int(np.argmax(q)))
+            if draft[-1] == 1 or rule.stops(q.tolist(), draft[-1]):
+                break
+        count = 0
+        while count < len(draft) and draft[count] == np.argmax(likely(0, text + draft[:count])):
+            count += 1
+        text += draft[:count]
+        if 1 not in text:
+            text.append(int(np.argmax(likely(0, text))))
+        drafted.append(len(draft))
+        accepted.append(count)
+        rule.learn(len(draft), count)
+    return text[1:], drafted, accepted
+
+
+@pytest.mark.parametrize(
+    "name", seldom("fixed", "confidence", "entropy", "heuristic", "cost optimal")
+)
+def test_it_does_what_its_rule_says(name):
+    """At temperature 0 every call is the simulation's; other texts, with drafts of other lengths,
+    are decoded by the same program."""
+    schedule, rule = CASES[name]
+    output, before = run(plan_of(schedule)), loop._decode._cache_size()
+    lengths = set()
+    for row, text in enumerate(np.asarray(inputs_of(range(ROWS)))):
+        tokens, drafted, accepted = simulated(rule(), int(text.sum()) % 3)
+        found = output.row(row)
+        assert (found.tokens, found.drafted, found.accepted) == (tokens, drafted, accepted)
+        lengths |= set(drafted)
+    assert len(lengths) > 3, "lengths vary"
+    again = run(plan_of(dataclasses.replace(schedule)), seed=1)
+    assert not np.array_equal(again.trace.drafted, output.trace.drafted)
+    assert loop._decode._cache_size() == before, "one program"
+
+
+@pytest.mark.parametrize("name", seldom("cost optimal"))
+def test_a_row_alone_is_the_row_in_a_batch(name):
+    """Its drafts too: no row learns from another, nor from the text before."""
+    plan = plan_of(CASES[name][0], SpeculativeSampling(), Sampling())
+    together = run(plan)
+    for number in range(6):
+        alone = run(plan, [number])
+        assert alone.row(0) == together.row(number)
+        np.testing.assert_array_equal(alone.log_probs[0], together.log_probs[number])
+
+
+# Lengths that come up within the short texts of a law.
+BRIEF = {
+    "fixed": Fixed(3, shorter=(0, 1)),
+    "to the end": Fixed(3, stop_at_end=True),
+    "confidence": Confidence(0.5, buckets=(1, 3)),
+    "entropy": Entropy(0.8, buckets=(1, 3)),
+    "heuristic": Heuristic(2, (1, 3)),
+    "cost optimal": CostOptimal(0.05, (1.0, 1.1, 1.2), (0, 1, 3), prior=0.6, strength=1.0),
+}
+
+
+def laws():
+    """One that looks and one that learns; all at both temperatures are slow."""
+    often = {("confidence", 1.0, Block()), ("cost optimal", 0.7, SpeculativeSampling())}
+    for case in itertools.product(BRIEF, (0.7, 1.0), (SpeculativeSampling(), Block())):
+        marks = [] if case in often else pytest.mark.slow
+        yield pytest.param(*case, marks=marks, id=" ".join(map(str, case)))
+
+
+@pytest.mark.parametrize("name, temperature, verifier", list(laws()))
+def test_the_law_is_the_targets(name, temperature, verifier):
+    """30,000 outputs against all that there are, each with its probability."""
+    bench, sampling = Bench.create(), Sampling(temperature)
+    bench = bench._replace(drafter=Autoregressive(bench.target, sampling))
+    output = bench.run(verifier, BRIEF[name], sampling)
+    result = bench.compare(output.tokens, sampling)
+    assert result.passed, str(result)
+    # Of the first call or the second, where there is room for more.
+    drafted = np.array(output.trace.drafted[:, :2])
+    assert len(np.unique(drafted[drafted > 0])) > 1
+
+
+def test_a_copy_that_was_not_found_costs_a_narrow_call():
+    """Nothing is drafted, so that the call is as wide as that of the target alone."""
+    plan = plan_of(Fixed(4, shorter=(0,)), drafter=PromptLookup())
+    output, plain = run(plan), run(plan.alone())
+    np.testing.assert_array_equal(output.tokens, plain.tokens)
+    assert {0, 4} <= set(np.unique(output.trace.drafted[:, :9]))
+
+
+def test_a_call_without_a_draft_teaches_nothing():
+    nothing = Draft(jnp.zeros([2, 0], jnp.int32), None, jnp.zeros([2], jnp.int32))
+    verdict = Verdict(jnp.zeros([2], jnp.int32), jnp.zeros([2], jnp.int32))
+    for name in CASES:
+        schedule = CASES[name][0]
+        state = schedule.init(2)
+        after = schedule.update(state, nothing, verdict)
+        jax.tree.map(np.testing.assert_array_equal, state, after)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_shorter_drafts_where_no_longer_ones_fit(name):
+    schedule = CASES[name][0]
+    shorter = schedule.up_to(2)
+    assert shorter.buckets[-1] == 2 and type(shorter) is type(schedule)
+    assert schedule.up_to(100) == schedule
+    assert int(jnp.max(shorter.want(shorter.init(1)))) <= 2
+
+
+def test_shorter_drafts_keep_the_costs_of_their_calls():
+    costs = CostOptimal(0.1, (1.0, 1.2, 1.5), (0, 2, 5))
+    assert costs.up_to(4) == CostOptimal(0.1, (1.0, 1.2, 1.5), (0, 2, 4))
+    assert costs.up_to(1) == CostOptimal(0.1, (1.0, 1.2), (0, 1))
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: Confidence(1.5), r"Confidence.threshold is 1.5; give a probability"),
+        (lambda: Confidence("0.4"), r"Confidence.threshold is '0.4'; give a probability"),
+        (lambda: Confidence(float("nan")), r"Confidence.threshold is nan; give a probability"),
+        (lambda: Confidence(0.4, buckets=(3, 1)), r"Confidence.buckets is \(3, 1\); give a tuple"),
+        (lambda: Confidence(0.4, buckets=[1, 3]), r"Confidence.buckets is \[1, 3\]; give a tuple"),
+        (lambda: Confidence(0.4, buckets=(0,)), r"Confidence.buckets is \(0,\); give a tuple"),
+        (lambda: Confidence(0.4, buckets=()), r"Confidence.buckets is \(\); give a tuple"),
+        (lambda: Entropy(-1), r"Entropy.threshold is -1; give a number of nats"),
+        (lambda: Heuristic(0), r"Heuristic.start is 0; .* from 1 to the longest draft, 7"),
+        (lambda: Heuristic(8), r"Heuristic.start is 8; .* from 1 to the longest draft, 7"),
+        (lambda: Fixed(3, shorter=(3,)), r"Fixed.buckets is \(3, 3\); give a tuple of ascending"),
+        (lambda: CostOptimal(-1, (1.0,), (2,)), r"CostOptimal.c is -1; give a number"),
+        (lambda: CostOptimal(0.1, (1.0,), (2, 4)), r"CostOptimal.v is \(1.0,\); .* \(2, 4\)"),
+        (lambda: CostOptimal(0.1, 1.0, (2,)), r"CostOptimal.v is 1.0; give a tuple"),
+        (lambda: CostOptimal(0.1, (0,), (2,)), r"CostOptimal.v is \(0,\); .* positive numbers"),
+        (lambda: CostOptimal(0.1, (1.0,), (2,), prior=1), r"CostOptimal.prior is 1; .* between"),
+        (lambda: CostOptimal(0.1, (1.0,), (2,), strength=0), r"CostOptimal.strength is 0; give"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
