@@ -1,14 +1,15 @@
 """What each verifier keeps, what it costs in quality, and how fast it is, on captions.
 
-  python scripts/lossy.py [--texts 1000] [--timed 20] [--models DIR] [--write]
+  python scripts/lossy.py [--texts 1000]
+  python scripts/lossy.py --timed 4 --models DIR
   python scripts/lossy.py --draw
 
-Every verifier decodes the captions of the test split in batches, and the first ones of them again
-one at a time, by turns with all others: by the pair as it is, or with --models by the pair grown to
-T5-large's and T5-small's sizes, which computes the same, and is made in DIR first (3 GB). A table
-goes to stdout; with --write JSON lines go to docs/results/DEVICE/verifiers/lines.jsonl as they are
-made, and a figure to docs/figures/verifiers.svg, which --draw makes again of the lines (needs the
-extra `report`). BLEU is against the references and against the target's own greedy texts. Needs
+First, every verifier decodes the captions of the test split in batches, and a table goes to stdout,
+JSON lines go to docs/results/DEVICE/verifiers/lines.jsonl as they are made. BLEU is against the
+references and against the target's own greedy texts. Then, the first texts are decoded one at a
+time, by turns with all verifiers, and the lines get the speed-ups: by the pair grown to T5-large's
+and T5-small's sizes, which computes the same, and is made in DIR if it is not there (3 GB). Last,
+docs/figures/verifiers.svg is drawn of the lines (needs the extra `report`). Needs
 ../shared/multi30k, from the root of a checkout.
 """
 
@@ -106,49 +107,58 @@ class Outputs(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--texts", type=int, default=1000, metavar="N")
-    parser.add_argument("--timed", type=int, default=20, metavar="N", help="one by one; 0: none")
-    parser.add_argument("--models", type=Path, metavar="DIR", help="of grown models")
-    parser.add_argument("--write", action="store_true", help="to docs/")
+    parser.add_argument("--timed", type=int, metavar="N", help="so many texts, one by one")
+    parser.add_argument("--models", type=Path, default="grown", metavar="DIR", help="grown ones")
     parser.add_argument("--draw", action="store_true", help="the figure alone")
     args = parser.parse_args()
     path = RESULTS / device_name() / "verifiers" / "lines.jsonl"
-    if args.draw:
-        draw([json.loads(line) for line in path.read_text().splitlines()])
-        return
     path.parent.mkdir(parents=True, exist_ok=True)
-    print(HEAD, flush=True)
-    lines = []
-    for line in measured(args.texts, args.timed, args.models):
-        lines.append(line)
-        print(row(line), flush=True)
-        if args.write:
-            path.write_text("".join(f"{json.dumps(one)}\n" for one in lines), encoding="utf-8")
-    if args.write:
+    if args.draw or args.timed:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    if args.draw:
         draw(lines)
+        return
+    made = timed(lines, args.timed, args.models) if args.timed else measured(args.texts)
+    print(HEAD, flush=True)
+    found = []
+    for one in made:
+        found.append(one)
+        print(row(one), flush=True)
+        if not args.timed:
+            write(path, found)
+    write(path, found)
 
 
-def measured(texts: int, timed: int, models: Path | None) -> Iterator[dict[str, Any]]:
+def write(path: Path, lines: Sequence[dict[str, Any]]) -> None:
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in lines), encoding="utf-8")
+
+
+def measured(texts: int) -> Iterator[dict[str, Any]]:
     """A line for each mode."""
-    seconds: dict[str, np.ndarray] = {}
-    if timed:
-        single = built(timed, *(grown(models) if models else ()), "--gin.BATCH_SIZE=1")
-        seconds = by_turns(single, list(modes_of(single, single.load())))
     run = built(texts, "--gin.BATCH_SIZE=32")
     params, vocabulary = run.load(), runs.vocabulary_of(run)
     references = [text for batch in run.batches() for text in batch.target_texts or ()]
-    modes = list(modes_of(run, params))
     exact: dict[tuple[int, int], Outputs] = {}
     alone: dict[str, Outputs] = {}
-    for mode in modes:
+    for mode in modes_of(run, params):
         found = outputs(run, mode, vocabulary)
         if not mode.plan.drafts:
             alone[mode.name] = found
         first = exact.setdefault((mode.temperature, mode.gamma), found)
-        own = alone["target alone"].texts[0]
-        names = mode.name, f"target alone{', drawn' * mode.temperature}"
-        times = [seconds[name] for name in names if seconds]
-        yield line(mode, found, first, references, own, times)
-    yield from cascades(alone, references, seconds)
+        yield line(mode, found, first, references, alone["target alone"].texts[0])
+    yield from cascades(alone, references)
+
+
+def timed(lines: Sequence[dict[str, Any]], texts: int, models: Path) -> Iterator[dict[str, Any]]:
+    """The lines with the speed-up over the target alone, and its 95 % interval over texts."""
+    run = built(texts, *grown(models), "--gin.BATCH_SIZE=1")
+    seconds = by_turns(run, list(modes_of(run, run.load())))
+    for one in lines:
+        slow = seconds[f"target alone{', drawn' * one['temperature']}"]
+        own = seconds.get(one["mode"])
+        if own is None:  # a cascade of whole texts
+            own = seconds["draft alone"] + one["asked"] * slow
+        yield one | {"timed": texts, "speedup": of_sums([slow, own], lambda s: s[0] / s[1])}
 
 
 def grown(folder: Path) -> Iterator[str]:
@@ -232,7 +242,7 @@ def by_turns(run: DecodeRun, modes: Sequence[Mode]) -> dict[str, np.ndarray]:
     return {name: found.min(axis=0) for name, found in seconds.items()}
 
 
-def line(mode, found, exact, references, own, times) -> dict[str, Any]:
+def line(mode, found, exact, references, own) -> dict[str, Any]:
     """The figures of a mode, with 95 % intervals over texts."""
     bleu = tasks.Bleu()
     tokens, calls, exact_tokens, exact_calls = (
@@ -256,7 +266,6 @@ def line(mode, found, exact, references, own, times) -> dict[str, Any]:
         "unchanged": float(
             np.mean([a == b for s in found.texts for a, b in zip(s, own, strict=True)])
         ),
-        "speedup": of_sums(times[::-1], lambda s: s[0] / s[1]) if times else None,
     }
 
 
@@ -277,21 +286,17 @@ def of_sums(values: Sequence[np.ndarray], figure: Any) -> list[float]:
     return [float(figure(stacked.sum(axis=1))), *(float(x) for x in bootstrap(stacked, figure))]
 
 
-def cascades(alone, references, seconds) -> Iterator[dict[str, Any]]:
+def cascades(alone, references) -> Iterator[dict[str, Any]]:
     """The draft answers, and the target is asked for the texts of which it is least sure."""
     bleu, big, small = tasks.Bleu(), alone["target alone"], alone["draft alone"]
     for share in ASKED:
         unsure = small.log_probs[0] < np.quantile(small.log_probs[0], share)
         pairs = zip(big.texts[0], small.texts[0], unsure, strict=True)
         texts = [asked if ask else answered for asked, answered, ask in pairs]
-        speedup = None
-        if seconds:
-            slow, quick = seconds["target alone"], seconds["draft alone"]
-            both = quick + np.where(unsure[: len(quick)], slow, 0)
-            speedup = of_sums([slow, both], lambda s: s[0] / s[1])
         less = evaluate.differences(bleu, references, [texts], big.texts)["bleu"]
         yield {
             "mode": f"cascade of whole texts, {share:.0%} asked",
+            "asked": share,
             "temperature": 0,
             "gamma": 0,
             "exact": False,
@@ -303,7 +308,6 @@ def cascades(alone, references, seconds) -> Iterator[dict[str, Any]]:
             "bleu_difference": list(less),
             "own_bleu": own_bleu(big.texts[0], [texts]),
             "unchanged": same(texts, big.texts[0]),
-            "speedup": speedup,
         }
 
 
@@ -324,7 +328,7 @@ def row(one: dict[str, Any]) -> str:
         between(one["bleu_difference"], 2),
         between(one["own_bleu"], 1),
         f"{one['unchanged']:.0%}",
-        between(one["speedup"], 2) if one["speedup"] else "",
+        between(one["speedup"], 2) if "speedup" in one else "",
     )
     return f"| {' | '.join(map(str, cells))} |"
 

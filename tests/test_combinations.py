@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import AfterAcceptance, StopAfterUnlikely
 
 from specdec import tables
 from specdec.decoding import decode, row_keys
@@ -26,7 +25,7 @@ from specdec.drafters import (
 )
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Fixed
+from specdec.schedules import Confidence, CostOptimal, Fixed
 from specdec.testing import Law, TableTarget, compare, sequence_law
 from specdec.verifiers import (
     BigLittle,
@@ -83,8 +82,8 @@ VERIFIERS = {
 }
 SCHEDULES = {
     "fixed": Fixed(3),
-    "stopped": StopAfterUnlikely(3),
-    "buckets": AfterAcceptance((0, 3)),
+    "confidence": Confidence(0.4, buckets=(1, 3)),
+    "cost": CostOptimal(0.3, (1.0, 1.5), (0, 3)),
 }
 AXES = {
     "drafter": DRAFTERS,
