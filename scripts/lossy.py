@@ -334,13 +334,18 @@ def row(one: dict[str, Any]) -> str:
 
 
 def draw(lines: Sequence[dict[str, Any]]) -> None:
-    """Quality over speed at each temperature: by the references, and by the target's own texts."""
+    """Quality over speed at each temperature: by the references, and by the target's own texts.
+
+    Speed is that of whole texts if all lines have it, and tokens per call else.
+    """
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "specdec"
     from matplotlib import pyplot as plt
 
+    timed = all("speedup" in one for one in lines)
+    speed = "speedup" if timed else "tokens_per_call"
     figure, panels = plt.subplots(2, 2, figsize=(11, 9))
     for temperature, column in enumerate(panels.T):
         families: dict[str, list[dict[str, Any]]] = {}
@@ -350,13 +355,13 @@ def draw(lines: Sequence[dict[str, Any]]) -> None:
                 families.setdefault(family, []).append(one)
         for axes, (name, title) in zip(column, QUALITIES, strict=True):
             for family, members in families.items():
-                x, y = [one["speedup"][0] for one in members], [one[name] for one in members]
-                y = [value if isinstance(value, float) else value[0] for value in y]
+                x = [one[speed][0] for one in members]
+                y = [np.ravel(one[name])[0] for one in members]
                 style = (
                     {"marker": "*", "markersize": 12} if members[0]["exact"] else {"marker": "o"}
                 )
                 axes.plot(x, y, label=family, linewidth=0.8, **style)
-            axes.set_xlabel("speed-up over the target alone")
+            axes.set_xlabel("speed-up over the target alone" if timed else "tokens per target call")
             axes.set_ylabel(title)
             axes.set_title(f"temperature {temperature}; stars are exact")
             axes.legend(fontsize=7)

@@ -60,7 +60,6 @@ RULES = {"greedy": Greedy(), "drawn": Sampling(0.7, top_k=4)}
 MODEL = functools.partial(Autoregressive, TARGET)
 DRAFTERS = {  # of the target's sampling
     "model": MODEL,
-    "certain model": lambda rule: MODEL(Greedy()),
     "retrieval": lambda rule: Retrieval(candidates=8),
     "lookup, then a model": lambda rule: Hybrid(PromptLookup(), MODEL(rule)),
     "committee": lambda rule: Committee((MODEL(rule), NGram(2, rule)), rule),

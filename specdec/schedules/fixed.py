@@ -32,6 +32,12 @@ class Fixed:
             raise ValueError(f"Fixed.gamma is {self.gamma!r}; give a positive integer")
         check_buckets(self)
 
+    def __repr__(self) -> str:
+        said = [f"gamma={self.gamma}"]
+        said += ["stop_at_end=True"] if self.stop_at_end else []
+        said += [f"shorter={self.shorter}"] if self.shorter else []
+        return f"Fixed({', '.join(said)})"
+
     @property
     def buckets(self) -> tuple[int, ...]:
         return (*self.shorter, self.gamma)

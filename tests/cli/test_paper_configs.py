@@ -20,6 +20,8 @@ from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.verifiers import Block, GreedyMatch, SpeculativeSampling
 
+pytestmark = pytest.mark.ci
+
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 PAPER = sorted(f"leviathan/{file.name}" for file in CONFIGS.glob("leviathan/*_*_t?.gin"))

@@ -218,7 +218,7 @@ def cut(tokens, lengths):
 @pytest.mark.parametrize(
     "sampling, verifier",
     [
-        (Greedy(), GreedyMatch()),
+        pytest.param(Greedy(), GreedyMatch(), marks=pytest.mark.ci),
         pytest.param(FILTERED, Coupled(), marks=pytest.mark.slow),
     ],
 )
@@ -245,6 +245,7 @@ def test_a_prefix_is_kept_and_continued_by_the_target(pair):
     np.testing.assert_allclose(plain.log_probs, scored, rtol=0, atol=1e-4)
 
 
+@pytest.mark.ci
 def test_a_perfect_drafter_knows_the_prefix(pair):
     params = Params(pair.params.target, pair.params.target)
     prefix = cut(jnp.full((len(pair.inputs), N), 7), range(1, 1 + len(pair.inputs)))

@@ -159,6 +159,7 @@ def test_drafter(name, gammas):
     check_drafter(drafter, params, gammas=gammas)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name",
     seldom(SCHEDULES, *(SCHEDULES.keys() - {"stop"})),  # tests/schedules has the laws of ours

@@ -157,6 +157,7 @@ def test_a_verifier_of_ones_own_has_the_targets_law():
     assert check_verifier(OwnDraw(), samplings=(Sampling(),), gammas=(1, 2)) < 1e-12
 
 
+@pytest.mark.ci
 def test_a_verifier_that_does_not_say_it_is_exact_is_not(run, tmp_path, capsys, monkeypatch):
     (tmp_path / "silent.py").write_text(
         "import own_draw\nclass Silent(own_draw.OwnDraw):\n    exact = False\n"

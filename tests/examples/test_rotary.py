@@ -15,6 +15,8 @@ from specdec import checkpoints, partitioning
 from specdec.checkpoints import CheckpointError
 from specdec.models import families
 
+pytestmark = pytest.mark.ci
+
 CONFIG = rotary.RotaryConfig(
     vocab_size=64, emb_dim=16, num_heads=4, head_dim=4, mlp_dim=24, num_layers=2
 )

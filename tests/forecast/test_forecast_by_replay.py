@@ -154,7 +154,11 @@ def test_calls_of_every_schedule_are_the_loops(name, drafter):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x != "confidence")) for x in STOPPING]
+    "name",
+    [
+        pytest.param(x, marks=pytest.mark.ci if x == "confidence" else pytest.mark.slow)
+        for x in STOPPING
+    ],
 )
 def test_tokens_per_call_of_every_schedule_are_the_loops_of_drawn_texts(name):
     one, rows = plan(MODEL(DRAWN), STOPPING[name], DRAWN), 3000
@@ -224,7 +228,7 @@ def test_a_text_that_is_not_written_again_is_an_error(monkeypatch):
 @pytest.mark.parametrize(
     "name, gamma, verifier",
     [
-        pytest.param(*case, marks=[pytest.mark.slow] * (case not in CHEAP))
+        pytest.param(*case, marks=pytest.mark.ci if case in CHEAP else pytest.mark.slow)
         for case in itertools.product(DRAFTERS, (1, 8), (SpeculativeSampling(), Block()))
     ],
 )

@@ -24,6 +24,8 @@ from specdec.schedules import Fixed
 from specdec.types import Draft, Noise, Params, Scores
 from specdec.verifiers import SyntheticAcceptance
 
+pytestmark = pytest.mark.ci
+
 # Every size grows, by even and by odd numbers, and to no multiple.
 TIED = T5Config(
     vocab_size=30,

@@ -19,6 +19,8 @@ from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.verifiers import GreedyMatch
 
+pytestmark = pytest.mark.ci
+
 V1_1 = T5Config(
     vocab_size=64,
     emb_dim=24,

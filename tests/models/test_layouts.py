@@ -25,6 +25,8 @@ from specdec.schedules import Fixed
 from specdec.types import Params
 from specdec.verifiers import GreedyMatch
 
+pytestmark = pytest.mark.ci
+
 LAYOUTS = ("checkpoint", "in_out", "out_in", "all_out_in")
 SIZES = {  # all different, so that a shape tells which axis is which
     "vocab": 64,

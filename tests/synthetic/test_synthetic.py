@@ -17,6 +17,8 @@ from specdec.synthetic.dice import SPLITS, Dice, Weighted
 from specdec.synthetic.lexicon import Adjective, GermanNoun
 from specdec.synthetic.tree import Clause, NounPhrase, Pronoun, Words
 
+pytestmark = pytest.mark.ci
+
 NAMES = tuple(synthetic.PREFIXES)
 LENGTHS = {"inputs": 160, "targets": 64}
 CASES = ("nominative", "accusative", "dative")

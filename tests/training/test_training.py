@@ -28,6 +28,8 @@ from specdec.training import Adafactor, Batches, LearningRate, Pairs, TrainRun
 from specdec.training.folder import Folder
 from specdec.training.progress import Progress
 
+pytestmark = pytest.mark.ci
+
 ROOT = Path(__file__).resolve().parents[2]
 LENGTHS = {"inputs": 8, "targets": 8}
 CONFIG = T5Config(
