@@ -1,15 +1,13 @@
 """What each verifier keeps, what it costs in quality, and how fast it is, on captions.
 
-  python scripts/lossy.py [--texts 1000]
-  python scripts/lossy.py --timed 4 --models DIR
+  python scripts/lossy.py --costs FILE [--texts 1000]
   python scripts/lossy.py --draw
 
-First, every verifier decodes the captions of the test split in batches, and a table goes to stdout,
-JSON lines go to docs/results/DEVICE/verifiers/lines.jsonl as they are made. BLEU is against the
-references and against the target's own greedy texts. Then, the first texts are decoded one at a
-time, by turns with all verifiers, and the lines get the speed-ups: by the pair grown to T5-large's
-and T5-small's sizes, which computes the same, and is made in DIR if it is not there (3 GB). Last,
-docs/figures/verifiers.svg is drawn of the lines (needs the extra `report`). Needs
+Every verifier decodes the captions of the test split in batches. A table goes to stdout, JSON lines
+go to docs/results/DEVICE/verifiers/lines.jsonl as they are made. BLEU is against the references and
+against the target's own greedy texts. Speed-ups are of whole texts at batch 1: their calls, times
+what the parts take by FILE (costs.json of `specdec tune`), at T5-large's sizes for example.
+--draw makes docs/figures/verifiers.svg of the lines (needs the extra `report`). Needs
 ../shared/multi30k, from the root of a checkout.
 """
 
@@ -19,7 +17,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import time
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,17 +27,18 @@ import jax.numpy as jnp
 import numpy as np
 from remeasure import RESULTS, device_name
 
-from specdec import cli, evaluate, tasks
+from specdec import cli, evaluate, forecast, tasks
 from specdec.cli import run as runs
 from specdec.cli import settings
 from specdec.cli.run import DecodeRun
 from specdec.decoding import row_keys
+from specdec.forecast import Costs
 from specdec.plan import Plan
 from specdec.program import decoder
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.statistics import bootstrap
-from specdec.types import Params
+from specdec.types import Params, PyTree
 from specdec.verifiers import (
     BigLittle,
     Block,
@@ -105,73 +104,100 @@ class Outputs(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--texts", type=int, default=1000, metavar="N")
-    parser.add_argument("--timed", type=int, metavar="N", help="so many texts, one by one")
-    parser.add_argument("--models", type=Path, default="grown", metavar="DIR", help="grown ones")
+    parser.add_argument("--costs", metavar="FILE", help="seconds of the parts")
+    parser.add_argument("--only", metavar="PATTERN", help="modes whose lines are to be made anew")
     parser.add_argument("--draw", action="store_true", help="the figure alone")
     args = parser.parse_args()
     path = RESULTS / device_name() / "verifiers" / "lines.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    if args.draw or args.timed:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     if args.draw:
-        draw(lines)
+        draw([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()])
         return
-    made = timed(lines, args.timed, args.models) if args.timed else measured(args.texts)
+    if args.costs is None:
+        parser.error("give --costs")
     print(HEAD, flush=True)
-    found = []
-    for one in made:
-        found.append(one)
+    found = {}
+    if args.only:
+        lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        found = {one["mode"]: one for one in lines}
+    for one in measured(args.texts, forecast.read(args.costs, None), args.only or ""):
+        found[one["mode"]] = one
         print(row(one), flush=True)
-        if not args.timed:
-            write(path, found)
-    write(path, found)
+        write(path, list(found.values()))
 
 
 def write(path: Path, lines: Sequence[dict[str, Any]]) -> None:
     path.write_text("".join(f"{json.dumps(one)}\n" for one in lines), encoding="utf-8")
 
 
-def measured(texts: int) -> Iterator[dict[str, Any]]:
-    """A line for each mode."""
+def measured(texts: int, costs: Costs, only: str) -> Iterator[dict[str, Any]]:
+    """A line for each mode whose name has a pattern in it, and for the target alone."""
     run = built(texts, "--gin.BATCH_SIZE=32")
     params, vocabulary = run.load(), runs.vocabulary_of(run)
     references = [text for batch in run.batches() for text in batch.target_texts or ()]
     exact: dict[tuple[int, int], Outputs] = {}
     alone: dict[str, Outputs] = {}
     for mode in modes_of(run, params):
+        if not (mode.name.startswith("target alone") or re.search(only, mode.name)):
+            continue
         found = outputs(run, mode, vocabulary)
         if not mode.plan.drafts:
             alone[mode.name] = found
         first = exact.setdefault((mode.temperature, mode.gamma), found)
-        yield line(mode, found, first, references, alone["target alone"].texts[0])
-    yield from cascades(alone, references)
+        slow = alone[f"target alone{', drawn' * mode.temperature}"]
+        if mode.name == "target alone":
+            whole = mode
+        took = (
+            seconds(mode, found, costs, whole),
+            costs.prefill_alone + means(slow.tokens) * costs.step,
+        )
+        one = line(mode, found, first, references, alone["target alone"].texts[0])
+        yield one | {"speedup": of_sums([took[1], took[0]], lambda s: s[0] / s[1])}
+    if not only:
+        yield from cascades(alone, references, costs)
 
 
-def timed(lines: Sequence[dict[str, Any]], texts: int, models: Path) -> Iterator[dict[str, Any]]:
-    """The lines with the speed-up over the target alone, and its 95 % interval over texts."""
-    run = built(texts, *grown(models), "--gin.BATCH_SIZE=1")
-    seconds = by_turns(run, list(modes_of(run, run.load())))
-    for one in lines:
-        slow = seconds[f"target alone{', drawn' * one['temperature']}"]
-        own = seconds.get(one["mode"])
-        if own is None:  # a cascade of whole texts
-            own = seconds["draft alone"] + one["asked"] * slow
-        yield one | {"timed": texts, "speedup": of_sums([slow, own], lambda s: s[0] / s[1])}
+def seconds(mode: Mode, found: Outputs, costs: Costs, whole: Mode) -> np.ndarray:
+    """[texts] of each text, decoded alone; means over samples. `whole` is the target alone."""
+    if mode.plan.drafts:
+        iteration = costs.iteration(mode.plan)
+        assert iteration is not None, "the costs have every width"
+        return costs.prefill + means(found.calls) * iteration
+    if mode.name.startswith("target"):
+        share = 1.0
+        if mode.name.startswith("target of"):  # its step is not among the costs: by what it reads
+            share = bytes_of_step(mode) / bytes_of_step(whole)
+        return costs.prefill_alone + means(found.tokens) * costs.step * share
+    own = costs.prefill - costs.prefill_alone
+    return own + means(found.tokens) * costs.calls["draft 1"]
 
 
-def grown(folder: Path) -> Iterator[str]:
-    """The flags for the pair at T5's sizes; makes it if it is not there."""
-    for role, preset, name in (
-        ("target", "t5_1_1_large", "CHECKPOINT_PATH"),
-        ("draft", "t5_1_1_small", "DRAFT_CHECKPOINT_PATH"),
-    ):
-        path, source = folder / f"captions_{role}", f"--input=../shared/multi30k/{role}"
-        flags = [source, f"--preset={preset}", f"--output={path}"]
-        if not path.exists() and cli.main(["grow", *flags]):
-            raise SystemExit(f"{path} was not made")
-        yield f"--gin.{name}={str(path)!r}"
+def bytes_of_step(mode: Mode) -> int:
+    """What a call of the target reads."""
+    model: Any = mode.plan.target
+    return sum(x.nbytes for x in jax.tree.leaves(model.read_by_decode(mode.params.target)))
+
+
+def trimmed(target: Any, tree: PyTree) -> Iterator[tuple[str, Any, PyTree]]:
+    """The target without its last decoder layers, as it is: nothing is trained anew."""
+    stored, layers = target.to_stored(tree), target.config.num_decoder_layers
+    for kept in range(1, layers):
+        decoder = {k: v for k, v in stored["decoder"].items() if k not in dropped(kept, layers)}
+        config = dataclasses.replace(target.config, num_decoder_layers=kept)
+        model = dataclasses.replace(target.stored(), config=config)
+        name = f"target of {kept} of {layers} decoder layers"
+        yield name, model, model.from_stored(stored | {"decoder": decoder})
+
+
+def dropped(kept: int, layers: int) -> set[str]:
+    return {f"layers_{i}" for i in range(kept, layers)}
+
+
+def means(values: np.ndarray) -> np.ndarray:
+    """[texts] of [samples, texts]."""
+    return values.mean(axis=0)
 
 
 def built(texts: int, *flags: str) -> DecodeRun:
@@ -191,9 +217,11 @@ def modes_of(run: DecodeRun, params: Params) -> Iterator[Mode]:
     draft = dataclasses.replace(plan.alone(), target=drafter.model)
     for rule, temperature in ((Greedy(), 0), (Sampling(), 1)):
         drawn = ", drawn" * temperature
+        fewer = () if temperature else trimmed(target.target, tree)
         for name, one, own in (
             ("target alone", target, tree),
             ("draft alone", draft, params.drafter),
+            *((name, dataclasses.replace(target, target=x), y) for name, x, y in fewer),
         ):
             alone = dataclasses.replace(one, sampling=rule).alone()
             yield Mode(f"{name}{drawn}", temperature, 0, alone, Params(own))
@@ -225,23 +253,6 @@ def outputs(run: DecodeRun, mode: Mode, vocabulary: Any) -> Outputs:
     return Outputs(list(texts), *(np.array(x) for x in numbers))
 
 
-def by_turns(run: DecodeRun, modes: Sequence[Mode]) -> dict[str, np.ndarray]:
-    """Name -> [texts] seconds, one text at a time, twice, the quicker one."""
-    rows = (one for batch in run.batches() for one in batch.inputs[: len(batch.input_texts)])
-    inputs = [jnp.asarray(one)[None] for one in rows]
-    programs = {mode.name: (decoder(mode.plan), mode.params) for mode in modes}
-    seconds = {name: np.full([2, len(inputs)], np.inf) for name in programs}
-    for text, one in enumerate([inputs[0], *inputs]):  # the first one warms up
-        keys = row_keys(run.data.seed, jnp.array([text]))
-        for repeat in range(2):
-            for name, (program, params) in programs.items():
-                start = time.perf_counter()
-                jax.block_until_ready(program(params, keys, one))
-                if text:
-                    seconds[name][repeat, text - 1] = time.perf_counter() - start
-    return {name: found.min(axis=0) for name, found in seconds.items()}
-
-
 def line(mode, found, exact, references, own) -> dict[str, Any]:
     """The figures of a mode, with 95 % intervals over texts."""
     bleu = tasks.Bleu()
@@ -253,7 +264,7 @@ def line(mode, found, exact, references, own) -> dict[str, Any]:
         "mode": mode.name,
         "temperature": mode.temperature,
         "gamma": mode.gamma,
-        "exact": mode.plan.exact and not mode.name.startswith("draft"),
+        "exact": mode.plan.exact and not mode.name.startswith(("draft", "target of")),
         "texts": len(references),
         "samples": len(found.texts),
         "tokens_per_call": of_sums([tokens, calls], lambda s: s[0] / s[1]),
@@ -286,7 +297,7 @@ def of_sums(values: Sequence[np.ndarray], figure: Any) -> list[float]:
     return [float(figure(stacked.sum(axis=1))), *(float(x) for x in bootstrap(stacked, figure))]
 
 
-def cascades(alone, references) -> Iterator[dict[str, Any]]:
+def cascades(alone, references, costs: Costs) -> Iterator[dict[str, Any]]:
     """The draft answers, and the target is asked for the texts of which it is least sure."""
     bleu, big, small = tasks.Bleu(), alone["target alone"], alone["draft alone"]
     for share in ASKED:
@@ -294,6 +305,9 @@ def cascades(alone, references) -> Iterator[dict[str, Any]]:
         pairs = zip(big.texts[0], small.texts[0], unsure, strict=True)
         texts = [asked if ask else answered for asked, answered, ask in pairs]
         less = evaluate.differences(bleu, references, [texts], big.texts)["bleu"]
+        slow = costs.prefill_alone + means(big.tokens) * costs.step
+        first = costs.prefill - costs.prefill_alone
+        took = first + means(small.tokens) * costs.calls["draft 1"] + unsure * slow
         yield {
             "mode": f"cascade of whole texts, {share:.0%} asked",
             "asked": share,
@@ -308,6 +322,7 @@ def cascades(alone, references) -> Iterator[dict[str, Any]]:
             "bleu_difference": list(less),
             "own_bleu": own_bleu(big.texts[0], [texts]),
             "unchanged": same(texts, big.texts[0]),
+            "speedup": of_sums([slow, took], lambda s: s[0] / s[1]),
         }
 
 
@@ -328,40 +343,39 @@ def row(one: dict[str, Any]) -> str:
         between(one["bleu_difference"], 2),
         between(one["own_bleu"], 1),
         f"{one['unchanged']:.0%}",
-        between(one["speedup"], 2) if "speedup" in one else "",
+        between(one["speedup"], 2),
     )
     return f"| {' | '.join(map(str, cells))} |"
 
 
 def draw(lines: Sequence[dict[str, Any]]) -> None:
-    """Quality over speed at each temperature: by the references, and by the target's own texts.
-
-    Speed is that of whole texts if all lines have it, and tokens per call else.
-    """
+    """Quality over speed at each temperature: by the references, and by the target's own texts."""
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "specdec"
     from matplotlib import pyplot as plt
 
-    timed = all("speedup" in one for one in lines)
-    speed = "speedup" if timed else "tokens_per_call"
     figure, panels = plt.subplots(2, 2, figsize=(11, 9))
     for temperature, column in enumerate(panels.T):
         families: dict[str, list[dict[str, Any]]] = {}
         for one in lines:
             if one["temperature"] == temperature:
-                family = one["mode"].partition("(")[0].partition(",")[0]
+                family = one["mode"].partition("(")[0].partition(",")[0].partition(" of")[0]
+                family = "trimmed target" if " decoder layers" in one["mode"] else family
                 families.setdefault(family, []).append(one)
         for axes, (name, title) in zip(column, QUALITIES, strict=True):
+            axes.set_prop_cycle(color=[*matplotlib.color_sequences["tab10"], "black", "gold"])
             for family, members in families.items():
-                x = [one[speed][0] for one in members]
+                x = [one["speedup"][0] for one in members]
                 y = [np.ravel(one[name])[0] for one in members]
                 style = (
                     {"marker": "*", "markersize": 12} if members[0]["exact"] else {"marker": "o"}
                 )
                 axes.plot(x, y, label=family, linewidth=0.8, **style)
-            axes.set_xlabel("speed-up over the target alone" if timed else "tokens per target call")
+            axes.set(xscale="log", xlabel="speed-up over the target alone")
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter("{x:g}")
             axes.set_ylabel(title)
             axes.set_title(f"temperature {temperature}; stars are exact")
             axes.legend(fontsize=7)

@@ -17,7 +17,7 @@ from specdec.program import batch_shapes, decoder
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.theory import block_efficiency, empirical_alpha
-from specdec.types import Drafter, Model, PyTree, SamplingRule, Table, Verifier
+from specdec.types import Drafter, Model, PyTree, SamplingRule, Schedule, Table, Verifier
 from specdec.verifiers import Block
 from specdec.vocabulary import check_fit
 
@@ -68,6 +68,8 @@ class InteractiveModel:
       drafter: any drafter; None for `Autoregressive` with the draft. What it has parameters for is
         read from `draft`: one directory, or a dict of them by role.
       gamma: draft tokens per target call.
+      schedule: how many tokens to draft, in place of `gamma`.
+      schedule_table: the folder of the schedule's table, if it has one.
       sampling, verifier: as `specdec.decode` takes them; None for `Greedy()`, and for
         `Block()`, which is exact with any sampling.
       lossy: whether the output may have another law than the target's.
@@ -89,6 +91,8 @@ class InteractiveModel:
         *,
         drafter: Drafter | None = None,
         gamma: int = 4,
+        schedule: Schedule | None = None,
+        schedule_table: str | os.PathLike | None = None,
         sampling: SamplingRule | None = None,
         verifier: Verifier | None = None,
         lossy: bool = False,
@@ -103,13 +107,15 @@ class InteractiveModel:
             drafter = Autoregressive(checkpoints.model_from(path, dtype), sampling)
         models = {"target": checkpoints.model_from(target, dtype), **roles.models_of(drafter)}
         self._paths = {"target": target, **_paths(drafter, draft)}
+        for role in roles.tables_of(schedule):
+            if schedule_table is None:
+                raise ValueError(f"{schedule} has a table; give schedule_table")
+            self._paths[role] = schedule_table
         self._vocabulary = _vocabulary(vocabulary, self._paths, models)
         parts: dict[str, Any] = {"drafter": drafter, "verifier": None, "schedule": None}
         if drafter is not None:
             parts["verifier"] = verifier or Block()
-            parts["schedule"] = Fixed(gamma)
-        for role, table in roles.tables_of(drafter).items():
-            tables.check_vocabulary(self._paths[role], table, self._vocabulary)
+            parts["schedule"] = schedule or Fixed(gamma)
         plan = Plan(
             models["target"],
             **parts,
@@ -119,6 +125,8 @@ class InteractiveModel:
         )
         if not (plan.exact or lossy):
             raise ValueError(f"{plan} does not keep the target's law; give lossy=True to have it")
+        for role, table in plan.tables().items():
+            tables.check_vocabulary(self._paths[role], table, self._vocabulary)
         plan = plan.laid_out(batch_size)
         self._plan, self._lengths, self._batch_size = plan, lengths, batch_size
         self._program = decoder(plan)

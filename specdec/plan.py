@@ -132,8 +132,8 @@ class Plan:
         return {"target": self.target, **models_of(self.drafter)}
 
     def tables(self) -> dict[str, Table]:
-        """The drafter's tables by role."""
-        return dict(tables_of(self.drafter))
+        """The tables by role: those of the drafter, and the schedule's."""
+        return {**tables_of(self.drafter), **tables_of(self.schedule)}
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -149,13 +149,14 @@ class Plan:
         target = models.get("target", self.target)
         return dataclasses.replace(self, target=target, drafter=drafter)
 
-    def params(self, trees: Mapping[str, PyTree], schedule: PyTree = ()) -> Params:
+    def params(self, trees: Mapping[str, PyTree]) -> Params:
         """The argument of `decode`, from the parameters of each of `models()` and `tables()`."""
-        return Params(trees["target"], packed(self.drafter, trees), schedule)
+        return Params(trees["target"], packed(self.drafter, trees), packed(self.schedule, trees))
 
     def trees(self, params: Params) -> dict[str, PyTree]:
         """The parameters of each of `models()` and `tables()`: the inverse of `params`."""
-        return {"target": params.target, **unpacked(self.drafter, params.drafter)}
+        of_schedule = unpacked(self.schedule, params.schedule)
+        return {"target": params.target, **unpacked(self.drafter, params.drafter), **of_schedule}
 
     def parts(
         self, drafted: Iterable[int] | None = None, sources: Iterable[int] | None = None
@@ -180,7 +181,7 @@ class Plan:
 
     def owned(self) -> dict[str, Any]:
         """Everything that has parameters, by role: `models` and `tables`."""
-        return {"target": self.target, **owned_by(self.drafter)}
+        return {"target": self.target, **owned_by(self.drafter), **owned_by(self.schedule)}
 
     @property
     def widest(self) -> dict[str, int]:

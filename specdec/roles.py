@@ -1,4 +1,4 @@
-"""Whose the trees of parameters are: the models and the tables of a drafter, by role."""
+"""Whose the trees of parameters are: models and tables of a drafter, or a schedule, by role."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tables_of(drafter: Any) -> Mapping[str, Table]:
 
 
 def owned_by(drafter: Any) -> dict[str, Any]:
-    """Everything that has a tree in `Params.drafter`."""
+    """Everything that has a tree in `Params.drafter`, or of a schedule in `Params.schedule`."""
     return {**models_of(drafter), **tables_of(drafter)}
 
 
@@ -30,7 +30,7 @@ def with_models(drafter: Any, models: Mapping[str, Any]) -> Any:
 
 
 def packed(drafter: Any, trees: Mapping[str, PyTree]) -> PyTree:
-    """`Params.drafter` for a drafter, of trees by role, among which are its own."""
+    """The tree of `Params` for a drafter, of trees by role, among which are its own."""
     own = {role: trees[role] for role in owned_by(drafter)}
     return own if len(own) > 1 else next(iter(own.values()), ())
 

@@ -326,7 +326,34 @@ def empirical_alpha(accepted: ArrayLike, drafted: ArrayLike) -> float:
     return _ratio(accepted.sum(), accepted.sum() + rejections)
 
 
-def _ratio(numerator: np.integer, denominator: np.integer) -> float:
+def acceptance_by_position(
+    accepted: ArrayLike, drafted: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """How many draft tokens are kept, by their position in the draft.
+
+    >>> conditional, joint = acceptance_by_position(accepted=[3, 1, 0, 1], drafted=[3, 3, 3, 1])
+    >>> conditional.tolist(), [round(float(x), 3) for x in joint]
+    ([0.75, 0.5, 1.0], [0.75, 0.333, 0.333])
+
+    Args:
+      accepted: `[...]` integers, one per target call (`Trace.accepted`).
+      drafted: `[...]` integers (`Trace.drafted`).
+
+    Returns:
+      conditional, `[K]`: of the tokens at a position, those before them kept, the share that is
+      kept; and joint, `[K]`: of the drafts that have a token there, the share that is kept up to
+      it. K is the longest draft that there was; nan where nothing was tested.
+    """
+    accepted, drafted = np.ravel(accepted), np.ravel(drafted)
+    at = np.arange(drafted.max(initial=0))[:, None]
+    there, kept = drafted[None] > at, accepted[None] > at
+    reached = there & (accepted[None] >= at)
+    conditional = [_ratio(*map(np.count_nonzero, pair)) for pair in zip(kept, reached, strict=True)]
+    joint = [_ratio(*map(np.count_nonzero, pair)) for pair in zip(kept, there, strict=True)]
+    return np.array(conditional), np.array(joint)
+
+
+def _ratio(numerator: np.integer | int, denominator: np.integer | int) -> float:
     return float(numerator) / float(denominator) if denominator else math.nan
 
 

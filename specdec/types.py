@@ -348,9 +348,9 @@ class Model(Target, Protocol):
 
 
 class Table(NamedTuple):
-    """What a drafter looks up in, without a model: arrays that `tables` reads and writes."""
+    """Parameters that are no model's: arrays that `tables` reads and writes."""
 
-    kind: str  # "ngram" or "store"; what is in a table of a kind, `tables` says
+    kind: str  # "ngram", "store" or "classifier"; what is in a table of a kind, `tables` says
 
 
 class Part(NamedTuple):
@@ -407,14 +407,12 @@ class Schedule(Protocol):
 
       stop(params, carry, index [], probs [B, V], tokens [B]) -> (carry, stop [B])
 
-    asked after each draft token (its carry starts as the schedule's state). A schedule may stop
-    *after* a token it has seen; it must never have one discarded: dropping a token because of its
-    value biases the output under sampling. A forecast can replay a rule that also has
+    asked after each draft token with `Params.schedule` (its carry starts as the schedule's state).
+    A schedule may stop *after* a token it has seen; it must never have one discarded: dropping a
+    token because of its value biases the output under sampling. A forecast can replay a rule that
+    also has `stops(params, signals) -> stop`, see `schedules.stopping`.
 
-      stops(confidence, entropy) -> stop
-
-    of the probability that each token was drawn with, and of the entropy of what it was drawn from
-    in nats (of greedy drafts: of the softmax), arrays of any one shape.
+    One that has parameters has `tables() -> {role: Table}`, which are in `Params.schedule`.
 
     Drafting ends as well once each row has what it wants, or has drafted a stop id. With one bucket
     and no `stop` it is a loop of K steps, unless `stop_at_end` is True.

@@ -31,6 +31,12 @@ def check_seed(name: str, seed: Any) -> None:
         raise ValueError(f"{name} is {seed!r}; give an integer from 0 to {SEEDS - 1}")
 
 
+def check_probability(name: str, value: Any) -> None:
+    """Raises ValueError for what is none."""
+    if not is_number(value) or not 0 <= value <= 1:
+        raise ValueError(f"{name} is {value!r}; give a probability, from 0 to 1, as in 0.4")
+
+
 def check_has(name: str, value: Any, methods: str, remedy: str) -> None:
     """Raises ValueError unless a part has the attributes, divided by spaces, that tell its kind."""
     if not all(hasattr(value, method) for method in methods.split()):

@@ -25,7 +25,7 @@ from specdec.drafters import (
 )
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Confidence, CostOptimal, Fixed
+from specdec.schedules import Confidence, CostOptimal, Disco, Fixed, Guard
 from specdec.testing import Law, TableTarget, compare, sequence_law
 from specdec.verifiers import (
     BigLittle,
@@ -52,6 +52,14 @@ TREES = {
     "draft": {"logits": LOGITS + 0.8 * jax.random.normal(jax.random.key(1), LOGITS.shape)},
     "table": jax.tree.map(jnp.asarray, dict(tables.count(TEXTS, V))),
     "store": jax.tree.map(jnp.asarray, dict(tables.store(TEXTS))),
+    "schedule": {
+        "mean": jnp.zeros(12),
+        "scale": jnp.ones(12),
+        "hidden": jax.random.normal(jax.random.key(2), (12, 4)),
+        "hidden_bias": jnp.zeros(4),
+        "out": jax.random.normal(jax.random.key(3), (4,)),
+        "out_bias": jnp.zeros([]),
+    },
 }
 INPUTS = jnp.tile(jnp.array([[3, 1, 2]], jnp.int32), (ROWS, 1))
 BEGINNING = (0, 4)
@@ -83,6 +91,7 @@ SCHEDULES = {
     "fixed": Fixed(3),
     "confidence": Confidence(0.4, buckets=(1, 3)),
     "cost": CostOptimal(0.3, (1.0, 1.5), (0, 3)),
+    "guarded": Guard(Disco(0.4, buckets=(1, 3)), 0.3, (1.0, 1.2, 1.5), 1.2, 4),
 }
 AXES = {
     "drafter": DRAFTERS,

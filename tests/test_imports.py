@@ -30,8 +30,8 @@ ROWS = (
     ("decoding",),
     ("plan",),
     ("drafters",),
-    ("verifiers", "schedules", "roles"),
-    ("sampling", "models"),
+    ("verifiers", "schedules"),
+    ("sampling", "models", "roles"),
     ("types", "theory", "demo", "statistics", "synthetic"),
     ("published", "resources", "pieces", "schemas", "progress", "values", "records", "environment"),
 )

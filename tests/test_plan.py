@@ -14,7 +14,7 @@ from specdec import Params, Plan, autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive
 from specdec.plan import Alone
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Fixed
+from specdec.schedules import Disco, Fixed
 from specdec.testing import Constant, TableTarget
 from specdec.types import Part
 from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling, SyntheticAcceptance
@@ -109,8 +109,11 @@ def test_where_lengths_vary_parts_are_means_over_the_measured_ones():
 
 def test_models_and_their_parameters_go_by_role():
     trees = {"target": "t", "draft": "d"}
-    assert plan().params(trees, schedule="s") == Params("t", "d", "s")
+    assert plan().params(trees) == Params("t", "d")
     assert plan().trees(Params("t", "d")) == trees
+    learnt = plan(schedule=Disco(0.5, buckets=(3,)))
+    assert learnt.params(trees | {"schedule": "s"}) == Params("t", "d", "s")
+    assert learnt.trees(Params("t", "d", "s")) == trees | {"schedule": "s"}
     two = plan(drafter=Both(TARGET, DRAFT))
     trees = {"target": "t", "one": "1", "two": "2"}
     assert two.params(trees) == Params("t", {"one": "1", "two": "2"})

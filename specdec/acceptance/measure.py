@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.acceptance.ngrams import Tables, proposals, rows
-from specdec.acceptance.opinions import Opinions, Taught, of, opinions, recorded, teach
+from specdec.acceptance.opinions import Opinions, Taught, of, opinions, recorded, teach, tossed
 from specdec.acceptance.summary import Accepted
 from specdec.acceptance.texts import Texts
 from specdec.plan import Plan
@@ -45,7 +45,8 @@ def measure(
                 halves = [Tables(texts_of[other::2], vocab_size) for other in (1, 0)]
             drawn = proposals(halves, batch, written, plan.sampling.greedy)
             tokens = jnp.asarray(batch.tokens[:, 1:])
-            sums |= {name: _sums(_of(q, taught, tokens), batch) for name, q in drawn.items()}
+            given = (taught, tokens, tossed(tokens))
+            sums |= {name: _sums(_of(q, *given), batch) for name, q in drawn.items()}
         for row in np.flatnonzero(batch.length):
             one = _text(plan, batch, int(row), sums, asked)
             yield one._replace(proposes=int(np.sum(whole.proposed[row, : one.tokens] >= 0)))
@@ -64,7 +65,7 @@ def _asked(plan: Plan, params: Params, batch: Texts, taught: Taught) -> dict[str
             continue
         asked = dataclasses.replace(plan, drafter=drafter)
         given = (batch.inputs, batch.tokens, batch.length)
-        own = asked.params(trees, params.schedule)
+        own = asked.params(trees)
         found[name] = jax.device_get(opinions(own, *given, taught, plan=asked))
     return found
 
@@ -101,8 +102,13 @@ def _text(
 def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, list[Any]]:
     """What a replay needs of a drafter: what it proposes and, if it draws, how much likelier than
     the target it finds the text's own tokens; and what a stopping rule would see."""
-    figures = {"confidence": asked.confidence, "entropy": asked.entropy}
+    figures = {"confidence": asked.confidence, "entropy": asked.entropy, "top": asked.top}
     if not greedy:
-        figures["ratio"] = asked.ratio
-    rounded = {k: [round(x, DIGITS) for x in v[row, :size].tolist()] for k, v in figures.items()}
+        figures |= {"ratio": asked.ratio, "refused": asked.refused}
+    rounded = {name: _rounded(values[row, :size].tolist()) for name, values in figures.items()}
     return {"proposed": asked.proposed[row, :size].tolist(), **rounded}
+
+
+def _rounded(values: Any) -> Any:
+    """Of a number, or of lists of some."""
+    return [_rounded(x) for x in values] if isinstance(values, list) else round(values, DIGITS)

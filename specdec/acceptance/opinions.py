@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import entr
 
 from specdec.decoding import row_keys
 from specdec.decoding.states import trim
 from specdec.plan import Plan
 from specdec.roles import models_of, tables_of
 from specdec.sampling import fit_vocabulary
+from specdec.schedules.stopping import signals
 from specdec.types import Array, Cache, Context, Draft, Params, PyTree, SamplingRule, Target
 
 LENIENCE = (1.0, 0.5, 0.3, 0.1)
@@ -37,9 +37,12 @@ class Opinions(NamedTuple):
     rates: Array  # [B, T, L] sum_x min(p(x) / l, q(x))
     proposed: Array  # [B, T] int32, the argmax of q; -1 where it proposes nothing
     ratio: Array  # [B, T] float32, q(y) / p(y) of the text's own token y, at most MOST
-    # What a stopping rule would see, of the softmax where the drafter is greedy.
-    confidence: Array  # [B, T] float32, the probability of the token `proposed`, or of y if drawn
-    entropy: Array  # [B, T] float32, in nats
+    # What a stopping rule would see, `schedules.stopping.Signals`: of the token `proposed`, or of y
+    # if drawn.
+    confidence: Array  # [B, T] float32
+    entropy: Array  # [B, T] float32
+    top: Array  # [B, T, TOP] float32
+    refused: Array  # [B, T] float32, q(x) of a token x that is drawn and refused there
 
 
 def recorded(drafter: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -77,26 +80,45 @@ def opinions(
     drafter = plan.drafter
     if len(models_of(drafter)) == 1 and not tables_of(drafter) and hasattr(drafter, "sampling"):
         q, likely = _forced(params, inputs, tokens[:, :-1], taught, plan)
-        return of(q, taught, tokens[:, 1:], likely)
+        return of(q, taught, tokens[:, 1:], tossed(tokens[:, 1:]), likely)
     return _asked(params, inputs, tokens, length, taught, plan)
 
 
-def of(q: Array, taught: Taught, tokens: Array, likely: Array | None = None) -> Opinions:
+def of(
+    q: Array, taught: Taught, tokens: Array, coins: Array, likely: Array | None = None
+) -> Opinions:
     """Those of who proposes tokens [..., T] with q [..., T, V]; 0 everywhere for no proposal.
 
+    coins: [..., T] uniform from 0 to 1, by which a refused token is drawn.
     likely: [..., T, V] the softmax of who proposes its argmax; None for who draws.
     """
     own = tokens[..., None]
     p, q_own = (jnp.take_along_axis(x, own, axis=-1)[..., 0] for x in (taught.p, q))
     # A token that rounding gave no probability came out all the same: it is drafted, or it is not.
     ratio = jnp.where(p > 0, q_own / jnp.where(p > 0, p, 1), q_own > 0)
+    best = jnp.argmax(q, axis=-1)
+    seen = signals(q, tokens, 0) if likely is None else signals(likely, best, 0)
     return Opinions(
         rates=jnp.stack([_rates(taught, q, lenience) for lenience in LENIENCE], axis=-1),
-        proposed=jnp.where(jnp.max(q, axis=-1) > 0, jnp.argmax(q, axis=-1), -1),
+        proposed=jnp.where(jnp.max(q, axis=-1) > 0, best, -1),
         ratio=jnp.minimum(ratio, MOST).astype(jnp.float32),
-        confidence=q_own if likely is None else jnp.max(likely, axis=-1),
-        entropy=jnp.sum(entr(q if likely is None else likely), axis=-1),
+        confidence=seen.confidence,
+        entropy=seen.entropy,
+        top=seen.top,
+        refused=_refused(q, taught.p, coins),
     )
+
+
+def tossed(tokens: Array) -> Array:
+    """A coin for each of some tokens, from 0 to 1."""
+    return jax.random.uniform(jax.random.key(0), tokens.shape)
+
+
+def _refused(q: Array, p: Array, coins: Array) -> Array:
+    """[..., T] the probability of a token of the law of those that are refused: (q - p)+."""
+    below = jnp.cumsum(jnp.maximum(q - p, 0), axis=-1)
+    drawn = jnp.argmax(below > coins[..., None] * below[..., -1:], axis=-1)
+    return jnp.take_along_axis(q, drawn[..., None], axis=-1)[..., 0]
 
 
 def _forced(
@@ -141,14 +163,15 @@ def _asked(
         )
 
     def ask(state: PyTree, given: Any) -> tuple[PyTree, Opinions]:
-        position, hidden, own, view = given
+        position, hidden, own, coins, view = given
         want = jnp.ones([rows], jnp.int32)
         draft, state = plan.drafter.propose(params, keys, at(position, hidden), state, want, None)
         draft = trim(draft, want, vocab_size, ())
         likely = None if draft.beliefs is None else draft.beliefs[:, 0]
-        return state, of(_first(draft, vocab_size), view, own, likely)
+        return state, of(_first(draft, vocab_size), view, own, coins, likely)
 
-    by_position = [jnp.moveaxis(x, 1, 0) for x in (before, tokens[:, 1:])]
+    given = (before, tokens[:, 1:], tossed(tokens[:, 1:]))
+    by_position = [jnp.moveaxis(x, 1, 0) for x in given]
     view = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), taught)
     state = plan.drafter.init(params, at(jnp.int32(0), before[:, 0]))
     _, found = jax.lax.scan(ask, state, (jnp.arange(longest), *by_position, view))

@@ -128,6 +128,8 @@ class Summary:
     identical: generations with the same tokens in both modes, of texts * repeats; None if they need
       not be the same.
     alpha: accepted / tested drafts; None if nothing was drafted.
+    conditional, joint: acceptance by position in the draft, `theory.acceptance_by_position`; None
+      where nothing was tested.
     prediction: None if nothing says what an iteration calls.
     forecast: None also without texts of another split.
     exact: whether the output has the target's law. If not, only times mean something.
@@ -145,3 +147,5 @@ class Summary:
     prediction: Prediction | None
     forecast: Forecast | None = None
     exact: bool = True
+    conditional: Sequence[float | None] = ()
+    joint: Sequence[float | None] = ()

@@ -51,6 +51,7 @@ def summarize(
     found = Measured.of(records)
     alone, speculative = found.alone, found.speculative
     speedup, (tau, alpha) = _speedup(found), _acceptance(speculative)
+    conditional, joint = theory.acceptance_by_position(*_calls(speculative))
     latency = {"alone": _latency(alone, found.prefill_alone + found.step)}
     prediction = forecast = None
     if parts is not None:
@@ -71,6 +72,8 @@ def summarize(
         prediction=prediction,
         forecast=forecast,
         exact=exact,
+        conditional=_known(conditional),
+        joint=_known(joint),
     )
 
 
@@ -94,11 +97,21 @@ def _acceptance(generations: Sequence[Generation | Elsewhere]) -> tuple[float, f
     tau = theory.block_efficiency(
         [len(one.tokens) for one in generations], [one.calls for one in generations]
     )
-    alpha = theory.empirical_alpha(
+    alpha = theory.empirical_alpha(*_calls(generations))
+    return tau, None if math.isnan(alpha) else alpha
+
+
+def _known(shares: np.ndarray) -> list[float | None]:
+    """With None in place of nan, which JSON does not have."""
+    return [None if math.isnan(x) else round(x, 4) for x in shares.tolist()]
+
+
+def _calls(generations: Sequence[Generation | Elsewhere]) -> tuple[np.ndarray, np.ndarray]:
+    """What each call accepted, and what was drafted for it."""
+    return (
         np.concatenate([one.accepted for one in generations]),
         np.concatenate([one.drafted for one in generations]),
     )
-    return tau, None if math.isnan(alpha) else alpha
 
 
 def _speedup(found: Measured) -> Speedup:

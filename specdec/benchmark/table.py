@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from specdec.benchmark.figures import Baseline, Forecast, Latency, Prediction, Quantiles, Summary
 
@@ -28,6 +28,8 @@ def lines(summary: Summary) -> Iterator[str]:
     yield _figure("tau", summary.tau, "tokens per target call")
     if summary.alpha is not None:
         yield _figure("alpha", summary.alpha, "accepted / tested drafts")
+        yield _shares("  by position", summary.conditional, "if those before it were")
+        yield _shares("  up to there", summary.joint, "of all drafts so long")
     if summary.prediction:
         yield from _predicted(summary.prediction, summary.baseline)
     if summary.forecast:
@@ -83,6 +85,12 @@ def _row(name: str, seconds: Quantiles, latency: Latency | None) -> str:
     if latency is not None:
         row += f"{1e3 * latency.first_token:9.1f}{1e3 * latency.per_token:9.2f}"
     return row
+
+
+def _shares(name: str, values: Sequence[float | None], meaning: str) -> str:
+    """Per cent by position in the draft, - where nothing was tested."""
+    shown = " ".join("-" if x is None else f"{100 * x:.0f}" for x in values)
+    return f"{name:20}{shown:>9}  %, {meaning}"
 
 
 def _figure(name: str, value: float, meaning: str) -> str:

@@ -17,6 +17,7 @@ from specdec.decoding import row_keys
 from specdec.drafters import Autoregressive
 from specdec.plan import Plan
 from specdec.program import Program, decoder
+from specdec.roles import tables_of
 from specdec.sampling import Greedy, Sampling
 from specdec.testing import divergences
 from specdec.types import Array, DecodeOutput, Drafter, Params, PyTree, SamplingRule, Target
@@ -99,12 +100,12 @@ class Subject:
         of its own class, with the target in each role, if models are all that it proposes by."""
         target = self.plan.target
         drafter = _drawing_with(sampling, self.plan.drafter)
-        if len(self.plan.models()) == 1 or self.plan.tables() or self.plan.sources:
+        if len(self.plan.models()) == 1 or tables_of(self.plan.drafter) or self.plan.sources:
             drafter = Autoregressive(target, sampling)
         plan = self.variant(sampling, drafter=drafter)
         plan = plan.with_models(dict.fromkeys(plan.models(), target))
-        trees = dict.fromkeys(plan.models(), self.params.target)
-        return plan, plan.params(trees, self.params.schedule)
+        trees = self.plan.trees(self.params) | dict.fromkeys(plan.models(), self.params.target)
+        return plan, plan.params(trees)
 
     def alone(self, sampling: SamplingRule, width: int = 1) -> Plan:
         """The plan of the target by itself."""

@@ -28,6 +28,7 @@ from specdec.cli import (
     score,
     settings,
     train,
+    tune,
     verify,
 )
 from specdec.cli.data import Data, longest_target, token_ids
@@ -50,7 +51,7 @@ __all__ = [
 
 COMMANDS = {  # by group: modules with add_command(subparsers) -> its parser
     "run": (decode, score, eval),
-    "measure": (verify, bench, acceptance, forecast, report, compile),
+    "measure": (verify, bench, tune, acceptance, forecast, report, compile),
     "models": (train, convert, check, grow),
     "help": (listing, completion),
 }

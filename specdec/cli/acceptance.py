@@ -62,16 +62,15 @@ def _command(args: argparse.Namespace) -> None:
     if args.tokens < 1:
         raise UsageError(f"--tokens is {args.tokens}; give a positive number")
     output.check(args)
-    run = _plain(runs.build(args))
+    run = plain(runs.build(args))
     in_force = runs.in_force(run, "acceptance")
     batches = run.batches()
     if (first := next(batches, None)) is None:
         raise UsageError(f"split {run.data.split!r} has no examples; nothing to measure")
     lines = Lines.of(Path(args.output_file), in_force) if args.output_file else None
-    before = [] if args.tables else _before(_texts(lines), args.tokens)
     # All that can be wrong has been looked at; from here on it takes long.
-    new = _measured(run, itertools.chain([first], batches), before, args)
-    summary = acceptance.summarize(_written(before, new, lines))
+    texts = measured(run, itertools.chain([first], batches), args.tokens, lines, args.tables)
+    summary = acceptance.summarize(texts)
     print(*acceptance.lines(summary), sep="\n")
     if summary.tokens < args.tokens:
         print(
@@ -84,7 +83,7 @@ def _command(args: argparse.Namespace) -> None:
         records.write(Path(f"{lines.path}.summary.json"), f"{text}\n")
 
 
-def _plain(run: DecodeRun) -> DecodeRun:
+def plain(run: DecodeRun) -> DecodeRun:
     """The run, if it writes plain texts."""
     runs.require_drafter(run)
     given = {"decoder_prefix": run.data.decoder_prefix, "min_length": run.min_length}
@@ -112,21 +111,34 @@ def _before(lines: Iterable[Accepted], tokens: int) -> list[Accepted]:
     return kept
 
 
-def _measured(
+def measured(
+    run: DecodeRun,
+    batches: Iterable[tasks.Batch],
+    tokens: int,
+    lines: Lines | None,
+    tables: bool = False,
+) -> Iterator[Accepted]:
+    """Texts of so many tokens: those that were measured before, and others, which are written."""
+    before = [] if tables else _before(_texts(lines), tokens)
+    return _written(before, _others(run, batches, before, tokens, tables), lines)
+
+
+def _others(
     run: DecodeRun,
     batches: Iterable[tasks.Batch],
     before: Sequence[Accepted],
-    args: argparse.Namespace,
+    tokens: int,
+    tables: bool,
 ) -> Iterator[Accepted]:
-    """The other texts, until there are tokens enough."""
-    left = args.tokens - sum(one.tokens for one in before)
+    """The texts that were not measured before, until there are tokens enough."""
+    left = tokens - sum(one.tokens for one in before)
     if left > 0:
         params, seed, skip = run.load(), run.data.seed, [one.index for one in before]
         given = ((batch.index, batch.inputs) for batch in batches)
         texts = acceptance.generate(
             run.plan, params.target, given, seed=seed, tokens=left, skip=skip
         )
-        yield from acceptance.measure(run.plan, params, _shown(texts, left), tables=args.tables)
+        yield from acceptance.measure(run.plan, params, _shown(texts, left), tables=tables)
 
 
 def _shown(texts: Iterable[acceptance.Texts], total: int) -> Iterator[acceptance.Texts]:

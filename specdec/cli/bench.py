@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from specdec import benchmark, records
 from specdec.benchmark import File, Measurement, Workload
-from specdec.cli import machine, output
+from specdec.cli import machine, output, shorthands
 from specdec.cli import run as runs
 from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
@@ -228,6 +228,13 @@ def _synthetic(alpha: float | None) -> SyntheticAcceptance | None:
 def with_variant(args: argparse.Namespace, variant: str) -> argparse.Namespace:
     """The flags, and the gin files and settings of a variant behind them."""
     own, items = copy.copy(args), [item for item in variant.split(";") if item]
+    for kind in shorthands.FRAGMENTS:
+        chosen = getattr(args, kind, None)
+        if chosen and any(item.startswith(f"{kind}s/") for item in items):
+            raise UsageError(
+                f"--variant={variant} chooses a {kind}, and --{kind}={chosen} overrides it; leave "
+                f"--{kind} out"
+            )
     own.gin_file = [*args.gin_file, *(item for item in items if item.endswith(".gin"))]
     own.gin_bindings = [*args.gin_bindings, *(x for x in items if not x.endswith(".gin"))]
     return own

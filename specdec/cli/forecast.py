@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from specdec.cli import run as runs
 from specdec.cli.bench import refuse_twice, with_variant
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.forecast import Costs, Forecast
+from specdec.forecast import Costs, Forecast, Replayed
 from specdec.plan import Plan
 from specdec.schedules import Fixed
 from specdec.types import PyTree
@@ -60,6 +61,13 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "--topology", metavar="NAME", help="which of those that `specdec compile` wrote"
     )
     parser.add_argument(
+        "--batch_size",
+        type=int,
+        default=1,
+        metavar="N",
+        help="texts that are decoded together, in the order of the passes (default: %(default)s)",
+    )
+    parser.add_argument(
         "--variant",
         action="append",
         metavar="NAME=VALUE;...",
@@ -86,12 +94,18 @@ class Variant(NamedTuple):
 
 def _command(args: argparse.Namespace) -> None:
     gammas = _gammas(args.gammas or GAMMAS)
-    if args.topology and not args.costs:
-        raise UsageError(f"--topology is {args.topology} without --costs; give that file")
+    if args.batch_size < 1:
+        raise UsageError(f"--batch_size is {args.batch_size}; give a positive number")
+    check_costs(args)
     reads = [file for file in (args.passes, args.costs) if file]
     output.check(args, inputs=[*reads, f"{args.passes}.gin"])
     given = forecast.read(args.costs, args.topology) if args.costs else None
     texts = passes.read(args.passes)
+    if len(texts) < args.batch_size:
+        raise UsageError(
+            f"--batch_size is {args.batch_size} and --passes {args.passes} has {len(texts)} texts; "
+            "give a smaller one"
+        )
     variants = list(_variants(args, texts, gammas))
     room = variants[0].run.plan.max_length - 1  # the target's own token comes behind
     gammas = [gamma for gamma in gammas if gamma <= room]
@@ -99,16 +113,31 @@ def _command(args: argparse.Namespace) -> None:
     lines = settings.json_lines(args.output_file, variants[0].in_force)
     for one in variants:
         lengths = (None, *range(1, gammas[-1] + 1))
-        costs = {x: given for x in lengths} if given else _measured(one.run, texts, gammas)
+        costs = (
+            {x: given for x in lengths}
+            if given
+            else _measured(one.run, texts, gammas, args.batch_size)
+        )
         source, found = next(iter(costs.values())).source, []
         for plan in _plans(one.run.plan, gammas):
-            found.append(_forecast(one, plan, texts, costs))
+            found.append(_forecast(one, plan, texts, costs, args.batch_size))
             if lines:
                 lines.append(_line(one, plan, found[-1], source))
         if one.name:
             print(f"\n{one.name}")
         print(f"{type(one.run.plan.drafter).__name__}, {one.run.plan.sampling}, {source}")
         print(*forecast.lines(found), sep="\n", flush=True)
+
+
+def check_costs(args: argparse.Namespace) -> None:
+    """Raises UsageError for flags about costs that do not go together."""
+    if args.topology and not args.costs:
+        raise UsageError(f"--topology is {args.topology} without --costs; give that file")
+    if args.batch_size > 1 and args.costs:
+        raise UsageError(
+            f"--costs are of one text at a time and --batch_size is {args.batch_size}; leave one "
+            "of them out"
+        )
 
 
 def _gammas(text: str) -> list[int]:
@@ -175,19 +204,27 @@ def _plans(plan: Plan, gammas: Sequence[int]) -> list[Plan]:
 
 
 def _measured(
-    run: DecodeRun, texts: Sequence[Accepted], gammas: Sequence[int]
+    run: DecodeRun, texts: Sequence[Accepted], gammas: Sequence[int], rows: int
 ) -> dict[int | None, Costs]:
-    """On this device, one text at a time and each plan in a layout of its own, as `specdec bench`
-    does it; of all draft lengths up to the longest one, for the oracle."""
-    data = dataclasses.replace(run.data, batch_size=1, buckets=())
+    """Of all draft lengths up to the longest one, for the oracle; each plan in its own layout."""
+    plans = {plan.gamma: plan for plan in _plans(run.plan, range(1, gammas[-1] + 1))}
+    return measured(run, texts, plans, rows)
+
+
+def measured(
+    run: DecodeRun, texts: Sequence[Accepted], plans: Mapping[Any, Plan], rows: int = 1
+) -> dict[Any, Costs]:
+    """The costs of plans on this device, so many texts at a time and each plan in a layout of its
+    own, as `specdec bench` does it with one."""
+    data = dataclasses.replace(run.data, batch_size=rows, buckets=())
     run = dataclasses.replace(run, data=data)
     plans = {
-        plan.gamma: dataclasses.replace(run, plan=plan).laid_out().plan
-        for plan in _plans(run.plan, range(1, gammas[-1] + 1))
+        name: dataclasses.replace(run, plan=plan).laid_out().plan for name, plan in plans.items()
     }
-    ids = texts[0].inputs[: data.lengths["inputs"]]
-    inputs = np.zeros([1, data.lengths["inputs"]], np.int32)
-    inputs[0, : len(ids)] = ids
+    inputs = np.zeros([rows, data.lengths["inputs"]], np.int32)
+    for row, text in zip(inputs, itertools.cycle(texts), strict=False):
+        ids = text.inputs[: data.lengths["inputs"]]
+        row[: len(ids)] = ids
     read: dict[Any, PyTree] = {}
     there: dict[Any, PyTree] = {}
     paths = {"alone": run.checkpoint_path, **run.paths()}
@@ -201,26 +238,35 @@ def _measured(
     return forecast.measured(plans, run.alone, tree_of, inputs)
 
 
-def _forecast(
-    one: Variant, plan: Plan, texts: Sequence[Accepted], costs: Mapping[int | None, Costs]
-) -> Forecast:
+def replayed(
+    run: DecodeRun, plan: Plan, texts: Sequence[Accepted], samples: int = forecast.SAMPLES
+) -> Replayed:
+    """The texts once more, by a plan of the run's models."""
     target: Any = plan.target
-    replayed = forecast.replay(
+    paths, tables = run.paths(), plan.tables()
+    return forecast.replay(
         plan,
         texts,
         vocab_size=target.vocab_size,
-        length=one.run.data.lengths["inputs"],
-        tables=_tables(one.run),
-        seed=one.run.data.seed,
+        length=run.data.lengths["inputs"],
+        tables={
+            role: run.placement.read(tables[role], paths[role])
+            for role in sorted(forecast.needed(plan))
+        },
+        samples=samples,
+        seed=run.data.seed,
     )
-    return forecast.forecast(plan, replayed, costs, len(texts), one.alpha)
 
 
-def _tables(run: DecodeRun) -> dict[str, PyTree]:
-    """What the drafter looks up in, as far as it is not in the passes."""
-    paths, tables = run.paths(), run.plan.tables()
-    needed = forecast.needed(run.plan)
-    return {role: run.placement.read(tables[role], paths[role]) for role in sorted(needed)}
+def _forecast(
+    one: Variant,
+    plan: Plan,
+    texts: Sequence[Accepted],
+    costs: Mapping[int | None, Costs],
+    rows: int,
+) -> Forecast:
+    found = replayed(one.run, plan, texts)
+    return forecast.forecast(plan, found, costs, len(texts), one.alpha, rows)
 
 
 def _line(one: Variant, plan: Plan, found: Forecast, source: str) -> dict[str, Any]:

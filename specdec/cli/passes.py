@@ -19,7 +19,7 @@ OF_TEXTS = re.compile(
     r"|TEMPERATURE|TOP_[KP]|cli\.Data\.(task|split|seed|lengths)|(.*/)?sampling\..*"
 )
 # Those by which a drafter is what it is.
-OF_DRAFTER = re.compile(r"DRAFTER|DRAFT_SAMPLING|(.*/)?drafters\..*|fingerprint of .*")
+OF_DRAFTER = re.compile(r"DRAFTER|DRAFT_SAMPLING|(.*/)?drafters\..*|fingerprint of (?!schedule).*")
 
 
 def read(path: str) -> list[Accepted]:

@@ -19,6 +19,7 @@ from specdec.cli.placement import Placement
 from specdec.cli.settings import UsageError
 from specdec.environment import version
 from specdec.plan import Plan
+from specdec.roles import tables_of
 from specdec.sampling import MinLength
 from specdec.types import Params, PyTree, Table
 from specdec.values import is_integer, is_word
@@ -35,6 +36,7 @@ class DecodeRun:
     checkpoint_path: where the target's parameters are.
     draft_checkpoint_paths: role -> path, for each model and table of the drafter, and perhaps of
       others.
+    schedule_table_path: where the schedule's table is, if it has one.
     min_length: tokens that every output has before its stop id, at least.
     int8: the roles of models whose kernels are rounded to eight bits; they are other models then.
     lossy: whether the output may have another law than the target's.
@@ -46,6 +48,7 @@ class DecodeRun:
     placement: Placement
     checkpoint_path: str
     draft_checkpoint_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    schedule_table_path: str | None = None
     min_length: int = 0
     int8: Sequence[str] = ()
     lossy: bool = False
@@ -105,7 +108,8 @@ class DecodeRun:
 
     def paths(self) -> dict[str, str]:
         """The checkpoints and tables by role, of those that `Plan.owned` has."""
-        given = {"target": self.checkpoint_path, **self.draft_checkpoint_paths}
+        given: dict[str, Any] = {"target": self.checkpoint_path, **self.draft_checkpoint_paths}
+        given |= dict.fromkeys(tables_of(self.plan.schedule), self.schedule_table_path)
         return {role: path for role, path in given.items() if role in self.plan.owned()}
 
     def without_drafter(self) -> DecodeRun:
@@ -181,7 +185,7 @@ class DecodeRun:
 def _required(role: str, macro: str) -> str:
     """What to say of a macro without a value; those of the target have no prefix."""
     name = macro if role == "target" else f"{role.upper()}_{macro}"
-    if macro == "TABLE_PATH":
+    if macro == "TABLE_PATH" and role != "schedule":
         name = "DRAFT_TABLE_PATH"
     return f"{name} is required; set it in a gin file or with --gin.{name}=VALUE"
 

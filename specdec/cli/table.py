@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from specdec import acceptance, tables
-from specdec.cli import machine, settings
+from specdec.cli import classifier, machine, settings
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
@@ -25,13 +25,14 @@ TOKENS = 100_000
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """What `specdec train` takes besides, for a table."""
     group = parser.add_argument_group(
-        "tables", "in place of a model, for drafters that look things up"
+        "tables", "in place of a model, for drafters that look things up, and schedules that learn"
     )
     group.add_argument(
         "--table",
         choices=tables.KINDS,
         help="make this from texts that the target of a run of `specdec decode` writes: 'ngram' "
-        "for drafters/ngram.gin, 'store' for drafters/retrieval.gin",
+        "for drafters/ngram.gin, 'store' for drafters/retrieval.gin; 'classifier' for "
+        "schedules/disco.gin is fitted to --passes of the run",
     )
     group.add_argument(
         "--tokens",
@@ -39,11 +40,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"of them, in whole texts (default: {TOKENS})",
     )
+    group.add_argument(
+        "--passes",
+        metavar="FILE",
+        help="what `specdec acceptance --output_file=FILE` wrote of the run, for a classifier",
+    )
 
 
 def make(args: argparse.Namespace) -> None:
     """Writes texts to OUTPUT_DIR/texts.jsonl, and of all of them OUTPUT_DIR/table. Texts that are
     there are kept."""
+    if args.table == "classifier":
+        return classifier.make(args)
+    if args.passes is not None:
+        raise UsageError(f"--passes is of a classifier, not of {args.table}; leave it out")
     if args.steps is not None:
         raise UsageError("--steps is of a model, and --table makes none; leave one of them out")
     tokens = TOKENS if args.tokens is None else args.tokens

@@ -15,9 +15,10 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         help="train a model on a task",
         description="Trains a model on a task by teacher forcing. A run that was stopped goes on "
         "where its last checkpoint ends, and computes what it would have computed. With --table a "
-        "drafter's table is made instead, of texts that a target writes.",
+        "drafter's or schedule's table is made instead.",
         epilog="The parameters are in OUTPUT_DIR/export, for --gin.CHECKPOINT_PATH of the other "
-        "commands; a table is in OUTPUT_DIR/table, for --gin.DRAFT_TABLE_PATH.",
+        "commands; a table is in OUTPUT_DIR/table, for --gin.DRAFT_TABLE_PATH "
+        "or --gin.SCHEDULE_TABLE_PATH.",
         allow_abbrev=False,
     )
     settings.add_flags(parser)
@@ -37,8 +38,9 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> None:
     if args.table is not None:
         return table.make(args)
-    if args.tokens is not None:
-        raise UsageError(f"--tokens is {args.tokens} without --table; name what is to be made")
+    for flag in ("tokens", "passes"):
+        if (value := getattr(args, flag)) is not None:
+            raise UsageError(f"--{flag} is {value} without --table; name what is to be made")
     from specdec import training  # optax, which no other command needs
 
     run = settings.build(

@@ -5,11 +5,20 @@ counts target calls; `costs` has the seconds of the parts; `forecast` makes figu
 """
 
 from specdec.forecast.costs import Costs, measured, read
-from specdec.forecast.forecast import Figure, Forecast, best, forecast, lines
+from specdec.forecast.forecast import (
+    Figure,
+    Forecast,
+    best,
+    forecast,
+    lines,
+    oracle_seconds,
+    seconds,
+)
 from specdec.forecast.recorded import Recorded, kind_of
-from specdec.forecast.replay import Replayed, check, needed, replay
+from specdec.forecast.replay import SAMPLES, Replayed, check, grouped, needed, replay
 
 __all__ = [
+    "SAMPLES",
     "Costs",
     "Figure",
     "Forecast",
@@ -18,10 +27,13 @@ __all__ = [
     "best",
     "check",
     "forecast",
+    "grouped",
     "kind_of",
     "lines",
     "measured",
     "needed",
+    "oracle_seconds",
     "read",
     "replay",
+    "seconds",
 ]

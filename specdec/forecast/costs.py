@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from specdec import progress
 from specdec.benchmark import Timing, record
 from specdec.benchmark.workload import LONGEST_SCAN, name_of, prefills, scan
 from specdec.compile.hardware import Call, Chip
@@ -171,13 +172,15 @@ class _Part(NamedTuple):
 def _by_turns(timed: Mapping[Any, _Part], clock: Callable[[], float]) -> dict[Any, float]:
     """Seconds of a call of each part."""
     seconds = defaultdict(list)
-    for turn in range(-1, ROUNDS):  # the first turn compiles, and warms up
-        for key, (program, trees, argument, steps) in timed.items():
-            execute = program.compile(trees, argument)
-            start = clock()
-            jax.block_until_ready(execute(trees, argument))
-            if turn >= 0:
-                seconds[key].append((clock() - start) / steps)
+    with progress.bar("timing parts", (1 + ROUNDS) * len(timed), "part") as bar:
+        for turn in range(-1, ROUNDS):  # the first turn compiles, and warms up
+            for key, (program, trees, argument, steps) in timed.items():
+                execute = program.compile(trees, argument)
+                start = clock()
+                jax.block_until_ready(execute(trees, argument))
+                if turn >= 0:
+                    seconds[key].append((clock() - start) / steps)
+                bar.update()
     return {key: statistics.median(values) for key, values in seconds.items()}
 
 
@@ -192,20 +195,21 @@ def _costs(medians: Mapping[str, float], path: str) -> Costs:
 
 
 def read(path: str, topology: str | None) -> Costs:
-    """What a file of `specdec bench` or `specdec compile` says.
+    """What a file of `specdec bench`, `specdec compile` or `specdec tune` says.
 
     Raises:
-      RecordsError: it is neither.
+      RecordsError: it is none of them.
     """
     if not Path(path).is_file():
         raise RecordsError(f"--costs {path} does not exist; give a file of `specdec bench`")
-    if "topologies" in _json(path):
+    found = _json(path)
+    if "topologies" in found:
         return of_compile(path, topology)
     if topology is not None:
         raise RecordsError(
             f"--topology is {topology} but {path} is not of `specdec compile`; leave it out"
         )
-    return of_bench(path)
+    return Costs(**found) if found.keys() == set(Costs._fields) else of_bench(path)
 
 
 def _json(path: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from specdec import theory
 from specdec.forecast.costs import Costs
-from specdec.forecast.replay import Replayed
+from specdec.forecast.replay import Replayed, grouped
 from specdec.plan import Plan
 from specdec.schedules import Fixed
 from specdec.statistics import bootstrap
@@ -58,6 +58,7 @@ def forecast(
     costs: Mapping[int | None, Costs],
     texts: int,
     alpha: float | None,
+    rows: int = 1,
 ) -> Forecast:
     """The figures of a plan.
 
@@ -66,17 +67,15 @@ def forecast(
       costs: by gamma, None for lengths that vary; of shorter drafts too, for the oracle.
       texts: how many; `replayed` has samples of each.
       alpha: teacher-forced, for the formula; None where it is not known.
+      rows: texts of a batch, which is ready when its last text is; `costs` are of such batches.
     """
     gamma = plan.gamma
-    own = costs[gamma]
+    own, hazard = costs[gamma], list(_hazard(replayed))
     tokens, calls = (_by_text(x, texts) for x in (replayed.tokens, replayed.calls))
-    alone = own.prefill_alone + tokens * own.step
-    shortest = _seconds(replayed, replayed.accepted, lambda *call: _oracle(plan, costs, *call))
-    usual = _seconds(replayed, replayed.drafted, lambda *call: own.iteration(plan, *call))
-    speedups = [
-        None if x is None else _ratio(alone, own.prefill + _by_text(x, texts))
-        for x in (usual, shortest)
-    ]
+    batches, replayed = texts // rows, grouped(replayed, texts, rows)
+    alone = own.prefill_alone + _by_text(replayed.tokens, batches) * own.step
+    taken = seconds(plan, replayed, own, batches), oracle_seconds(plan, replayed, costs, batches)
+    speedups = [None if x is None else _ratio(alone, x) for x in taken]
     formula = _formula(plan, own, alpha)
     return Forecast(
         gamma=gamma,
@@ -88,8 +87,27 @@ def forecast(
         formula_tokens_per_call=formula and formula[0],
         formula_speedup=formula and formula[1],
         oracle_speedup=speedups[1] and speedups[1].value,
-        hazard=list(_hazard(replayed)),
+        hazard=hazard,
     )
+
+
+def seconds(plan: Plan, replayed: Replayed, costs: Costs, texts: int) -> np.ndarray | None:
+    """[texts] of each text with its prefill, the mean over samples; None where a part's costs are
+    not known."""
+    found = _seconds(replayed, replayed.drafted, lambda *call: costs.iteration(plan, *call))
+    return None if found is None else costs.prefill + _by_text(found, texts)
+
+
+def oracle_seconds(
+    plan: Plan, replayed: Replayed, costs: Mapping[int | None, Costs], texts: int
+) -> np.ndarray | None:
+    """Likewise if every draft stopped just before its first refusal.
+
+    costs: by gamma, of those that may come up.
+    """
+    found = _seconds(replayed, replayed.accepted, lambda *call: _oracle(plan, costs, *call))
+    own = costs[plan.gamma]
+    return None if found is None else own.prefill + _by_text(found, texts)
 
 
 def best(forecasts: Sequence[Forecast]) -> Forecast | None:

@@ -1,8 +1,9 @@
-"""A model that only repeats what another one would have said along a text, and a drafter of one."""
+"""A model that repeats what another one would have said along a text, and a drafter likewise."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -19,13 +20,9 @@ from specdec.types import (
     ModelOutput,
     Params,
     PyTree,
-    Schedule,
     Stop,
     Target,
-    Verdict,
 )
-
-SURE, UNSURE = 30.0, 0.1  # logits of what is said; all others have 0
 
 
 class Tape(struct.PyTreeNode):
@@ -42,7 +39,6 @@ class Tape(struct.PyTreeNode):
 class Recorded:
     """A `types.Target` whose argmax at position t of row b is params["tokens"][b, t], whatever it
     is fed. The parameters, [B, N] int32, are those of a batch; beyond N the last token is repeated.
-    A token plus `vocab_size` is said too, but without being sure of it: see `Told`.
 
     vocab_size: V.
     start_of: the model whose start token it has, None for token 0.
@@ -72,37 +68,9 @@ class Recorded:
         positions = cache.length[:, None] + jnp.arange(width)[None]
         positions = jnp.minimum(positions, recording.shape[1] - 1)
         said = jnp.take_along_axis(recording, positions, axis=1)
-        sure = jnp.where(said < self.vocab_size, SURE, UNSURE)[:, :, None]
-        said = said % self.vocab_size
-        logits = sure * jax.nn.one_hot(said, self.vocab_size, dtype=jnp.float32)
+        logits = jax.nn.one_hot(said, self.vocab_size, dtype=jnp.float32)
         hidden = jnp.zeros((*tokens.shape, 1), jnp.float32)
         return ModelOutput(logits, hidden), cache.rewind(cache.length + width)
-
-
-@dataclasses.dataclass(frozen=True)
-class Told:
-    """A schedule whose own rule says beforehand after which tokens it stops: those of which a
-    `Recorded` is not sure."""
-
-    schedule: Schedule
-
-    @property
-    def buckets(self) -> tuple[int, ...]:
-        return self.schedule.buckets
-
-    def init(self, batch: int) -> PyTree:
-        return self.schedule.init(batch)
-
-    def want(self, state: PyTree) -> Array:
-        return self.schedule.want(state)
-
-    def stop(
-        self, params: PyTree, carry: PyTree, index: Array, probs: Array, tokens: Array
-    ) -> tuple[PyTree, Array]:
-        return carry, jnp.max(probs, axis=1) < 0.5
-
-    def update(self, state: PyTree, draft: Draft, verdict: Verdict) -> PyTree:
-        return self.schedule.update(state, draft, verdict)
 
 
 def kind_of(drafter: Any) -> str:
@@ -113,7 +81,7 @@ def kind_of(drafter: Any) -> str:
 @dataclasses.dataclass(frozen=True)
 class ByStart(Autoregressive):
     """Drafts what is recorded for the token that the draft starts with: params["tokens"] is
-    [B, N, K]."""
+    [B, N, K], and params["length"], [B, N], says after how many of them a schedule stops."""
 
     def init(self, params: Params, context: Context) -> PyTree:
         return ()
@@ -127,18 +95,20 @@ class ByStart(Autoregressive):
         want: Array,
         stop: Stop | None,
     ) -> tuple[Draft, PyTree]:
-        start = jnp.minimum(context.length - 1, params.drafter["tokens"].shape[1] - 1)
-        draft = jnp.take_along_axis(params.drafter["tokens"], start[:, None, None], axis=1)
-        return Draft(draft[:, 0, : keys.shape[1]], None, want), state
+        tokens, length = (params.drafter[name] for name in ("tokens", "length"))
+        start = jnp.minimum(context.length - 1, length.shape[1] - 1)[:, None]
+        draft = jnp.take_along_axis(tokens, start[:, :, None], axis=1)[:, 0, : keys.shape[1]]
+        length = jnp.take_along_axis(length, start, axis=1)[:, 0]
+        return Draft(draft, None, jnp.minimum(want, length)), state
 
 
-def played_by(drafter: Any, model: Recorded, by_start: bool) -> Any:
+def played_by(drafter: Any, model: Recorded, by_start: Callable[[Any], bool]) -> Any:
     """The drafter with recordings in place of all that are in `acceptance.recorded`.
 
-    by_start: those of drafters that draw are `ByStart`.
+    by_start: whether the recording of a drafter is `ByStart`.
     """
     if hasattr(drafter, "sampling"):
-        player = ByStart if by_start and kind_of(drafter) == "ratio" else Autoregressive
+        player = ByStart if by_start(drafter) else Autoregressive
         return player(model, Greedy(), role=role_of(drafter))
     if not dataclasses.is_dataclass(drafter):
         return drafter

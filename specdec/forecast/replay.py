@@ -5,7 +5,9 @@ what it would have proposed along it. Drafts are proposed, cut, counted and sche
 a drafter would have proposed behind a refused token is not recorded, and makes no difference: it is
 never kept. A rule that stops within a draft is told what the drafter would have thought along the
 text, which is what it would have seen up to the first refused token: so calls are the loop's, and
-how many tokens are drafted behind a refused one, which only costs time, is a guess.
+how many tokens are drafted behind a refused one, which only costs time, is a guess. Of the refused
+token itself it is told what was recorded of one that is: of a drafter that draws, another token
+than the text's. (A `Guard` around such a rule counts what was drafted, so its calls are a guess.)
 
 Of a drafter that is certain of its tokens that is exact: a draft was kept if it is the text's
 token. Of one that draws, given that a text has come out by exact speculative sampling, a draft of
@@ -19,13 +21,14 @@ the drafter has y_t, elsewhere another id.
 Block verification keeps i tokens or more of a draft with probability P_i (`verifiers.Block`), and
 goes on by p. So, given that the text has come out, and that i - 1 tokens were kept, one more was
 with probability min(1, (q(y_t) / p(y_t)) / P_{i-1}), which depends on where the call began: coins
-are tossed for each start and depth.
+are tossed for each start and depth. Where a schedule stops within a draft that holds as well, for
+the depths that the draft has: P_i is what is kept of all continuations, wherever they end.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -34,9 +37,11 @@ import numpy as np
 
 from specdec.acceptance import recorded
 from specdec.decoding import decode, row_keys
-from specdec.forecast.recorded import Recorded, Told, kind_of, played_by, role_of
+from specdec.forecast.recorded import Recorded, kind_of, played_by, role_of
 from specdec.plan import Plan
+from specdec.roles import packed
 from specdec.sampling import Greedy
+from specdec.schedules.stopping import Signals
 from specdec.types import Params, PyTree
 from specdec.verifiers import Block, GreedyMatch
 
@@ -44,6 +49,8 @@ SAMPLES = 8  # of the coins
 ROWS = {True: 512, False: 32}  # of a batch: where all is recorded, and else
 # The ids of a replay in which nothing looks at tokens: all of them are one of these.
 STOPS, TOKEN, OTHER = 1, 2, 3
+TOLD = ("confidence", "entropy", "top")  # to a rule that stops within a draft
+REFUSED = "refused"  # and of who draws, the confidence where a token is refused
 
 
 class Pass(Protocol):
@@ -101,26 +108,27 @@ def replay(
     draws = any(not drafter.sampling.greedy for drafter in names.values())
     size = min(ROWS[whole], len(passes))
     width = 1 if whole else length or max(len(one.inputs) for one in passes)
+    program, rule = _program(played), packed(plan.schedule, tables or {})
     found = []
     for sample in range(samples if draws else 1):
         coins = np.random.default_rng((seed, sample))
-        rows = [_row(plan, one, names, coins, whole, vocab_size) for one in passes]
+        rows = [_row(plan, rule, one, names, coins, whole, vocab_size) for one in passes]
         for start in range(0, len(rows), size):
-            found.append(_decoded(played, rows[start : start + size], (size, width), tables))
+            some = rows[start : start + size]
+            found.append(_decoded(played, program, some, (size, width), tables))
     return jax.tree.map(lambda *parts: np.concatenate(parts), *found)
 
 
 class _Row(NamedTuple):
     inputs: Sequence[int]
     tokens: np.ndarray  # [T] int32, as the replay has them
-    recordings: dict[str, np.ndarray]  # by role, likewise; [T, K] of `ByStart`
+    recordings: dict[str, dict[str, np.ndarray]]  # by role, the parameters of each player's row
 
 
 def check(plan: Plan, passes: Sequence[Pass]) -> None:
     """Raises ValueError for passes that cannot be replayed with a plan, as `replay` does."""
     _played(plan, 4, whole=True)
-    told = ["confidence", "entropy"] if _stops(plan) else []
-    kinds = [(name, k) for name, x in recorded(plan.drafter) for k in (kind_of(x), *told)]
+    kinds = [(name, k) for name, x in recorded(plan.drafter) for k in _kinds(plan, x)]
     for one in passes:
         if len(one.output) > plan.max_length:
             raise ValueError(
@@ -135,6 +143,30 @@ def check(plan: Plan, passes: Sequence[Pass]) -> None:
                 )
 
 
+def _kinds(plan: Plan, drafter: Any) -> tuple[str, ...]:
+    """What is needed of a drafter's recording."""
+    kind = kind_of(drafter)
+    if not _stops(plan):
+        return (kind,)
+    return (kind, *TOLD) if kind == "proposed" else (kind, *TOLD, REFUSED)
+
+
+def grouped(replayed: Replayed, texts: int, rows: int) -> Replayed:
+    """Batches of so many texts, in their order, as if each were one text: it takes as many calls,
+    and as long drafts, as the row that takes most. Texts that fill no batch are left out.
+
+    Args:
+      texts: how many; `replayed` has samples of each.
+    """
+    batches = texts // rows
+
+    def largest(values: np.ndarray) -> np.ndarray:
+        by_sample = values.reshape(-1, texts, *values.shape[1:])[:, : batches * rows]
+        return by_sample.reshape(-1, rows, *values.shape[1:]).max(axis=1)
+
+    return jax.tree.map(largest, replayed)
+
+
 def needed(plan: Plan) -> frozenset[str]:
     """The roles of the tables that a replay looks things up in."""
     return frozenset(_played(plan, 4, whole=True).tables())
@@ -145,9 +177,9 @@ def _played(plan: Plan, vocab_size: int, whole: bool) -> Plan:
     start_of = None if whole else plan.target
     played = Plan(
         target=Recorded(vocab_size, start_of),
-        drafter=played_by(plan.drafter, Recorded(vocab_size), _by_block(plan)),
+        drafter=played_by(plan.drafter, Recorded(vocab_size), functools.partial(_by_start, plan)),
         verifier=GreedyMatch(),
-        schedule=Told(plan.schedule) if _stops(plan) else plan.schedule,
+        schedule=plan.schedule,
         sampling=Greedy(),
         max_length=plan.max_length,
         stop_ids=(STOPS,) if whole else plan.stop_ids,
@@ -165,6 +197,7 @@ def _played(plan: Plan, vocab_size: int, whole: bool) -> Plan:
 
 def _row(
     plan: Plan,
+    rule: PyTree,
     one: Pass,
     names: Mapping[str, Any],
     coins: np.random.Generator,
@@ -179,21 +212,60 @@ def _row(
     recordings = {}
     for name, drafter in names.items():
         said, at = np.array(one.drafts[name][kind_of(drafter)]), np.arange(len(output))
+        if _by_start(plan, drafter):
+            at = _from_each_start(len(output), plan.longest_draft)
         if kind_of(drafter) == "proposed":
-            agrees = said == output
-            unlike = other if whole else np.where(said < 0, other, said)
-        elif not _by_block(plan):
-            agrees, unlike = coins.random(len(output)) < said, other
+            agrees = (said == output)[at]
+            unlike = (other if whole else np.where(said < 0, other, said))[at]
         else:
-            agrees, at = _kept_of_blocks(said, plan.longest_draft, coins)
+            by_block = _by_block(plan)
+            agrees = _kept_of_blocks(said, at, coins) if by_block else _kept(said, coins)[at]
             unlike = other[at]
-        recording = np.where(agrees, text[at], unlike)
-        if _stops(plan):
-            seen = (np.array(one.drafts[name][x]) for x in ("confidence", "entropy"))
-            size = 4 if whole else vocab_size
-            recording = recording + size * plan.schedule.stops(*seen)  # type: ignore[attr-defined]
-        recordings[role_of(drafter)] = recording.astype(np.int32)
+        found = {"tokens": np.where(agrees, text[at], unlike).astype(np.int32)}
+        if at.ndim > 1:
+            found["length"] = _lengths(plan, rule, one.drafts[name], at, agrees)
+        recordings[role_of(drafter)] = found
     return _Row(() if whole else one.inputs, text, recordings)
+
+
+def _by_start(plan: Plan, drafter: Any) -> bool:
+    """Whether what is recorded of a drafter depends on where the draft starts."""
+    return _stops(plan) or (_by_block(plan) and kind_of(drafter) == "ratio")
+
+
+def _from_each_start(tokens: int, longest: int) -> np.ndarray:
+    """[T, K] the indices of the tokens of a draft from each start; the last one again at the end,
+    behind which nothing is drafted."""
+    index = np.arange(tokens)[:, None] + np.arange(longest)[None]
+    return np.minimum(index, tokens - 1)
+
+
+def _lengths(
+    plan: Plan, rule: PyTree, recording: Mapping[str, Any], at: np.ndarray, agrees: np.ndarray
+) -> np.ndarray:
+    """[T] after how many tokens of a draft from each start the schedule stops.
+
+    at, agrees: [T, K] of each start and depth, which token of the text it is, and if it is kept.
+    """
+    tokens, longest = at.shape
+    if not _stops(plan):
+        return np.full(tokens, longest, np.int32)
+
+    def of(kind: str) -> np.ndarray:
+        values = np.array(recording[kind], np.float32)[at]
+        # Of one size for all texts, so that the rule is compiled once.
+        grid = np.zeros([plan.max_length, *values.shape[1:]], np.float32)
+        grid[:tokens] = values
+        return grid
+
+    told = {kind: of(kind) for kind in TOLD}
+    if REFUSED in recording:
+        told["confidence"][:tokens] = np.where(
+            agrees, told["confidence"][:tokens], of(REFUSED)[:tokens]
+        )
+    index = np.broadcast_to(np.arange(longest), (plan.max_length, longest))
+    stops = np.asarray(plan.schedule.stops(rule, Signals(**told, index=index)))[:tokens]  # type: ignore[attr-defined]
+    return np.where(stops.any(axis=1), stops.argmax(axis=1) + 1, longest).astype(np.int32)
 
 
 def _stops(plan: Plan) -> bool:
@@ -207,11 +279,6 @@ def _check_stops(plan: Plan) -> None:
         raise ValueError(
             f"{plan.schedule} stops by what is not recorded; measure it with `specdec bench`"
         )
-    if _by_block(plan) and any(kind_of(x) == "ratio" for _, x in recorded(plan.drafter)):
-        raise ValueError(
-            f"{plan.schedule} stops within a draft, and block verification of drawn texts is "
-            "replayed for whole drafts only; give verifiers/speculative_sampling.gin"
-        )
 
 
 def _by_block(plan: Plan) -> bool:
@@ -219,18 +286,21 @@ def _by_block(plan: Plan) -> bool:
     return isinstance(plan.verifier, Block)
 
 
+def _kept(ratios: np.ndarray, coins: np.random.Generator) -> np.ndarray:
+    """[T] whether each token is kept, if it is drafted."""
+    return coins.random(len(ratios)) < ratios
+
+
 def _kept_of_blocks(
-    ratios: np.ndarray, longest: int, coins: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """[T, K] of each start and depth, whether one more token is kept, and the token's index."""
-    index = np.arange(len(ratios))[:, None] + np.arange(longest)[None]
-    index = np.minimum(index, len(ratios) - 1)  # behind the end nothing is drafted
+    ratios: np.ndarray, index: np.ndarray, coins: np.random.Generator
+) -> np.ndarray:
+    """[T, K] of each start and depth, whether one more token is kept."""
     kept, reach = np.zeros(index.shape, bool), np.ones(len(ratios))
     for depth, at in enumerate(index.T):
         ratio = ratios[at]
         kept[:, depth] = coins.random(len(ratios)) * reach < ratio
         reach = np.minimum(reach / np.maximum(ratio, 1e-30), 1)
-    return kept, index
+    return kept
 
 
 def _another(output: np.ndarray, stop_ids: Sequence[int], vocab_size: int) -> np.ndarray:
@@ -240,7 +310,11 @@ def _another(output: np.ndarray, stop_ids: Sequence[int], vocab_size: int) -> np
 
 
 def _decoded(
-    plan: Plan, rows: Sequence[_Row], shape: tuple[int, int], tables: Mapping[str, PyTree] | None
+    plan: Plan,
+    program: Callable[..., Any],
+    rows: Sequence[_Row],
+    shape: tuple[int, int],
+    tables: Mapping[str, PyTree] | None,
 ) -> Replayed:
     """Some texts in a batch whose inputs have this shape."""
     longest, (size, width) = plan.max_length, shape
@@ -255,11 +329,12 @@ def _decoded(
     trees: dict[str, PyTree] = dict(tables or {})
     trees["target"] = {"tokens": filled((row.tokens for row in rows), longest)}
     for role, recording in rows[0].recordings.items():
-        arrays = (row.recordings[role] for row in rows)
-        trees[role] = {"tokens": filled(arrays, longest, *recording.shape[1:])}
+        trees[role] = {
+            name: filled((row.recordings[role][name] for row in rows), longest, *array.shape[1:])
+            for name, array in recording.items()
+        }
     active = np.arange(size) < len(rows)
-    output = _jitted(plan.params(trees), inputs, active, plan=plan)
-    output = jax.device_get(output)
+    output = jax.device_get(program(plan.params(trees), inputs, active))
     for row, tokens, length in zip(rows, output.tokens, output.length, strict=False):
         if not np.array_equal(row.tokens, tokens[:length]):
             raise RuntimeError("a replay has not written its text; does the text hold a stop id?")
@@ -274,7 +349,12 @@ def _decoded(
     )
 
 
-@functools.partial(jax.jit, static_argnames="plan")
-def _jitted(params: Params, inputs: jax.Array, active: jax.Array, *, plan: Plan) -> Any:
-    keys = row_keys(0, jnp.arange(inputs.shape[0]))
-    return decode(params, keys, inputs, plan, active=active)
+def _program(plan: Plan) -> Callable[[Params, np.ndarray, np.ndarray], Any]:
+    """Decodes inputs [B, S] whose rows are active [B]. It is forgotten with the replay: a search
+    makes hundreds, and a process has room for so many."""
+
+    def run(params: Params, inputs: jax.Array, active: jax.Array) -> Any:
+        keys = row_keys(0, jnp.arange(inputs.shape[0]))
+        return decode(params, keys, inputs, plan, active=active)
+
+    return jax.jit(run)

@@ -51,7 +51,8 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         `decode_fn`.
       drafter, verifier, schedule, sampling: as `specdec.Plan` takes them.
       draft, draft_checkpoint_path: the drafter's model and its parameters, if it has one.
-      draft_table_path: the folder of the drafter's table, if it has one.
+      draft_table_path, schedule_table_path: the folder of the drafter's table, or the schedule's,
+        if it has one.
       lossy: whether the output may have another law than the target's.
 
     Raises:
@@ -72,6 +73,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         draft: Model | None = None,
         draft_checkpoint_path: str | None = None,
         draft_table_path: str | None = None,
+        schedule_table_path: str | None = None,
         lossy: bool = False,
         **options: Any,
     ):
@@ -88,17 +90,21 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         if draft is not None and draft_checkpoint_path is not None:
             check_fit(output_vocabulary, draft, "draft", draft_checkpoint_path)
             trees = dict.fromkeys(models_of(drafter), _load(draft, draft_checkpoint_path))
-        for role, table in tables_of(drafter).items():
-            if draft_table_path is None:
-                raise ValueError(f"the drafter has a table, {role}; give draft_table_path")
-            tables.check_vocabulary(draft_table_path, table, output_vocabulary)
-            trees[role] = _table(draft_table_path, table)
+        for owner, path, name in (
+            (drafter, draft_table_path, "draft_table_path"),
+            (schedule, schedule_table_path, "schedule_table_path"),
+        ):
+            for role, table in tables_of(owner).items():
+                if path is None:
+                    raise ValueError(f"{type(owner).__name__} has a table, {role}; give {name}")
+                tables.check_vocabulary(path, table, output_vocabulary)
+                trees[role] = _table(path, table)
         if missing := owned_by(drafter).keys() - trees.keys():
             raise ValueError(
                 f"the drafter has parameters for {', '.join(missing)}; give draft and "
                 "draft_checkpoint_path"
             )
-        self._draft_params = packed(drafter, trees)
+        self._others = packed(drafter, trees), packed(schedule, trees)
         self._try()
         bridge.announce(str(self._plan))
 
@@ -139,7 +145,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         inputs, targets = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
         prompt = self._prompt(targets, stop_ids) if prompt_with_targets else None
         output = decode(
-            Params(params, self._draft_params),
+            Params(params, *self._others),
             bridge.row_keys(rng, inputs.shape[0], samples),
             jnp.repeat(inputs, samples, axis=0),
             dataclasses.replace(self._plan, max_length=targets.shape[1], stop_ids=stop_ids),
@@ -156,7 +162,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         """Traces a small batch, which is where parts that do not go together show."""
         params = jax.eval_shape(self._target.init, jax.random.key(0))
         batch = batch_shapes(1, 1)
-        decoder(self._plan).lower(Params(params, self._draft_params), *batch)
+        decoder(self._plan).lower(Params(params, *self._others), *batch)
 
 
 def _check_params(params: PyTree, target: T5Target) -> None:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from specdec.report.runs import Run, device
-from specdec.report.speedups import Measured, with_prediction
+from specdec.report.speedups import Measured, predicts, varies
 
 WIDTH, DPI = 8, 200  # inches and pixels per inch: twice the 800 pixels that a page shows
 ROW = 0.24  # inches that a line of text or a bar takes
@@ -42,7 +42,8 @@ def blank(height: float) -> Figure:
 
 def captioned(figure: Figure, runs: Sequence[Run], caption: str) -> Figure:
     """The figure, with a caption and the hardware of the runs underneath."""
-    places = dict.fromkeys(device(bench["environment"]) for _, bench in with_prediction(runs))
+    shown = [run.bench for run in runs if run.bench and (predicts(run) or varies(run))]
+    places = dict.fromkeys(device(bench["environment"]) for bench in shown)
     text = textwrap.fill(f"{caption} On {'; '.join(places)}.", 125)
     figure.supxlabel(text, x=0.01, ha="left", fontsize=8, color=GREY)
     return figure

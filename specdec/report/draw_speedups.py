@@ -147,6 +147,37 @@ def over_alpha_and_cost(runs: Sequence[Run]) -> Figure:
     return captioned(figure, runs, caption)
 
 
+def gamma_and_arithmetic(runs: Sequence[Run]) -> Figure:
+    """The best gamma over alpha, and what speculation takes in operations for what it saves in time
+    (Leviathan et al. 2022, figures 3 and 4), with the runs' own gammas and alphas."""
+    figure = blank(4.6)
+    left, right = figure.subplots(1, 2)
+    for cost_ratio, colour in zip(speedups.COST_RATIOS, COLOURS, strict=False):
+        curve = speedups.best_gammas(cost_ratio)
+        left.plot(*zip(*curve, strict=True), color=colour, label=f"c {cost_ratio}", linewidth=1)
+    shown = speedups.with_prediction(runs)
+    for _, bench in shown:
+        at = bench["alpha"], bench["prediction"]["gamma"]
+        left.plot(*at, "o", color=RED, mec="white", markersize=7)
+    left.plot([], [], "o", color=RED, label="runs")
+    left.set(title="Best gamma", xlabel="alpha, the share of drafts accepted", ylabel="gamma")
+    for gamma, colour in zip(speedups.GAMMAS, COLOURS, strict=False):
+        curve = speedups.time_and_operations(gamma)
+        alphas, faster, operations = zip(*curve, strict=True)
+        right.plot(alphas, faster, color=colour, linewidth=1, label=f"gamma {gamma}")
+        right.plot(alphas, operations, "--", color=colour, linewidth=1)
+    right.plot([], [], "--", color=GREY, label="operations, times as many")
+    right.set(title="Speed-up and operations", xlabel="alpha", yscale="log")
+    right.yaxis.set_major_formatter("{x:g}")
+    for axes in (left, right):
+        axes.legend(loc="upper left", fontsize=8)
+    caption = (
+        f"Theory with v = 1, long texts, no overhead; on the right c and the draft's share of a "
+        f"token's operations are {speedups.SHARE}. Gamma is at most {speedups.LONGEST_DRAFT}."
+    )
+    return captioned(figure, runs, caption)
+
+
 def _label_place(level: float, alphas, cost_ratios, surface) -> tuple[float, float] | None:
     """Where a contour line has its label: near three fifths of the height, away from the edges."""
     rows = range(len(cost_ratios))

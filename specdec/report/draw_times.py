@@ -76,6 +76,33 @@ def _tokens(axes: Axes, one: times.Timeline) -> None:
     _legend(axes, [Patch(label=label, **TOKENS[kind]) for kind, label in labels.items()])
 
 
+def draft_lengths(runs: Sequence[Run]) -> Figure:
+    """How long each draft was and what of it was kept, along a generation and along all texts."""
+    shown = times.lengths(runs)
+    figure = blank(1.2 + 1.5 * len(shown))
+    rows = figure.subplots(len(shown), 2, sharex="col", sharey=True, squeeze=False)
+    for (one, means), found in zip(rows, shown, strict=True):
+        for start, drafted, accepted, longer in found.calls:
+            place = {"x": start, "width": longer, "align": "edge"}
+            one.bar(height=accepted, **place, **TOKENS["accepted"])
+            one.bar(height=drafted - accepted, bottom=accepted, **place, **TOKENS["rejected"])
+            if drafted == accepted:
+                one.plot(start + longer / 2, drafted, "^", color=BLUE, markersize=4)
+        one.set(title=found.name, ylabel="tokens")
+        one.yaxis.set_major_locator(MaxNLocator(integer=True))
+        means.plot(found.places, found.drafted, color=RED, label="drafted")
+        means.plot(found.places, found.accepted, color=GREEN, label="accepted")
+    rows[-1][0].set_xlabel(f"token of text {shown[0].text}")
+    rows[-1][1].set_xlabel("token of all texts, means")
+    handles = [Patch(label=kind, **TOKENS[kind]) for kind in ("rejected", "accepted")]
+    figure.legend(handles=[*handles, *rows[0][1].lines], loc="outside upper right", ncols=4)
+    caption = (
+        "Each bar is a target call, as wide as the tokens it made. The best lengths in hindsight, "
+        "the oracle's, are what was accepted; where all of a draft was (triangles), that or more."
+    )
+    return captioned(figure, runs, caption)
+
+
 def _legend(axes: Axes, handles: Sequence[Patch]) -> None:
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1, 0.5))
 

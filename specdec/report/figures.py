@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,35 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from specdec.report.canvas import BLUE, DPI, GREY, STYLE
-from specdec.report.draw_speedups import over_alpha_and_cost, over_gamma, predicted_and_measured
-from specdec.report.draw_times import one_generation, one_iteration
+from specdec.report.draw_speedups import (
+    gamma_and_arithmetic,
+    over_alpha_and_cost,
+    over_gamma,
+    predicted_and_measured,
+)
+from specdec.report.draw_times import draft_lengths, one_generation, one_iteration
 from specdec.report.runs import Run
+from specdec.report.speedups import predicts, varies
 
-FIGURES = (predicted_and_measured, over_gamma, over_alpha_and_cost, one_generation, one_iteration)
+FIGURES = (
+    predicted_and_measured,
+    over_gamma,
+    over_alpha_and_cost,
+    gamma_and_arithmetic,
+    one_generation,
+    one_iteration,
+)
 
 # Colours that a page chooses by itself, so that figures can be read on light and on dark.
 PAGE = {"#000000": "currentColor", "#ffffff": "var(--paper)"}
 PAGE |= {BLUE.lower(): "var(--blue)", GREY.lower(): "var(--muted)"}
+
+
+def of(runs: Sequence[Run]) -> Sequence[Callable[[Sequence[Run]], Figure]]:
+    """The figures that there are of some runs: all of one GAMMA each, and of lengths that vary."""
+    varied = any(map(varies, runs))
+    fixed = any(map(predicts, runs)) or not varied
+    return (*(FIGURES if fixed else ()), *((draft_lengths,) if varied else ()))
 
 
 def draw(runs: Sequence[Run], folder: str | Path) -> list[Path]:
@@ -32,7 +52,7 @@ def draw(runs: Sequence[Run], folder: str | Path) -> list[Path]:
     """
     folder = Path(folder)
     with matplotlib.rc_context(STYLE):
-        figures = {folder / f"{one.__name__}.png": one(runs) for one in FIGURES}
+        figures = {folder / f"{one.__name__}.png": one(runs) for one in of(runs)}
         folder.mkdir(parents=True, exist_ok=True)
         for path, figure in figures.items():
             figure.savefig(path, dpi=DPI, metadata={"Software": None})  # the same for every version
@@ -43,7 +63,7 @@ def svgs(runs: Sequence[Run]) -> dict[str, str]:
     """Name -> `<svg>` element, with text as text; raises ValueError as `draw` does."""
     as_text: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "specdec"}
     with matplotlib.rc_context(STYLE | as_text):
-        return {one.__name__: _svg(one(runs), one.__name__) for one in FIGURES}
+        return {one.__name__: _svg(one(runs), one.__name__) for one in of(runs)}
 
 
 def _svg(figure: Figure, name: str) -> str:

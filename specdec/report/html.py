@@ -22,7 +22,7 @@ from specdec.report import tables, words
 from specdec.report.generations import KINDS, Generation
 from specdec.report.headline import HEADER, LEGEND, SPEEDUP, places, row
 from specdec.report.runs import Figures, Run
-from specdec.report.speedups import predicts
+from specdec.report.speedups import predicts, varies
 
 FOLDER = Path(__file__).parent / "page"
 TEXTS = 200  # on one page; more make it slow
@@ -134,7 +134,7 @@ def _speedup_row(name: str, bench: Figures, longest: float) -> list[Any]:
 
 def _figures(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Each with its name, title, drawing and what it shows in words."""
-    if not any(map(predicts, runs)):
+    if not any(predicts(run) or varies(run) for run in runs):
         return []
     from specdec.report import figures
 
@@ -142,4 +142,5 @@ def _figures(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return [
         {"name": name, "title": title, "svg": Markup(drawn[name]), "words": list(say(runs))}
         for name, (title, say) in words.OF.items()
+        if name in drawn
     ]

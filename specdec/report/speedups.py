@@ -13,6 +13,10 @@ from specdec import published, theory
 from specdec.report.runs import Figures, Run, device, in_words
 
 LONGEST_DRAFT = 20  # of those among which the surface has the best
+COST_RATIOS = (0.01, 0.05, 0.1, 0.3)  # c of the curves of best gammas
+GAMMAS = (3, 5, 7, 10)  # of the curves of operations
+SHARE = 0.05  # c, and a draft token's operations over a target token's, there
+ALPHAS = tuple(round(0.3 + x / 100, 2) for x in range(70))
 
 # What is the same in all runs of a curve, besides where they were measured.
 ONE_CURVE = ("drafter", "sampling", "verifier", "dtype", "parameters", "lengths", "split")
@@ -70,6 +74,12 @@ def predicts(run: Run) -> bool:
     if not bench or not bench["prediction"] or not bench["prediction"]["gamma"]:
         return False
     return bench["alpha"] is not None
+
+
+def varies(run: Run) -> bool:
+    """Whether it was measured with a schedule whose draft lengths vary."""
+    bench = run.bench
+    return bool(bench and bench["prediction"] and not bench["prediction"]["gamma"])
 
 
 def with_prediction(runs: Iterable[Run]) -> list[tuple[Run, Figures]]:
@@ -140,6 +150,24 @@ def surface(alphas: np.ndarray, cost_ratios: np.ndarray) -> np.ndarray:
         return theory.speedup(alpha, gamma, cost_ratio)
 
     return np.array([[best(alpha, c) for alpha in alphas] for c in cost_ratios])
+
+
+def best_gammas(cost_ratio: float) -> list[tuple[float, int]]:
+    """(alpha, gamma): `theory.optimal_gamma` with v = 1 and gamma up to LONGEST_DRAFT."""
+    found = (theory.optimal_gamma(alpha, cost_ratio, LONGEST_DRAFT) for alpha in ALPHAS)
+    return list(zip(ALPHAS, found, strict=True))
+
+
+def time_and_operations(gamma: int) -> list[tuple[float, float, float]]:
+    """(alpha, speed-up, factor of operations) with v = 1, and c and the operations' ratio SHARE."""
+    return [
+        (
+            alpha,
+            theory.speedup(alpha, gamma, SHARE),
+            theory.operations_factor(alpha, gamma, SHARE),
+        )
+        for alpha in ALPHAS
+    ]
 
 
 def _curve(label: str, benches: Sequence[Figures]) -> Curve:

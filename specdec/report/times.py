@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import collections
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from specdec.report.runs import Figures, Run
-from specdec.report.speedups import with_prediction
+from specdec.report.speedups import predicts, varies, with_prediction
+
+GROUP = 3  # places in a text whose calls have one mean
+FEWEST_CALLS = 10  # of a mean
 
 
 class Call(NamedTuple):
@@ -37,6 +42,23 @@ class Timeline(NamedTuple):
 
     def start(self, call: int) -> float:
         return self.prefill + call * (self.draft + self.verify + self.rest)
+
+
+class Lengths(NamedTuple):
+    """Draft lengths of a run: calls of one text, each with the place where it starts, and of all
+    texts, by place, means over the calls that start there or up to `GROUP` - 1 tokens later.
+
+    text: the one, of all texts the longest.
+    calls: start, drafted, accepted, and how many tokens the text was longer behind it.
+    places, drafted, accepted: of the means.
+    """
+
+    name: str
+    text: int
+    calls: Sequence[tuple[int, int, int, int]]
+    places: Sequence[int]
+    drafted: Sequence[float]
+    accepted: Sequence[float]
 
 
 class Part(NamedTuple):
@@ -74,6 +96,40 @@ def timeline(runs: Sequence[Run]) -> Timeline:
         tokens=len(both["alone"]["tokens"]),
         seconds={mode: record["seconds"] for mode, record in both.items()},
     )
+
+
+def lengths(runs: Sequence[Run]) -> list[Lengths]:
+    """Of every run with a drafter, all of the same text where they have it.
+
+    Raises:
+      ValueError: as `timeline`.
+    """
+    found: list[Lengths] = []
+    for run in runs:
+        if not (predicts(run) or varies(run)):
+            continue
+        ours = [both["speculative"] for both in _generations(run)]
+        same = [one for one in ours if found and one["text"] == found[0].text]
+        shown = max(same or ours, key=lambda one: len(one["tokens"]))
+        groups = collections.defaultdict(list)
+        for one in ours:
+            for start, drafted, accepted, _ in _calls(one):
+                groups[start // GROUP].append((drafted, accepted))
+        kept = {place: x for place, x in sorted(groups.items()) if len(x) >= FEWEST_CALLS}
+        means = [np.mean(x, axis=0).tolist() for x in kept.values()]
+        drafts, accepts = zip(*means, strict=True) if means else ((), ())
+        places = [place * GROUP for place in kept]
+        found.append(Lengths(run.name, shown["text"], list(_calls(shown)), places, drafts, accepts))
+    return found
+
+
+def _calls(one: Figures) -> Iterator[tuple[int, int, int, int]]:
+    """As `Lengths.calls`."""
+    start = 0
+    for drafted, accepted in zip(one["drafted"], one["accepted"], strict=True):
+        longer = min(accepted + 1, len(one["tokens"]) - start)
+        yield start, drafted, accepted, longer
+        start += longer
 
 
 def waterfalls(runs: Sequence[Run]) -> dict[str, list[Part]]:

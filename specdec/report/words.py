@@ -29,6 +29,17 @@ def over_alpha_and_cost(runs: Sequence[Run]) -> Iterator[str]:
             yield f"{one.name}, {whose}: {at}, speed-up {one.speedup:.2f}"
 
 
+def gamma_and_arithmetic(runs: Sequence[Run]) -> Iterator[str]:
+    for cost_ratio in speedups.COST_RATIOS:
+        found = dict(speedups.best_gammas(cost_ratio))
+        at = ", ".join(f"{found[alpha]} at alpha {alpha}" for alpha in (0.5, 0.7, 0.9))
+        yield f"Best gamma for c {cost_ratio}: {at}"
+    for gamma in speedups.GAMMAS:
+        curve = {alpha: rest for alpha, *rest in speedups.time_and_operations(gamma)}
+        at = (f"{curve[a][0]:.2f} and {curve[a][1]:.2f} at alpha {a}" for a in (0.5, 0.7, 0.9))
+        yield f"Speed-up and factor of operations, gamma {gamma}: {', '.join(at)}"
+
+
 def one_generation(runs: Sequence[Run]) -> Iterator[str]:
     one = times.timeline(runs)
     seconds = ", ".join(f"{mode} {1e3 * took:.1f} ms" for mode, took in one.seconds.items())
@@ -36,6 +47,12 @@ def one_generation(runs: Sequence[Run]) -> Iterator[str]:
     for number, call in enumerate(one.calls, start=1):
         of_call = ", ".join(f"{name} {count}" for name, count in call._asdict().items())
         yield f"Call {number}: {of_call}"
+
+
+def draft_lengths(runs: Sequence[Run]) -> Iterator[str]:
+    for one in times.lengths(runs):
+        calls = ", ".join(f"{kept} of {drafted}" for _, drafted, kept, _ in one.calls)
+        yield f"{one.name}, text {one.text}, accepted by call: {calls}"
 
 
 def one_iteration(runs: Sequence[Run]) -> Iterator[str]:
@@ -52,6 +69,8 @@ OF: Mapping[str, tuple[str, Callable[[Sequence[Run]], Iterator[str]]]] = {
     "predicted_and_measured": ("Speed-up, predicted and measured", predicted_and_measured),
     "over_gamma": ("Speed-up over gamma", over_gamma),
     "over_alpha_and_cost": ("Speed-up over alpha and c", over_alpha_and_cost),
+    "gamma_and_arithmetic": ("Best gamma, and operations", gamma_and_arithmetic),
     "one_generation": ("One generation", one_generation),
+    "draft_lengths": ("Draft lengths along a generation", draft_lengths),
     "one_iteration": ("Where the time of an iteration goes", one_iteration),
 }

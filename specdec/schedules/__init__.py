@@ -3,8 +3,10 @@ must and must not do."""
 
 from specdec.schedules.confidence import Confidence
 from specdec.schedules.cost_optimal import CostOptimal
+from specdec.schedules.disco import Disco
 from specdec.schedules.entropy import Entropy
 from specdec.schedules.fixed import Fixed
+from specdec.schedules.guard import Guard
 from specdec.schedules.heuristic import Heuristic
 
-__all__ = ["Confidence", "CostOptimal", "Entropy", "Fixed", "Heuristic"]
+__all__ = ["Confidence", "CostOptimal", "Disco", "Entropy", "Fixed", "Guard", "Heuristic"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
 
 from specdec.types import Array, Draft, Verdict
-from specdec.values import is_integer
+from specdec.values import is_integer, is_number
 
 BUCKETS = (1, 3, 7)  # target calls of 2, 4 and 8 tokens
 
@@ -24,6 +25,28 @@ def check_buckets(schedule: Any) -> None:
             f"{type(schedule).__name__}.buckets is {given!r}; give a tuple of ascending draft "
             f"lengths, the last at least 1, as in {BUCKETS}"
         )
+
+
+def check_costs(schedule: Any, buckets: tuple[int, ...]) -> None:
+    """Raises ValueError unless c and v of a schedule are times, v one for each bucket."""
+    name, c, v = type(schedule).__name__, schedule.c, schedule.v
+    numbers = isinstance(v, tuple) and all(is_number(one) and one > 0 for one in v)
+    if not numbers or len(v) != len(buckets):
+        raise ValueError(
+            f"{name}.v is {v!r}; give a tuple of positive numbers, one for each of the buckets "
+            f"{buckets}"
+        )
+    if not is_number(c) or c < 0:
+        raise ValueError(f"{name}.c is {c!r}; give a number from 0 on, as in 0.1")
+
+
+def time_of(c: float, v: tuple[float, ...], buckets: tuple[int, ...]) -> list[float]:
+    """[1+K] of an iteration with 0 .. K draft tokens, in units of a target step of one token.
+
+    c: of a draft step. v: of the target call of each bucket.
+    """
+    lengths = range(buckets[-1] + 1)
+    return [c * length + v[bisect.bisect_left(buckets, length)] for length in lengths]
 
 
 def shortened(buckets: tuple[int, ...], longest: int) -> tuple[int, ...]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
 
-from specdec.schedules.buckets import check_buckets, shortened
+from specdec.schedules.buckets import check_buckets, check_costs, shortened, time_of
 from specdec.types import Array, Draft, Verdict
 from specdec.values import is_number
 
@@ -55,15 +53,7 @@ class CostOptimal:
 
     def __post_init__(self):
         check_buckets(self)
-        given: Any = self.v
-        tuples = isinstance(given, tuple) and all(is_number(one) and one > 0 for one in given)
-        if not tuples or len(given) != len(self.buckets):
-            raise ValueError(
-                f"CostOptimal.v is {given!r}; give a tuple of positive numbers, one for each of "
-                f"the buckets {self.buckets}"
-            )
-        if not is_number(self.c) or self.c < 0:
-            raise ValueError(f"CostOptimal.c is {self.c!r}; give a number from 0 on, as in 0.1")
+        check_costs(self, self.buckets)
         if not is_number(self.prior) or not 0 < self.prior < 1:
             raise ValueError(
                 f"CostOptimal.prior is {self.prior!r}; give a probability between 0 and 1"
@@ -100,8 +90,6 @@ class CostOptimal:
         return (self.strength * prior + kept) / (self.strength + tested)
 
     def _time(self) -> list[float]:
-        """[1+K] of an iteration with 0 .. K draft tokens."""
-        lengths = range(self.buckets[-1] + 1)
-        of_call = [self.v[bisect.bisect_left(self.buckets, length)] for length in lengths]
-        time = [self.c * length + v for length, v in zip(lengths, of_call, strict=True)]
+        """[1+K] of an iteration with 0 .. K draft tokens, endless where that may not be chosen."""
+        time = time_of(self.c, self.v, self.buckets)
         return time if self.buckets[0] == 0 else [float("inf"), *time[1:]]

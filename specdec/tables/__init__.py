@@ -1,7 +1,8 @@
-"""Tables that drafters look things up in: made from texts, saved, and read back.
+"""Tables: what drafters look things up in, and schedules decide by. Made, saved, and read back.
 
-    ngram   counts of tokens behind one or two others, for `drafters.NGram`
-    store   texts, sorted so that what stands before a place is found, for `drafters.Retrieval`
+    ngram       counts of tokens behind one or two others, for `drafters.NGram`
+    store       texts, sorted so that what stands before a place is found, for `drafters.Retrieval`
+    classifier  the weights by which `schedules.Disco` expects a token to be accepted
 
 A table is a folder: `table.json` with its kind, its arrays and their checksums, and a `.npy` file
 for each array, which is mapped into memory.
@@ -32,4 +33,4 @@ __all__ = [
     "store",
 ]
 
-KINDS = ("ngram", "store")
+KINDS = ("ngram", "store", "classifier")

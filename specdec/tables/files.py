@@ -127,7 +127,7 @@ def _record(path: str | os.PathLike, table: Table) -> dict[str, Any]:
         raise TableError(f"{file} is not of format {FORMAT}; make the table again")
     if record["kind"] != table.kind:
         raise TableError(
-            f"{path} is a table of kind {record['kind']} and the drafter needs {table.kind}; "
+            f"{path} is a table of kind {record['kind']} and the run needs {table.kind}; "
             f"make one with specdec train --table={table.kind}"
         )
     return record

@@ -147,6 +147,16 @@ def test_a_generation_that_is_the_sum_of_its_parts_is_predicted_exactly():
     assert summary.baseline.over_scan == pytest.approx(1)
 
 
+def test_acceptance_by_position_is_json_where_nothing_was_tested():
+    summary = summary_of((85, 83))
+    assert (summary.conditional, summary.joint) == ([0.5, 0.5, 1.0], [0.5, 0.25, 0.25])
+    refused = generation("speculative", 0, 83, tokens=4, accepted=(0, 0, 0, 0))
+    found = summarized([*timings(), generation("alone", 0, 85, tokens=4), refused])
+    assert (found.conditional, found.joint) == ([0, None, None], [0, 0, 0])
+    json.dumps(dataclasses.asdict(found), allow_nan=False)
+    assert "0 - -  %, if those before it were" in "\n".join(benchmark.lines(found))
+
+
 def test_what_the_engine_adds_is_seen():
     """2 seconds more per target call of speculation, half a second per one of the target alone."""
     summary = summary_of((5 + 8 * 10.5, 7 + 4 * (DRAFT + VERIFY + 2)))

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 from support import Cycle
 
@@ -32,7 +33,9 @@ from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Config, T5Target
 from specdec.program import batch_shapes, decoder
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Fixed
+from specdec.schedules import Disco, Fixed
+from specdec.schedules.stopping import TOP
+from specdec.training import classifier
 from specdec.types import Params
 from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
 
@@ -278,3 +281,16 @@ def test_a_program_stays_on_its_device(method):
     assert not module.host_transfers
     assert not module.collectives
     assert not module.dynamic_shapes
+
+
+@by_method
+def test_greatest_probabilities_are_found_without_sorting(method):
+    """Those that `Disco` looks at, in each draft step: a sort of V takes longer than the draft."""
+    plan = dataclasses.replace(plan_of(method), schedule=Disco(0.5, buckets=(2, GAMMA)))
+    given = classifier.Examples(np.zeros([2, TOP + 2], np.float32), *np.ones([2, 2], np.float32))
+    trees = plan_of(method).trees(shapes_of(plan_of(method))[0])
+    params = plan.params(trees | {"schedule": classifier.fit(given, given, steps=1)})
+    program = decoder(plan).lower(params, *batch_shapes(1, LENGTH))
+    compiled = program.compile(AS_USERS_DO).as_text() or ""
+    assert len(re.findall(r'custom_call_target="TopK"', compiled)) == 2
+    assert not re.search(r" sort\(", compiled)

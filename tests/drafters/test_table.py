@@ -24,8 +24,9 @@ from specdec.drafters import (
     Retrieval,
     Uniform,
 )
+from specdec.roles import tables_of
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Confidence, CostOptimal, Entropy, Fixed, Heuristic
+from specdec.schedules import Confidence, CostOptimal, Disco, Entropy, Fixed, Guard, Heuristic
 from specdec.testing import (
     Bench,
     Constant,
@@ -118,6 +119,17 @@ SCHEDULES = {
     "confidence": Confidence(0.5, buckets=(1, 3)),
     "entropy": Entropy(0.8, buckets=(1, 3)),
     "cost optimal": CostOptimal(0.05, (1.0, 1.1, 1.2), (0, 1, 3), prior=0.6, strength=1.0),
+    "disco": Disco(0.4, buckets=(1, 3)),
+    "guarded": Guard(Fixed(3), 0.1, (1.0, 1.2), 1.2, 4),
+}
+# Of those that have parameters.
+CLASSIFIER = {
+    "mean": jnp.zeros(12),
+    "scale": jnp.ones(12),
+    "hidden": jax.random.normal(jax.random.key(5), (12, 4)),
+    "hidden_bias": jnp.zeros(4),
+    "out": jax.random.normal(jax.random.key(6), (4,)),
+    "out_bias": jnp.zeros([]),
 }
 
 
@@ -165,7 +177,7 @@ def test_drafter(name, gammas):
     seldom(SCHEDULES, *(SCHEDULES.keys() - {"stop"})),  # tests/schedules has the laws of ours
 )
 def test_schedule(name):
-    check_schedule(SCHEDULES[name])
+    check_schedule(SCHEDULES[name], CLASSIFIER if tables_of(SCHEDULES[name]) else ())
 
 
 @pytest.mark.parametrize(
@@ -188,8 +200,9 @@ def test_perfect_drafter_has_everything_accepted(name, gamma):
     [pytest.param(name, marks=() if name == "stop" else pytest.mark.slow) for name in SCHEDULES],
 )
 def test_perfect_drafter_has_everything_accepted_at_every_schedule(name):
-    drafter = perfect(Autoregressive(TARGET, Sampling()))
-    check_everything_accepted(drafter, SCHEDULES[name], Sampling())
+    bench = perfect(Autoregressive(TARGET, Sampling()))
+    bench = bench._replace(params=bench.params._replace(schedule=CLASSIFIER))
+    check_everything_accepted(bench, SCHEDULES[name], Sampling())
 
 
 def perfect(drafter):

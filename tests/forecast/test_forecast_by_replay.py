@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import itertools
 import sys
 from typing import Any
@@ -29,7 +30,7 @@ from specdec.drafters import (
 from specdec.forecast.replay import replay
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Confidence, CostOptimal, Entropy, Fixed, Heuristic
+from specdec.schedules import Confidence, CostOptimal, Disco, Entropy, Fixed, Heuristic
 from specdec.testing import TableTarget
 from specdec.types import DecodeOutput, Params
 from specdec.verifiers import Block, GreedyMatch, SpeculativeSampling
@@ -49,6 +50,15 @@ def trees(seed: int = 0) -> dict[str, Any]:
     with_start = np.pad(texts, ((0, 0), (1, 0)))
     known = {"table": tables.count(with_start, V), "store": tables.store(with_start)}
     draft = {"logits": target["logits"] + 0.8 * noise}
+    keys = jax.random.split(jax.random.key(seed + 2), 2)
+    known["schedule"] = {
+        "mean": np.zeros(12, np.float32),
+        "scale": np.ones(12, np.float32),
+        "hidden": jax.random.normal(keys[0], (12, 8)),
+        "hidden_bias": np.zeros(8, np.float32),
+        "out": jax.random.normal(keys[1], (8,)),
+        "out_bias": np.zeros([], np.float32),
+    }
     return {"target": target, "draft": draft, **jax.tree.map(jnp.asarray, known)}
 
 
@@ -133,12 +143,16 @@ STOPPING = {
     "heuristic": Heuristic(3),
     "cost optimal": CostOptimal(0.1, (1.05, 1.1, 1.12), (1, 3, 7)),
     "to the end": Fixed(6, shorter=(0, 2)),
+    "disco": Disco(0.5, buckets=(2, 6)),
 }
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(x, marks=[pytest.mark.slow] * (x != "confidence")) for x in STOPPING],
+    [
+        pytest.param(x, marks=[pytest.mark.slow] * (x not in ("confidence", "disco")))
+        for x in STOPPING
+    ],
 )
 @pytest.mark.parametrize(
     "drafter", ["model", pytest.param("lookup, then a model", marks=pytest.mark.slow)]
@@ -154,26 +168,52 @@ def test_calls_of_every_schedule_are_the_loops(name, drafter):
 
 
 @pytest.mark.parametrize(
-    "name",
+    "name, verifier",
     [
-        pytest.param(x, marks=pytest.mark.ci if x == "confidence" else pytest.mark.slow)
-        for x in STOPPING
+        pytest.param(name, verifier, marks=pytest.mark.ci if often else pytest.mark.slow)
+        for name, verifier in itertools.product(STOPPING, (SpeculativeSampling(), Block()))
+        for often in [name == "confidence"]
     ],
 )
-def test_tokens_per_call_of_every_schedule_are_the_loops_of_drawn_texts(name):
-    one, rows = plan(MODEL(DRAWN), STOPPING[name], DRAWN), 3000
+def test_tokens_per_call_of_every_schedule_are_the_loops_of_drawn_texts(name, verifier):
+    one, rows = plan(MODEL(DRAWN), STOPPING[name], DRAWN, verifier), 3000
     found, output = replayed(one, passes(one, rows)), decoded(one, rows)
     ours = found.tokens.sum() / found.calls.sum()
     assert ours == pytest.approx(output.length.sum() / output.trace.calls.sum(), rel=0.03)
+
+
+@pytest.mark.ci
+def test_what_a_rule_sees_of_a_refused_token_is_not_of_the_texts():
+    """Behind a refused token drafting goes on or it does not: as often as in the loop. With the
+    text's own token in its place, which the drafter finds less likely, it goes on too seldom."""
+    one, rows = plan(MODEL(DRAWN), Confidence(0.3, buckets=(6,)), DRAWN), 3000
+    given, trace = passes(one, rows), decoded(one, rows).trace
+    refused = np.minimum(trace.accepted, trace.proposed.shape[2] - 1)[..., None]
+    ends = np.take_along_axis(trace.proposed, refused, axis=2)[..., 0] == 1  # drafting ends there
+    right = ends_there(trace.drafted, np.where(ends, 99, trace.accepted), trace.calls)
+
+    def ours(given: list[acceptance.Accepted]) -> float:
+        found = replayed(one, given)
+        return ends_there(found.drafted, found.accepted, found.calls)
+
+    assert ours(given) == pytest.approx(right, abs=0.05)
+    drafts = [text.drafts["Autoregressive"] for text in given]
+    wrong = [{"Autoregressive": x | {"refused": x["confidence"]}} for x in drafts]
+    of_texts = [x._replace(drafts=y) for x, y in zip(given, wrong, strict=True)]
+    assert ours(of_texts) > right + 0.05
+
+
+def ends_there(drafted: np.ndarray, accepted: np.ndarray, calls: np.ndarray) -> float:
+    """The share of refused tokens behind which nothing was drafted."""
+    made = np.arange(drafted.shape[1])[None] < calls[:, None]
+    refused = made & (accepted < drafted)
+    return float(np.mean((drafted == accepted + 1)[refused]))
 
 
 def test_a_rule_that_nobody_recorded_is_not_replayed():
     stops = plan(MODEL(GREEDY), StopAfterUnlikely(4))
     with pytest.raises(ValueError, match="stops by what is not recorded; measure it"):
         replayed(stops, passes(stops))
-    by_block = plan(MODEL(DRAWN), Confidence(0.5), DRAWN, Block())
-    with pytest.raises(ValueError, match="block verification of drawn texts is replayed for whole"):
-        replayed(by_block, passes(by_block, 2))
     one = plan(MODEL(GREEDY), Confidence(0.5))
     drafts = {"Autoregressive": {"proposed": passes(one)[0].drafts["Autoregressive"]["proposed"]}}
     before = [passes(one)[0]._replace(drafts=drafts)]
@@ -206,7 +246,8 @@ def test_a_recording_that_is_a_token_late_is_seen(monkeypatch):
 
     def late(*args):
         row = right(*args)
-        return row._replace(recordings={k: np.roll(x, 1) for k, x in row.recordings.items()})
+        rolled = jax.tree.map(lambda array: np.roll(array, 1), row.recordings)
+        return row._replace(recordings=rolled)
 
     monkeypatch.setattr(replays, "_row", late)
     assert not same(replayed(one, given), decoded(one))
@@ -308,3 +349,14 @@ def test_the_embedded_pair_is_replayed_text_by_text():
         output = jax.device_get(decode(own, keys, jnp.asarray(batch.inputs), used))
         vocab_size = models["target"].vocab_size
         assert same(replay(used, given, vocab_size=vocab_size, length=48), output)
+
+
+def test_a_search_leaves_no_programs_behind():
+    """Hundreds of them would fill the memory maps that a process may have."""
+    one = plan(MODEL(GREEDY), Fixed(2))
+    given, left = passes(one), []
+    for threshold in (0.11, 0.22, 0.33):
+        replayed(plan(MODEL(GREEDY), Confidence(threshold, buckets=(2,))), given)
+        gc.collect()
+        left.append(len(jax.devices()[0].client.live_executables()))
+    assert left[1] == left[2]

@@ -23,6 +23,7 @@ PIXELS = {
     "predicted_and_measured": (1600, 1120),
     "over_gamma": (1600, 1040),
     "over_alpha_and_cost": (1600, 1200),
+    "gamma_and_arithmetic": (1600, 920),
     "one_generation": (1600, 1080),
     "one_iteration": (1600, 560),
 }
@@ -331,3 +332,62 @@ def test_a_report_without_figures_needs_no_matplotlib(write):
     command = [sys.executable, "-c", program, "report", write("a.jsonl", bench())]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0 and done.stdout.startswith("| run |"), done.stderr
+
+
+VARIED = [
+    generation("speculative", 4, 9, drafted=[3, 1, 4], accepted=[1, 1, 4]),
+    generation("alone", 4, 9),
+    generation("speculative", 5, 4, drafted=[0, 2], accepted=[0, 2]),
+    generation("alone", 5, 4),
+]
+
+
+def test_draft_lengths_along_a_generation(write, monkeypatch):
+    """Of the longest text of the first run, call by call, and means by place of all texts."""
+    monkeypatch.setattr(times, "FEWEST_CALLS", 2)
+    varied = bench() | {"prediction": bench()["prediction"] | {"gamma": None}}
+    files = [write("a.jsonl", varied, VARIED), write("b.jsonl", bench(), LINES)]
+    a, b = times.lengths(report.read(files))
+    assert (a.name, a.text, b.name, b.text) == ("a", 4, "b", 4)
+    assert a.calls == [(0, 3, 1, 2), (2, 1, 1, 2), (4, 4, 4, 5)] and b.calls == [(0, 2, 1, 2)]
+    # Starts are 0, 2 and 4, and 0 and 1: four of the first three places, one of the next.
+    assert (a.places, a.drafted, a.accepted) == ([0], (1.5,), (1.0,))
+
+
+def test_runs_whose_lengths_vary_have_their_figure(write, tmp_path):
+    pytest.importorskip("jinja2")
+    pytest.importorskip("matplotlib")
+    from specdec.report import figures, html, words
+
+    varied = bench() | {"prediction": bench()["prediction"] | {"gamma": None}}
+    a, b = write("a.jsonl", varied, VARIED), write("b.jsonl", bench())
+    (file,) = figures.draw(report.read([a]), tmp_path)
+    assert file.name == "draft_lengths.png"
+    both = report.read([a, b])
+    assert [one.__name__ for one in figures.of(both)] == [*PIXELS, "draft_lengths"]
+    assert set(words.OF) == {*PIXELS, "draft_lengths"}
+    left, right = figures.draft_lengths(report.read([a])).axes
+    heights = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in left.patches]
+    assert heights == [(0, 2, 1), (0, 2, 2), (2, 2, 1), (2, 2, 0), (4, 5, 4), (4, 5, 0)]
+    said = "a, text 4, accepted by call: 1 of 3, 1 of 1, 4 of 4"
+    assert list(words.OF["draft_lengths"][1](both))[0] == said
+    measured = "amd_epyc_avx2_2_cores/schedules/base_highlights_t0_confidence.jsonl.summary.json"
+    (real,) = report.read([str(ROOT / "docs" / "results" / measured)])
+    page = html.page([real], iter(()))
+    assert page.count("Draft lengths along a generation") and "One generation" not in page
+
+
+def test_best_gammas_and_operations_are_theirs(drawings, runs):
+    """By hand, for each alpha: the gamma of the least time, and operations over tokens."""
+    found = drawings["gamma_and_arithmetic"](runs(a=bench(alpha=0.8, gamma=4)))
+    left, right = found.axes
+    of_c = {line.get_label(): line.get_data() for line in left.lines}
+    for alpha, gamma in zip(*of_c["c 0.1"], strict=True):
+        if (best := max(range(1, 21), key=lambda g: expected(alpha, g, 0.1, 1))) != gamma:
+            assert gamma == 0 and expected(alpha, best, 0.1, 1) < 1
+    assert ([0.8], [4]) in [tuple(map(list, line.get_data())) for line in left.lines]
+    faster, operations = [line.get_data() for line in right.lines][2:4]
+    for alpha, speedup, factor in zip(*faster, operations[1], strict=True):
+        tokens = (1 - alpha**6) / (1 - alpha)
+        assert speedup == pytest.approx(tokens / (5 * 0.05 + 1))
+        assert factor == pytest.approx((5 * 0.05 + 6) / tokens)

@@ -17,7 +17,7 @@ from specdec import Params, Plan, decode, row_keys
 from specdec.decoding import loop
 from specdec.drafters import Autoregressive, PromptLookup
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Confidence, CostOptimal, Entropy, Fixed, Heuristic
+from specdec.schedules import Confidence, CostOptimal, Disco, Entropy, Fixed, Guard, Heuristic
 from specdec.testing import Bench, TableTarget
 from specdec.types import Draft, Verdict
 from specdec.verifiers import Block, GreedyMatch, SpeculativeSampling
@@ -25,7 +25,13 @@ from specdec.verifiers import Block, GreedyMatch, SpeculativeSampling
 SIZE, ROWS, LONGEST = 7, 48, 32
 TARGET, DRAFT = TableTarget(SIZE, classes=3, scale=1.5), TableTarget(SIZE, classes=3, scale=0.7)
 TABLES = [model.init(jax.random.key(i))["logits"] for i, model in enumerate((TARGET, DRAFT))]
-PARAMS = Params({"logits": TABLES[0]}, {"logits": sum(TABLES)})
+CLASSIFIER = {
+    name: np.random.default_rng(i).normal(0, 1, shape).astype(np.float32)
+    for i, (name, shape) in enumerate(
+        {"mean": 12, "hidden": (12, 4), "hidden_bias": 4, "out": 4, "out_bias": ()}.items()
+    )
+} | {"scale": np.linspace(0.5, 2, 12, dtype=np.float32)}
+PARAMS = Params({"logits": TABLES[0]}, {"logits": sum(TABLES)}, CLASSIFIER)
 LOGITS = [np.asarray(tree["logits"], np.float64) for tree in PARAMS[:2]]
 
 
@@ -37,7 +43,7 @@ class Rule:
     def want(self) -> int:
         return self.longest
 
-    def stops(self, q: list[float], token: int) -> bool:
+    def stops(self, q: list[float], token: int, index: int) -> bool:
         return False
 
     def learn(self, drafted: int, accepted: int) -> None: ...
@@ -48,13 +54,26 @@ class FixedRule(Rule):
 
 
 class ConfidenceRule(Rule):
-    def stops(self, q, token):
+    def stops(self, q, token, index):
         return q[token] < 0.6
 
 
 class EntropyRule(Rule):
-    def stops(self, q, token):
+    def stops(self, q, token, index):
         return -sum(x * math.log(x) for x in q) > 1.4
+
+
+class DiscoRule(Rule):
+    def stops(self, q, token, index):
+        entropy = -sum(x * math.log(x) for x in q)
+        seen = [*sorted(q, reverse=True), 0, 0, 0, entropy, index]  # seven ids, ten places
+        seen = [(x - CLASSIFIER["mean"][i]) / CLASSIFIER["scale"][i] for i, x in enumerate(seen)]
+        odds = float(CLASSIFIER["out_bias"])
+        for weights, bias, out in zip(
+            CLASSIFIER["hidden"].T, CLASSIFIER["hidden_bias"], CLASSIFIER["out"], strict=True
+        ):
+            odds += max(0.0, bias + sum(w * x for w, x in zip(weights, seen, strict=True))) * out
+        return 1 / (1 + math.exp(-odds)) < 0.6
 
 
 class HeuristicRule(Rule):
@@ -95,6 +114,25 @@ class CostOptimalRule(Rule):
             self.kept[i] += i < accepted
 
 
+class GuardedRule(ConfidenceRule):
+    c, v = 0.11, {0: 1.0, 1: 1.2, 3: 1.3, 7: 1.5}
+
+    def __init__(self):
+        self.spent = self.tokens = 0
+
+    def time(self, length):
+        return self.c * length + self.v[min(bucket for bucket in self.v if bucket >= length)]
+
+    def want(self):
+        after = self.tokens + 1
+        room = after + 0.1 * max(after, 12) - self.spent
+        return max([0, *(x for x in range(1, self.longest + 1) if self.time(x) <= room)])
+
+    def learn(self, drafted, accepted):
+        self.spent += self.time(drafted)
+        self.tokens += accepted + 1
+
+
 class WithoutDraftsRule(CostOptimalRule):
     least, c, v = 0, 0.17, {0: 1.0, 1: 1.2, 3: 1.3, 7: 1.4}
 
@@ -106,6 +144,8 @@ CASES: dict[str, tuple[Any, Callable[[], Rule]]] = {
     "entropy": (Entropy(1.4, buckets=(2, 7)), EntropyRule),
     "heuristic": (Heuristic(3), HeuristicRule),
     "cost optimal": (CostOptimal(0.11, (1.05, 1.1, 1.12), (1, 3, 7)), CostOptimalRule),
+    "disco": (Disco(0.6), DiscoRule),
+    "guarded": (Guard(Confidence(0.6), 0.11, (1.0, 1.2, 1.3, 1.5), 1.1, 12), GuardedRule),
     "perhaps no drafts": (
         CostOptimal(0.17, (1.0, 1.2, 1.3, 1.4), (0, 1, 3, 7)),
         WithoutDraftsRule,
@@ -145,7 +185,7 @@ def simulated(rule: Rule, text_class: int) -> tuple[list[int], list[int], list[i
             logits = likely(1, text + draft)
             q = np.exp(logits) / np.sum(np.exp(logits))
             draft.append(int(np.argmax(q)))
-            if draft[-1] == 1 or rule.stops(q.tolist(), draft[-1]):
+            if draft[-1] == 1 or rule.stops(q.tolist(), draft[-1], len(draft) - 1):
                 break
         count = 0
         while count < len(draft) and draft[count] == np.argmax(likely(0, text + draft[:count])):
@@ -160,7 +200,8 @@ def simulated(rule: Rule, text_class: int) -> tuple[list[int], list[int], list[i
 
 
 @pytest.mark.parametrize(
-    "name", seldom("fixed", "confidence", "entropy", "heuristic", "cost optimal")
+    "name",
+    seldom("fixed", "confidence", "entropy", "heuristic", "cost optimal", "disco", "guarded"),
 )
 def test_it_does_what_its_rule_says(name):
     """At temperature 0 every call is the simulation's; other texts, with drafts of other lengths,
@@ -198,6 +239,8 @@ BRIEF = {
     "entropy": Entropy(0.8, buckets=(1, 3)),
     "heuristic": Heuristic(2, (1, 3)),
     "cost optimal": CostOptimal(0.05, (1.0, 1.1, 1.2), (0, 1, 3), prior=0.6, strength=1.0),
+    "disco": Disco(0.4, buckets=(1, 3)),
+    "guarded": Guard(Fixed(3, shorter=(1,)), 0.1, (1.0, 1.2, 1.4), 1.2, 4),
 }
 
 
@@ -213,13 +256,62 @@ def laws():
 def test_the_law_is_the_targets(name, temperature, verifier):
     """30,000 outputs against all that there are, each with its probability."""
     bench, sampling = Bench.create(), Sampling(temperature)
-    bench = bench._replace(drafter=Autoregressive(bench.target, sampling))
+    drafter, params = (
+        Autoregressive(bench.target, sampling),
+        bench.params._replace(schedule=CLASSIFIER),
+    )
+    bench = bench._replace(drafter=drafter, params=params)
     output = bench.run(verifier, BRIEF[name], sampling)
     result = bench.compare(output.tokens, sampling)
     assert result.passed, str(result)
     # Of the first call or the second, where there is room for more.
     drafted = np.array(output.trace.drafted[:, :2])
     assert len(np.unique(drafted[drafted > 0])) > 1
+
+
+def excess(guard: Guard, output, row: int) -> float:
+    """By how many target steps a text is dearer than it may be, at its worst moment."""
+    c, v = guard.c, dict(zip(guard.buckets, guard.v, strict=True))
+    found, spent, tokens, worst = output.row(row), 0.0, 0, -math.inf
+    for drafted, accepted in zip(found.drafted, found.accepted, strict=True):
+        spent += c * drafted + v[min(bucket for bucket in v if bucket >= drafted)]
+        tokens += accepted + 1
+        allowed = tokens + (guard.limit - 1) * max(tokens, guard.horizon)
+        worst = max(worst, spent - allowed)
+    return worst
+
+
+def worthless(guard: Guard):
+    """Texts of a drafter that has another table altogether."""
+    other = TableTarget(SIZE, classes=3, scale=4.0).init(jax.random.key(9))
+    endless = dataclasses.replace(plan_of(guard), stop_ids=())
+    params = PARAMS._replace(drafter=other)
+    rows = jnp.arange(ROWS)
+    return jax.device_get(decode(params, row_keys(3, rows), inputs_of(rows), endless))
+
+
+GUARD = Guard(Fixed(5, shorter=(2,)), 0.2, (1.0, 1.2, 1.5), 1.1, 16)
+
+
+def test_a_guarded_text_costs_no_more_than_its_limit():
+    """After every call of every text, with a drafter that is worth nothing; which is tried again
+    whenever something was earned."""
+    output = worthless(GUARD)
+    assert max(excess(GUARD, output, row) for row in range(ROWS)) < 1e-5  # float32 sums
+    drafted = output.trace.drafted
+    assert (drafted[:, 0] > 0).all() and (drafted == 0).sum() > 5 * (drafted > 0).sum()
+    assert (drafted[:, 12:] > 0).any()
+
+
+@pytest.mark.planted
+def test_a_guard_that_forgets_what_it_spent_is_seen():
+    class Forgetful(Guard):
+        def update(self, state, draft, verdict):
+            return super().update(state, draft, verdict).replace(spent=state.spent)
+
+    forgetful = Forgetful(**{f.name: getattr(GUARD, f.name) for f in dataclasses.fields(GUARD)})
+    output = worthless(forgetful)
+    assert max(excess(GUARD, output, row) for row in range(ROWS)) > 1
 
 
 def test_a_copy_that_was_not_found_costs_a_narrow_call():
@@ -233,7 +325,7 @@ def test_a_copy_that_was_not_found_costs_a_narrow_call():
 def test_a_call_without_a_draft_teaches_nothing():
     nothing = Draft(jnp.zeros([2, 0], jnp.int32), None, jnp.zeros([2], jnp.int32))
     verdict = Verdict(jnp.zeros([2], jnp.int32), jnp.zeros([2], jnp.int32))
-    for name in CASES:
+    for name in CASES.keys() - {"guarded"}:  # which pays for it
         schedule = CASES[name][0]
         state = schedule.init(2)
         after = schedule.update(state, nothing, verdict)
@@ -265,6 +357,11 @@ def test_shorter_drafts_keep_the_costs_of_their_calls():
         (lambda: Confidence(0.4, buckets=[1, 3]), r"Confidence.buckets is \[1, 3\]; give a tuple"),
         (lambda: Confidence(0.4, buckets=(0,)), r"Confidence.buckets is \(0,\); give a tuple"),
         (lambda: Confidence(0.4, buckets=()), r"Confidence.buckets is \(\); give a tuple"),
+        (lambda: Disco(-0.1), r"Disco.threshold is -0.1; give a probability"),
+        (lambda: Guard(None, 0, (1.0,)), r"Guard.schedule is None; give a schedule"),
+        (lambda: Guard(Fixed(2), 0.1, (1.0,)), r"Guard.v is \(1.0,\); .* buckets \(0, 2\)"),
+        (lambda: Guard(Fixed(2), 0.1, (1.0, 1.2), 1.0), r"Guard.limit is 1.0; give a number above"),
+        (lambda: Guard(Fixed(2), 0.1, (1.0, 1.2), horizon=0), r"Guard.horizon is 0; give a posit"),
         (lambda: Entropy(-1), r"Entropy.threshold is -1; give a number of nats"),
         (lambda: Heuristic(0), r"Heuristic.start is 0; .* from 1 to the longest draft, 7"),
         (lambda: Heuristic(8), r"Heuristic.start is 8; .* from 1 to the longest draft, 7"),

@@ -113,7 +113,7 @@ def test_a_damaged_table_is_one_line(saved, damage, message):
 
 
 def test_a_table_of_something_else_is_refused(saved):
-    with pytest.raises(TableError, match="is a table of kind store and the drafter needs ngram"):
+    with pytest.raises(TableError, match="is a table of kind store and the run needs ngram"):
         tables.load(saved, Table("ngram"))
     with pytest.raises(TableError, match="was made with another vocabulary"):
         tables.check_vocabulary(saved, STORE, tasks.Bytes().plain())
@@ -149,7 +149,7 @@ def test_train_makes_tables_that_decode_drafts_with(tmp_path, capfd):
     per_call = float(said.split(" tokens per call")[0].split()[-1])
     assert per_call > 3  # the texts are in the store
     assert cli.main(["decode", *run, "--drafter=ngram"]) == 2
-    assert "is a table of kind store and the drafter needs ngram" in capfd.readouterr().err
+    assert "is a table of kind store and the run needs ngram" in capfd.readouterr().err
 
 
 @pytest.mark.slow

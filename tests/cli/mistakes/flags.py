@@ -167,7 +167,7 @@ COMMANDS = {
         RUN,
         "--drafter=ngram",
         "--gin.DRAFT_TABLE_PATH='YARD/store'",
-        says="is a table of kind store and the drafter needs ngram; make",
+        says="is a table of kind store and the run needs ngram; make",
     ),
     "a table of another vocabulary": case(
         "decode",

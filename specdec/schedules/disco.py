@@ -1,0 +1,58 @@
+"""As long as a trained classifier expects that the target accepts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from specdec.schedules.stopping import Signals, Stopping
+from specdec.types import Array, PyTree, Table
+from specdec.values import check_probability
+
+
+@dataclasses.dataclass(frozen=True)
+class Disco(Stopping):
+    """Stops after a token that a classifier of two layers holds for too likely to be refused.
+
+    Dynamic speculation lookahead (Mamou et al. 2024, 2405.04304, section 3): what the classifier
+    looks at are the draft's greatest probabilities, its entropy, and how many tokens were drafted
+    before. `specdec train --table=classifier` trains one (`training.classifier`); its parameters
+    are those of the role "schedule".
+
+    threshold: of the probability of acceptance below which it stops, from 0, which never stops, to
+      1.
+    buckets: static ascending draft lengths, see `types.Schedule`.
+    """
+
+    threshold: float
+    role: ClassVar[str] = "schedule"
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_probability("Disco.threshold", self.threshold)
+
+    def tables(self) -> dict[str, Table]:
+        return {self.role: Table("classifier")}
+
+    def stops(self, params: PyTree, signals: Signals) -> Any:
+        return jax.nn.sigmoid(logit(params, features(signals))) < self.threshold
+
+
+def features(signals: Signals) -> Array:
+    """[..., TOP + 2] float32."""
+    others = jnp.stack([signals.entropy, signals.index], axis=-1)
+    return jnp.concatenate([signals.top, others], axis=-1).astype(jnp.float32)
+
+
+def logit(params: PyTree, features: Any) -> Array:
+    """[...] log odds that a token is accepted.
+
+    params: mean, scale [F]; hidden [F, H], hidden_bias [H]; out [H], out_bias [].
+    """
+    rows = features.reshape(-1, features.shape[-1])
+    seen = (rows - params["mean"][None]) / params["scale"][None]
+    hidden = jax.nn.relu(seen @ params["hidden"] + params["hidden_bias"][None])
+    return (hidden @ params["out"] + params["out_bias"]).reshape(features.shape[:-1])

@@ -1,0 +1,115 @@
+"""Another schedule's drafts, as far as they can be afforded."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+
+from specdec.roles import tables_of
+from specdec.schedules.buckets import check_costs, shortened, time_of
+from specdec.types import Array, Draft, PyTree, Schedule, Table, Verdict
+from specdec.values import check_has, is_integer, is_number
+
+
+class Account(struct.PyTreeNode):
+    """What a text has cost so far."""
+
+    guarded: PyTree  # the other schedule's state
+    spent: Array  # [B] float32, in target steps of one token
+    tokens: Array  # [B] float32, written
+
+
+@dataclasses.dataclass(frozen=True)
+class Guard:
+    """Keeps a text from being slower than the target alone, by more than a limit, whatever the
+    drafter is worth for it.
+
+    By the constants c and v a draft is made only if, should all of it be refused, the text would
+    still have taken no longer than
+
+        tokens + (limit - 1) max(tokens, horizon)   target steps,
+
+    and is cut to what is affordable. A drafter that is no good is so tried now and then, and one
+    that has become good pays its debts at once. A text that ends before `horizon` tokens may exceed
+    the limit by what the horizon allowed it. What a drafter takes to catch up after a pause is not
+    counted, nor are other rows of a batch, which share the target's call: the promise is about
+    texts one by one.
+
+    schedule: what is guarded. Its lengths and its own rule apply where a draft can be afforded.
+    c: time of a draft step, over that of a target step of one token.
+    v: time of the target call of each bucket, likewise. The buckets are those of `schedule`, and 0
+      for a call without a draft.
+    limit: how many times as long as the target alone a text may take, more than 1.
+    horizon: tokens of a text that is long enough to be held to the limit.
+    """
+
+    schedule: Schedule
+    c: float
+    v: tuple[float, ...]
+    limit: float = 1.05
+    horizon: int = 32
+
+    def __post_init__(self):
+        check_has("Guard.schedule", self.schedule, "buckets want", "a schedule, such as Fixed(4)")
+        check_costs(self, self.buckets)
+        if not is_number(self.limit) or self.limit <= 1:
+            raise ValueError(f"Guard.limit is {self.limit!r}; give a number above 1, as in 1.05")
+        if not is_integer(self.horizon, 1):
+            raise ValueError(f"Guard.horizon is {self.horizon!r}; give a positive integer")
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        own = self.schedule.buckets
+        return own if own[0] == 0 else (0, *own)
+
+    def up_to(self, longest: int) -> Guard:
+        """This schedule, or that of shorter drafts where no longer ones can be used."""
+        schedule: Any = self.schedule
+        v = self.v[: len(shortened(self.buckets, longest))]
+        return dataclasses.replace(self, schedule=schedule.up_to(longest), v=v)
+
+    def tables(self) -> dict[str, Table]:
+        return dict(tables_of(self.schedule))
+
+    def init(self, batch: int) -> Account:
+        nothing = jnp.zeros([batch], jnp.float32)
+        return Account(self.schedule.init(batch), nothing, nothing)
+
+    def want(self, state: Account) -> Array:
+        tokens = state.tokens + 1  # what a call yields at least
+        room = tokens + (self.limit - 1) * jnp.maximum(tokens, self.horizon) - state.spent
+        affordable = self._time()[1:][None] <= room[:, None]
+        longest = jnp.sum(jnp.cumprod(affordable, axis=1), axis=1)
+        return jnp.minimum(self.schedule.want(state.guarded), longest).astype(jnp.int32)
+
+    def update(self, state: Account, draft: Draft, verdict: Verdict) -> Account:
+        return Account(
+            self.schedule.update(state.guarded, draft, verdict),
+            state.spent + self._time()[draft.length],
+            state.tokens + verdict.num_accepted + 1,
+        )
+
+    @property
+    def stop(self) -> Any:
+        """The other schedule's rule; none if it has none."""
+        own = self.schedule.stop  # type: ignore[attr-defined]
+
+        def ask(
+            params: PyTree, carry: Account, index: Array, probs: Array, tokens: Array
+        ) -> tuple[Account, Array]:
+            guarded, stopped = own(params, carry.guarded, index, probs, tokens)
+            return carry.replace(guarded=guarded), stopped
+
+        return ask
+
+    @property
+    def stops(self) -> Any:
+        """Likewise of a replay."""
+        return self.schedule.stops  # type: ignore[attr-defined]
+
+    def _time(self) -> Array:
+        """[1+K] of an iteration with 0 .. K draft tokens."""
+        return jnp.array(time_of(self.c, self.v, self.buckets), jnp.float32)

@@ -1,0 +1,115 @@
+"""The classifier of `schedules.Disco`, fitted to recorded passes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from specdec.schedules.disco import features, logit
+from specdec.schedules.stopping import Signals
+from specdec.types import Array, PyTree
+
+HIDDEN = 32
+LEARNING_RATE = 3e-3
+SHOWN = 200  # steps between two lines
+
+
+class Examples(NamedTuple):
+    """Draft tokens, and what becomes of them."""
+
+    features: np.ndarray  # [E, F] float32
+    label: np.ndarray  # [E] float32, the probability that the target accepts it
+    weight: np.ndarray  # [E] float32, that of a draft to get there
+
+
+def examples(recordings: Sequence[Mapping[str, Any]], longest: int) -> Examples:
+    """All drafts of `longest` tokens along some texts, one from each token.
+
+    What comes behind a refused token says nothing: its prefix is not the text's. So a token weighs
+    as much as the probability that those before it in the draft are accepted.
+
+    Args:
+      recordings: of each text: confidence, entropy [T], top [T, TOP], of what was proposed along
+        it, and `accepted` [T], the probability that the target accepts what is proposed there.
+    """
+    found = []
+    for one in recordings:
+        accepted = np.asarray(one["accepted"], np.float32)
+        index = np.arange(len(accepted))[:, None] + np.arange(longest)[None]
+        inside = index < len(accepted)
+        index = np.minimum(index, len(accepted) - 1)
+        label = accepted[index]
+        reached = np.cumprod(np.pad(label[:, :-1], ((0, 0), (1, 0)), constant_values=1), axis=1)
+        depth = np.broadcast_to(np.arange(longest), index.shape)
+        told = {k: np.asarray(one[k], np.float32)[index] for k in ("confidence", "entropy", "top")}
+        seen = np.asarray(features(Signals(**told, index=depth)))
+        counts = inside & (reached > 0)
+        found.append((seen[counts], label[counts], reached[counts]))
+    return Examples(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+
+def fit(
+    given: Examples,
+    held_out: Examples,
+    *,
+    steps: int = 2000,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, np.ndarray]:
+    """Parameters of `disco.logit`, by Adam on the mean cross entropy of all examples.
+
+    Those of the step with the least loss on what is held out are kept.
+    """
+    width = given.features.shape[1]
+    keys = jax.random.split(jax.random.key(seed), 2)
+    scale = np.maximum(np.std(given.features, axis=0), 1e-3)
+    constants = {"mean": np.mean(given.features, axis=0), "scale": scale}
+    params = {
+        "hidden": jax.random.normal(keys[0], (width, HIDDEN)) / np.sqrt(width),
+        "hidden_bias": jnp.zeros(HIDDEN),
+        "out": jax.random.normal(keys[1], (HIDDEN,)) / np.sqrt(HIDDEN),
+        "out_bias": jnp.zeros([]),
+    }
+    rule = optax.adam(LEARNING_RATE)
+
+    def loss_of(params: PyTree, of: Examples) -> Array:
+        each = optax.sigmoid_binary_cross_entropy(logit(constants | params, of.features), of.label)
+        return jnp.sum(of.weight * each) / jnp.sum(of.weight)
+
+    @functools.partial(jax.jit, static_argnames="count")
+    def advance(params: PyTree, state: PyTree, count: int) -> Any:
+        def step(carry: Any, _: None) -> Any:
+            params, state = carry
+            loss, slope = jax.value_and_grad(loss_of)(params, given)
+            updates, state = rule.update(slope, state, params)
+            return (optax.apply_updates(params, updates), state), loss
+
+        (params, state), losses = jax.lax.scan(step, (params, state), length=count)
+        return params, state, losses[-1], loss_of(params, held_out)
+
+    state, best, least = rule.init(params), params, np.inf
+    for start in range(0, steps, SHOWN):
+        count = min(SHOWN, steps - start)
+        params, state, loss, held = advance(params, state, count)
+        say(f"step {start + count:,} of {steps:,}, loss {loss:.4f}, held out {held:.4f}")
+        if held < least:
+            best, least = params, held
+    return {k: np.asarray(v, np.float32) for k, v in (constants | best).items()}
+
+
+def separation(score: np.ndarray, of: Examples) -> float:
+    """The probability that of two drafted tokens, one accepted and one refused, the accepted one
+    has the higher score: the area under the ROC curve, with weights; nan without one of each."""
+    order = np.argsort(score, kind="stable")
+    _, tied = np.unique(score[order], return_inverse=True)
+    kept = np.bincount(tied, (of.weight * of.label)[order])
+    refused = np.bincount(tied, (of.weight * (1 - of.label))[order])
+    below = np.cumsum(refused) - refused
+    pairs = kept.sum() * refused.sum()
+    return float(np.sum(kept * (below + refused / 2)) / pairs) if pairs else float("nan")
