@@ -233,6 +233,9 @@ class Target(Protocol):
       pad_id: int                   what fills up inputs, prefixes and targets; without it 0
       exact: bool                   whether it computes the model it names; a wrapper that skips
                                     some of it says False, and who says nothing is not exact
+
+    `decode` may have one more argument, `ancestors` [T, T] or [B, T, T] bool, for blocks that are
+    not text: see `models.blocks`. Only drafters that feed such blocks need it.
     """
 
     def init(self, key: Array) -> PyTree:

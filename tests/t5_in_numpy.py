@@ -26,31 +26,39 @@ DEFAULTS = {
 
 
 def logits(
-    params: Mapping[str, Any], config: Mapping[str, Any], inputs: np.ndarray, tokens: np.ndarray
+    params: Mapping[str, Any],
+    config: Mapping[str, Any],
+    inputs: np.ndarray,
+    tokens: np.ndarray,
+    visible: np.ndarray | None = None,
+    positions: np.ndarray | None = None,
 ) -> np.ndarray:
     """Logits [B, T, V] of decoder tokens [B, T], given padded inputs [B, S].
 
-    `config` is a golden checkpoint's `config.json`.
+    `config` is a golden checkpoint's `config.json`. Tokens that are not a text have their own
+    `positions` [T], and `visible` [T, T] says which sees which.
     """
     params, config = in_float64(params), DEFAULTS | dict(config)
     embedding = params["token_embedder"]["embedding"]
     real = (inputs != PADDING)[:, None, None]  # [B, 1, 1, S]
-    causal = np.tri(tokens.shape[1], dtype=bool)
+    causal = np.tri(tokens.shape[1], dtype=bool) if visible is None else visible
+    order = np.arange(tokens.shape[1]) if positions is None else positions
     encoded = stack("encoder", params, config, embedding[inputs], real)
-    hidden = stack("decoder", params, config, embedding[tokens], causal, encoded, real)
+    hidden = stack("decoder", params, config, embedding[tokens], causal, order, encoded, real)
     if config["logits_via_embedding"]:
         return hidden @ embedding.T / np.sqrt(config["emb_dim"])
     return hidden @ params["decoder"]["logits_dense"]["kernel"]
 
 
-def stack(side, params, config, x, visible, encoded=None, encoded_visible=None):
+def stack(side, params, config, x, visible, position=None, encoded=None, encoded_visible=None):
     """Layers of one side and the norm after them: [B, T, D] -> [B, T, D]."""
     params = params[side]
+    position = np.arange(x.shape[1]) if position is None else position
     own = "attention" if side == "encoder" else "self_attention"
     for i in range(config[f"num_{side}_layers"]):
         layer = params[f"layers_{i}"]
         table = (layer if config["relative_bias_per_layer"] else params)["relpos_bias"]
-        bias = relative_bias(table["rel_embedding"], config, x.shape[1], both=side == "encoder")
+        bias = relative_bias(table["rel_embedding"], config, position, both=side == "encoder")
         y = norm(layer[f"pre_{own}_layer_norm"], x)
         x = x + attention(layer[own], config, y, y, visible, bias)
         if encoded is not None:
@@ -79,14 +87,13 @@ def attention(params, config, x, over, visible, bias=0.0):
     return mixed.reshape(*x.shape[:2], -1) @ params["out"]["kernel"]
 
 
-def relative_bias(table, config, length, both):
-    """Bias of each head, query and key [H, T, T], from a table [H, N].
+def relative_bias(table, config, position, both):
+    """Bias of each head, query and key [H, T, T] at positions [T], from a table [H, N].
 
     If keys on both sides are seen, those ahead of the query have the second half of the buckets.
     """
     count = config["relative_attention_num_buckets"]
     maximum = config["relative_attention_max_distance"]
-    position = np.arange(length)
     behind = position[:, None] - position  # how far the key is behind the query
     if not both:
         return table[:, buckets(np.maximum(behind, 0), count, maximum)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from flax import linen as nn
 
+from specdec.models.blocks import view
 from specdec.models.cache import KVCache
 from specdec.models.int8 import Weights
 from specdec.models.layers import MASKED, MLP, Embedding, Logits, RMSNorm, constrain
@@ -144,15 +145,12 @@ class Decoder(nn.Module):
         keys, values = zip(*pairs, strict=True)
         return tuple(jnp.moveaxis(x, 1, 3) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
 
-    def __call__(self, x: Array, cache: KVCache) -> tuple[Array, KVCache]:
-        """[B, T, D] embeddings at the positions cache.length + (0..T-1) -> [B, T, D]."""
+    def __call__(self, x: Array, cache: KVCache, ancestors: Array | None) -> tuple[Array, KVCache]:
+        """[B, T, D] embeddings in the slots cache.length + (0..T-1) -> [B, T, D]."""
         cache = cache.placed()
-        queries = cache.positions(x.shape[1])
-        slots = jnp.arange(cache.capacity)[None]
-        # The query's row is its absolute position; it sees every slot up to itself.
-        mask = _mask(slots[:, None, None, :] <= queries[:, None, :, None])
+        block = view(cache.length, cache.capacity, x.shape[1], ancestors)
         cross_bias = _mask(cache.inputs_mask[:, None, None, :])
-        biases = _biases(self, queries, slots, mask)
+        biases = _biases(self, block.queries, block.keys, _mask(block.visible[:, None]))
         for i, (layer, bias) in enumerate(zip(self.layers, biases, strict=True)):
             x, cache = layer(x, cache, i, bias, cross_bias)
         return self.decoder_norm(x), cache.rewind(cache.length + x.shape[1])
@@ -191,8 +189,10 @@ class T5(nn.Module):
             inputs_mask=inputs_mask,
         )
 
-    def decode(self, tokens: Array, cache: KVCache) -> tuple[ModelOutput, KVCache]:
-        hidden, cache = self.decoder(self.token_embedder(tokens), cache)
+    def decode(
+        self, tokens: Array, cache: KVCache, ancestors: Array | None = None
+    ) -> tuple[ModelOutput, KVCache]:
+        hidden, cache = self.decoder(self.token_embedder(tokens), cache, ancestors)
         if logits_from_table(self.config, self.layout):
             table = Kernels(transposed=True, orders=self.orders)
             logits = self.token_embedder.logits(hidden, table)

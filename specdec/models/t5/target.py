@@ -128,9 +128,11 @@ class T5Target(LinenModel):
         check_tokens(inputs)
         return cast(KVCache, self.apply(params, inputs, capacity, method="encode"))
 
-    def decode(self, params: PyTree, tokens: Array, cache: KVCache) -> tuple[ModelOutput, KVCache]:
-        """Feeds [B, T] int32 tokens; see `Target.decode`."""
-        result = self.apply(params, tokens, cache, method="decode")
+    def decode(
+        self, params: PyTree, tokens: Array, cache: KVCache, *, ancestors: Array | None = None
+    ) -> tuple[ModelOutput, KVCache]:
+        """Feeds [B, T] int32 tokens; see `Target.decode`, and `models.blocks` for `ancestors`."""
+        result = self.apply(params, tokens, cache, ancestors, method="decode")
         return cast(tuple[ModelOutput, KVCache], result)
 
     def read_by_decode(self, params: PyTree) -> PyTree:
