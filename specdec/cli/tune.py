@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import itertools
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specdec import acceptance, forecast, progress, records
+from specdec import acceptance, forecast, progress, records, resources
 from specdec.acceptance import Accepted
 from specdec.cli import acceptance as passes_command
 from specdec.cli import bench, machine, passes
@@ -328,17 +329,20 @@ def _tuned(best: tuning.Result) -> str:
         return "DRAFTER = None\n"
     items = [item for item in best.variant.split(";") if item]
     value, kind = best.best.candidate.schedule, best.best.candidate.kind
-    name = type(value).__name__
+    file = f"schedules/{kind}.gin"
+    fragment = (resources.folder("gin") / file).read_text(encoding="utf-8")
+    macros = dict(re.findall(r"(\w+) = %(\w+)$", fragment, re.MULTILINE))  # some are required
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    name = f"schedules.{type(value).__name__}"
     lines = [
         "from __gin__ import dynamic_registration",
         "",
         "from specdec import schedules",
         "",
         *(f"include {item!r}" for item in items if item.endswith(".gin")),
-        f"include 'schedules/{kind}.gin'",
+        f"include {file!r}",
         "",
         *(item.replace("=", " = ", 1) for item in items if not item.endswith(".gin")),
-        *(f"schedules.{name}.{field} = {value!r}" for field, value in fields.items()),
+        *(f"{macros.get(x, f'{name}.{x}')} = {value!r}" for x, value in fields.items()),
     ]
     return "\n".join(lines) + "\n"

@@ -11,12 +11,13 @@ import pytest
 
 from specdec import acceptance, cli, forecast
 from specdec.cli import forecast as forecasts
+from specdec.cli import tune
 from specdec.drafters import Autoregressive
 from specdec.forecast import Costs, tuning
 from specdec.forecast.tuning import Candidate, Result, Tried
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Confidence, CostOptimal, Disco, Fixed
+from specdec.schedules import Confidence, CostOptimal, Disco, Entropy, Fixed, Heuristic
 from specdec.testing import TableTarget
 from specdec.verifiers import GreedyMatch, SpeculativeSampling
 
@@ -128,6 +129,27 @@ def test_the_recommendation_is_a_gin_file(run, done):
     assert (done / "surface.svg").read_text().startswith("<?xml")
     kinds = {line["kind"] for line in lines}
     assert kinds == {"fixed", "confidence", "entropy", "cost_optimal", "heuristic"}
+
+
+@pytest.mark.parametrize(
+    "kind, schedule",
+    [
+        ("fixed", Fixed(3, stop_at_end=True)),
+        ("fixed", Fixed(3, shorter=(0, 1))),
+        ("confidence", Confidence(0.3, buckets=(1, 2))),
+        ("entropy", Entropy(0.7, buckets=(2,))),
+        ("heuristic", Heuristic(2, (1, 3))),
+        ("cost_optimal", CostOptimal(0.05, (1.2, 1.3), (1, 3), 0.9)),
+    ],
+)
+def test_whatever_is_recommended_can_be_run(run, tmp_path, kind, schedule):
+    from specdec.cli import run as runs
+
+    found = tried(kind, 0, schedule, [1.0, 1.0])
+    best = Result("", found, found, [found], alone=np.full(2, 3.0), oracle=np.ones(2))
+    (tmp_path / "tuned.gin").write_text(tune._tuned(best))
+    flags = ["decode", *run[1][:1], f"--gin_file={tmp_path / 'tuned.gin'}"]
+    assert runs.described(cli.overview().parse_args(flags)).plan.schedule == schedule
 
 
 def test_seconds_are_those_of_a_forecast(run, done):
