@@ -226,13 +226,14 @@ class Stop(NamedTuple):
 class Target(Protocol):
     """A model, as two pure functions over an explicit parameter tree.
 
-    Four more members are optional:
+    Five more members are optional:
 
       active(inputs) -> [B] bool    rows that hold a text; without it all do
       stop_ids: tuple[int, ...]     what ends a text; without it `Plan.stop_ids` must say
       pad_id: int                   what fills up inputs, prefixes and targets; without it 0
       exact: bool                   whether it computes the model it names; a wrapper that skips
                                     some of it says False, and who says nothing is not exact
+      logits(params, hidden)        [B, T, D] states -> [B, T, V], as `decode` projects them
 
     `decode` may have one more argument, `ancestors` [T, T] or [B, T, T] bool, for blocks that are
     not text: see `models.blocks`. Only drafters that feed such blocks need it.

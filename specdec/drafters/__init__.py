@@ -4,7 +4,8 @@ from specdec.drafters.autoregressive import Autoregressive
 from specdec.drafters.committee import Committee
 from specdec.drafters.hybrid import Hybrid
 from specdec.drafters.input_copy import InputCopy
-from specdec.drafters.loop import Steps, draft_loop
+from specdec.drafters.loop import Steps, draft_block, draft_loop
+from specdec.drafters.masked import Masked
 from specdec.drafters.ngram import NGram
 from specdec.drafters.prompt_lookup import PromptLookup
 from specdec.drafters.retrieval import Retrieval
@@ -15,10 +16,12 @@ __all__ = [
     "Committee",
     "Hybrid",
     "InputCopy",
+    "Masked",
     "NGram",
     "PromptLookup",
     "Retrieval",
     "Steps",
     "Uniform",
+    "draft_block",
     "draft_loop",
 ]

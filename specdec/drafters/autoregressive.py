@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from specdec.drafters.feeding import catch_up
 from specdec.drafters.loop import Steps, draft_loop
 from specdec.drafters.matching import slices
 from specdec.types import (
@@ -125,7 +126,8 @@ class Autoregressive:
         previous = jnp.maximum(pending - 1, 0)
         with jax.named_scope("catch_up"):
             cache = memory.known(context)
-            cache = self._catch_up(params, context, cache, previous, width=longest + 1)
+            known = params.drafter, context.tokens
+            cache = catch_up(self.model, *known, cache, until=previous, width=longest + 1)
 
         output, cache = self.model.decode(
             params.drafter, slices(context.tokens, previous, 2), cache
@@ -145,20 +147,3 @@ class Autoregressive:
         memory: Memory = state
         room = memory.tokens.shape[1] - tokens.shape[1]
         return Memory(cache, jnp.pad(tokens, ((0, 0), (0, room))), context.length)
-
-    def _catch_up(
-        self, params: Params, context: Context, cache: Cache, until: Array, width: int
-    ) -> Cache:
-        """Fills the cache with the committed tokens at positions < until, normally in no trips."""
-
-        def feed(cache: Cache) -> Cache:
-            filled = cache.length
-            block = slices(context.tokens, filled, width)
-            cache = self.model.decode(params.drafter, block, cache)[1]
-            return cache.rewind(jnp.minimum(filled + width, until))
-
-        return jax.lax.while_loop(
-            lambda cache: jnp.any(cache.length < until),
-            feed,
-            cache.rewind(jnp.minimum(cache.length, until)),
-        )

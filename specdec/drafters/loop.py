@@ -1,4 +1,4 @@
-"""The draft loop: drawing, keys and stopping for every drafter that proposes token by token."""
+"""Drawing, keys and stopping: token by token, or a block of tokens at once."""
 
 from __future__ import annotations
 
@@ -59,6 +59,50 @@ def draft_loop(
         if stop is None:
             return _all(draw_tokens, first, steps, keys, want)
         return _until_stopped(draw_tokens, first, steps, keys, want, stop)
+
+
+def draft_block(
+    logits: Array,
+    *,
+    keys: Array,
+    want: Array,
+    stop: Stop | None,
+    sampling: SamplingRule,
+    vocab_size: int | None,
+    shared_noise: bool,
+    beliefs: bool = False,
+) -> Draft:
+    """Draws K tokens per row, each from logits [B, K, any width] that no other one has led to.
+
+    A stopping rule is asked as in `draft_loop`: it may drop a token by those before it, and by the
+    probabilities of all, which were there before any was drawn. Arguments as for `draft_loop`.
+    """
+    draw_tokens = functools.partial(
+        _draw_tokens,
+        draw_one=draw_shared if shared_noise else draw,
+        sampling=sampling,
+        vocab_size=vocab_size,
+        beliefs=beliefs,
+    )
+    drawn = jax.vmap(draw_tokens, in_axes=1, out_axes=1)(logits, keys)
+    length = want if stop is None else _stopped(drawn, want, stop)
+    return Draft(drawn.tokens, drawn.probs, length, beliefs=drawn.beliefs)
+
+
+def _stopped(drawn: _Drawn, want: Array, stop: Stop) -> Array:
+    """[B] the tokens of a block until a stopping rule ends it."""
+
+    def after(loop, given):
+        going, carry, length = loop
+        i, seen, tokens = given
+        length = length + going
+        carry, stopped = stop.ask(carry, i, seen, tokens)
+        return (going & ~stopped & (i + 1 < want), carry, length), None
+
+    index = jnp.arange(drawn.tokens.shape[1], dtype=jnp.int32)
+    block = index, drawn.seen.swapaxes(0, 1), drawn.tokens.swapaxes(0, 1)
+    (_, _, length), _ = jax.lax.scan(after, (want > 0, stop.carry, jnp.zeros_like(want)), block)
+    return length
 
 
 class _Drawn(NamedTuple):

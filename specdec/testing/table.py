@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from specdec.models.blocks import view
 from specdec.models.cache import KVCache
 from specdec.models.inputs import check_tokens
 from specdec.types import Array, ModelOutput, PyTree
@@ -61,13 +62,20 @@ class TableTarget:
             inputs_mask=inputs != self.pad_id,
         )
 
-    def decode(self, params: PyTree, tokens: Array, cache: KVCache) -> tuple[ModelOutput, KVCache]:
+    def decode(
+        self, params: PyTree, tokens: Array, cache: KVCache, *, ancestors: Array | None = None
+    ) -> tuple[ModelOutput, KVCache]:
         stored = tokens[:, :, None, None].astype(jnp.float32)
         cache = cache.write(0, stored, stored)
-        positions = cache.positions(tokens.shape[1])
-        visible = jnp.arange(cache.capacity)[None, None] <= positions[:, :, None]
-        total = jnp.sum(jnp.where(visible, cache.keys[0][:, :, :, 0], 0), axis=-1)
+        block = view(cache.length, cache.capacity, tokens.shape[1], ancestors)
+        total = jnp.sum(jnp.where(block.visible, cache.keys[0][:, :, :, 0], 0), axis=-1)
         total = total.astype(jnp.int32) % self.vocab_size
-        logits = params["logits"][cache.encoded[:, :, 0], total, tokens]
-        hidden = total[:, :, None].astype(jnp.float32)
-        return ModelOutput(logits, hidden), cache.rewind(cache.length + tokens.shape[1])
+        classes = jnp.broadcast_to(cache.encoded[:, :, 0], total.shape)
+        hidden = jnp.stack([classes, total, tokens], axis=-1).astype(jnp.float32)
+        output = ModelOutput(self.logits(params, hidden), hidden)
+        return output, cache.rewind(cache.length + tokens.shape[1])
+
+    def logits(self, params: PyTree, hidden: Array) -> Array:
+        """Of a class, a sum and a token each."""
+        classes, total, tokens = jnp.moveaxis(hidden.astype(jnp.int32), -1, 0)
+        return params["logits"][classes, total, tokens]

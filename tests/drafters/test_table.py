@@ -19,6 +19,7 @@ from specdec.drafters import (
     Committee,
     Hybrid,
     InputCopy,
+    Masked,
     NGram,
     PromptLookup,
     Retrieval,
@@ -44,6 +45,8 @@ from specdec.verifiers import GreedyMatch, SpeculativeSampling
 TARGET = TableTarget(6, classes=3)
 OTHER = TARGET.init(jax.random.key(9))
 WIDER, NARROWER = TableTarget(8, classes=3), TableTarget(4, classes=3)
+MASKING = TableTarget(6 + 9, classes=3)  # whose last ids are masks
+FILLING = MASKING.init(jax.random.key(10))
 
 HOSTILE = hostile(TARGET, 6)
 CONSTANT = {name: one for name, one in HOSTILE.items() if isinstance(one, Constant)}
@@ -96,6 +99,12 @@ DRAFTERS = {
             )
         ),
         {"draft": OTHER, "draft_2": WIDER.init(jax.random.key(8))},
+        None,
+    ),
+    "masked": (Masked(MASKING, Sampling(), masks=9), FILLING, None),
+    "masked, greedy, sometimes asked": (
+        Skipping(Masked(MASKING, Greedy(), masks=9, distinct=False)),
+        FILLING,
         None,
     ),
     "hybrid": (Hybrid(PromptLookup(), Autoregressive(TARGET, Sampling())), OTHER, None),

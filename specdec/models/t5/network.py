@@ -193,12 +193,13 @@ class T5(nn.Module):
         self, tokens: Array, cache: KVCache, ancestors: Array | None = None
     ) -> tuple[ModelOutput, KVCache]:
         hidden, cache = self.decoder(self.token_embedder(tokens), cache, ancestors)
-        if logits_from_table(self.config, self.layout):
-            table = Kernels(transposed=True, orders=self.orders)
-            logits = self.token_embedder.logits(hidden, table)
-        else:
-            logits = self.decoder.logits_dense(hidden)
-        return ModelOutput(logits, hidden), cache
+        return ModelOutput(self.logits(hidden), hidden), cache
+
+    def logits(self, hidden: Array) -> Array:
+        if not logits_from_table(self.config, self.layout):
+            return self.decoder.logits_dense(hidden)
+        table = Kernels(transposed=True, orders=self.orders)
+        return self.token_embedder.logits(hidden, table)
 
     def __call__(self, inputs: Array, tokens: Array) -> ModelOutput:
         return self.decode(tokens, self.encode(inputs, tokens.shape[1]))[0]

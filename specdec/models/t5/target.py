@@ -135,6 +135,10 @@ class T5Target(LinenModel):
         result = self.apply(params, tokens, cache, ancestors, method="decode")
         return cast(tuple[ModelOutput, KVCache], result)
 
+    def logits(self, params: PyTree, hidden: Array) -> Array:
+        """[B, T, D] states -> [B, T, V] float32, as `decode` projects them."""
+        return cast(Array, self.apply(params, hidden, method="logits"))
+
     def read_by_decode(self, params: PyTree) -> PyTree:
         """The part of the parameters that a call of `decode` reads as a whole. Not the kernels that
         make cross-attention's keys and values, which `prefill` has used up; and of the embedding

@@ -1,0 +1,30 @@
+"""What drafters that run a model on the text share."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from specdec.drafters.matching import slices
+from specdec.types import Array, Cache, PyTree, Target
+
+
+def catch_up(
+    model: Target, params: PyTree, tokens: Array, cache: Cache, *, until: Array, width: int
+) -> Cache:
+    """Fills a cache with tokens [B, 1+N] at the positions < until [B], in calls of `width` tokens.
+
+    Nothing is lost by a drafter that was not asked for some iterations. Normally this takes no
+    call; what is beyond `until` is forgotten.
+    """
+
+    def feed(cache: Cache) -> Cache:
+        filled = cache.length
+        cache = model.decode(params, slices(tokens, filled, width), cache)[1]
+        return cache.rewind(jnp.minimum(filled + width, until))
+
+    return jax.lax.while_loop(
+        lambda cache: jnp.any(cache.length < until),
+        feed,
+        cache.rewind(jnp.minimum(cache.length, until)),
+    )

@@ -1,0 +1,147 @@
+"""A block of masks that a model fills in, all of them in one call.
+
+Xia et al. 2023, "Speculative Decoding: Exploiting Speculative Execution for Accelerating Seq2seq
+Generation" (2203.16487), section 3.1: the Spec-Drafter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from specdec.drafters.feeding import catch_up
+from specdec.drafters.loop import draft_block
+from specdec.drafters.matching import slices
+from specdec.types import Array, Context, Draft, Params, Part, PyTree, SamplingRule, Stop, Target
+from specdec.values import check_has, is_integer
+
+
+def mask_ids(vocab_size: int, masks: int, distinct: bool) -> Array:
+    """[masks] int32, the last ids of a table: one for each place of a block, or the same one."""
+    first = vocab_size - masks if distinct else vocab_size - 1
+    return first + jnp.arange(masks, dtype=jnp.int32) * distinct
+
+
+def visible_in_block(text: Array, size: int, masks: int, cached: bool) -> Array:
+    """[B, T, T] bool of a block of text and the masks behind it, T = size + masks.
+
+    text: [B] the tokens, of the `size` there is room for, that are text; nobody sees the others.
+    cached: whether text sees the text before it only.
+    """
+    index = jnp.arange(size + masks)[None]
+    seen = ((index >= size) | (index < text[:, None]))[:, None]  # [B, 1, T] by a mask
+    if not cached:
+        return jnp.broadcast_to(seen, (len(text), size + masks, size + masks))
+    return jnp.where((index >= size)[:, :, None], seen, jnp.tri(size + masks, dtype=bool)[None])
+
+
+@dataclasses.dataclass(frozen=True)
+class Masked:
+    """Drafts a block in one call of a model that was trained to fill in masks.
+
+    Each token is drawn without the others: q is one distribution per place, and the verdict is
+    exact whatever they are. A schedule's rule may still end the draft behind a token.
+
+    model: a model whose `decode` takes `ancestors`, and whose table ends with the ids of masks.
+    sampling: what draft tokens are drawn with; usually the target's.
+    masks: tokens of a block, which no draft may exceed. All are fed, whatever is wanted.
+    distinct: whether each place of a block has a mask of its own (the paper's distinct queries).
+    reread: None for text that sees only the text before it, so that its keys and values are kept.
+      With the longest output N, as in the paper, text sees the masks as well, and all of it is read
+      anew in each call.
+    role: whose parameters it runs with.
+
+    Its state is the model's cache. With three masks and a text whose last tokens are a and b:
+
+        tokens        a  b  .  .  M  M  M        room for as many as one call can have committed
+        a, b see      those before them, and themselves
+        masks see     the whole text, and each other
+        positions     n-1 n        n+1 n+2 n+3
+
+    Only the text stays in the cache; the masks are forgotten by an integer.
+    """
+
+    model: Target
+    sampling: SamplingRule
+    masks: int = 8
+    distinct: bool = True
+    reread: int | None = None
+    role: str = "draft"
+
+    def __post_init__(self):
+        if not is_integer(self.masks, 1):
+            raise ValueError(f"Masked.masks is {self.masks!r}; give a positive integer")
+        if self.reread is not None and not is_integer(self.reread, 1):
+            raise ValueError(f"Masked.reread is {self.reread!r}; give the longest output, or None")
+        if self.model is not None:  # the command line says better what is missing
+            remedy = "a model that fills in masks, such as T5Target(config)"
+            check_has("Masked.model", self.model, "prefill decode logits vocab_size", remedy)
+        check_has("Masked.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
+
+    def models(self) -> dict[str, Any]:
+        return {self.role: self.model}
+
+    def with_models(self, models: Mapping[str, Any]) -> Masked:
+        return dataclasses.replace(self, model=models[self.role])
+
+    def parts(self, length: float) -> tuple[Part, ...]:
+        """One call, as wide for a short draft as for a long one."""
+        return (Part(self.role, self._room + self.masks, min(length, 1)),)
+
+    def init(self, params: Params, context: Context) -> PyTree:
+        longest = context.cache.capacity - context.tokens.shape[1] + 1  # K, see `Plan.capacity`
+        if longest > self.masks:
+            raise ValueError(
+                f"Masked.masks is {self.masks} and the schedule drafts {longest} tokens; draft "
+                "fewer, or take a model for more masks"
+            )
+        if self.reread not in (None, context.tokens.shape[1] - 1):
+            raise ValueError(
+                f"Masked.reread is {self.reread} and outputs have {context.tokens.shape[1] - 1} "
+                "tokens; give that, or None"
+            )
+        capacity = max(context.tokens.shape[1], self._room) + self.masks
+        return self.model.prefill(params.drafter, context.inputs, capacity)
+
+    def propose(
+        self,
+        params: Params,
+        keys: Array,
+        context: Context,
+        state: PyTree,
+        want: Array,
+        stop: Stop | None,
+    ) -> tuple[Draft, PyTree]:
+        model: Any = self.model
+        start = jnp.maximum(context.length - self._room, 0)
+        width = min(self._room, context.tokens.shape[1])
+        known = params.drafter, context.tokens
+        cache = catch_up(model, *known, state, until=start, width=width)
+        text = slices(context.tokens, start, self._room)
+        ids = mask_ids(model.vocab_size, self.masks, self.distinct)
+        block = jnp.concatenate([text, jnp.broadcast_to(ids, (len(start), self.masks))], axis=1)
+        ancestors = visible_in_block(
+            context.length - start, self._room, self.masks, self.reread is None
+        )
+        output, cache = model.decode(params.drafter, block, cache, ancestors=ancestors)
+        filled = output.hidden[:, self._room : self._room + keys.shape[1]]
+        draft = draft_block(
+            model.logits(params.drafter, filled),
+            keys=keys,
+            want=want,
+            stop=stop,
+            sampling=self.sampling,
+            vocab_size=context.vocab_size,
+            shared_noise=context.shared_noise,
+            beliefs=context.beliefs,
+        )
+        return draft, cache.rewind(context.length)
+
+    @property
+    def _room(self) -> int:
+        """Tokens of text that a call has room for: what the last target call can have committed,
+        or all there is."""
+        return (self.masks if self.reread is None else self.reread) + 1

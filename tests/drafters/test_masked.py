@@ -1,0 +1,152 @@
+"""A block of masks, filled in in one call: pytest tests/drafters/test_masked.py"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import t5_in_numpy
+
+from specdec.decoding import decode, row_keys
+from specdec.drafters import Masked
+from specdec.drafters.masked import mask_ids, visible_in_block
+from specdec.models.t5 import T5Config, T5Target
+from specdec.plan import Plan
+from specdec.sampling import Greedy, Sampling
+from specdec.schedules import Fixed
+from specdec.testing import Skipping
+from specdec.types import Params
+from specdec.verifiers import GreedyMatch, MinimumBlock
+
+V, K, N = 40, 3, 24
+CONFIG = T5Config(
+    vocab_size=V,
+    emb_dim=16,
+    num_heads=2,
+    head_dim=8,
+    mlp_dim=24,
+    num_encoder_layers=1,
+    num_decoder_layers=2,
+    mlp_activations=("gelu", "linear"),
+    logits_via_embedding=False,
+    relative_attention_num_buckets=8,
+    relative_attention_max_distance=12,
+)
+TARGET = T5Target(CONFIG)
+FILLING = T5Target(dataclasses.replace(CONFIG, vocab_size=V + K))
+INPUTS = np.random.default_rng(0).integers(2, V, [3, 7]).astype(np.int32)
+
+
+@functools.cache
+def params() -> Params:
+    return Params(TARGET.init(jax.random.key(1)), FILLING.init(jax.random.key(2)))
+
+
+def plan(drafter, least: int = 2) -> Plan:
+    """Most drafts are kept, whatever they are, so that all that a cache can lack happens."""
+    kept = MinimumBlock(GreedyMatch(), least)
+    return Plan(TARGET, drafter, kept, Fixed(K), Greedy(), N, ())
+
+
+def filled_in(drafter: Masked, row: int, text: np.ndarray) -> np.ndarray:
+    """[K, V] float64 logits for the masks behind a text, from nothing but the text."""
+    ids = np.asarray(mask_ids(V + K, K, drafter.distinct))
+    size = len(text)
+    visible = np.ones((size + K, size + K), bool)
+    if drafter.reread is None:
+        visible[:size] = np.tri(size, size + K, dtype=bool)
+    config = dataclasses.asdict(drafter.model.config)
+    tokens = np.concatenate([text, ids])[None]
+    given = params().drafter, config, INPUTS[row : row + 1], tokens
+    return t5_in_numpy.logits(*given, visible)[0, size:, :V]
+
+
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        Masked(FILLING, Greedy(), K),
+        Masked(FILLING, Greedy(), K, distinct=False),
+        Masked(FILLING, Greedy(), K, reread=N),
+        Skipping(Masked(FILLING, Greedy(), K)),
+    ],
+    ids=["distinct", "one mask", "reread", "sometimes asked"],
+)
+@pytest.mark.parametrize("least", [2, 3])
+def test_every_draft_is_what_the_text_alone_leads_to(drafter, least):
+    keys = row_keys(0, jnp.arange(len(INPUTS)))
+    output = decode(params(), keys, jnp.asarray(INPUTS), plan(drafter, least))
+    seen, inner = 0, getattr(drafter, "drafter", drafter)
+    for row in range(len(INPUTS)):
+        found, done = output.row(row), 0
+        for proposed, drafted, accepted in zip(*found[1:], strict=True):
+            if drafted:
+                text = np.array([0, *found.tokens[:done]], np.int32)
+                logits = filled_in(inner, row, text)[:drafted]
+                best = np.sort(logits, axis=1)
+                clear = best[:, -1] - best[:, -2] > 1e-4  # rounding decides no other
+                ours = np.array(proposed[:drafted])
+                assert (ours == logits.argmax(axis=1))[clear].all()
+                seen += int(clear.sum())
+            done += accepted + 1
+    assert seen > 30
+
+
+def test_with_one_layer_rereading_the_text_changes_nothing():
+    """What a text's first keys and values are made of sees nothing yet."""
+    one = T5Target(dataclasses.replace(FILLING.config, num_decoder_layers=1))
+    ours = Params(params().target, one.init(jax.random.key(3)))
+    keys = row_keys(0, jnp.arange(len(INPUTS)))
+    both = [
+        decode(ours, keys, jnp.asarray(INPUTS), plan(Masked(one, Greedy(), K, reread=n)))
+        for n in (None, N)
+    ]
+    np.testing.assert_array_equal(both[0].trace.proposed, both[1].trace.proposed)
+
+
+def test_who_sees_what():
+    found = visible_in_block(jnp.array([2, 1]), 3, 2, cached=True)[0].astype(int)
+    assert found.tolist() == [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 1, 0, 0],
+        [1, 1, 0, 1, 1],
+        [1, 1, 0, 1, 1],
+    ]
+    reread = visible_in_block(jnp.array([2, 1]), 3, 2, cached=False).astype(int)
+    assert reread[1].tolist() == [[1, 0, 0, 1, 1]] * 5
+
+
+def test_a_block_is_one_call():
+    assert [tuple(part) for part in Masked(FILLING, Greedy(), K).parts(2.5)] == [("draft", 7, 1)]
+    assert Masked(FILLING, Greedy(), K, reread=N).parts(0.5)[0] == ("draft", N + 1 + K, 0.5)
+
+
+@pytest.mark.parametrize(
+    "drafter, message",
+    [
+        (Masked(FILLING, Greedy(), 2), "masks is 2 and the schedule drafts 3 tokens"),
+        (Masked(FILLING, Greedy(), K, reread=9), "reread is 9 and outputs have 24"),
+    ],
+)
+def test_a_block_that_does_not_fit_is_refused(drafter, message):
+    keys = row_keys(0, jnp.arange(len(INPUTS)))
+    with pytest.raises(ValueError, match=message):
+        decode(params(), keys, jnp.asarray(INPUTS), plan(drafter))
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"masks": 0}, "masks is 0"),
+        ({"reread": 0}, "reread is 0"),
+        ({"sampling": None}, "sampling is None"),
+        ({"model": 3}, "model is 3"),
+    ],
+)
+def test_a_mistake_says_what_to_do(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Masked(**{"model": FILLING, "sampling": Sampling()} | fields)
