@@ -17,11 +17,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from specdec import Plan, decode, partitioning, prefill, row_keys, step
 from specdec.compile import hlo
-from specdec.drafters import Autoregressive
+from specdec.drafters import Autoregressive, Masked
 from specdec.models.t5 import T5Config, T5Target
 from specdec.partitioning import Partitioner, Share, check_batch, make_mesh, shardings, share
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Fixed
+from specdec.schedules import Confidence, Fixed
 from specdec.types import DecodeState, Params
 from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
 
@@ -126,6 +126,40 @@ def test_a_drafter_may_be_divided_as_well():
     assert_equal(output, one_device("coupled"), mesh)
     each_token = hlo.collectives_by_kind(program.inside("extend").collectives)
     assert each_token == {"all-reduce": 1 + 3 * TINIER.num_decoder_layers, "all-gather": 1}
+
+
+OTHERS = {
+    "several widths": (Autoregressive, {}, Confidence(0.3, buckets=(1, GAMMA))),
+    "a block of masks": (Masked, {"masks": GAMMA}, Fixed(GAMMA)),
+}
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "name, parts",
+    [
+        pytest.param(name, parts, marks=[pytest.mark.slow] * (parts != 4))
+        for name in OTHERS
+        for parts in (2, 4, 8)
+    ],
+)
+def test_a_mesh_changes_no_token_of(name, parts):
+    kind, fields, schedule = OTHERS[name]
+
+    def run(mesh):
+        rules = (STANDARD, WHOLE) if mesh else ((), ())
+        drafter = kind(T5Target(TINIER, rules[1]), Greedy(), **fields)
+        plan = Plan(
+            T5Target(TINY, rules[0]), drafter, GreedyMatch(), schedule, Greedy(), MAX_LENGTH
+        )
+        given = placed(mesh) if mesh else arguments()
+        with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
+            return decode(*given, plan)
+
+    output, mesh = jax.device_get(run(None)), make_mesh(parts)
+    assert_equal(run(mesh), output, mesh)
+    drafted = output.trace.drafted[output.trace.drafted > 0]
+    assert len(set(drafted.tolist())) > 1, "calls of several widths"
 
 
 def assert_equal(output, alone, mesh) -> None:

@@ -34,7 +34,8 @@ def measure_by_text(
     """Times each text, first to last, `repeats` times: the target alone and speculation by turns.
 
     Whichever came second for a text comes first for the next one, and first for the same text in
-    the next repeat. A repeat is another sample of each text: `row_keys(seed, text, repeat)`.
+    the next repeat. A repeat is another sample of each text: `row_keys(seed, text, repeat)`. Small
+    models are run once before they are timed, see `Program.warmed`: a service takes no turns.
 
     Args:
       workload: what is timed; what is not compiled yet is compiled before the clock runs.
@@ -132,7 +133,7 @@ def _timed_parts(clock, workload: Workload, trees, inputs) -> Iterator[tuple[str
 
 
 def _timed(clock, program: Program, *arguments) -> tuple[Any, float]:
-    execute = program.compile(*arguments)
+    execute = program.warmed(*arguments)
     with _no_compilation():
         start = clock()
         result = jax.block_until_ready(execute(*arguments))

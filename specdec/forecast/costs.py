@@ -175,7 +175,7 @@ def _by_turns(timed: Mapping[Any, _Part], clock: Callable[[], float]) -> dict[An
     with progress.bar("timing parts", (1 + ROUNDS) * len(timed), "part") as bar:
         for turn in range(-1, ROUNDS):  # the first turn compiles, and warms up
             for key, (program, trees, argument, steps) in timed.items():
-                execute = program.compile(trees, argument)
+                execute = program.warmed(trees, argument)
                 start = clock()
                 jax.block_until_ready(execute(trees, argument))
                 if turn >= 0:

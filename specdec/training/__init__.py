@@ -7,15 +7,19 @@ from specdec.training.data import Batches
 from specdec.training.errors import TrainingError
 from specdec.training.loop import State, TrainRun, train, train_step
 from specdec.training.loss import Pairs, Sums, cross_entropy, teacher_forced
+from specdec.training.objectives import FillMasks, Objective, TeacherForced
 from specdec.training.optimizer import Adafactor, LearningRate
 
 __all__ = [
     "Adafactor",
     "Batches",
+    "FillMasks",
     "LearningRate",
+    "Objective",
     "Pairs",
     "State",
     "Sums",
+    "TeacherForced",
     "TrainRun",
     "TrainingError",
     "cross_entropy",

@@ -21,11 +21,12 @@ from specdec import checkpoints, tasks
 from specdec.training.data import Batches, pack, read_split
 from specdec.training.errors import TrainingError
 from specdec.training.folder import Folder
-from specdec.training.loss import Pairs, Sums, cross_entropy, teacher_forced
+from specdec.training.loss import Pairs, Sums
+from specdec.training.objectives import Objective, TeacherForced
 from specdec.training.optimizer import Adafactor
 from specdec.training.progress import Progress
 from specdec.types import Array, Model, PyTree, Target
-from specdec.values import check_has, check_seed, is_integer, is_number
+from specdec.values import check_has, check_seed, is_integer
 from specdec.vocabulary import check_fit
 
 
@@ -46,7 +47,7 @@ class TrainRun:
       longest 'inputs' and 'targets' in tokens.
     steps: how many updates in all; a finished run goes on if this grows.
     batch_size: texts per step.
-    optimizer, label_smoothing: see `Adafactor` and `cross_entropy`.
+    optimizer, objective: see `Adafactor` and `objectives`.
     seed: of the parameters and of the order of the data.
     buckets: into how many widths batches fall, each a program to compile (see `data.pack`).
     evaluation_split: where loss and accuracy are measured besides, None for nowhere.
@@ -59,7 +60,7 @@ class TrainRun:
     steps: int
     batch_size: int
     optimizer: Adafactor = Adafactor()
-    label_smoothing: float = 0.1
+    objective: Objective = TeacherForced()
     split: str = "train"
     seed: int = 0
     buckets: int = 4
@@ -83,10 +84,8 @@ class TrainRun:
                 "give a model whose pad_id is 0"
             )
         check_seed("TrainRun.seed", self.seed)
-        if not is_number(self.label_smoothing) or not 0 <= self.label_smoothing < 1:
-            raise ValueError(
-                f"TrainRun.label_smoothing is {self.label_smoothing!r}; give 0 <= s < 1"
-            )
+        remedy = "an objective, such as TeacherForced()"
+        check_has("TrainRun.objective", self.objective, "loss measure check", remedy)
         if not isinstance(self.lengths, Mapping):
             raise ValueError(f"TrainRun.lengths is {self.lengths!r}; give {tasks.LENGTHS}")
         for name in ("inputs", "targets"):
@@ -96,35 +95,47 @@ class TrainRun:
                 )
 
 
+class Recipe(NamedTuple):
+    """What an update depends on, static; of a run all but its data."""
+
+    model: Target
+    objective: Objective
+    optimizer: Adafactor
+    seed: int
+    steps: int
+
+    @classmethod
+    def of(cls, run: TrainRun) -> Recipe:
+        return cls(run.model, run.objective, run.optimizer, run.seed, run.steps)
+
+
 def init(run: TrainRun) -> State:
     """The state before the first step."""
     params = run.model.init(jax.random.key(run.seed, impl="threefry2x32"))
     return State(params, run.optimizer.transformation().init(params), jnp.zeros([], jnp.int32))
 
 
-@functools.partial(
-    jax.jit, static_argnames=("model", "optimizer", "label_smoothing"), donate_argnums=0
-)
-def train_step(
-    state: State, pairs: Pairs, *, model: Target, optimizer: Adafactor, label_smoothing: float
-) -> tuple[State, Sums]:
+@functools.partial(jax.jit, static_argnames="recipe", donate_argnums=0)
+def train_step(state: State, pairs: Pairs, *, recipe: Recipe) -> tuple[State, Sums]:
     """One update by the mean loss per token; `state` is given up, its memory is used again."""
+    key = jax.random.fold_in(jax.random.key(recipe.seed, impl="threefry2x32"), state.step)
+    progress = state.step / recipe.steps
 
     def mean_loss(params):
-        sums = cross_entropy(teacher_forced(model, params, pairs), pairs.targets, label_smoothing)
+        sums = recipe.objective.loss(recipe.model, params, pairs, key, progress)
         return sums.loss / jnp.maximum(sums.tokens, 1), sums
 
     gradient, sums = jax.grad(mean_loss, has_aux=True)(state.params)
-    update = optimizer.transformation().update
+    update = recipe.optimizer.transformation().update
     updates, optimizer_state = update(gradient, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
     return State(params, optimizer_state, state.step + 1), sums
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def evaluate_step(params: PyTree, pairs: Pairs, *, model: Target) -> Sums:
-    """Loss without smoothing, and accuracy, teacher-forced."""
-    return cross_entropy(teacher_forced(model, params, pairs), pairs.targets)
+@functools.partial(jax.jit, static_argnames="recipe")
+def evaluate_step(params: PyTree, pairs: Pairs, *, recipe: Recipe) -> Sums:
+    """What the objective measures: loss without smoothing, and accuracy."""
+    return recipe.objective.measure(recipe.model, params, pairs)
 
 
 def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
@@ -193,16 +204,10 @@ LOGGED = ("step", "loss", "accuracy", "rate")
 def _updates(run: TrainRun, state: State, batches: Batches) -> Iterator[tuple[State, Update]]:
     """The steps that are left; each state is given up when the next one is asked for."""
     first = int(state.step)
-    pairs = batches[first]
+    pairs, recipe = batches[first], Recipe.of(run)
     for step in range(first + 1, run.steps + 1):
         tokens = int((pairs.inputs > 0).sum() + (pairs.targets > 0).sum())
-        state, sums = train_step(
-            state,
-            pairs,
-            model=run.model,
-            optimizer=run.optimizer,
-            label_smoothing=run.label_smoothing,
-        )
+        state, sums = train_step(state, pairs, recipe=recipe)
         pairs = batches[step]  # made while the device computes
         loss, accuracy = _means([sums])
         if not math.isfinite(loss):
@@ -221,7 +226,7 @@ def _evaluate(
     folder: Folder,
     progress: Progress,
 ) -> None:
-    sums = [evaluate_step(params, pairs, model=run.model) for pairs in batches]
+    sums = [evaluate_step(params, pairs, recipe=Recipe.of(run)) for pairs in batches]
     loss, accuracy = _means(sums)
     split = run.evaluation_split
     folder.log({"step": step, f"{split}_loss": loss, f"{split}_accuracy": accuracy})
@@ -250,6 +255,7 @@ def _vocabulary(run: TrainRun) -> checkpoints.Vocabulary | None:
     vocabulary = tasks.get_task(run.task).output_features["targets"].vocabulary
     try:
         check_fit(vocabulary, run.model, "model")
+        run.objective.check(run.model, vocabulary.vocab_size)
     except ValueError as error:
         raise TrainingError(str(error)) from error
     file = tasks.file_of(vocabulary)
@@ -268,6 +274,7 @@ def _evaluation(run: TrainRun) -> list[Pairs]:
 def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:
     """What has to agree for two runs to be one. The first batch speaks for the data."""
     digest = hashlib.sha256(first.inputs.tobytes() + first.targets.tobytes())
+    objective: Any = run.objective
     return {
         "task": tasks.get_task(run.task).name,
         "split": run.split,
@@ -275,7 +282,7 @@ def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:
         "batch_size": run.batch_size,
         "buckets": run.buckets,
         "seed": run.seed,
-        "label_smoothing": run.label_smoothing,
+        "objective": {"name": type(objective).__name__, **dataclasses.asdict(objective)},
         "optimizer": dataclasses.asdict(run.optimizer),
         "model": dataclasses.asdict(run.model.config),
         "first_batch": digest.hexdigest(),

@@ -431,6 +431,8 @@ class Compiled(NamedTuple):
     def compile(self, *arguments):
         return self.run
 
+    warmed = compile
+
     def __call__(self, *arguments):
         return self.run(*arguments)
 

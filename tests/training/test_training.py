@@ -24,7 +24,7 @@ from specdec import autoregressive_decode, checkpoints, cli, row_keys, tasks, tr
 from specdec.models.t5 import T5Config, T5Target
 from specdec.records import RecordsError
 from specdec.sampling import Greedy
-from specdec.training import Adafactor, Batches, LearningRate, Pairs, TrainRun
+from specdec.training import Adafactor, Batches, LearningRate, Pairs, TeacherForced, TrainRun
 from specdec.training.folder import Folder
 from specdec.training.progress import Progress
 
@@ -184,8 +184,7 @@ def test_a_step_is_optax_by_hand(run):
     by_hand = optax.adafactor(0.003)
     updates, _ = by_hand.update(gradient, by_hand.init(params), params)
     expected = optax.apply_updates(params, updates)
-    options = {"model": run.model, "optimizer": run.optimizer, "label_smoothing": 0.1}
-    new, _ = training.train_step(state, pairs, **options)
+    new, _ = training.train_step(state, pairs, recipe=training.loop.Recipe.of(run))
     assert int(new.step) == 1
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), new.params, expected)
     # The first step of Adafactor has beta2 = 0: the size of an entry is the rate times the root
@@ -392,7 +391,7 @@ def test_two_checkpoints_and_one_export_are_kept(run, tmp_path):
         ({"seed": 1}, "seed = 0, and now it is 1"),
         ({"batch_size": 4}, "batch_size = 8, and now it is 4"),
         ({"optimizer": Adafactor()}, "optimizer .*'warmup': 1000"),
-        ({"label_smoothing": 0.0}, "label_smoothing"),
+        ({"objective": TeacherForced(0.0)}, "objective .*'label_smoothing': 0.1"),
         ({"model": T5Target(dataclasses.replace(CONFIG, mlp_dim=65))}, "model .*'mlp_dim': 65"),
     ],
 )
@@ -411,7 +410,7 @@ def test_a_copy_task_is_learnt(run, tmp_path):
         steps=400,
         batch_size=32,
         optimizer=Adafactor(rate),
-        label_smoothing=0.0,
+        objective=TeacherForced(0.0),
         buckets=1,
         checkpoint_every=400,
     )
@@ -493,6 +492,7 @@ def test_padding_rows_count_for_nothing(run):
     wider = Pairs(*(np.concatenate([x, np.zeros_like(x)]) for x in pairs))
     params = run.model.init(jax.random.key(0))
     step = training.loop.evaluate_step
-    a, b = (step(params, p, model=run.model) for p in (pairs, wider))
+    recipe = training.loop.Recipe.of(run)
+    a, b = (step(params, p, recipe=recipe) for p in (pairs, wider))
     np.testing.assert_allclose(a.loss, b.loss, rtol=1e-5)
     assert a.tokens == b.tokens and a.correct == b.correct

@@ -1,0 +1,206 @@
+"""What training makes small. A new objective is a frozen dataclass with these methods."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from specdec.drafters.masked import mask_ids, visible_in_block
+from specdec.training.loss import Pairs, Sums, cross_entropy, teacher_forced
+from specdec.types import Array, PyTree, Target
+from specdec.values import is_integer, is_number
+
+
+class Objective(Protocol):
+    """A loss of a model on a batch, as sums over the tokens that it is about."""
+
+    def check(self, model: Any, ids: int | None) -> None:
+        """Raises ValueError for a model that cannot be trained so.
+
+        ids: of the vocabulary; None if nobody knows.
+        """
+        ...
+
+    def loss(
+        self, model: Target, params: PyTree, pairs: Pairs, key: Array, progress: Array
+    ) -> Sums:
+        """Of an update; `progress` [] is the share of all updates that have been made."""
+        ...
+
+    def measure(self, model: Target, params: PyTree, pairs: Pairs) -> Sums:
+        """Without smoothing, and without chance: batches of one text are measured alike always."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class TeacherForced:
+    """Cross-entropy of each token behind those before it.
+
+    label_smoothing: 0 <= s < 1, see `cross_entropy`.
+    """
+
+    label_smoothing: float = 0.1
+
+    def __post_init__(self):
+        _check_smoothing(self)
+
+    def check(self, model: Any, ids: int | None) -> None:
+        """Any model can be."""
+
+    def loss(
+        self, model: Target, params: PyTree, pairs: Pairs, key: Array, progress: Array
+    ) -> Sums:
+        logits = teacher_forced(model, params, pairs)
+        return cross_entropy(logits, pairs.targets, self.label_smoothing)
+
+    def measure(self, model: Target, params: PyTree, pairs: Pairs) -> Sums:
+        return cross_entropy(teacher_forced(model, params, pairs), pairs.targets)
+
+
+@dataclasses.dataclass(frozen=True)
+class FillMasks:
+    """Cross-entropy of the tokens behind random masks: what `drafters.Masked` drafts with.
+
+    Xia et al. 2023 (2203.16487, section 3.1), with the glancing of Qian et al. 2021 (2008.07905):
+    of the masks that the model gets wrong a share is replaced by the right tokens, and the loss is
+    of the others.
+
+    masks, distinct: of a block, as of `Masked`.
+    cached: whether text sees only the text before it: `Masked.reread` is None.
+    blocks: masked blocks of each text and update. They do not see each other, and where text is
+      cached they share it; otherwise there is one.
+    glancing: the share of wrong masks that is revealed, in the first update and in the last one;
+      (0, 0) for none.
+    label_smoothing: 0 <= s < 1.
+    """
+
+    masks: int = 8
+    distinct: bool = True
+    cached: bool = True
+    blocks: int = 4
+    glancing: tuple[float, float] = (0.5, 0.3)
+    label_smoothing: float = 0.1
+
+    def __post_init__(self):
+        _check_smoothing(self)
+        for name in ("masks", "blocks"):
+            if not is_integer(value := getattr(self, name), 1):
+                raise ValueError(f"FillMasks.{name} is {value!r}; give a positive integer")
+        if not self.cached and self.blocks > 1:
+            raise ValueError(
+                f"FillMasks.blocks is {self.blocks}, but text that sees masks has one block; give 1"
+            )
+        shares = self.glancing
+        fine = isinstance(shares, tuple | list) and len(shares) == 2
+        if not fine or not all(is_number(x) and 0 <= x < 1 for x in shares):
+            raise ValueError(f"FillMasks.glancing is {shares!r}; give two shares, as in (0.5, 0.3)")
+        object.__setattr__(self, "glancing", tuple(shares))
+
+    def check(self, model: Any, ids: int | None) -> None:
+        """Masks are ids that no text has."""
+        masks = self.masks if self.distinct else 1
+        if ids is not None and model.vocab_size < ids + masks:
+            raise ValueError(
+                f"the model has {model.vocab_size} ids and the vocabulary {ids}, which leaves none "
+                f"for {masks} masks; give it vocab_size = {ids + masks}"
+            )
+
+    def loss(
+        self, model: Target, params: PyTree, pairs: Pairs, key: Array, progress: Array
+    ) -> Sums:
+        for_starts, for_glances = jax.random.split(key)
+        blocks = _Blocks.of(self, model, pairs, for_starts)
+        if any(self.glancing):
+            first, last = self.glancing
+            logits = jax.lax.stop_gradient(blocks.logits(model, params))
+            blocks = blocks.glanced_at(logits, first + (last - first) * progress, for_glances)
+        return blocks.sums(blocks.logits(model, params), self.label_smoothing)
+
+    def measure(self, model: Target, params: PyTree, pairs: Pairs) -> Sums:
+        blocks = _Blocks.of(self, model, pairs, jax.random.key(0, impl="threefry2x32"))
+        return blocks.sums(blocks.logits(model, params))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Blocks:
+    """Masked blocks of a batch of texts."""
+
+    inputs: Array  # [B, S] int32
+    text: Array  # [B, T] int32, the decoder's inputs
+    starts: Array  # [B, R] int32, tokens of the output before each block
+    fed: Array  # [B, R, k] int32, masks or tokens
+    targets: Array  # [B, R, k] int32, 0 where the loss counts nothing
+    cached: bool = dataclasses.field(metadata={"static": True})
+
+    @classmethod
+    def of(cls, objective: FillMasks, model: Any, pairs: Pairs, key: Array) -> _Blocks:
+        """With starts at random, as likely at each token of a text."""
+        targets = jnp.asarray(pairs.targets)
+        rows, longest = targets.shape
+        lengths = jnp.sum(targets > 0, axis=1, dtype=jnp.int32)[:, None]
+        uniform = jax.random.uniform(key, (rows, objective.blocks))
+        starts = jnp.minimum(jnp.int32(uniform * lengths), jnp.maximum(lengths - 1, 0))
+        places = starts[:, :, None] + jnp.arange(objective.masks)[None, None]
+        inside = jnp.minimum(places, longest - 1).reshape(rows, -1)
+        behind = jnp.take_along_axis(targets, inside, axis=1).reshape(places.shape)
+        ids = mask_ids(model.vocab_size, objective.masks, objective.distinct)
+        first = model.start(pairs.inputs)[:, None]
+        return cls(
+            inputs=jnp.asarray(pairs.inputs),
+            text=jnp.concatenate([first, targets[:, :-1]], axis=1),
+            starts=starts,
+            fed=jnp.broadcast_to(ids, places.shape),
+            targets=jnp.where(places < longest, behind, 0),
+            cached=objective.cached,
+        )
+
+    def logits(self, model: Any, params: PyTree) -> Array:
+        """[B, R, k, V], all blocks behind one copy of their text."""
+        rows, size = self.text.shape
+        tokens = jnp.concatenate([self.text, self.fed.reshape(rows, -1)], axis=1)
+        cache = model.prefill(params, self.inputs, tokens.shape[1])
+        output, _ = model.decode(params, tokens, cache, ancestors=self._ancestors())
+        logits = model.logits(params, output.hidden[:, size:])
+        return logits.reshape(*self.fed.shape, -1)
+
+    def glanced_at(self, logits: Array, share: Array, key: Array) -> _Blocks:
+        """With this share of the wrong masks of each block replaced by what they stand for."""
+        real = self.targets > 0
+        wrong = jnp.sum((logits.argmax(axis=-1) != self.targets) & real, axis=2, keepdims=True)
+        order = jnp.where(real, jax.random.uniform(key, real.shape), 2.0).argsort(axis=2)
+        reveal = (order.argsort(axis=2) < jnp.floor(wrong * share)) & real
+        return dataclasses.replace(
+            self,
+            fed=jnp.where(reveal, self.targets, self.fed),
+            targets=jnp.where(reveal, 0, self.targets),
+        )
+
+    def sums(self, logits: Array, label_smoothing: float = 0.0) -> Sums:
+        rows = self.targets.shape[0]
+        flat = logits.reshape(rows, -1, logits.shape[-1])
+        return cross_entropy(flat, self.targets.reshape(rows, -1), label_smoothing)
+
+    def _ancestors(self) -> Array:
+        """[B, T + R k, T + R k]: text, and blocks that see as much of it as was there, and their
+        own masks."""
+        (_, size), (rows, blocks, masks) = self.text.shape, self.fed.shape
+        if not self.cached:
+            return visible_in_block(self.starts[:, 0] + 1, size, masks, cached=False)
+        text = jnp.tri(size, size + blocks * masks, dtype=bool)
+        of_text = jnp.arange(size)[None, None] <= self.starts[:, :, None]  # [B, R, T]
+        own = jnp.eye(blocks, dtype=bool)[None, :, :, None]
+        own = jnp.broadcast_to(own, (rows, blocks, blocks, masks)).reshape(rows, blocks, -1)
+        of_blocks = jnp.repeat(jnp.concatenate([of_text, own], axis=2), masks, axis=1)
+        text = jnp.broadcast_to(text, (rows, *text.shape))
+        return jnp.concatenate([text, of_blocks], axis=1)
+
+
+def _check_smoothing(objective: Any) -> None:
+    value = objective.label_smoothing
+    if not is_number(value) or not 0 <= value < 1:
+        name = type(objective).__name__
+        raise ValueError(f"{name}.label_smoothing is {value!r}; give 0 <= s < 1")

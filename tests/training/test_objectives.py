@@ -1,0 +1,157 @@
+"""What training makes small: pytest tests/training/test_objectives.py"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import t5_in_numpy
+
+from specdec.drafters.masked import mask_ids
+from specdec.models.t5 import T5Config, T5Target
+from specdec.training import FillMasks, Pairs, TeacherForced
+from specdec.training.objectives import _Blocks
+
+V, K = 30, 3
+CONFIG = T5Config(
+    vocab_size=V + K,
+    emb_dim=16,
+    num_heads=2,
+    head_dim=8,
+    mlp_dim=24,
+    num_encoder_layers=1,
+    num_decoder_layers=2,
+    mlp_activations=("gelu", "linear"),
+    logits_via_embedding=False,
+    relative_attention_num_buckets=8,
+    relative_attention_max_distance=12,
+)
+MODEL = T5Target(CONFIG)
+LENGTHS = (9, 4, 1, 0)  # of the texts, the last one a row of padding
+
+
+@functools.cache
+def batch() -> tuple[Pairs, dict]:
+    generator = np.random.default_rng(0)
+    inputs = generator.integers(2, V, [4, 6]).astype(np.int32)
+    targets = generator.integers(2, V, [4, 9]).astype(np.int32)
+    targets *= np.arange(9) < np.array(LENGTHS)[:, None]
+    inputs[3] = 0
+    return Pairs(inputs, targets), MODEL.init(jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        FillMasks(K, blocks=3),
+        FillMasks(K, distinct=False, blocks=1),
+        FillMasks(K, cached=False, blocks=1),
+    ],
+    ids=["blocks", "one mask", "text sees masks"],
+)
+def test_a_block_sees_the_text_before_it_and_itself(objective):
+    pairs, params = batch()
+    blocks = _Blocks.of(objective, MODEL, pairs, jax.random.key(1))
+    logits = np.asarray(blocks.logits(MODEL, params))
+    ids = np.asarray(mask_ids(V + K, K, objective.distinct))
+    for row in range(3):
+        for number, start in enumerate(blocks.starts[row].tolist()):
+            assert 0 <= start < LENGTHS[row]
+            text = np.concatenate([[0], pairs.targets[row, :start]])
+            size = len(text)
+            visible = np.ones((size + K, size + K), bool)
+            if objective.cached:
+                visible[:size] = np.tri(size, size + K, dtype=bool)
+            tokens = np.concatenate([text, ids])[None].astype(np.int32)
+            given = params, dataclasses.asdict(CONFIG), pairs.inputs[row : row + 1], tokens
+            exact = t5_in_numpy.logits(*given, visible)[0, size:]
+            assert np.abs(logits[row, number] - exact).max() < 1e-4 * np.abs(exact).std()
+            behind = pairs.targets[row, start : start + K]
+            behind = np.pad(behind, (0, K - len(behind)))
+            np.testing.assert_array_equal(blocks.targets[row, number], behind)
+
+
+def test_starts_are_as_likely_at_each_token_of_a_text():
+    pairs, _ = batch()
+    objective = FillMasks(K, blocks=4000)
+    starts = np.asarray(_Blocks.of(objective, MODEL, pairs, jax.random.key(2)).starts)
+    for row, length in enumerate(LENGTHS[:3]):
+        counts = np.bincount(starts[row], minlength=length)
+        assert len(counts) == length
+        expected = 4000 / length
+        chi2 = ((counts - expected) ** 2 / expected).sum()
+        assert chi2 < length - 1 + 6 * np.sqrt(2 * length)  # false alarms: below one in 10^6
+
+
+def test_glancing_reveals_a_share_of_what_was_wrong():
+    pairs, _ = batch()
+    blocks = _Blocks.of(FillMasks(K, blocks=40), MODEL, pairs, jax.random.key(3))
+    targets = np.asarray(blocks.targets)
+    right = np.random.default_rng(1).random(targets.shape) < 0.3
+    guess = np.where(right, targets, (targets + 1) % V)
+    logits = jax.nn.one_hot(guess, V + K)
+    seen = set()
+    for share in (0.0, 0.4, 0.99):
+        found = blocks.glanced_at(logits, jnp.float32(share), jax.random.key(4))
+        fed, left = np.asarray(found.fed), np.asarray(found.targets)
+        masks = np.asarray(blocks.fed)
+        revealed = (fed != masks) & (targets > 0)
+        wrong = ((guess != targets) & (targets > 0)).sum(axis=2)
+        np.testing.assert_array_equal(revealed.sum(axis=2), np.floor(wrong * np.float32(share)))
+        np.testing.assert_array_equal(fed[revealed], targets[revealed])
+        np.testing.assert_array_equal(fed[~revealed], masks[~revealed])
+        np.testing.assert_array_equal(left, np.where(revealed, 0, targets))
+        seen |= {tuple(one) for one in revealed.reshape(-1, K).tolist()}
+    assert len(seen) > K + 1  # other ones, not always the first
+
+
+def test_the_loss_is_of_what_is_still_masked():
+    pairs, params = batch()
+    objective = FillMasks(K, blocks=2, glancing=(0.99, 0.0))
+    early, late = (
+        objective.loss(MODEL, params, pairs, jax.random.key(5), jnp.float32(progress))
+        for progress in (0.0, 1.0)
+    )
+    plain = dataclasses.replace(objective, glancing=(0, 0))
+    unaided = plain.loss(MODEL, params, pairs, jax.random.key(5), jnp.float32(0.5))
+    assert 0 < int(early.tokens) < int(late.tokens) == int(unaided.tokens)
+    np.testing.assert_allclose(late.loss, unaided.loss, rtol=1e-6)
+
+
+@pytest.mark.parametrize("objective", [FillMasks(K, blocks=2), TeacherForced()])
+def test_padding_counts_for_nothing_and_measuring_is_repeatable(objective):
+    pairs, params = batch()
+    cut = Pairs(*(x[:3] for x in pairs))
+    sums = [objective.measure(MODEL, params, x) for x in (pairs, pairs)]
+    assert [x.tolist() for x in sums[0]] == [x.tolist() for x in sums[1]]
+    if isinstance(objective, TeacherForced):  # others draw by row
+        found = objective.measure(MODEL, params, cut)
+        np.testing.assert_allclose(found.loss, sums[0].loss, rtol=1e-5)
+        assert int(found.tokens) == sum(LENGTHS)
+
+
+def test_masks_need_ids_that_no_text_has():
+    FillMasks(K).check(MODEL, V)
+    FillMasks(K, distinct=False).check(MODEL, V + K - 1)
+    with pytest.raises(ValueError, match=r"33 ids and the vocabulary 31.* vocab_size = 34"):
+        FillMasks(K).check(MODEL, V + 1)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"masks": 0}, "masks is 0"),
+        ({"blocks": True}, "blocks is True"),
+        ({"cached": False}, "blocks is 4, but text that sees masks has one block"),
+        ({"glancing": 0.5}, "glancing is 0.5; give two shares"),
+        ({"glancing": (0.5, 1.0)}, "glancing is .*; give two shares"),
+        ({"label_smoothing": 1}, "FillMasks.label_smoothing is 1"),
+    ],
+)
+def test_a_mistake_says_what_to_do(fields, message):
+    with pytest.raises(ValueError, match=message):
+        FillMasks(**fields)
