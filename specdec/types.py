@@ -375,8 +375,9 @@ class Drafter(Protocol):
       parts(length) -> tuple[Part, ...]     the calls that a draft of `length` tokens takes
 
     One that looks something up has `tables() -> {role: Table}`, which are in `Params.drafter` too.
-    One that is made of others has `sources`, their names; its drafts say which of them proposed
-    (`Draft.source`), and it is asked for `parts(length, source)`.
+    One that drafts a block of tokens, none of which has led to another, has `block`, how many it
+    drafts at most. One that is made of others has `sources`, their names; its drafts say which of
+    them proposed (`Draft.source`), and it is asked for `parts(length, source)`.
     """
 
     def init(self, params: Params, context: Context) -> PyTree: ...

@@ -37,6 +37,8 @@ def measure(
         taught = teach(params, batch.inputs, batch.tokens[:, :-1], plan=plan)
         asked = _asked(plan, params, batch, taught)
         whole = asked.pop("")
+        if hasattr(plan.drafter, "block"):  # alpha is of what is next
+            whole = jax.tree.map(lambda x: x[:, :, 0], whole)
         sums = {"model": _sums(whole, batch)}
         if tables:
             if not halves:

@@ -1,5 +1,5 @@
 """What a drafter thinks of each token of a text: in one call where it is a model, and else asked
-token by token through its own `propose`."""
+at each place through its own `propose`, for one token or for a block."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Taught(NamedTuple):
 
 
 class Opinions(NamedTuple):
-    """A drafter's, of each token of a batch of texts, given the tokens before it."""
+    """A drafter's, of each token of a batch of texts, given the tokens before it; of one that
+    drafts blocks, [B, T, K] instead of [B, T], given those before the block."""
 
     rates: Array  # [B, T, L] sum_x min(p(x) / l, q(x))
     proposed: Array  # [B, T] int32, the argmax of q; -1 where it proposes nothing
@@ -78,7 +79,8 @@ def opinions(
       length: [B] output tokens.
     """
     drafter = plan.drafter
-    if len(models_of(drafter)) == 1 and not tables_of(drafter) and hasattr(drafter, "sampling"):
+    alone = len(models_of(drafter)) == 1 and not tables_of(drafter)
+    if alone and hasattr(drafter, "sampling") and not hasattr(drafter, "block"):
         q, likely = _forced(params, inputs, tokens[:, :-1], taught, plan)
         return of(q, taught, tokens[:, 1:], tossed(tokens[:, 1:]), likely)
     return _asked(params, inputs, tokens, length, taught, plan)
@@ -141,11 +143,12 @@ def _forced(
 def _asked(
     params: Params, inputs: Array, tokens: Array, length: Array, taught: Taught, plan: Plan
 ) -> Opinions:
-    """Asked for a draft of one token at each position, its state carried along."""
+    """Asked for a draft at each position, its state carried along."""
     rows, longest = tokens.shape[0], tokens.shape[1] - 1
-    vocab_size = taught.p.shape[-1]
-    keys = row_keys(0, jnp.arange(rows))[:, None]
-    cache = plan.target.prefill(params.target, inputs, plan.capacity)
+    block, vocab_size = getattr(plan.drafter, "block", 1), taught.p.shape[-1]
+    keys = jnp.broadcast_to(row_keys(0, jnp.arange(rows))[:, None], (rows, block))
+    room = longest + max(block, plan.longest_draft)
+    cache = plan.target.prefill(params.target, inputs, room)
     cache = plan.target.decode(params.target, tokens[:, :-1], cache)[1]
     before = jnp.pad(taught.hidden, ((0, 0), (1, 0), (0, 0)))[:, :-1]
 
@@ -163,18 +166,24 @@ def _asked(
         )
 
     def ask(state: PyTree, given: Any) -> tuple[PyTree, Opinions]:
-        position, hidden, own, coins, view = given
-        want = jnp.ones([rows], jnp.int32)
+        position, hidden, *own = given
+        want = jnp.full([rows], block, jnp.int32)
         draft, state = plan.drafter.propose(params, keys, at(position, hidden), state, want, None)
         draft = trim(draft, want, vocab_size, ())
-        likely = None if draft.beliefs is None else draft.beliefs[:, 0]
-        return state, of(_first(draft, vocab_size), view, own, coins, likely)
+        q, likely = _drawn_from(draft, vocab_size), draft.beliefs
+        if not hasattr(plan.drafter, "block"):
+            q, likely = q[:, 0], None if likely is None else likely[:, 0]
+            return state, of(q, *own, likely=likely)
+        places = jnp.minimum(position + jnp.arange(block), longest - 1)
+        here = jax.tree.map(lambda x: jnp.take(x, places, axis=1), (taught, tokens[:, 1:], coins))
+        return state, of(q, *here, likely=likely)
 
-    given = (before, tokens[:, 1:], tossed(tokens[:, 1:]))
-    by_position = [jnp.moveaxis(x, 1, 0) for x in given]
+    coins = tossed(tokens[:, 1:])
+    by_position = [jnp.moveaxis(x, 1, 0) for x in (before, tokens[:, 1:], coins)]
+    hidden, *own = by_position
     view = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), taught)
     state = plan.drafter.init(params, at(jnp.int32(0), before[:, 0]))
-    _, found = jax.lax.scan(ask, state, (jnp.arange(longest), *by_position, view))
+    _, found = jax.lax.scan(ask, state, (jnp.arange(longest), hidden, view, *own))
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), found)
 
 
@@ -182,13 +191,14 @@ def _rewound(cache: Cache, position: Array, rows: int) -> Cache:
     return cache.rewind(jnp.full([rows], position, jnp.int32))
 
 
-def _first(draft: Draft, vocab_size: int) -> Array:
-    """[B, V] what the first token was drawn from, 0 everywhere where nothing is proposed."""
+def _drawn_from(draft: Draft, vocab_size: int) -> Array:
+    """[B, K, V] what each token was drawn from, 0 everywhere where nothing is proposed."""
     if draft.probs is None:
-        q = jax.nn.one_hot(draft.tokens[:, 0], vocab_size, dtype=jnp.float32)
+        q = jax.nn.one_hot(draft.tokens, vocab_size, dtype=jnp.float32)
     else:
-        q = draft.probs[:, 0]
-    return jnp.where(draft.length[:, None] > 0, q, 0)
+        q = draft.probs
+    index = jnp.arange(draft.tokens.shape[1])[None]
+    return jnp.where((index < draft.length[:, None])[:, :, None], q, 0)
 
 
 def _rates(taught: Taught, q: Array, lenience: float) -> Array:

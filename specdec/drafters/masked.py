@@ -81,6 +81,11 @@ class Masked:
             check_has("Masked.model", self.model, "prefill decode logits vocab_size", remedy)
         check_has("Masked.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
 
+    @property
+    def block(self) -> int:
+        """Tokens that are drafted at most."""
+        return self.masks
+
     def models(self) -> dict[str, Any]:
         return {self.role: self.model}
 

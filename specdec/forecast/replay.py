@@ -211,26 +211,49 @@ def _row(
         other = np.full_like(text, OTHER)
     recordings = {}
     for name, drafter in names.items():
-        said, at = np.array(one.drafts[name][kind_of(drafter)]), np.arange(len(output))
+        recording, kind = one.drafts[name], kind_of(drafter)
+        at = np.arange(len(output))
         if _by_start(plan, drafter):
             at = _from_each_start(len(output), plan.longest_draft)
-        if kind_of(drafter) == "proposed":
-            agrees = (said == output)[at]
-            unlike = (other if whole else np.where(said < 0, other, said))[at]
+        said = _of_drafts(recording, kind, at, drafter)
+        if kind == "proposed":
+            agrees = said == output[at]
+            unlike = other[at] if whole else np.where(said < 0, other[at], said)
         else:
-            by_block = _by_block(plan)
-            agrees = _kept_of_blocks(said, at, coins) if by_block else _kept(said, coins)[at]
-            unlike = other[at]
+            agrees, unlike = _agrees(plan, drafter, recording, said, at, coins), other[at]
         found = {"tokens": np.where(agrees, text[at], unlike).astype(np.int32)}
         if at.ndim > 1:
-            found["length"] = _lengths(plan, rule, one.drafts[name], at, agrees)
+            found["length"] = _lengths(plan, rule, recording, at, agrees, drafter)
         recordings[role_of(drafter)] = found
     return _Row(() if whole else one.inputs, text, recordings)
 
 
 def _by_start(plan: Plan, drafter: Any) -> bool:
     """Whether what is recorded of a drafter depends on where the draft starts."""
-    return _stops(plan) or (_by_block(plan) and kind_of(drafter) == "ratio")
+    by_start = hasattr(drafter, "block") or _stops(plan)
+    return by_start or (_by_block(plan) and kind_of(drafter) == "ratio")
+
+
+def _of_drafts(recording: Mapping[str, Any], kind: str, at: np.ndarray, drafter: Any) -> np.ndarray:
+    """What is recorded of the tokens `at`, [T], or [T, K] of drafts from each start."""
+    values = np.array(recording[kind])
+    return values[:, : at.shape[1]] if hasattr(drafter, "block") else values[at]
+
+
+def _agrees(
+    plan: Plan,
+    drafter: Any,
+    recording: Mapping[str, Any],
+    ratios: np.ndarray,
+    at: np.ndarray,
+    coins: np.random.Generator,
+) -> np.ndarray:
+    """Whether tokens with these ratios are kept; [T], or [T, K] of drafts from each start."""
+    if _by_block(plan):
+        return _kept_of_blocks(ratios, coins)
+    if hasattr(drafter, "block"):
+        return _kept(ratios, coins)
+    return _kept(np.array(recording["ratio"]), coins)[at]  # a token is tested once
 
 
 def _from_each_start(tokens: int, longest: int) -> np.ndarray:
@@ -241,7 +264,12 @@ def _from_each_start(tokens: int, longest: int) -> np.ndarray:
 
 
 def _lengths(
-    plan: Plan, rule: PyTree, recording: Mapping[str, Any], at: np.ndarray, agrees: np.ndarray
+    plan: Plan,
+    rule: PyTree,
+    recording: Mapping[str, Any],
+    at: np.ndarray,
+    agrees: np.ndarray,
+    drafter: Any,
 ) -> np.ndarray:
     """[T] after how many tokens of a draft from each start the schedule stops.
 
@@ -252,7 +280,7 @@ def _lengths(
         return np.full(tokens, longest, np.int32)
 
     def of(kind: str) -> np.ndarray:
-        values = np.array(recording[kind], np.float32)[at]
+        values = _of_drafts(recording, kind, at, drafter).astype(np.float32)
         # Of one size for all texts, so that the rule is compiled once.
         grid = np.zeros([plan.max_length, *values.shape[1:]], np.float32)
         grid[:tokens] = values
@@ -287,17 +315,14 @@ def _by_block(plan: Plan) -> bool:
 
 
 def _kept(ratios: np.ndarray, coins: np.random.Generator) -> np.ndarray:
-    """[T] whether each token is kept, if it is drafted."""
-    return coins.random(len(ratios)) < ratios
+    """Whether each token is kept, if it is drafted."""
+    return coins.random(ratios.shape) < ratios
 
 
-def _kept_of_blocks(
-    ratios: np.ndarray, index: np.ndarray, coins: np.random.Generator
-) -> np.ndarray:
+def _kept_of_blocks(ratios: np.ndarray, coins: np.random.Generator) -> np.ndarray:
     """[T, K] of each start and depth, whether one more token is kept."""
-    kept, reach = np.zeros(index.shape, bool), np.ones(len(ratios))
-    for depth, at in enumerate(index.T):
-        ratio = ratios[at]
+    kept, reach = np.zeros(ratios.shape, bool), np.ones(len(ratios))
+    for depth, ratio in enumerate(ratios.T):
         kept[:, depth] = coins.random(len(ratios)) * reach < ratio
         reach = np.minimum(reach / np.maximum(ratio, 1e-30), 1)
     return kept

@@ -22,6 +22,7 @@ from specdec.drafters import (
     Autoregressive,
     Hybrid,
     InputCopy,
+    Masked,
     NGram,
     PromptLookup,
     Retrieval,
@@ -40,6 +41,7 @@ V, N, ROWS = 12, 24, 40
 TARGET = TableTarget(V, classes=2, scale=3.0)
 INPUTS = np.random.default_rng(0).integers(2, V, (ROWS, 6), np.int32)
 GREEDY, DRAWN = Greedy(), Sampling()
+MASKING = TableTarget(V + 8, classes=2, scale=3.0)  # whose last ids are masks
 
 
 def trees(seed: int = 0) -> dict[str, Any]:
@@ -51,6 +53,7 @@ def trees(seed: int = 0) -> dict[str, Any]:
     known = {"table": tables.count(with_start, V), "store": tables.store(with_start)}
     draft = {"logits": target["logits"] + 0.8 * noise}
     keys = jax.random.split(jax.random.key(seed + 2), 2)
+    known["filling"] = MASKING.init(jax.random.key(seed + 3))
     known["schedule"] = {
         "mean": np.zeros(12, np.float32),
         "scale": np.ones(12, np.float32),
@@ -74,10 +77,14 @@ DRAFTERS = {
     "trigram": functools.partial(NGram, 3),
     "uniform": lambda rule: Uniform(),
     "lookup, then a model": lambda rule: Hybrid(PromptLookup(), MODEL(rule)),
+    "masks": lambda rule: Masked(MASKING, rule, masks=8, role="filling"),
+    "lookup, then masks": lambda rule: Hybrid(
+        PromptLookup(), Masked(MASKING, rule, masks=8, role="filling")
+    ),
     "bigram, then a model": lambda rule: Hybrid(Copying(), NGram(2, rule)),
 }
 CHEAP = {("model", 8, Block())}  # the others are slow
-OFTEN = {"lookup, then a model"}
+OFTEN = {"lookup, then a model", "masks"}
 
 
 def plan(drafter: Any, schedule: Any, rule: Any = GREEDY, verifier: Any = None) -> Plan:
@@ -155,7 +162,12 @@ STOPPING = {
     ],
 )
 @pytest.mark.parametrize(
-    "drafter", ["model", pytest.param("lookup, then a model", marks=pytest.mark.slow)]
+    "drafter",
+    [
+        "model",
+        pytest.param("lookup, then a model", marks=pytest.mark.slow),
+        pytest.param("masks", marks=pytest.mark.ci),
+    ],
 )
 def test_calls_of_every_schedule_are_the_loops(name, drafter):
     """Also where it stops by what the drafter thinks; what is drafted for nothing is a guess."""
@@ -164,7 +176,7 @@ def test_calls_of_every_schedule_are_the_loops(name, drafter):
     assert same(found, output)
     whole = output.trace.accepted == output.trace.drafted
     assert np.array_equal(found.drafted[whole], output.trace.drafted[whole])
-    assert len(np.unique(output.trace.drafted)) > 3
+    assert len(np.unique(output.trace.drafted)) > 2 + (drafter != "masks")
 
 
 @pytest.mark.parametrize(
