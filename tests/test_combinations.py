@@ -19,6 +19,7 @@ from specdec.drafters import (
     Autoregressive,
     Committee,
     Hybrid,
+    Masked,
     NGram,
     PromptLookup,
     Retrieval,
@@ -45,11 +46,13 @@ from specdec.verifiers import (
 
 V, N, ROWS = 5, 4, 4000
 TARGET = TableTarget(V, classes=3)
+MASKING = TableTarget(V + 3, classes=3)  # whose last ids are masks
 TEXTS = [[0, *text, 1] for text in np.random.default_rng(0).integers(2, V, [40, 4])]
 LOGITS = TARGET.init(jax.random.key(27))["logits"]  # whose outputs are long and of many kinds
 TREES = {
     "target": {"logits": LOGITS},
     "draft": {"logits": LOGITS + 0.8 * jax.random.normal(jax.random.key(1), LOGITS.shape)},
+    "filling": MASKING.init(jax.random.key(4)),
     "table": jax.tree.map(jnp.asarray, dict(tables.count(TEXTS, V))),
     "store": jax.tree.map(jnp.asarray, dict(tables.store(TEXTS))),
     "schedule": {
@@ -70,6 +73,7 @@ DRAFTERS = {  # of the target's sampling
     "model": MODEL,
     "retrieval": lambda rule: Retrieval(candidates=8),
     "lookup, then a model": lambda rule: Hybrid(PromptLookup(), MODEL(rule)),
+    "masks": lambda rule: Masked(MASKING, rule, masks=3, role="filling"),
     "committee": lambda rule: Committee((MODEL(rule), NGram(2, rule)), rule),
 }
 VERIFIERS = {
