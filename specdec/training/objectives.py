@@ -124,7 +124,6 @@ class FillMasks:
         return blocks.sums(blocks.logits(model, params))
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Blocks:
     """Masked blocks of a batch of texts."""
@@ -134,7 +133,7 @@ class _Blocks:
     starts: Array  # [B, R] int32, tokens of the output before each block
     fed: Array  # [B, R, k] int32, masks or tokens
     targets: Array  # [B, R, k] int32, 0 where the loss counts nothing
-    cached: bool = dataclasses.field(metadata={"static": True})
+    cached: bool
 
     @classmethod
     def of(cls, objective: FillMasks, model: Any, pairs: Pairs, key: Array) -> _Blocks:

@@ -496,3 +496,31 @@ def test_padding_rows_count_for_nothing(run):
     a, b = (step(params, p, recipe=recipe) for p in (pairs, wider))
     np.testing.assert_allclose(a.loss, b.loss, rtol=1e-5)
     assert a.tokens == b.tokens and a.correct == b.correct
+
+
+def test_a_drafter_of_blocks_is_trained_saved_and_decoded_with(folder, command, capsys, tmp_path):
+    """From the command line: masks that the vocabulary has no room for are named first."""
+    fill = ("--gin_file=objectives/fill_masks.gin", "--gin.MASKS=3", "--gin.MASKED_BLOCKS=2")
+    code, err = command(tmp_path / "small", *fill)
+    assert code == 2 and "259 ids and the vocabulary 259" in err and "vocab_size = 262" in err
+    assert not (tmp_path / "small").exists()
+    assert command(tmp_path / "masked", *fill, "--gin.T5Config.vocab_size=262")[0] == 0
+    assert command(tmp_path / "target")[0] == 0
+    task = (folder / "run.gin").read_text().split("VOCABULARY", 1)[1].split("STEPS", 1)[0]
+    last = (folder / "run.gin").read_text().split("CHECKPOINT_EVERY = 5", 1)[1]
+    includes = ("decode", "drafters/masked", "models/from_checkpoint", "tasks/local")
+    (tmp_path / "decode.gin").write_text(
+        "from __gin__ import dynamic_registration\nfrom specdec import cli\n"
+        "from specdec import tasks\n"
+        + "".join(f"include '{name}.gin'\n" for name in includes)
+        + f"VOCABULARY{task}{last}"
+        + "SPLIT = 'validation'\nLIMIT = 8\nGAMMA = 3\nMASKS = 3\n"
+        + f"CHECKPOINT_PATH = '{tmp_path / 'target' / 'export'}'\n"
+        + f"DRAFT_CHECKPOINT_PATH = '{tmp_path / 'masked' / 'export'}'\n"
+    )
+    flags = ["decode", f"--gin_file={tmp_path / 'decode.gin'}", "--compare", "--verifier=block"]
+    assert cli.main(flags) == 0, capsys.readouterr().err
+    said = "".join(capsys.readouterr())
+    assert "Masked, Fixed(gamma=3)" in said and "identical outputs: 8 of 8" in said
+    assert cli.main([*flags, "--gamma=4"]) == 2
+    assert "masks is 3 and the schedule drafts 4" in capsys.readouterr().err
