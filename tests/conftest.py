@@ -67,8 +67,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(autouse=True, scope="module")
 def files_leave_nothing_behind():
-    """No setting of JAX's, and not too many compiled programs: on a CPU each one maps memory, and
-    thousands of them are more mappings than Linux allows a process (65,530), which ends it."""
+    """No setting of JAX's, and not too many compiled programs."""
     import jax
 
     before = jax.config.values.copy()
@@ -80,6 +79,22 @@ def files_leave_nothing_behind():
         if before[name] != value and "_cache_" not in name
     }
     assert not after, f"a test file left JAX set otherwise than it found it: {after}"
+    _forget_programs_if_many()
+
+
+@pytest.fixture(autouse=True)
+def a_slow_test_leaves_few_programs(request):
+    """A file may have hundreds of slow tests, and each compiles some."""
+    yield
+    if request.node.get_closest_marker("slow"):
+        _forget_programs_if_many()
+
+
+def _forget_programs_if_many() -> None:
+    """On a CPU each compiled program maps memory, and thousands of them are more mappings than
+    Linux allows a process (65,530), which ends it."""
+    import jax
+
     maps = Path("/proc/self/maps")
     if not maps.exists() or len(maps.read_bytes().splitlines()) > 15_000:
         jax.clear_caches()

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from specdec.decoding import row_keys
 from specdec.decoding.states import trim
+from specdec.models.inputs import read
 from specdec.plan import Plan
 from specdec.roles import models_of, tables_of
 from specdec.sampling import fit_vocabulary
@@ -132,7 +133,8 @@ def _forced(
     view = getattr(plan.drafter, "view", None)
     model: Target = plan.models()[role]
     tree = plan.trees(params)[role]
-    cache = model.prefill(tree, view(inputs) if view else inputs, fed.shape[1])
+    given = plan.target.prefill(params.target, inputs, 1)  # dropped, unless the model reads it
+    cache = read(model, tree, view(inputs) if view else inputs, fed.shape[1], given)
     logits = model.decode(tree, fed, cache)[0].logits
     logits = fit_vocabulary(logits, taught.p.shape[-1])
     sampling: SamplingRule = plan.drafter.sampling  # type: ignore[attr-defined]

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from specdec.models.inputs import read
 from specdec.plan import Plan
 from specdec.program import Program, batch_shapes, decoder
 from specdec.types import Params, PyTree, Target
@@ -148,13 +149,27 @@ def prefills(
     """
 
     def run(trees: Mapping[str, PyTree], inputs: PyTree) -> dict[str, tuple[jax.Array, Any]]:
-        def prefilled(role: str, model: Target) -> tuple[jax.Array, Any]:
-            read = inputs if view is None or role == "target" else view(inputs)
-            return model.start(read), model.prefill(trees[role], read, slots)
-
-        return {role: prefilled(role, model) for role, model in models.items()}
+        found: dict[str, tuple[jax.Array, Any]] = {}
+        for role, model in models.items():
+            seen = inputs if view is None or role == "target" else view(inputs)
+            given = found["target"][1] if "target" in found else _encoded(model, inputs)
+            found[role] = model.start(seen), read(model, trees[role], seen, slots, given)
+        return found
 
     return run
+
+
+class _Encoded(NamedTuple):
+    encoded: jax.Array
+    inputs_mask: jax.Array
+
+
+def _encoded(model: Any, inputs: PyTree) -> _Encoded | None:
+    """Zeros in place of what an encoder has made, for a model that reads it and is timed alone."""
+    if not getattr(model, "reads_encoded", False):
+        return None
+    encoded = jnp.zeros([*inputs.shape, model.config.encoded_dim], model.dtype)
+    return _Encoded(encoded, jnp.ones(inputs.shape, bool))
 
 
 def scan(role: str, model: Target, width: int, steps: int) -> Callable:

@@ -16,6 +16,7 @@ from specdec import partitioning
 from specdec.compile import hlo
 from specdec.compile.calls import device_bytes, silent_call, with_collectives
 from specdec.compile.hardware import Call
+from specdec.models.inputs import read
 from specdec.plan import Plan
 from specdec.program import Program, batch_shapes, decoder
 from specdec.types import PyTree
@@ -186,10 +187,10 @@ def _parts(
 
 def _prefill(trees: Mapping[str, PyTree], inputs: Any, *, plan: Plan) -> dict[str, PyTree]:
     """Each model's cache, by role."""
-    return {
-        role: model.prefill(trees[role], inputs, plan.capacity)
-        for role, model in plan.models().items()
-    }
+    caches: dict[str, PyTree] = {}
+    for role, model in plan.models().items():
+        caches[role] = read(model, trees[role], inputs, plan.capacity, caches.get("target"))
+    return caches
 
 
 def _placed(info: Any) -> jax.ShapeDtypeStruct:

@@ -13,6 +13,7 @@ from flax import struct
 from specdec.drafters.feeding import catch_up
 from specdec.drafters.loop import Steps, draft_loop
 from specdec.drafters.matching import slices
+from specdec.models.inputs import read
 from specdec.types import (
     Array,
     Cache,
@@ -92,7 +93,7 @@ class Autoregressive:
 
     def init(self, params: Params, context: Context) -> PyTree:
         inputs = self.view(context.inputs) if self.view else context.inputs
-        cache = self.model.prefill(params.drafter, inputs, context.cache.capacity)
+        cache = read(self.model, params.drafter, inputs, context.cache.capacity, context.cache)
         longest = context.cache.capacity - context.tokens.shape[1] + 1  # K, see `Plan.capacity`
         drafted = jnp.zeros([len(context.length), longest], jnp.int32)
         return Memory(cache, drafted, jnp.zeros_like(context.length))

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from specdec.drafters.feeding import catch_up
 from specdec.drafters.loop import draft_block
 from specdec.drafters.matching import slices
+from specdec.models.inputs import read
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, SamplingRule, Stop, Target
 from specdec.values import check_has, is_integer
 
@@ -109,7 +110,7 @@ class Masked:
                 "tokens; give that, or None"
             )
         capacity = max(context.tokens.shape[1], self._room) + self.masks
-        return self.model.prefill(params.drafter, context.inputs, capacity)
+        return read(self.model, params.drafter, context.inputs, capacity, context.cache)
 
     def propose(
         self,

@@ -1,10 +1,12 @@
-"""Inputs that are token ids, as most families read them."""
+"""Inputs that are token ids, as most families read them, and inputs that another model has read."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 
-from specdec.types import Array
+from specdec.types import Array, PyTree
 
 
 def check_tokens(inputs: Array) -> None:
@@ -16,3 +18,25 @@ def check_tokens(inputs: Array) -> None:
         f"inputs are {getattr(inputs, 'dtype', type(inputs).__name__)}{shape}; give int32 "
         "[rows, input length]"
     )
+
+
+def read(model: Any, params: PyTree, inputs: PyTree, capacity: int, given: Any) -> Any:
+    """The cache of a drafter's model behind the inputs.
+
+    given: the target's cache behind them. A model that has no encoder (`reads_encoded`) reads what
+      the target's has made.
+
+    Raises:
+      ValueError: the target has made nothing that can be read, or of another width.
+    """
+    if not getattr(model, "reads_encoded", False):
+        return model.prefill(params, inputs, capacity)
+    encoded: Any = getattr(given, "encoded", ())
+    width = model.config.encoded_dim
+    if getattr(encoded, "ndim", 0) != 3 or encoded.shape[-1] != width:
+        found = f"is {encoded.shape[-1]} wide" if getattr(encoded, "ndim", 0) else "is not there"
+        raise ValueError(
+            f"the drafter's model reads an encoder's output of width {width}, and the target's "
+            f"{found}; give the target that it was trained for"
+        )
+    return model.attach(params, encoded, given.inputs_mask, capacity)

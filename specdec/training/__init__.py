@@ -6,7 +6,7 @@ The only package that imports optax; Orbax and seqio load when a run starts.
 from specdec.training.data import Batches
 from specdec.training.errors import TrainingError
 from specdec.training.loop import State, TrainRun, train, train_step
-from specdec.training.loss import Pairs, Sums, cross_entropy, teacher_forced
+from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, teacher_forced
 from specdec.training.objectives import FillMasks, Objective, TeacherForced
 from specdec.training.optimizer import Adafactor, LearningRate
 
@@ -14,6 +14,7 @@ __all__ = [
     "Adafactor",
     "Batches",
     "FillMasks",
+    "Frozen",
     "LearningRate",
     "Objective",
     "Pairs",

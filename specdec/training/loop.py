@@ -21,7 +21,7 @@ from specdec import checkpoints, tasks
 from specdec.training.data import Batches, pack, read_split
 from specdec.training.errors import TrainingError
 from specdec.training.folder import Folder
-from specdec.training.loss import Pairs, Sums
+from specdec.training.loss import Frozen, Pairs, Sums
 from specdec.training.objectives import Objective, TeacherForced
 from specdec.training.optimizer import Adafactor
 from specdec.training.progress import Progress
@@ -48,6 +48,8 @@ class TrainRun:
     steps: how many updates in all; a finished run goes on if this grows.
     batch_size: texts per step.
     optimizer, objective: see `Adafactor` and `objectives`.
+    target, target_path: the model that the trained one drafts for, and the directory of its
+      checkpoint, if anything of it is read: its encoder's output, by a model without an encoder.
     seed: of the parameters and of the order of the data.
     buckets: into how many widths batches fall, each a program to compile (see `data.pack`).
     evaluation_split: where loss and accuracy are measured besides, None for nowhere.
@@ -61,6 +63,8 @@ class TrainRun:
     batch_size: int
     optimizer: Adafactor = Adafactor()
     objective: Objective = TeacherForced()
+    target: Model | None = None
+    target_path: str | None = None
     split: str = "train"
     seed: int = 0
     buckets: int = 4
@@ -76,6 +80,11 @@ class TrainRun:
             if not is_integer(value, 1):
                 raise ValueError(f"TrainRun.{name} is {value!r}; give a positive integer")
         check_has("TrainRun.model", self.model, "init config pad_id", "a model, T5Target(config)")
+        if getattr(self.model, "reads_encoded", False) and not (self.target and self.target_path):
+            raise ValueError(
+                "TrainRun.model has no encoder (encoded_dim); give the target whose encoder's "
+                "output it reads, and target_path, the directory of its checkpoint"
+            )
         if self.task is None:
             raise ValueError("TrainRun.task is None; give a task, or the name of a registered one")
         if self.model.pad_id:
@@ -99,6 +108,7 @@ class Recipe(NamedTuple):
     """What an update depends on, static; of a run all but its data."""
 
     model: Target
+    target: Target | None
     objective: Objective
     optimizer: Adafactor
     seed: int
@@ -106,7 +116,11 @@ class Recipe(NamedTuple):
 
     @classmethod
     def of(cls, run: TrainRun) -> Recipe:
-        return cls(run.model, run.objective, run.optimizer, run.seed, run.steps)
+        return cls(run.model, run.target, run.objective, run.optimizer, run.seed, run.steps)
+
+    def frozen(self, params: PyTree) -> Frozen | None:
+        """The target with its parameters, where there is one."""
+        return None if self.target is None else Frozen(self.target, params)
 
 
 def init(run: TrainRun) -> State:
@@ -116,13 +130,16 @@ def init(run: TrainRun) -> State:
 
 
 @functools.partial(jax.jit, static_argnames="recipe", donate_argnums=0)
-def train_step(state: State, pairs: Pairs, *, recipe: Recipe) -> tuple[State, Sums]:
+def train_step(
+    state: State, pairs: Pairs, target_params: PyTree = (), *, recipe: Recipe
+) -> tuple[State, Sums]:
     """One update by the mean loss per token; `state` is given up, its memory is used again."""
+    frozen = recipe.frozen(target_params)
     key = jax.random.fold_in(jax.random.key(recipe.seed, impl="threefry2x32"), state.step)
     progress = state.step / recipe.steps
 
     def mean_loss(params):
-        sums = recipe.objective.loss(recipe.model, params, pairs, key, progress)
+        sums = recipe.objective.loss(recipe.model, params, frozen, pairs, key, progress)
         return sums.loss / jnp.maximum(sums.tokens, 1), sums
 
     gradient, sums = jax.grad(mean_loss, has_aux=True)(state.params)
@@ -133,9 +150,11 @@ def train_step(state: State, pairs: Pairs, *, recipe: Recipe) -> tuple[State, Su
 
 
 @functools.partial(jax.jit, static_argnames="recipe")
-def evaluate_step(params: PyTree, pairs: Pairs, *, recipe: Recipe) -> Sums:
+def evaluate_step(
+    params: PyTree, pairs: Pairs, target_params: PyTree = (), *, recipe: Recipe
+) -> Sums:
     """What the objective measures: loss without smoothing, and accuracy."""
-    return recipe.objective.measure(recipe.model, params, pairs)
+    return recipe.objective.measure(recipe.model, params, recipe.frozen(target_params), pairs)
 
 
 def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
@@ -160,7 +179,7 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
         seed=run.seed,
         buckets=run.buckets,
     )
-    evaluation = _evaluation(run)
+    evaluation, target_params = _evaluation(run), _target_params(run)
     with Folder(output_dir, _settings(run, batches[0])) as folder, _interrupts() as interrupted:
         state = init(run)
         if folder.step is not None:
@@ -170,13 +189,14 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
         with contextlib.closing(Progress(step, run.steps, run.log_every)) as progress:
             if step:
                 progress.say(f"{folder.path} holds a run of {step:,} steps; going on with it")
-            updates = _updates(run, state, batches)
+            updates = _updates(run, state, target_params, batches)
             for state, update in updates:
                 step = update.step
                 folder.log({name: getattr(update, name) for name in LOGGED})
                 progress.update(*update)
                 if evaluation and (step % run.evaluate_every == 0 or step == run.steps):
-                    _evaluate(run, state.params, evaluation, step, folder, progress)
+                    given = state.params, target_params
+                    _evaluate(run, *given, evaluation, step, folder, progress)
                 if interrupted():
                     break
                 if step % run.checkpoint_every == 0:
@@ -201,13 +221,15 @@ class Update(NamedTuple):
 LOGGED = ("step", "loss", "accuracy", "rate")
 
 
-def _updates(run: TrainRun, state: State, batches: Batches) -> Iterator[tuple[State, Update]]:
+def _updates(
+    run: TrainRun, state: State, target_params: PyTree, batches: Batches
+) -> Iterator[tuple[State, Update]]:
     """The steps that are left; each state is given up when the next one is asked for."""
     first = int(state.step)
     pairs, recipe = batches[first], Recipe.of(run)
     for step in range(first + 1, run.steps + 1):
         tokens = int((pairs.inputs > 0).sum() + (pairs.targets > 0).sum())
-        state, sums = train_step(state, pairs, recipe=recipe)
+        state, sums = train_step(state, pairs, target_params, recipe=recipe)
         pairs = batches[step]  # made while the device computes
         loss, accuracy = _means([sums])
         if not math.isfinite(loss):
@@ -221,12 +243,14 @@ def _updates(run: TrainRun, state: State, batches: Batches) -> Iterator[tuple[St
 def _evaluate(
     run: TrainRun,
     params: PyTree,
+    target_params: PyTree,
     batches: list[Pairs],
     step: int,
     folder: Folder,
     progress: Progress,
 ) -> None:
-    sums = [evaluate_step(params, pairs, recipe=Recipe.of(run)) for pairs in batches]
+    recipe = Recipe.of(run)
+    sums = [evaluate_step(params, pairs, target_params, recipe=recipe) for pairs in batches]
     loss, accuracy = _means(sums)
     split = run.evaluation_split
     folder.log({"step": step, f"{split}_loss": loss, f"{split}_accuracy": accuracy})
@@ -264,6 +288,12 @@ def _vocabulary(run: TrainRun) -> checkpoints.Vocabulary | None:
     return checkpoints.Vocabulary(Path(file), vocabulary.extra_ids)
 
 
+def _target_params(run: TrainRun) -> PyTree:
+    if run.target is None or run.target_path is None:
+        return ()
+    return checkpoints.load(run.target_path, config=run.target.config)
+
+
 def _evaluation(run: TrainRun) -> list[Pairs]:
     if run.evaluation_split is None:
         return []
@@ -285,6 +315,7 @@ def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:
         "objective": {"name": type(objective).__name__, **dataclasses.asdict(objective)},
         "optimizer": dataclasses.asdict(run.optimizer),
         "model": dataclasses.asdict(run.model.config),
+        "target": run.target and [dataclasses.asdict(run.target.config), run.target_path],
         "first_batch": digest.hexdigest(),
     }
 

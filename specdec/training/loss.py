@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specdec.models.inputs import read
 from specdec.types import Array, PyTree, Target
 
 
@@ -26,11 +27,31 @@ class Sums(NamedTuple):
     tokens: Array  # [] int32
 
 
-def teacher_forced(model: Target, params: PyTree, pairs: Pairs) -> Array:
+class Frozen(NamedTuple):
+    """The target, which is not trained: what the trained model reads of it."""
+
+    model: Target
+    params: PyTree
+
+
+def begun(
+    model: Any, params: PyTree, inputs: Array, capacity: int, frozen: Frozen | None
+) -> PyTree:
+    """The model's cache behind the inputs, or behind what the target's encoder makes of them."""
+    given = None
+    if getattr(model, "reads_encoded", False):
+        assert frozen is not None, "TrainRun asks for it"
+        given = frozen.model.prefill(frozen.params, inputs, 1)
+    return read(model, params, inputs, capacity, given)
+
+
+def teacher_forced(
+    model: Target, params: PyTree, pairs: Pairs, frozen: Frozen | None = None
+) -> Array:
     """[B, T, V] float32 logits: position t has seen the inputs and the targets before t."""
     start = model.start(pairs.inputs)[:, None]
     shifted = jnp.concatenate([start, pairs.targets[:, :-1]], axis=1)
-    cache = model.prefill(params, pairs.inputs, shifted.shape[1])
+    cache = begun(model, params, pairs.inputs, shifted.shape[1], frozen)
     return model.decode(params, shifted, cache)[0].logits
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.drafters.masked import mask_ids, visible_in_block
-from specdec.training.loss import Pairs, Sums, cross_entropy, teacher_forced
+from specdec.training.loss import Frozen, Pairs, Sums, begun, cross_entropy, teacher_forced
 from specdec.types import Array, PyTree, Target
 from specdec.values import is_integer, is_number
 
@@ -25,12 +25,18 @@ class Objective(Protocol):
         ...
 
     def loss(
-        self, model: Target, params: PyTree, pairs: Pairs, key: Array, progress: Array
+        self,
+        model: Target,
+        params: PyTree,
+        frozen: Frozen | None,
+        pairs: Pairs,
+        key: Array,
+        progress: Array,
     ) -> Sums:
         """Of an update; `progress` [] is the share of all updates that have been made."""
         ...
 
-    def measure(self, model: Target, params: PyTree, pairs: Pairs) -> Sums:
+    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
         """Without smoothing, and without chance: batches of one text are measured alike always."""
         ...
 
@@ -51,13 +57,19 @@ class TeacherForced:
         """Any model can be."""
 
     def loss(
-        self, model: Target, params: PyTree, pairs: Pairs, key: Array, progress: Array
+        self,
+        model: Target,
+        params: PyTree,
+        frozen: Frozen | None,
+        pairs: Pairs,
+        key: Array,
+        progress: Array,
     ) -> Sums:
-        logits = teacher_forced(model, params, pairs)
+        logits = teacher_forced(model, params, pairs, frozen)
         return cross_entropy(logits, pairs.targets, self.label_smoothing)
 
-    def measure(self, model: Target, params: PyTree, pairs: Pairs) -> Sums:
-        return cross_entropy(teacher_forced(model, params, pairs), pairs.targets)
+    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
+        return cross_entropy(teacher_forced(model, params, pairs, frozen), pairs.targets)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,19 +121,25 @@ class FillMasks:
             )
 
     def loss(
-        self, model: Target, params: PyTree, pairs: Pairs, key: Array, progress: Array
+        self,
+        model: Target,
+        params: PyTree,
+        frozen: Frozen | None,
+        pairs: Pairs,
+        key: Array,
+        progress: Array,
     ) -> Sums:
         for_starts, for_glances = jax.random.split(key)
         blocks = _Blocks.of(self, model, pairs, for_starts)
         if any(self.glancing):
             first, last = self.glancing
-            logits = jax.lax.stop_gradient(blocks.logits(model, params))
+            logits = jax.lax.stop_gradient(blocks.logits(model, params, frozen))
             blocks = blocks.glanced_at(logits, first + (last - first) * progress, for_glances)
-        return blocks.sums(blocks.logits(model, params), self.label_smoothing)
+        return blocks.sums(blocks.logits(model, params, frozen), self.label_smoothing)
 
-    def measure(self, model: Target, params: PyTree, pairs: Pairs) -> Sums:
+    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
         blocks = _Blocks.of(self, model, pairs, jax.random.key(0, impl="threefry2x32"))
-        return blocks.sums(blocks.logits(model, params))
+        return blocks.sums(blocks.logits(model, params, frozen))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,11 +175,11 @@ class _Blocks:
             cached=objective.cached,
         )
 
-    def logits(self, model: Any, params: PyTree) -> Array:
+    def logits(self, model: Any, params: PyTree, frozen: Frozen | None) -> Array:
         """[B, R, k, V], all blocks behind one copy of their text."""
         rows, size = self.text.shape
         tokens = jnp.concatenate([self.text, self.fed.reshape(rows, -1)], axis=1)
-        cache = model.prefill(params, self.inputs, tokens.shape[1])
+        cache = begun(model, params, self.inputs, tokens.shape[1], frozen)
         output, _ = model.decode(params, tokens, cache, ancestors=self._ancestors())
         logits = model.logits(params, output.hidden[:, size:])
         return logits.reshape(*self.fed.shape, -1)

@@ -56,7 +56,7 @@ def batch() -> tuple[Pairs, dict]:
 def test_a_block_sees_the_text_before_it_and_itself(objective):
     pairs, params = batch()
     blocks = _Blocks.of(objective, MODEL, pairs, jax.random.key(1))
-    logits = np.asarray(blocks.logits(MODEL, params))
+    logits = np.asarray(blocks.logits(MODEL, params, None))
     ids = np.asarray(mask_ids(V + K, K, objective.distinct))
     for row in range(3):
         for number, start in enumerate(blocks.starts[row].tolist()):
@@ -113,11 +113,11 @@ def test_the_loss_is_of_what_is_still_masked():
     pairs, params = batch()
     objective = FillMasks(K, blocks=2, glancing=(0.99, 0.0))
     early, late = (
-        objective.loss(MODEL, params, pairs, jax.random.key(5), jnp.float32(progress))
+        objective.loss(MODEL, params, None, pairs, jax.random.key(5), jnp.float32(progress))
         for progress in (0.0, 1.0)
     )
     plain = dataclasses.replace(objective, glancing=(0, 0))
-    unaided = plain.loss(MODEL, params, pairs, jax.random.key(5), jnp.float32(0.5))
+    unaided = plain.loss(MODEL, params, None, pairs, jax.random.key(5), jnp.float32(0.5))
     assert 0 < int(early.tokens) < int(late.tokens) == int(unaided.tokens)
     np.testing.assert_allclose(late.loss, unaided.loss, rtol=1e-6)
 
@@ -126,10 +126,10 @@ def test_the_loss_is_of_what_is_still_masked():
 def test_padding_counts_for_nothing_and_measuring_is_repeatable(objective):
     pairs, params = batch()
     cut = Pairs(*(x[:3] for x in pairs))
-    sums = [objective.measure(MODEL, params, x) for x in (pairs, pairs)]
+    sums = [objective.measure(MODEL, params, None, x) for x in (pairs, pairs)]
     assert [x.tolist() for x in sums[0]] == [x.tolist() for x in sums[1]]
     if isinstance(objective, TeacherForced):  # others draw by row
-        found = objective.measure(MODEL, params, cut)
+        found = objective.measure(MODEL, params, None, cut)
         np.testing.assert_allclose(found.loss, sums[0].loss, rtol=1e-5)
         assert int(found.tokens) == sum(LENGTHS)
 

@@ -498,14 +498,24 @@ def test_padding_rows_count_for_nothing(run):
     assert a.tokens == b.tokens and a.correct == b.correct
 
 
-def test_a_drafter_of_blocks_is_trained_saved_and_decoded_with(folder, command, capsys, tmp_path):
+@pytest.mark.parametrize("encoder", ["its own", "the target's"])
+def test_a_drafter_of_blocks_is_trained_saved_and_decoded_with(
+    encoder, folder, command, capsys, tmp_path
+):
     """From the command line: masks that the vocabulary has no room for are named first."""
-    fill = ("--gin_file=objectives/fill_masks.gin", "--gin.MASKS=3", "--gin.MASKED_BLOCKS=2")
+    fill = ["--gin_file=objectives/fill_masks.gin", "--gin.MASKS=3", "--gin.MASKED_BLOCKS=2"]
     code, err = command(tmp_path / "small", *fill)
     assert code == 2 and "259 ids and the vocabulary 259" in err and "vocab_size = 262" in err
     assert not (tmp_path / "small").exists()
-    assert command(tmp_path / "masked", *fill, "--gin.T5Config.vocab_size=262")[0] == 0
     assert command(tmp_path / "target")[0] == 0
+    fill += ["--gin.T5Config.vocab_size=262"]
+    if encoder == "the target's":
+        fill += ["--gin.T5Config.num_encoder_layers=0", "--gin.T5Config.encoded_dim=32"]
+        code, err = command(tmp_path / "masked", *fill)
+        assert code == 2 and "has no encoder (encoded_dim); give the target" in err
+        fill += ["--gin_file=models/frozen_target.gin"]
+        fill += [f"--gin.TARGET_CHECKPOINT_PATH='{tmp_path / 'target' / 'export'}'"]
+    assert command(tmp_path / "masked", *fill)[0] == 0
     task = (folder / "run.gin").read_text().split("VOCABULARY", 1)[1].split("STEPS", 1)[0]
     last = (folder / "run.gin").read_text().split("CHECKPOINT_EVERY = 5", 1)[1]
     includes = ("decode", "drafters/masked", "models/from_checkpoint", "tasks/local")

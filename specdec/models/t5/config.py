@@ -29,6 +29,9 @@ class T5Config:
     1/sqrt(emb_dim)). `dtype` is that of matrix products and of the KV cache, 'float32' or
     'bfloat16'; parameters may be stored in another one. With `relative_bias_per_layer` every layer
     has relative-position biases of its own, as in models trained with T5X's scalable_t5.
+
+    With `encoded_dim` there is no encoder, and `num_encoder_layers` is 0: the decoder reads what
+    another model's encoder has made, of that width. So it can draft for that model.
     """
 
     vocab_size: int
@@ -45,6 +48,7 @@ class T5Config:
     relative_attention_max_distance: int = 128
     relative_bias_per_layer: bool = False
     layer_norm_epsilon: float = 1e-6
+    encoded_dim: int | None = None
 
     def __post_init__(self):
         # gin and JSON hand over lists and dtype objects; a static argument must be hashable.
@@ -57,8 +61,19 @@ class T5Config:
                 raise ValueError(
                     f"T5Config.mlp_activations has {activation!r}; known: {', '.join(ACTIVATIONS)}"
                 )
+        if self.encoded_dim is not None and not is_integer(self.encoded_dim, 1):
+            raise ValueError(
+                f"T5Config.encoded_dim is {self.encoded_dim!r}; give a positive integer, or None"
+            )
+        if self.encoded_dim and self.num_encoder_layers:
+            raise ValueError(
+                f"T5Config.num_encoder_layers is {self.num_encoder_layers!r} and encoded_dim says "
+                "that there is no encoder; give 0"
+            )
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
+            if field.name == "num_encoder_layers" and self.encoded_dim:
+                continue
             if field.type == "int" and not is_integer(value, 1):
                 raise ValueError(f"T5Config.{field.name} is {value!r}; give a positive integer")
         if not is_number(self.layer_norm_epsilon) or self.layer_norm_epsilon <= 0:

@@ -57,8 +57,14 @@ def scales_logits(record: Record) -> bool:
 def to_record(config: T5Config) -> dict[str, Any]:
     """The contents of the `config.json` of a model.
 
-    Raises ValueError for activations, and biases of each layer's own, which transformers' T5 lacks.
+    Raises ValueError for what transformers' T5 lacks: some activations, biases of each layer's own,
+    a decoder without an encoder.
     """
+    if config.encoded_dim is not None:
+        raise ValueError(
+            "the model has no encoder (encoded_dim), and transformers' T5 has one; choose another "
+            "format"
+        )
     if config.relative_bias_per_layer:
         raise ValueError(
             "the model has relative_bias_per_layer, and transformers' T5 has one bias for all "

@@ -111,6 +111,11 @@ def logits_from_table(config: T5Config, layout: Layout) -> bool:
     return config.logits_via_embedding and layout != "in_out"
 
 
+def _stacks(params: PyTree) -> list[str]:
+    """A decoder that reads another model's encoder has none of its own."""
+    return [part for part in ("encoder", "decoder") if part in params]
+
+
 def read_in_step(decoder: Mapping[Path, Any]) -> dict[Path, Any]:
     """Of a decoder's flattened parameters those that a step reads: the keys and values of the
     inputs are in the cache, and the kernels that made them are done with."""
@@ -120,7 +125,7 @@ def read_in_step(decoder: Mapping[Path, Any]) -> dict[Path, Any]:
 def _with_kernels_transposed(params: PyTree, prefill: bool) -> PyTree:
     """With the kernels that a decoder step reads transposed, or all; its own inverse."""
     found = dict(params)
-    for part in ("encoder", "decoder") if prefill else ("decoder",):
+    for part in _stacks(params) if prefill else ("decoder",):
         leaves: dict[Path, Any] = dict(traverse_util.flatten_dict(params[part]))
         for path, leaf in (leaves if prefill else read_in_step(leaves)).items():
             if path[-1] == "kernel":
@@ -140,7 +145,7 @@ def kernels_of(layout: Layout, orders: Orders, weights: Weights) -> tuple[Kernel
 def quantized(params: PyTree, layout: Layout) -> PyTree:
     """Parameters of a layout with kernels in eight bits, but for those of the logits."""
     found = dict(params)
-    for part in ("encoder", "decoder"):
+    for part in _stacks(params):
         leaves: dict[Path, Any] = dict(traverse_util.flatten_dict(params[part]))
         for path in [path for path in leaves if _has_eight_bits(path)]:
             layer = int8.quantized(leaves.pop(path), inputs=_inputs(part, path, layout))
@@ -152,7 +157,7 @@ def quantized(params: PyTree, layout: Layout) -> PyTree:
 def dequantized(params: PyTree, layout: Layout) -> PyTree:
     """The float32 kernels that those of `quantized` stand for."""
     found = dict(params)
-    for part in ("encoder", "decoder"):
+    for part in _stacks(params):
         leaves = dict(traverse_util.flatten_dict(params[part]))
         for path in [path for path in leaves if _has_eight_bits(path)]:
             layer = {"kernel": leaves[path], int8.SCALE: leaves.pop((*path[:-1], int8.SCALE))}

@@ -168,16 +168,20 @@ class T5(nn.Module):
     def setup(self):
         config, kernels = self.config, kernels_of(self.layout, self.orders, self.weights)
         self.token_embedder = Embedding(config.vocab_size, config.emb_dim, config.dtype)
-        self.encoder = Encoder(config, kernels[1])
+        if config.encoded_dim is None:
+            self.encoder = Encoder(config, kernels[1])
         self.decoder = Decoder(config, self.layout, kernels)
 
     def encode(self, inputs: Array, capacity: int) -> KVCache:
-        config = self.config
         inputs_mask = inputs != self.pad_id
         encoded = self.encoder(self.token_embedder(inputs), inputs_mask)
+        return self.attach(encoded, inputs_mask, capacity)
+
+    def attach(self, encoded: Array, inputs_mask: Array, capacity: int) -> KVCache:
+        config = self.config
         cross_keys, cross_values = self.decoder.cross_keys_values(encoded)
         return KVCache.create(
-            inputs.shape[0],
+            encoded.shape[0],
             capacity,
             layers=config.num_decoder_layers,
             heads=config.num_heads,
@@ -202,4 +206,8 @@ class T5(nn.Module):
         return self.token_embedder.logits(hidden, table)
 
     def __call__(self, inputs: Array, tokens: Array) -> ModelOutput:
-        return self.decode(tokens, self.encode(inputs, tokens.shape[1]))[0]
+        size, width = tokens.shape[1], self.config.encoded_dim
+        if width is None:
+            return self.decode(tokens, self.encode(inputs, size))[0]
+        encoded = jnp.zeros([*inputs.shape, width], self.config.dtype)
+        return self.decode(tokens, self.attach(encoded, inputs != self.pad_id, size))[0]

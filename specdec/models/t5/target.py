@@ -124,9 +124,29 @@ class T5Target(LinenModel):
         return jnp.full(inputs.shape[0], self.pad_id, jnp.int32)
 
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
-        """Encodes [B, S] int32 inputs and computes the cross-attention's keys and values."""
+        """Encodes [B, S] int32 inputs and computes the cross-attention's keys and values.
+
+        Raises:
+          ValueError: other inputs, or a model without an encoder.
+        """
         check_tokens(inputs)
+        if self.reads_encoded:
+            raise ValueError(
+                "this T5 has no encoder (encoded_dim): it drafts for the model whose encoder's "
+                "output it reads, and decodes nothing by itself"
+            )
         return cast(KVCache, self.apply(params, inputs, capacity, method="encode"))
+
+    @property
+    def reads_encoded(self) -> bool:
+        """Whether `attach` takes the place of `prefill`."""
+        return self.config.encoded_dim is not None
+
+    def attach(self, params: PyTree, encoded: Array, mask: Array, capacity: int) -> KVCache:
+        """Computes keys and values of what an encoder has made, [B, S, encoded_dim], of inputs that
+        are tokens where `mask` [B, S] says so."""
+        given = encoded.astype(self.config.dtype), mask, capacity
+        return cast(KVCache, self.apply(params, *given, method="attach"))
 
     def decode(
         self, params: PyTree, tokens: Array, cache: KVCache, *, ancestors: Array | None = None
