@@ -1,6 +1,7 @@
 """Drafters, verifiers, schedules and samplings with one another: pytest tests/test_combinations.py
 
-By default each value of one axis meets each value of another one in some test; `slow` has them all.
+By default each value of one axis meets each value of another one in some test; `slow` has them all,
+881 in 20 minutes on two cores.
 """
 
 from __future__ import annotations

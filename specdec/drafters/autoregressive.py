@@ -127,8 +127,7 @@ class Autoregressive:
         previous = jnp.maximum(pending - 1, 0)
         with jax.named_scope("catch_up"):
             cache = memory.known(context)
-            known = params.drafter, context.tokens
-            cache = catch_up(self.model, *known, cache, until=previous, width=longest + 1)
+            cache = self._catch_up(params, context, cache, previous, width=longest + 1)
 
         output, cache = self.model.decode(
             params.drafter, slices(context.tokens, previous, 2), cache
@@ -148,3 +147,10 @@ class Autoregressive:
         memory: Memory = state
         room = memory.tokens.shape[1] - tokens.shape[1]
         return Memory(cache, jnp.pad(tokens, ((0, 0), (0, room))), context.length)
+
+    def _catch_up(
+        self, params: Params, context: Context, cache: Cache, until: Array, width: int
+    ) -> Cache:
+        """Fills the cache with the committed tokens at positions < until, normally in no trips."""
+        known = params.drafter, context.tokens
+        return catch_up(self.model, *known, cache, until=until, width=width)

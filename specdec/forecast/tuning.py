@@ -13,7 +13,15 @@ from specdec.forecast.costs import Costs
 from specdec.forecast.recorded import kind_of
 from specdec.forecast.replay import Pass
 from specdec.plan import Plan
-from specdec.schedules import Confidence, CostOptimal, Disco, Entropy, Fixed, Heuristic
+from specdec.schedules import (
+    Confidence,
+    CostOptimal,
+    Disco,
+    Entropy,
+    Fixed,
+    Heuristic,
+    JointConfidence,
+)
 from specdec.statistics import bootstrap
 
 LONGEST = 10
@@ -94,6 +102,7 @@ def varying(plan: Plan, costs: Costs, longest: int, passes: Sequence[Pass]) -> I
     c, v = units(plan, costs, lengths)
     for threshold in CONFIDENCES:
         yield Candidate("confidence", threshold, Confidence(threshold, buckets=lengths))
+        yield Candidate("joint_confidence", threshold, JointConfidence(threshold, buckets=lengths))
     for threshold in ENTROPIES:
         yield Candidate("entropy", threshold, Entropy(threshold, buckets=lengths))
     if isinstance(plan.schedule, Disco):

@@ -15,7 +15,7 @@ PANELS = {
     "fixed": ("draft length", (("fixed", BLUE),)),
     "probability": (
         "threshold, a probability",
-        (("confidence", ORANGE), ("disco", GREEN)),
+        (("confidence", ORANGE), ("joint_confidence", GREY), ("disco", GREEN)),
     ),
     "entropy": ("threshold, nats", (("entropy", PINK),)),
 }

@@ -8,5 +8,15 @@ from specdec.schedules.entropy import Entropy
 from specdec.schedules.fixed import Fixed
 from specdec.schedules.guard import Guard
 from specdec.schedules.heuristic import Heuristic
+from specdec.schedules.joint_confidence import JointConfidence
 
-__all__ = ["Confidence", "CostOptimal", "Disco", "Entropy", "Fixed", "Guard", "Heuristic"]
+__all__ = [
+    "Confidence",
+    "CostOptimal",
+    "Disco",
+    "Entropy",
+    "Fixed",
+    "Guard",
+    "Heuristic",
+    "JointConfidence",
+]

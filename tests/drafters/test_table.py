@@ -27,7 +27,16 @@ from specdec.drafters import (
 )
 from specdec.roles import tables_of
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Confidence, CostOptimal, Disco, Entropy, Fixed, Guard, Heuristic
+from specdec.schedules import (
+    Confidence,
+    CostOptimal,
+    Disco,
+    Entropy,
+    Fixed,
+    Guard,
+    Heuristic,
+    JointConfidence,
+)
 from specdec.testing import (
     Bench,
     Constant,
@@ -126,6 +135,7 @@ SCHEDULES = {
     "narrow where drafts end": Fixed(3, shorter=(0, 1)),
     "heuristic": Heuristic(2, (1, 3)),
     "confidence": Confidence(0.5, buckets=(1, 3)),
+    "joint confidence": JointConfidence(0.3, buckets=(1, 3)),
     "entropy": Entropy(0.8, buckets=(1, 3)),
     "cost optimal": CostOptimal(0.05, (1.0, 1.1, 1.2), (0, 1, 3), prior=0.6, strength=1.0),
     "disco": Disco(0.4, buckets=(1, 3)),

@@ -31,7 +31,15 @@ from specdec.drafters import (
 from specdec.forecast.replay import replay
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Confidence, CostOptimal, Disco, Entropy, Fixed, Heuristic
+from specdec.schedules import (
+    Confidence,
+    CostOptimal,
+    Disco,
+    Entropy,
+    Fixed,
+    Heuristic,
+    JointConfidence,
+)
 from specdec.testing import TableTarget
 from specdec.types import DecodeOutput, Params
 from specdec.verifiers import Block, GreedyMatch, SpeculativeSampling
@@ -146,6 +154,7 @@ def test_a_schedule_that_skips_is_replayed_too():
 
 STOPPING = {
     "confidence": Confidence(0.5, buckets=(2, 6)),
+    "joint confidence": JointConfidence(0.3, buckets=(2, 6)),
     "entropy": Entropy(1.2, buckets=(6,)),
     "heuristic": Heuristic(3),
     "cost optimal": CostOptimal(0.1, (1.05, 1.1, 1.12), (1, 3, 7)),

@@ -17,7 +17,15 @@ from specdec.forecast import Costs, tuning
 from specdec.forecast.tuning import Candidate, Result, Tried
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Confidence, CostOptimal, Disco, Entropy, Fixed, Heuristic
+from specdec.schedules import (
+    Confidence,
+    CostOptimal,
+    Disco,
+    Entropy,
+    Fixed,
+    Heuristic,
+    JointConfidence,
+)
 from specdec.testing import TableTarget
 from specdec.verifiers import GreedyMatch, SpeculativeSampling
 
@@ -128,7 +136,8 @@ def test_the_recommendation_is_a_gin_file(run, done):
     assert repr(runs.described(args).plan.schedule) == best["schedule"]
     assert (done / "surface.svg").read_text().startswith("<?xml")
     kinds = {line["kind"] for line in lines}
-    assert kinds == {"fixed", "confidence", "entropy", "cost_optimal", "heuristic"}
+    stopping = {"confidence", "joint_confidence", "entropy"}
+    assert kinds == {"fixed", "cost_optimal", "heuristic", *stopping}
 
 
 @pytest.mark.parametrize(
@@ -137,6 +146,7 @@ def test_the_recommendation_is_a_gin_file(run, done):
         ("fixed", Fixed(3, stop_at_end=True)),
         ("fixed", Fixed(3, shorter=(0, 1))),
         ("confidence", Confidence(0.3, buckets=(1, 2))),
+        ("joint_confidence", JointConfidence(0.3, buckets=(1, 2))),
         ("entropy", Entropy(0.7, buckets=(2,))),
         ("heuristic", Heuristic(2, (1, 3))),
         ("cost_optimal", CostOptimal(0.05, (1.2, 1.3), (1, 3), 0.9)),

@@ -17,7 +17,16 @@ from specdec import Params, Plan, decode, row_keys
 from specdec.decoding import loop
 from specdec.drafters import Autoregressive, PromptLookup
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Confidence, CostOptimal, Disco, Entropy, Fixed, Guard, Heuristic
+from specdec.schedules import (
+    Confidence,
+    CostOptimal,
+    Disco,
+    Entropy,
+    Fixed,
+    Guard,
+    Heuristic,
+    JointConfidence,
+)
 from specdec.testing import Bench, TableTarget
 from specdec.types import Draft, Verdict
 from specdec.verifiers import Block, GreedyMatch, SpeculativeSampling
@@ -56,6 +65,12 @@ class FixedRule(Rule):
 class ConfidenceRule(Rule):
     def stops(self, q, token, index):
         return q[token] < 0.6
+
+
+class JointRule(Rule):
+    def stops(self, q, token, index):
+        self.joint = q[token] * (self.joint if index else 1)
+        return self.joint < 0.4
 
 
 class EntropyRule(Rule):
@@ -141,6 +156,7 @@ CASES: dict[str, tuple[Any, Callable[[], Rule]]] = {
     "fixed": (Fixed(5, shorter=(0, 2)), FixedRule),
     "to the end": (Fixed(5, stop_at_end=True), FixedRule),
     "confidence": (Confidence(0.6), ConfidenceRule),
+    "joint": (JointConfidence(0.4), JointRule),
     "entropy": (Entropy(1.4, buckets=(2, 7)), EntropyRule),
     "heuristic": (Heuristic(3), HeuristicRule),
     "cost optimal": (CostOptimal(0.11, (1.05, 1.1, 1.12), (1, 3, 7)), CostOptimalRule),
@@ -236,6 +252,7 @@ BRIEF = {
     "fixed": Fixed(3, shorter=(0, 1)),
     "to the end": Fixed(3, stop_at_end=True),
     "confidence": Confidence(0.5, buckets=(1, 3)),
+    "joint": JointConfidence(0.3, buckets=(1, 3)),
     "entropy": Entropy(0.8, buckets=(1, 3)),
     "heuristic": Heuristic(2, (1, 3)),
     "cost optimal": CostOptimal(0.05, (1.0, 1.1, 1.2), (0, 1, 3), prior=0.6, strength=1.0),
@@ -351,6 +368,7 @@ def test_shorter_drafts_keep_the_costs_of_their_calls():
     "make, message",
     [
         (lambda: Confidence(1.5), r"Confidence.threshold is 1.5; give a probability"),
+        (lambda: JointConfidence(-1), r"JointConfidence.threshold is -1; give a probability"),
         (lambda: Confidence("0.4"), r"Confidence.threshold is '0.4'; give a probability"),
         (lambda: Confidence(float("nan")), r"Confidence.threshold is nan; give a probability"),
         (lambda: Confidence(0.4, buckets=(3, 1)), r"Confidence.buckets is \(3, 1\); give a tuple"),
