@@ -134,6 +134,10 @@ def device() -> Iterator[Row]:
     about = (f"{name} {value}" for name, value in found.about.items() if value not in ("", []))
     yield Row("device", ", ".join(about))
     yield Row("kept in", os.environ.get(devices.SETTING) or str(devices.file()))
+    if found.busy:
+        yield Row(
+            "beside others", f"load {found.load} of a core; at {devices.BUSY} it is measured again"
+        )
     for size, times in found.milliseconds.items():
         for tokens in devices.TOKENS:
             known = {order: times[order][tokens] for order in times if tokens in times[order]}

@@ -2,7 +2,8 @@
 
 Which of the `ORDERS` of a product is fast differs between CPUs, even of one maker, and with the
 number of tokens: see docs/performance.md. So it is measured, on the matrices of MLPs of two sizes,
-in about two seconds, before the first model is laid out; then it is read from a file.
+in about two seconds, before the first model is laid out; then it is read from a file. What was
+measured while others used the processor is measured again when they do not.
 
 SPECDEC_PRODUCTS in the environment overrides that: "stored" leaves kernels as checkpoints have
 them, and anything else is a file that was measured elsewhere.
@@ -33,6 +34,7 @@ STORED = "stored"
 FORMAT = 1
 TOKENS = (1, 2, 8, 64)
 ROUNDS = 8  # of all programs by turns; the least time of each counts
+BUSY = 0.5  # mean load of a core in the last minute
 
 
 class Size(NamedTuple):
@@ -62,10 +64,19 @@ Milliseconds = Mapping[str, Mapping[str, Mapping[int, float]]]  # by size, order
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """Where and when it was measured, and the milliseconds of a size's matrices."""
+    """Where and when it was measured, and the milliseconds of a size's matrices.
+
+    load: of a core meanwhile, by whoever used it in the minute before.
+    """
 
     about: Mapping[str, Any]
     milliseconds: Milliseconds
+    load: float = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether others may have slowed some products and not others."""
+        return self.load > BUSY
 
     def seconds(self, kernel_bytes: int, tokens: int, order: Order) -> float:
         """What a product of so many tokens with a kernel of so many bytes takes."""
@@ -91,7 +102,8 @@ class Device:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {"format": FORMAT, "about": self.about, "milliseconds": self.milliseconds}
+        named = {"about": self.about, "load": self.load, "milliseconds": self.milliseconds}
+        return {"format": FORMAT, **named}
 
 
 def this() -> Device | None:
@@ -112,12 +124,22 @@ def this() -> Device | None:
 def _this(path: str) -> Device:
     kept = Path(path)
     with contextlib.suppress(ValueError, OSError):
-        return read(kept)
+        found = read(kept)
+        if not found.busy or load() > BUSY:
+            return found
     device = measure()
     with contextlib.suppress(OSError):  # a cache that cannot be written is none
         kept.parent.mkdir(parents=True, exist_ok=True)
         records.write(kept, json.dumps(device.as_json(), indent=1) + "\n")
     return device
+
+
+def load() -> float:
+    """The mean number of processes that wanted a core in the last minute, for each core."""
+    try:
+        return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)
+    except OSError:  # where nobody counts
+        return 0.0
 
 
 def about() -> dict[str, Any]:
@@ -144,7 +166,8 @@ def read(path: Path) -> Device:
         if record["format"] != FORMAT:
             raise KeyError("format")
         found = {size.name: record["milliseconds"][size.name] for size in SIZES}
-        return Device(record["about"], {name: _times(by_order) for name, by_order in found.items()})
+        times = {name: _times(by_order) for name, by_order in found.items()}
+        return Device(record["about"], times, float(record.get("load", 0)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{SETTING} is {path}, which holds no measured device; give a file that `specdec list "
@@ -162,6 +185,7 @@ def _times(by_order: Mapping[str, Mapping[str, float]]) -> dict[str, dict[int, f
 
 def measure() -> Device:
     """The default device's times: compiles some dozens of small programs and runs them by turns."""
+    before = load()
     keys = [(size, order, tokens) for size in SIZES for order in ORDERS for tokens in TOKENS]
     kernels = {(size, turned): _kernels(size, turned) for size in SIZES for turned in (0, 1)}
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -175,7 +199,7 @@ def measure() -> Device:
     found: dict[str, Any] = {size.name: {order: {} for order in ORDERS} for size in SIZES}
     for (size, order, tokens), times in zip(keys, seconds, strict=True):
         found[size.name][order][tokens] = round(1e3 * min(times), 4)
-    return Device(about(), found)
+    return Device(about(), found, before)
 
 
 def _kernels(size: Size, transposed: int) -> list[jax.Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -95,6 +96,25 @@ def test_this_device_is_measured_once(cache, measured, monkeypatch):
     kept.write_text("{}")  # damaged, or of another version
     device._this.cache_clear()
     assert device.this() == measured and len(times) == 2
+
+
+def test_what_was_measured_beside_others_is_measured_again_without_them(
+    cache, measured, monkeypatch
+):
+    """And not before: it would be measured by each process of a busy machine."""
+    now, times = [3.0], []
+
+    def measure():
+        times.append(now[0])
+        return dataclasses.replace(measured, load=now[0])
+
+    monkeypatch.setattr(device, "load", lambda: now[0])
+    monkeypatch.setattr(device, "measure", measure)
+    for now[0] in (3.0, 2.0, 0.1, 0.0, 3.0):
+        device._this.cache_clear()
+        device.this()
+    assert times == [3.0, 0.1]
+    assert not json.loads(device.file().read_text())["load"] > device.BUSY
 
 
 def test_a_cache_that_cannot_be_written_is_none(cache, measured, monkeypatch):
