@@ -21,7 +21,7 @@ from confirm import timed, with_schedule
 from forecast_check import built, passes
 from remeasure import RESULTS, device_name
 
-from specdec import cli, forecast
+from specdec import cli, demo, forecast
 from specdec.forecast import tuning
 from specdec.records import Lines
 from specdec.schedules import Fixed, Guard
@@ -33,7 +33,8 @@ CAPTIONS = (
     "--gin.TASK_NAME='captions'",
     "--gin.TASK_FILES={'test': '../shared/multi30k/test_2016.tsv'}",
     "--gin.TASK_PREFIX='translate English to German: '",
-    "--gin.VOCABULARY=@tasks.demo_vocabulary()",
+    "--gin.VOCABULARY=@tasks.SentencePiece()",
+    f"--gin.tasks.SentencePiece.path={demo.path('vocabulary.model')!r}",
 )
 TEXTS = {"its own": OWN, "captions": CAPTIONS}
 HEAD = (
