@@ -107,7 +107,7 @@ def _command(args: argparse.Namespace) -> None:
             "give a smaller one"
         )
     variants = list(_variants(args, texts, gammas))
-    room = variants[0].run.plan.max_length - 1  # the target's own token comes behind
+    room = min(forecast.longest(one.run.plan) for one in variants)
     gammas = [gamma for gamma in gammas if gamma <= room]
     # All that can be wrong has been looked at; from here on it takes long.
     lines = settings.json_lines(args.output_file, variants[0].in_force)
@@ -176,9 +176,9 @@ def _check(
 ) -> None:
     """Raises UsageError for a run that cannot be foretold."""
     plan = run.plan
-    if gammas[0 if args.gammas is None else -1] > plan.max_length - 1:
+    if gammas[0 if args.gammas is None else -1] > forecast.longest(plan):
         raise UsageError(
-            f"--gammas has {gammas[-1]} but outputs hold {plan.max_length}; give shorter drafts"
+            f"--gammas has {gammas[-1]} but {forecast.bound(plan)}; give shorter drafts"
         )
     if not plan.exact:
         raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give one that is")

@@ -122,7 +122,7 @@ def _command(args: argparse.Namespace) -> None:
     given = forecast.read(args.costs, args.topology) if args.costs else None
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     chosen = {name: _run(args, name) for name in names}
-    longest = _longest(args.longest, next(iter(chosen.values())).plan)
+    longest = min(_longest(args.longest, run.plan) for run in chosen.values())
     folder = Path(args.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     _claim(folder, args, longest, given)
@@ -152,12 +152,10 @@ def _run(args: argparse.Namespace, name: str) -> DecodeRun:
 
 
 def _longest(asked: int | None, plan: Plan) -> int:
-    """The longest draft that is tried; the target's own token comes behind it."""
-    room = plan.max_length - 1
+    """The longest draft that is tried."""
+    room = forecast.longest(plan)
     if asked is not None and asked > room:
-        raise UsageError(
-            f"--longest is {asked} but outputs hold {plan.max_length}; give a shorter one"
-        )
+        raise UsageError(f"--longest is {asked} but {forecast.bound(plan)}; give a shorter one")
     return min(asked or tuning.LONGEST, room)
 
 

@@ -15,7 +15,16 @@ from specdec.forecast.forecast import (
     seconds,
 )
 from specdec.forecast.recorded import Recorded, kind_of
-from specdec.forecast.replay import SAMPLES, Replayed, check, grouped, needed, replay
+from specdec.forecast.replay import (
+    SAMPLES,
+    Replayed,
+    bound,
+    check,
+    grouped,
+    longest,
+    needed,
+    replay,
+)
 
 __all__ = [
     "SAMPLES",
@@ -25,11 +34,13 @@ __all__ = [
     "Recorded",
     "Replayed",
     "best",
+    "bound",
     "check",
     "forecast",
     "grouped",
     "kind_of",
     "lines",
+    "longest",
     "measured",
     "needed",
     "oracle_seconds",

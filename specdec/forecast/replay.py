@@ -125,9 +125,25 @@ class _Row(NamedTuple):
     recordings: dict[str, dict[str, np.ndarray]]  # by role, the parameters of each player's row
 
 
+def longest(plan: Plan) -> int:
+    """The longest draft of use: the target's own token comes behind it, and who drafts a block
+    drafts no more than that."""
+    blocks = [one.block for _, one in recorded(plan.drafter) if hasattr(one, "block")]
+    return min([plan.max_length - 1, *blocks])
+
+
+def bound(plan: Plan) -> str:
+    """What `longest` is due to."""
+    if longest(plan) == plan.max_length - 1:
+        return f"outputs hold {plan.max_length}"
+    return f"{type(plan.drafter).__name__} drafts {longest(plan)} at most"
+
+
 def check(plan: Plan, passes: Sequence[Pass]) -> None:
     """Raises ValueError for passes that cannot be replayed with a plan, as `replay` does."""
     _played(plan, 4, whole=True)
+    if plan.longest_draft > longest(plan) < plan.max_length - 1:
+        raise ValueError(f"drafts have {plan.longest_draft} tokens but {bound(plan)}; draft fewer")
     kinds = [(name, k) for name, x in recorded(plan.drafter) for k in _kinds(plan, x)]
     for one in passes:
         if len(one.output) > plan.max_length:

@@ -123,7 +123,8 @@ def acceptance(plan: Plan, passes: Sequence[Pass]) -> float:
         np.minimum(said, 1) if kind_of(drafter) == "ratio" else np.equal(said, one.output)
         for name, drafter in drafters
         for one in passes
-        for said in [one.drafts[name][kind_of(drafter)]]
+        for said in [np.array(one.drafts[name][kind_of(drafter)])]
+        for said in [said[:, 0] if said.ndim > 1 else said]  # of a block, what is next
     ]
     return round(float(np.clip(np.mean(np.concatenate(kept)), 0.05, 0.95)), 2)
 

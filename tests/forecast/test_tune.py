@@ -12,7 +12,7 @@ import pytest
 from specdec import acceptance, cli, forecast
 from specdec.cli import forecast as forecasts
 from specdec.cli import tune
-from specdec.drafters import Autoregressive
+from specdec.drafters import Autoregressive, Masked
 from specdec.forecast import Costs, tuning
 from specdec.forecast.tuning import Candidate, Result, Tried
 from specdec.plan import Plan
@@ -97,6 +97,14 @@ def test_a_text_begins_with_what_is_known_of_all():
         greedy, drafter=sampled, sampling=Sampling(), verifier=SpeculativeSampling()
     )
     assert tuning.acceptance(drawn, [text]) == 0.4
+    # A drafter of blocks: by its first places, and for drafts of a block at most.
+    blocks = dataclasses.replace(greedy, drafter=Masked(TableTarget(8), Greedy(), masks=3))
+    places = {"proposed": [[2, 9, 9], [9, 9, 9], [9, 9, 9], [1, 9, 9]]}
+    assert tuning.acceptance(blocks, [text._replace(drafts={"Masked": places})]) == 0.5
+    assert (forecast.longest(blocks), forecast.longest(greedy)) == (3, 7)
+    wide = dataclasses.replace(blocks, schedule=Fixed(4))
+    with pytest.raises(ValueError, match="drafts have 4 tokens but Masked drafts 3 at most"):
+        forecast.check(wide, [])
     costs = {f"target {width}": 1.0 for width in (2, 3)} | {"draft 1": 0.1, "draft 2": 0.1}
     found = list(tuning.varying(greedy, COSTS._replace(calls=costs, step=1.0), 2, [text]))
     (schedule,) = [one.schedule for one in found if one.kind == "cost_optimal"]
