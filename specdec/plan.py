@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from specdec.roles import models_of, owned_by, packed, tables_of, unpacked
+from specdec.roles import models_of, owned_by, packed, reads_hidden, tables_of, unpacked
 from specdec.sampling import draw_shared
 from specdec.types import (
     Array,
@@ -94,6 +94,11 @@ class Plan:
     def reads_beliefs(self) -> bool:
         """Whether the verifier reads what a greedy drafter holds likely."""
         return getattr(self.verifier, "reads_beliefs", False) and self.sampling.greedy
+
+    @property
+    def reads_hidden(self) -> bool:
+        """Whether the drafter reads the target's states."""
+        return reads_hidden(self.drafter)
 
     @property
     def buckets(self) -> tuple[int, ...]:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specdec.types import Params, PyTree, Table
+
+
+def reads_hidden(drafter: Any) -> bool:
+    """Whether it, or a drafter that it is made of, reads the target's states."""
+    if getattr(drafter, "reads_hidden", False):
+        return True
+    inner = vars(drafter).values() if dataclasses.is_dataclass(drafter) else ()
+    flat = (one for value in inner for one in (value if isinstance(value, tuple) else [value]))
+    return any(reads_hidden(one) for one in flat if hasattr(one, "propose"))
 
 
 def models_of(drafter: Any) -> Mapping[str, Any]:

@@ -68,15 +68,16 @@ class Context(struct.PyTreeNode):
     """What a drafter may read.
 
     `tokens[:, 0]` is the start token. `tokens[b, length[b] - 1]` is the pending token, and
-    everything behind it is garbage. `hidden` is the target's state that produced the pending token,
-    zero before the first target call.
+    everything behind it is garbage. `hidden[b, i]` is the target's state that produced token i,
+    zero for the start token and garbage behind the pending one; it is None unless the drafter says
+    that it `reads_hidden`.
     """
 
     tokens: Array  # [B, 1+N] int32
     length: Array  # [B] int32, committed tokens including the start token
     inputs: PyTree  # as `decode` was given them: [B, S] int32 for T5
     cache: Cache  # the target's
-    hidden: Array  # [B, D]
+    hidden: Array | None  # [B, at least 1+N, D]
     active: Array  # [B] bool, rows that are not finished
     vocab_size: int | None = struct.field(pytree_node=False, default=None)  # V
     # The target draws with the very keys that `propose` is given: see `sampling.draw_shared`.
@@ -154,7 +155,7 @@ class DecodeState(struct.PyTreeNode):
     length: Array  # [B] int32, see Context
     active: Array  # [B] bool
     cache: Cache  # the target's
-    hidden: Array  # [B, D]
+    hidden: Array | None  # [B, 1+N+K+1, D], see Context; a call's fit behind the last token
     drafter: PyTree
     schedule: PyTree
     # Fixed.
@@ -377,7 +378,8 @@ class Drafter(Protocol):
     One that looks something up has `tables() -> {role: Table}`, which are in `Params.drafter` too.
     One that drafts a block of tokens, none of which has led to another, has `block`, how many it
     drafts at most. One that is made of others has `sources`, their names; its drafts say which of
-    them proposed (`Draft.source`), and it is asked for `parts(length, source)`.
+    them proposed (`Draft.source`), and it is asked for `parts(length, source)`. One that reads
+    `Context.hidden` has `reads_hidden`, True.
     """
 
     def init(self, params: Params, context: Context) -> PyTree: ...

@@ -32,22 +32,33 @@ def logits(
     tokens: np.ndarray,
     visible: np.ndarray | None = None,
     positions: np.ndarray | None = None,
+    states: np.ndarray | None = None,
 ) -> np.ndarray:
     """Logits [B, T, V] of decoder tokens [B, T], given padded inputs [B, S].
 
     `config` is a golden checkpoint's `config.json`. Tokens that are not a text have their own
-    `positions` [T], and `visible` [T, T] says which sees which.
+    `positions` [T], and `visible` [T, T] says which sees which; `states` [B, T, E] of another
+    model are fed with them.
     """
+    params, config = in_float64(params), DEFAULTS | dict(config)
+    x = hidden(params, config, inputs, tokens, visible, positions, states)
+    if config["logits_via_embedding"]:
+        return x @ params["token_embedder"]["embedding"].T / np.sqrt(config["emb_dim"])
+    return x @ params["decoder"]["logits_dense"]["kernel"]
+
+
+def hidden(params, config, inputs, tokens, visible=None, positions=None, states=None) -> np.ndarray:
+    """States [B, T, D] that `logits` are projected from; arguments as there."""
     params, config = in_float64(params), DEFAULTS | dict(config)
     embedding = params["token_embedder"]["embedding"]
     real = (inputs != PADDING)[:, None, None]  # [B, 1, 1, S]
     causal = np.tri(tokens.shape[1], dtype=bool) if visible is None else visible
     order = np.arange(tokens.shape[1]) if positions is None else positions
     encoded = stack("encoder", params, config, embedding[inputs], real)
-    hidden = stack("decoder", params, config, embedding[tokens], causal, order, encoded, real)
-    if config["logits_via_embedding"]:
-        return hidden @ embedding.T / np.sqrt(config["emb_dim"])
-    return hidden @ params["decoder"]["logits_dense"]["kernel"]
+    x = embedding[tokens]
+    if states is not None:
+        x = x + states @ params["decoder"]["states_dense"]["kernel"]
+    return stack("decoder", params, config, x, causal, order, encoded, real)
 
 
 def stack(side, params, config, x, visible, position=None, encoded=None, encoded_visible=None):

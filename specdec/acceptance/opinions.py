@@ -152,25 +152,25 @@ def _asked(
     room = longest + max(block, plan.longest_draft)
     cache = plan.target.prefill(params.target, inputs, room)
     cache = plan.target.decode(params.target, tokens[:, :-1], cache)[1]
-    before = jnp.pad(taught.hidden, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+    states = jnp.pad(taught.hidden, ((0, 0), (1, 0), (0, 0)))
 
-    def at(position: Array, hidden: Array) -> Context:
+    def at(position: Array) -> Context:
         given = jnp.arange(1 + longest)[None] <= position
         return Context(
             tokens=jnp.where(given, tokens, 0),
             length=jnp.full([rows], position + 1, jnp.int32),
             inputs=inputs,
             cache=_rewound(cache, position, rows),
-            hidden=hidden,
+            hidden=jnp.where(given[:, :, None], states, 0) if plan.reads_hidden else None,
             active=position < length,
             vocab_size=vocab_size,
             beliefs=True,
         )
 
     def ask(state: PyTree, given: Any) -> tuple[PyTree, Opinions]:
-        position, hidden, *own = given
+        position, *own = given
         want = jnp.full([rows], block, jnp.int32)
-        draft, state = plan.drafter.propose(params, keys, at(position, hidden), state, want, None)
+        draft, state = plan.drafter.propose(params, keys, at(position), state, want, None)
         draft = trim(draft, want, vocab_size, ())
         q, likely = _drawn_from(draft, vocab_size), draft.beliefs
         if not hasattr(plan.drafter, "block"):
@@ -181,11 +181,10 @@ def _asked(
         return state, of(q, *here, likely=likely)
 
     coins = tossed(tokens[:, 1:])
-    by_position = [jnp.moveaxis(x, 1, 0) for x in (before, tokens[:, 1:], coins)]
-    hidden, *own = by_position
+    own = [jnp.moveaxis(x, 1, 0) for x in (tokens[:, 1:], coins)]
     view = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), taught)
-    state = plan.drafter.init(params, at(jnp.int32(0), before[:, 0]))
-    _, found = jax.lax.scan(ask, state, (jnp.arange(longest), hidden, view, *own))
+    state = plan.drafter.init(params, at(jnp.int32(0)))
+    _, found = jax.lax.scan(ask, state, (jnp.arange(longest), view, *own))
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), found)
 
 

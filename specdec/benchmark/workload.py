@@ -172,6 +172,14 @@ def _encoded(model: Any, inputs: PyTree) -> _Encoded | None:
     return _Encoded(encoded, jnp.ones(inputs.shape, bool))
 
 
+def _states(model: Any, tokens: jax.Array) -> dict[str, jax.Array]:
+    """Some of a target's, for a model that is fed with them, and that nobody knows beforehand."""
+    if not getattr(model, "reads_states", False):
+        return {}
+    shape = *tokens.shape, model.config.states_dim
+    return {"states": jnp.broadcast_to(tokens[:, :, None].astype(model.dtype), shape)}
+
+
 def scan(role: str, model: Target, width: int, steps: int) -> Callable:
     """Calls of a model `width` tokens wide, each one position after the last: [1, steps] tokens.
 
@@ -184,7 +192,7 @@ def scan(role: str, model: Target, width: int, steps: int) -> Callable:
 
         def advance(carry, _):
             tokens, cache = carry
-            output, fed = model.decode(trees[role], tokens, cache)
+            output, fed = model.decode(trees[role], tokens, cache, **_states(model, tokens))
             tokens = jnp.argmax(output.logits, axis=-1).astype(jnp.int32)
             return (tokens, fed.rewind(cache.length + 1)), tokens[:, 0]
 

@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec
 
 from specdec.decoding.forcing import force, given_lengths
 from specdec.decoding.keys import purpose_keys
+from specdec.models.cache import write_rows
 from specdec.plan import Plan
 from specdec.types import (
     Array,
@@ -54,7 +55,7 @@ def empty(
         length=jnp.ones([batch], jnp.int32),
         active=_active(target, inputs, batch) if active is None else active,
         cache=cache,
-        hidden=jnp.zeros([batch, shapes.hidden.shape[-1]], shapes.hidden.dtype),
+        hidden=_no_states(shapes.hidden, plan) if plan.reads_hidden else None,
         drafter=(),
         schedule=plan.schedule.init(batch),
         keys=jax.vmap(purpose_keys)(keys),
@@ -63,6 +64,19 @@ def empty(
         trace=_empty_trace(batch, longest, plan),
         vocab_size=shapes.logits.shape[-1],
     )
+
+
+def _no_states(shape: jax.ShapeDtypeStruct, plan: Plan) -> Array:
+    """Room for a state of each token, and of a whole call behind the last one."""
+    rows, _, width = shape.shape
+    return jnp.zeros([rows, 1 + plan.capacity + 1, width], shape.dtype)
+
+
+def _with_states(hidden: Array | None, of_call: Array, start: Array) -> Array | None:
+    """With [B, T, D] states that produced, or would have, the tokens from `start` [B] on."""
+    if hidden is None:
+        return None
+    return write_rows(hidden[:, None], of_call[:, :, None], start)[:, 0]
 
 
 def _active(target: Target, inputs: PyTree, batch: int) -> Array:
@@ -87,15 +101,13 @@ def begin_with(prefix: Array, state: DecodeState, target: Target, params: PyTree
     """Commits [B, P] tokens; the last one of each row is then its pending token."""
     log_probs, output, cache = force(target, params, state.tokens[:, 0], prefix, state.cache)
     given = given_lengths(target, prefix)
-    last = jnp.maximum(given - 1, 0)[:, None, None]
-    hidden = jnp.take_along_axis(output.hidden, last, axis=1)[:, 0]
     size = prefix.shape[1]
     return state.replace(
         tokens=state.tokens.at[:, 1 : 1 + size].set(prefix),
         length=1 + given,
         active=state.active & (given < state.log_probs.shape[1]),
         cache=cache.rewind(given),
-        hidden=jnp.where(given[:, None] > 0, hidden, state.hidden),
+        hidden=_with_states(state.hidden, output.hidden, state.length),
         log_probs=state.log_probs.at[:, :size].set(log_probs),
     )
 
@@ -160,13 +172,12 @@ def commit(
     log_probs = jnp.take_along_axis(log_probs, emitted[:, :, None], axis=2)[:, :, 0]
     length = state.length + count
     ended = ended_in_draft | ends_text(verdict.next_token, stop_ids)
-    hidden = jnp.take_along_axis(scored.hidden, accepted[:, None, None], axis=1)[:, 0]
     return state.replace(
         tokens=_append(state.tokens, emitted, state.length, count),
         log_probs=_append(state.log_probs, log_probs, state.length - 1, count),
         length=length,
         active=state.active & ~ended & (length < state.tokens.shape[1]),
-        hidden=jnp.where(state.active[:, None], hidden, state.hidden),
+        hidden=_with_states(state.hidden, scored.hidden, state.length),
         trace=_recorded(state, draft, accepted, ended_in_draft),
     )
 

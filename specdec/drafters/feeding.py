@@ -10,17 +10,27 @@ from specdec.types import Array, Cache, PyTree, Target
 
 
 def catch_up(
-    model: Target, params: PyTree, tokens: Array, cache: Cache, *, until: Array, width: int
+    model: Target,
+    params: PyTree,
+    tokens: Array,
+    cache: Cache,
+    *,
+    until: Array,
+    width: int,
+    hidden: Array | None = None,
 ) -> Cache:
     """Fills a cache with tokens [B, 1+N] at the positions < until [B], in calls of `width` tokens.
 
     Nothing is lost by a drafter that was not asked for some iterations. Normally this takes no
     call; what is beyond `until` is forgotten.
+
+    hidden: [B, at least 1+N, D], the state of each token, for a model that reads such.
     """
 
     def feed(cache: Cache) -> Cache:
         filled = cache.length
-        cache = model.decode(params, slices(tokens, filled, width), cache)[1]
+        states = {} if hidden is None else {"states": slices(hidden, filled, width)}
+        cache = model.decode(params, slices(tokens, filled, width), cache, **states)[1]
         return cache.rewind(jnp.minimum(filled + width, until))
 
     return jax.lax.while_loop(

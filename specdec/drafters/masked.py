@@ -10,10 +10,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from specdec.drafters.feeding import catch_up
-from specdec.drafters.loop import draft_block
+from specdec.drafters.loop import Steps, draft_block, draft_loop
 from specdec.drafters.matching import slices
 from specdec.models.inputs import read
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, SamplingRule, Stop, Target
@@ -83,6 +84,11 @@ class Masked:
         check_has("Masked.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
 
     @property
+    def reads_hidden(self) -> bool:
+        """Whether the model reads the target's states."""
+        return getattr(self.model, "reads_states", False)
+
+    @property
     def block(self) -> int:
         """Tokens that are drafted at most."""
         return self.masks
@@ -125,26 +131,56 @@ class Masked:
         start = jnp.maximum(context.length - self._room, 0)
         width = min(self._room, context.tokens.shape[1])
         known = params.drafter, context.tokens
-        cache = catch_up(model, *known, state, until=start, width=width)
+        hidden = context.hidden if self.reads_hidden else None
+        cache = catch_up(model, *known, state, until=start, width=width, hidden=hidden)
         text = slices(context.tokens, start, self._room)
         ids = mask_ids(model.vocab_size, self.masks, self.distinct)
         block = jnp.concatenate([text, jnp.broadcast_to(ids, (len(start), self.masks))], axis=1)
         ancestors = visible_in_block(
             context.length - start, self._room, self.masks, self.reread is None
         )
-        output, cache = model.decode(params.drafter, block, cache, ancestors=ancestors)
+        states = self._states(context, start)
+        output, cache = model.decode(params.drafter, block, cache, ancestors=ancestors, **states)
         filled = output.hidden[:, self._room : self._room + keys.shape[1]]
-        draft = draft_block(
-            model.logits(params.drafter, filled),
-            keys=keys,
-            want=want,
-            stop=stop,
-            sampling=self.sampling,
-            vocab_size=context.vocab_size,
-            shared_noise=context.shared_noise,
-            beliefs=context.beliefs,
-        )
+        given: dict[str, Any] = {
+            "keys": keys,
+            "want": want,
+            "stop": stop,
+            "sampling": self.sampling,
+            "vocab_size": context.vocab_size,
+            "shared_noise": context.shared_noise,
+            "beliefs": context.beliefs,
+        }
+        logits = model.logits(params.drafter, filled)
+        if getattr(model, "has_markov", False):
+            pending = jnp.take_along_axis(context.tokens, context.length[:, None] - 1, axis=1)
+            draft, _ = draft_loop(self._neighbours(params.drafter, logits, pending[:, 0]), **given)
+        else:
+            draft = draft_block(logits, **given)
         return draft, cache.rewind(context.length)
+
+    def _states(self, context: Context, start: Array) -> dict[str, Array]:
+        """Those of the text and the masks; the masks' is that of the pending token."""
+        if not self.reads_hidden:
+            return {}
+        assert context.hidden is not None
+        last = jnp.take_along_axis(context.hidden, context.length[:, None, None] - 1, axis=1)
+        last = jnp.broadcast_to(last, (len(start), self.masks, last.shape[-1]))
+        text = slices(context.hidden, start, self._room)
+        return {"states": jnp.concatenate([text, last.astype(text.dtype)], axis=1)}
+
+    def _neighbours(self, params: PyTree, logits: Array, pending: Array) -> Steps:
+        """Token by token from the logits [B, K, V] of a block: each changes those of the next."""
+        model: Any = self.model
+
+        def behind(i: Array, tokens: Array) -> Array:
+            own = jax.lax.dynamic_index_in_dim(logits, i, axis=1, keepdims=False)
+            return own + model.markov(params, tokens[:, None])[:, 0]
+
+        def advance(i: Array, tokens: Array) -> tuple[Array, Array]:
+            return behind(i, tokens), i + 1
+
+        return Steps(behind(jnp.int32(0), pending), advance, jnp.int32(1))
 
     @property
     def _room(self) -> int:

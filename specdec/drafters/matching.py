@@ -34,9 +34,9 @@ def matches(tokens: Array, last: Array, counts: Array) -> Array:
 
 
 def slices(tokens: Array, start: Array, width: int) -> Array:
-    """[B, width] of tokens[b, start[b]:], repeating the last column beyond the end."""
+    """[B, width, ...] of tokens[b, start[b]:], repeating the last column beyond the end."""
     index = jnp.minimum(start[:, None] + jnp.arange(width)[None], tokens.shape[1] - 1)
-    return jnp.take_along_axis(tokens, index, axis=1)
+    return jnp.take_along_axis(tokens, jnp.expand_dims(index, range(2, tokens.ndim)), axis=1)
 
 
 def check_inputs(drafter: object, inputs: object) -> None:

@@ -75,8 +75,8 @@ class KVCache(struct.PyTreeNode):
         guarantees length + T <= capacity (`dynamic_update_slice` would silently shift the write).
         """
         keys, values = list(self.keys), list(self.values)
-        keys[layer] = _placed(_write_rows(keys[layer], key, self.length))
-        values[layer] = _placed(_write_rows(values[layer], value, self.length))
+        keys[layer] = _placed(write_rows(keys[layer], key, self.length))
+        values[layer] = _placed(write_rows(values[layer], value, self.length))
         return self.replace(keys=tuple(keys), values=tuple(values))
 
     def placed(self) -> KVCache:
@@ -124,8 +124,8 @@ def _placed(array: Array) -> Array:
     return constrain(array, "batch", "heads", "length", "kv", tpu_order=(0, 1, 3, 2))
 
 
-def _write_rows(array: Array, block: Array, start: Array) -> Array:
-    """array[b, :, start[b]:start[b]+T] = block[b], with the block's heads moved to the front."""
+def write_rows(array: Array, block: Array, start: Array) -> Array:
+    """array[b, :, start[b]:start[b]+T] = block[b], of [B, H, C, E] and [B, T, H, E]."""
     block = block.swapaxes(1, 2).astype(array.dtype)
     zero = jnp.zeros([], start.dtype)
     rows = array.shape[0]

@@ -18,6 +18,7 @@ from specdec.tasks.errors import TaskError
 from specdec.tasks.local import local_task
 from specdec.tasks.metrics import Bleu, Rouge, Squad, bleu, rouge, squad
 from specdec.tasks.mixtures import mixture
+from specdec.tasks.predictions import predictions_task
 from specdec.tasks.synthetic import demo_vocabulary, synthetic_mixture, synthetic_task
 from specdec.tasks.t5 import t5_task
 from specdec.tasks.tokenizer_json import TokenizerJson
@@ -60,6 +61,7 @@ __all__ = [
     "get_task",
     "local_task",
     "mixture",
+    "predictions_task",
     "recorded_vocabulary",
     "rouge",
     "same_vocabulary",

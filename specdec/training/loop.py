@@ -21,7 +21,8 @@ from specdec import checkpoints, tasks
 from specdec.training.data import Batches, pack, read_split
 from specdec.training.errors import TrainingError
 from specdec.training.folder import Folder
-from specdec.training.loss import Frozen, Pairs, Sums
+from specdec.training.initial import begun_with
+from specdec.training.loss import Frozen, Pairs, Sums, reads_target
 from specdec.training.objectives import Objective, TeacherForced
 from specdec.training.optimizer import Adafactor
 from specdec.training.progress import Progress
@@ -49,7 +50,9 @@ class TrainRun:
     batch_size: texts per step.
     optimizer, objective: see `Adafactor` and `objectives`.
     target, target_path: the model that the trained one drafts for, and the directory of its
-      checkpoint, if anything of it is read: its encoder's output, by a model without an encoder.
+      checkpoint, if anything of it is read: its encoder's output, or its states.
+    initial_path: the directory of a checkpoint that parameters are begun with, as far as names and
+      shapes agree (`begun_with`); the target's, for example. None: all are drawn.
     seed: of the parameters and of the order of the data.
     buckets: into how many widths batches fall, each a program to compile (see `data.pack`).
     evaluation_split: where loss and accuracy are measured besides, None for nowhere.
@@ -65,6 +68,7 @@ class TrainRun:
     objective: Objective = TeacherForced()
     target: Model | None = None
     target_path: str | None = None
+    initial_path: str | None = None
     split: str = "train"
     seed: int = 0
     buckets: int = 4
@@ -80,10 +84,10 @@ class TrainRun:
             if not is_integer(value, 1):
                 raise ValueError(f"TrainRun.{name} is {value!r}; give a positive integer")
         check_has("TrainRun.model", self.model, "init config pad_id", "a model, T5Target(config)")
-        if getattr(self.model, "reads_encoded", False) and not (self.target and self.target_path):
+        if reads_target(self.model) and not (self.target and self.target_path):
             raise ValueError(
-                "TrainRun.model has no encoder (encoded_dim); give the target whose encoder's "
-                "output it reads, and target_path, the directory of its checkpoint"
+                "TrainRun.model reads its target's encoder (encoded_dim) or states (states_dim); "
+                "give that target, and target_path, the directory of its checkpoint"
             )
         if self.task is None:
             raise ValueError("TrainRun.task is None; give a task, or the name of a registered one")
@@ -126,6 +130,8 @@ class Recipe(NamedTuple):
 def init(run: TrainRun) -> State:
     """The state before the first step."""
     params = run.model.init(jax.random.key(run.seed, impl="threefry2x32"))
+    if run.initial_path is not None:
+        params = begun_with(params, run.initial_path)
     return State(params, run.optimizer.transformation().init(params), jnp.zeros([], jnp.int32))
 
 
@@ -315,6 +321,7 @@ def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:
         "objective": {"name": type(objective).__name__, **dataclasses.asdict(objective)},
         "optimizer": dataclasses.asdict(run.optimizer),
         "model": dataclasses.asdict(run.model.config),
+        **({"initial": run.initial_path} if run.initial_path else {}),
         "target": run.target and [dataclasses.asdict(run.target.config), run.target_path],
         "first_batch": digest.hexdigest(),
     }

@@ -34,15 +34,24 @@ class Frozen(NamedTuple):
     params: PyTree
 
 
-def begun(
-    model: Any, params: PyTree, inputs: Array, capacity: int, frozen: Frozen | None
-) -> PyTree:
-    """The model's cache behind the inputs, or behind what the target's encoder makes of them."""
-    given = None
-    if getattr(model, "reads_encoded", False):
-        assert frozen is not None, "TrainRun asks for it"
-        given = frozen.model.prefill(frozen.params, inputs, 1)
-    return read(model, params, inputs, capacity, given)
+def reads_target(model: Any) -> bool:
+    """Whether a model reads what the target makes: its encoder's output, or its states."""
+    return getattr(model, "reads_encoded", False) or getattr(model, "reads_states", False)
+
+
+def of_target(
+    model: Any, inputs: Array, text: Array, frozen: Frozen | None
+) -> tuple[PyTree, Array | None]:
+    """What a model reads of its target: a cache behind the inputs, and the state that produced each
+    token of [B, T] text, as in `types.Context`; None for what it does not read."""
+    if not reads_target(model):
+        return None, None
+    assert frozen is not None, "TrainRun asks for it"
+    cache: Any = frozen.model.prefill(frozen.params, inputs, text.shape[1])
+    if not getattr(model, "reads_states", False):
+        return cache, None
+    hidden = frozen.model.decode(frozen.params, text, cache)[0].hidden
+    return cache, jnp.pad(hidden, ((0, 0), (1, 0), (0, 0)))[:, :-1]
 
 
 def teacher_forced(
@@ -51,7 +60,8 @@ def teacher_forced(
     """[B, T, V] float32 logits: position t has seen the inputs and the targets before t."""
     start = model.start(pairs.inputs)[:, None]
     shifted = jnp.concatenate([start, pairs.targets[:, :-1]], axis=1)
-    cache = begun(model, params, pairs.inputs, shifted.shape[1], frozen)
+    given, _ = of_target(model, pairs.inputs, shifted, frozen)
+    cache = read(model, params, pairs.inputs, shifted.shape[1], given)
     return model.decode(params, shifted, cache)[0].logits
 
 

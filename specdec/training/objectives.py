@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from specdec.drafters.masked import mask_ids, visible_in_block
-from specdec.training.loss import Frozen, Pairs, Sums, begun, cross_entropy, teacher_forced
+from specdec.models.inputs import read
+from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, of_target, teacher_forced
 from specdec.types import Array, PyTree, Target
 from specdec.values import is_integer, is_number
 
@@ -130,16 +131,17 @@ class FillMasks:
         progress: Array,
     ) -> Sums:
         for_starts, for_glances = jax.random.split(key)
-        blocks = _Blocks.of(self, model, pairs, for_starts)
+        blocks = _Blocks.of(self, model, pairs, for_starts, frozen)
         if any(self.glancing):
             first, last = self.glancing
-            logits = jax.lax.stop_gradient(blocks.logits(model, params, frozen))
+            logits = jax.lax.stop_gradient(blocks.logits(model, params))
             blocks = blocks.glanced_at(logits, first + (last - first) * progress, for_glances)
-        return blocks.sums(blocks.logits(model, params, frozen), self.label_smoothing)
+        return blocks.sums(blocks.logits(model, params), self.label_smoothing)
 
     def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
-        blocks = _Blocks.of(self, model, pairs, jax.random.key(0, impl="threefry2x32"))
-        return blocks.sums(blocks.logits(model, params, frozen))
+        key = jax.random.key(0, impl="threefry2x32")
+        blocks = _Blocks.of(self, model, pairs, key, frozen)
+        return blocks.sums(blocks.logits(model, params))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,10 +153,15 @@ class _Blocks:
     starts: Array  # [B, R] int32, tokens of the output before each block
     fed: Array  # [B, R, k] int32, masks or tokens
     targets: Array  # [B, R, k] int32, 0 where the loss counts nothing
+    before: Array  # [B, R, k] int32, the token before each place
     cached: bool
+    given: PyTree  # of the target: its cache behind the inputs, if it is read
+    states: Array | None  # [B, T + R k, D] that are fed with text and blocks, if any are
 
     @classmethod
-    def of(cls, objective: FillMasks, model: Any, pairs: Pairs, key: Array) -> _Blocks:
+    def of(
+        cls, objective: FillMasks, model: Any, pairs: Pairs, key: Array, frozen: Frozen | None
+    ) -> _Blocks:
         """With starts at random, as likely at each token of a text."""
         targets = jnp.asarray(pairs.targets)
         rows, longest = targets.shape
@@ -166,22 +173,34 @@ class _Blocks:
         behind = jnp.take_along_axis(targets, inside, axis=1).reshape(places.shape)
         ids = mask_ids(model.vocab_size, objective.masks, objective.distinct)
         first = model.start(pairs.inputs)[:, None]
+        text = jnp.concatenate([first, targets[:, :-1]], axis=1)
+        given, states = of_target(model, pairs.inputs, text, frozen)
+        if states is not None:
+            of_masks = jnp.repeat(starts, objective.masks, axis=1)[:, :, None]
+            of_masks = jnp.take_along_axis(states, of_masks, axis=1)
+            states = jnp.concatenate([states, of_masks], axis=1)
         return cls(
             inputs=jnp.asarray(pairs.inputs),
-            text=jnp.concatenate([first, targets[:, :-1]], axis=1),
+            text=text,
             starts=starts,
             fed=jnp.broadcast_to(ids, places.shape),
             targets=jnp.where(places < longest, behind, 0),
+            before=jnp.take_along_axis(text, inside, axis=1).reshape(places.shape),
             cached=objective.cached,
+            given=given,
+            states=states,
         )
 
-    def logits(self, model: Any, params: PyTree, frozen: Frozen | None) -> Array:
+    def logits(self, model: Any, params: PyTree) -> Array:
         """[B, R, k, V], all blocks behind one copy of their text."""
         rows, size = self.text.shape
         tokens = jnp.concatenate([self.text, self.fed.reshape(rows, -1)], axis=1)
-        cache = begun(model, params, self.inputs, tokens.shape[1], frozen)
-        output, _ = model.decode(params, tokens, cache, ancestors=self._ancestors())
+        cache = read(model, params, self.inputs, tokens.shape[1], self.given)
+        fed = {} if self.states is None else {"states": self.states}
+        output, _ = model.decode(params, tokens, cache, ancestors=self._ancestors(), **fed)
         logits = model.logits(params, output.hidden[:, size:])
+        if getattr(model, "has_markov", False):
+            logits += model.markov(params, self.before.reshape(rows, -1))
         return logits.reshape(*self.fed.shape, -1)
 
     def glanced_at(self, logits: Array, share: Array, key: Array) -> _Blocks:

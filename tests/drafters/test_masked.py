@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import blocks_in_numpy
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import t5_in_numpy
 
 from specdec.decoding import decode, row_keys
 from specdec.drafters import Masked
@@ -38,6 +38,7 @@ CONFIG = T5Config(
 )
 TARGET = T5Target(CONFIG)
 FILLING = T5Target(dataclasses.replace(CONFIG, vocab_size=V + K))
+MODERN = T5Target(dataclasses.replace(FILLING.config, states_dim=16, markov_rank=4))
 INPUTS = np.random.default_rng(0).integers(2, V, [3, 7]).astype(np.int32)
 
 
@@ -46,23 +47,34 @@ def params() -> Params:
     return Params(TARGET.init(jax.random.key(1)), FILLING.init(jax.random.key(2)))
 
 
+@functools.cache
+def modern_params() -> Params:
+    """With neighbours that matter."""
+    drafter = MODERN.init(jax.random.key(2))
+    drafter["decoder"]["markov_dense"]["kernel"] *= 20
+    return params()._replace(drafter=drafter)
+
+
 def plan(drafter, least: int = 2) -> Plan:
     """Most drafts are kept, whatever they are, so that all that a cache can lack happens."""
     kept = MinimumBlock(GreedyMatch(), least)
     return Plan(TARGET, drafter, kept, Fixed(K), Greedy(), N, ())
 
 
-def filled_in(drafter: Masked, row: int, text: np.ndarray) -> np.ndarray:
-    """[K, V] float64 logits for the masks behind a text, from nothing but the text."""
-    ids = np.asarray(mask_ids(V + K, K, drafter.distinct))
-    size = len(text)
-    visible = np.ones((size + K, size + K), bool)
-    if drafter.reread is None:
-        visible[:size] = np.tri(size, size + K, dtype=bool)
-    config = dataclasses.asdict(drafter.model.config)
-    tokens = np.concatenate([text, ids])[None]
-    given = params().drafter, config, INPUTS[row : row + 1], tokens
-    return t5_in_numpy.logits(*given, visible)[0, size:, :V]
+def filled_in(drafter: Masked, row: int, text: np.ndarray, drafted: np.ndarray) -> np.ndarray:
+    """[K, V] float64 logits for the masks behind a text; with neighbours, those drafted there."""
+    modern, ids = drafter.model is MODERN, mask_ids(V + K, K, drafter.distinct)
+    found = blocks_in_numpy.logits(
+        (modern_params() if modern else params()).drafter,
+        drafter.model.config,
+        INPUTS[row : row + 1],
+        text,
+        np.asarray(ids),
+        cached=drafter.reread is None,
+        previous=np.concatenate([text[-1:], drafted[: K - 1]]) if modern else None,
+        target=(params().target, CONFIG) if modern else None,
+    )
+    return found[:, :V]
 
 
 @pytest.mark.parametrize(
@@ -72,24 +84,36 @@ def filled_in(drafter: Masked, row: int, text: np.ndarray) -> np.ndarray:
         Masked(FILLING, Greedy(), K, distinct=False),
         Masked(FILLING, Greedy(), K, reread=N),
         Skipping(Masked(FILLING, Greedy(), K)),
+        Masked(MODERN, Greedy(), K),
+        Masked(MODERN, Greedy(), K, reread=N),
+        Skipping(Masked(MODERN, Greedy(), K)),
     ],
-    ids=["distinct", "one mask", "reread", "sometimes asked"],
+    ids=[
+        "distinct",
+        "one mask",
+        "reread",
+        "sometimes asked",
+        "target's states",
+        "target's states, reread",
+        "target's states, sometimes asked",
+    ],
 )
 @pytest.mark.parametrize("least", [2, 3])
 def test_every_draft_is_what_the_text_alone_leads_to(drafter, least):
     keys = row_keys(0, jnp.arange(len(INPUTS)))
-    output = decode(params(), keys, jnp.asarray(INPUTS), plan(drafter, least))
-    seen, inner = 0, getattr(drafter, "drafter", drafter)
+    inner = getattr(drafter, "drafter", drafter)
+    ours = modern_params() if inner.model is MODERN else params()
+    output, seen = decode(ours, keys, jnp.asarray(INPUTS), plan(drafter, least)), 0
     for row in range(len(INPUTS)):
         found, done = output.row(row), 0
         for proposed, drafted, accepted in zip(*found[1:], strict=True):
             if drafted:
                 text = np.array([0, *found.tokens[:done]], np.int32)
-                logits = filled_in(inner, row, text)[:drafted]
+                found_there = np.array(proposed[:drafted])
+                logits = filled_in(inner, row, text, found_there)[:drafted]
                 best = np.sort(logits, axis=1)
                 clear = best[:, -1] - best[:, -2] > 1e-4  # rounding decides no other
-                ours = np.array(proposed[:drafted])
-                assert (ours == logits.argmax(axis=1))[clear].all()
+                assert (found_there == logits.argmax(axis=1))[clear].all()
                 seen += int(clear.sum())
             done += accepted + 1
     assert seen > 30

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import blocks_in_numpy
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import t5_in_numpy
 
 from specdec.drafters.masked import mask_ids
 from specdec.models.t5 import T5Config, T5Target
 from specdec.training import FillMasks, Pairs, TeacherForced
+from specdec.training.loss import Frozen
 from specdec.training.objectives import _Blocks
 
 V, K = 30, 3
@@ -31,6 +32,8 @@ CONFIG = T5Config(
     relative_attention_max_distance=12,
 )
 MODEL = T5Target(CONFIG)
+MODERN = T5Target(dataclasses.replace(CONFIG, states_dim=16, markov_rank=4))
+TARGET = T5Target(dataclasses.replace(CONFIG, vocab_size=V))
 LENGTHS = (9, 4, 1, 0)  # of the texts, the last one a row of padding
 
 
@@ -44,33 +47,49 @@ def batch() -> tuple[Pairs, dict]:
     return Pairs(inputs, targets), MODEL.init(jax.random.key(0))
 
 
+@functools.cache
+def modern() -> tuple[Frozen, dict]:
+    """A target, and a drafter that reads its states; neighbours matter."""
+    params = MODERN.init(jax.random.key(6))
+    params["decoder"]["markov_dense"]["kernel"] *= 20
+    return Frozen(TARGET, TARGET.init(jax.random.key(7))), params
+
+
 @pytest.mark.parametrize(
-    "objective",
+    "model, objective",
     [
-        FillMasks(K, blocks=3),
-        FillMasks(K, distinct=False, blocks=1),
-        FillMasks(K, cached=False, blocks=1),
+        (MODEL, FillMasks(K, blocks=3)),
+        (MODEL, FillMasks(K, distinct=False, blocks=1)),
+        (MODEL, FillMasks(K, cached=False, blocks=1)),
+        (MODERN, FillMasks(K, blocks=3)),
+        (MODERN, FillMasks(K, cached=False, blocks=1)),
     ],
-    ids=["blocks", "one mask", "text sees masks"],
+    ids=["blocks", "one mask", "text sees masks", "target's states", "states, text sees masks"],
 )
-def test_a_block_sees_the_text_before_it_and_itself(objective):
-    pairs, params = batch()
-    blocks = _Blocks.of(objective, MODEL, pairs, jax.random.key(1))
-    logits = np.asarray(blocks.logits(MODEL, params, None))
+def test_a_block_sees_the_text_before_it_and_itself(model, objective):
+    (pairs, params), frozen = batch(), None
+    if model is MODERN:
+        frozen, params = modern()
+    blocks = _Blocks.of(objective, model, pairs, jax.random.key(1), frozen)
+    logits = np.asarray(blocks.logits(model, params))
     ids = np.asarray(mask_ids(V + K, K, objective.distinct))
     for row in range(3):
         for number, start in enumerate(blocks.starts[row].tolist()):
             assert 0 <= start < LENGTHS[row]
-            text = np.concatenate([[0], pairs.targets[row, :start]])
-            size = len(text)
-            visible = np.ones((size + K, size + K), bool)
-            if objective.cached:
-                visible[:size] = np.tri(size, size + K, dtype=bool)
-            tokens = np.concatenate([text, ids])[None].astype(np.int32)
-            given = params, dataclasses.asdict(CONFIG), pairs.inputs[row : row + 1], tokens
-            exact = t5_in_numpy.logits(*given, visible)[0, size:]
-            assert np.abs(logits[row, number] - exact).max() < 1e-4 * np.abs(exact).std()
+            text = np.concatenate([[0], pairs.targets[row, :start]]).astype(np.int32)
             behind = pairs.targets[row, start : start + K]
+            exact = blocks_in_numpy.logits(
+                params,
+                model.config,
+                pairs.inputs[row : row + 1],
+                text,
+                ids,
+                cached=objective.cached,
+                previous=np.concatenate([text[-1:], behind[:-1]]) if frozen else None,
+                target=(frozen.params, TARGET.config) if frozen else None,
+            )
+            error = np.abs(logits[row, number] - exact)[: len(behind)]
+            assert error.max() < 1e-4 * np.abs(exact).std()
             behind = np.pad(behind, (0, K - len(behind)))
             np.testing.assert_array_equal(blocks.targets[row, number], behind)
 
@@ -78,7 +97,7 @@ def test_a_block_sees_the_text_before_it_and_itself(objective):
 def test_starts_are_as_likely_at_each_token_of_a_text():
     pairs, _ = batch()
     objective = FillMasks(K, blocks=4000)
-    starts = np.asarray(_Blocks.of(objective, MODEL, pairs, jax.random.key(2)).starts)
+    starts = np.asarray(_Blocks.of(objective, MODEL, pairs, jax.random.key(2), None).starts)
     for row, length in enumerate(LENGTHS[:3]):
         counts = np.bincount(starts[row], minlength=length)
         assert len(counts) == length
@@ -89,7 +108,7 @@ def test_starts_are_as_likely_at_each_token_of_a_text():
 
 def test_glancing_reveals_a_share_of_what_was_wrong():
     pairs, _ = batch()
-    blocks = _Blocks.of(FillMasks(K, blocks=40), MODEL, pairs, jax.random.key(3))
+    blocks = _Blocks.of(FillMasks(K, blocks=40), MODEL, pairs, jax.random.key(3), None)
     targets = np.asarray(blocks.targets)
     right = np.random.default_rng(1).random(targets.shape) < 0.3
     guess = np.where(right, targets, (targets + 1) % V)

@@ -512,7 +512,7 @@ def test_a_drafter_of_blocks_is_trained_saved_and_decoded_with(
     if encoder == "the target's":
         fill += ["--gin.T5Config.num_encoder_layers=0", "--gin.T5Config.encoded_dim=32"]
         code, err = command(tmp_path / "masked", *fill)
-        assert code == 2 and "has no encoder (encoded_dim); give the target" in err
+        assert code == 2 and "(encoded_dim) or states (states_dim); give that target" in err
         fill += ["--gin_file=models/frozen_target.gin"]
         fill += [f"--gin.TARGET_CHECKPOINT_PATH='{tmp_path / 'target' / 'export'}'"]
     assert command(tmp_path / "masked", *fill)[0] == 0

@@ -30,8 +30,13 @@ class T5Config:
     'bfloat16'; parameters may be stored in another one. With `relative_bias_per_layer` every layer
     has relative-position biases of its own, as in models trained with T5X's scalable_t5.
 
-    With `encoded_dim` there is no encoder, and `num_encoder_layers` is 0: the decoder reads what
-    another model's encoder has made, of that width. So it can draft for that model.
+    The last three are for drafting for another model, the target, and None otherwise:
+
+    encoded_dim: the width of the target's encoder, whose output the decoder reads; there is no
+      encoder, and `num_encoder_layers` is 0.
+    states_dim: the width of the target's decoder, whose states are fed with the tokens.
+    markov_rank: of the table of neighbours, by which a token of a block changes the logits of the
+      next one.
     """
 
     vocab_size: int
@@ -49,6 +54,8 @@ class T5Config:
     relative_bias_per_layer: bool = False
     layer_norm_epsilon: float = 1e-6
     encoded_dim: int | None = None
+    states_dim: int | None = None
+    markov_rank: int | None = None
 
     def __post_init__(self):
         # gin and JSON hand over lists and dtype objects; a static argument must be hashable.
@@ -61,10 +68,9 @@ class T5Config:
                 raise ValueError(
                     f"T5Config.mlp_activations has {activation!r}; known: {', '.join(ACTIVATIONS)}"
                 )
-        if self.encoded_dim is not None and not is_integer(self.encoded_dim, 1):
-            raise ValueError(
-                f"T5Config.encoded_dim is {self.encoded_dim!r}; give a positive integer, or None"
-            )
+        for name in ("encoded_dim", "states_dim", "markov_rank"):
+            if (value := getattr(self, name)) is not None and not is_integer(value, 1):
+                raise ValueError(f"T5Config.{name} is {value!r}; give a positive integer, or None")
         if self.encoded_dim and self.num_encoder_layers:
             raise ValueError(
                 f"T5Config.num_encoder_layers is {self.num_encoder_layers!r} and encoded_dim says "

@@ -8,7 +8,7 @@ from flax import linen as nn
 from specdec.models.blocks import view
 from specdec.models.cache import KVCache
 from specdec.models.int8 import Weights
-from specdec.models.layers import MASKED, MLP, Embedding, Logits, RMSNorm, constrain
+from specdec.models.layers import MASKED, MLP, Dense, Embedding, Logits, RMSNorm, constrain
 from specdec.models.products import Kernels, Orders
 from specdec.models.t5.config import PAD_ID, T5Config
 from specdec.models.t5.layers import Attention, RelativeBias
@@ -138,6 +138,19 @@ class Decoder(nn.Module):
         self.decoder_norm = _norm(config)
         if not logits_from_table(config, self.layout):
             self.logits_dense = Logits(config.vocab_size, config.logits_via_embedding, kernels[0])
+        if config.states_dim:
+            self.states_dense = Dense(
+                config.emb_dim, ("states", "embed"), config.dtype, kernels=kernels[0]
+            )
+        if config.markov_rank:
+            self.markov_embedder = Embedding(config.vocab_size, config.markov_rank, config.dtype)
+            self.markov_dense = Dense(
+                config.vocab_size,
+                ("markov", "vocab"),
+                config.dtype,
+                nn.initializers.variance_scaling(0.01, "fan_in", "normal"),
+                kernels[0],
+            )
 
     def cross_keys_values(self, encoded: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """[B, S, D] -> per layer keys [B, H, head_dim, S] and values [B, H, S, head_dim]."""
@@ -194,10 +207,23 @@ class T5(nn.Module):
         )
 
     def decode(
-        self, tokens: Array, cache: KVCache, ancestors: Array | None = None
+        self,
+        tokens: Array,
+        cache: KVCache,
+        ancestors: Array | None = None,
+        states: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
-        hidden, cache = self.decoder(self.token_embedder(tokens), cache, ancestors)
+        x = self.token_embedder(tokens)
+        if states is not None:
+            x = _residual(x + self.decoder.states_dense(states))
+        hidden, cache = self.decoder(x, cache, ancestors)
         return ModelOutput(self.logits(hidden), hidden), cache
+
+    def markov(self, tokens: Array) -> Array:
+        """[B, T] -> [B, T, V]"""
+        rows = self.decoder.markov_embedder(tokens)
+        logits = self.decoder.markov_dense(rows).astype(jnp.float32)
+        return constrain(logits, "batch", "length", None)
 
     def logits(self, hidden: Array) -> Array:
         if not logits_from_table(self.config, self.layout):
@@ -206,8 +232,14 @@ class T5(nn.Module):
         return self.token_embedder.logits(hidden, table)
 
     def __call__(self, inputs: Array, tokens: Array) -> ModelOutput:
-        size, width = tokens.shape[1], self.config.encoded_dim
-        if width is None:
-            return self.decode(tokens, self.encode(inputs, size))[0]
-        encoded = jnp.zeros([*inputs.shape, width], self.config.dtype)
-        return self.decode(tokens, self.attach(encoded, inputs != self.pad_id, size))[0]
+        config, states = self.config, None
+        if config.states_dim:
+            states = jnp.zeros([*tokens.shape, config.states_dim], config.dtype)
+        if config.markov_rank:
+            self.markov(tokens)
+        if config.encoded_dim is None:
+            cache = self.encode(inputs, tokens.shape[1])
+        else:
+            encoded = jnp.zeros([*inputs.shape, config.encoded_dim], config.dtype)
+            cache = self.attach(encoded, inputs != self.pad_id, tokens.shape[1])
+        return self.decode(tokens, cache, None, states)[0]

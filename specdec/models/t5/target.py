@@ -148,12 +148,47 @@ class T5Target(LinenModel):
         given = encoded.astype(self.config.dtype), mask, capacity
         return cast(KVCache, self.apply(params, *given, method="attach"))
 
+    @property
+    def reads_states(self) -> bool:
+        """Whether `decode` takes `states`."""
+        return self.config.states_dim is not None
+
+    @property
+    def has_markov(self) -> bool:
+        """Whether `markov` is there."""
+        return self.config.markov_rank is not None
+
     def decode(
-        self, params: PyTree, tokens: Array, cache: KVCache, *, ancestors: Array | None = None
+        self,
+        params: PyTree,
+        tokens: Array,
+        cache: KVCache,
+        *,
+        ancestors: Array | None = None,
+        states: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
-        """Feeds [B, T] int32 tokens; see `Target.decode`, and `models.blocks` for `ancestors`."""
-        result = self.apply(params, tokens, cache, ancestors, method="decode")
+        """Feeds [B, T] int32 tokens; see `Target.decode`, and `models.blocks` for `ancestors`.
+
+        states: [B, T, states_dim] of another model, one for each token, for a model that reads
+          such.
+
+        Raises:
+          ValueError: states are missing, or given to a model that reads none.
+        """
+        if self.reads_states != (states is not None):
+            raise ValueError(
+                "this T5 reads the states of the model that it drafts for (states_dim); use it in "
+                "a drafter that gives it some, such as Masked"
+                if self.reads_states
+                else "this T5 reads no states; give it states_dim, or no states"
+            )
+        result = self.apply(params, tokens, cache, ancestors, states, method="decode")
         return cast(tuple[ModelOutput, KVCache], result)
+
+    def markov(self, params: PyTree, tokens: Array) -> Array:
+        """[B, T] int32 -> [B, T, V] float32: what a token of a block adds to the logits of the next
+        one (a low-rank Markov head)."""
+        return cast(Array, self.apply(params, tokens, method="markov"))
 
     def logits(self, params: PyTree, hidden: Array) -> Array:
         """[B, T, D] states -> [B, T, V] float32, as `decode` projects them."""

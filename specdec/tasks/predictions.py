@@ -1,0 +1,149 @@
+"""Tasks over what a model wrote: the folders of `specdec eval`, token by token.
+
+A drafter that is trained on its target's own output learns what it is asked for (sequence-level
+distillation, Kim and Rush 2016, 1606.07947); texts cut into tokens anew could be other tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specdec.tasks.errors import TaskError
+from specdec.tasks.loading import load_seqio
+from specdec.tasks.vocabularies import VOCABULARIES, VocabularyDefinition
+from specdec.values import is_integer, is_word
+
+if TYPE_CHECKING:
+    from seqio import Task
+
+
+def predictions_task(
+    name: str, folders: Mapping[str, str], vocabulary: VocabularyDefinition
+) -> Task:
+    """Registers a seqio task over the outputs of a model, or returns it if this very task exists.
+
+    Args:
+      name: the task's name in seqio's registry.
+      folders: split -> the `--output_dir` of a run of `specdec eval`, of any number of hosts.
+      vocabulary: that of the run.
+
+    Inputs have the prefix that they had there, and end in EOS; targets are the tokens that came
+    out, one example per text and sample.
+
+    Raises:
+      TaskError: a folder without predictions or with a line that is none, a vocabulary that cannot
+        be read or lacks their tokens, or a `name` that is another task's.
+    """
+    if not is_word(name):
+        raise TaskError(f"the task's name is {name!r}; give a word")
+    paths = folders.values() if isinstance(folders, Mapping) else ()
+    if not paths or not all(map(is_word, paths)):
+        raise TaskError(
+            f"folders of task {name!r} is {folders!r}; give split -> folder of specdec eval"
+        )
+    if not hasattr(vocabulary, "load"):
+        raise TaskError(f"vocabulary of task {name!r} is {vocabulary!r}; give {VOCABULARIES}")
+    return _register(_Definition(name, tuple(folders.items()), vocabulary))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Definition:
+    name: str
+    folders: tuple[tuple[str, str], ...]
+    vocabulary: VocabularyDefinition
+
+
+@functools.cache
+def _register(definition: _Definition) -> Task:
+    seqio, vocabulary = load_seqio(), definition.vocabulary.load()
+    folders = {split: _files(folder) for split, folder in definition.folders}
+    sizes = {split: _examine(files, vocabulary) for split, files in folders.items()}
+    if definition.name in seqio.TaskRegistry.names():
+        raise TaskError(f"task {definition.name!r} exists with another definition; rename this one")
+
+    def read(split: str, shuffle_files: bool = False, seed: int | None = None) -> Any:
+        import tensorflow as tf
+
+        def lines() -> Iterator[dict[str, Any]]:
+            for place, line in _lines(folders[split]):
+                yield _example(place, line)
+
+        shapes = {
+            "inputs": tf.TensorSpec([], tf.string),
+            "targets": tf.TensorSpec([None], tf.int32),
+        }
+        return tf.data.Dataset.from_generator(lines, output_signature=shapes)
+
+    return seqio.TaskRegistry.add(
+        definition.name,
+        source=seqio.FunctionDataSource(read, list(folders), num_input_examples=sizes),
+        preprocessors=[
+            functools.partial(_tokenize, vocabulary=vocabulary),
+            seqio.preprocessors.append_eos_after_trim,
+        ],
+        output_features={
+            "inputs": seqio.Feature(vocabulary),
+            "targets": seqio.Feature(vocabulary, add_eos=False),
+        },
+        metric_fns=[],
+    )
+
+
+def _tokenize(dataset: Any, *, vocabulary: Any) -> Any:
+    """Inputs as ids; targets are."""
+
+    def tokenize(example):
+        return example | {"inputs": vocabulary.encode_tf(example["inputs"])}
+
+    return dataset.map(tokenize)
+
+
+def _files(folder: str) -> list[Path]:
+    found = sorted(Path(folder).glob("predictions*.jsonl"))
+    if not found:
+        raise TaskError(
+            f"{folder} has no predictions; give the --output_dir of a run of specdec eval"
+        )
+    return found
+
+
+def _examine(files: list[Path], vocabulary: Any) -> int:
+    """The number of examples, every one of them well-formed."""
+    number = 0
+    for place, line in _lines(files):
+        number += 1
+        largest = max(_example(place, line)["targets"], default=0)
+        if largest >= vocabulary.vocab_size:
+            raise TaskError(
+                f"{place}: token {largest}, but the vocabulary has {vocabulary.vocab_size}; give "
+                "the vocabulary of that run"
+            )
+    if not number:
+        raise TaskError(f"{files[0]} is empty; let specdec eval go on")
+    return number
+
+
+def _lines(files: list[Path]) -> Iterator[tuple[str, str]]:
+    """Each line, and where it is. A last one without its end is not there yet."""
+    for file in files:
+        with open(file, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.endswith("\n"):
+                    yield f"{file}, line {number}", line
+
+
+def _example(place: str, line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+        inputs, targets = record["input"], record["tokens"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise TaskError(f"{place}: not a prediction; run specdec eval again") from error
+    ids = isinstance(targets, list) and all(is_integer(id, 0) for id in targets)
+    if not isinstance(inputs, str) or not ids:
+        raise TaskError(f"{place}: not a prediction; run specdec eval again")
+    return {"inputs": inputs, "targets": targets}

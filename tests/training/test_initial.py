@@ -1,0 +1,77 @@
+"""What parameters begin with: pytest tests/training/test_initial.py"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from specdec import checkpoints
+from specdec.models.t5 import T5Config, T5Target
+from specdec.training.errors import TrainingError
+from specdec.training.initial import begun_with
+
+TARGET = T5Config(
+    vocab_size=24,
+    emb_dim=16,
+    num_heads=2,
+    head_dim=8,
+    mlp_dim=24,
+    num_encoder_layers=1,
+    num_decoder_layers=3,
+)
+DRAFT = dataclasses.replace(
+    TARGET,
+    vocab_size=27,
+    mlp_dim=32,
+    num_encoder_layers=0,
+    encoded_dim=16,
+    num_decoder_layers=2,
+    markov_rank=4,
+)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    params = T5Target(TARGET).init(jax.random.key(1))
+    checkpoints.save(tmp_path / "target", params, config=TARGET)
+    return tmp_path / "target", params
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_what_has_the_same_name_and_shape_is_taken(tmp_path, tied):
+    config = dataclasses.replace(TARGET, logits_via_embedding=tied)
+    target = T5Target(config).init(jax.random.key(1))
+    checkpoints.save(tmp_path / "target", target, config=config)
+    own = T5Target(dataclasses.replace(DRAFT, logits_via_embedding=tied)).init(jax.random.key(2))
+    found = begun_with(own, tmp_path / "target")
+    assert jax.tree.structure(found) == jax.tree.structure(own)
+    table = found["token_embedder"]["embedding"]
+    np.testing.assert_array_equal(table[:24], target["token_embedder"]["embedding"])
+    np.testing.assert_array_equal(table[24:], own["token_embedder"]["embedding"][24:])
+    if not tied:
+        head = [tree["decoder"]["logits_dense"]["kernel"] for tree in (found, target, own)]
+        np.testing.assert_array_equal(head[0][:, :24], head[1])
+        np.testing.assert_array_equal(head[0][:, 24:], head[2][:, 24:])
+    layers = [tree["decoder"]["layers_1"] for tree in (found, target, own)]
+    same = jax.tree.map(np.array_equal, layers[0]["self_attention"], layers[1]["self_attention"])
+    assert all(jax.tree.leaves(same))
+    same = jax.tree.map(np.array_equal, layers[0]["mlp"], layers[2]["mlp"])  # of another width
+    assert all(jax.tree.leaves(same))
+    markov = [tree["decoder"]["markov_embedder"] for tree in (found, own)]
+    assert np.array_equal(*[one["embedding"] for one in markov])
+
+
+def test_a_checkpoint_of_which_nothing_fits_is_refused(saved):
+    path, _ = saved
+    wide = dataclasses.replace(TARGET, emb_dim=12, relative_attention_num_buckets=8, num_heads=3)
+    with pytest.raises(TrainingError, match="nothing of .* has the shape of the model"):
+        begun_with(T5Target(wide).init(jax.random.key(0)), path)
+
+
+def test_a_checkpoint_that_is_not_there_is_refused(tmp_path):
+    own = T5Target(DRAFT).init(jax.random.key(2))
+    with pytest.raises(checkpoints.CheckpointError, match="nothing"):
+        begun_with(own, tmp_path / "nothing")
