@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import jax.numpy as jnp
 
 from specdec.types import Params, PyTree, Table
 
 
 def reads_hidden(drafter: Any) -> bool:
     """Whether it, or a drafter that it is made of, reads the target's states."""
-    if getattr(drafter, "reads_hidden", False):
-        return True
-    inner = vars(drafter).values() if dataclasses.is_dataclass(drafter) else ()
-    flat = (one for value in inner for one in (value if isinstance(value, tuple) else [value]))
-    return any(reads_hidden(one) for one in flat if hasattr(one, "propose"))
+    return getattr(drafter, "reads_hidden", False) or any(map(reads_hidden, _inside(drafter)))
+
+
+def calls_of(drafter: Any, target: Any) -> dict[str, Callable]:
+    """What a call of each of its roles is, where it is no plain call of `decode`, see `Drafter`."""
+    own = drafter.timed(target) if hasattr(drafter, "timed") else {}
+    return own | {k: v for one in _inside(drafter) for k, v in calls_of(one, target).items()}
+
+
+def plain_call(role: str, model: Any) -> Callable:
+    """A call of `decode`, of whose logits the argmaxes are taken."""
+
+    def call(trees: Mapping[str, PyTree], tokens: Any, cache: PyTree) -> tuple[Any, PyTree]:
+        output, fed = model.decode(trees[role], tokens, cache)
+        return jnp.argmax(output.logits, axis=-1).astype(jnp.int32), fed
+
+    return call
+
+
+def _inside(drafter: Any) -> list[Any]:
+    """The drafters that one is made of."""
+    values = vars(drafter).values() if dataclasses.is_dataclass(drafter) else ()
+    flat = (one for value in values for one in (value if isinstance(value, tuple) else [value]))
+    return [one for one in flat if hasattr(one, "propose")]
 
 
 def models_of(drafter: Any) -> Mapping[str, Any]:

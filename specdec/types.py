@@ -80,6 +80,8 @@ class Context(struct.PyTreeNode):
     hidden: Array | None  # [B, at least 1+N, D]
     active: Array  # [B] bool, rows that are not finished
     vocab_size: int | None = struct.field(pytree_node=False, default=None)  # V
+    # The target itself, to which `Params.target` belongs.
+    target: Any = struct.field(pytree_node=False, default=None)
     # The target draws with the very keys that `propose` is given: see `sampling.draw_shared`.
     shared_noise: bool = struct.field(pytree_node=False, default=False)
     # The verifier reads `Draft.beliefs`.
@@ -166,7 +168,7 @@ class DecodeState(struct.PyTreeNode):
     trace: Trace
     vocab_size: int = struct.field(pytree_node=False)
 
-    def context(self, shared_noise: bool = False, beliefs: bool = False) -> Context:
+    def context(self, target: Target, shared_noise: bool = False, beliefs: bool = False) -> Context:
         """The drafter's view."""
         return Context(
             tokens=self.tokens,
@@ -176,6 +178,7 @@ class DecodeState(struct.PyTreeNode):
             hidden=self.hidden,
             active=self.active,
             vocab_size=self.vocab_size,
+            target=target,
             shared_noise=shared_noise,
             beliefs=beliefs,
         )
@@ -379,7 +382,11 @@ class Drafter(Protocol):
     One that drafts a block of tokens, none of which has led to another, has `block`, how many it
     drafts at most. One that is made of others has `sources`, their names; its drafts say which of
     them proposed (`Draft.source`), and it is asked for `parts(length, source)`. One that reads
-    `Context.hidden` has `reads_hidden`, True.
+    `Context.hidden` has `reads_hidden`, True. One whose calls are not plain calls of `decode` has
+
+      timed(target) -> {role: call}         call(trees, tokens [B, T], cache) -> (tokens, cache)
+
+    for the roles of its `parts`: what such a call takes is measured with that, `trees` by role.
     """
 
     def init(self, params: Params, context: Context) -> PyTree: ...

@@ -1,5 +1,5 @@
-"""What several test files need: checkpoints that T5X wrote, TFDS data sets, and schedules that do
-what `Fixed` does not: stop, skip, use several buckets."""
+"""What several test files need: checkpoints that T5X wrote, TFDS data sets, schedules that do what
+`Fixed` does not, and models that read another one's states."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jsonschema import Draft202012Validator
@@ -18,6 +20,7 @@ from specdec.models.device import SIZES, Device
 from specdec.models.products import ORDERS, Order
 from specdec.models.t5 import T5Config, T5Target
 from specdec.schedules import Fixed
+from specdec.testing import TableTarget
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -142,3 +145,55 @@ class AvoidsWhatWasUnlikely(Fixed):
         unlikely = (index >= first) & (index < draft.length[:, None]) & (drawn < self.threshold)
         before = jnp.where(unlikely, index - first, self.gamma)
         return jnp.min(before, axis=1).astype(jnp.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class StatesTable(TableTarget):
+    """A table that is fed with another one's states, and whose blocks have neighbours: both change
+    its logits."""
+
+    states_dim: int = 3
+    reads_states: ClassVar[bool] = True
+    has_markov: ClassVar[bool] = True
+
+    @property
+    def config(self) -> StatesTable:
+        return self
+
+    def init(self, key):
+        tables, neighbours = jax.random.split(key)
+        size = self.vocab_size
+        return super().init(tables) | {"markov": jax.random.normal(neighbours, (size, size))}
+
+    def decode(self, params, tokens, cache, *, states, ancestors=None):
+        output, cache = super().decode(params, tokens, cache, ancestors=ancestors)
+        classes, total, last = jnp.moveaxis(output.hidden, -1, 0)
+        told = (total + jnp.sum(states, axis=-1)) % self.vocab_size
+        hidden = jnp.stack([classes, told, last], axis=-1)
+        return output._replace(logits=self.logits(params, hidden), hidden=hidden), cache
+
+    def markov(self, params, tokens):
+        return params["markov"][tokens]
+
+
+@dataclasses.dataclass(frozen=True)
+class TableHeads:
+    """Heads on a table's states, each of which looks up another row; their parameter is by how far
+    they turn it."""
+
+    vocab_size: int
+    heads: int
+    states_dim: int = 3
+
+    @property
+    def config(self) -> TableHeads:
+        return self
+
+    def init(self, key):
+        turn = jax.random.randint(key, [self.heads, 3], 1, self.vocab_size)
+        return {"turn": turn.at[:, 0].set(0)}  # not the class of the input
+
+    def ahead(self, params, states):
+        turned = states[:, :, None] + params["turn"][None, None]
+        rows = jnp.array([1e6, self.vocab_size, self.vocab_size])
+        return turned % rows[None, None, None]

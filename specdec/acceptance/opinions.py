@@ -164,6 +164,7 @@ def _asked(
             hidden=jnp.where(given[:, :, None], states, 0) if plan.reads_hidden else None,
             active=position < length,
             vocab_size=vocab_size,
+            target=plan.target,
             beliefs=True,
         )
 

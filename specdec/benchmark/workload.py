@@ -24,6 +24,7 @@ from jax.sharding import Mesh
 from specdec.models.inputs import read
 from specdec.plan import Plan
 from specdec.program import Program, batch_shapes, decoder
+from specdec.roles import calls_of, plain_call
 from specdec.types import Params, PyTree, Target
 
 READ_BYTES, READ_ROWS = 2**29, 1024  # of what `memory_read` reads
@@ -105,17 +106,18 @@ def name_of(role: str, width: int) -> str:
 def _parts(plan: Plan, alone: Plan) -> dict[str, TimedPart]:
     """The parts that predictions are made of, for all lengths that a draft may have."""
     view = getattr(plan.drafter, "view", None)
+    of_alone = plain_call("alone", alone.target)
     parts = {
         "memory": TimedPart(Program(make_memory), None, 1),
         "memory_read": TimedPart(Program(read_memory), "memory", 1),
         "alone prefill": _prefill({"alone": alone.target}, alone.capacity),
-        "alone 1": _calls("alone", alone.target, 1, "alone prefill", alone.max_length),
+        "alone 1": _calls("alone", of_alone, 1, "alone prefill", alone.max_length),
         "prefill": _prefill(plan.models(), plan.capacity, view),
     }
-    models = plan.models()
+    models, own = plan.models(), calls_of(plan.drafter, plan.target)
     for role, width, _ in plan.parts(range(plan.longest_draft + 1)):
-        timed = _calls(role, models[role], width, "prefill", plan.max_length)
-        parts[name_of(role, width)] = timed
+        call = own.get(role) or plain_call(role, models[role])
+        parts[name_of(role, width)] = _calls(role, call, width, "prefill", plan.max_length)
     return parts
 
 
@@ -123,9 +125,9 @@ def _prefill(models: Mapping[str, Target], slots: int, view: Any = None) -> Time
     return TimedPart(Program(prefills(models, slots, view)), None, 1)
 
 
-def _calls(role: str, model: Target, width: int, prefill: str, max_length: int) -> TimedPart:
+def _calls(role: str, call: Callable, width: int, prefill: str, max_length: int) -> TimedPart:
     steps = min(max_length, LONGEST_SCAN)
-    return TimedPart(Program(scan(role, model, width, steps)), prefill, steps)
+    return TimedPart(Program(scan(role, call, width, steps)), prefill, steps)
 
 
 def make_memory(trees: Mapping[str, PyTree], inputs: jax.Array) -> jax.Array:
@@ -172,19 +174,13 @@ def _encoded(model: Any, inputs: PyTree) -> _Encoded | None:
     return _Encoded(encoded, jnp.ones(inputs.shape, bool))
 
 
-def _states(model: Any, tokens: jax.Array) -> dict[str, jax.Array]:
-    """Some of a target's, for a model that is fed with them, and that nobody knows beforehand."""
-    if not getattr(model, "reads_states", False):
-        return {}
-    shape = *tokens.shape, model.config.states_dim
-    return {"states": jnp.broadcast_to(tokens[:, :, None].astype(model.dtype), shape)}
-
-
-def scan(role: str, model: Target, width: int, steps: int) -> Callable:
+def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
     """Calls of a model `width` tokens wide, each one position after the last: [1, steps] tokens.
 
     The argmaxes of a call are fed to the next, so that none can be left out. The first of them is
     the model's greedy token at every width; the others are overwritten, as rejected drafts are.
+
+    call: see `Drafter`; `plain_call` of the model, where the drafter has no other.
     """
 
     def run(trees: Mapping[str, PyTree], prefilled: Mapping[str, Any]) -> jax.Array:
@@ -192,8 +188,7 @@ def scan(role: str, model: Target, width: int, steps: int) -> Callable:
 
         def advance(carry, _):
             tokens, cache = carry
-            output, fed = model.decode(trees[role], tokens, cache, **_states(model, tokens))
-            tokens = jnp.argmax(output.logits, axis=-1).astype(jnp.int32)
+            tokens, fed = call(trees, tokens, cache)
             return (tokens, fed.rewind(cache.length + 1)), tokens[:, 0]
 
         first = jnp.broadcast_to(start[:, None], (start.shape[0], width))

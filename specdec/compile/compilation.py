@@ -19,6 +19,7 @@ from specdec.compile.hardware import Call
 from specdec.models.inputs import read
 from specdec.plan import Plan
 from specdec.program import Program, batch_shapes, decoder
+from specdec.roles import calls_of
 from specdec.types import PyTree
 
 
@@ -177,10 +178,15 @@ def _parts(
     if executable is None:
         return
     caches = jax.tree.map(_placed, executable.out_info)
+    own = calls_of(plan.drafter, plan.target)
     for role, width in _calls_of(plan):
         name = _name(role, width)
         progress(name)
         tokens = jax.ShapeDtypeStruct([inputs.shape[0], width], jnp.int32)
+        if role in own:
+            both = {name: trees[name] for name in (role, "target")}
+            yield _compiled(name, Program(own[role], donate=[2]), both, tokens, caches[role])[0]
+            continue
         call = Program(plan.models()[role].decode, donate=[2])
         yield _compiled(name, call, trees[role], tokens, caches[role])[0]
 

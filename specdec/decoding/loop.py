@@ -112,7 +112,7 @@ def prefill(
     state = states.empty(params, keys, inputs, plan, active)
     if prefix is not None:
         state = states.begin_with(prefix, state, plan.target, params.target)
-    state = state.replace(drafter=plan.drafter.init(params, state.context()))
+    state = state.replace(drafter=plan.drafter.init(params, state.context(plan.target)))
     return states.divided_by_rows(state, len(state.length))
 
 
@@ -152,7 +152,7 @@ def _propose(params: Params, keys: Noise, state: DecodeState, plan: Plan) -> tup
     rows, width = keys.draft.shape
     if not width:
         return Draft(jnp.zeros([rows, 0], jnp.int32), None, want), state.drafter
-    context = state.context(plan.shared_noise, plan.reads_beliefs)
+    context = state.context(plan.target, plan.shared_noise, plan.reads_beliefs)
     stop = _stop(params.schedule, state.schedule, plan)
 
     def ask(drafter_state: PyTree) -> tuple[Draft, PyTree]:

@@ -105,7 +105,7 @@ def _ask_again(
     """What the drafter proposes with the keys of this call; no schedule stops it."""
     keys_of = functools.partial(noise, width=plan.longest_draft, shared=plan.shared_noise)
     keys = jax.vmap(keys_of)(state.keys, state.length - 1)
-    context = state.context(plan.shared_noise)
+    context = state.context(plan.target, plan.shared_noise)
     return plan.drafter.propose(params, keys.draft, context, state.drafter, length, None)
 
 

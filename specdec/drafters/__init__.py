@@ -1,6 +1,7 @@
 """Drafters: where proposed tokens come from. A new one is one file here (`types.Drafter`)."""
 
 from specdec.drafters.autoregressive import Autoregressive
+from specdec.drafters.blockwise import Blockwise
 from specdec.drafters.committee import Committee
 from specdec.drafters.hybrid import Hybrid
 from specdec.drafters.input_copy import InputCopy
@@ -13,6 +14,7 @@ from specdec.drafters.uniform import Uniform
 
 __all__ = [
     "Autoregressive",
+    "Blockwise",
     "Committee",
     "Hybrid",
     "InputCopy",

@@ -7,13 +7,13 @@ Generation" (2203.16487), section 3.1: the Spec-Drafter.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from specdec.drafters.feeding import catch_up
+from specdec.drafters.feeding import catch_up, check_states
 from specdec.drafters.loop import Steps, draft_block, draft_loop
 from specdec.drafters.matching import slices
 from specdec.models.inputs import read
@@ -103,6 +103,24 @@ class Masked:
         """One call, as wide for a short draft as for a long one."""
         return (Part(self.role, self._room + self.masks, min(length, 1)),)
 
+    def timed(self, target: Target) -> dict[str, Callable]:
+        """What a call is: it projects the masks' states only, and then runs through neighbours."""
+        model: Any = self.model
+
+        def call(trees: Mapping[str, PyTree], tokens: Array, cache: PyTree):
+            own, states = trees[self.role], {}
+            if self.reads_hidden:
+                shape = *tokens.shape, model.config.states_dim
+                states["states"] = jnp.broadcast_to(tokens[:, :, None], shape)
+            output, fed = model.decode(own, tokens, cache, **states)
+            text, block = tokens[:, : self._room], tokens[:, self._room :]
+            logits = model.logits(own, output.hidden[:, self._room :])
+            drafted = self._drafted(own, logits, block[:, 0], **_timing(block))
+            text = jnp.where(drafted.tokens[:, :1] < 0, 0, text)  # needs the drafted
+            return jnp.concatenate([text, drafted.tokens], axis=1), fed
+
+        return {self.role: call}
+
     def init(self, params: Params, context: Context) -> PyTree:
         longest = context.cache.capacity - context.tokens.shape[1] + 1  # K, see `Plan.capacity`
         if longest > self.masks:
@@ -115,6 +133,8 @@ class Masked:
                 f"Masked.reread is {self.reread} and outputs have {context.tokens.shape[1] - 1} "
                 "tokens; give that, or None"
             )
+        if self.reads_hidden:
+            check_states("blocks", self.model.config.states_dim, context)  # type: ignore[attr-defined]
         capacity = max(context.tokens.shape[1], self._room) + self.masks
         return read(self.model, params.drafter, context.inputs, capacity, context.cache)
 
@@ -142,22 +162,25 @@ class Masked:
         states = self._states(context, start)
         output, cache = model.decode(params.drafter, block, cache, ancestors=ancestors, **states)
         filled = output.hidden[:, self._room : self._room + keys.shape[1]]
-        given: dict[str, Any] = {
-            "keys": keys,
-            "want": want,
-            "stop": stop,
-            "sampling": self.sampling,
-            "vocab_size": context.vocab_size,
-            "shared_noise": context.shared_noise,
-            "beliefs": context.beliefs,
-        }
-        logits = model.logits(params.drafter, filled)
-        if getattr(model, "has_markov", False):
-            pending = jnp.take_along_axis(context.tokens, context.length[:, None] - 1, axis=1)
-            draft, _ = draft_loop(self._neighbours(params.drafter, logits, pending[:, 0]), **given)
-        else:
-            draft = draft_block(logits, **given)
+        draft = self._drafted(
+            params.drafter,
+            model.logits(params.drafter, filled),
+            jnp.take_along_axis(context.tokens, context.length[:, None] - 1, axis=1)[:, 0],
+            keys=keys,
+            want=want,
+            stop=stop,
+            vocab_size=context.vocab_size,
+            shared_noise=context.shared_noise,
+            beliefs=context.beliefs,
+        )
         return draft, cache.rewind(context.length)
+
+    def _drafted(self, params: PyTree, logits: Array, pending: Array, **given: Any) -> Draft:
+        """Drawn from the logits [B, K, V] of a block, behind the pending token [B]."""
+        if not getattr(self.model, "has_markov", False):
+            return draft_block(logits, sampling=self.sampling, **given)
+        steps = self._neighbours(params, logits, pending)
+        return draft_loop(steps, sampling=self.sampling, **given)[0]
 
     def _states(self, context: Context, start: Array) -> dict[str, Array]:
         """Those of the text and the masks; the masks' is that of the pending token."""
@@ -187,3 +210,15 @@ class Masked:
         """Tokens of text that a call has room for: what the last target call can have committed,
         or all there is."""
         return (self.masks if self.reread is None else self.reread) + 1
+
+
+def _timing(block: Array) -> dict[str, Any]:
+    """What a block [B, k] is drafted with where only its time counts."""
+    keys = jax.vmap(jax.random.key)(jnp.sum(block, axis=1))
+    return {
+        "keys": jnp.broadcast_to(keys[:, None], block.shape),
+        "want": jnp.full([len(block)], block.shape[1], jnp.int32),
+        "stop": None,
+        "vocab_size": None,
+        "shared_noise": False,
+    }

@@ -19,6 +19,7 @@ from specdec.compile.hardware import Call, Chip
 from specdec.plan import Plan
 from specdec.program import Program
 from specdec.records import Lines, RecordsError
+from specdec.roles import calls_of, plain_call
 from specdec.types import PyTree
 
 ROUNDS = 7  # of each part, in turns
@@ -124,28 +125,37 @@ def measured(
     steps = min(first.max_length, LONGEST_SCAN)
     timed: dict[Any, _Part] = {}
 
-    def part_of(role: str, model: Any, width: int) -> tuple[Any, ...]:
-        """The key of a part, which is made if it is new; width 0 is the prefill."""
-        if (role, model, width) not in timed:
-            tree = {role: tree_of(role, model)}
-            if width:
-                before = timed[part_of(role, model, 0)]
-                begun = before.program(tree, before.argument)
-                program = Program(scan(role, model, width, steps))
-                timed[role, model, width] = _Part(program, tree, begun, steps)
-            else:
-                read = None if role in ("alone", "target") else view
-                program = Program(prefills({role: model}, slots, read))
-                timed[role, model, width] = _Part(program, tree, inputs, 1)
-        return role, model, width
+    def prefill_of(role: str, model: Any) -> tuple[Any, ...]:
+        """The key of a part, which is made if it is new."""
+        key = role, model, 0
+        if key not in timed:
+            read = None if role in ("alone", "target") else view
+            program = Program(prefills({role: model}, slots, read))
+            timed[key] = _Part(program, {role: tree_of(role, model)}, inputs, 1)
+        return key
 
-    step, prefill = (part_of("alone", alone.target, width) for width in (1, 0))
+    def call_of(
+        role: str, model: Any, width: int, own: Callable | None = None, target: Any = None
+    ) -> tuple[Any, ...]:
+        """Likewise; a drafter's `own` call may read the parameters of the target."""
+        key = role, model, width, target
+        if key not in timed:
+            before = timed[prefill_of(role, model)]
+            begun = before.program(before.trees, inputs)
+            trees = {**before.trees, **({"target": tree_of("target", target)} if own else {})}
+            program = Program(scan(role, own or plain_call(role, model), width, steps))
+            timed[key] = _Part(program, trees, begun, steps)
+        return key
+
+    step, prefill = call_of("alone", alone.target, 1), prefill_of("alone", alone.target)
     calls, prefills_of = {}, {}
     for name, plan in plans.items():
-        models = plan.models()
-        prefills_of[name] = [part_of(role, model, 0) for role, model in models.items()]
+        models, own = plan.models(), calls_of(plan.drafter, plan.target)
+        prefills_of[name] = [prefill_of(role, model) for role, model in models.items()]
         calls[name] = {
-            name_of(role, width): part_of(role, models[role], width)
+            name_of(role, width): call_of(
+                role, models[role], width, own.get(role), plan.target if role in own else None
+            )
             for role, width, _ in plan.parts(range(plan.longest_draft + 1))
         }
     seconds = _by_turns(timed, clock)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from specdec.models.family import Family
+from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.t5 import T5Config, T5Target, growth, huggingface, scanned
 from specdec.models.t5.shapes import misfit
 from specdec.types import Model
@@ -19,6 +20,7 @@ __all__ = ["DEFAULT", "FAMILIES", "Family", "family_of", "model_of", "named", "r
 
 FAMILIES: dict[str, Family] = {
     "t5": Family("t5", T5Config, T5Target, misfit, huggingface, scanned, growth),
+    "heads": Family("heads", HeadsConfig, Heads),
 }
 DEFAULT = "t5"  # of configs that name none, such as T5X's
 

@@ -7,13 +7,14 @@ from specdec.training.data import Batches
 from specdec.training.errors import TrainingError
 from specdec.training.loop import State, TrainRun, train, train_step
 from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, teacher_forced
-from specdec.training.objectives import FillMasks, Objective, TeacherForced
+from specdec.training.objectives import FillMasks, LookAhead, Objective, TeacherForced
 from specdec.training.optimizer import Adafactor, LearningRate
 
 __all__ = [
     "Adafactor",
     "Batches",
     "FillMasks",
+    "LookAhead",
     "Frozen",
     "LearningRate",
     "Objective",

@@ -145,6 +145,73 @@ class FillMasks:
 
 
 @dataclasses.dataclass(frozen=True)
+class LookAhead:
+    """Cross-entropy of the tokens that heads on the target's states guess: what
+    `drafters.Blockwise` drafts with.
+
+    Stern et al. 2018 (1811.03115, section 6). The target is not trained: its next token stays
+    what it was.
+
+    one_head: whether an update is of one head at random, as there, or of all: as many logits more.
+    label_smoothing: 0 <= s < 1.
+    """
+
+    one_head: bool = True
+    label_smoothing: float = 0.0
+
+    def __post_init__(self):
+        _check_smoothing(self)
+
+    def check(self, model: Any, ids: int | None) -> None:
+        """Only heads can be trained so."""
+        if not hasattr(model, "ahead"):
+            raise ValueError(
+                f"LookAhead trains heads on a target's states, and the model is a "
+                f"{type(model).__name__}; give models.heads.Heads"
+            )
+
+    def loss(
+        self,
+        model: Target,
+        params: PyTree,
+        frozen: Frozen | None,
+        pairs: Pairs,
+        key: Array,
+        progress: Array,
+    ) -> Sums:
+        heads = model.config.heads  # type: ignore[attr-defined]
+        one = jax.random.randint(key, [], 0, heads) if self.one_head else None
+        return self._sums(model, params, frozen, pairs, one, self.label_smoothing)
+
+    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
+        return self._sums(model, params, frozen, pairs, None, 0.0)
+
+    def _sums(
+        self,
+        model: Any,
+        params: PyTree,
+        frozen: Frozen | None,
+        pairs: Pairs,
+        one: Array | None,
+        smoothing: float,
+    ) -> Sums:
+        assert frozen is not None, "TrainRun asks for it"
+        targets: Array = jnp.asarray(pairs.targets)
+        rows, longest = targets.shape
+        first = frozen.model.start(pairs.inputs)[:, None]
+        text = jnp.concatenate([first, targets[:, :-1]], axis=1)
+        cache = frozen.model.prefill(frozen.params, pairs.inputs, longest)
+        hidden = frozen.model.decode(frozen.params, text, cache)[0].hidden  # of targets[t]
+        ahead = model.ahead(params, hidden, one)  # [B, T, heads, D]
+        logits = frozen.model.logits(frozen.params, ahead.reshape(rows, -1, ahead.shape[-1]))  # type: ignore[attr-defined]
+        further = 1 + (jnp.arange(ahead.shape[2]) if one is None else one[None])
+        places = jnp.arange(longest)[:, None] + further[None]  # [T, heads]
+        behind = jnp.take(targets, jnp.minimum(places, longest - 1), axis=1)
+        behind = jnp.where(places < longest, behind, 0)
+        return cross_entropy(logits, behind.reshape(rows, -1), smoothing)
+
+
+@dataclasses.dataclass(frozen=True)
 class _Blocks:
     """Masked blocks of a batch of texts."""
 

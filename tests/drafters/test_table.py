@@ -11,11 +11,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import AfterAcceptance, AvoidsWhatWasUnlikely, Cycle, StopAfterUnlikely
+from support import (
+    AfterAcceptance,
+    AvoidsWhatWasUnlikely,
+    Cycle,
+    StatesTable,
+    StopAfterUnlikely,
+    TableHeads,
+)
 
 from specdec import tables
 from specdec.drafters import (
     Autoregressive,
+    Blockwise,
     Committee,
     Hybrid,
     InputCopy,
@@ -55,6 +63,7 @@ TARGET = TableTarget(6, classes=3)
 OTHER = TARGET.init(jax.random.key(9))
 WIDER, NARROWER = TableTarget(8, classes=3), TableTarget(4, classes=3)
 MASKING = TableTarget(6 + 9, classes=3)  # whose last ids are masks
+MODERN, HEADS = StatesTable(6 + 9, classes=3), TableHeads(6, heads=9)
 FILLING = MASKING.init(jax.random.key(10))
 
 HOSTILE = hostile(TARGET, 6)
@@ -116,6 +125,13 @@ DRAFTERS = {
         FILLING,
         None,
     ),
+    "masked, with the target's states, sometimes asked": (
+        Skipping(Masked(MODERN, Sampling(), masks=9)),
+        MODERN.init(jax.random.key(11)),
+        None,
+    ),
+    "blockwise": (Blockwise(HEADS, Sampling()), HEADS.init(jax.random.key(12)), None),
+    "blockwise, greedy": (Blockwise(HEADS, Greedy()), HEADS.init(jax.random.key(12)), None),
     "hybrid": (Hybrid(PromptLookup(), Autoregressive(TARGET, Sampling())), OTHER, None),
     "hybrid of a store, sometimes empty": (
         Hybrid(Skipping(Retrieval(candidates=8)), Autoregressive(TARGET, Sampling()), shortest=2),
@@ -179,6 +195,7 @@ def seldom(names, *slow):
         "bigram, the likeliest",
         "retrieval",
         "uniform",
+        "blockwise, greedy",
         "hybrid",  # test_combinations has it too
         "hybrid of a store, sometimes empty",
         "committee",

@@ -1,0 +1,111 @@
+"""Heads on the target's own state, which guess the tokens behind the one that it has just chosen.
+
+Stern et al. 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models" (1811.03115).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from specdec.drafters.feeding import check_states
+from specdec.drafters.loop import draft_block
+from specdec.types import Array, Context, Draft, Params, Part, PyTree, SamplingRule, Stop, Target
+from specdec.values import check_has
+
+
+@dataclasses.dataclass(frozen=True)
+class Blockwise:
+    """Drafts one token with each head, from the state that produced the pending token.
+
+    The pending token is the paper's first head: the target's own, so that its output stays exact.
+    Verification and prediction are one target call: its state at the last kept token is what the
+    next draft is made of. Before the first call there is none, and nothing is drafted.
+
+    heads: a `models.heads.Heads`, trained on this target's states.
+    sampling: what draft tokens are drawn with; usually the target's.
+    role: whose parameters it runs with.
+    """
+
+    heads: Any
+    sampling: SamplingRule
+    role: str = "draft"
+
+    def __post_init__(self):
+        if self.heads is not None:  # the command line says better what is missing
+            remedy = "heads on a target's states, such as models.heads.Heads(config)"
+            check_has("Blockwise.heads", self.heads, "ahead config", remedy)
+        check_has("Blockwise.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
+
+    @property
+    def reads_hidden(self) -> bool:
+        return True
+
+    @property
+    def block(self) -> int:
+        """Tokens that are drafted at most."""
+        return self.heads.config.heads
+
+    def models(self) -> dict[str, Any]:
+        return {self.role: self.heads}
+
+    def with_models(self, models: Mapping[str, Any]) -> Blockwise:
+        return dataclasses.replace(self, heads=models[self.role])
+
+    def parts(self, length: float) -> tuple[Part, ...]:
+        """One call of all heads."""
+        return (Part(self.role, self.block, min(length, 1)),)
+
+    def timed(self, target: Target) -> dict[str, Callable]:
+        """What a call of the heads is: their states, and the target's projection of them."""
+
+        def call(trees: Mapping[str, PyTree], tokens: Array, cache: PyTree):
+            width = self.heads.config.states_dim
+            state = jnp.broadcast_to(tokens[:, :1, None], (len(tokens), 1, width))
+            logits = self._logits(target, trees["target"], trees[self.role], state)
+            fed = cache.rewind(cache.length + tokens.shape[1])
+            return jnp.argmax(logits, axis=-1).astype(jnp.int32), fed
+
+        return {self.role: call}
+
+    def init(self, params: Params, context: Context) -> PyTree:
+        longest = context.cache.capacity - context.tokens.shape[1] + 1  # K, see `Plan.capacity`
+        if longest > self.block:
+            raise ValueError(
+                f"Blockwise has {self.block} heads and the schedule drafts {longest} tokens; draft "
+                "fewer, or train more heads"
+            )
+        check_has("the target", context.target, "logits", "a target that projects states")
+        check_states("heads", self.heads.config.states_dim, context)
+        return ()
+
+    def propose(
+        self,
+        params: Params,
+        keys: Array,
+        context: Context,
+        state: PyTree,
+        want: Array,
+        stop: Stop | None,
+    ) -> tuple[Draft, PyTree]:
+        assert context.hidden is not None
+        last = jnp.take_along_axis(context.hidden, context.length[:, None, None] - 1, axis=1)
+        logits = self._logits(context.target, params.target, params.drafter, last)
+        draft = draft_block(
+            logits[:, : keys.shape[1]],
+            keys=keys,
+            want=jnp.where(context.length > 1, want, 0),
+            stop=stop,
+            sampling=self.sampling,
+            vocab_size=context.vocab_size,
+            shared_noise=context.shared_noise,
+            beliefs=context.beliefs,
+        )
+        return draft, state
+
+    def _logits(self, target: Any, params: PyTree, heads: PyTree, state: Array) -> Array:
+        """[B, heads, V] from [B, 1, D]."""
+        return target.logits(params, self.heads.ahead(heads, state)[:, 0])

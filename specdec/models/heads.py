@@ -1,0 +1,153 @@
+"""Heads that look ahead: states of one model become states of tokens further on.
+
+Stern et al. 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models" (1811.03115),
+section 6. Each head has its own hidden units here; there, all of them are shared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, cast
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from specdec.models.layers import ACTIVATIONS, constrain, parameter, precision
+from specdec.models.linen import LinenModel
+from specdec.types import Array, ModelOutput, PyTree
+from specdec.values import is_integer
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadsConfig:
+    """The architecture.
+
+    vocab_size: of the model whose states are read, which projects to the logits.
+    states_dim: its width.
+    heads: how many there are; the i-th one, from 1 on, looks i tokens beyond the model's own next.
+    mlp_dim: hidden units of each head.
+    activation: of the hidden units, 'relu' or 'gelu'.
+    dtype: of the products, 'float32' or 'bfloat16'.
+    """
+
+    vocab_size: int
+    states_dim: int
+    heads: int
+    mlp_dim: int
+    activation: str = "relu"
+    dtype: str = "float32"
+
+    def __post_init__(self):
+        object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
+        for name in ("vocab_size", "states_dim", "heads", "mlp_dim"):
+            if not is_integer(value := getattr(self, name), 1):
+                raise ValueError(f"HeadsConfig.{name} is {value!r}; give a positive integer")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(
+                f"HeadsConfig.activation is {self.activation!r}; known: {', '.join(ACTIVATIONS)}"
+            )
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"HeadsConfig.dtype is {self.dtype!r}; use 'float32' or 'bfloat16'")
+
+
+class Network(nn.Module):
+    """x + wo(activation(wi(x))) with wi and wo of each head."""
+
+    config: HeadsConfig
+
+    @nn.compact
+    def __call__(self, states: Array) -> Array:
+        """[B, T, D] -> [B, T, heads, D]."""
+        c = self.config
+        inner = (c.heads, c.states_dim, c.mlp_dim), ("heads_ahead", "embed", "mlp")
+        outer = (c.heads, c.mlp_dim, c.states_dim), ("heads_ahead", "mlp", "embed")
+        init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", batch_axis=(0,))
+        # Small, so that training begins with what the model itself holds likely.
+        small = nn.initializers.variance_scaling(0.01, "fan_in", "normal", batch_axis=(0,))
+        wi = parameter(self, "wi", init, inner[1], inner[0]).astype(c.dtype)
+        wo = parameter(self, "wo", small, outer[1], outer[0]).astype(c.dtype)
+        x, exact = states.astype(c.dtype), precision(c.dtype)
+        hidden = ACTIVATIONS[c.activation](jnp.einsum("btd,kdm->btkm", x, wi, precision=exact))
+        ahead = x[:, :, None] + jnp.einsum("btkm,kmd->btkd", hidden, wo, precision=exact)
+        return constrain(ahead, "batch", "length", None, "embed")
+
+
+class NoCache(struct.PyTreeNode):
+    """A cache of a model that remembers nothing."""
+
+    length: Array  # [B] int32
+    capacity: int = struct.field(pytree_node=False)
+
+    def rewind(self, length: Array) -> NoCache:
+        return self.replace(length=length.astype(jnp.int32))
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads(LinenModel):
+    """The heads as a `Model`, so that they are trained, saved, loaded and divided as one.
+
+    They have no vocabulary of their own: whoever runs them projects `ahead` with the model whose
+    states they read.
+    """
+
+    config: HeadsConfig
+    stop_ids: ClassVar[tuple[int, ...]] = ()
+    reads_states: ClassVar[bool] = True
+
+    @property
+    def num_layers(self) -> int:
+        return 1
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        fields = ("states_dim", "heads", "mlp_dim")
+        return MappingProxyType({name: getattr(self.config, name) for name in fields})
+
+    def network(self) -> Network:
+        return Network(self.config)
+
+    def example(self) -> tuple[Array]:
+        return (jnp.zeros([1, 1, self.config.states_dim], self.config.dtype),)
+
+    def ahead(self, params: PyTree, states: Array, only: Array | None = None) -> Array:
+        """[B, T, D] states -> [B, T, heads, D]: those of the tokens further on, as it is guessed.
+
+        only: [] int32, the one head, from 0, that is asked.
+        """
+        if only is None:
+            return cast(Array, self.apply(params, states))
+        one = dataclasses.replace(self, config=dataclasses.replace(self.config, heads=1))
+        own = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, only, 1), params)
+        return cast(Array, one.apply(own, states))
+
+    def start(self, inputs: Any) -> Array:
+        return jnp.zeros([inputs.shape[0]], jnp.int32)
+
+    def prefill(self, params: PyTree, inputs: Any, capacity: int) -> NoCache:
+        """Reads nothing."""
+        return NoCache(jnp.zeros([inputs.shape[0]], jnp.int32), capacity)
+
+    def decode(
+        self, params: PyTree, tokens: Array, cache: NoCache, *, states: Array | None = None
+    ) -> tuple[ModelOutput, NoCache]:
+        """Not a model of texts by itself.
+
+        Raises:
+          ValueError: always; see `drafters.Blockwise`.
+        """
+        raise ValueError(
+            "heads look ahead from the states of a model, and decode nothing by themselves; use "
+            "them in the drafter Blockwise"
+        )
+
+    def read_by_decode(self, params: PyTree) -> PyTree:
+        return params
+
+    def cache_bytes(
+        self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
+    ) -> int:
+        return 0

@@ -1,0 +1,155 @@
+"""Heads on the target's own state: pytest tests/drafters/test_blockwise.py"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import t5_in_numpy
+
+from specdec import checkpoints
+from specdec.decoding import decode, row_keys
+from specdec.drafters import Blockwise
+from specdec.models.heads import Heads, HeadsConfig
+from specdec.models.t5 import T5Config, T5Target
+from specdec.plan import Plan
+from specdec.sampling import Greedy
+from specdec.schedules import Fixed
+from specdec.testing import Skipping
+from specdec.training import LookAhead, Pairs
+from specdec.training.loss import Frozen
+from specdec.types import Params
+from specdec.verifiers import GreedyMatch, MinimumBlock
+
+V, K, N = 40, 3, 24
+CONFIG = T5Config(
+    vocab_size=V,
+    emb_dim=16,
+    num_heads=2,
+    head_dim=8,
+    mlp_dim=24,
+    num_encoder_layers=1,
+    num_decoder_layers=2,
+    relative_attention_num_buckets=8,
+    relative_attention_max_distance=12,
+)
+TARGET, TIED = T5Target(CONFIG), T5Target(dataclasses.replace(CONFIG, logits_via_embedding=True))
+HEADS = Heads(HeadsConfig(vocab_size=V, states_dim=16, heads=K, mlp_dim=8))
+INPUTS = np.random.default_rng(0).integers(2, V, [3, 7]).astype(np.int32)
+
+
+def params(target: T5Target) -> Params:
+    """With heads that differ."""
+    heads = HEADS.init(jax.random.key(2))
+    return Params(target.init(jax.random.key(1)), heads | {"wo": 10 * heads["wo"]})
+
+
+def in_numpy(given: Params, target: T5Target, row: int, text: np.ndarray) -> np.ndarray:
+    """[T, K, V] float64 logits of the heads at each place of a text, start token first."""
+    config, inputs = dataclasses.asdict(target.config), INPUTS[row : row + 1]
+    state = t5_in_numpy.hidden(given.target, config, inputs, text[None])[0]
+    heads = t5_in_numpy.in_float64(given.drafter)
+    hidden = np.maximum(np.einsum("td,kdm->tkm", state, heads["wi"]), 0)
+    ahead = state[:, None] + np.einsum("tkm,kmd->tkd", hidden, heads["wo"])
+    if target is TIED:
+        return ahead @ np.asarray(given.target["token_embedder"]["embedding"], float).T / 4
+    return ahead @ np.asarray(given.target["decoder"]["logits_dense"]["kernel"], float)
+
+
+@pytest.mark.parametrize("target", [TARGET, TIED], ids=["own head", "tied"])
+@pytest.mark.parametrize("least", [1, 3])
+@pytest.mark.parametrize("skipped", [False, True])
+def test_each_head_guesses_from_the_state_of_the_pending_token(target, least, skipped):
+    """Whatever is kept: the state is the one of the last kept token, not of a rejected one."""
+    ours, drafter = params(target), Blockwise(HEADS, Greedy())
+    kept = MinimumBlock(GreedyMatch(), least)
+    asked = Skipping(drafter) if skipped else drafter
+    plan = Plan(target, asked, kept, Fixed(K), Greedy(), N, ())
+    keys = row_keys(0, jnp.arange(len(INPUTS)))
+    output, seen = decode(ours, keys, jnp.asarray(INPUTS), plan), 0
+    for row in range(len(INPUTS)):
+        found, done = output.row(row), 0
+        for proposed, drafted, accepted in zip(*found[1:], strict=True):
+            assert done or not drafted  # nothing before the first call
+            if drafted:
+                text = np.array([0, *found.tokens[: done - 1]], np.int32)
+                logits = in_numpy(ours, target, row, text)[-1, :drafted]
+                best = np.sort(logits, axis=1)
+                clear = best[:, -1] - best[:, -2] > 1e-4  # rounding decides no other
+                assert (np.array(proposed[:drafted]) == logits.argmax(axis=1))[clear].all()
+                seen += int(clear.sum())
+            done += accepted + 1
+    assert seen > 30
+
+
+@pytest.mark.parametrize("one_head", [False, True])
+def test_what_is_trained_is_what_is_drafted_with(one_head):
+    ours, generator = params(TARGET), np.random.default_rng(1)
+    lengths = np.array([9, 5, 1])
+    targets = generator.integers(2, V, [3, 9]) * (np.arange(9) < lengths[:, None])
+    pairs = Pairs(INPUTS, targets.astype(np.int32))
+    losses = np.zeros([3, K])  # nats of each row and head
+    for row, length in enumerate(lengths):
+        text = np.concatenate([[0], targets[row, : length - 1]]).astype(np.int32)
+        logits = in_numpy(ours, TARGET, row, text)
+        logits -= np.log(np.exp(logits).sum(axis=2, keepdims=True))
+        for head in range(K):
+            for place in range(length - 1 - head):
+                losses[row, head] -= logits[place, head, targets[row, place + 1 + head]]
+    frozen, objective = Frozen(TARGET, ours.target), LookAhead(one_head)
+    found = {
+        round(float(objective.loss(HEADS, ours.drafter, frozen, pairs, key, 0.0).loss), 3)
+        for key in jax.random.split(jax.random.key(0), 30)
+    }
+    expected = losses.sum(axis=0) if one_head else [losses.sum()]
+    assert found == {round(float(one), 3) for one in expected}
+    measured = objective.measure(HEADS, ours.drafter, frozen, pairs)
+    assert float(measured.loss) == pytest.approx(losses.sum(), rel=1e-5)
+    assert int(measured.tokens) == sum(max(n - 1 - head, 0) for n in lengths for head in range(K))
+
+
+def test_heads_are_saved_and_loaded(tmp_path):
+    ours = params(TARGET).drafter
+    checkpoints.save(tmp_path / "heads", ours, config=HEADS.config)
+    assert checkpoints.config_from(tmp_path / "heads") == HEADS.config
+    loaded = checkpoints.load(tmp_path / "heads")
+    jax.tree.map(np.testing.assert_array_equal, loaded, ours)
+
+
+@pytest.mark.parametrize(
+    "heads, gamma, message",
+    [
+        (HEADS, 4, "has 3 heads and the schedule drafts 4 tokens"),
+        (
+            Heads(dataclasses.replace(HEADS.config, states_dim=12)),
+            3,
+            "read states of width 12, and the target's are 16 wide",
+        ),
+    ],
+)
+def test_heads_that_do_not_fit_are_refused(heads, gamma, message):
+    ours = params(TARGET)._replace(drafter=heads.init(jax.random.key(2)))
+    plan = Plan(TARGET, Blockwise(heads, Greedy()), GreedyMatch(), Fixed(gamma), Greedy(), N)
+    with pytest.raises(ValueError, match=message):
+        decode(ours, row_keys(0, jnp.arange(3)), jnp.asarray(INPUTS), plan)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: Blockwise(3, Greedy()), "Blockwise.heads is 3"),
+        (lambda: Blockwise(HEADS, None), "Blockwise.sampling is None"),
+        (lambda: dataclasses.replace(HEADS.config, heads=0), "HeadsConfig.heads is 0"),
+        (lambda: dataclasses.replace(HEADS.config, activation="x"), "activation is 'x'"),
+        (lambda: dataclasses.replace(HEADS.config, dtype="int32"), "dtype is 'int32'"),
+        (lambda: LookAhead(label_smoothing=1), "LookAhead.label_smoothing is 1"),
+        (lambda: LookAhead().check(TARGET, V), "the model is a T5Target; give models.heads"),
+        (lambda: HEADS.decode({}, None, None), "use them in the drafter Blockwise"),
+    ],
+)
+def test_a_mistake_says_what_to_do(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
