@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import re
 
 import jax
@@ -57,7 +56,8 @@ def _command(args: argparse.Namespace) -> None:
     output = checkpoints.check_output(args.output, "orbax", vocabulary)
     model = checkpoints.model_from(args.input)
     growth = _growth(model)
-    to = _grown(model, _preset(args.preset, model))
+    preset = _preset(args.preset, model)
+    to = families.model_of(growth.resized(model.config, preset.config))
     try:
         growth.check_growth(model.config, to.config)
     except ValueError as error:
@@ -69,7 +69,9 @@ def _command(args: argparse.Namespace) -> None:
         grown = jax.block_until_ready(growth.grow(params, model.config, to.config, growth_key))
         bar.update()
         bar.set_description("comparing the logits")
-        difference = growth.logit_difference(params, model.config, grown, to.config, test_key)
+        difference = growth.logit_difference(
+            params, model.config, grown, to.config, test_key, grown_by=growth_key
+        )
     checkpoints.save(output, grown, config=to.config, vocabulary=vocabulary)
     print(f"read {args.input}: {_described(params, model)}")
     print(f"wrote {output}: {_described(grown, to)}")
@@ -96,11 +98,6 @@ def _preset(name: str, model: Model) -> Model:
         return settings.build(type(model), flags, {})
     known = sorted(set(re.findall(rf"^(\w+)/{family}\.", gin.config_str(), re.MULTILINE)))
     raise UsageError(f"--preset is {name!r}; give a scope of {presets}: {', '.join(known)}")
-
-
-def _grown(model: Model, preset: Model) -> Model:
-    """The model at the preset's sizes, and else as it is."""
-    return families.model_of(dataclasses.replace(model.config, **preset.sizes))
 
 
 def _described(params: PyTree, model: Model) -> str:

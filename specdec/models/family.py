@@ -92,10 +92,22 @@ class Growth(Protocol):
         """The parameters of the larger model."""
         ...
 
+    def resized(self, config: Config, to: Config) -> Config:
+        """The config at the sizes of another one."""
+        ...
+
     def logit_difference(
-        self, params: PyTree, config: Config, others: PyTree, other: Config, key: Array
+        self,
+        params: PyTree,
+        config: Config,
+        others: PyTree,
+        other: Config,
+        key: Array,
+        *,
+        grown_by: Array,
     ) -> Any:
-        """How far apart two models are on random texts, as something to print."""
+        """How far apart two models are on random texts, as something to print; the second one grew
+        out of the first by the key `grown_by`."""
         ...
 
 

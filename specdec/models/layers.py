@@ -140,11 +140,12 @@ class Embedding(nn.Module):
     vocab_size: int
     emb_dim: int
     dtype: str
+    axis: str = "embed"  # the name of the second one
 
     def setup(self):
         init = nn.initializers.normal(1.0)
         shape = (self.vocab_size, self.emb_dim)
-        self.embedding = parameter(self, "embedding", init, ("vocab", "embed"), shape)
+        self.embedding = parameter(self, "embedding", init, ("vocab", self.axis), shape)
 
     def __call__(self, tokens: Array) -> Array:
         """[...] int32 -> [..., D]."""

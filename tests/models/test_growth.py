@@ -15,6 +15,7 @@ from specdec import checkpoints, cli, testing, verifiers
 from specdec.checkpoints import Vocabulary
 from specdec.cli import grow as command
 from specdec.decoding import autoregressive_decode, decode, row_keys
+from specdec.drafters import Masked
 from specdec.models.t5 import T5Config, T5Target, growth
 from specdec.models.t5.config import SIZES
 from specdec.models.t5.growth import logit_difference
@@ -405,6 +406,74 @@ def test_the_command_refuses_in_one_line(preset, message, saved, tmp_path, capsy
     out, err = capsys.readouterr()
     assert not out and err.count("\n") == 1 and message in err
     assert not (tmp_path / "large").exists()
+
+
+@pytest.mark.parametrize("name", ["tied", pytest.param("untied", marks=pytest.mark.slow)])
+def test_a_drafter_grows_with_the_target_that_it_reads(name, request):
+    """Its encoder's output and its states, by the loop: with one key both grow alike."""
+    (config, to), (small, large) = MODELS[name], request.getfixturevalue(name)
+    reading = dataclasses.replace(
+        config,
+        vocab_size=33,
+        emb_dim=8,
+        num_encoder_layers=0,
+        encoded_dim=12,
+        states_dim=12,
+        markov_rank=4,
+    )
+    larger = growth.resized(reading, to)
+    assert (larger.num_encoder_layers, larger.num_decoder_layers) == (0, 2)
+    assert (larger.emb_dim, larger.encoded_dim, larger.states_dim) == (to.emb_dim,) * 3
+    own = trained(reading)
+    own["decoder"]["markov_dense"]["kernel"] *= 20
+    grown = grow(own, reading, larger, jax.random.key(3))
+    given = own, reading, grown, larger, KEY
+    assert relative(logit_difference(*given, grown_by=jax.random.key(3))) < TOLERANCE
+    assert relative(logit_difference(*given, grown_by=jax.random.key(4))) > 10 * TOLERANCE
+    inputs = jax.random.randint(KEY, (4, 6), 2, 30)
+
+    def run(target, drafter, params):
+        kept = verifiers.MinimumBlock(verifiers.GreedyMatch(), 1)
+        masked = Masked(T5Target(drafter), Greedy(), 3)
+        plan = Plan(T5Target(target), masked, kept, Fixed(3), Greedy(), 20, ())
+        return decode(Params(*params), row_keys(0, jnp.arange(4)), inputs, plan)
+
+    before = run(config, reading, (small, own))
+    after = run(dataclasses.replace(to, vocab_size=30), larger, (cut(large, name), grown))
+    assert jax.tree.all(jax.tree.map(lambda x, y: jnp.all(x == y), before[:2], after[:2]))
+    np.testing.assert_array_equal(before.trace.proposed, after.trace.proposed)
+    assert np.unique(before.trace.proposed).size > 5
+
+
+def cut(params, name):
+    """Without the ids that were added."""
+    if name == "tied":
+        return params
+    head = params["decoder"]["logits_dense"]["kernel"][:, :30]
+    decoder = params["decoder"] | {"logits_dense": {"kernel": head}}
+    table = params["token_embedder"]["embedding"][:30]
+    return {**params, "decoder": decoder, "token_embedder": {"embedding": table}}
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"encoded_dim": None, "num_encoder_layers": 1}, "encoded_dim is 12 and would become None"),
+        ({"vocab_size": 40}, "vocab_size is 33 and would become 40; a model that fills in masks"),
+        ({"states_dim": 8}, "states_dim is 12 and would become 8; a model only grows"),
+    ],
+)
+def test_a_drafter_that_cannot_grow_is_refused(changes, message):
+    reading = dataclasses.replace(
+        UNTIED,
+        vocab_size=33,
+        num_encoder_layers=0,
+        encoded_dim=12,
+        states_dim=12,
+        markov_rank=4,
+    )
+    with pytest.raises(ValueError, match=message):
+        growth.check_growth(reading, dataclasses.replace(reading, **changes))
 
 
 def test_a_preset_is_a_scope_of_the_gin_file():

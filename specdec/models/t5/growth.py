@@ -24,6 +24,10 @@ outputs that cancel. Unit j of an MLP and its twin have equal columns of `wi` an
 An added dimension of an old head's logits and its twin have equal columns of `query` and opposite
 ones of `key`. An odd one is the twin of number 0, which gives up what it adds. No matrix has zeros
 in it, so nothing can be skipped: every product takes the time of the large model's.
+
+A drafter that reads what its target makes (`encoded_dim`, `states_dim`) reads it through the R of
+that width. Two models grown with one key, from one width to another, have the same R, so that a
+drafter and its target still fit.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,11 +44,11 @@ from flax import traverse_util
 from jax.sharding import PartitionSpec
 
 from specdec.models.t5.config import SIZES, T5Config
-from specdec.models.t5.network import T5
 from specdec.models.t5.target import T5Target
-from specdec.types import Array, ModelOutput, PyTree
+from specdec.types import Array, PyTree
 
-_GROWING = ("vocab_size", *SIZES)
+_READ = ("encoded_dim", "states_dim")  # of what another model makes
+_GROWING = ("vocab_size", *SIZES, *_READ)
 
 Path = tuple[str, ...]
 
@@ -71,8 +75,8 @@ def grow(params: PyTree, config: T5Config, to: T5Config, key: Array) -> PyTree:
       ValueError: where `to` is smaller, or of another kind; see `check_growth`.
     """
     check_growth(config, to)
-    stream_key, fresh_key, ids_key = jax.random.split(key, 3)
-    stream = _Stream.create(stream_key, config.emb_dim, to.emb_dim)
+    _, fresh_key, ids_key = jax.random.split(key, 3)
+    streams = _streams(config, to, key)
     old, axes = _flat(params), _flat(T5Target(to).axes())
     grown = _flat(T5Target(to).init(fresh_key))  # changed in place: there may be no room for two
     shapes = {path: leaf.shape for path, leaf in grown.items()}
@@ -80,7 +84,7 @@ def grow(params: PyTree, config: T5Config, to: T5Config, key: Array) -> PyTree:
         grown[path] = _by_head(grown[path], axes[path], to)
     for path, leaf in old.items():
         leaf = _by_head(jnp.asarray(leaf, jnp.float32), axes[path], config)
-        leaf = stream.widen(leaf, axes[path])
+        leaf = _widened(leaf, path, axes[path], streams)
         grown[path] = grown[path].at[tuple(map(slice, leaf.shape))].set(leaf)
     for path in grown:
         if path[-2] == "out":
@@ -89,6 +93,8 @@ def grow(params: PyTree, config: T5Config, to: T5Config, key: Array) -> PyTree:
             _cancel_mlp(grown, path[:-2], config.mlp_dim if path in old else 0)
     if config.logits_via_embedding:
         grown["decoder", "decoder_norm", "scale"] *= math.sqrt(config.emb_dim / to.emb_dim)
+        if config.states_dim:
+            grown["decoder", "states_dense", "kernel"] /= _shrunk(config, to)
     _fill_vocabulary(grown, config, ids_key)
     dtype = params["token_embedder"]["embedding"].dtype
     for path, shape in shapes.items():
@@ -100,6 +106,12 @@ def check_growth(config: T5Config, to: T5Config) -> None:
     """Raises ValueError, naming the field, where `grow` cannot make `to` of `config`."""
     for field in dataclasses.fields(T5Config):
         before, after = getattr(config, field.name), getattr(to, field.name)
+        if field.name in _READ and (before is None or after is None):
+            if before is not after:
+                raise ValueError(
+                    f"T5Config.{field.name} is {before} and would become {after}; growth keeps it"
+                )
+            continue
         if field.name in _GROWING and after < before:
             raise ValueError(
                 f"T5Config.{field.name} is {before} and would become {after}; a model only grows"
@@ -108,6 +120,11 @@ def check_growth(config: T5Config, to: T5Config) -> None:
             raise ValueError(
                 f"T5Config.{field.name} is {before!r} and would become {after!r}; growth keeps it"
             )
+    if config.markov_rank and to.vocab_size != config.vocab_size:
+        raise ValueError(
+            f"T5Config.vocab_size is {config.vocab_size} and would become {to.vocab_size}; a model "
+            "that fills in masks keeps it, because they are its last ids"
+        )
     layers = any(getattr(to, name) > getattr(config, name) for name in SIZES[-2:])
     if to.head_dim == 1 and (layers or to.num_heads > config.num_heads):
         raise ValueError("T5Config.head_dim is 1, and an added head cancels over two; give 2")
@@ -133,18 +150,55 @@ def logit_difference(
     other: T5Config,
     key: Array,
     shape: tuple[int, int] = (4, 32),
+    grown_by: Array | None = None,
 ) -> Difference:
     """Compares the logits of two models on random inputs and outputs of `shape` [B, T], over the
-    ids that the first model has."""
+    ids that the first model has.
+
+    grown_by: the key by which the second one grew out of the first, needed where they read what
+      another model makes.
+    """
     inputs, tokens = jax.random.randint(key, (2, *shape), 1, config.vocab_size)
-    first = _logits(params, inputs, tokens, config=config)
-    second = _logits(others, inputs, tokens, config=other)[..., : config.vocab_size]
+    read: dict[str, Array] = {}
+    for name in _READ:
+        if width := getattr(config, name):
+            read[name] = jax.random.normal(jax.random.fold_in(key, width), (*shape, width))
+    first = _logits(params, inputs, tokens, read, config=config)
+    if grown_by is not None:
+        streams = _streams(config, other, grown_by)
+        read = {name: streams[name].of(x) for name, x in read.items()}
+        if config.states_dim and config.logits_via_embedding:
+            read["states_dim"] *= _shrunk(config, other)
+    second = _logits(others, inputs, tokens, read, config=other)[..., : config.vocab_size]
     return Difference(float(jnp.max(jnp.abs(second - first))), float(jnp.std(first)))
 
 
 @functools.partial(jax.jit, static_argnames="config")
-def _logits(params: PyTree, inputs: Array, tokens: Array, *, config: T5Config) -> Array:
-    return cast(ModelOutput, T5(config).apply({"params": params}, inputs, tokens)).logits
+def _logits(
+    params: PyTree, inputs: Array, tokens: Array, read: dict[str, Array], *, config: T5Config
+) -> Array:
+    model = T5Target(config)
+    if config.encoded_dim:
+        cache = model.attach(params, read["encoded_dim"], inputs > 0, tokens.shape[1])
+    else:
+        cache = model.prefill(params, inputs, tokens.shape[1])
+    return model.decode(params, tokens, cache, states=read.get("states_dim"))[0].logits
+
+
+def resized(config: T5Config, to: T5Config) -> T5Config:
+    """At the sizes of another model. What reads its target's encoder or states keeps its depth, and
+    reads a target of those sizes."""
+    sizes = {name: getattr(to, name) for name in SIZES}
+    read = {name: to.emb_dim for name in _READ if getattr(config, name)}
+    if read:
+        sizes |= {name: getattr(config, name) for name in SIZES[-2:]}
+    return dataclasses.replace(config, **sizes, **read)
+
+
+def _shrunk(config: T5Config, to: T5Config) -> float:
+    """What a target, tied as its drafter is, takes off its states."""
+    assert config.states_dim and to.states_dim, "growth keeps it"
+    return math.sqrt(config.states_dim / to.states_dim)
 
 
 def _flat(tree: PyTree) -> dict[Path, Any]:
@@ -165,15 +219,38 @@ class _Stream(NamedTuple):
         squares = jnp.zeros(old).at[origin].add(jnp.square(weight))
         return cls(origin, weight / jnp.sqrt(squares[origin] * (old / new)), old / new)
 
-    def widen(self, x: Array, axes: PartitionSpec) -> Array:
-        """The axis "embed" tells by its place what `x` does: scale, read or write the stream."""
-        if "embed" not in axes:
-            return x
-        axis = 0 if axes[0] == "embed" else x.ndim - 1
-        x = jnp.take(x, self.origin, axis)
-        if len(axes) == 1:
-            return x
-        return x * _along(self.weight * (self.ratio if axis == 0 else 1), axis, x.ndim)
+    def widen(self, x: Array, axis: int) -> Array:
+        """What is done with the axis tells what `x` does: the first one reads the stream, the last
+        one writes it, the only one scales it."""
+        repeated = jnp.take(x, self.origin, axis)
+        if x.ndim == 1:
+            return repeated
+        return repeated * _along(self.weight * (self.ratio if axis == 0 else 1), axis, x.ndim)
+
+    def of(self, x: Array) -> Array:
+        """R x, of [..., D]."""
+        return jnp.take(x, self.origin, -1) * _along(self.weight, x.ndim - 1, x.ndim)
+
+
+def _streams(config: T5Config, to: T5Config, key: Array) -> dict[str, _Stream]:
+    """The model's own, 'emb_dim', and those of what it reads: of one key and width the same."""
+    stream_key = jax.random.split(key, 3)[0]
+    widths = {name: (getattr(config, name), getattr(to, name)) for name in ("emb_dim", *_READ)}
+    return {name: _Stream.create(stream_key, *both) for name, both in widths.items() if both[0]}
+
+
+def _widened(x: Array, path: Path, axes: PartitionSpec, streams: dict[str, _Stream]) -> Array:
+    """An array in its own stream, and in that which it reads."""
+    own = streams["emb_dim"]
+    if axes[0] == "embed":
+        of_inputs = path[-3:-1] in _OF_INPUTS
+        return (streams.get("encoded_dim", own) if of_inputs else own).widen(x, 0)
+    if axes[0] == "states":
+        x = streams["states_dim"].widen(x, 0)
+    return own.widen(x, x.ndim - 1) if axes[-1] == "embed" else x
+
+
+_OF_INPUTS = {("encoder_decoder_attention", name) for name in ("key", "value")}
 
 
 def _by_head(x: Array, axes: PartitionSpec, config: T5Config) -> Array:

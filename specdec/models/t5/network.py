@@ -143,7 +143,8 @@ class Decoder(nn.Module):
                 config.emb_dim, ("states", "embed"), config.dtype, kernels=kernels[0]
             )
         if config.markov_rank:
-            self.markov_embedder = Embedding(config.vocab_size, config.markov_rank, config.dtype)
+            sizes = config.vocab_size, config.markov_rank
+            self.markov_embedder = Embedding(*sizes, config.dtype, "markov")
             self.markov_dense = Dense(
                 config.vocab_size,
                 ("markov", "vocab"),
