@@ -97,10 +97,12 @@ class Subject:
 
     def itself(self, sampling: SamplingRule) -> tuple[Plan, Params]:
         """The plan with the target as its own drafter, and the parameters for that. The drafter is
-        of its own class, with the target in each role, if models are all that it proposes by."""
-        target = self.plan.target
-        drafter = _drawing_with(sampling, self.plan.drafter)
-        if len(self.plan.models()) == 1 or tables_of(self.plan.drafter) or self.plan.sources:
+        of its own class, with the target in each role, if models of texts are all that it proposes
+        by: a target does not fill in blocks."""
+        target, given = self.plan.target, self.plan.drafter
+        drafter = _drawing_with(sampling, given)
+        blocks = hasattr(given, "block")
+        if len(self.plan.models()) == 1 or tables_of(given) or self.plan.sources or blocks:
             drafter = Autoregressive(target, sampling)
         plan = self.variant(sampling, drafter=drafter)
         plan = plan.with_models(dict.fromkeys(plan.models(), target))

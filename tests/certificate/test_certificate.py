@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import StatesTable, TableHeads
 
 from specdec import certificate, checkpoints, cli, partitioning
 from specdec.certificate import Subject, checks
 from specdec.decoding import keys, loop, states
-from specdec.drafters import Autoregressive, Hybrid, InputCopy, PromptLookup
+from specdec.drafters import Autoregressive, Blockwise, Hybrid, InputCopy, Masked, PromptLookup
 from specdec.drafters.autoregressive import Memory
 from specdec.models.cache import KVCache
 from specdec.models.t5 import T5Config, T5Target
@@ -328,6 +329,22 @@ def test_a_drafter_without_a_model_and_one_around_another():
     plan, params = fresh(drafter=own).itself(Greedy())
     assert isinstance(plan.drafter, Skipping) and plan.models()["draft"] == BENCH.target
     assert copier[1].drafter is params.drafter is BENCH.params.target
+
+
+@pytest.mark.parametrize("kind", ["masks", "heads"])
+def test_a_drafter_of_blocks(kind):
+    """A target fills in no blocks, so it drafts for itself as any other; with models of its own the
+    drafter has its state compared."""
+    model = StatesTable(6 + 3, classes=3) if kind == "masks" else TableHeads(6, heads=3)
+    drafter = (
+        Masked(model, Sampling(), masks=3) if kind == "masks" else Blockwise(model, Sampling())
+    )
+    params = BENCH.params._replace(drafter=model.init(jax.random.key(3)))
+    subject = dataclasses.replace(fresh(drafter=drafter, schedule=Fixed(3)), params=params)
+    for check in (checks.perfect, checks.greedy, certificate.afresh):
+        assert (result := check(subject)).passed, str(result)
+        if check is checks.perfect:
+            assert result.figures["accepted"] == result.figures["drafted"] > 100
 
 
 @pytest.mark.slow
