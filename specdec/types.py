@@ -79,6 +79,9 @@ class Context(struct.PyTreeNode):
     cache: Cache  # the target's
     hidden: Array | None  # [B, at least 1+N, D]
     active: Array  # [B] bool, rows that are not finished
+    # [B, K] a text's own tokens, where a drafter's opinion of them is asked for: they lead to the
+    # next ones then, and what it drafts does not. None where it drafts.
+    taught: Array | None = None
     vocab_size: int | None = struct.field(pytree_node=False, default=None)  # V
     # The target itself, to which `Params.target` belongs.
     target: Any = struct.field(pytree_node=False, default=None)

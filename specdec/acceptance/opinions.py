@@ -152,6 +152,7 @@ def _asked(
     room = longest + max(block, plan.longest_draft)
     cache = plan.target.prefill(params.target, inputs, room)
     cache = plan.target.decode(params.target, tokens[:, :-1], cache)[1]
+    ahead = jnp.arange(block)
     states = jnp.pad(taught.hidden, ((0, 0), (1, 0), (0, 0)))
 
     def at(position: Array) -> Context:
@@ -163,6 +164,7 @@ def _asked(
             cache=_rewound(cache, position, rows),
             hidden=jnp.where(given[:, :, None], states, 0) if plan.reads_hidden else None,
             active=position < length,
+            taught=jnp.take(tokens, jnp.minimum(position + 1 + ahead, longest), axis=1),
             vocab_size=vocab_size,
             target=plan.target,
             beliefs=True,
@@ -177,7 +179,7 @@ def _asked(
         if not hasattr(plan.drafter, "block"):
             q, likely = q[:, 0], None if likely is None else likely[:, 0]
             return state, of(q, *own, likely=likely)
-        places = jnp.minimum(position + jnp.arange(block), longest - 1)
+        places = jnp.minimum(position + ahead, longest - 1)
         here = jax.tree.map(lambda x: jnp.take(x, places, axis=1), (taught, tokens[:, 1:], coins))
         return state, of(q, *here, likely=likely)
 

@@ -115,7 +115,7 @@ class Masked:
             output, fed = model.decode(own, tokens, cache, **states)
             text, block = tokens[:, : self._room], tokens[:, self._room :]
             logits = model.logits(own, output.hidden[:, self._room :])
-            drafted = self._drafted(own, logits, block[:, 0], **_timing(block))
+            drafted = self._drafted(own, logits, block[:, 0], None, **_timing(block))
             text = jnp.where(drafted.tokens[:, :1] < 0, 0, text)  # needs the drafted
             return jnp.concatenate([text, drafted.tokens], axis=1), fed
 
@@ -166,6 +166,7 @@ class Masked:
             params.drafter,
             model.logits(params.drafter, filled),
             jnp.take_along_axis(context.tokens, context.length[:, None] - 1, axis=1)[:, 0],
+            context.taught,
             keys=keys,
             want=want,
             stop=stop,
@@ -175,11 +176,13 @@ class Masked:
         )
         return draft, cache.rewind(context.length)
 
-    def _drafted(self, params: PyTree, logits: Array, pending: Array, **given: Any) -> Draft:
+    def _drafted(
+        self, params: PyTree, logits: Array, pending: Array, taught: Array | None, **given: Any
+    ) -> Draft:
         """Drawn from the logits [B, K, V] of a block, behind the pending token [B]."""
         if not getattr(self.model, "has_markov", False):
             return draft_block(logits, sampling=self.sampling, **given)
-        steps = self._neighbours(params, logits, pending)
+        steps = self._neighbours(params, logits, pending, taught)
         return draft_loop(steps, sampling=self.sampling, **given)[0]
 
     def _states(self, context: Context, start: Array) -> dict[str, Array]:
@@ -192,7 +195,9 @@ class Masked:
         text = slices(context.hidden, start, self._room)
         return {"states": jnp.concatenate([text, last.astype(text.dtype)], axis=1)}
 
-    def _neighbours(self, params: PyTree, logits: Array, pending: Array) -> Steps:
+    def _neighbours(
+        self, params: PyTree, logits: Array, pending: Array, taught: Array | None
+    ) -> Steps:
         """Token by token from the logits [B, K, V] of a block: each changes those of the next."""
         model: Any = self.model
 
@@ -201,6 +206,8 @@ class Masked:
             return own + model.markov(params, tokens[:, None])[:, 0]
 
         def advance(i: Array, tokens: Array) -> tuple[Array, Array]:
+            if taught is not None:
+                tokens = jax.lax.dynamic_index_in_dim(taught, i - 1, axis=1, keepdims=False)
             return behind(i, tokens), i + 1
 
         return Steps(behind(jnp.int32(0), pending), advance, jnp.int32(1))

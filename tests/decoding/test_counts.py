@@ -29,7 +29,8 @@ from support import Cycle
 
 from specdec import Plan, prefill, step
 from specdec.compile import hlo
-from specdec.drafters import Autoregressive
+from specdec.drafters import Autoregressive, Blockwise, Masked
+from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.t5 import T5Config, T5Target
 from specdec.program import batch_shapes, decoder
 from specdec.sampling import Greedy, Sampling
@@ -209,6 +210,39 @@ def test_arrays_of_a_cache_in_buckets():
     }
     assert counts["target", "rest", "made"] >= 2 * DEPTH * len(buckets), "slots are written"
     check(counts, bounds)
+
+
+def of_blocks(kind: str) -> Plan:
+    """With a drafter that reads the target's encoder and states, or heads on them."""
+    plan = plan_of("greedy")
+    drafter: Any = Blockwise(Heads(HeadsConfig(VOCABULARY, 768, GAMMA, 256)), Greedy())
+    if kind == "masks":
+        config = dataclasses.replace(
+            plan.models()["draft"].config,
+            vocab_size=VOCABULARY + GAMMA,
+            num_encoder_layers=0,
+            encoded_dim=768,
+            states_dim=768,
+            markov_rank=16,
+        )
+        drafter = Masked(T5Target(config), Greedy(), GAMMA)
+    return dataclasses.replace(plan, drafter=drafter)
+
+
+@pytest.mark.parametrize("kind", ["masks", "heads"])
+def test_a_block_is_one_call_and_copies_nothing(kind):
+    """Neither the target's caches nor its states of all tokens; the target has one call."""
+    plan = of_blocks(kind)
+    compiled = decoder(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
+    operations = hlo.read(compiled.as_text() or "").inside("decode").operations
+    counts = caches(operations)
+    found = {key: n for key, n in counts.items() if key[0] == "target"}
+    assert found["target", "rest", "made"] >= 2 * DEPTH, "slots are written"
+    check(found, {("target", "rest", "made"): 3 * DEPTH})
+    states = f"[1,{1 + SLOTS + 1},768]"
+    copies = [x for x in operations if states in x.shape and x.opcode == "copy"]
+    assert not copies
+    assert any(states in x.shape for x in operations), "states are kept"
 
 
 def size(tree) -> int:

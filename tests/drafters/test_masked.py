@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec.decoding import decode, row_keys
+from specdec.decoding import decode, prefill, row_keys
 from specdec.drafters import Masked
 from specdec.drafters.masked import mask_ids, visible_in_block
 from specdec.models.t5 import T5Config, T5Target
@@ -20,7 +20,7 @@ from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.testing import Skipping
 from specdec.types import Params
-from specdec.verifiers import GreedyMatch, MinimumBlock
+from specdec.verifiers import GreedyMatch, MinimumBlock, SpeculativeSampling
 
 V, K, N = 40, 3, 24
 CONFIG = T5Config(
@@ -117,6 +117,30 @@ def test_every_draft_is_what_the_text_alone_leads_to(drafter, least):
                 seen += int(clear.sum())
             done += accepted + 1
     assert seen > 30
+
+
+def test_an_opinion_of_a_text_is_behind_the_texts_own_neighbours():
+    """What the model drafts itself leads nowhere there: q of a place is by the taught token before
+    it."""
+    drafter = Masked(MODERN, Sampling(), K)
+    made = Plan(TARGET, drafter, SpeculativeSampling(), Fixed(K), Sampling(), N, ())
+    ours, keys = modern_params(), row_keys(0, jnp.arange(len(INPUTS)))
+    state = prefill(ours, keys, jnp.asarray(INPUTS), made)
+    context = state.context(TARGET)
+    given = jnp.broadcast_to(keys[:, None], (len(keys), K)), context, state.drafter, jnp.full(3, K)
+    texts = np.random.default_rng(3).integers(2, V, [2, 3, K])
+    logs = []
+    for taught in texts:
+        asked = given[1].replace(taught=jnp.asarray(taught, jnp.int32))
+        draft, _ = drafter.propose(ours, given[0], asked, *given[2:], None)
+        logs.append(np.log(draft.probs))
+    neighbours = MODERN.markov(ours.drafter, jnp.asarray(texts[0], jnp.int32))
+    others = MODERN.markov(ours.drafter, jnp.asarray(texts[1], jnp.int32))
+    expected = np.asarray(neighbours - others)[:, : K - 1, :V]  # of the place behind each
+    found = (logs[0] - logs[1])[:, 1:]
+    centred = [x - x.mean(axis=2, keepdims=True) for x in (found, expected)]
+    np.testing.assert_allclose(*centred, atol=1e-3)
+    np.testing.assert_allclose(logs[0][:, 0], logs[1][:, 0], atol=1e-5)
 
 
 def test_with_one_layer_rereading_the_text_changes_nothing():

@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from copying import Copying
-from support import AfterAcceptance, Cycle, StopAfterUnlikely
+from support import AfterAcceptance, Cycle, StatesTable, StopAfterUnlikely, TableHeads
 
 from specdec import acceptance, checkpoints, demo, forecast, tables, tasks
 from specdec.decoding import decode, row_keys
 from specdec.drafters import (
     Autoregressive,
+    Blockwise,
     Hybrid,
     InputCopy,
     Masked,
@@ -50,6 +51,8 @@ TARGET = TableTarget(V, classes=2, scale=3.0)
 INPUTS = np.random.default_rng(0).integers(2, V, (ROWS, 6), np.int32)
 GREEDY, DRAWN = Greedy(), Sampling()
 MASKING = TableTarget(V + 8, classes=2, scale=3.0)  # whose last ids are masks
+MODERN = StatesTable(V + 8, classes=2, scale=3.0)  # which reads the target's states
+HEADS = TableHeads(V, heads=8)
 
 
 def trees(seed: int = 0) -> dict[str, Any]:
@@ -62,6 +65,8 @@ def trees(seed: int = 0) -> dict[str, Any]:
     draft = {"logits": target["logits"] + 0.8 * noise}
     keys = jax.random.split(jax.random.key(seed + 2), 2)
     known["filling"] = MASKING.init(jax.random.key(seed + 3))
+    known["modern"] = MODERN.init(jax.random.key(seed + 4))
+    known["heads"] = HEADS.init(jax.random.key(seed + 7))
     known["schedule"] = {
         "mean": np.zeros(12, np.float32),
         "scale": np.ones(12, np.float32),
@@ -86,13 +91,15 @@ DRAFTERS = {
     "uniform": lambda rule: Uniform(),
     "lookup, then a model": lambda rule: Hybrid(PromptLookup(), MODEL(rule)),
     "masks": lambda rule: Masked(MASKING, rule, masks=8, role="filling"),
+    "masks and states": lambda rule: Masked(MODERN, rule, masks=8, role="modern"),
+    "heads": lambda rule: Blockwise(HEADS, rule, role="heads"),
     "lookup, then masks": lambda rule: Hybrid(
         PromptLookup(), Masked(MASKING, rule, masks=8, role="filling")
     ),
     "bigram, then a model": lambda rule: Hybrid(Copying(), NGram(2, rule)),
 }
 CHEAP = {("model", 8, Block())}  # the others are slow
-OFTEN = {"lookup, then a model", "masks"}
+OFTEN = {"lookup, then a model", "masks", "masks and states"}
 
 
 def plan(drafter: Any, schedule: Any, rule: Any = GREEDY, verifier: Any = None) -> Plan:
