@@ -11,7 +11,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from specdec.drafters.feeding import check_states
+from specdec.drafters.blocks import check_length, check_states, last_state
 from specdec.drafters.loop import draft_block
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, SamplingRule, Stop, Target
 from specdec.values import check_has
@@ -72,12 +72,7 @@ class Blockwise:
         return {self.role: call}
 
     def init(self, params: Params, context: Context) -> PyTree:
-        longest = context.cache.capacity - context.tokens.shape[1] + 1  # K, see `Plan.capacity`
-        if longest > self.block:
-            raise ValueError(
-                f"Blockwise has {self.block} heads and the schedule drafts {longest} tokens; draft "
-                "fewer, or train more heads"
-            )
+        check_length(f"Blockwise has {self.block} heads", self.block, context)
         check_has("the target", context.target, "logits", "a target that projects states")
         check_states("heads", self.heads.config.states_dim, context)
         return ()
@@ -91,9 +86,7 @@ class Blockwise:
         want: Array,
         stop: Stop | None,
     ) -> tuple[Draft, PyTree]:
-        assert context.hidden is not None
-        last = jnp.take_along_axis(context.hidden, context.length[:, None, None] - 1, axis=1)
-        logits = self._logits(context.target, params.target, params.drafter, last)
+        logits = self._logits(context.target, params.target, params.drafter, last_state(context))
         draft = draft_block(
             logits[:, : keys.shape[1]],
             keys=keys,

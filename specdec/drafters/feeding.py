@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.drafters.matching import slices
-from specdec.types import Array, Cache, Context, PyTree, Target
+from specdec.types import Array, Cache, PyTree, Target
 
 
 def catch_up(
@@ -38,14 +38,3 @@ def catch_up(
         feed,
         cache.rewind(jnp.minimum(cache.length, until)),
     )
-
-
-def check_states(who: str, width: int, context: Context) -> None:
-    """Raises ValueError, at tracing, for a target whose states have another width."""
-    hidden = context.hidden
-    if hidden is None or hidden.shape[-1] != width:
-        found = "not there" if hidden is None else f"{hidden.shape[-1]} wide"
-        raise ValueError(
-            f"the drafter's {who} read states of width {width}, and the target's are {found}; give "
-            "the target that they were trained for"
-        )

@@ -7,37 +7,27 @@ Generation" (2203.16487), section 3.1: the Spec-Drafter.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
-import jax
 import jax.numpy as jnp
 
-from specdec.drafters.feeding import catch_up, check_states
-from specdec.drafters.loop import Steps, draft_block, draft_loop
-from specdec.drafters.matching import slices
+from specdec.drafters.blocks import (
+    check_length,
+    check_states,
+    for_timing,
+    last_state,
+    mask_ids,
+    neighbours,
+    visible_in_block,
+)
+from specdec.drafters.feeding import catch_up
+from specdec.drafters.loop import draft_block, draft_loop
+from specdec.drafters.matching import last_tokens, slices
 from specdec.models.inputs import read
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, SamplingRule, Stop, Target
 from specdec.values import check_has, is_integer
-
-
-def mask_ids(vocab_size: int, masks: int, distinct: bool) -> Array:
-    """[masks] int32, the last ids of a table: one for each place of a block, or the same one."""
-    first = vocab_size - masks if distinct else vocab_size - 1
-    return first + jnp.arange(masks, dtype=jnp.int32) * distinct
-
-
-def visible_in_block(text: Array, size: int, masks: int, cached: bool) -> Array:
-    """[B, T, T] bool of a block of text and the masks behind it, T = size + masks.
-
-    text: [B] the tokens, of the `size` there is room for, that are text; nobody sees the others.
-    cached: whether text sees the text before it only.
-    """
-    index = jnp.arange(size + masks)[None]
-    seen = ((index >= size) | (index < text[:, None]))[:, None]  # [B, 1, T] by a mask
-    if not cached:
-        return jnp.broadcast_to(seen, (len(text), size + masks, size + masks))
-    return jnp.where((index >= size)[:, :, None], seen, jnp.tri(size + masks, dtype=bool)[None])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,19 +105,14 @@ class Masked:
             output, fed = model.decode(own, tokens, cache, **states)
             text, block = tokens[:, : self._room], tokens[:, self._room :]
             logits = model.logits(own, output.hidden[:, self._room :])
-            drafted = self._drafted(own, logits, block[:, 0], None, **_timing(block))
+            drafted = self._drafted(own, logits, block[:, 0], None, **for_timing(block))
             text = jnp.where(drafted.tokens[:, :1] < 0, 0, text)  # needs the drafted
             return jnp.concatenate([text, drafted.tokens], axis=1), fed
 
         return {self.role: call}
 
     def init(self, params: Params, context: Context) -> PyTree:
-        longest = context.cache.capacity - context.tokens.shape[1] + 1  # K, see `Plan.capacity`
-        if longest > self.masks:
-            raise ValueError(
-                f"Masked.masks is {self.masks} and the schedule drafts {longest} tokens; draft "
-                "fewer, or take a model for more masks"
-            )
+        check_length(f"Masked.masks is {self.masks}", self.masks, context)
         if self.reread not in (None, context.tokens.shape[1] - 1):
             raise ValueError(
                 f"Masked.reread is {self.reread} and outputs have {context.tokens.shape[1] - 1} "
@@ -165,7 +150,7 @@ class Masked:
         draft = self._drafted(
             params.drafter,
             model.logits(params.drafter, filled),
-            jnp.take_along_axis(context.tokens, context.length[:, None] - 1, axis=1)[:, 0],
+            last_tokens(context, 1)[:, 0],
             context.taught,
             keys=keys,
             want=want,
@@ -182,50 +167,20 @@ class Masked:
         """Drawn from the logits [B, K, V] of a block, behind the pending token [B]."""
         if not getattr(self.model, "has_markov", False):
             return draft_block(logits, sampling=self.sampling, **given)
-        steps = self._neighbours(params, logits, pending, taught)
+        behind = functools.partial(cast(Any, self.model).markov, params)
+        steps = neighbours(behind, logits, pending, taught)
         return draft_loop(steps, sampling=self.sampling, **given)[0]
 
     def _states(self, context: Context, start: Array) -> dict[str, Array]:
         """Those of the text and the masks; the masks' is that of the pending token."""
         if not self.reads_hidden:
             return {}
-        assert context.hidden is not None
-        last = jnp.take_along_axis(context.hidden, context.length[:, None, None] - 1, axis=1)
-        last = jnp.broadcast_to(last, (len(start), self.masks, last.shape[-1]))
-        text = slices(context.hidden, start, self._room)
-        return {"states": jnp.concatenate([text, last.astype(text.dtype)], axis=1)}
-
-    def _neighbours(
-        self, params: PyTree, logits: Array, pending: Array, taught: Array | None
-    ) -> Steps:
-        """Token by token from the logits [B, K, V] of a block: each changes those of the next."""
-        model: Any = self.model
-
-        def behind(i: Array, tokens: Array) -> Array:
-            own = jax.lax.dynamic_index_in_dim(logits, i, axis=1, keepdims=False)
-            return own + model.markov(params, tokens[:, None])[:, 0]
-
-        def advance(i: Array, tokens: Array) -> tuple[Array, Array]:
-            if taught is not None:
-                tokens = jax.lax.dynamic_index_in_dim(taught, i - 1, axis=1, keepdims=False)
-            return behind(i, tokens), i + 1
-
-        return Steps(behind(jnp.int32(0), pending), advance, jnp.int32(1))
+        last = jnp.repeat(last_state(context), self.masks, axis=1)
+        text = slices(cast(Array, context.hidden), start, self._room)
+        return {"states": jnp.concatenate([text, last], axis=1)}
 
     @property
     def _room(self) -> int:
         """Tokens of text that a call has room for: what the last target call can have committed,
         or all there is."""
         return (self.masks if self.reread is None else self.reread) + 1
-
-
-def _timing(block: Array) -> dict[str, Any]:
-    """What a block [B, k] is drafted with where only its time counts."""
-    keys = jax.vmap(jax.random.key)(jnp.sum(block, axis=1))
-    return {
-        "keys": jnp.broadcast_to(keys[:, None], block.shape),
-        "want": jnp.full([len(block)], block.shape[1], jnp.int32),
-        "stop": None,
-        "vocab_size": None,
-        "shared_noise": False,
-    }

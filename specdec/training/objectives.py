@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from specdec.drafters.masked import mask_ids, visible_in_block
+from specdec.drafters.blocks import mask_ids, visible_in_block
 from specdec.models.inputs import read
 from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, of_target, teacher_forced
 from specdec.types import Array, PyTree, Target

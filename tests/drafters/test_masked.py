@@ -13,7 +13,7 @@ import pytest
 
 from specdec.decoding import decode, prefill, row_keys
 from specdec.drafters import Masked
-from specdec.drafters.masked import mask_ids, visible_in_block
+from specdec.drafters.blocks import mask_ids, visible_in_block
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling

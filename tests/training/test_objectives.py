@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec.drafters.masked import mask_ids
+from specdec.drafters.blocks import mask_ids
 from specdec.models.t5 import T5Config, T5Target
 from specdec.training import FillMasks, Pairs, TeacherForced
 from specdec.training.loss import Frozen
