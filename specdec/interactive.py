@@ -111,7 +111,8 @@ class InteractiveModel:
             if schedule_table is None:
                 raise ValueError(f"{schedule} has a table; give schedule_table")
             self._paths[role] = schedule_table
-        self._vocabulary = _vocabulary(vocabulary, self._paths, models)
+        spare = roles.spare_ids_of(drafter)
+        self._vocabulary = _vocabulary(vocabulary, self._paths, models, spare)
         parts: dict[str, Any] = {"drafter": drafter, "verifier": None, "schedule": None}
         if drafter is not None:
             parts["verifier"] = verifier or Block()
@@ -277,6 +278,7 @@ def _vocabulary(
     definition: tasks.VocabularyDefinition | None,
     paths: Mapping[str, str | os.PathLike],
     models: Mapping[str, Model],
+    spare: Mapping[str, int],
 ) -> Any:
     """The vocabulary of all models; refuses models of another one."""
     if definition is None:
@@ -289,5 +291,5 @@ def _vocabulary(
         definition = tasks.recorded_vocabulary(*recorded)
     vocabulary = tasks.for_texts(definition)
     for role, model in models.items():
-        check_fit(vocabulary, model, role, paths[role])
+        check_fit(vocabulary, model, role, paths[role], spare.get(role, 0))
     return vocabulary

@@ -22,6 +22,12 @@ def calls_of(drafter: Any, target: Any) -> dict[str, Callable]:
     return own | {k: v for one in _inside(drafter) for k, v in calls_of(one, target).items()}
 
 
+def spare_ids_of(drafter: Any) -> dict[str, int]:
+    """Ids beyond those of texts that it needs of its models, by role: the masks of `Masked`."""
+    own = drafter.spare_ids() if hasattr(drafter, "spare_ids") else {}
+    return own | {k: v for one in _inside(drafter) for k, v in spare_ids_of(one).items()}
+
+
 def plain_call(role: str, model: Any) -> Callable:
     """A call of `decode`, of whose logits the argmaxes are taken."""
 

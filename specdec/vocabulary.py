@@ -10,7 +10,11 @@ from specdec.types import Model
 
 
 def check_fit(
-    vocabulary: Any, model: Model, role: str, path: str | os.PathLike | None = None
+    vocabulary: Any,
+    model: Model,
+    role: str,
+    path: str | os.PathLike | None = None,
+    spare: int = 0,
 ) -> None:
     """Refuses a model that was made for another vocabulary.
 
@@ -18,6 +22,7 @@ def check_fit(
       vocabulary: seqio's, of the texts.
       role: what an error calls the model.
       path: the model's checkpoint, in which a vocabulary may be recorded; None if it has none yet.
+      spare: ids that no text has, which its drafter needs besides.
 
     Raises:
       ValueError: the model has too few output ids, or was saved with another vocabulary.
@@ -26,6 +31,12 @@ def check_fit(
         raise ValueError(
             f"the {role} has {model.vocab_size} output ids but the vocabulary "
             f"{vocabulary.vocab_size}; use a model and a vocabulary that belong together"
+        )
+    if model.vocab_size < vocabulary.vocab_size + spare:
+        raise ValueError(
+            f"the {role} has {model.vocab_size} output ids, which beside the vocabulary's "
+            f"{vocabulary.vocab_size} leaves none for {spare} masks; use a model that was trained "
+            "to fill in masks"
         )
     recorded = None if path is None else checkpoints.vocabulary_from(path, needed=False)
     if recorded is None:

@@ -19,7 +19,7 @@ from specdec.cli.placement import Placement
 from specdec.cli.settings import UsageError
 from specdec.environment import version
 from specdec.plan import Plan
-from specdec.roles import tables_of
+from specdec.roles import spare_ids_of, tables_of
 from specdec.sampling import MinLength
 from specdec.types import Params, PyTree, Table
 from specdec.values import is_integer, is_word
@@ -97,7 +97,7 @@ class DecodeRun:
                 f"int8 is {self.int8!r}; give roles, of {', '.join(models)}, as in ('target',)"
             )
         for role in self.int8:
-            if not hasattr(models[role], "weights"):
+            if not getattr(models[role], "has_int8", False):
                 family = type(models[role]).__name__
                 raise ValueError(f"int8 names the {role}, but {family} has no such kernels")
 
@@ -367,12 +367,12 @@ def vocabulary_of(run: DecodeRun) -> Any:
             f"the draft's vocabulary, {given}, is not the target's, {vocabulary}; "
             "a draft is read as the target's ids: use models of one vocabulary"
         )
-    paths = run.paths()
+    paths, spare = run.paths(), spare_ids_of(run.plan.drafter)
     for role, model in run.plan.models().items():
         if role != "target":
             checkpoints.check_pair(run.checkpoint_path, paths[role])
         try:
-            check_fit(vocabulary, model, role, paths[role])
+            check_fit(vocabulary, model, role, paths[role], spare.get(role, 0))
         except checkpoints.CheckpointError:
             raise
         except ValueError as error:

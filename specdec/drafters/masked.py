@@ -86,6 +86,10 @@ class Masked:
     def models(self) -> dict[str, Any]:
         return {self.role: self.model}
 
+    def spare_ids(self) -> dict[str, int]:
+        """The masks."""
+        return {self.role: self.masks if self.distinct else 1}
+
     def with_models(self, models: Mapping[str, Any]) -> Masked:
         return dataclasses.replace(self, model=models[self.role])
 

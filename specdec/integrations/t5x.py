@@ -17,7 +17,7 @@ from specdec.integrations import bridge
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.program import batch_shapes, decoder
-from specdec.roles import models_of, owned_by, packed, tables_of
+from specdec.roles import models_of, owned_by, packed, spare_ids_of, tables_of
 from specdec.types import (
     Array,
     Drafter,
@@ -88,7 +88,8 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
             raise ValueError(f"{verifier} does not keep the target's law; give lossy = True")
         trees: dict[str, PyTree] = {}
         if draft is not None and draft_checkpoint_path is not None:
-            check_fit(output_vocabulary, draft, "draft", draft_checkpoint_path)
+            spare = max(spare_ids_of(drafter).values(), default=0)
+            check_fit(output_vocabulary, draft, "draft", draft_checkpoint_path, spare)
             trees = dict.fromkeys(models_of(drafter), _load(draft, draft_checkpoint_path))
         for owner, path, name in (
             (drafter, draft_table_path, "draft_table_path"),

@@ -32,8 +32,12 @@ class LinenModel:
     weights: str = "stored"
     pad_id: ClassVar[int] = 0
     exact: ClassVar[bool] = True
+    has_int8: ClassVar[bool] = False  # whether `weights` may be "int8"
 
     def __post_init__(self):
+        if self.weights != "stored" and not self.has_int8:
+            name = type(self).__name__
+            raise ValueError(f"{name}.weights is {self.weights!r}, and it has 'stored' ones only")
         object.__setattr__(self, "axis_rules", tuple(map(tuple, self.axis_rules)))
 
     @property

@@ -142,6 +142,10 @@ def test_heads_that_do_not_fit_are_refused(heads, gamma, message):
     [
         (lambda: Blockwise(3, Greedy()), "Blockwise.heads is 3"),
         (lambda: Blockwise(HEADS, None), "Blockwise.sampling is None"),
+        (
+            lambda: dataclasses.replace(HEADS, weights="int8"),
+            "weights is 'int8', and it has 'stored'",
+        ),
         (lambda: dataclasses.replace(HEADS.config, heads=0), "HeadsConfig.heads is 0"),
         (lambda: dataclasses.replace(HEADS.config, activation="x"), "activation is 'x'"),
         (lambda: dataclasses.replace(HEADS.config, dtype="int32"), "dtype is 'int32'"),

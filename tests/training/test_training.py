@@ -516,21 +516,70 @@ def test_a_drafter_of_blocks_is_trained_saved_and_decoded_with(
         fill += ["--gin_file=models/frozen_target.gin"]
         fill += [f"--gin.TARGET_CHECKPOINT_PATH='{tmp_path / 'target' / 'export'}'"]
     assert command(tmp_path / "masked", *fill)[0] == 0
-    task = (folder / "run.gin").read_text().split("VOCABULARY", 1)[1].split("STEPS", 1)[0]
-    last = (folder / "run.gin").read_text().split("CHECKPOINT_EVERY = 5", 1)[1]
-    includes = ("decode", "drafters/masked", "models/from_checkpoint", "tasks/local")
-    (tmp_path / "decode.gin").write_text(
-        "from __gin__ import dynamic_registration\nfrom specdec import cli\n"
-        "from specdec import tasks\n"
-        + "".join(f"include '{name}.gin'\n" for name in includes)
-        + f"VOCABULARY{task}{last}"
-        + "SPLIT = 'validation'\nLIMIT = 8\nGAMMA = 3\nMASKS = 3\n"
-        + f"CHECKPOINT_PATH = '{tmp_path / 'target' / 'export'}'\n"
-        + f"DRAFT_CHECKPOINT_PATH = '{tmp_path / 'masked' / 'export'}'\n"
-    )
-    flags = ["decode", f"--gin_file={tmp_path / 'decode.gin'}", "--compare", "--verifier=block"]
+    made = tmp_path / "target" / "export", tmp_path / "masked" / "export"
+    decoding = decoding_file(folder, tmp_path, "masked", *made)
+    flags = ["decode", f"--gin_file={decoding}", "--compare", "--verifier=block"]
     assert cli.main(flags) == 0, capsys.readouterr().err
     said = "".join(capsys.readouterr())
     assert "Masked, Fixed(gamma=3)" in said and "identical outputs: 8 of 8" in said
     assert cli.main([*flags, "--gamma=4"]) == 2
     assert "masks is 3 and the schedule drafts 4" in capsys.readouterr().err
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("kind", ["masked", "blockwise"])
+def test_a_drafter_on_the_targets_states_learns_from_what_the_target_writes(
+    kind, folder, command, capsys, tmp_path
+):
+    """From the command line: decoded, trained on that, begun with the target, certified."""
+    assert command(tmp_path / "target")[0] == 0
+    target = tmp_path / "target" / "export"
+    alone = decoding_file(folder, tmp_path, "uniform", target, target)
+    given = ["eval", f"--gin_file={alone}", "--gin.LIMIT=None", "--metric=bleu"]
+    assert cli.main([*given, f"--output_dir={tmp_path / 'written'}"]) == 0
+    train = ["--gin_file=models/frozen_target.gin", "--gin_file=tasks/predictions.gin"]
+    train += [f"--gin.TARGET_CHECKPOINT_PATH='{target}'", f"--gin.TASK_NAME='written_{kind}'"]
+    train += [f"--gin.PREDICTIONS={{'train': '{tmp_path / 'written'}'}}"]
+    train += ["--gin.VOCABULARY=@tasks.Bytes()", "--gin.EVALUATION_SPLIT=None"]
+    if kind == "masked":
+        train += ["--gin_file=objectives/fill_masks.gin", "--gin.MASKS=3", "--gin.MASKED_BLOCKS=2"]
+        fields = {"vocab_size": 262, "num_encoder_layers": 0, "encoded_dim": 32, "states_dim": 32}
+        train += [f"--gin.T5Config.{k}={v}" for k, v in {**fields, "markov_rank": 4}.items()]
+        train += [f"--gin.INITIAL_CHECKPOINT_PATH='{target}'"]
+    else:
+        heads = {"vocab_size": 259, "states_dim": 32, "heads": 3, "mlp_dim": 8}
+        (tmp_path / "heads.gin").write_text(
+            "from __gin__ import dynamic_registration\nfrom specdec.models import heads\n"
+            "MODEL = @heads.Heads()\nheads.Heads.config = @heads.HeadsConfig()\n"
+            + "".join(f"heads.HeadsConfig.{k} = {v}\n" for k, v in heads.items())
+        )
+        train += ["--gin_file=objectives/look_ahead.gin", f"--gin_file={tmp_path / 'heads.gin'}"]
+    code, err = command(tmp_path / "draft", *train)
+    assert code == 0, err
+    decoding = decoding_file(folder, tmp_path, kind, target, tmp_path / "draft" / "export")
+    flags = ["decode", f"--gin_file={decoding}", "--compare", "--verifier=block"]
+    assert cli.main(flags) == 0, capsys.readouterr().err
+    assert "identical outputs: 8 of 8" in "".join(capsys.readouterr())
+    flags = ["--gin.GAMMA=2", "--verifier=block", f"--output_dir={tmp_path / 'alpha'}"]
+    wrong = [f"--gin.DRAFT_CHECKPOINT_PATH='{target}'", *flags[:2]]
+    assert cli.main(["decode", f"--gin_file={decoding}", *wrong]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def decoding_file(folder, path, drafter, target, draft):
+    """A gin file that decodes the first of the run's texts."""
+    task = (folder / "run.gin").read_text().split("VOCABULARY", 1)[1].split("STEPS", 1)[0]
+    last = (folder / "run.gin").read_text().split("CHECKPOINT_EVERY = 5", 1)[1]
+    includes = ("decode", f"drafters/{drafter}", "models/from_checkpoint", "tasks/local")
+    file = path / f"decode_{drafter}.gin"
+    own = {"masked": "MASKS = 3\n"}.get(drafter, "")
+    if drafter != "uniform":
+        own += f"DRAFT_CHECKPOINT_PATH = '{draft}'\n"
+    file.write_text(
+        "from __gin__ import dynamic_registration\nfrom specdec import cli\n"
+        "from specdec import tasks\n"
+        + "".join(f"include '{name}.gin'\n" for name in includes)
+        + f"VOCABULARY{task}{last}"
+        + f"SPLIT = 'validation'\nLIMIT = 8\nGAMMA = 3\n{own}CHECKPOINT_PATH = '{target}'\n"
+    )
+    return file

@@ -45,6 +45,7 @@ class T5Target(LinenModel):
     weights: Weights = "stored"
     pad_id: ClassVar[int] = PAD_ID
     stop_ids: ClassVar[tuple[int, ...]] = (EOS_ID,)
+    has_int8: ClassVar[bool] = True
 
     def __post_init__(self):
         layouts.check_layout("T5Target.layout", self.layout)
