@@ -175,6 +175,56 @@ def test_no_cache_is_copied_with_several_rows(report):
         assert not loop or not copies.keys() & caches, loop
 
 
+BLOCKS = {
+    "masks": """
+from specdec.models import t5
+include 'drafters/masked.gin'
+MASKS = 3
+draft/t5.T5Config:
+  vocab_size = 640
+  num_encoder_layers = 0
+  encoded_dim = 256
+  states_dim = 256
+  markov_rank = 16
+""",
+    "heads": """
+from specdec.models import heads
+include 'drafters/blockwise.gin'
+DRAFT_MODEL = @heads.Heads()
+heads.Heads.config = @heads.HeadsConfig()
+heads.HeadsConfig:
+  vocab_size = 512
+  states_dim = 256
+  heads = 3
+  mlp_dim = 128
+  dtype = 'bfloat16'
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chips", ["1x1x1", "2x2x1"])
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_a_drafter_on_the_targets_states(kind, chips, report, tmp_path):
+    """One call for a block, no cache copied, nor the states of all tokens; what devices say to each
+    other is what the target's calls say, and one more gathering where heads project with it."""
+    file = tmp_path / "blocks.gin"
+    file.write_text(f"from __gin__ import dynamic_registration\n{BLOCKS[kind]}")
+    found = report(f"v4:{chips}", f"--gin_file={file}")
+    slots = (MAX_LENGTH + GAMMA, LENGTH, MAX_LENGTH + 1 + GAMMA)
+    caches = {f"bf16[1,{heads},{n},{HEAD_DIM}]" for heads in (HEADS, HEADS // 4, 6) for n in slots}
+    states = {f"bf16[1,{1 + MAX_LENGTH + GAMMA + 1},{width}]" for width in (256, 64)}
+    for loop, copies in counts(found, "copies").items():
+        assert not loop or not copies.keys() & (caches | states), loop
+    whole = found["programs"]["decode"]
+    assert whole["host_transfers"] == whole["dynamic_shapes"] == 0
+    said = counts(found, "collectives").get("decode", {})
+    heads = int(kind == "heads")
+    target = {"all-reduce": 3 * LAYERS + 1, "all-gather": 1 + heads} if chips == "2x2x1" else {}
+    assert said == target
+    assert found["calls"]["draft"]["layers"] == 2 - heads
+
+
 @pytest.mark.slow
 def test_the_program_stays_on_the_device(four_chips):
     whole = four_chips["programs"]["decode"]
