@@ -17,13 +17,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from specdec import Plan, decode, partitioning, prefill, row_keys, step
 from specdec.compile import hlo
-from specdec.drafters import Autoregressive, Masked
+from specdec.drafters import Autoregressive, Blockwise, Masked
+from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.t5 import T5Config, T5Target
 from specdec.partitioning import Partitioner, Share, check_batch, make_mesh, shardings, share
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Confidence, Fixed
 from specdec.types import DecodeState, Params
-from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
+from specdec.verifiers import Coupled, GreedyMatch, MinimumBlock, SpeculativeSampling
 
 ROWS, GAMMA, MAX_LENGTH, LAYERS, VOCABULARY = 8, 3, 12, 2, 64
 STANDARD = partitioning.standard_logical_axis_rules()
@@ -160,6 +161,46 @@ def test_a_mesh_changes_no_token_of(name, parts):
     assert_equal(run(mesh), output, mesh)
     drafted = output.trace.drafted[output.trace.drafted > 0]
     assert len(set(drafted.tolist())) > 1, "calls of several widths"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "kind, parts",
+    [
+        pytest.param(kind, parts, marks=[pytest.mark.slow] * (parts != 4))
+        for kind in ("masks", "heads")
+        for parts in (2, 4, 8)
+    ],
+)
+def test_a_mesh_changes_no_token_of_a_drafter_on_the_targets_states(kind, parts):
+    """Nor what it proposes: the drafter is whole on each device, the target's states are divided by
+    rows, and heads project with a table that is divided."""
+    reading = {"num_encoder_layers": 0, "encoded_dim": TINY.emb_dim, "states_dim": TINY.emb_dim}
+    block = dataclasses.replace(TINIER, vocab_size=VOCABULARY + GAMMA, markov_rank=4, **reading)
+
+    def model(rules):
+        if kind == "masks":
+            return T5Target(block, rules)
+        return Heads(HeadsConfig(VOCABULARY, TINY.emb_dim, GAMMA, 16), rules)
+
+    own, (params, *rows) = model(()).init(jax.random.key(5)), arguments()
+
+    def run(mesh):
+        rules = (STANDARD, WHOLE) if mesh else ((), ())
+        one = model(rules[1])
+        drafter = Masked(one, Greedy(), GAMMA) if kind == "masks" else Blockwise(one, Greedy())
+        kept = MinimumBlock(GreedyMatch(), 1)  # else hardly any draft is, and states tell nothing
+        plan = Plan(T5Target(TINY, rules[0]), drafter, kept, Fixed(GAMMA), Greedy(), MAX_LENGTH)
+        given = Params(params.target, own), *rows
+        if mesh:
+            places = Params(shardings(plan.target, mesh), shardings(one, mesh))
+            given = jax.device_put(given[0], places), *placed(mesh)[1:]
+        with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
+            return decode(*given, plan)
+
+    output, mesh = jax.device_get(run(None)), make_mesh(parts)
+    assert_equal(run(mesh), output, mesh)
+    assert len(np.unique(output.trace.proposed)) > 5
 
 
 def assert_equal(output, alone, mesh) -> None:

@@ -11,6 +11,7 @@ from specdec.drafters.ngram import NGram
 from specdec.drafters.prompt_lookup import PromptLookup
 from specdec.drafters.retrieval import Retrieval
 from specdec.drafters.uniform import Uniform
+from specdec.drafters.views import NoSource
 
 __all__ = [
     "Autoregressive",
@@ -20,6 +21,7 @@ __all__ = [
     "InputCopy",
     "Masked",
     "NGram",
+    "NoSource",
     "PromptLookup",
     "Retrieval",
     "Steps",

@@ -53,7 +53,7 @@ class Autoregressive:
     model: any `Target`. Its vocabulary may be padded to another width than the target's.
     sampling: what draft tokens are drawn with; usually the target's.
     view: what the model reads of the inputs, where that is not what the target reads: a function of
-      them, which has a name.
+      them, which has a name, or `NoSource()`.
     role: whose parameters it runs with, where a drafter has several models.
 
     Its state is the model's cache, and what it drafted last. Nobody tells it what was accepted, or

@@ -318,13 +318,19 @@ def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:
         "batch_size": run.batch_size,
         "buckets": run.buckets,
         "seed": run.seed,
-        "objective": {"name": type(objective).__name__, **dataclasses.asdict(objective)},
+        "objective": {"name": type(objective).__name__, **_plain(dataclasses.asdict(objective))},
         "optimizer": dataclasses.asdict(run.optimizer),
         "model": dataclasses.asdict(run.model.config),
         **({"initial": run.initial_path} if run.initial_path else {}),
         "target": run.target and [dataclasses.asdict(run.target.config), run.target_path],
         "first_batch": digest.hexdigest(),
     }
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    """What is set, functions by name."""
+    set_ones = {name: value for name, value in fields.items() if value is not None}
+    return {name: getattr(x, "__qualname__", x) for name, x in set_ones.items()}
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -47,9 +48,11 @@ class TeacherForced:
     """Cross-entropy of each token behind those before it.
 
     label_smoothing: 0 <= s < 1, see `cross_entropy`.
+    view: what the model reads of the inputs, if not all: a drafter's `NoSource()`.
     """
 
     label_smoothing: float = 0.1
+    view: Callable[[Array], Array] | None = None
 
     def __post_init__(self):
         _check_smoothing(self)
@@ -66,11 +69,15 @@ class TeacherForced:
         key: Array,
         progress: Array,
     ) -> Sums:
-        logits = teacher_forced(model, params, pairs, frozen)
+        logits = teacher_forced(model, params, self._seen(pairs), frozen)
         return cross_entropy(logits, pairs.targets, self.label_smoothing)
 
     def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
-        return cross_entropy(teacher_forced(model, params, pairs, frozen), pairs.targets)
+        logits = teacher_forced(model, params, self._seen(pairs), frozen)
+        return cross_entropy(logits, pairs.targets)
+
+    def _seen(self, pairs: Pairs) -> Pairs:
+        return pairs if self.view is None else pairs._replace(inputs=self.view(pairs.inputs))
 
 
 @dataclasses.dataclass(frozen=True)

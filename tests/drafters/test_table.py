@@ -29,6 +29,7 @@ from specdec.drafters import (
     InputCopy,
     Masked,
     NGram,
+    NoSource,
     PromptLookup,
     Retrieval,
     Uniform,
@@ -77,6 +78,7 @@ STORE = {name: jnp.asarray(array) for name, array in tables.store(STORED).items(
 # name: (drafter, its parameters, the sampling under which it is perfect if given the target's)
 DRAFTERS = {
     "autoregressive": (Autoregressive(TARGET, Sampling()), OTHER, Sampling()),
+    "without the source": (Autoregressive(TARGET, Sampling(), NoSource()), OTHER, None),
     "autoregressive greedy": (Autoregressive(TARGET, Greedy()), OTHER, Greedy()),
     "autoregressive filtered": (
         Autoregressive(TARGET, Sampling(0.7, top_k=3, top_p=0.9)),
@@ -183,6 +185,7 @@ def seldom(names, *slow):
         "autoregressive",  # "skipped at random" is that and more
         "autoregressive filtered",
         "autoregressive greedy",
+        "without the source",
         "wider vocabulary",
         "narrower vocabulary",
         "id beyond the vocabulary",

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec.drafters import NoSource
 from specdec.drafters.blocks import mask_ids
 from specdec.models.t5 import T5Config, T5Target
 from specdec.training import FillMasks, Pairs, TeacherForced
@@ -174,3 +175,23 @@ def test_masks_need_ids_that_no_text_has():
 def test_a_mistake_says_what_to_do(fields, message):
     with pytest.raises(ValueError, match=message):
         FillMasks(**fields)
+
+
+def test_a_model_may_be_trained_without_the_source():
+    """Then nothing depends on it; a row of padding still counts for nothing."""
+    pairs, params = batch()
+    others = pairs._replace(inputs=np.where(pairs.inputs, (pairs.inputs + 7) % V + 2, 0))
+    blind, seeing = TeacherForced(view=NoSource()), TeacherForced()
+
+    def loss(objective, pairs):
+        key, progress = jax.random.key(0), jnp.float32(0)
+        return objective.loss(MODEL, params, None, pairs, key, progress).loss
+
+    assert loss(blind, pairs) == loss(blind, others)
+    assert loss(seeing, pairs) != loss(seeing, others)
+    alone = pairs._replace(inputs=np.array([[1], [1], [1], [0]], np.int32))
+    assert loss(blind, pairs) == loss(seeing, alone)
+    assert (
+        blind.measure(MODEL, params, None, pairs).loss
+        == seeing.measure(MODEL, params, None, alone).loss
+    )
