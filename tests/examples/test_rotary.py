@@ -181,7 +181,7 @@ def test_transformers_does_not_know_it(tmp_path):
 
 def test_a_family_that_nobody_imported_is_named(saved, monkeypatch):
     monkeypatch.delitem(families.FAMILIES, "rotary")
-    message = "config.json: family is 'rotary', and those known are t5; import the module"
+    message = "config.json: family is 'rotary', and those known are t5, heads; import the module"
     with pytest.raises(CheckpointError, match=message):
         checkpoints.model_from(saved)
 
