@@ -89,6 +89,13 @@ class TrainRun:
                 "TrainRun.model reads its target's encoder (encoded_dim) or states (states_dim); "
                 "give that target, and target_path, the directory of its checkpoint"
             )
+        if getattr(self.model, "reads_states", False):
+            read, width = self.model.config.states_dim, self.target.config.emb_dim  # type: ignore[union-attr]
+            if read != width:
+                raise ValueError(
+                    f"TrainRun.model reads states of width {read} (states_dim), and the target's "
+                    f"are {width} wide; give states_dim = {width}"
+                )
         if self.task is None:
             raise ValueError("TrainRun.task is None; give a task, or the name of a registered one")
         if self.model.pad_id:

@@ -19,7 +19,7 @@ from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.testing import Skipping
-from specdec.training import LookAhead, Pairs
+from specdec.training import LookAhead, Pairs, TrainRun
 from specdec.training.loss import Frozen
 from specdec.types import Params
 from specdec.verifiers import GreedyMatch, MinimumBlock
@@ -151,6 +151,15 @@ def test_heads_that_do_not_fit_are_refused(heads, gamma, message):
         (lambda: dataclasses.replace(HEADS.config, dtype="int32"), "dtype is 'int32'"),
         (lambda: LookAhead(label_smoothing=1), "LookAhead.label_smoothing is 1"),
         (lambda: LookAhead().check(TARGET, V), "the model is a T5Target; give models.heads"),
+        (
+            lambda: TrainRun(
+                Heads(dataclasses.replace(HEADS.config, states_dim=12)),
+                *("a task", {"inputs": 8, "targets": 8}, 1, 1),
+                target=TARGET,
+                target_path="of the target",
+            ),
+            r"states of width 12 \(states_dim\), and the target's are 16 wide",
+        ),
         (lambda: HEADS.decode({}, None, None), "use them in the drafter Blockwise"),
     ],
 )
