@@ -14,7 +14,7 @@ from specdec.decoding import row_keys, score
 from specdec.drafters import Autoregressive
 from specdec.plan import Plan
 from specdec.program import batch_shapes, decoder
-from specdec.sampling import Greedy
+from specdec.sampling import Greedy, check_ids
 from specdec.schedules import Fixed
 from specdec.theory import block_efficiency, empirical_alpha
 from specdec.types import Drafter, Model, PyTree, SamplingRule, Schedule, Table, Verifier
@@ -113,6 +113,7 @@ class InteractiveModel:
             self._paths[role] = schedule_table
         spare = roles.spare_ids_of(drafter)
         self._vocabulary = _vocabulary(vocabulary, self._paths, models, spare)
+        check_ids(sampling, self._vocabulary.vocab_size)
         parts: dict[str, Any] = {"drafter": drafter, "verifier": None, "schedule": None}
         if drafter is not None:
             parts["verifier"] = verifier or Block()

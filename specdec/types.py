@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import jax
+import jax.numpy as jnp
 from flax import struct
 
 Array: TypeAlias = jax.Array
@@ -64,6 +65,39 @@ class ModelOutput(NamedTuple):
     hidden: Array  # [B, T, D] the states the logits are projected from
 
 
+class History(struct.PyTreeNode):
+    """The text before a token: what is committed and what is drafted of it, never a rejected one.
+
+    `tokens[..., 0]` is the start token, and what is at or beyond `length` is garbage: like a cache
+    it is rewound by an integer. A processor sees that of one token, [M] and []; everybody else one
+    of each row, or of each of T tokens that come next, row by row.
+    """
+
+    tokens: Array  # [B, M] int32
+    length: Array  # [B] or [B, T] int32, with the start token
+    stop_ids: tuple[int, ...] = struct.field(pytree_node=False, default=())
+
+    @property
+    def position(self) -> Array:
+        """The index of the output token that comes next."""
+        return self.length - 1
+
+    def append(self, tokens: Array) -> History:
+        """With a token [B] more in each row; what no longer fits is dropped."""
+        return self.ahead(tokens[:, None]).replace(length=self.length + 1)
+
+    def ahead(self, block: Array) -> History:
+        """Those of the T + 1 tokens that are next along a block [B, T]: before it, and behind each
+        of its tokens."""
+        index = jnp.arange(self.tokens.shape[1])[None] - self.length[:, None]
+        tokens, width = self.tokens, block.shape[1]
+        if width:
+            moved = jnp.take_along_axis(block, jnp.clip(index, 0, width - 1), axis=1)
+            tokens = jnp.where((index >= 0) & (index < width), moved, tokens)
+        lengths = self.length[:, None] + jnp.arange(width + 1)[None]
+        return self.replace(tokens=tokens, length=lengths)
+
+
 class Context(struct.PyTreeNode):
     """What a drafter may read.
 
@@ -83,12 +117,18 @@ class Context(struct.PyTreeNode):
     # next ones then, and what it drafts does not. None where it drafts.
     taught: Array | None = None
     vocab_size: int | None = struct.field(pytree_node=False, default=None)  # V
+    stop_ids: tuple[int, ...] = struct.field(pytree_node=False, default=())
     # The target itself, to which `Params.target` belongs.
     target: Any = struct.field(pytree_node=False, default=None)
     # The target draws with the very keys that `propose` is given: see `sampling.draw_shared`.
     shared_noise: bool = struct.field(pytree_node=False, default=False)
     # The verifier reads `Draft.beliefs`.
     beliefs: bool = struct.field(pytree_node=False, default=False)
+
+    @property
+    def history(self) -> History:
+        """Of the first token of a draft."""
+        return History(self.tokens, self.length, self.stop_ids)
 
 
 class Draft(struct.PyTreeNode):
@@ -112,12 +152,14 @@ class Draft(struct.PyTreeNode):
 
 class Scores(struct.PyTreeNode):
     """The target's opinion of one row of a draft: row i is about draft token i, row K about the
-    token after it. Standardised means after temperature, top-k and top-p; greedy, that it is a
-    one-hot on the likeliest token."""
+    token after it. Standardised means after processors, temperature, top-k and top-p; greedy, that
+    it is a one-hot on the likeliest token."""
 
-    logits: Array  # [K+1, V] float32, as the target gave them
+    logits: Array  # [K+1, V] float32, as the processors leave them, or else as the target gave them
     probs: Array  # [K+1, V] float32, standardised
     greedy: bool = struct.field(pytree_node=False, default=False)
+    # Some logits may be -inf because a processor excludes the token.
+    processed: bool = struct.field(pytree_node=False, default=False)
 
 
 class Noise(NamedTuple):
@@ -171,8 +213,8 @@ class DecodeState(struct.PyTreeNode):
     trace: Trace
     vocab_size: int = struct.field(pytree_node=False)
 
-    def context(self, target: Target, shared_noise: bool = False, beliefs: bool = False) -> Context:
-        """The drafter's view."""
+    def context(self, plan: Any) -> Context:
+        """The view of a `Plan`'s drafter."""
         return Context(
             tokens=self.tokens,
             length=self.length,
@@ -181,9 +223,10 @@ class DecodeState(struct.PyTreeNode):
             hidden=self.hidden,
             active=self.active,
             vocab_size=self.vocab_size,
-            target=target,
-            shared_noise=shared_noise,
-            beliefs=beliefs,
+            stop_ids=plan.stop_ids,
+            target=plan.target,
+            shared_noise=plan.shared_noise,
+            beliefs=plan.reads_beliefs,
         )
 
 
@@ -456,6 +499,23 @@ class Schedule(Protocol):
 class SamplingRule(Protocol):
     """Turns logits into the distribution that is sampled from; see `sampling`."""
 
-    greedy: ClassVar[bool]
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is always taken."""
+        ...
 
-    def probabilities(self, logits: Array, positions: Array | None = None) -> Array: ...
+    def probabilities(
+        self, logits: Array, positions: Array | None = None, history: History | None = None
+    ) -> Array:
+        """[..., V] logits -> [..., V], of the output tokens with these indices [...]."""
+        ...
+
+
+class LogitsProcessor(Protocol):
+    """Changes the logits of a token by the text before it: a frozen dataclass. It may also have
+    `ids`, the tokens that it names, which a vocabulary must have."""
+
+    def process(self, logits: Array, history: History) -> Array:
+        """[V] logits -> [V], -inf for an excluded token; the history has `tokens` [M] and `length`
+        []."""
+        ...

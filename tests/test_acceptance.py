@@ -18,10 +18,10 @@ from specdec.acceptance import LENIENCE, Accepted, Tables
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
-from specdec.sampling import Greedy, MinLength, Sampling
+from specdec.sampling import Greedy, MinLength, Processed, Sampling
 from specdec.schedules import Fixed
 from specdec.testing import TableTarget, sequence_law
-from specdec.types import Draft, Params
+from specdec.types import Draft, History, Params, SamplingRule
 from specdec.verifiers import Coupled
 
 TARGET = TableTarget(5, classes=2)
@@ -30,7 +30,7 @@ N = 4
 
 
 def plan(draft: TableTarget, rule: Greedy | Sampling, min_length: int = 0) -> Plan:
-    target_rule = MinLength(rule, min_length, (1,)) if min_length else rule
+    target_rule = Processed(rule, (MinLength(min_length),)) if min_length else rule
     drafter = Autoregressive(draft, rule)
     return Plan(TARGET, drafter, Coupled(), Fixed(2), target_rule, max_length=N)
 
@@ -63,9 +63,17 @@ def tables_of(plan: Plan) -> list[np.ndarray]:
     rules = (plan.sampling, plan.drafter.sampling)
     rules = (*rules, Sampling() if plan.sampling.greedy else plan.sampling)
     return [
-        np.stack([rule.probabilities(table, jnp.full(table.shape[:-1], i)) for i in range(N)])
+        np.stack([_at(i, rule, table) for i in range(N)])
         for rule, table in zip(rules, (logits, draft, logits), strict=True)
     ]
+
+
+def _at(position: int, rule: SamplingRule, table: jax.Array) -> np.ndarray:
+    """The probabilities of output token `position`; none of the processors here reads tokens."""
+    rows = table.reshape(-1, table.shape[-1])
+    text = jnp.zeros([len(rows), N], jnp.int32), jnp.full(len(rows), position + 1)
+    probs = rule.probabilities(rows, history=History(*text, (1,)))
+    return np.asarray(probs).reshape(table.shape)
 
 
 def distributions(plan: Plan, given: int, text) -> list[np.ndarray]:
@@ -435,7 +443,6 @@ def test_the_command(specdec_acceptance, tmp_path, capsys):
         (("--output_file=/nowhere/out",), "cannot be written"),
         (("--gin.DECODER_PREFIX='a'",), "decoder_prefix is 'a'; leave it out"),
         (("--gin.NUM_SAMPLES=2",), "num_samples is 2; leave it out"),
-        (("--gin.MIN_LENGTH=2",), "min_length is 2; leave it out"),
         (("--gin.DRAFTER=None",), "the run has no drafter"),
         (
             ("--gin.DRAFTER=@tasks.Bytes()",),

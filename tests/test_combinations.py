@@ -28,7 +28,14 @@ from specdec.drafters import (
     Retrieval,
 )
 from specdec.plan import Plan
-from specdec.sampling import Greedy, Sampling
+from specdec.sampling import (
+    Greedy,
+    MinLength,
+    NoRepeatNGram,
+    Processed,
+    RepetitionPenalty,
+    Sampling,
+)
 from specdec.schedules import Confidence, CostOptimal, Disco, Fixed, Guard
 from specdec.testing import Law, TableTarget, compare, sequence_law
 from specdec.verifiers import (
@@ -74,7 +81,13 @@ TREES = {
 INPUTS = jnp.tile(jnp.array([[3, 1, 2]], jnp.int32), (ROWS, 1))
 BEGINNING = (0, 4)
 
-RULES = {"greedy": Greedy(), "drawn": Sampling(0.7, top_k=4)}
+LOOKING_BACK = (RepetitionPenalty(1.4), NoRepeatNGram(2), MinLength(2))
+RULES = {
+    "greedy": Greedy(),
+    "drawn": Sampling(0.7, top_k=4),
+    "greedy, processed": Processed(Greedy(), LOOKING_BACK),
+    "drawn, processed": Processed(Sampling(0.7), LOOKING_BACK),
+}
 MODEL = functools.partial(Autoregressive, TARGET)
 DRAFTERS = {  # of the target's sampling
     "model": MODEL,
@@ -117,7 +130,7 @@ AXES = {
 
 def possible(case: tuple[str, ...]) -> bool:
     _, verifier, _, rule, _ = case
-    return rule == "greedy" or not getattr(VERIFIERS[verifier], "greedy_only", False)
+    return RULES[rule].greedy or not getattr(VERIFIERS[verifier], "greedy_only", False)
 
 
 def pairs(case: tuple[str, ...]) -> set:
@@ -140,9 +153,10 @@ SOME = frozenset(covering(ALL))
 def test_some_cases_have_all_pairs():
     values = [(i, value) for i, axis in enumerate(AXES.values()) for value in axis]
     impossible = {
-        ((1, name), (3, "drawn"))
+        ((1, name), (3, rule))
         for name, verifier in VERIFIERS.items()
-        if getattr(verifier, "greedy_only", False)
+        for rule, sampling in RULES.items()
+        if getattr(verifier, "greedy_only", False) and not sampling.greedy
     }
     both = {pair for pair in itertools.combinations(values, 2) if pair[0][0] < pair[1][0]}
     assert set().union(*map(pairs, SOME)) == both - impossible

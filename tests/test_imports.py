@@ -175,15 +175,15 @@ def test_a_mention_of_a_class_is_seen(source):
 @pytest.mark.parametrize(
     "path, source, message",
     [
-        ("specdec/sampling.py", "import specdec.decoding", "strictly down"),
-        ("specdec/sampling.py", "from specdec import decoding", "strictly down"),
-        ("specdec/sampling.py", "from specdec.decoding import step", "strictly down"),
-        ("specdec/sampling.py", "from . import decoding", "strictly down"),
-        ("specdec/sampling.py", "from .decoding import step", "strictly down"),
+        ("specdec/roles.py", "import specdec.decoding", "strictly down"),
+        ("specdec/roles.py", "from specdec import decoding", "strictly down"),
+        ("specdec/roles.py", "from specdec.decoding import step", "strictly down"),
+        ("specdec/roles.py", "from . import decoding", "strictly down"),
+        ("specdec/roles.py", "from .decoding import step", "strictly down"),
         ("specdec/models/t5/network.py", "from ...decoding import step", "strictly down"),
         ("specdec/models/t5/network.py", "from ... import decoding", "strictly down"),
         (
-            "specdec/sampling.py",
+            "specdec/roles.py",
             "def f():\n    from specdec import decoding",
             ":2: .*strictly down",
         ),

@@ -21,7 +21,7 @@ from specdec.drafters import Autoregressive, Blockwise, Masked
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.t5 import T5Config, T5Target
 from specdec.partitioning import Partitioner, Share, check_batch, make_mesh, shardings, share
-from specdec.sampling import Greedy, Sampling
+from specdec.sampling import Greedy, NoRepeatNGram, Processed, RepetitionPenalty, Sampling
 from specdec.schedules import Confidence, Fixed
 from specdec.types import DecodeState, Params
 from specdec.verifiers import Coupled, GreedyMatch, MinimumBlock, SpeculativeSampling
@@ -129,9 +129,11 @@ def test_a_drafter_may_be_divided_as_well():
     assert each_token == {"all-reduce": 1 + 3 * TINIER.num_decoder_layers, "all-gather": 1}
 
 
+PENALTIES = Processed(Greedy(), (RepetitionPenalty(1.3), NoRepeatNGram(2)))
 OTHERS = {
-    "several widths": (Autoregressive, {}, Confidence(0.3, buckets=(1, GAMMA))),
-    "a block of masks": (Masked, {"masks": GAMMA}, Fixed(GAMMA)),
+    "several widths": (Autoregressive, {}, Confidence(0.3, buckets=(1, GAMMA)), Greedy()),
+    "a block of masks": (Masked, {"masks": GAMMA}, Fixed(GAMMA), Greedy()),
+    "penalties": (Autoregressive, {}, Confidence(0.3, buckets=(1, GAMMA)), PENALTIES),
 }
 
 
@@ -145,13 +147,13 @@ OTHERS = {
     ],
 )
 def test_a_mesh_changes_no_token_of(name, parts):
-    kind, fields, schedule = OTHERS[name]
+    kind, fields, schedule, sampling = OTHERS[name]
 
     def run(mesh):
         rules = (STANDARD, WHOLE) if mesh else ((), ())
-        drafter = kind(T5Target(TINIER, rules[1]), Greedy(), **fields)
+        drafter = kind(T5Target(TINIER, rules[1]), sampling, **fields)
         plan = Plan(
-            T5Target(TINY, rules[0]), drafter, GreedyMatch(), schedule, Greedy(), MAX_LENGTH
+            T5Target(TINY, rules[0]), drafter, GreedyMatch(), schedule, sampling, MAX_LENGTH
         )
         given = placed(mesh) if mesh else arguments()
         with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():

@@ -29,6 +29,7 @@ from specdec.cli.settings import UsageError
 from specdec.environment import environment
 from specdec.program import batch_shapes
 from specdec.records import RecordsError
+from specdec.sampling import looks_back
 
 PACKAGES = ("torch", "transformers", "ctranslate2")
 WARM_UPS = 3
@@ -250,8 +251,8 @@ def _comparable(run: DecodeRun) -> DecodeRun:
         raise UsageError(
             f"sampling is {run.plan.sampling}; greedy outputs are compared, leave it out"
         )
-    if data.decoder_prefix or run.min_length:
-        raise UsageError("decoder_prefix or min_length is set; leave them out, peers have none")
+    if data.decoder_prefix or looks_back(run.plan.sampling):
+        raise UsageError("decoder_prefix or a processor is set; leave them out, peers have none")
     if mesh is not None:
         raise UsageError(f"the run has {mesh.size} devices; leave NUM_PARTITIONS out")
     limit = bench.LIMIT if data.limit is None else data.limit

@@ -16,7 +16,7 @@ from specdec.decoding.states import trim
 from specdec.models.inputs import read
 from specdec.plan import Plan
 from specdec.roles import models_of, tables_of
-from specdec.sampling import fit_vocabulary
+from specdec.sampling import before_each, fit_vocabulary, standardised
 from specdec.schedules.stopping import signals
 from specdec.types import Array, Cache, Context, Draft, Params, PyTree, SamplingRule, Target
 
@@ -64,9 +64,9 @@ def teach(params: Params, inputs: Array, fed: Array, *, plan: Plan) -> Taught:
     """Of [B, T] tokens, the start token first."""
     cache = plan.target.prefill(params.target, inputs, fed.shape[1])
     output = plan.target.decode(params.target, fed, cache)[0]
-    positions = jnp.broadcast_to(jnp.arange(fed.shape[1]), fed.shape)
-    likely = jax.nn.softmax(output.logits, axis=-1) if plan.sampling.greedy else None
-    return Taught(plan.sampling.probabilities(output.logits, positions), likely, output.hidden)
+    left, probs = standardised(plan.sampling, output.logits, *before_each(fed, plan.stop_ids))
+    likely = jax.nn.softmax(left, axis=-1) if plan.sampling.greedy else None
+    return Taught(probs, likely, output.hidden)
 
 
 @functools.partial(jax.jit, static_argnames="plan")
@@ -138,8 +138,8 @@ def _forced(
     logits = model.decode(tree, fed, cache)[0].logits
     logits = fit_vocabulary(logits, taught.p.shape[-1])
     sampling: SamplingRule = plan.drafter.sampling  # type: ignore[attr-defined]
-    likely = jax.nn.softmax(logits, axis=-1) if sampling.greedy else None
-    return sampling.probabilities(logits), likely
+    logits, probs = standardised(sampling, logits, *before_each(fed, plan.stop_ids))
+    return probs, jax.nn.softmax(logits, axis=-1) if sampling.greedy else None
 
 
 def _asked(
@@ -166,6 +166,7 @@ def _asked(
             active=position < length,
             taught=jnp.take(tokens, jnp.minimum(position + 1 + ahead, longest), axis=1),
             vocab_size=vocab_size,
+            stop_ids=plan.stop_ids,
             target=plan.target,
             beliefs=True,
         )

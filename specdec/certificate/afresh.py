@@ -14,7 +14,6 @@ from specdec.certificate.subject import Subject
 from specdec.decoding import prefill, step
 from specdec.plan import Plan
 from specdec.program import Program
-from specdec.sampling import Greedy
 from specdec.testing import Skipping
 from specdec.types import Array, DecodeState, Draft, Params
 
@@ -32,7 +31,7 @@ def afresh(subject: Subject) -> Check:
     if getattr(subject.plan.drafter, "adapts", False):
         note = f"{type(subject.plan.drafter).__name__} adapts, so that no draft need be the same"
         return Check("afresh", {"drafts": 0, "different": 0}, {}, note)
-    plan = subject.variant(Greedy())
+    plan = subject.variant(subject.greedy)
     count = Program(functools.partial(_count, plan=plan), mesh=subject.mesh)
     counts = [count.fetch(subject.params, *batch)[0] for batch in subject.batches(TEXTS)]
     drafts, different = np.sum(counts, axis=0).tolist()
@@ -53,7 +52,7 @@ def _count(params: Params, keys: Array, inputs: Array, *, plan: Plan) -> tuple[A
 
     def again(loop: tuple[DecodeState, Array, Array]) -> tuple[DecodeState, Array, Array]:
         state, drafts, different = loop
-        context = state.context(plan.target)
+        context = state.context(plan)
         room = jnp.minimum(plan.max_length - state.length, plan.longest_draft)
         want = jnp.where(state.active, room, 0)
         ask = functools.partial(own.propose, params, _keys(state, plan), context)

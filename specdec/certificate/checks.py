@@ -10,7 +10,7 @@ import numpy as np
 
 from specdec.certificate.check import Check, agreement
 from specdec.certificate.subject import Subject
-from specdec.sampling import Greedy
+from specdec.sampling import Greedy, unprocessed
 from specdec.testing import FALSE_ALARM, Bench, Skipping, adversarial_trees, output_law
 from specdec.types import SamplingRule, Trace, Verifier
 from specdec.verifiers import Coupled, SpeculativeSampling
@@ -26,7 +26,8 @@ LAW_ROWS = 200_000  # finds noise that is used twice also at low temperatures; 3
 def algebra(subject: Subject) -> Check:
     """The verifier emits the target's law: enumerated in float64, for any p and q."""
     verifier = subject.plan.verifier
-    samplings = (Greedy(),) if subject.greedy_only else (subject.drawn, Greedy())
+    drawn = unprocessed(subject.drawn)  # each row of a law stands for a text
+    samplings = (Greedy(),) if subject.greedy_only else (drawn, Greedy())
     with jax.enable_x64(True):
         errors = [error for sampling in samplings for error in _errors(verifier, sampling)]
     worst = float(np.max(errors))
@@ -52,7 +53,7 @@ def _errors(verifier: Verifier, sampling: SamplingRule) -> Iterator[float]:
 
 def greedy(subject: Subject) -> Check:
     """Greedy outputs are those of the target alone."""
-    return agreement("greedy", subject, Greedy(), subject.speculated)
+    return agreement("greedy", subject, subject.greedy, subject.speculated)
 
 
 def seeds(subject: Subject) -> Check:
@@ -69,12 +70,12 @@ def perfect(subject: Subject) -> Check:
     What is drawn is verified by the ratio rule, which keeps all that has its own law, where the
     plan's verifier may be stricter.
     """
-    drawn = Greedy() if subject.greedy_only else subject.drawn
+    drawn = subject.greedy if subject.greedy_only else subject.drawn
     plan, params = subject.itself(drawn)
     as_it_is = subject.greedy_only or plan.shared_noise
     verifier = plan.verifier if as_it_is else SpeculativeSampling()
     skipping = dataclasses.replace(plan, drafter=Skipping(plan.drafter), verifier=verifier)
-    runs = (subject.itself(Greedy()), (skipping, params))
+    runs = (subject.itself(subject.greedy), (skipping, params))
     traces = [subject.decode(*run).trace for run in runs]
     drafted, accepted, rejections = (
         sum(counts) for counts in zip(*map(_counts, traces), strict=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from specdec.certificate.check import Check
 from specdec.certificate.draws import SAMPLES, by_rank
-from specdec.certificate.subject import Subject, joined, taught_logits
+from specdec.certificate.subject import Subject, joined, taught_scores
 from specdec.plan import Plan
 from specdec.statistics import bootstrap
 from specdec.types import Array, DecodeOutput, PyTree
@@ -87,17 +87,16 @@ def _of_texts(function: Any, subject: Subject, output: DecodeOutput) -> Any:
 
 def _unlike(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
     """[B] tokens that are not the target's argmax, and all tokens."""
-    logits = taught_logits(params, inputs, tokens, target=plan.target)
+    left = taught_scores(params, inputs, tokens, plan=plan, sampling=plan.sampling)[1]
     within = jnp.arange(tokens.shape[1])[None] < length[:, None]
-    unlike = (jnp.argmax(logits, axis=-1) != tokens) & within
+    unlike = (jnp.argmax(left, axis=-1) != tokens) & within
     return jnp.sum(unlike, axis=1), length
 
 
 def _excess(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
     """[B, G] how many more tokens of a group there are than expected, and [B] all tokens."""
     positions = jnp.arange(tokens.shape[1])[None]
-    logits = taught_logits(params, inputs, tokens, target=plan.target)
-    probs = plan.sampling.probabilities(logits, jnp.broadcast_to(positions, tokens.shape))
+    probs = taught_scores(params, inputs, tokens, plan=plan, sampling=plan.sampling)[2]
     held = by_rank(probs, tokens)
     within = (positions < length[:, None])[:, :, None]
     return jnp.sum(jnp.where(within, held[..., 1] - held[..., 0], 0), axis=1), length

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.certificate.check import Check
-from specdec.certificate.subject import Subject, joined, taught_logits
+from specdec.certificate.subject import Subject, joined, taught_scores
 from specdec.plan import Plan
 from specdec.testing import FALSE_ALARM
 from specdec.types import Array, DecodeOutput, PyTree
@@ -75,8 +75,7 @@ def _against_the_target(
 def _standing(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
     """Excess and variance of each row and group, [B, G] both."""
     positions = jnp.arange(tokens.shape[1])[None]
-    logits = taught_logits(params, inputs, tokens, target=plan.target)
-    probs = plan.sampling.probabilities(logits, jnp.broadcast_to(positions, tokens.shape))
+    probs = taught_scores(params, inputs, tokens, plan=plan, sampling=plan.sampling)[2]
     held = jnp.concatenate([by_rank(probs, tokens), _by_residue(probs, tokens)], axis=2)
     mass, member = jnp.clip(held[..., 0], 0, 1), held[..., 1]
     within = (positions < length[:, None])[:, :, None]

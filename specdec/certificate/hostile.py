@@ -12,7 +12,6 @@ import numpy as np
 from specdec import testing
 from specdec.certificate.check import Check, agreement
 from specdec.certificate.subject import Subject
-from specdec.sampling import Greedy
 from specdec.testing import Constant, OneOf
 from specdec.types import DecodeOutput, Drafter, Params, SamplingRule
 from specdec.verifiers import Coupled
@@ -26,9 +25,12 @@ def hostile(subject: Subject) -> Check:
     cost in time is measured."""
     rows = min(TEXTS, len(subject.inputs))
     cases = []
-    runs = {"alone": functools.partial(subject.decode, subject.alone(Greedy()), rows=rows)}
+    runs = {"alone": functools.partial(subject.decode, subject.alone(subject.greedy), rows=rows)}
     for name, (drafter, params) in _drafters(subject).items():
-        for sampling, verifier in ((Greedy(), subject.plan.verifier), (subject.drawn, Coupled())):
+        for sampling, verifier in (
+            (subject.greedy, subject.plan.verifier),
+            (subject.drawn, Coupled()),
+        ):
             plan = subject.variant(sampling, drafter=drafter, verifier=verifier)
             run = functools.partial(subject.decode, plan, params, rows)
             case = f"{name}, {'greedy' if sampling.greedy else 'drawn'}"

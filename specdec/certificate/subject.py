@@ -18,9 +18,9 @@ from specdec.drafters import Autoregressive
 from specdec.plan import Plan
 from specdec.program import Program, decoder
 from specdec.roles import tables_of
-from specdec.sampling import Greedy, Sampling
+from specdec.sampling import Greedy, Sampling, before_each, instead, standardised
 from specdec.testing import divergences
-from specdec.types import Array, DecodeOutput, Drafter, Params, PyTree, SamplingRule, Target
+from specdec.types import Array, DecodeOutput, Drafter, Params, PyTree, SamplingRule
 
 FLOAT32_GAP = 1e-4  # nats; rounding alone gives some 1e-6
 # In bfloat16, of the largest logit: two to four units in its last place. Programs of different
@@ -76,7 +76,13 @@ class Subject:
     @property
     def drawn(self) -> SamplingRule:
         """The sampling of the checks that draw: the plan's own, T = 1 if it is greedy."""
-        return Sampling() if self.plan.sampling.greedy else self.plan.sampling
+        own = self.plan.sampling
+        return instead(own, Sampling()) if own.greedy else own
+
+    @property
+    def greedy(self) -> SamplingRule:
+        """The sampling of the checks that do not draw: greedy, behind the plan's processors."""
+        return instead(self.plan.sampling, Greedy())
 
     @property
     def vocab_size(self) -> int:
@@ -139,13 +145,13 @@ class Subject:
     @property
     def speculated(self) -> DecodeOutput:
         """All texts by speculation, greedy."""
-        return self.texts(self.variant(Greedy()))
+        return self.texts(self.variant(self.greedy))
 
     @functools.cached_property
     def taught(self) -> Taught:
         """The target's view of `speculated`."""
         output = self.speculated
-        teach = jax.jit(functools.partial(_teach, target=self.plan.target))
+        teach = jax.jit(functools.partial(_teach, plan=self.plan))
         fed = self.fed(output.tokens, output.length)
         return joined([jax.device_get(teach(*args)) for args in fed], len(self.inputs))
 
@@ -159,7 +165,14 @@ class Subject:
         keys = row_keys(self.seed, jnp.array([row]))
         inputs, ours, plain = (jnp.asarray(x)[None] for x in (self.inputs[row], ours, plain))
         (found,) = divergences(
-            self.plan.target, self.params.target, keys, inputs, ours, plain, sampling=sampling
+            self.plan.target,
+            self.params.target,
+            keys,
+            inputs,
+            ours,
+            plain,
+            sampling=sampling,
+            stop_ids=self.plan.stop_ids,
         )
         return found.gap
 
@@ -233,21 +246,26 @@ def joined(trees: list, rows: int) -> PyTree:
     return jax.tree.map(join, *trees)
 
 
-def taught_logits(params: PyTree, inputs: Array, tokens: Array, *, target: Target) -> Array:
-    """[B, N, V] what a target says of each token, given those before it: all in one call."""
+def taught_scores(
+    params: PyTree, inputs: Array, tokens: Array, *, plan: Plan, sampling: SamplingRule
+) -> tuple[Array, Array, Array]:
+    """[B, N, V] what a target says of each token, given those before it, all in one call: its
+    logits, those that the sampling's processors leave, and the probabilities."""
+    target = plan.target
     fed = jnp.concatenate([target.start(inputs)[:, None], tokens[:, :-1]], axis=1)
     cache = target.prefill(params, inputs, fed.shape[1])
-    return target.decode(params, fed, cache)[0].logits
+    logits = target.decode(params, fed, cache)[0].logits
+    return logits, *standardised(sampling, logits, *before_each(fed, plan.stop_ids))
 
 
-def _teach(params: PyTree, inputs: Array, tokens: Array, length: Array, *, target: Target):
-    logits = taught_logits(params, inputs, tokens, target=target)
+def _teach(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
+    logits, left, _ = taught_scores(params, inputs, tokens, plan=plan, sampling=plan.sampling)
     within = jnp.arange(tokens.shape[1])[None] < length[:, None]
 
     def emitted(scores: Array) -> Array:
         return jnp.take_along_axis(scores, tokens[:, :, None], axis=2)[:, :, 0]
 
-    gap = jnp.max(logits, axis=2) - emitted(logits)
+    gap = jnp.max(left, axis=2) - emitted(left)
     log_probs = emitted(jax.nn.log_softmax(logits, axis=-1))
     largest = jnp.max(jnp.where(within[:, :, None], jnp.abs(logits), 0), axis=(1, 2))
     return Taught(jnp.where(within, gap, 0), jnp.where(within, log_probs, 0), largest)

@@ -86,9 +86,9 @@ def _command(args: argparse.Namespace) -> None:
 def plain(run: DecodeRun) -> DecodeRun:
     """The run, if it writes plain texts."""
     runs.require_drafter(run)
-    given = {"decoder_prefix": run.data.decoder_prefix, "min_length": run.min_length}
     samples = run.data.num_samples
-    for name, value in (given | {"num_samples": 0 if samples == 1 else samples}).items():
+    given = {"num_samples": 0 if samples == 1 else samples}
+    for name, value in ({"decoder_prefix": run.data.decoder_prefix} | given).items():
         if value:
             raise UsageError(f"{name} is {value!r}; leave it out, one plain output per text counts")
     return run.ending_with(runs.vocabulary_of(run).eos_id)

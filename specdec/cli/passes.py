@@ -16,7 +16,8 @@ from specdec.roles import owned_by
 # The settings by which the texts are what they are.
 OF_TEXTS = re.compile(
     r"fingerprint of (target|vocabulary)|SPLIT|TASK\w*|TASK/.*|SEED|SAMPLING"
-    r"|TEMPERATURE|TOP_[KP]|cli\.Data\.(task|split|seed|lengths)|(.*/)?sampling\..*"
+    r"|TEMPERATURE|TOP_[KP]|[A-Z]+_PENALTY|NO_REPEAT_NGRAM_SIZE|BAD_WORDS_IDS|MIN_LENGTH"
+    r"|FORCED_\w+|(BEGIN_)?SUPPRESS_TOKENS|PROCESSORS|cli\.Data\.(task|split|seed|lengths)|(.*/)?sampling\..*"
 )
 # Those by which a drafter is what it is.
 OF_DRAFTER = re.compile(r"DRAFTER|DRAFT_SAMPLING|(.*/)?drafters\..*|fingerprint of (?!schedule).*")

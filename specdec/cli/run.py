@@ -20,9 +20,9 @@ from specdec.cli.settings import UsageError
 from specdec.environment import version
 from specdec.plan import Plan
 from specdec.roles import spare_ids_of, tables_of
-from specdec.sampling import MinLength
+from specdec.sampling import MinLength, check_ids
 from specdec.types import Params, PyTree, Table
-from specdec.values import is_integer, is_word
+from specdec.values import is_word
 from specdec.vocabulary import check_fit
 
 
@@ -37,7 +37,6 @@ class DecodeRun:
     draft_checkpoint_paths: role -> path, for each model and table of the drafter, and perhaps of
       others.
     schedule_table_path: where the schedule's table is, if it has one.
-    min_length: tokens that every output has before its stop id, at least.
     int8: the roles of models whose kernels are rounded to eight bits; they are other models then.
     lossy: whether the output may have another law than the target's.
     compare: run the target alone as well.
@@ -49,7 +48,6 @@ class DecodeRun:
     checkpoint_path: str
     draft_checkpoint_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
     schedule_table_path: str | None = None
-    min_length: int = 0
     int8: Sequence[str] = ()
     lossy: bool = False
     compare: bool = False
@@ -84,11 +82,12 @@ class DecodeRun:
             )
         self._check_int8()
         longest = self.plan.max_length
-        if not is_integer(self.min_length, 0) or self.min_length >= longest:
-            raise ValueError(
-                f"min_length is {self.min_length!r} but targets hold {longest}; give a number of "
-                "tokens from 0 on that leaves room for EOS"
-            )
+        for one in getattr(self.plan.sampling, "processors", ()):
+            if isinstance(one, MinLength) and one.length >= longest:
+                raise ValueError(
+                    f"MIN_LENGTH is {one.length} but targets hold {longest}; give a number of "
+                    "tokens that leaves room for EOS"
+                )
 
     def _check_int8(self) -> None:
         models = self.plan.models()
@@ -117,19 +116,8 @@ class DecodeRun:
         return dataclasses.replace(self, plan=self.plan.alone())
 
     def ending_with(self, *stop_ids: int) -> DecodeRun:
-        """This run with texts that end so, not before `min_length`; see `vocabulary_of`.
-
-        Raises:
-          UsageError: the verifier cannot keep to a shortest length.
-        """
-        plan = dataclasses.replace(self.plan, stop_ids=stop_ids)
-        if self.min_length:
-            rule = MinLength(plan.sampling, self.min_length, stop_ids)
-            try:
-                plan = dataclasses.replace(plan, sampling=rule)
-            except ValueError as error:
-                raise UsageError(str(error)) from error
-        return dataclasses.replace(self, plan=plan, min_length=0)
+        """This run with texts that end so; see `vocabulary_of`."""
+        return dataclasses.replace(self, plan=dataclasses.replace(self.plan, stop_ids=stop_ids))
 
     def laid_out(self) -> DecodeRun:
         """This run with its models' kernels as the devices read them fastest."""
@@ -379,6 +367,10 @@ def vocabulary_of(run: DecodeRun) -> Any:
             raise UsageError(str(error)) from error
     for role, table in run.plan.tables().items():
         tables.check_vocabulary(paths[role], table, vocabulary)
+    try:
+        check_ids(run.plan.sampling, vocabulary.vocab_size)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     return vocabulary
 
 

@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -19,6 +19,9 @@ from specdec.cli import run as runs
 from specdec.cli.given import STDIN, lines_of, not_nothing
 from specdec.cli.settings import UsageError
 from specdec.decoding import score
+from specdec.plan import Plan
+from specdec.sampling import Greedy
+from specdec.types import SamplingRule
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -26,7 +29,8 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "score",
         help="log-probabilities of given outputs",
         description="The target's log-probabilities of given outputs, teacher-forced, at "
-        "temperature 1: of a task's targets, or of pairs of texts.",
+        "temperature 1: of a task's targets, or of pairs of texts. With a sampling of your own, as "
+        "--temperature=0.7 or --no_repeat_ngram_size=3, the file also has those under it.",
         epilog="stdout gets one line per pair: log-probability of the output with its EOS in nats, "
         "number of tokens, output.",
         allow_abbrev=False,
@@ -59,14 +63,14 @@ def _command(args: argparse.Namespace) -> None:
         batches = run.data.text_batches(_pairs(args.pairs), vocabulary)
     in_force = runs.in_force(run, "score") if args.output_file else ""
     params = run.load().target
-    log_probs_of = jax.jit(functools.partial(score, target=run.plan.target))
+    scores_of = _scores_of(run.ending_with(vocabulary.eos_id).plan)
     tokens, total = 0, 0.0
     file = settings.json_lines(args.output_file, in_force)
     for batch in batches:
         if batch.targets is None:
             raise UsageError("the task has no targets to score; give --pairs")
-        log_probs = np.asarray(log_probs_of(params, batch.inputs, batch.targets))
-        for record in _records(batch, log_probs):
+        scores = jax.device_get(scores_of(params, batch.inputs, batch.targets))
+        for record in _records(batch, scores):
             tokens += len(record["tokens"])
             total += record["log_prob"]
             if file:
@@ -109,17 +113,38 @@ def _pair(path: str, number: int, line: str) -> tuple[str, str]:
     return text, output
 
 
-def _records(batch: tasks.Batch, log_probs: np.ndarray) -> Iterator[dict[str, Any]]:
+def _scores_of(plan: Plan) -> Callable[..., dict[str, jax.Array]]:
+    """Of parameters, inputs and targets: the log-probabilities by the name that their lines have.
+    Those under the run's sampling are others only where that does something."""
+    rules: dict[str, SamplingRule | None] = {"log_probs": None}
+    if plan.sampling != Greedy():
+        rules["processed_log_probs"] = plan.sampling
+
+    def scores(*args) -> dict[str, jax.Array]:
+        one = functools.partial(score, *args, target=plan.target, stop_ids=plan.stop_ids)
+        return {name: one(sampling=rule) for name, rule in rules.items()}
+
+    return jax.jit(scores)
+
+
+def _records(batch: tasks.Batch, scores: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
     assert batch.targets is not None and batch.target_texts is not None
     for row, (text, target) in enumerate(zip(batch.input_texts, batch.target_texts, strict=True)):
         last = np.max(np.flatnonzero(batch.targets[row] != batch.pad_id), initial=-1)
         length = int(last) + 1
-        values = log_probs[row, :length].tolist()
-        yield {
+        record: dict[str, Any] = {
             "index": int(batch.index[row]),
             "input": text,
             "target": target,
-            "log_prob": round(sum(values), 6),
             "tokens": batch.targets[row, :length].tolist(),
-            "log_probs": [round(value, 6) for value in values],
         }
+        for name, values in scores.items():
+            of_row = values[row, :length].tolist()
+            record[name] = [_number(value) for value in of_row]
+            record[name.removesuffix("s")] = _number(sum(of_row))
+        yield record
+
+
+def _number(value: float) -> float | None:
+    """As a line has it: JSON has no infinity, which is what an excluded token is."""
+    return round(value, 6) if math.isfinite(value) else None

@@ -2,6 +2,7 @@
 
     --gamma=5            --gin.GAMMA=5
     --temperature=0.7    sampling/temperature.gin and --gin.TEMPERATURE=0.7; for 0 greedy.gin
+    --min_length=20      --gin.MIN_LENGTH=20, and so the penalties of sampling/processors.gin
     --verifier=coupled   what verifiers/coupled.gin chooses
 
 They override gin files, and of a fragment only what it chooses does: `--top_p=0.9` leaves the
@@ -28,6 +29,13 @@ FRAGMENTS = {
     "schedule": ("SCHEDULE",),
 }
 SAMPLING = ("temperature", "top_k", "top_p")
+PROCESSORS = (
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "no_repeat_ngram_size",
+    "min_length",
+)
 MAX_LENGTH = "Plan.max_length"  # no macro: the task's lengths say it
 
 
@@ -49,6 +57,25 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--max_length", type=int, metavar="N", help="the longest output, in tokens with its EOS"
+    )
+    group.add_argument(
+        "--repetition_penalty",
+        type=_number,
+        metavar="P",
+        help="divide the logits of tokens that the text has",
+    )
+    for name, each in {"frequency": "for each time that", "presence": "if"}.items():
+        group.add_argument(
+            f"--{name}_penalty",
+            type=_number,
+            metavar="X",
+            help=f"nats off a token's logit {each} the output has it",
+        )
+    group.add_argument(
+        "--no_repeat_ngram_size", type=int, metavar="N", help="no N tokens come twice"
+    )
+    group.add_argument(
+        "--min_length", type=int, metavar="N", help="the shortest output, in tokens before its EOS"
     )
     for flag in FRAGMENTS:
         known = ", ".join(names(flag))
@@ -89,6 +116,7 @@ def _given(args: argparse.Namespace) -> Iterator[tuple[str, Any, tuple[str, ...]
         "gamma": ("GAMMA",),
         **{name: (name.upper(), "SAMPLING") for name in SAMPLING},
         "max_length": (MAX_LENGTH,),
+        **{name: (name.upper(),) for name in PROCESSORS},
         **FRAGMENTS,
     }
     for name, macros in meanings.items():

@@ -8,29 +8,57 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specdec.types import Array, ModelOutput, PyTree, Target
+from specdec.sampling import before_each, standardised
+from specdec.types import Array, ModelOutput, PyTree, SamplingRule, Target
 
 
-def score(target_params: PyTree, inputs: PyTree, targets: Array, *, target: Target) -> Array:
+def score(
+    target_params: PyTree,
+    inputs: PyTree,
+    targets: Array,
+    *,
+    target: Target,
+    sampling: SamplingRule | None = None,
+    stop_ids: tuple[int, ...] | None = None,
+) -> Array:
     """Log-probabilities of given outputs, teacher-forced: one target call over all positions.
-
-    The values are those of `DecodeOutput.log_probs` for the same tokens.
 
     Args:
       inputs: as for `decode`.
       targets: [B, N] int32, with the stop id if that is to count, filled up with the target's
         `pad_id`.
+      sampling: None for the values of `DecodeOutput.log_probs` for the same tokens. Else those that
+        the tokens are drawn with, behind processors, temperature, top-k and top-p; greedy, the
+        log-softmax of what processors leave. They are -inf for what is excluded.
+      stop_ids: what ends a text, for processors; None for the target's own.
 
     Returns:
       [B, N] float32 in nats, 0 after a row's last token.
     """
-    return _score(target_params, inputs, targets, target=target)
+    ids = getattr(target, "stop_ids", ()) if stop_ids is None else stop_ids
+    rules = {"target": target, "sampling": sampling, "stop_ids": tuple(ids)}
+    return _score(target_params, inputs, targets, **rules)
 
 
-@functools.partial(jax.jit, static_argnames="target")
-def _score(params: PyTree, inputs: PyTree, targets: Array, *, target: Target) -> Array:
+@functools.partial(jax.jit, static_argnames=("target", "sampling", "stop_ids"))
+def _score(
+    params: PyTree,
+    inputs: PyTree,
+    targets: Array,
+    *,
+    target: Target,
+    sampling: SamplingRule | None,
+    stop_ids: tuple[int, ...],
+) -> Array:
     cache = target.prefill(params, inputs, targets.shape[1])
-    return force(target, params, target.start(inputs), targets, cache)[0]
+    start = target.start(inputs)
+    log_probs, output, _ = force(target, params, start, targets, cache)
+    if sampling is None:
+        return log_probs
+    fed = jnp.concatenate([start[:, None], targets[:, :-1]], axis=1)
+    left, probs = standardised(sampling, output.logits, *before_each(fed, stop_ids))
+    scores = jax.nn.log_softmax(left, axis=-1) if sampling.greedy else jnp.log(probs)
+    return _of_tokens(target, scores, targets)
 
 
 def force(
@@ -40,10 +68,15 @@ def force(
     0 after a row's last token, with the target's output and cache."""
     fed = jnp.concatenate([start[:, None], tokens[:, :-1]], axis=1)
     output, cache = target.decode(params, fed, cache)
-    log_probs = jax.nn.log_softmax(output.logits, axis=-1)
-    log_probs = jnp.take_along_axis(log_probs, tokens[:, :, None], axis=2)[:, :, 0]
+    log_probs = _of_tokens(target, jax.nn.log_softmax(output.logits, axis=-1), tokens)
+    return log_probs, output, cache
+
+
+def _of_tokens(target: Target, scores: Array, tokens: Array) -> Array:
+    """[B, T] of [B, T, V], 0 after a row's last token."""
+    scores = jnp.take_along_axis(scores, tokens[:, :, None], axis=2)[:, :, 0]
     inside = jnp.arange(tokens.shape[1])[None] < given_lengths(target, tokens)[:, None]
-    return jnp.where(inside, log_probs, 0.0), output, cache
+    return jnp.where(inside, scores, 0.0)
 
 
 def given_lengths(target: Target, tokens: Array) -> Array:

@@ -21,7 +21,6 @@ from specdec.types import (
     Params,
     PyTree,
     SamplingRule,
-    Scores,
     Stop,
     Target,
 )
@@ -112,7 +111,7 @@ def prefill(
     state = states.empty(params, keys, inputs, plan, active)
     if prefix is not None:
         state = states.begin_with(prefix, state, plan.target, params.target)
-    state = state.replace(drafter=plan.drafter.init(params, state.context(plan.target)))
+    state = state.replace(drafter=plan.drafter.init(params, state.context(plan)))
     return states.divided_by_rows(state, len(state.length))
 
 
@@ -152,7 +151,7 @@ def _propose(params: Params, keys: Noise, state: DecodeState, plan: Plan) -> tup
     rows, width = keys.draft.shape
     if not width:
         return Draft(jnp.zeros([rows, 0], jnp.int32), None, want), state.drafter
-    context = state.context(plan.target, plan.shared_noise, plan.reads_beliefs)
+    context = state.context(plan)
     stop = _stop(params.schedule, state.schedule, plan)
 
     def ask(drafter_state: PyTree) -> tuple[Draft, PyTree]:
@@ -207,9 +206,7 @@ def _decide(
         block = jnp.concatenate([pending, draft.tokens], axis=1)
         scored, cache = plan.target.decode(params.target, block, state.cache)
     with jax.named_scope("accept"):
-        positions = committed[:, None] + jnp.arange(block.shape[1])[None]
-        probs = plan.sampling.probabilities(scored.logits, positions)
-        scores = Scores(scored.logits, probs, plan.sampling.greedy)
+        scores = states.opinion(scored.logits, draft.tokens, state.tokens, state.length, plan)
         decide = functools.partial(verifiers.verdict, plan.verifier)
         verdict = jax.vmap(decide)(keys, draft, scores)
         schedule_state = plan.schedule.update(state.schedule, draft, verdict)

@@ -79,8 +79,7 @@ def _call(
     pending = jnp.take_along_axis(state.tokens, committed[:, None], axis=1)
     block = jnp.concatenate([pending, tested], axis=1)
     scored, cache = plan.target.decode(params.target, block, state.cache)
-    positions = committed[:, None] + jnp.arange(block.shape[1])[None]
-    probs = plan.sampling.probabilities(scored.logits, positions)
+    probs = states.opinion(scored.logits, tested, state.tokens, state.length, plan).probs
 
     end = jnp.minimum(committed + accepted, plan.max_length - 1)
     own = jnp.take_along_axis(decided.tokens, end[:, None], axis=1)
@@ -105,7 +104,7 @@ def _ask_again(
     """What the drafter proposes with the keys of this call; no schedule stops it."""
     keys_of = functools.partial(noise, width=plan.longest_draft, shared=plan.shared_noise)
     keys = jax.vmap(keys_of)(state.keys, state.length - 1)
-    context = state.context(plan.target, plan.shared_noise)
+    context = state.context(plan)
     return plan.drafter.propose(params, keys.draft, context, state.drafter, length, None)
 
 

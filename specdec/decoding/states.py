@@ -13,14 +13,17 @@ from specdec.decoding.forcing import force, given_lengths
 from specdec.decoding.keys import purpose_keys
 from specdec.models.cache import write_rows
 from specdec.plan import Plan
+from specdec.sampling import looks_back, standardised
 from specdec.types import (
     Array,
     DecodeOutput,
     DecodeState,
     Draft,
+    History,
     ModelOutput,
     Params,
     PyTree,
+    Scores,
     Target,
     Trace,
     Verdict,
@@ -149,6 +152,21 @@ def cut(draft: Draft, width: int) -> Draft:
     """The first `width` tokens of a buffer that hold all that is drafted."""
     probs, beliefs = (None if x is None else x[:, :width] for x in (draft.probs, draft.beliefs))
     return draft.replace(tokens=draft.tokens[:, :width], probs=probs, beliefs=beliefs)
+
+
+def opinion(logits: Array, draft: Array, tokens: Array, length: Array, plan: Plan) -> Scores:
+    """The target's, of each token of a draft [B, K] and of the one behind it.
+
+    Args:
+      logits: [B, K+1, V] as it gave them.
+      tokens, length: the committed text, [B, 1+N] and [B], see `Context`.
+    """
+    positions = length[:, None] - 1 + jnp.arange(logits.shape[1])[None]
+    history = None
+    if looks_back(plan.sampling):
+        history = History(tokens, length, plan.stop_ids).ahead(draft)
+    left, probs = standardised(plan.sampling, logits, positions, history)
+    return Scores(left, probs, plan.sampling.greedy, processed=history is not None)
 
 
 def commit(

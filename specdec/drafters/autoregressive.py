@@ -110,13 +110,11 @@ class Autoregressive:
         steps = self.begin(params, context, state, longest=keys.shape[1])
         draft, cache = draft_loop(
             steps,
+            context,
             keys=keys,
             want=want,
             stop=stop,
             sampling=self.sampling,
-            vocab_size=context.vocab_size,
-            shared_noise=context.shared_noise,
-            beliefs=context.beliefs,
         )
         return draft, self.end(cache, draft.tokens, context, state)
 

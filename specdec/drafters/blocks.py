@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.drafters.loop import Steps
+from specdec.drafters.matching import last_tokens
 from specdec.types import Array, Context
 
 
@@ -37,15 +38,12 @@ def last_state(context: Context) -> Array:
     return jnp.take_along_axis(context.hidden, context.length[:, None, None] - 1, axis=1)
 
 
-def neighbours(
-    behind: Callable[[Array], Array], logits: Array, pending: Array, taught: Array | None
-) -> Steps:
+def neighbours(behind: Callable[[Array], Array], logits: Array, context: Context) -> Steps:
     """Token by token from the logits [B, K, V] of a block, of which each changes those of the next.
 
     behind: [B, 1] tokens -> [B, 1, V], what they add to the logits of the next place.
-    pending: [B] the token before the block.
-    taught: [B, K] what stands for the drafted tokens, see `Context`.
     """
+    taught = context.taught
 
     def at(i: Array, tokens: Array) -> Array:
         own = jax.lax.dynamic_index_in_dim(logits, i, axis=1, keepdims=False)
@@ -56,18 +54,19 @@ def neighbours(
             tokens = jax.lax.dynamic_index_in_dim(taught, i - 1, axis=1, keepdims=False)
         return at(i, tokens), i + 1
 
-    return Steps(at(jnp.int32(0), pending), advance, jnp.int32(1))
+    return Steps(at(jnp.int32(0), last_tokens(context, 1)[:, 0]), advance, jnp.int32(1))
 
 
 def for_timing(block: Array) -> dict[str, Any]:
     """What a block [B, K] is drafted with, where only the time that it takes counts."""
     keys = jax.vmap(jax.random.key)(jnp.sum(block, axis=1))
+    one = jnp.ones([len(block)], jnp.int32)
+    given: Any = {"inputs": None, "cache": None, "hidden": None, "active": one > 0}
     return {
+        "context": Context(tokens=block, length=one, **given),
         "keys": jnp.broadcast_to(keys[:, None], block.shape),
-        "want": jnp.full([len(block)], block.shape[1], jnp.int32),
+        "want": block.shape[1] * one,
         "stop": None,
-        "vocab_size": None,
-        "shared_noise": False,
     }
 
 

@@ -89,13 +89,11 @@ class Blockwise:
         logits = self._logits(context.target, params.target, params.drafter, last_state(context))
         draft = draft_block(
             logits[:, : keys.shape[1]],
+            context,
             keys=keys,
             want=jnp.where(context.length > 1, want, 0),
             stop=stop,
             sampling=self.sampling,
-            vocab_size=context.vocab_size,
-            shared_noise=context.shared_noise,
-            beliefs=context.beliefs,
         )
         return draft, state
 

@@ -112,13 +112,11 @@ class Committee:
         logits, _, carries = zip(*begun, strict=True)
         draft, carries = draft_loop(
             Steps(self._mean(logits, context.vocab_size), advance, carries),
+            context,
             keys=keys,
             want=want,
             stop=stop,
             sampling=self.sampling,
-            vocab_size=context.vocab_size,
-            shared_noise=context.shared_noise,
-            beliefs=context.beliefs,
         )
         ended = zip(self.members, carries, state, strict=True)
         return draft, tuple(

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specdec.sampling import draw, draw_shared, fit_vocabulary
-from specdec.types import Array, Draft, PyTree, SamplingRule, Stop
+from specdec.sampling import Processed, draw, draw_shared, fit_vocabulary, looks_back
+from specdec.types import Array, Context, Draft, History, PyTree, SamplingRule, Stop
 
 
 class Steps(NamedTuple):
@@ -24,14 +24,12 @@ class Steps(NamedTuple):
 
 def draft_loop(
     steps: Steps,
+    context: Context,
     *,
     keys: Array,
     want: Array,
     stop: Stop | None,
     sampling: SamplingRule,
-    vocab_size: int | None,
-    shared_noise: bool,
-    beliefs: bool = False,
 ) -> tuple[Draft, PyTree]:
     """Draws K tokens per row, each from the logits that the ones before it lead to.
 
@@ -40,20 +38,19 @@ def draft_loop(
 
     Args:
       steps: the logits and what leads to the next ones.
+      context: as `propose` was given it. To its `vocab_size` narrower or wider logits are padded or
+        cut *before* drawing, so that the probabilities are those drawn from and shared noise has
+        one width; None leaves them as wide as they are.
       keys: [B, K] finished keys. want: [B] int32. stop: see `types.Stop`.
-      sampling: turns logits into what is drawn from. Greedy drafts have `probs=None`.
-      vocab_size: V of the target; narrower or wider logits are padded or cut *before* drawing, so
-        that the probabilities are those drawn from and shared noise has one width. None: as wide
-        as the logits are.
-      shared_noise, beliefs: see `types.Context`.
+      sampling: turns logits into what is drawn from. Greedy drafts have `probs=None`. Processors
+        see the text and the draft so far.
     """
-    draw_tokens = functools.partial(
-        _draw_tokens,
-        draw_one=draw_shared if shared_noise else draw,
-        sampling=sampling,
-        vocab_size=vocab_size,
-        beliefs=beliefs,
-    )
+    if looks_back(sampling):
+        steps = _processed(steps, context, sampling)
+        without = {"keys": keys, "want": want, "stop": stop, "sampling": sampling.sampling}
+        draft, (carry, _) = draft_loop(steps, context, **without)
+        return draft, carry
+    draw_tokens = functools.partial(_draw_tokens, context=context, sampling=sampling)
     first = draw_tokens(steps.logits, keys[:, 0])
     with jax.named_scope("extend"):
         if stop is None:
@@ -61,32 +58,57 @@ def draft_loop(
         return _until_stopped(draw_tokens, first, steps, keys, want, stop)
 
 
+def _processed(steps: Steps, context: Context, sampling: Processed) -> Steps:
+    """With logits as the sampling's processors leave them; the history is a part of the carry."""
+
+    def process(logits: Array, history: History) -> Array:
+        if context.vocab_size is not None:
+            logits = fit_vocabulary(logits, context.vocab_size)
+        return sampling.process(logits, history)
+
+    def advance(carry: PyTree, tokens: Array) -> tuple[Array, PyTree]:
+        carry, history = carry
+        logits, carry = steps.advance(carry, tokens)
+        if context.taught is not None:
+            drafted = (history.length - context.length)[:, None]
+            tokens = jnp.take_along_axis(context.taught, drafted, axis=1)[:, 0]
+        history = history.append(tokens)
+        return process(logits, history), (carry, history)
+
+    return Steps(process(steps.logits, context.history), advance, (steps.carry, context.history))
+
+
 def draft_block(
     logits: Array,
+    context: Context,
     *,
     keys: Array,
     want: Array,
     stop: Stop | None,
     sampling: SamplingRule,
-    vocab_size: int | None,
-    shared_noise: bool,
-    beliefs: bool = False,
 ) -> Draft:
     """Draws K tokens per row, each from logits [B, K, any width] that no other one has led to.
 
     A stopping rule is asked as in `draft_loop`: it may drop a token by those before it, and by the
     probabilities of all, which were there before any was drawn. Arguments as for `draft_loop`.
+    Where processors look back, the tokens are drawn one by one.
     """
-    draw_tokens = functools.partial(
-        _draw_tokens,
-        draw_one=draw_shared if shared_noise else draw,
-        sampling=sampling,
-        vocab_size=vocab_size,
-        beliefs=beliefs,
-    )
+    if looks_back(sampling):
+        given = {"keys": keys, "want": want, "stop": stop, "sampling": sampling}
+        return draft_loop(_one_by_one(logits), context, **given)[0]
+    draw_tokens = functools.partial(_draw_tokens, context=context, sampling=sampling)
     drawn = jax.vmap(draw_tokens, in_axes=1, out_axes=1)(logits, keys)
     length = want if stop is None else _stopped(drawn, want, stop)
     return Draft(drawn.tokens, drawn.probs, length, beliefs=drawn.beliefs)
+
+
+def _one_by_one(logits: Array) -> Steps:
+    """Of a block [B, K, any width]: no token changes the logits of the next one."""
+
+    def advance(i: Array, tokens: Array) -> tuple[Array, Array]:
+        return jax.lax.dynamic_index_in_dim(logits, i, axis=1, keepdims=False), i + 1
+
+    return Steps(logits[:, 0], advance, jnp.int32(1))
 
 
 def _stopped(drawn: _Drawn, want: Array, stop: Stop) -> Array:
@@ -112,22 +134,15 @@ class _Drawn(NamedTuple):
     seen: Array  # [B, V] what a stopping rule may look at: probs, or the softmax if greedy
 
 
-def _draw_tokens(
-    logits: Array,
-    keys: Array,
-    *,
-    draw_one,
-    sampling: SamplingRule,
-    vocab_size: int | None,
-    beliefs: bool,
-) -> _Drawn:
-    if vocab_size is not None:
-        logits = fit_vocabulary(logits, vocab_size)
+def _draw_tokens(logits: Array, keys: Array, *, context: Context, sampling: SamplingRule) -> _Drawn:
+    if context.vocab_size is not None:
+        logits = fit_vocabulary(logits, context.vocab_size)
     if sampling.greedy:
         tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
         softmax = jax.nn.softmax(logits, axis=-1)
-        return _Drawn(tokens, None, softmax if beliefs else None, softmax)
+        return _Drawn(tokens, None, softmax if context.beliefs else None, softmax)
     probs = sampling.probabilities(logits)
+    draw_one = draw_shared if context.shared_noise else draw
     return _Drawn(jax.vmap(draw_one)(keys, probs), probs, None, probs)
 
 

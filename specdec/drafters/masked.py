@@ -24,7 +24,7 @@ from specdec.drafters.blocks import (
 )
 from specdec.drafters.feeding import catch_up
 from specdec.drafters.loop import draft_block, draft_loop
-from specdec.drafters.matching import last_tokens, slices
+from specdec.drafters.matching import slices
 from specdec.models.inputs import read
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, SamplingRule, Stop, Target
 from specdec.values import check_has, is_integer
@@ -109,7 +109,7 @@ class Masked:
             output, fed = model.decode(own, tokens, cache, **states)
             text, block = tokens[:, : self._room], tokens[:, self._room :]
             logits = model.logits(own, output.hidden[:, self._room :])
-            drafted = self._drafted(own, logits, block[:, 0], None, **for_timing(block))
+            drafted = self._drafted(own, logits, **for_timing(block))
             text = jnp.where(drafted.tokens[:, :1] < 0, 0, text)  # needs the drafted
             return jnp.concatenate([text, drafted.tokens], axis=1), fed
 
@@ -154,26 +154,20 @@ class Masked:
         draft = self._drafted(
             params.drafter,
             model.logits(params.drafter, filled),
-            last_tokens(context, 1)[:, 0],
-            context.taught,
+            context,
             keys=keys,
             want=want,
             stop=stop,
-            vocab_size=context.vocab_size,
-            shared_noise=context.shared_noise,
-            beliefs=context.beliefs,
         )
         return draft, cache.rewind(context.length)
 
-    def _drafted(
-        self, params: PyTree, logits: Array, pending: Array, taught: Array | None, **given: Any
-    ) -> Draft:
-        """Drawn from the logits [B, K, V] of a block, behind the pending token [B]."""
+    def _drafted(self, params: PyTree, logits: Array, context: Context, **given: Any) -> Draft:
+        """Drawn from the logits [B, K, V] of a block, behind the pending token."""
         if not getattr(self.model, "has_markov", False):
-            return draft_block(logits, sampling=self.sampling, **given)
+            return draft_block(logits, context, sampling=self.sampling, **given)
         behind = functools.partial(cast(Any, self.model).markov, params)
-        steps = neighbours(behind, logits, pending, taught)
-        return draft_loop(steps, sampling=self.sampling, **given)[0]
+        steps = neighbours(behind, logits, context)
+        return draft_loop(steps, context, sampling=self.sampling, **given)[0]
 
     def _states(self, context: Context, start: Array) -> dict[str, Array]:
         """Those of the text and the masks; the masks' is that of the pending token."""

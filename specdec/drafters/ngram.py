@@ -66,13 +66,11 @@ class NGram:
     ) -> tuple[Draft, PyTree]:
         draft, _ = draft_loop(
             self.begin(params, context, state, longest=keys.shape[1]),
+            context,
             keys=keys,
             want=want,
             stop=stop,
             sampling=self.sampling,
-            vocab_size=context.vocab_size,
-            shared_noise=context.shared_noise,
-            beliefs=context.beliefs,
         )
         return draft, state
 

@@ -40,10 +40,9 @@ class Uniform:
         logits = jnp.zeros([keys.shape[0], context.vocab_size], jnp.float32)
         return draft_loop(
             Steps(logits, lambda state, tokens: (logits, state), state),
+            context,
             keys=keys,
             want=want,
             stop=stop,
             sampling=self.sampling,
-            vocab_size=context.vocab_size,
-            shared_noise=context.shared_noise,
         )

@@ -18,6 +18,7 @@ from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.program import batch_shapes, decoder
 from specdec.roles import models_of, owned_by, packed, spare_ids_of, tables_of
+from specdec.sampling import check_ids
 from specdec.types import (
     Array,
     Drafter,
@@ -84,6 +85,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
             raise ValueError("draft and draft_checkpoint_path belong together; give both or none")
         self._target = T5Target(bridge.config_of(module))
         self._plan = Plan(self._target, drafter, verifier, schedule, sampling, max_length=2)
+        check_ids(sampling, output_vocabulary.vocab_size)
         if not (self._plan.exact or lossy):
             raise ValueError(f"{verifier} does not keep the target's law; give lossy = True")
         trees: dict[str, PyTree] = {}

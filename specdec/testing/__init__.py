@@ -9,6 +9,7 @@ from specdec.testing.checks import (
     Bench,
     check_drafter,
     check_everything_accepted,
+    check_processor,
     check_schedule,
     check_verifier,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "adversarial_trees",
     "check_drafter",
     "check_everything_accepted",
+    "check_processor",
     "check_schedule",
     "check_verifier",
     "compare",

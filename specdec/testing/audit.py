@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specdec.decoding import token_key
-from specdec.sampling import gumbel
-from specdec.types import Array, PyTree, SamplingRule, Target
+from specdec.sampling import gumbel, standardised
+from specdec.types import Array, History, PyTree, SamplingRule, Target
 
 
 class Divergence(NamedTuple):
@@ -31,6 +31,7 @@ def divergences(
     plain: Array,
     *,
     sampling: SamplingRule,
+    stop_ids: tuple[int, ...] = (1,),
 ) -> list[Divergence]:
     """Audits outputs that should be equal: greedy ones, or ones drawn with the same token keys.
 
@@ -42,17 +43,19 @@ def divergences(
 
     Args:
       keys: [B] row keys; inputs: [B, S]; ours, plain: [B, N] output tokens.
+      stop_ids: the plan's.
     """
     rows = np.flatnonzero(np.any(np.asarray(ours) != np.asarray(plain), axis=1))
     if not rows.size:
         return []
     keys, inputs, ours, plain = (x[rows] for x in (keys, inputs, ours, plain))
     at = np.argmax(np.asarray(ours) != np.asarray(plain), axis=1)
-    gaps = _gaps(params, keys, inputs, ours, plain, at, target=target, sampling=sampling)
+    rules: Any = {"target": target, "sampling": sampling, "stop_ids": stop_ids}
+    gaps = _gaps(params, keys, inputs, ours, plain, at, **rules)
     return [Divergence(int(r), int(t), float(g)) for r, t, g in zip(rows, at, gaps, strict=True)]
 
 
-@functools.partial(jax.jit, static_argnames=("target", "sampling"))
+@functools.partial(jax.jit, static_argnames=("target", "sampling", "stop_ids"))
 def _gaps(
     params: PyTree,
     keys: Array,
@@ -63,16 +66,18 @@ def _gaps(
     *,
     target: Target,
     sampling: SamplingRule,
+    stop_ids: tuple[int, ...],
 ) -> Array:
     """[B] float32: what is between the scores of the two tokens that each row has at `at` [B]."""
     fed = jnp.concatenate([target.start(inputs)[:, None], plain[:, :-1]], axis=1)
     output, _ = target.decode(params, fed, target.prefill(params, inputs, fed.shape[1]))
     logits = jnp.take_along_axis(output.logits, at[:, None, None], axis=1)[:, 0]
+    left, probs = standardised(sampling, logits, at, History(fed, at + 1, stop_ids))
     if sampling.greedy:
-        scores = logits
+        scores = left
     else:
         noise = jax.vmap(lambda key, t: gumbel(token_key(key, t), logits.shape[1]))(keys, at)
-        scores = jnp.log(sampling.probabilities(logits)) + noise
+        scores = jnp.log(probs) + noise
     tokens = jnp.stack([ours, plain], 1)[jnp.arange(len(at)), :, at]
     of_tokens = jnp.take_along_axis(scores, tokens, axis=1)
     return jnp.abs(of_tokens[:, 0] - of_tokens[:, 1])

@@ -1,4 +1,4 @@
-"""Checks for verifiers, drafters and schedules, the project's own and yours.
+"""Checks for verifiers, drafters, schedules and processors, the project's own and yours.
 
 Each raises AssertionError with the figure that failed. They run on `TableTarget`, where the law of
 the output is known exactly; every statistical test has the false-alarm rate `FALSE_ALARM`.
@@ -16,20 +16,21 @@ import numpy as np
 from specdec.decoding import decode, row_keys
 from specdec.drafters import Autoregressive
 from specdec.plan import Alone, Plan
-from specdec.sampling import Greedy, Sampling
+from specdec.sampling import Greedy, Processed, Sampling
 from specdec.schedules import Fixed
 from specdec.testing.law import Comparison, adversarial_trees, compare, output_law, sequence_law
 from specdec.testing.table import TableTarget
 from specdec.types import (
     DecodeOutput,
     Drafter,
+    LogitsProcessor,
     Params,
     PyTree,
     SamplingRule,
     Schedule,
     Verifier,
 )
-from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
+from specdec.verifiers import Block, Coupled, GreedyMatch, SpeculativeSampling
 
 SAMPLINGS = (
     Sampling(),
@@ -184,6 +185,32 @@ def check_schedule(schedule: Schedule, schedule_params: PyTree = (), *, seed: in
     bench = bench._replace(params=bench.params._replace(schedule=schedule_params))
     output = _check_outputs(bench, schedule, f"{schedule}")
     _check_rows_alone(bench, schedule, output, f"{schedule}")
+
+
+def check_processor(processor: LogitsProcessor, *, seed: int = 0) -> None:
+    """Speculation changes nothing of what a processor makes of the target, whoever drafts.
+
+    Outputs follow the enumerated law, those that are greedy or drawn with the target's noise are
+    its own, and a drafter that equals the target, processor included, is never refused. A processor
+    that looks at what is behind its history fails.
+    """
+    bench = Bench.create(seed=seed, max_length=5)
+    rules = [Processed(base, (processor,)) for base in (Greedy(), Sampling(), Sampling(0.7))]
+    for sampling in rules:
+        for drafts in (sampling, sampling.sampling):
+            given = bench._replace(drafter=Autoregressive(bench.target, drafts))
+            exact = GreedyMatch() if sampling.greedy else Coupled()
+            plain, ours = given.alone(sampling, 512), given.run(exact, Fixed(3), sampling, 512)
+            differ = int(jnp.sum(jnp.any(ours.tokens != plain.tokens, axis=1)))
+            assert not differ, f"{processor}: {differ} of 512 outputs differ under {exact}"
+        if not sampling.greedy:
+            result = given.compare(given.run(Block(), Fixed(3), sampling).tokens, sampling)
+            assert result.passed, f"{processor}: {result}"
+        knows = given._replace(
+            drafter=Autoregressive(bench.target, sampling),
+            params=Params(bench.params.target, bench.params.target),
+        )
+        check_everything_accepted(knows, Fixed(3), sampling)
 
 
 def check_everything_accepted(

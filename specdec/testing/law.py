@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec.sampling import standardised
 from specdec.testing.table import TableTarget
-from specdec.types import Array, Draft, PyTree, SamplingRule, Scores, Verifier
+from specdec.types import Array, Draft, History, PyTree, SamplingRule, Scores, Verifier
 from specdec.verifiers import next_distribution
 
 FALSE_ALARM = 1e-9  # of one test; a thousand of them together stay below 1e-6
@@ -49,7 +50,10 @@ def sequence_law(
     done_tokens, done_probs = [], []
     for depth in range(max_length):
         positions = jnp.full(len(last), depth)
-        after = sampling.probabilities(jnp.asarray(table[total, last]), positions)
+        text = np.concatenate([np.zeros((len(last), 1), np.int32), tokens], axis=1)  # start is 0
+        history = History(jnp.asarray(text), positions + 1, stop_ids)
+        logits = jnp.asarray(table[total, last])
+        after = standardised(sampling, logits, positions, history)[1]
         after = np.asarray(after, np.float64)
         after = after / after.sum(axis=-1, keepdims=True)
         branch, token = np.nonzero(after)

@@ -13,6 +13,24 @@ from specdec.types import Array, Draft, Noise, Scores, Verdict
 
 def verdict(verifier, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
     """Decides about one row. Accepts token i iff u_i < accept_i, strictly: u can be 0."""
+    found = _found(verifier, keys, draft, scores)
+    if scores.processed and not getattr(verifier, "exact", False):
+        return _without_excluded(found, keys, draft, scores)
+    return found
+
+
+def _without_excluded(found: Verdict, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
+    """The verdict of a verifier that is not exact, up to the first token that a processor excludes.
+    The target's own token comes there."""
+    rows = jnp.arange(draft.tokens.shape[0])
+    possible = scores.logits[rows, draft.tokens] > -jnp.inf
+    n = jnp.minimum(found.num_accepted, _leading(possible))
+    keeps = (n == found.num_accepted) & (scores.logits[n, found.next_token] > -jnp.inf)
+    own = draw(keys.correct[n], scores.probs[n])
+    return Verdict(n, jnp.where(keeps, found.next_token, own))
+
+
+def _found(verifier, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
     if hasattr(verifier, "verdict"):
         return verifier.verdict(keys, draft, scores)
     if draft.tokens.shape[0] == 0:  # a call without a draft

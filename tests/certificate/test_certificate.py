@@ -22,10 +22,17 @@ from specdec.drafters.autoregressive import Memory
 from specdec.models.cache import KVCache
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
-from specdec.sampling import Greedy, Sampling
+from specdec.sampling import (
+    Greedy,
+    MinLength,
+    NoRepeatNGram,
+    Processed,
+    RepetitionPenalty,
+    Sampling,
+)
 from specdec.schedules import Fixed
 from specdec.testing import Bench, Constant, Skipping, TableTarget
-from specdec.types import Noise
+from specdec.types import History, Noise
 from specdec.verifiers import (
     Block,
     Coupled,
@@ -253,6 +260,30 @@ def outcome(check, **changes):
 def test_a_verifier_that_only_compares_argmaxes(check):
     result = outcome(check, verifier=GreedyMatch(), sampling=Greedy())
     assert result.passed, str(result)
+
+
+PROCESSORS = (RepetitionPenalty(1.3), NoRepeatNGram(2), MinLength(3))
+
+
+@pytest.mark.parametrize("check", ["greedy", "seeds", "perfect", "afresh", "audit", "draws"])
+@pytest.mark.parametrize("base", [Greedy(), Sampling(0.8)])
+def test_processors_are_certified_with_the_rest(check, base):
+    result = outcome(check, sampling=Processed(base, PROCESSORS))
+    assert result.passed, str(result)
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize("check", ["audit", "draws"])
+def test_processors_that_verification_forgets_are_seen(check, plant):
+    """The target's call takes none of the committed tokens for the text's."""
+
+    class Forgetful(History):
+        def ahead(self, block):
+            return History.ahead(self.replace(length=jnp.ones_like(self.length)), block)
+
+    plant(states, "History", Forgetful)
+    result = outcome(check, sampling=Processed(Sampling(0.8), PROCESSORS))
+    assert not result.passed, str(result)
 
 
 @pytest.mark.parametrize("temperature, gap", [(1.5, 1e-4), (0.5, 2e-4)])

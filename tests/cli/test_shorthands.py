@@ -6,7 +6,16 @@ import pytest
 
 from specdec import cli
 from specdec.cli import run as runs
-from specdec.sampling import Greedy, Sampling
+from specdec.sampling import (
+    FrequencyPenalty,
+    Greedy,
+    MinLength,
+    NoRepeatNGram,
+    PresencePenalty,
+    Processed,
+    RepetitionPenalty,
+    Sampling,
+)
 from specdec.schedules import Confidence, CostOptimal, Entropy, Fixed, Heuristic
 from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
 
@@ -46,6 +55,28 @@ def test_each_sets_what_it_says(plan):
     assert sampled.sampling == Sampling(0.7) and sampled.verifier == SpeculativeSampling()
     sampled = plan("--top_k=4", "--top_p=0.9", "--verifier=coupled")
     assert sampled.sampling == Sampling(1.0, top_k=4, top_p=0.9)
+
+
+def test_penalties_and_bans_are_of_target_and_drafter(plan):
+    flags = ("--repetition_penalty=1.2", "--no_repeat_ngram_size=3", "--min_length=4")
+    found = plan(*flags, "--presence_penalty=0.5", "--frequency_penalty=0.25")
+    assert found.sampling == Processed(
+        Greedy(),
+        (
+            RepetitionPenalty(1.2),
+            FrequencyPenalty(0.25),
+            PresencePenalty(0.5),
+            NoRepeatNGram(3),
+            MinLength(4),
+        ),
+    )
+    assert found.drafter.sampling == found.sampling
+    ignoring = plan("--min_length=4", "--gin.DRAFT_SAMPLING=@sampling.Greedy()")
+    assert ignoring.drafter.sampling == Greedy() and ignoring.sampling != Greedy()
+    drawn = plan("--min_length=4", "--temperature=0.7", "--verifier=coupled").sampling
+    assert drawn == Processed(Sampling(0.7), (MinLength(4),))
+    preset = plan("--gin_file=sampling/t5_summarization.gin").sampling
+    assert preset == Processed(Greedy(), (NoRepeatNGram(3), MinLength(29)))
 
 
 def test_schedules_have_settings_of_their_own(plan):

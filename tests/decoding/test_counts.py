@@ -33,7 +33,14 @@ from specdec.drafters import Autoregressive, Blockwise, Masked
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.t5 import T5Config, T5Target
 from specdec.program import batch_shapes, decoder
-from specdec.sampling import Greedy, Sampling
+from specdec.sampling import (
+    Greedy,
+    MinLength,
+    NoRepeatNGram,
+    Processed,
+    RepetitionPenalty,
+    Sampling,
+)
 from specdec.schedules import Disco, Fixed
 from specdec.schedules.stopping import TOP
 from specdec.training import classifier
@@ -210,6 +217,19 @@ def test_arrays_of_a_cache_in_buckets():
     }
     assert counts["target", "rest", "made"] >= 2 * DEPTH * len(buckets), "slots are written"
     check(counts, bounds)
+
+
+@by_method
+def test_processors_copy_no_cache(method):
+    """They look at the tokens and change logits; models and caches are as without them."""
+    plan = plan_of(method)
+    rule = Processed(plan.sampling, (RepetitionPenalty(1.2), NoRepeatNGram(3), MinLength(4)))
+    drafter = dataclasses.replace(plan.drafter, sampling=rule)  # type: ignore[type-var]
+    plan = dataclasses.replace(plan, sampling=rule, drafter=drafter)
+    compiled = decoder(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
+    operations = hlo.read(compiled.as_text() or "").inside("decode").operations
+    assert caches(operations) == caches(in_iteration(method))
+    assert any(x.opcode == "scatter" or "scatter" in x.name for x in operations), "they are there"
 
 
 def of_blocks(kind: str) -> Plan:

@@ -256,12 +256,11 @@ class NarrowFirstStep(Autoregressive):
 
         draft, cache = draft_loop(
             Steps(output.logits[:, 0], advance, cache),
+            context,
             keys=keys,
             want=want,
             stop=stop,
             sampling=self.sampling,
-            vocab_size=context.vocab_size,
-            shared_noise=context.shared_noise,
         )
         return draft, state.replace(cache=cache)
 

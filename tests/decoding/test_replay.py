@@ -14,7 +14,14 @@ import support
 from specdec import Params, Plan, cli, decode, row_keys
 from specdec.decoding import Decided, replay
 from specdec.drafters import Autoregressive
-from specdec.sampling import MinLength, Sampling
+from specdec.sampling import (
+    FrequencyPenalty,
+    NoRepeatNGram,
+    Processed,
+    Sampling,
+    before_each,
+    standardised,
+)
 from specdec.schedules import Fixed
 from specdec.testing import TableTarget
 from specdec.verifiers import Coupled, SpeculativeSampling
@@ -34,7 +41,8 @@ def plan_of(schedule, verifier, rule) -> Plan:
     return Plan(TARGET, drafter, verifier, schedule, rule, LONGEST, ())
 
 
-PLAIN = plan_of(Fixed(3), SpeculativeSampling(), MinLength(FILTERED, 6, (1,)))
+LOOKS_BACK = Processed(FILTERED, (FrequencyPenalty(0.5), NoRepeatNGram(2)))
+PLAIN = plan_of(Fixed(3), SpeculativeSampling(), LOOKS_BACK)
 
 
 @functools.partial(jax.jit, static_argnames="plan")
@@ -53,7 +61,7 @@ def forced(model: TableTarget, params, row: int, tokens, rule) -> jax.Array:
     tokens = jnp.pad(tokens[None, :-1], ((0, 0), (1, 0)))
     cache = model.prefill(params, INPUTS[row][None], tokens.shape[1])
     logits = model.decode(params, tokens, cache)[0].logits[0]
-    return rule.probabilities(logits, jnp.arange(len(logits)))
+    return standardised(rule, logits[None], *before_each(tokens, ()))[1][0]
 
 
 def probabilities(role: str, rule, row: int, tokens) -> np.ndarray:

@@ -87,7 +87,7 @@ def test_q_is_dense_only_where_something_is_drawn():
         def propose(tree):
             state = prefill(Params(TREE, tree), row_keys(0, jnp.arange(3)), INPUTS, plan)
             want = jnp.full([3], 2)
-            context = state.context(plan.target)
+            context = state.context(plan)
             return plan.drafter.propose(
                 Params(TREE, tree), keys, context, state.drafter, want, None
             )[0].probs

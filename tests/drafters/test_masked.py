@@ -126,7 +126,7 @@ def test_an_opinion_of_a_text_is_behind_the_texts_own_neighbours():
     made = Plan(TARGET, drafter, SpeculativeSampling(), Fixed(K), Sampling(), N, ())
     ours, keys = modern_params(), row_keys(0, jnp.arange(len(INPUTS)))
     state = prefill(ours, keys, jnp.asarray(INPUTS), made)
-    context = state.context(TARGET)
+    context = state.context(made)
     given = jnp.broadcast_to(keys[:, None], (len(keys), K)), context, state.drafter, jnp.full(3, K)
     texts = np.random.default_rng(3).integers(2, V, [2, 3, K])
     logs = []

@@ -31,7 +31,14 @@ from specdec.drafters import (
 )
 from specdec.forecast.replay import replay
 from specdec.plan import Plan
-from specdec.sampling import Greedy, Sampling
+from specdec.sampling import (
+    Greedy,
+    MinLength,
+    NoRepeatNGram,
+    Processed,
+    RepetitionPenalty,
+    Sampling,
+)
 from specdec.schedules import (
     Confidence,
     CostOptimal,
@@ -152,6 +159,16 @@ def test_calls_of_greedy_texts_are_the_loops(name, schedule):
     assert same(found, output)
     assert found.accepted.sum() > 0
     np.testing.assert_array_equal(found.tokens, output.length)
+
+
+@pytest.mark.parametrize("name", ["lookup, then a model", "masks and states"])
+def test_calls_are_the_loops_where_processors_look_back(name):
+    """What a drafter would have proposed depends on the text, as what the target takes does."""
+    rule = Processed(GREEDY, (RepetitionPenalty(1.5), NoRepeatNGram(2), MinLength(5)))
+    one = plan(DRAFTERS[name](rule), Fixed(4), rule)
+    output = decoded(one)
+    assert same(replayed(one, passes(one)), output)
+    assert not np.array_equal(output.tokens, decoded(plan(DRAFTERS[name](GREEDY), Fixed(4))).tokens)
 
 
 def test_a_schedule_that_skips_is_replayed_too():

@@ -21,11 +21,27 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec import DecodeOutput, Params, Plan, Trace, checkpoints, decode, demo
+from specdec import (
+    DecodeOutput,
+    Params,
+    Plan,
+    Trace,
+    autoregressive_decode,
+    checkpoints,
+    decode,
+    demo,
+)
 from specdec.drafters import Autoregressive
 from specdec.integrations import bridge
 from specdec.models.t5 import T5Config, T5Target
-from specdec.sampling import Greedy, Sampling
+from specdec.sampling import (
+    Greedy,
+    NoRepeatNGram,
+    Processed,
+    RepetitionPenalty,
+    Sampling,
+    SuppressTokens,
+)
 from specdec.schedules import Fixed
 from specdec.verifiers import Coupled, GreedyMatch
 
@@ -242,6 +258,25 @@ def test_greedy_decodes_are_t5xs_under_its_generator(golden):
 
 
 @pytest.mark.slow
+def test_processors_are_those_of_a_plan(golden):
+    sampling = Processed(Greedy(), (RepetitionPenalty(1.3), NoRepeatNGram(2)))
+    decodes, aux = golden.model(sampling=sampling).predict_batch_with_aux(
+        golden.params, golden.batch
+    )
+    alone = autoregressive_decode(
+        golden.params,
+        bridge.row_keys(None, ROWS, 1),
+        golden.batch["encoder_input_tokens"],
+        target=golden.target,
+        sampling=sampling,
+        max_length=golden.greedy.shape[1],
+    )
+    np.testing.assert_array_equal(decodes, alone.tokens)
+    np.testing.assert_array_equal(aux["accepted"], aux["tested"])  # the target drafts for itself
+    assert not np.array_equal(decodes, golden.greedy)
+
+
+@pytest.mark.slow
 def test_samples_come_from_the_rows_own_keys(golden):
     sampling, rng = Sampling(temperature=0.7), words(3, "threefry2x32")
     model = golden.model(sampling=sampling, verifier=Coupled())
@@ -280,6 +315,10 @@ def test_a_call_that_means_something_else(golden, given, message):
     "given, message",
     [
         ({"sampling": Sampling()}, "GreedyMatch compares argmaxes"),
+        (
+            {"sampling": Processed(Greedy(), (SuppressTokens((500,)),))},
+            "SuppressTokens names token 500 but the vocabulary has 128",
+        ),
         ({"draft_path": None}, "draft and draft_checkpoint_path belong together"),
         ({"draft_path": str(GOLDEN / "absent")}, "absent does not exist"),
         ({"draft_path": str(GOLDEN.parent / "v1_0" / "t5x_native")}, "does not fit the model"),

@@ -1,4 +1,4 @@
-"""The one function from logits to probabilities: pytest tests/test_sampling.py"""
+"""The one function from logits to probabilities: pytest tests/sampling/test_sampling.py"""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.sampling import (
-    Greedy,
-    Sampling,
-    _invert,
-    _nucleus_threshold,
-    draw,
-    draw_shared,
-)
+from specdec.sampling import Greedy, Sampling, draw, draw_shared
+from specdec.sampling.draws import _invert
+from specdec.sampling.standard import _nucleus_threshold
 from specdec.testing import FALSE_ALARM, Law, compare
 
 logits_rows = st.lists(st.floats(-8, 8, width=16), min_size=2, max_size=9)

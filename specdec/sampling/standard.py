@@ -8,13 +8,11 @@ another order or another filter.
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from specdec.types import Array, SamplingRule
+from specdec.types import Array, History
 from specdec.values import is_integer, is_number
 
 
@@ -22,9 +20,13 @@ from specdec.values import is_integer, is_number
 class Greedy:
     """Always the most likely token; of equals the one with the smallest id."""
 
-    greedy: ClassVar[bool] = True
+    @property
+    def greedy(self) -> bool:
+        return True
 
-    def probabilities(self, logits: Array, positions: Array | None = None) -> Array:
+    def probabilities(
+        self, logits: Array, positions: Array | None = None, history: History | None = None
+    ) -> Array:
         """[..., V] logits -> [..., V] one-hot, in the logits' dtype."""
         best = jnp.argmax(logits, axis=-1)
         return jax.nn.one_hot(best, logits.shape[-1], dtype=logits.dtype)
@@ -43,7 +45,6 @@ class Sampling:
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
-    greedy: ClassVar[bool] = False
 
     def __post_init__(self):
         if not is_number(self.temperature) or self.temperature <= 0:
@@ -56,11 +57,16 @@ class Sampling:
         if self.top_p is not None and not (is_number(self.top_p) and 0 < self.top_p <= 1):
             raise ValueError(f"Sampling.top_p is {self.top_p!r}; give a number in (0, 1] or None")
 
-    def probabilities(self, logits: Array, positions: Array | None = None) -> Array:
+    @property
+    def greedy(self) -> bool:
+        return False
+
+    def probabilities(
+        self, logits: Array, positions: Array | None = None, history: History | None = None
+    ) -> Array:
         """[..., V] logits -> [..., V] probabilities that sum to 1, in the logits' dtype.
 
-        `positions` [...] is the index of the output token each row is about; this rule is the same
-        at every position.
+        It is the same at every position and behind every text.
         """
         logits = logits / self.temperature
         if self.top_k is not None and self.top_k < logits.shape[-1]:
@@ -71,40 +77,6 @@ class Sampling:
             probs = jnp.where(probs < _nucleus_threshold(probs, self.top_p), 0, probs)
             probs = probs / jnp.sum(probs, axis=-1, keepdims=True)
         return probs
-
-
-@dataclasses.dataclass(frozen=True)
-class MinLength:
-    """`rule` without a stop id among the first `length` tokens of an output.
-
-    Temperature, top-k and top-p see the other tokens only. A drafter may go on drawing with `rule`
-    itself: a stop id that it drafts too early has probability 0 and is rejected, which is its cost.
-
-    It is never `greedy`, which promises the argmax of the logits. Around `Greedy()` it has one
-    choice all the same, so outputs do not depend on the seed; `GreedyMatch` cannot verify it.
-    """
-
-    rule: SamplingRule
-    length: int
-    stop_ids: tuple[int, ...]
-    greedy: ClassVar[bool] = False
-
-    def __post_init__(self):
-        object.__setattr__(self, "stop_ids", tuple(self.stop_ids))
-        if not is_integer(self.length, 1):
-            raise ValueError(f"MinLength.length is {self.length!r}; give a positive integer")
-
-    def probabilities(self, logits: Array, positions: Array | None = None) -> Array:
-        """[..., V] logits -> [..., V] probabilities that sum to 1, in the logits' dtype.
-
-        `positions` [...] is the index of the output token each row is about, a prefix counted;
-        without it, as in a drafter, a stop id is allowed.
-        """
-        if positions is not None:
-            for token in self.stop_ids:
-                allowed = jnp.where(positions < self.length, -jnp.inf, logits[..., token])
-                logits = logits.at[..., token].set(allowed)
-        return self.rule.probabilities(logits, positions)
 
 
 def fit_vocabulary(logits: Array, size: int) -> Array:
@@ -136,40 +108,3 @@ def _nucleus_threshold(probs: Array, mass: float) -> Array:
     high = jnp.full_like(low, jax.lax.bitcast_convert_type(jnp.asarray(1.5, probs.dtype), integer))
     low, _ = jax.lax.fori_loop(0, bits, halve, (low, high))
     return jax.lax.bitcast_convert_type(low, probs.dtype)
-
-
-def draw(key: Array, probs: Array) -> Array:
-    """One token from [V] probabilities, which need not be normalised; the key serves only once.
-
-    By inversion, first of a block of some sqrt(V) tokens and then in it, each with a number of its
-    own. That costs V additions, where `draw_shared` computes V random numbers and 3 V logarithms,
-    and each step's rounding is that of a short sum.
-    """
-    size = probs.shape[-1]
-    width = math.isqrt(size - 1) + 1
-    blocks = jnp.pad(probs, (0, -size % width)).reshape(-1, width)
-    for_block, for_token = jax.random.uniform(key, (2,), probs.dtype)
-    block = _invert(for_block, jnp.sum(blocks, axis=-1))
-    return (block * width + _invert(for_token, blocks[block])).astype(jnp.int32)
-
-
-def _invert(uniform: Array, weights: Array) -> Array:
-    """[] the first index whose running sum exceeds this part of the whole."""
-    sums = jnp.cumsum(weights)
-    # Sums over a tree may grow by rounding where a weight is zero, which must never be drawn.
-    beyond = (sums > uniform * sums[-1]) & (weights > 0)
-    return jnp.where(jnp.any(beyond), jnp.argmax(beyond), jnp.argmax(weights))
-
-
-def gumbel(key: Array, size: int) -> Array:
-    """[size] float32: the noise with which `draw_shared` turns a distribution into a token."""
-    return jax.random.gumbel(key, (size,), jnp.float32)
-
-
-def draw_shared(key: Array, probs: Array) -> Array:
-    """One token from [V] probabilities, which need not be normalised: argmax(log p + gumbel).
-
-    Everybody who draws with this key draws the same token from the same distribution, and mostly
-    from a similar one.
-    """
-    return jnp.argmax(jnp.log(probs) + gumbel(key, probs.shape[-1]), axis=-1).astype(jnp.int32)

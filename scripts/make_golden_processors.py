@@ -1,0 +1,88 @@
+"""Makes tests/golden/processors.npz: what transformers' `generate` writes greedily with its own
+logits processors, 200 random texts for each setting and each of two golden models.
+
+  pip install torch transformers safetensors
+  python scripts/make_golden_processors.py
+"""
+
+import collections
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import T5ForConditionalGeneration
+
+GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden"
+MODELS = ("hf_v1_0", "hf_v1_1")
+TEXTS, LONGEST, INPUT = 200, 20, 12
+
+
+def settings(plain: list[list[int]]) -> dict[str, dict]:
+    """By name, what `generate` is given. The words are frequent ones of plain outputs."""
+
+    def frequent(size: int, without: tuple[int, ...] = ()) -> list[int]:
+        found = collections.Counter(
+            words
+            for row in plain
+            for words in zip(*(row[i:] for i in range(size)), strict=False)
+            if not {0, 1, *without} & set(words) and len(set(words)) == size
+        )
+        return list(found.most_common(1)[0][0])
+
+    first = collections.Counter(row[0] for row in plain).most_common(1)[0][0]
+    one = frequent(1)
+    words = [one, frequent(2, tuple(one)), frequent(3, tuple(one))]
+    made = {
+        "repetition_penalty": {"repetition_penalty": 1.3},
+        "no_repeat_1": {"no_repeat_ngram_size": 1},
+        "no_repeat_2": {"no_repeat_ngram_size": 2},
+        "no_repeat_3": {"no_repeat_ngram_size": 3},
+        "no_repeat_5": {"no_repeat_ngram_size": 5},
+        "bad_words": {"bad_words_ids": words},
+        "min_length": {"min_new_tokens": 9},
+        "forced_bos": {"forced_bos_token_id": one[0]},
+        "forced_eos": {"forced_eos_token_id": 1},
+        "suppress": {"suppress_tokens": words[1]},  # of which "all" has one, so that words are left
+        "begin_suppress": {"begin_suppress_tokens": [first]},
+    }
+    made["all"] = {k: v for name in made if name != "no_repeat_1" for k, v in made[name].items()}
+    made["all"] |= {"no_repeat_ngram_size": 2, "suppress_tokens": [words[2][-1]]}
+    made["all"]["forced_bos_token_id"] = next(i for i in range(2, 9) if i != words[2][-1])
+    return made
+
+
+def outputs(model: T5ForConditionalGeneration, inputs: torch.Tensor, **given) -> np.ndarray:
+    """[TEXTS, LONGEST] without the start token, 0 behind the end."""
+    rows = model.generate(
+        input_ids=inputs,
+        attention_mask=inputs != 0,
+        max_new_tokens=LONGEST,
+        do_sample=False,
+        num_beams=1,
+        **given,
+    )[:, 1:].numpy()
+    return np.pad(rows, [(0, 0), (0, LONGEST - rows.shape[1])]).astype(np.uint8)
+
+
+def main() -> None:
+    found: dict[str, np.ndarray] = {}
+    given: dict[str, dict] = {}
+    for name in MODELS:
+        model = T5ForConditionalGeneration.from_pretrained(GOLDEN / name).eval()
+        model.generation_config.eos_token_id = 1
+        random = np.random.default_rng(0)
+        inputs = random.integers(2, model.config.vocab_size, [TEXTS, INPUT])
+        inputs[:, -1] = 1
+        found[f"{name}/inputs"] = inputs.astype(np.uint8)
+        plain = outputs(model, torch.tensor(inputs))
+        given[name] = settings(plain.tolist())
+        for case, kwargs in given[name].items():
+            rows = found[f"{name}/{case}"] = outputs(model, torch.tensor(inputs), **kwargs)
+            print(name, case, kwargs, np.any(rows != plain, axis=1).sum(), "rows differ")
+    found["settings"] = np.array(json.dumps(given))
+    np.savez_compressed(GOLDEN / "processors.npz", **found)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""How tokens are chosen: what logits become before anything is drawn, and the drawing.
+
+    logits -> processors, which may look back at the text -> temperature, top-k, top-p -> a token
+
+`Greedy` and `Sampling` are the second step; `Processed` puts the first one before it. Baseline,
+draft and verification take the same steps, in the same order.
+"""
+
+from specdec.sampling.bans import (
+    MinLength,
+    NoBadWords,
+    NoRepeatNGram,
+    SuppressTokens,
+    SuppressTokensAtBegin,
+)
+from specdec.sampling.draws import draw, draw_shared, gumbel
+from specdec.sampling.forced import ForcedEOS, ForcedTokens
+from specdec.sampling.order import in_order
+from specdec.sampling.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
+from specdec.sampling.processed import (
+    Processed,
+    before_each,
+    check_ids,
+    instead,
+    looks_back,
+    standardised,
+    unprocessed,
+    with_processors,
+)
+from specdec.sampling.standard import Greedy, Sampling, fit_vocabulary
+
+__all__ = [
+    "ForcedEOS",
+    "ForcedTokens",
+    "FrequencyPenalty",
+    "Greedy",
+    "MinLength",
+    "NoBadWords",
+    "NoRepeatNGram",
+    "PresencePenalty",
+    "Processed",
+    "RepetitionPenalty",
+    "Sampling",
+    "SuppressTokens",
+    "SuppressTokensAtBegin",
+    "before_each",
+    "check_ids",
+    "draw",
+    "draw_shared",
+    "fit_vocabulary",
+    "gumbel",
+    "in_order",
+    "instead",
+    "looks_back",
+    "standardised",
+    "unprocessed",
+    "with_processors",
+]

@@ -1,0 +1,141 @@
+"""Processors that exclude tokens. Names and meanings are those of Hugging Face's generation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.types import Array, History
+from specdec.values import is_integer
+
+
+@dataclasses.dataclass(frozen=True)
+class NoRepeatNGram:
+    """Excludes what would make the last `size` tokens a sequence that the text already has.
+
+    The start token counts as a token of the text.
+
+    size: n, at least 1; with 1 no token comes twice.
+    """
+
+    size: int
+
+    def __post_init__(self):
+        if not is_integer(self.size, 1):
+            raise ValueError(f"NoRepeatNGram.size is {self.size!r}; give a positive integer")
+
+    def process(self, logits: Array, history: History) -> Array:
+        tokens, length = history.tokens, history.length
+        index = jnp.arange(len(tokens))
+        repeats = (index >= self.size - 1) & (index < length)
+        for back in range(1, self.size):
+            repeats &= jnp.roll(tokens, back) == tokens[length - back]
+        return logits.at[tokens].min(jnp.where(repeats, -jnp.inf, jnp.inf))
+
+
+@dataclasses.dataclass(frozen=True)
+class NoBadWords:
+    """Excludes the last token of each of some sequences, where the text ends in those before it.
+
+    A word is several sequences, as it begins a text or not: what a tokenizer makes of it in each
+    place. A sequence of one stop id, which Hugging Face leaves out, is excluded as any other.
+    """
+
+    sequences: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self):
+        given = self.sequences
+        if not isinstance(given, list | tuple) or not given:
+            raise ValueError(f"NoBadWords.sequences is {given!r}; give sequences of token ids")
+        rows = tuple(ids_of("NoBadWords.sequences", row) for row in given)
+        object.__setattr__(self, "sequences", rows)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(token for row in self.sequences for token in row)
+
+    def process(self, logits: Array, history: History) -> Array:
+        tokens, length = history.tokens, history.length
+        longest = max(map(len, self.sequences)) - 1
+        before = np.full([len(self.sequences), longest], -1, np.int32)  # the newest last
+        for row, sequence in zip(before, self.sequences, strict=True):
+            row[longest - len(sequence) + 1 :] = sequence[:-1]
+        at = length - longest + jnp.arange(longest)
+        newest = jnp.where(at >= 1, tokens[jnp.maximum(at, 0)], -2)  # the start token is no word
+        found = jnp.all((before == -1) | (before == newest[None]), axis=1)
+        last = jnp.array([sequence[-1] for sequence in self.sequences])
+        return logits.at[last].min(jnp.where(found, -jnp.inf, jnp.inf))
+
+
+@dataclasses.dataclass(frozen=True)
+class SuppressTokens:
+    """Excludes tokens everywhere."""
+
+    tokens: tuple[int, ...]
+
+    def __post_init__(self):
+        object.__setattr__(self, "tokens", ids_of("SuppressTokens.tokens", self.tokens))
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self.tokens
+
+    def process(self, logits: Array, history: History) -> Array:
+        return jnp.where(among(self.tokens, logits), -jnp.inf, logits)
+
+
+@dataclasses.dataclass(frozen=True)
+class SuppressTokensAtBegin:
+    """Excludes tokens as the one output token with the index `position`."""
+
+    tokens: tuple[int, ...]
+    position: int = 0
+
+    def __post_init__(self):
+        object.__setattr__(self, "tokens", ids_of("SuppressTokensAtBegin.tokens", self.tokens))
+        check_position("SuppressTokensAtBegin", self.position)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self.tokens
+
+    def process(self, logits: Array, history: History) -> Array:
+        here = history.position == self.position
+        return jnp.where(here & among(self.tokens, logits), -jnp.inf, logits)
+
+
+@dataclasses.dataclass(frozen=True)
+class MinLength:
+    """No stop id among the first `length` tokens of an output, a prefix counted: Hugging Face's
+    `min_new_tokens` (its `min_length` counts the start token as well)."""
+
+    length: int
+
+    def __post_init__(self):
+        if not is_integer(self.length, 1):
+            raise ValueError(f"MinLength.length is {self.length!r}; give a positive integer")
+
+    def process(self, logits: Array, history: History) -> Array:
+        early = history.position < self.length
+        return jnp.where(early & among(history.stop_ids, logits), -jnp.inf, logits)
+
+
+def among(ids: Iterable[int], logits: Array) -> np.ndarray:
+    """[V] bool, True for these ids."""
+    return np.isin(np.arange(logits.shape[-1]), list(ids))
+
+
+def check_position(name: str, position: Any) -> None:
+    if not is_integer(position, 0):
+        raise ValueError(f"{name}.position is {position!r}; give the index of an output token")
+
+
+def ids_of(name: str, given: Any) -> tuple[int, ...]:
+    listed = isinstance(given, list | tuple)
+    if not listed or not given or not all(is_integer(token, 0) for token in given):
+        raise ValueError(f"{name} is {given!r}; give token ids, as in (5, 7)")
+    return tuple(given)

@@ -1,0 +1,303 @@
+"""Each processor against its definition in plain Python, and against Hugging Face:
+pytest tests/sampling/test_processors.py"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec import Plan, autoregressive_decode, checkpoints, decode, row_keys, score
+from specdec.drafters import Autoregressive
+from specdec.models.t5 import T5Target
+from specdec.sampling import (
+    ForcedEOS,
+    ForcedTokens,
+    FrequencyPenalty,
+    Greedy,
+    MinLength,
+    NoBadWords,
+    NoRepeatNGram,
+    PresencePenalty,
+    Processed,
+    RepetitionPenalty,
+    Sampling,
+    SuppressTokens,
+    SuppressTokensAtBegin,
+    check_ids,
+    in_order,
+    with_processors,
+)
+from specdec.schedules import Fixed
+from specdec.testing import TableTarget
+from specdec.types import History, Params
+from specdec.verifiers import GreedyMatch
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+SIZE, ROOM, STOP = 7, 14, (1, 5)
+NEVER = -math.inf
+
+
+def no_repeat(n):
+    def of(text, logits):
+        seen = {tuple(text[i : i + n]) for i in range(len(text) - n + 1)}
+        return [NEVER if (*text[len(text) - n + 1 :], x) in seen else y for x, y in logits]
+
+    return of
+
+
+def penalty(by):
+    def of(text, logits):
+        return [by(text, x, y) for x, y in logits]
+
+    return of
+
+
+def repeated(text, x, y):
+    return y if x not in text else y * 1.5 if y < 0 else y / 1.5
+
+
+def bad_words(text, logits):
+    def ends_in(words):
+        return len(text) > len(words) and tuple(text[len(text) - len(words) :]) == words
+
+    bad = {4: [()], 2: [(3,)], 6: [(2, 2), (0, 1, 3)]}
+    return [NEVER if any(map(ends_in, bad.get(x, []))) else y for x, y in logits]
+
+
+def only(where, which):
+    """At the output positions `where` says, only the tokens `which` says."""
+
+    def of(text, logits):
+        at = len(text) - 1
+        return [y if not where(at) or which(at, x) else NEVER for x, y in logits]
+
+    return of
+
+
+def forced(where, which):
+    def of(text, logits):
+        at = len(text) - 1
+        return [y if not where(at) else 0.0 if which(at, x) else NEVER for x, y in logits]
+
+    return of
+
+
+# name: (the processor, its definition: text with its start token, (id, logit)s -> logits)
+PROCESSORS = {
+    **{f"no repeat {n}": (NoRepeatNGram(n), no_repeat(n)) for n in (1, 2, 3, 4, 5)},
+    "repetition": (RepetitionPenalty(1.5), penalty(repeated)),
+    "frequency": (FrequencyPenalty(0.7), penalty(lambda t, x, y: y - 0.7 * t[1:].count(x))),
+    "presence": (PresencePenalty(0.7), penalty(lambda t, x, y: y - 0.7 * (x in t[1:]))),
+    "bad words": (NoBadWords(((4,), (3, 2), (2, 2, 6), (0, 1, 3, 6))), bad_words),
+    "shortest": (MinLength(4), only(lambda at: at < 4, lambda at, x: x not in STOP)),
+    "suppressed": (SuppressTokens((2, 6)), only(lambda at: True, lambda at, x: x not in (2, 6))),
+    "not third": (SuppressTokensAtBegin((3,), 2), only(lambda at: at == 2, lambda at, x: x != 3)),
+    "forced": (
+        ForcedTokens((6, 2), 3),
+        forced(lambda at: at in (3, 4), lambda at, x: x == {3: 6, 4: 2}[at]),
+    ),
+    "forced end": (ForcedEOS(6), forced(lambda at: at >= 5, lambda at, x: x in STOP)),
+}
+
+
+def texts(rows=60):
+    """Of all lengths, behind which there is garbage; few tokens, so that they repeat."""
+    random = np.random.default_rng(0)
+    tokens = random.integers(0, SIZE, [rows, ROOM]).astype(np.int32)
+    tokens[::3] = tokens[::3] % 3
+    lengths = 1 + np.arange(rows, dtype=np.int32) % ROOM
+    return tokens, lengths, random.normal(0, 3, [rows, SIZE]).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_it_does_what_its_definition_says(name):
+    processor, definition = PROCESSORS[name]
+    tokens, lengths, logits = texts()
+    history = History(jnp.asarray(tokens), jnp.asarray(lengths), STOP)
+    ours = Processed(Greedy(), (processor,)).process(jnp.asarray(logits), history)
+    right = np.array(
+        [
+            definition(text[:length], list(enumerate(row)))
+            for text, length, row in zip(tokens.tolist(), lengths, logits.tolist(), strict=True)
+        ]
+    )
+    nothing = np.all(right == NEVER, axis=1)  # is left: the text ends
+    right[nothing] = [0.0 if x in STOP else NEVER for x in range(SIZE)]
+    # Each is one float32 operation on numbers below 16.
+    np.testing.assert_allclose(ours, right, rtol=1e-6, atol=1e-6)
+    assert np.any(ours != logits), "it changes something"
+
+
+def test_of_several_next_tokens_each_has_a_history_of_its_own():
+    tokens, _, _ = texts()
+    logits = np.random.default_rng(1).normal(0, 3, [len(tokens), 5, SIZE]).astype(np.float32)
+    start = jnp.arange(len(tokens)) % 8 + 1
+    rule = Processed(Sampling(0.7), tuple(one for one, _ in PROCESSORS.values()))
+    block = jnp.asarray(tokens[::-1, :4])
+    history = History(jnp.asarray(tokens), start, STOP)
+    at_once = rule.probabilities(jnp.asarray(logits), history=history.ahead(block))
+    for i in range(5):
+        one = rule.probabilities(jnp.asarray(logits[:, i]), history=history)
+        np.testing.assert_allclose(at_once[:, i], one, rtol=1e-5)  # softmax, vectorised otherwise
+        if i < 4:
+            history = history.append(block[:, i])
+
+
+def test_a_history_is_rewound_by_its_length_and_drops_what_no_longer_fits():
+    tokens = jnp.array([[0, 3, 4, 9, 9], [0, 9, 9, 9, 9]])
+    history = History(tokens, jnp.array([3, 1]))
+    longer = history.append(jnp.array([5, 6])).append(jnp.array([7, 8]))
+    assert longer.tokens.tolist() == [[0, 3, 4, 5, 7], [0, 6, 8, 9, 9]]
+    assert longer.length.tolist() == [5, 3]
+    assert longer.append(jnp.array([2, 2])).tokens.tolist() == [[0, 3, 4, 5, 7], [0, 6, 8, 2, 9]]
+    again = longer.replace(length=jnp.array([3, 2])).append(jnp.array([1, 1]))
+    assert again.tokens.tolist() == [[0, 3, 4, 1, 7], [0, 6, 1, 9, 9]]
+
+
+def test_where_nothing_is_left_the_text_ends():
+    history = History(jnp.zeros([1, 4], jnp.int32), jnp.array([2]), STOP)
+    logits = jnp.arange(SIZE, dtype=jnp.float32)[None]
+    nothing = Processed(Sampling(), (SuppressTokens(tuple(range(SIZE))),))
+    probs = nothing.probabilities(logits, history=history)
+    assert probs[0].tolist() == [0, 0.5, 0, 0, 0, 0.5, 0]
+    without_end = history.replace(stop_ids=())
+    assert nothing.process(logits, without_end).tolist() == logits.tolist()
+
+
+def test_without_a_history_it_refuses():
+    rule = Processed(Greedy(), (NoRepeatNGram(2),))
+    with pytest.raises(ValueError, match="looks back at the text and got no history; give one, or"):
+        rule.probabilities(jnp.zeros([1, SIZE]))
+
+
+MISTAKES = {
+    "NoRepeatNGram.size is 0; give a positive": lambda: NoRepeatNGram(0),
+    "RepetitionPenalty.penalty is -1; give a positive": lambda: RepetitionPenalty(-1),
+    "FrequencyPenalty.penalty is 'x'; give a number": lambda: FrequencyPenalty("x"),  # type: ignore
+    "PresencePenalty.penalty is nan; give a number": lambda: PresencePenalty(math.nan),
+    r"NoBadWords.sequences is \(\); give sequences": lambda: NoBadWords(()),
+    r"NoBadWords.sequences is \(\); give token ids": lambda: NoBadWords(((),)),
+    "NoBadWords.sequences is 3; give token ids": lambda: NoBadWords((3,)),  # type: ignore
+    r"SuppressTokens.tokens is \(-1,\); give token": lambda: SuppressTokens((-1,)),
+    "SuppressTokensAtBegin.position is -1; give the": lambda: SuppressTokensAtBegin((3,), -1),
+    r"ForcedTokens.tokens is \(True,\); give token": lambda: ForcedTokens((True,)),
+    "ForcedEOS.length is 0; give a positive integer": lambda: ForcedEOS(0),
+    "MinLength.length is 0; give a positive integer": lambda: MinLength(0),
+    "Processed.processors is 3; give processors": lambda: Processed(Greedy(), (3,)),  # type: ignore
+    "Processed.sampling is 3; give Greedy": lambda: Processed(3, ()),  # type: ignore
+    "is Processed itself; give all": lambda: Processed(Processed(Greedy(), ()), ()),
+    "token 4 is in forced_prefix_ids and in suppress_tokens": lambda: in_order(
+        forced_prefix_ids=(3, 4), suppress_tokens=(4,)
+    ),
+    "SuppressTokens names token 9 but the vocabulary has 9; give ids": lambda: check_ids(
+        Processed(Greedy(), (SuppressTokens((3, 9)),)), 9
+    ),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_mistake_is_one_line(message):
+    with pytest.raises(ValueError, match=message):
+        MISTAKES[message]()
+
+
+def test_without_settings_there_is_nothing_in_the_way():
+    assert in_order() == () and with_processors(Greedy(), in_order()) == Greedy()
+
+
+def of_huggingface(settings: dict) -> tuple:
+    """The processors of settings of transformers' `generate`."""
+    given = dict(settings)
+    if "forced_eos_token_id" in given:
+        given["forced_eos_length"] = given.pop("forced_eos_token_id") * 20
+    if "forced_bos_token_id" in given:
+        given["forced_prefix_ids"] = (given.pop("forced_bos_token_id"),)
+    given["min_length"] = given.pop("min_new_tokens", 0)
+    return in_order(**given)
+
+
+@functools.cache
+def golden():
+    found = np.load(GOLDEN / "processors.npz")
+    return found, json.loads(str(found["settings"]))
+
+
+@functools.cache
+def model(name):
+    target = checkpoints.model_from(GOLDEN / name)
+    assert isinstance(target, T5Target)
+    return target, checkpoints.load(GOLDEN / name, config=target.config)
+
+
+@pytest.mark.parametrize("name", ["hf_v1_0", "hf_v1_1"])
+def test_greedy_texts_are_those_of_hugging_face(name):
+    """200 of each setting, by the target alone and speculatively, the other model drafting."""
+    arrays, settings = golden()
+    target, params = model(name)
+    other, draft = model({"hf_v1_0": "hf_v1_1", "hf_v1_1": "hf_v1_0"}[name])
+    inputs = jnp.asarray(arrays[f"{name}/inputs"], jnp.int32)
+    keys = row_keys(0, jnp.arange(len(inputs)))
+    for case, given in settings[name].items():
+        sampling = Processed(Greedy(), of_huggingface(given))
+        right = arrays[f"{name}/{case}"].astype(np.int32)
+        alone = autoregressive_decode(
+            params, keys, inputs, target=target, sampling=sampling, max_length=right.shape[1]
+        )
+        assert alone.tokens.tolist() == right.tolist(), case
+        if case in ("no_repeat_2", "all"):
+            drafter = Autoregressive(other, sampling)
+            plan = Plan(target, drafter, GreedyMatch(), Fixed(4), sampling, right.shape[1])
+            ours = decode(Params(params, draft), keys, inputs, plan)
+            assert ours.tokens.tolist() == right.tolist(), case
+
+
+def test_the_order_is_that_of_hugging_face():
+    everything = in_order(
+        repetition_penalty=1.2,
+        frequency_penalty=0.1,
+        presence_penalty=0.1,
+        no_repeat_ngram_size=2,
+        bad_words_ids=((3,),),
+        min_length=2,
+        forced_prefix_ids=(4, 5),
+        forced_eos_length=9,
+        suppress_tokens=(6,),
+        begin_suppress_tokens=(7,),
+        others=(NoRepeatNGram(7),),
+    )
+    assert [type(one).__name__ for one in everything] == [
+        "RepetitionPenalty",
+        "FrequencyPenalty",
+        "PresencePenalty",
+        "NoRepeatNGram",
+        "NoBadWords",
+        "MinLength",
+        "ForcedTokens",
+        "ForcedEOS",
+        "SuppressTokens",
+        "SuppressTokensAtBegin",
+        "NoRepeatNGram",
+    ]
+    assert everything[9] == SuppressTokensAtBegin((7,), 2), "behind the forced prefix"
+
+
+def test_a_score_is_of_what_is_drawn():
+    target = TableTarget(6)
+    params = target.init(jax.random.key(0))
+    inputs, targets = jnp.ones([1, 1], jnp.int32), jnp.array([[3, 3, 3, 1]])
+    given = {"target": target}
+    raw = score(params, inputs, targets, **given)
+    greedy = Processed(Greedy(), (NoRepeatNGram(2), MinLength(2)))
+    left = score(params, inputs, targets, sampling=greedy, **given)
+    assert np.isfinite(raw).all() and left[0, 2] == NEVER, "3 3 comes twice"
+    assert left[0, 0] > raw[0, 0] and left[0, 3] > raw[0, 3], "without an end, and without a 3"
+    drawn = score(params, inputs, targets, sampling=Sampling(0.5), **given)
+    table = np.asarray(params["logits"], np.float64)[0, 0, 0] / 0.5
+    np.testing.assert_allclose(drawn[0, 0], table[3] - np.log(np.exp(table).sum()), rtol=1e-5)
