@@ -163,6 +163,21 @@ def test_score(command, decode, folder, tmp_path):  # noqa: F811
     assert err.startswith(f"{tokens} tokens, ")
 
 
+def test_score_under_the_runs_sampling(command, tmp_path):
+    """null is a token that it excludes: JSON has no infinity."""
+    pairs, path = tmp_path / "pairs.tsv", tmp_path / "scores.jsonl"
+    pairs.write_text("ab\txyxyxy\n", encoding="utf-8")
+    flags = (f"--pairs={pairs}", f"--output_file={path}", "--no_repeat_ngram_size=2")
+    code, _, err = command("score", *flags, draft=False)
+    assert code == 0, err
+    check_lines("score", path)
+    (line,) = map(json.loads, path.read_text().splitlines())
+    assert None not in line["log_probs"] and line["processed_log_prob"] is None
+    # x y x y x y: the second y is the first one that makes two tokens come twice.
+    assert [x is None for x in line["processed_log_probs"][:4]] == [False, False, False, True]
+    assert line["processed_log_probs"][0] == pytest.approx(line["log_probs"][0], abs=1e-5)
+
+
 def test_score_of_a_task_in_lines(folder, cache, capsys):  # noqa: F811
     flags = [f"--gin_file={folder / 'run.gin'}", f"--compilation_cache_dir={cache}", "--limit=1"]
     assert cli.main(["score", *flags]) == 0

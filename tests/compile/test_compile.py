@@ -165,6 +165,17 @@ def test_no_cache_and_no_kernel_is_copied(four_chips):
 
 
 @pytest.mark.slow
+def test_processors_copy_nothing_and_gather_nothing_more(report, four_chips):
+    """They work on logits that are gathered anyway, and on the tokens."""
+    given = ("--no_repeat_ngram_size=3", "--repetition_penalty=1.2", "--min_length=4")
+    found = report("v4:2x2x1", "--whole_only", *given)
+    assert counts(found, "collectives") == counts(four_chips, "collectives")
+    caches = {f"bf16[1,{heads},{MAX_LENGTH + GAMMA},{HEAD_DIM}]" for heads in (HEADS // 4, 6)}
+    for loop, copies in counts(found, "copies").items():
+        assert not loop or not copies.keys() & caches, loop
+
+
+@pytest.mark.slow
 def test_no_cache_is_copied_with_several_rows(report):
     found = report("v4:1x1x1", "--whole_only", "--gin.BATCH_SIZE=8")
     slots = (MAX_LENGTH + GAMMA, LENGTH)
