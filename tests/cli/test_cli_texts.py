@@ -171,7 +171,7 @@ def test_score_under_the_runs_sampling(command, tmp_path):
     code, _, err = command("score", *flags, draft=False)
     assert code == 0, err
     check_lines("score", path)
-    (line,) = map(json.loads, path.read_text().splitlines())
+    (line,) = records(path)
     assert None not in line["log_probs"] and line["processed_log_prob"] is None
     # x y x y x y: the second y is the first one that makes two tokens come twice.
     assert [x is None for x in line["processed_log_probs"][:4]] == [False, False, False, True]
