@@ -17,10 +17,13 @@ from specdec.roles import owned_by
 OF_TEXTS = re.compile(
     r"fingerprint of (target|vocabulary)|SPLIT|TASK\w*|TASK/.*|SEED|SAMPLING"
     r"|TEMPERATURE|TOP_[KP]|[A-Z]+_PENALTY|NO_REPEAT_NGRAM_SIZE|BAD_WORDS_IDS|MIN_LENGTH"
-    r"|FORCED_\w+|(BEGIN_)?SUPPRESS_TOKENS|PROCESSORS|cli\.Data\.(task|split|seed|lengths)|(.*/)?sampling\..*"
+    r"|FORCED_\w+|(BEGIN_)?SUPPRESS_TOKENS|PROCESSORS|cli\.Data\.(task|split|seed|lengths)"
+    r"|((?!.*_SAMPLING/).*/)?sampling\..*"
 )
 # Those by which a drafter is what it is.
-OF_DRAFTER = re.compile(r"DRAFTER|DRAFT_SAMPLING|(.*/)?drafters\..*|fingerprint of (?!schedule).*")
+OF_DRAFTER = re.compile(
+    r"DRAFTER|DRAFT_SAMPLING|(.*/)?drafters\..*|.*_SAMPLING/.*|fingerprint of (?!schedule).*"
+)
 
 
 def read(path: str) -> list[Accepted]:

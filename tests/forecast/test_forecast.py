@@ -179,7 +179,11 @@ def test_the_command(passes, tmp_path, capsys):
         (["--gin.SEED=3"], "is of SEED = 0, and the run has 3; make passes of this run"),
         (["--gammas=8"], "--gammas has 8 but outputs hold 8; give shorter drafts"),
         (["--gin_file=verifiers/coupled.gin"], "VERIFIER is Coupled.*; give verifiers/"),
-        (["--gin.DRAFT_SAMPLING=@sampling.Greedy()"], "is of DRAFT_SAMPLING = %SAMPLING, and"),
+        (
+            ["--gin.DRAFT_SAMPLING=@sampling.Greedy()"],
+            r"is of DRAFT_SAMPLING = @sampling.with_processors\(\), and",
+        ),
+        (["--no_repeat_ngram_size=2"], "is of NO_REPEAT_NGRAM_SIZE = 0, and the run has 2"),
         (["--costs=none.jsonl"], "--costs none.jsonl does not exist; "),
     ],
 )

@@ -30,6 +30,7 @@ from specdec import (
     checkpoints,
     decode,
     demo,
+    tables,
 )
 from specdec.drafters import Autoregressive
 from specdec.integrations import bridge
@@ -478,7 +479,9 @@ def t5x_run(tmp_path_factory):
     return folder
 
 
-def in_t5x(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+def in_t5x(
+    folder: Path, *arguments: str, drafter: str = "Autoregressive"
+) -> subprocess.CompletedProcess:
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
         "JAX_NUMPY_RANK_PROMOTION": "allow",  # T5X adds axes by itself
@@ -487,7 +490,7 @@ def in_t5x(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stderr.count("specdec decodes with Autoregressive") == 1
+    assert done.stderr.count(f"specdec decodes with {drafter}, ") == 1
     return done
 
 
@@ -506,6 +509,59 @@ def test_infer_gives_t5xs_own_greedy_decodes(t5x_run):
     records = [json.loads(line) for line in file.read_text().splitlines()]
     lengths = [record["aux"]["tokens"] for record in records]
     assert_greedy(GOLDEN, [record["prediction"] for record in records], lengths)
+
+
+NO_MODEL = ("--gin.DRAFT_MODEL=None", "--gin.DRAFT_CHECKPOINT_PATH=None")
+
+
+@with_t5x
+@pytest.mark.parametrize(
+    "name, drafter, flags",
+    [
+        ("prompt_lookup", "PromptLookup", NO_MODEL),
+        ("hybrid", "Hybrid", ("--gin.LOOKUP_SHORTEST=1",)),
+        ("ngram", "NGram", (*NO_MODEL, "--gin.DRAFT_TABLE_PATH='table'")),
+    ],
+)
+def test_infer_with_other_drafters(t5x_run, name, drafter, flags):
+    """With a table in the folder, of T5X's own texts."""
+    figures = np.load(GOLDEN / "golden.npz")["greedy"]
+    table = tables.count([[0, *row] for row in figures.tolist()], 128)
+    if not (t5x_run / "table").exists():
+        tables.save(t5x_run / "table", "ngram", table)
+    fragments = [f"--gin_file=drafters/{name}.gin", "--gin_file=schedules/fixed.gin"]
+    given = ["--gin_file=run.gin", f"--gin_search_paths=.,{ROOT / 'gin'}", *fragments, *flags]
+    given += [f"--gin.INFER_OUTPUT_DIR={str(t5x_run / name)!r}"]
+    mode = "--gin.infer.mode='predict_with_aux'"
+    in_t5x(t5x_run, "-m", "t5x.infer", *given, mode, drafter=drafter)
+    (file,) = (t5x_run / name).glob("*.jsonl-00000-of-00001")
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    lengths = [record["aux"]["tokens"] for record in records]
+    assert_greedy(GOLDEN, [record["prediction"] for record in records], lengths)
+    assert sum(record["aux"]["accepted"] for record in records) > 0
+
+
+@with_t5x
+def test_infer_with_penalties_and_bans(t5x_run, golden):
+    """By the macros of every other run, in T5X's own script."""
+    flags = ["--gin_file=run.gin", f"--gin_search_paths=.,{ROOT / 'gin'}"]
+    flags += ["--gin.NO_REPEAT_NGRAM_SIZE=2", "--gin.REPETITION_PENALTY=1.3"]
+    flags += [f"--gin.INFER_OUTPUT_DIR={str(t5x_run / 'penalties')!r}"]
+    in_t5x(t5x_run, "-m", "t5x.infer", *flags, "--gin.infer.mode='predict'")
+    (file,) = (t5x_run / "penalties").glob("*.jsonl-00000-of-00001")
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    inputs = np.load(GOLDEN / "golden.npz")["encoder_input_tokens"]
+    alone = autoregressive_decode(
+        golden.params,
+        bridge.row_keys(None, len(inputs), 1),
+        jnp.asarray(inputs),
+        target=golden.target,
+        sampling=Processed(Greedy(), (RepetitionPenalty(1.3), NoRepeatNGram(2))),
+        max_length=golden.greedy.shape[1],
+    )
+    for record, tokens, length in zip(records, alone.tokens, alone.length, strict=True):
+        assert record["prediction"][:length] == tokens[:length].tolist()
+    assert not np.array_equal(alone.tokens[:ROWS], golden.greedy)
 
 
 @with_t5x
