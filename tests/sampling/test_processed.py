@@ -258,7 +258,8 @@ class Planted:
         raise AssertionError(self.wrong)
 
 
-SEEN = Processed(Sampling(), (NoRepeatNGram(1), RepetitionPenalty(2.0)))
+# Of what is in a text, of how often, and of the order.
+SEEN = Processed(Sampling(), (RepetitionPenalty(2.0), FrequencyPenalty(1.0), NoRepeatNGram(2)))
 
 
 def measured(monkeypatch_history=None, plant=None):
