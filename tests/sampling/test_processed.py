@@ -70,12 +70,14 @@ def bench_of(sampling, drafts=None, **parts):
 
 
 # Both temperatures, drafts that know of the processors and such that do not, and both verifiers.
-@pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize(
-    "temperature, knows, verifier",
+    "name, temperature, knows, verifier",
     [
-        (0.7, True, SpeculativeSampling()),
-        (1.0, False, Block()),
+        *((name, 0.7, True, SpeculativeSampling()) for name in SETS),
+        *(
+            pytest.param(name, 1.0, False, Block(), marks=[pytest.mark.ci] * (name != "all"))
+            for name in SETS
+        ),
     ],
 )
 def test_speculation_keeps_the_law(name, temperature, knows, verifier):
