@@ -1,6 +1,6 @@
 """Drafters, verifiers, schedules and samplings with one another: pytest tests/test_combinations.py
 
-By default each value of one axis meets each value of another one in some test; `slow` has all 1,233
+By default each value of one axis meets each value of another one in some test; `slow` has all 2,464
 of them, some 45 in a minute on two cores.
 """
 
