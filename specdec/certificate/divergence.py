@@ -87,7 +87,7 @@ def _of_texts(function: Any, subject: Subject, output: DecodeOutput) -> Any:
 
 def _unlike(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
     """[B] tokens that are not the target's argmax, and all tokens."""
-    left = taught_scores(params, inputs, tokens, plan=plan, sampling=plan.sampling)[1]
+    left = taught_scores(params, inputs, tokens, plan=plan)[1]
     within = jnp.arange(tokens.shape[1])[None] < length[:, None]
     unlike = (jnp.argmax(left, axis=-1) != tokens) & within
     return jnp.sum(unlike, axis=1), length
@@ -96,7 +96,7 @@ def _unlike(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan
 def _excess(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
     """[B, G] how many more tokens of a group there are than expected, and [B] all tokens."""
     positions = jnp.arange(tokens.shape[1])[None]
-    probs = taught_scores(params, inputs, tokens, plan=plan, sampling=plan.sampling)[2]
+    probs = taught_scores(params, inputs, tokens, plan=plan)[2]
     held = by_rank(probs, tokens)
     within = (positions < length[:, None])[:, :, None]
     return jnp.sum(jnp.where(within, held[..., 1] - held[..., 0], 0), axis=1), length

@@ -75,7 +75,7 @@ def _against_the_target(
 def _standing(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
     """Excess and variance of each row and group, [B, G] both."""
     positions = jnp.arange(tokens.shape[1])[None]
-    probs = taught_scores(params, inputs, tokens, plan=plan, sampling=plan.sampling)[2]
+    probs = taught_scores(params, inputs, tokens, plan=plan)[2]
     held = jnp.concatenate([by_rank(probs, tokens), _by_residue(probs, tokens)], axis=2)
     mass, member = jnp.clip(held[..., 0], 0, 1), held[..., 1]
     within = (positions < length[:, None])[:, :, None]

@@ -247,19 +247,19 @@ def joined(trees: list, rows: int) -> PyTree:
 
 
 def taught_scores(
-    params: PyTree, inputs: Array, tokens: Array, *, plan: Plan, sampling: SamplingRule
+    params: PyTree, inputs: Array, tokens: Array, *, plan: Plan
 ) -> tuple[Array, Array, Array]:
     """[B, N, V] what a target says of each token, given those before it, all in one call: its
-    logits, those that the sampling's processors leave, and the probabilities."""
+    logits, those that the plan's processors leave, and the probabilities."""
     target = plan.target
     fed = jnp.concatenate([target.start(inputs)[:, None], tokens[:, :-1]], axis=1)
     cache = target.prefill(params, inputs, fed.shape[1])
     logits = target.decode(params, fed, cache)[0].logits
-    return logits, *standardised(sampling, logits, *before_each(fed, plan.stop_ids))
+    return logits, *standardised(plan.sampling, logits, *before_each(fed, plan.stop_ids))
 
 
 def _teach(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
-    logits, left, _ = taught_scores(params, inputs, tokens, plan=plan, sampling=plan.sampling)
+    logits, left, _ = taught_scores(params, inputs, tokens, plan=plan)
     within = jnp.arange(tokens.shape[1])[None] < length[:, None]
 
     def emitted(scores: Array) -> Array:

@@ -87,8 +87,8 @@ def plain(run: DecodeRun) -> DecodeRun:
     """The run, if it writes plain texts."""
     runs.require_drafter(run)
     samples = run.data.num_samples
-    given = {"num_samples": 0 if samples == 1 else samples}
-    for name, value in ({"decoder_prefix": run.data.decoder_prefix} | given).items():
+    given = {"decoder_prefix": run.data.decoder_prefix}
+    for name, value in (given | {"num_samples": 0 if samples == 1 else samples}).items():
         if value:
             raise UsageError(f"{name} is {value!r}; leave it out, one plain output per text counts")
     return run.ending_with(runs.vocabulary_of(run).eos_id)
