@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from specdec.roles import models_of, owned_by, packed, reads_hidden, tables_of, unpacked
+from specdec.roles import holder, models_of, owned_by, packed, reads_hidden, tables_of, unpacked
 from specdec.sampling import draw_shared
 from specdec.types import (
     Array,
@@ -196,12 +196,12 @@ class Plan:
     def laid_out(self, rows: int) -> Plan:
         """This plan with its models in the layouts that this device reads fastest, in batches of so
         many rows; see `Model.laid_out`."""
-        calls: dict[str, dict[int, float]] = {role: {} for role in self.models()}
+        own = self.models()
+        calls: dict[str, collections.Counter[int]] = {role: collections.Counter() for role in own}
         for role, width, count in self.parts():
-            calls[role][rows * width] = count
+            calls[holder(role, own)][rows * width] += count  # type: ignore[assignment]
         models = {
-            role: model.laid_out(calls[role] or {rows: 1.0})
-            for role, model in self.models().items()
+            role: model.laid_out(dict(calls[role]) or {rows: 1.0}) for role, model in own.items()
         }
         return self.with_models(models)
 

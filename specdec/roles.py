@@ -22,10 +22,26 @@ def calls_of(drafter: Any, target: Any) -> dict[str, Callable]:
     return own | {k: v for one in _inside(drafter) for k, v in calls_of(one, target).items()}
 
 
+def partial_models(drafter: Any, target: Any) -> dict[str, Any]:
+    """The models that stand for calls of the target which are not of all its layers, by role."""
+    own = drafter.partial_models(target) if hasattr(drafter, "partial_models") else {}
+    return own | {k: v for one in _inside(drafter) for k, v in partial_models(one, target).items()}
+
+
+def itself(drafter: Any, target: Any) -> Any:
+    """The drafter with the whole target in the place of a part of it; None if it runs none."""
+    return drafter.itself(target) if hasattr(drafter, "itself") else None
+
+
 def spare_ids_of(drafter: Any) -> dict[str, int]:
     """Ids beyond those of texts that it needs of its models, by role: the masks of `Masked`."""
     own = drafter.spare_ids() if hasattr(drafter, "spare_ids") else {}
     return own | {k: v for one in _inside(drafter) for k, v in spare_ids_of(one).items()}
+
+
+def holder(role: str, models: Mapping[str, Any]) -> str:
+    """Whose cache the calls of a part run on: its model's, or the target's where it has none."""
+    return role if role in models else "target"
 
 
 def plain_call(role: str, model: Any) -> Callable:

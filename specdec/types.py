@@ -63,6 +63,8 @@ class ModelOutput(NamedTuple):
 
     logits: Array  # [B, T, V] float32; row i predicts the token after the i-th token fed
     hidden: Array  # [B, T, D] the states the logits are projected from
+    # [B, T, D] what the last layer left, before the final norm, of a call that ran some layers.
+    stream: Array | None = None
 
 
 class History(struct.PyTreeNode):
@@ -131,6 +133,19 @@ class Context(struct.PyTreeNode):
         return History(self.tokens, self.length, self.stop_ids)
 
 
+class Resume(struct.PyTreeNode):
+    """The target's next call, which a drafter has begun with the target's own lower layers.
+
+    With a draft of L tokens they have seen the pending token and all of the draft but its last one:
+    the first L positions of the call. Keys and values of these are in the cache, and nobody writes
+    them again; its length is as the drafter found it. The cache is the loop's from here on.
+    """
+
+    stream: Array  # [B, K, D] what the lower layers left of these positions, garbage behind them
+    cache: Any
+    layers: int = struct.field(pytree_node=False)  # how many have run, from the first one
+
+
 class Draft(struct.PyTreeNode):
     """Proposed tokens. Verifiers see one row of it, without the leading B.
 
@@ -141,6 +156,7 @@ class Draft(struct.PyTreeNode):
     `source` says which of a drafter's `sources` made the draft; None where there is but one.
     `beliefs` is what a drafter holds likely where it does not draw: the softmax of a greedy one. It
     is None unless the context asks for it, and of a drafter that copies.
+    `resume` is there of a drafter that runs layers of the target.
     """
 
     tokens: Array  # [B, K] int32
@@ -148,6 +164,7 @@ class Draft(struct.PyTreeNode):
     length: Array  # [B] int32, 0..K
     source: Array | None = None  # [B] int32
     beliefs: Array | None = None  # [B, K, V] float32
+    resume: Resume | None = None
 
 
 class Scores(struct.PyTreeNode):
@@ -286,7 +303,16 @@ class Target(Protocol):
       logits(params, hidden)        [B, T, D] states -> [B, T, V], as `decode` projects them
 
     `decode` may have one more argument, `ancestors` [T, T] or [B, T, T] bool, for blocks that are
-    not text: see `models.blocks`. Only drafters that feed such blocks need it.
+    not text: see `models.blocks`. Only drafters that feed such blocks need it. Two more are for who
+    runs some of its layers:
+
+      layers (a, b)                 runs layers a .. b - 1 only, and writes the keys and values of
+                                    these; `ModelOutput.stream` is what the last of them left, and
+                                    the logits are what the model's own head makes of that
+      resume [B, T, D]              the stream of layer a - 1, where a > 0
+
+    (0, e) and then (e, num_layers) on what that left is the whole call. The second one begins at
+    the same length of the cache: each of them lengthens it by T.
     """
 
     def init(self, key: Array) -> PyTree:
@@ -433,6 +459,12 @@ class Drafter(Protocol):
       timed(target) -> {role: call}         call(trees, tokens [B, T], cache) -> (tokens, cache)
 
     for the roles of its `parts`: what such a call takes is measured with that, `trees` by role.
+
+    One that runs layers of the target gives a `Draft.resume`. A part that is not of one of its
+    models is a call on the target's cache, and `timed` says what; it has two more methods,
+
+      partial_models(target) -> {role: Model}  the layers that such a part is, as a model
+      itself(target) -> a drafter              of its class, with all layers of the target
     """
 
     def init(self, params: Params, context: Context) -> PyTree: ...

@@ -21,6 +21,7 @@ from specdec.drafters import (
     Autoregressive,
     Blockwise,
     Committee,
+    EarlyExit,
     Hybrid,
     Masked,
     NGram,
@@ -55,7 +56,7 @@ from specdec.verifiers import (
 )
 
 V, N, ROWS = 5, 4, 4000
-TARGET = TableTarget(V, classes=3)
+TARGET = TableTarget(V, classes=3, num_layers=2)
 MASKING = TableTarget(V + 3, classes=3)  # whose last ids are masks
 MODERN = StatesTable(V + 3, classes=3)  # which reads the target's states
 HEADS = TableHeads(V, heads=3)
@@ -96,6 +97,7 @@ DRAFTERS = {  # of the target's sampling
     "masks": lambda rule: Masked(MASKING, rule, masks=3, role="filling"),
     "masks and states": lambda rule: Masked(MODERN, rule, masks=3, role="modern"),
     "heads": lambda rule: Blockwise(HEADS, rule, role="heads"),
+    "first layer": lambda rule: EarlyExit(1, rule),
     "committee": lambda rule: Committee((MODEL(rule), NGram(2, rule)), rule),
 }
 VERIFIERS = {

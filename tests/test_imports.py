@@ -32,7 +32,7 @@ ROWS = (
     ("drafters",),
     ("verifiers", "schedules"),
     ("sampling", "models", "roles"),
-    ("types", "theory", "demo", "statistics", "synthetic"),
+    ("types", "theory", "demo", "statistics", "calibration", "synthetic"),
     ("published", "resources", "pieces", "schemas", "progress", "values", "records", "environment"),
 )
 ROW = {module: row for row, modules in enumerate(ROWS) for module in modules}

@@ -81,7 +81,8 @@ def opinions(
     """
     drafter = plan.drafter
     alone = len(models_of(drafter)) == 1 and not tables_of(drafter)
-    if alone and hasattr(drafter, "sampling") and not hasattr(drafter, "block"):
+    alone &= not hasattr(drafter, "block") and not hasattr(drafter, "itself")
+    if alone and hasattr(drafter, "sampling"):
         q, likely = _forced(params, inputs, tokens[:, :-1], taught, plan)
         return of(q, taught, tokens[:, 1:], tossed(tokens[:, 1:]), likely)
     return _asked(params, inputs, tokens, length, taught, plan)

@@ -16,6 +16,7 @@ from specdec.benchmark.summary import Parts, summarize
 from specdec.benchmark.workload import Workload
 from specdec.environment import environment
 from specdec.plan import Plan
+from specdec.roles import partial_models
 from specdec.types import PyTree
 
 
@@ -113,7 +114,8 @@ def parts_of(plan: Plan) -> Parts | None:
     """The model calls of an iteration, None if the drafter has a model and does not say when it
     is called."""
     known = {role for role, _, _ in plan.parts()}
-    return plan.parts if known >= plan.models().keys() else None
+    within = partial_models(plan.drafter, plan.target)  # a head is a part of such a call
+    return plan.parts if within or known >= plan.models().keys() else None
 
 
 def described(plan: Plan) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from jax.sharding import Mesh
 from specdec.models.inputs import read
 from specdec.plan import Plan
 from specdec.program import Program, batch_shapes, decoder
-from specdec.roles import calls_of, plain_call
+from specdec.roles import calls_of, holder, plain_call
 from specdec.types import Params, PyTree, Target
 
 READ_BYTES, READ_ROWS = 2**29, 1024  # of what `memory_read` reads
@@ -117,7 +117,8 @@ def _parts(plan: Plan, alone: Plan) -> dict[str, TimedPart]:
     models, own = plan.models(), calls_of(plan.drafter, plan.target)
     for role, width, _ in plan.parts(range(plan.longest_draft + 1)):
         call = own.get(role) or plain_call(role, models[role])
-        parts[name_of(role, width)] = _calls(role, call, width, "prefill", plan.max_length)
+        of = holder(role, models)
+        parts[name_of(role, width)] = _calls(of, call, width, "prefill", plan.max_length)
     return parts
 
 

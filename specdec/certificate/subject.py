@@ -17,7 +17,7 @@ from specdec.decoding import row_keys
 from specdec.drafters import Autoregressive
 from specdec.plan import Plan
 from specdec.program import Program, decoder
-from specdec.roles import tables_of
+from specdec.roles import itself, tables_of
 from specdec.sampling import Greedy, Sampling, before_each, instead, standardised
 from specdec.testing import divergences
 from specdec.types import Array, DecodeOutput, Drafter, Params, PyTree, SamplingRule
@@ -106,6 +106,9 @@ class Subject:
         of its own class, with the target in each role, if models of texts are all that it proposes
         by: a target does not fill in blocks."""
         target, given = self.plan.target, self.plan.drafter
+        if (whole := itself(given, target)) is not None:
+            drafter = _drawing_with(sampling, whole)
+            return self.variant(sampling, drafter=drafter), self.params._replace(drafter=())
         drafter = _drawing_with(sampling, given)
         blocks = hasattr(given, "block")
         if len(self.plan.models()) == 1 or tables_of(given) or self.plan.sources or blocks:

@@ -36,6 +36,15 @@ def silent_call(
     )
 
 
+def together(call: Call, *others: Call) -> Call:
+    """One call of all, after one another."""
+    sums = {
+        name: sum(getattr(one, name) for one in (call, *others))
+        for name in ("bytes", "flops", "layers")
+    }
+    return dataclasses.replace(call, **sums)
+
+
 def with_collectives(call: Call, module: hlo.Module, width: int) -> Call:
     """The call with the collectives of a compiled one of so many tokens."""
     results: dict[str, list[int]] = {"all-reduce": [], "all-gather": []}

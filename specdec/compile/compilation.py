@@ -14,12 +14,12 @@ from jax.sharding import Mesh
 
 from specdec import partitioning
 from specdec.compile import hlo
-from specdec.compile.calls import device_bytes, silent_call, with_collectives
+from specdec.compile.calls import device_bytes, silent_call, together, with_collectives
 from specdec.compile.hardware import Call
 from specdec.models.inputs import read
 from specdec.plan import Plan
 from specdec.program import Program, batch_shapes, decoder
-from specdec.roles import calls_of
+from specdec.roles import calls_of, holder, partial_models
 from specdec.types import PyTree
 
 
@@ -134,6 +134,12 @@ def compile_for(
         role: silent_call(model, trees[role], caches[role], shape[0], mesh.shape)
         for role, model in models.items()
     }
+    for role, model in partial_models(plan.drafter, plan.target).items():
+        cache = model.cache_bytes(shape[0], plan.capacity, shape[1], mesh.shape)
+        tree = model.part_of(trees["target"])
+        of_layers = silent_call(model, tree, cache, shape[0], mesh.shape)
+        heads = [one for one in models if one not in plan.widest]
+        calls[role] = together(of_layers, *(calls.pop(one) for one in heads))
     found = {part.name: part for part in made}
     return Compilation(
         plan,
@@ -183,9 +189,9 @@ def _parts(
         name = _name(role, width)
         progress(name)
         tokens = jax.ShapeDtypeStruct([inputs.shape[0], width], jnp.int32)
-        if role in own:
-            both = {name: trees[name] for name in (role, "target")}
-            yield _compiled(name, Program(own[role], donate=[2]), both, tokens, caches[role])[0]
+        if role in own and (role, width) != ("target", 1):
+            given = trees, tokens, caches[holder(role, trees)]
+            yield _compiled(name, Program(own[role], donate=[2]), *given)[0]
             continue
         call = Program(plan.models()[role].decode, donate=[2])
         yield _compiled(name, call, trees[role], tokens, caches[role])[0]

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from specdec import verifiers
 from specdec.decoding import states
 from specdec.decoding.keys import check_keys, noise
+from specdec.models.resume import finish
 from specdec.plan import Alone, Plan
 from specdec.types import (
     Array,
@@ -127,8 +128,7 @@ def step(params: Params, state: DecodeState, plan: Plan) -> DecodeState:
     keys_of = functools.partial(noise, width=plan.longest_draft, shared=plan.shared_noise)
     keys = jax.vmap(keys_of)(state.keys, state.length - 1)
     with jax.named_scope("draft"):
-        draft, drafter_state = _propose(params, keys, state, plan)
-    state = state.replace(drafter=drafter_state)
+        draft, state = _propose(params, keys, state, plan)
 
     def decide(state: DecodeState, width: int) -> DecodeState:
         return _decide(params, _cut(keys, width), states.cut(draft, width), state, plan)
@@ -145,29 +145,38 @@ def step(params: Params, state: DecodeState, plan: Plan) -> DecodeState:
     return state
 
 
-def _propose(params: Params, keys: Noise, state: DecodeState, plan: Plan) -> tuple[Draft, PyTree]:
-    """The draft, cut to what may be verified, and the drafter's new state."""
+def _propose(
+    params: Params, keys: Noise, state: DecodeState, plan: Plan
+) -> tuple[Draft, DecodeState]:
+    """The draft, cut to what may be verified, and what the drafter leaves."""
     want = _wanted(state, plan)
     rows, width = keys.draft.shape
     if not width:
-        return Draft(jnp.zeros([rows, 0], jnp.int32), None, want), state.drafter
+        return Draft(jnp.zeros([rows, 0], jnp.int32), None, want), state
     context = state.context(plan)
     stop = _stop(params.schedule, state.schedule, plan)
 
-    def ask(drafter_state: PyTree) -> tuple[Draft, PyTree]:
-        return plan.drafter.propose(params, keys.draft, context, drafter_state, want, stop)
+    def ask(drafter_state: PyTree, cache: PyTree) -> tuple[Draft, PyTree, PyTree]:
+        given = params, keys.draft, context.replace(cache=cache), drafter_state
+        draft, drafter_state = plan.drafter.propose(*given, want, stop)
+        if draft.resume is None:
+            return draft, drafter_state, cache
+        # The target's cache is the loop's: it is nowhere twice.
+        begun = draft.resume.replace(cache=None)
+        return draft.replace(resume=begun), drafter_state, draft.resume.cache
 
     if plan.buckets[0]:
-        draft, drafter_state = ask(state.drafter)
+        draft, drafter_state, cache = ask(state.drafter, state.cache)
     else:  # nobody is asked where nothing is wanted, again without copies
-        shapes, _ = jax.eval_shape(ask, state.drafter)
+        shapes = jax.eval_shape(ask, state.drafter, state.cache)[0]
         none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        _, draft, drafter_state = jax.lax.while_loop(
+        _, draft, drafter_state, cache = jax.lax.while_loop(
             lambda loop: loop[0],
-            lambda loop: (jnp.bool_(False), *ask(loop[2])),
-            (jnp.any(want > 0), none, state.drafter),
+            lambda loop: (jnp.bool_(False), *ask(*loop[2:])),
+            (jnp.any(want > 0), none, state.drafter, state.cache),
         )
-    return states.trim(draft, want, state.vocab_size, plan.stop_ids), drafter_state
+    draft = states.trim(draft, want, state.vocab_size, plan.stop_ids)
+    return draft, state.replace(drafter=drafter_state, cache=cache)
 
 
 def _wanted(state: DecodeState, plan: Plan) -> Array:
@@ -204,7 +213,12 @@ def _decide(
     with jax.named_scope("verify"):
         pending = jnp.take_along_axis(state.tokens, committed[:, None], axis=1)
         block = jnp.concatenate([pending, draft.tokens], axis=1)
-        scored, cache = plan.target.decode(params.target, block, state.cache)
+        if draft.resume is None:
+            scored, cache = plan.target.decode(params.target, block, state.cache)
+        else:
+            resume = draft.resume.replace(cache=state.cache)
+            scored, cache = finish(plan.target, params.target, block, resume, draft.length)
+            draft = draft.replace(resume=None)
     with jax.named_scope("accept"):
         scores = states.opinion(scored.logits, draft.tokens, state.tokens, state.length, plan)
         decide = functools.partial(verifiers.verdict, plan.verifier)

@@ -151,7 +151,9 @@ def trim(draft: Draft, want: Array, vocab_size: int, stop_ids: tuple[int, ...]) 
 def cut(draft: Draft, width: int) -> Draft:
     """The first `width` tokens of a buffer that hold all that is drafted."""
     probs, beliefs = (None if x is None else x[:, :width] for x in (draft.probs, draft.beliefs))
-    return draft.replace(tokens=draft.tokens[:, :width], probs=probs, beliefs=beliefs)
+    resume = draft.resume and draft.resume.replace(stream=draft.resume.stream[:, :width])
+    tokens = draft.tokens[:, :width]
+    return draft.replace(tokens=tokens, probs=probs, beliefs=beliefs, resume=resume)
 
 
 def opinion(logits: Array, draft: Array, tokens: Array, length: Array, plan: Plan) -> Scores:

@@ -3,6 +3,7 @@
 from specdec.drafters.autoregressive import Autoregressive
 from specdec.drafters.blockwise import Blockwise
 from specdec.drafters.committee import Committee
+from specdec.drafters.early_exit import EarlyExit
 from specdec.drafters.hybrid import Hybrid
 from specdec.drafters.input_copy import InputCopy
 from specdec.drafters.loop import Steps, draft_block, draft_loop
@@ -17,6 +18,7 @@ __all__ = [
     "Autoregressive",
     "Blockwise",
     "Committee",
+    "EarlyExit",
     "Hybrid",
     "InputCopy",
     "Masked",

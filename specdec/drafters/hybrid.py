@@ -37,6 +37,11 @@ class Hybrid:
         for name in ("first", "second"):
             remedy = "a drafter, such as PromptLookup()"
             check_has(f"Hybrid.{name}", getattr(self, name), "init propose", remedy)
+            if hasattr(one := getattr(self, name), "itself"):
+                raise ValueError(
+                    f"Hybrid.{name} is {one}, which begins the target's call for all rows or for "
+                    "none; give a drafter of another kind"
+                )
         if not is_integer(self.shortest, 1):
             raise ValueError(f"Hybrid.shortest is {self.shortest!r}; give a positive integer")
         if both := roles.owned_by(self.first).keys() & roles.owned_by(self.second).keys():

@@ -19,7 +19,7 @@ from specdec.compile.hardware import Call, Chip
 from specdec.plan import Plan
 from specdec.program import Program
 from specdec.records import Lines, RecordsError
-from specdec.roles import calls_of, plain_call
+from specdec.roles import calls_of, holder, plain_call
 from specdec.types import PyTree
 
 ROUNDS = 7  # of each part, in turns
@@ -134,28 +134,25 @@ def measured(
             timed[key] = _Part(program, {role: tree_of(role, model)}, inputs, 1)
         return key
 
-    def call_of(
-        role: str, model: Any, width: int, own: Callable | None = None, target: Any = None
-    ) -> tuple[Any, ...]:
-        """Likewise; a drafter's `own` call may read the parameters of the target."""
-        key = role, model, width, target
+    def call_of(role: str, width: int, plan: Plan) -> tuple[Any, ...]:
+        """Likewise; a drafter's own call may read the parameters of all models."""
+        models = {"alone": plan.target} if role == "alone" else plan.models()
+        own, of = calls_of(plan.drafter, plan.target).get(role), holder(role, models)
+        key = role, width, models[of], plan if own else None
         if key not in timed:
-            before = timed[prefill_of(role, model)]
+            before = timed[prefill_of(of, models[of])]
             begun = before.program(before.trees, inputs)
-            trees = {**before.trees, **({"target": tree_of("target", target)} if own else {})}
-            program = Program(scan(role, own or plain_call(role, model), width, steps))
+            trees = {r: tree_of(r, m) for r, m in models.items()} if own else before.trees
+            program = Program(scan(of, own or plain_call(role, models[of]), width, steps))
             timed[key] = _Part(program, trees, begun, steps)
         return key
 
-    step, prefill = call_of("alone", alone.target, 1), prefill_of("alone", alone.target)
+    step, prefill = call_of("alone", 1, alone), prefill_of("alone", alone.target)
     calls, prefills_of = {}, {}
     for name, plan in plans.items():
-        models, own = plan.models(), calls_of(plan.drafter, plan.target)
-        prefills_of[name] = [prefill_of(role, model) for role, model in models.items()]
+        prefills_of[name] = [prefill_of(role, model) for role, model in plan.models().items()]
         calls[name] = {
-            name_of(role, width): call_of(
-                role, models[role], width, own.get(role), plan.target if role in own else None
-            )
+            name_of(role, width): call_of(role, width, plan)
             for role, width, _ in plan.parts(range(plan.longest_draft + 1))
         }
     seconds = _by_turns(timed, clock)

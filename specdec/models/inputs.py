@@ -20,6 +20,22 @@ def check_tokens(inputs: Array) -> None:
     )
 
 
+def check_layers(layers: tuple[int, int] | None, resume: Array | None, num_layers: int) -> None:
+    """Raises ValueError, at tracing, unless a call of `decode` can run these of a model's layers.
+
+    resume: what the layers below have left, for any but the first one.
+    """
+    first, last = (0, num_layers) if layers is None else layers
+    if not 0 <= first <= last <= num_layers:
+        raise ValueError(
+            f"layers is {layers} and the model has {num_layers}; give (a, b) with 0 <= a <= b <= "
+            f"{num_layers}"
+        )
+    if (first > 0) != (resume is not None):
+        wrong = "missing; give what layer a - 1 left" if first else "given; layer 0 reads tokens"
+        raise ValueError(f"layers is {layers} and resume is {wrong}")
+
+
 def read(model: Any, params: PyTree, inputs: PyTree, capacity: int, given: Any) -> Any:
     """The cache of a drafter's model behind the inputs.
 

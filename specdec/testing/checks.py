@@ -55,9 +55,10 @@ class Bench(NamedTuple):
     def create(cls, vocab_size: int = 6, seed: int = 0, **sizes) -> Bench:
         """A random target, and an autoregressive drafter over another random table.
 
-        The drafter is the surer of the two, which is when noise that is used twice shows most.
+        The drafter is the surer of the two, which is when noise that is used twice shows most. The
+        target has two layers, so that it may draft with the first one.
         """
-        target = TableTarget(vocab_size, classes=3)
+        target = TableTarget(vocab_size, classes=3, num_layers=2)
         keys = jax.random.split(jax.random.key(seed), 2)
         surer = dataclasses.replace(target, scale=2.0)
         params = Params(target.init(keys[0]), surer.init(keys[1]))

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from specdec.models.blocks import view
 from specdec.models.cache import KVCache
-from specdec.models.inputs import check_tokens
+from specdec.models.inputs import check_layers, check_tokens
 from specdec.types import Array, ModelOutput, PyTree
 
 
@@ -25,11 +25,14 @@ class TableTarget:
     vocab_size: V; the table has classes * V^3 logits.
     classes: inputs are told apart by the sum of their tokens, modulo this.
     scale: standard deviation of the random logits `init` makes.
+    num_layers: each sums over keys of its own, and hands sum and token on. Before the last one the
+      sum is off by the layers that are missing, so that an exit there is of another mind.
     """
 
     vocab_size: int
     classes: int = 1
     scale: float = 1.0
+    num_layers: int = 1
     pad_id: ClassVar[int] = 0
     stop_ids: ClassVar[tuple[int, ...]] = (1,)
     exact: ClassVar[bool] = True
@@ -54,7 +57,7 @@ class TableTarget:
         return KVCache.create(
             inputs.shape[0],
             capacity,
-            layers=1,
+            layers=self.num_layers,
             heads=1,
             head_dim=1,
             dtype=jnp.float32,
@@ -63,17 +66,42 @@ class TableTarget:
         )
 
     def decode(
-        self, params: PyTree, tokens: Array, cache: KVCache, *, ancestors: Array | None = None
+        self,
+        params: PyTree,
+        tokens: Array,
+        cache: KVCache,
+        *,
+        ancestors: Array | None = None,
+        layers: tuple[int, int] | None = None,
+        resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
-        stored = tokens[:, :, None, None].astype(jnp.float32)
-        cache = cache.write(0, stored, stored)
+        check_layers(layers, resume, self.num_layers)
+        classes = jnp.broadcast_to(cache.encoded[:, :, 0], tokens.shape)
+        stream = jnp.stack([classes, 0 * tokens, tokens], axis=-1).astype(jnp.float32)
+        stream = stream if resume is None else resume
         block = view(cache.length, cache.capacity, tokens.shape[1], ancestors)
-        total = jnp.sum(jnp.where(block.visible, cache.keys[0][:, :, :, 0], 0), axis=-1)
-        total = total.astype(jnp.int32) % self.vocab_size
-        classes = jnp.broadcast_to(cache.encoded[:, :, 0], total.shape)
-        hidden = jnp.stack([classes, total, tokens], axis=-1).astype(jnp.float32)
-        output = ModelOutput(self.logits(params, hidden), hidden)
+        for i in range(*(layers or (0, self.num_layers))):
+            cache = self._written(i, stream, cache)
+            total = jnp.sum(jnp.where(block.visible, cache.keys[i][:, :, :, 0], 0), axis=-1)
+            above = self.num_layers - 1 - i
+            if i:  # what is wrong below is wrong here too
+                total = 2 * total - (stream[:, :, 1] - above - 1)
+            total = (total + above) % self.vocab_size
+            stream = jnp.stack([classes, total, stream[:, :, 2]], axis=-1)
+        left = None if layers is None else stream
+        output = ModelOutput(self.logits(params, stream), stream, left)
         return output, cache.rewind(cache.length + tokens.shape[1])
+
+    def pass_by(
+        self, params: PyTree, stream: Array, cache: KVCache, layers: tuple[int, int]
+    ) -> KVCache:
+        for i in range(*layers):
+            cache = self._written(i, stream, cache)
+        return cache.rewind(cache.length + stream.shape[1])
+
+    def _written(self, layer: int, stream: Array, cache: KVCache) -> KVCache:
+        stored = stream[:, :, 2, None, None]
+        return cache.write(layer, stored, stored)
 
     def logits(self, params: PyTree, hidden: Array) -> Array:
         """Of a class, a sum and a token each."""

@@ -5,6 +5,7 @@ The only package that imports optax; Orbax and seqio load when a run starts.
 
 from specdec.training.data import Batches
 from specdec.training.errors import TrainingError
+from specdec.training.exits import AllExits, ExitClassifier, ExitHead
 from specdec.training.loop import State, TrainRun, train, train_step
 from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, teacher_forced
 from specdec.training.objectives import FillMasks, LookAhead, Objective, TeacherForced
@@ -12,7 +13,10 @@ from specdec.training.optimizer import Adafactor, LearningRate
 
 __all__ = [
     "Adafactor",
+    "AllExits",
     "Batches",
+    "ExitClassifier",
+    "ExitHead",
     "FillMasks",
     "LookAhead",
     "Frozen",

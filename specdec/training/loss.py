@@ -54,15 +54,20 @@ def of_target(
     return cache, jnp.pad(hidden, ((0, 0), (1, 0), (0, 0)))[:, :-1]
 
 
+def shifted(model: Target, pairs: Pairs) -> Array:
+    """[B, T] int32, what the decoder is fed: the start token, and the targets but the last ones."""
+    start = model.start(pairs.inputs)[:, None]
+    return jnp.concatenate([start, pairs.targets[:, :-1]], axis=1)
+
+
 def teacher_forced(
     model: Target, params: PyTree, pairs: Pairs, frozen: Frozen | None = None
 ) -> Array:
     """[B, T, V] float32 logits: position t has seen the inputs and the targets before t."""
-    start = model.start(pairs.inputs)[:, None]
-    shifted = jnp.concatenate([start, pairs.targets[:, :-1]], axis=1)
-    given, _ = of_target(model, pairs.inputs, shifted, frozen)
-    cache = read(model, params, pairs.inputs, shifted.shape[1], given)
-    return model.decode(params, shifted, cache)[0].logits
+    text = shifted(model, pairs)
+    given, _ = of_target(model, pairs.inputs, text, frozen)
+    cache = read(model, params, pairs.inputs, text.shape[1], given)
+    return model.decode(params, text, cache)[0].logits
 
 
 def cross_entropy(logits: Array, targets: Array, label_smoothing: float = 0.0) -> Sums:

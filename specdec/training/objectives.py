@@ -11,7 +11,15 @@ import jax.numpy as jnp
 
 from specdec.drafters.blocks import mask_ids, visible_in_block
 from specdec.models.inputs import read
-from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, of_target, teacher_forced
+from specdec.training.loss import (
+    Frozen,
+    Pairs,
+    Sums,
+    cross_entropy,
+    of_target,
+    shifted,
+    teacher_forced,
+)
 from specdec.types import Array, PyTree, Target
 from specdec.values import is_integer, is_number
 
@@ -55,7 +63,7 @@ class TeacherForced:
     view: Callable[[Array], Array] | None = None
 
     def __post_init__(self):
-        _check_smoothing(self)
+        check_smoothing(self)
 
     def check(self, model: Any, ids: int | None) -> None:
         """Any model can be."""
@@ -105,7 +113,7 @@ class FillMasks:
     label_smoothing: float = 0.1
 
     def __post_init__(self):
-        _check_smoothing(self)
+        check_smoothing(self)
         for name in ("masks", "blocks"):
             if not is_integer(value := getattr(self, name), 1):
                 raise ValueError(f"FillMasks.{name} is {value!r}; give a positive integer")
@@ -167,7 +175,7 @@ class LookAhead:
     label_smoothing: float = 0.0
 
     def __post_init__(self):
-        _check_smoothing(self)
+        check_smoothing(self)
 
     def check(self, model: Any, ids: int | None) -> None:
         """Only heads can be trained so."""
@@ -205,8 +213,7 @@ class LookAhead:
         assert frozen is not None, "TrainRun asks for it"
         targets: Array = jnp.asarray(pairs.targets)
         rows, longest = targets.shape
-        first = frozen.model.start(pairs.inputs)[:, None]
-        text = jnp.concatenate([first, targets[:, :-1]], axis=1)
+        text = shifted(frozen.model, pairs)
         cache = frozen.model.prefill(frozen.params, pairs.inputs, longest)
         hidden = frozen.model.decode(frozen.params, text, cache)[0].hidden  # of targets[t]
         ahead = model.ahead(params, hidden, one)  # [B, T, heads, D]
@@ -246,8 +253,7 @@ class _Blocks:
         inside = jnp.minimum(places, longest - 1).reshape(rows, -1)
         behind = jnp.take_along_axis(targets, inside, axis=1).reshape(places.shape)
         ids = mask_ids(model.vocab_size, objective.masks, objective.distinct)
-        first = model.start(pairs.inputs)[:, None]
-        text = jnp.concatenate([first, targets[:, :-1]], axis=1)
+        text = shifted(model, pairs)
         given, states = of_target(model, pairs.inputs, text, frozen)
         if states is not None:
             of_masks = jnp.repeat(starts, objective.masks, axis=1)[:, :, None]
@@ -309,7 +315,7 @@ class _Blocks:
         return jnp.concatenate([text, of_blocks], axis=1)
 
 
-def _check_smoothing(objective: Any) -> None:
+def check_smoothing(objective: Any) -> None:
     value = objective.label_smoothing
     if not is_number(value) or not 0 <= value < 1:
         name = type(objective).__name__

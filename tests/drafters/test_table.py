@@ -25,6 +25,7 @@ from specdec.drafters import (
     Autoregressive,
     Blockwise,
     Committee,
+    EarlyExit,
     Hybrid,
     InputCopy,
     Masked,
@@ -61,6 +62,7 @@ from specdec.types import Params
 from specdec.verifiers import GreedyMatch, SpeculativeSampling
 
 TARGET = TableTarget(6, classes=3)
+DEEP = dataclasses.replace(TARGET, num_layers=2)
 OTHER = TARGET.init(jax.random.key(9))
 WIDER, NARROWER = TableTarget(8, classes=3), TableTarget(4, classes=3)
 MASKING = TableTarget(6 + 9, classes=3)  # whose last ids are masks
@@ -134,6 +136,10 @@ DRAFTERS = {
     ),
     "blockwise": (Blockwise(HEADS, Sampling()), HEADS.init(jax.random.key(12)), None),
     "blockwise, greedy": (Blockwise(HEADS, Greedy()), HEADS.init(jax.random.key(12)), None),
+    "early exit": (EarlyExit(1, Sampling(0.7, top_k=4)), (), None),
+    "early exit, sometimes asked": (Skipping(EarlyExit(1, Sampling())), (), None),
+    "early exit, greedy": (EarlyExit(1, Greedy()), (), None),
+    "all layers": (EarlyExit(2, Sampling()), (), Sampling()),
     "hybrid": (Hybrid(PromptLookup(), Autoregressive(TARGET, Sampling())), OTHER, None),
     "hybrid of a store, sometimes empty": (
         Hybrid(Skipping(Retrieval(candidates=8)), Autoregressive(TARGET, Sampling()), shortest=2),
@@ -199,6 +205,9 @@ def seldom(names, *slow):
         "retrieval",
         "uniform",
         "blockwise, greedy",
+        "early exit",
+        "early exit, greedy",
+        "all layers",
         "hybrid",  # test_combinations has it too
         "hybrid of a store, sometimes empty",
         "committee",
@@ -223,6 +232,7 @@ def test_schedule(name):
     "name, gamma",
     [
         ("skipped at random", 5),
+        ("all layers", 5),
         pytest.param("autoregressive filtered", 5, marks=pytest.mark.slow),
         pytest.param("autoregressive greedy", 5, marks=pytest.mark.slow),
         *(pytest.param("autoregressive", gamma, marks=pytest.mark.slow) for gamma in (1, 2, 5, 9)),
@@ -245,8 +255,8 @@ def test_perfect_drafter_has_everything_accepted_at_every_schedule(name):
 
 
 def perfect(drafter):
-    params = TARGET.init(jax.random.key(0))
-    return Bench(TARGET, Params(params, params), drafter, max_length=25)
+    params = DEEP.init(jax.random.key(0))
+    return Bench(DEEP, Params(params, params), drafter, max_length=25)
 
 
 def test_a_draft_ends_where_the_schedule_stops_it():

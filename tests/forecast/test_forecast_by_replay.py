@@ -21,6 +21,7 @@ from specdec.decoding import decode, row_keys
 from specdec.drafters import (
     Autoregressive,
     Blockwise,
+    EarlyExit,
     Hybrid,
     InputCopy,
     Masked,
@@ -54,7 +55,7 @@ from specdec.verifiers import Block, GreedyMatch, SpeculativeSampling
 
 replays: Any = sys.modules[replay.__module__]  # whose name is its function's too
 V, N, ROWS = 12, 24, 40
-TARGET = TableTarget(V, classes=2, scale=3.0)
+TARGET = TableTarget(V, classes=2, scale=3.0, num_layers=2)
 INPUTS = np.random.default_rng(0).integers(2, V, (ROWS, 6), np.int32)
 GREEDY, DRAWN = Greedy(), Sampling()
 MASKING = TableTarget(V + 8, classes=2, scale=3.0)  # whose last ids are masks
@@ -99,6 +100,7 @@ DRAFTERS = {
     "lookup, then a model": lambda rule: Hybrid(PromptLookup(), MODEL(rule)),
     "masks": lambda rule: Masked(MASKING, rule, masks=8, role="filling"),
     "masks and states": lambda rule: Masked(MODERN, rule, masks=8, role="modern"),
+    "first layer": functools.partial(EarlyExit, 1),
     "heads": lambda rule: Blockwise(HEADS, rule, role="heads"),
     "lookup, then masks": lambda rule: Hybrid(
         PromptLookup(), Masked(MASKING, rule, masks=8, role="filling")

@@ -127,7 +127,7 @@ def test_it_has_the_new_shapes_and_no_zeros(name, request):
 
 def test_added_weights_have_the_scale_of_t5(tied):
     """Those of a layer that is new: 1 / sqrt(inputs), for queries also over sqrt(head_dim)."""
-    layer = traverse_util.flatten_dict(tied[1]["decoder"]["layers_2"])
+    layer = traverse_util.flatten_dict(tied[1]["decoder"]["layers_1"])
     for path, leaf in layer.items():
         if path[-1] == "kernel":
             dims = TIED_GROWN.head_dim if path[-2] == "query" else 1

@@ -1,7 +1,8 @@
 """T5 in all its versions: the network, its layouts in memory, its names elsewhere, its growth."""
 
+from specdec.models.t5.calm import Calm, calm
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import T5
 from specdec.models.t5.target import T5Target
 
-__all__ = ["T5", "T5Config", "T5Target"]
+__all__ = ["T5", "Calm", "calm", "T5Config", "T5Target"]

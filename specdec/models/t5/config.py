@@ -30,6 +30,9 @@ class T5Config:
     'bfloat16'; parameters may be stored in another one. With `relative_bias_per_layer` every layer
     has relative-position biases of its own, as in models trained with T5X's scalable_t5.
 
+    `exit_classifier` adds a classifier of the states behind any layer: whether the last one would
+    say the same (`models.t5.Calm`).
+
     The last three are for drafting for another model, the target, and None otherwise:
 
     encoded_dim: the width of the target's encoder, whose output the decoder reads; there is no
@@ -53,6 +56,7 @@ class T5Config:
     relative_attention_max_distance: int = 128
     relative_bias_per_layer: bool = False
     layer_norm_epsilon: float = 1e-6
+    exit_classifier: bool = False
     encoded_dim: int | None = None
     states_dim: int | None = None
     markov_rank: int | None = None

@@ -56,10 +56,11 @@ Path = tuple[str, ...]
 def grow(params: PyTree, config: T5Config, to: T5Config, key: Array) -> PyTree:
     """The parameters of a larger T5 that computes the logits of a smaller one.
 
-    Equal up to the rounding of the sums in which twins cancel. Added layers come last. An added id
-    has a random mean of the old ids' logits, which never is the largest: greedy outputs do not
-    change. A mean is at most log(mean of exp), so at a temperature an added id gets up to about
-    1.5 / V of the probability of all V old ones. That is not zero: to sample, keep the vocabulary.
+    Equal up to the rounding of the sums in which twins cancel. Each layer comes behind its share of
+    the added ones, so that what a share of the depth computes stays the same too. An added id has a
+    random mean of the old ids' logits, which never is the largest: greedy outputs do not change. A
+    mean is at most log(mean of exp), so at a temperature an added id gets up to about 1.5 / V of
+    the probability of all V old ones. That is not zero: to sample, keep the vocabulary.
 
     Args:
       params: T5X's tree. Give float32: in bfloat16 every grown weight is rounded, and the logits
@@ -77,7 +78,8 @@ def grow(params: PyTree, config: T5Config, to: T5Config, key: Array) -> PyTree:
     check_growth(config, to)
     _, fresh_key, ids_key = jax.random.split(key, 3)
     streams = _streams(config, to, key)
-    old, axes = _flat(params), _flat(T5Target(to).axes())
+    axes = _flat(T5Target(to).axes())
+    old = {_moved(path, config, to): leaf for path, leaf in _flat(params).items()}
     grown = _flat(T5Target(to).init(fresh_key))  # changed in place: there may be no room for two
     shapes = {path: leaf.shape for path, leaf in grown.items()}
     for path in grown:
@@ -251,6 +253,16 @@ def _widened(x: Array, path: Path, axes: PartitionSpec, streams: dict[str, _Stre
 
 
 _OF_INPUTS = {("encoder_decoder_attention", name) for name in ("key", "value")}
+
+
+def _moved(path: Path, config: T5Config, to: T5Config) -> Path:
+    """Where a layer's parameter is in the larger model."""
+    stack, layer, *rest = path
+    number = layer.removeprefix("layers_")
+    if number == layer:
+        return path
+    before, after = (getattr(size, f"num_{stack}_layers") for size in (config, to))
+    return stack, f"layers_{(int(number) + 1) * after // before - 1}", *rest
 
 
 def _by_head(x: Array, axes: PartitionSpec, config: T5Config) -> Array:

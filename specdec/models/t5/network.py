@@ -8,7 +8,17 @@ from flax import linen as nn
 from specdec.models.blocks import view
 from specdec.models.cache import KVCache
 from specdec.models.int8 import Weights
-from specdec.models.layers import MASKED, MLP, Dense, Embedding, Logits, RMSNorm, constrain
+from specdec.models.layers import (
+    MASKED,
+    MLP,
+    Dense,
+    Embedding,
+    Logits,
+    RMSNorm,
+    constrain,
+    parameter,
+    precision,
+)
 from specdec.models.products import Kernels, Orders
 from specdec.models.t5.config import PAD_ID, T5Config
 from specdec.models.t5.layers import Attention, RelativeBias
@@ -48,11 +58,13 @@ def _mask(visible: Array) -> Array:
     return jnp.where(visible, 0.0, MASKED)
 
 
-def _biases(stack: Encoder | Decoder, queries: Array, keys: Array, mask: Array) -> list[Array]:
-    """For each layer its relative-position bias, or that of the stack, and the mask."""
+def _biases(
+    stack: Encoder | Decoder, layers: list, queries: Array, keys: Array, mask: Array
+) -> list[Array]:
+    """For each of these layers its relative-position bias, or that of the stack, and the mask."""
     if stack.config.relative_bias_per_layer:
-        return [layer.relpos_bias(queries, keys) + mask for layer in stack.layers]
-    return [stack.relpos_bias(queries, keys) + mask] * len(stack.layers)
+        return [layer.relpos_bias(queries, keys) + mask for layer in layers]
+    return [stack.relpos_bias(queries, keys) + mask] * len(layers)
 
 
 class EncoderLayer(nn.Module):
@@ -87,7 +99,8 @@ class Encoder(nn.Module):
     def __call__(self, x: Array, inputs_mask: Array) -> Array:
         """[B, S, D] embeddings and [B, S] bool -> [B, S, D]."""
         positions = jnp.arange(x.shape[1])[None]
-        biases = _biases(self, positions, positions, _mask(inputs_mask[:, None, None, :]))
+        mask = _mask(inputs_mask[:, None, None, :])
+        biases = _biases(self, self.layers, positions, positions, mask)
         for layer, bias in zip(self.layers, biases, strict=True):
             x = layer(x, bias)
         return self.encoder_norm(x)
@@ -125,6 +138,22 @@ class DecoderLayer(nn.Module):
         return _residual(x + y), cache
 
 
+class ExitClassifier(nn.Module):
+    """[..., D] -> [...] float32, positive where the last layer is expected to say the same."""
+
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        init = nn.initializers.zeros
+        weight = parameter(self, "weight", init, ("embed",), (x.shape[-1],))
+        bias = parameter(self, "bias", init, (), ())
+        x, weight = x.astype(self.dtype), weight.astype(self.dtype)
+        exact, wide = precision(self.dtype), jnp.float32
+        y = jnp.einsum("btd,d->bt", x, weight, precision=exact, preferred_element_type=wide)
+        return y + bias.astype(wide)
+
+
 class Decoder(nn.Module):
     config: T5Config
     layout: Layout
@@ -138,6 +167,8 @@ class Decoder(nn.Module):
         self.decoder_norm = _norm(config)
         if not logits_from_table(config, self.layout):
             self.logits_dense = Logits(config.vocab_size, config.logits_via_embedding, kernels[0])
+        if config.exit_classifier:
+            self.exit_classifier = ExitClassifier(config.dtype)
         if config.states_dim:
             self.states_dense = Dense(
                 config.emb_dim, ("states", "embed"), config.dtype, kernels=kernels[0]
@@ -159,15 +190,28 @@ class Decoder(nn.Module):
         keys, values = zip(*pairs, strict=True)
         return tuple(jnp.moveaxis(x, 1, 3) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
 
-    def __call__(self, x: Array, cache: KVCache, ancestors: Array | None) -> tuple[Array, KVCache]:
-        """[B, T, D] embeddings in the slots cache.length + (0..T-1) -> [B, T, D]."""
+    def __call__(
+        self, x: Array, cache: KVCache, ancestors: Array | None, layers: range
+    ) -> tuple[Array, KVCache]:
+        """Runs some of the layers on what comes to the first of them, [B, T, D] in the slots
+        cache.length + (0..T-1); [B, T, D] that the last one leaves, before the final norm."""
         cache = cache.placed()
         block = view(cache.length, cache.capacity, x.shape[1], ancestors)
         cross_bias = _mask(cache.inputs_mask[:, None, None, :])
-        biases = _biases(self, block.queries, block.keys, _mask(block.visible[:, None]))
-        for i, (layer, bias) in enumerate(zip(self.layers, biases, strict=True)):
+        run = [self.layers[i] for i in layers]
+        biases = _biases(self, run, block.queries, block.keys, _mask(block.visible[:, None]))
+        for i, layer, bias in zip(layers, run, biases, strict=True):
             x, cache = layer(x, cache, i, bias, cross_bias)
-        return self.decoder_norm(x), cache.rewind(cache.length + x.shape[1])
+        return x, cache.rewind(cache.length + x.shape[1])
+
+    def pass_by(self, x: Array, cache: KVCache, layers: range) -> KVCache:
+        """Writes the keys and values that some layers would have of [B, T, D], as if the layers
+        between them changed nothing."""
+        cache = cache.placed()
+        for i in layers:
+            y = self.layers[i].pre_self_attention_layer_norm(x)
+            cache = cache.write(i, *self.layers[i].self_attention.keys_values(y))
+        return cache.rewind(cache.length + x.shape[1])
 
 
 class T5(nn.Module):
@@ -213,12 +257,25 @@ class T5(nn.Module):
         cache: KVCache,
         ancestors: Array | None = None,
         states: Array | None = None,
+        layers: tuple[int, int] | None = None,
+        resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
-        x = self.token_embedder(tokens)
+        x = self.token_embedder(tokens) if resume is None else resume
         if states is not None:
             x = _residual(x + self.decoder.states_dense(states))
-        hidden, cache = self.decoder(x, cache, ancestors)
-        return ModelOutput(self.logits(hidden), hidden), cache
+        run = range(self.config.num_decoder_layers)
+        run = run if layers is None else run[slice(*layers)]
+        stream, cache = self.decoder(x, cache, ancestors, run)
+        hidden = self.decoder.decoder_norm(stream)
+        left = None if layers is None else stream
+        return ModelOutput(self.logits(hidden), hidden, left), cache
+
+    def pass_by(self, stream: Array, cache: KVCache, layers: tuple[int, int]) -> KVCache:
+        return self.decoder.pass_by(stream, cache, range(*layers))
+
+    def exit_logits(self, hidden: Array) -> Array:
+        """[B, T, D] -> [B, T] float32"""
+        return self.decoder.exit_classifier(hidden)
 
     def markov(self, tokens: Array) -> Array:
         """[B, T] -> [B, T, V]"""
@@ -238,6 +295,9 @@ class T5(nn.Module):
             states = jnp.zeros([*tokens.shape, config.states_dim], config.dtype)
         if config.markov_rank:
             self.markov(tokens)
+        if config.exit_classifier:
+            hidden = jnp.zeros([*tokens.shape, config.emb_dim], config.dtype)
+            self.exit_logits(hidden)
         if config.encoded_dim is None:
             cache = self.encode(inputs, tokens.shape[1])
         else:

@@ -16,7 +16,7 @@ from flax import traverse_util
 from specdec.models import device as devices
 from specdec.models.cache import KVCache
 from specdec.models.device import Device
-from specdec.models.inputs import check_tokens
+from specdec.models.inputs import check_layers, check_tokens
 from specdec.models.int8 import Weights
 from specdec.models.linen import LinenModel
 from specdec.models.t5 import layouts
@@ -167,15 +167,20 @@ class T5Target(LinenModel):
         *,
         ancestors: Array | None = None,
         states: Array | None = None,
+        layers: tuple[int, int] | None = None,
+        resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
         """Feeds [B, T] int32 tokens; see `Target.decode`, and `models.blocks` for `ancestors`.
 
         states: [B, T, states_dim] of another model, one for each token, for a model that reads
           such.
+        layers, resume: see `Target`.
 
         Raises:
-          ValueError: states are missing, or given to a model that reads none.
+          ValueError: states are missing, or given to a model that reads none; or there are no such
+            layers.
         """
+        check_layers(layers, resume, self.num_layers)
         if self.reads_states != (states is not None):
             raise ValueError(
                 "this T5 reads the states of the model that it drafts for (states_dim); use it in "
@@ -183,8 +188,41 @@ class T5Target(LinenModel):
                 if self.reads_states
                 else "this T5 reads no states; give it states_dim, or no states"
             )
-        result = self.apply(params, tokens, cache, ancestors, states, method="decode")
-        return cast(tuple[ModelOutput, KVCache], result)
+        given = tokens, cache, ancestors, states, layers, resume
+        return cast(tuple[ModelOutput, KVCache], self.apply(params, *given, method="decode"))
+
+    def first(self, layers: int) -> T5Target:
+        """The model of the first layers of the decoder; `part_of` is its parameters."""
+        check_layers((0, layers), None, self.num_layers)
+        return dataclasses.replace(
+            self, config=dataclasses.replace(self.config, num_decoder_layers=layers)
+        )
+
+    def part_of(self, params: PyTree) -> PyTree:
+        """What this model has of a deeper one's parameters."""
+        own = {f"layers_{i}" for i in range(self.num_layers)}
+        decoder = params["decoder"].items()
+        kept = {k: leaf for k, leaf in decoder if k in own or not k.startswith("layers_")}
+        return params | {"decoder": kept}
+
+    def pass_by(
+        self, params: PyTree, stream: Array, cache: KVCache, layers: tuple[int, int]
+    ) -> KVCache:
+        """Writes into the cache what layers a .. b - 1 would keep of [B, T, D], which goes by them
+        unchanged: keys and values, and nothing else of them is computed. The cache's length grows
+        by T."""
+        check_layers(layers, stream, self.num_layers)
+        return cast(KVCache, self.apply(params, stream, cache, layers, method="pass_by"))
+
+    @property
+    def has_exit_classifier(self) -> bool:
+        """Whether `exit_logits` is there."""
+        return self.config.exit_classifier
+
+    def exit_logits(self, params: PyTree, hidden: Array) -> Array:
+        """[B, T, D] states behind a layer -> [B, T] float32, the log-odds that the last layer says
+        the same."""
+        return cast(Array, self.apply(params, hidden, method="exit_logits"))
 
     def markov(self, params: PyTree, tokens: Array) -> Array:
         """[B, T] int32 -> [B, T, V] float32: what a token of a block adds to the logits of the next

@@ -1,0 +1,154 @@
+"""The target's own first layers, which draft for all of them.
+
+Elhoushi et al. 2024, "LayerSkip" (2404.16710), and Zhang et al. 2023, "Draft & Verify"
+(2309.08168): speculation without a second model. What the first layers compute is a part of what
+verification needs, and is not computed again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from specdec.drafters.loop import Steps, draft_loop
+from specdec.drafters.matching import last_tokens
+from specdec.models.resume import finish
+from specdec.types import (
+    Array,
+    Context,
+    Draft,
+    Params,
+    Part,
+    PyTree,
+    Resume,
+    SamplingRule,
+    Stop,
+    Target,
+)
+from specdec.values import check_has, is_integer
+
+
+@dataclasses.dataclass(frozen=True)
+class EarlyExit:
+    """Drafts with the first layers of the target, on the target's own cache.
+
+    layers: how many of the decoder, from the first one. All of them draft what the target says.
+    sampling: what draft tokens are drawn with; usually the target's.
+    head: a `models.heads.Heads` with one head, trained on the states of this layer, between them
+      and the target's own projection; None for the target's final norm and projection alone.
+    role: whose parameters the head runs with.
+
+    It has no state: the cache that it writes is the target's. With a draft of x1 x2 x3 behind the
+    pending token c, each letter a token's keys and values in one layer:
+
+        upper layers    .. a b               .. a b c x1 x2 x3
+        lower layers    .. a b c x1 x2       .. a b c x1 x2 x3
+                        drafting             verifying: x3 below, all four above
+    """
+
+    layers: int
+    sampling: SamplingRule
+    head: Any = None
+    role: str = "draft"
+
+    def __post_init__(self):
+        if not is_integer(self.layers, 1):
+            raise ValueError(f"EarlyExit.layers is {self.layers!r}; give a positive integer")
+        check_has("EarlyExit.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
+        if self.head is not None:
+            remedy = "a head on a layer's states, such as models.heads.Heads(config)"
+            check_has("EarlyExit.head", self.head, "ahead config", remedy)
+            if (heads := self.head.config.heads) != 1:
+                raise ValueError(f"EarlyExit.head has {heads} heads; give one")
+
+    def models(self) -> dict[str, Any]:
+        return {} if self.head is None else {self.role: self.head}
+
+    def with_models(self, models: Mapping[str, Any]) -> EarlyExit:
+        return dataclasses.replace(self, head=models[self.role])
+
+    def itself(self, target: Any) -> EarlyExit:
+        """With the whole target in place of its first layers."""
+        return dataclasses.replace(self, layers=target.num_layers, head=None)
+
+    def parts(self, length: float) -> tuple[Part, ...]:
+        """A call of the lower layers for each token."""
+        return (Part("exit", 1, length),)
+
+    def partial_models(self, target: Any) -> dict[str, Any]:
+        """What the calls of `parts` are of, where the target can say so."""
+        return {"exit": target.first(self.layers)} if hasattr(target, "first") else {}
+
+    def timed(self, target: Target) -> dict[str, Callable]:
+        """The lower layers with the head, and the rest of a call that they have begun."""
+
+        def draft(trees: Mapping[str, PyTree], tokens: Array, cache: Any):
+            params = Params(trees["target"], trees.get(self.role, ()))
+            logits, _, fed = self._exit(target, params, tokens, cache)
+            return jnp.argmax(logits, axis=-1).astype(jnp.int32), fed
+
+        def rest(trees: Mapping[str, PyTree], tokens: Array, cache: Any):
+            lower = functools.partial(cast(Any, target).decode, layers=(0, self.layers))
+            begun = jax.eval_shape(lower, trees["target"], tokens, cache)[0].stream
+            shape = *tokens[:, :-1].shape, begun.shape[-1]
+            stream = jnp.broadcast_to(tokens[:, :-1, None], shape).astype(begun.dtype)
+            drafted = jnp.full(tokens.shape[:1], tokens.shape[1] - 1, jnp.int32)
+            resume = Resume(stream, cache, self.layers)
+            output, fed = finish(target, trees["target"], tokens, resume, drafted)
+            return jnp.argmax(output.logits, axis=-1).astype(jnp.int32), fed
+
+        return {"exit": draft, "target": rest}
+
+    def init(self, params: Params, context: Context) -> PyTree:
+        remedy = "a target whose layers can be run apart, such as T5Target(config)"
+        check_has("the target", context.target, "num_layers pass_by", remedy)
+        if self.layers > (layers := context.target.num_layers):
+            raise ValueError(
+                f"EarlyExit.layers is {self.layers} and the target has {layers}; give so many at "
+                "most"
+            )
+        return ()
+
+    def propose(
+        self,
+        params: Params,
+        keys: Array,
+        context: Context,
+        state: PyTree,
+        want: Array,
+        stop: Stop | None,
+    ) -> tuple[Draft, PyTree]:
+        target, drafts = context.target, keys.shape[1]
+        logits, first, cache = self._exit(target, params, last_tokens(context, 1), context.cache)
+        stream = jnp.zeros([first.shape[0], drafts, first.shape[2]], first.dtype)
+
+        def advance(carry: PyTree, tokens: Array) -> tuple[Array, PyTree]:
+            i, stream, cache = carry
+            logits, left, cache = self._exit(target, params, tokens[:, None], cache)
+            return logits[:, 0], (i + 1, _put(stream, left, i), cache)
+
+        steps = Steps(logits[:, 0], advance, (jnp.int32(1), _put(stream, first, 0), cache))
+        draft, (_, stream, cache) = draft_loop(
+            steps, context, keys=keys, want=want, stop=stop, sampling=self.sampling
+        )
+        cache = cache.rewind(context.cache.length)
+        return draft.replace(resume=Resume(stream, cache, self.layers)), state
+
+    def _exit(
+        self, target: Any, params: Params, tokens: Array, cache: Any
+    ) -> tuple[Array, Array, Any]:
+        """[B, T, V] logits of tokens [B, T], what the last layer left of them, and the cache."""
+        output, cache = target.decode(params.target, tokens, cache, layers=(0, self.layers))
+        if self.head is None:
+            return output.logits, output.stream, cache
+        states = self.head.ahead(params.drafter, output.hidden)[:, :, 0]
+        return target.logits(params.target, states), output.stream, cache
+
+
+def _put(stream: Array, left: Array, place: Array | int) -> Array:
+    return jax.lax.dynamic_update_slice_in_dim(stream, left, place, axis=1)

@@ -1,0 +1,233 @@
+"""A T5 of which a confident layer answers, so that most tokens need few layers. Not exact.
+
+Schuster et al. 2022, "Confident Adaptive Language Modeling" (2207.07061).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import ClassVar, Literal, NamedTuple, TypeAlias, get_args
+
+import jax
+import jax.numpy as jnp
+
+from specdec.models.cache import KVCache
+from specdec.models.t5.target import T5Target
+from specdec.types import Array, ModelOutput, PyTree
+from specdec.values import is_integer, is_number
+
+Confidence: TypeAlias = Literal["softmax", "state", "classifier"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Calm(T5Target):
+    """A T5 whose token leaves at the first exit that is sure of it; its fields are a T5's, and
+
+    threshold: of the confidence, 0 to 1, above which a token leaves; None for never, which is the
+      whole model.
+    confidence: of an exit, each at most 1 (section 3.3 of the paper):
+      "softmax"     the likeliest token's probability minus that of the second one; it costs a
+                    projection to the logits for each exit that is asked
+      "state"       the cosine of what this exit and the one before see; the first exit asks nobody
+      "classifier"  of a model that has one, see `training.ExitClassifier`
+    exits: the layers behind which a token may leave, counted from 1; None for all.
+    decay, decay_length: of the threshold along the text (section 3.5): of token t it is 0.9
+      threshold + 0.1 exp(-decay t / decay_length), at most 1. None: it is the same for all.
+
+    Keys and values of the layers that a token has not seen are those of what it left with. That is
+    what the tokens behind it attend to, so that each layer's cache is whole.
+
+    A token leaves by its own confidence. The layers run until the last token of a call has left,
+    rows and draft tokens alike, and change nothing of those that have: a token's logits depend
+    neither on its neighbours nor on the width of the call. (The paper's code lets the least
+    confident row of a batch decide for all.) So this may be the target of speculation: what comes
+    out has the law of this model, which is not that of the whole one, and `exact` is False.
+    """
+
+    threshold: float | None = 0.9
+    confidence: Confidence = "softmax"
+    exits: tuple[int, ...] | None = None
+    decay: float | None = None
+    decay_length: int | None = None
+    exact: ClassVar[bool] = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.threshold is not None and not is_number(self.threshold):
+            raise ValueError(f"Calm.threshold is {self.threshold!r}; give a number, or None")
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
+            raise ValueError(f"Calm.threshold is {self.threshold}; give 0 to 1, or None")
+        if self.confidence not in get_args(Confidence):
+            *others, last = map(repr, get_args(Confidence))
+            given = f"Calm.confidence is {self.confidence!r}"
+            raise ValueError(f"{given}; use {', '.join(others)} or {last}")
+        if self.confidence == "classifier" and not self.config.exit_classifier:
+            raise ValueError(
+                "Calm.confidence is 'classifier' and the model has none; train one, "
+                "objectives/exit_classifier.gin, or use 'softmax'"
+            )
+        if self.exits is not None:
+            layers = self.exits
+            fine = isinstance(layers, list | tuple) and all(is_integer(x, 1) for x in layers)
+            if not fine or not layers or max(layers) > self.num_layers:
+                raise ValueError(
+                    f"Calm.exits is {layers!r}; give layers from 1 to {self.num_layers}, or None"
+                )
+            object.__setattr__(self, "exits", tuple(sorted(set(layers))))
+        if (self.decay is None) != (self.decay_length is None):
+            raise ValueError(
+                f"Calm.decay is {self.decay} and decay_length {self.decay_length}; give both, or "
+                "neither"
+            )
+        if self.decay is not None and (not is_number(self.decay) or self.decay < 0):
+            raise ValueError(f"Calm.decay is {self.decay!r}; give a number from 0 on")
+        if self.decay_length is not None and not is_integer(self.decay_length, 1):
+            raise ValueError(
+                f"Calm.decay_length is {self.decay_length!r}; give the longest output in tokens"
+            )
+
+    def __str__(self) -> str:
+        return f"Calm(threshold={self.threshold}, confidence={self.confidence!r})"
+
+    def decode(
+        self,
+        params: PyTree,
+        tokens: Array,
+        cache: KVCache,
+        *,
+        ancestors: Array | None = None,
+        states: Array | None = None,
+        layers: tuple[int, int] | None = None,
+        resume: Array | None = None,
+    ) -> tuple[ModelOutput, KVCache]:
+        """Feeds [B, T] int32 tokens; see `T5Target.decode`.
+
+        Raises:
+          ValueError: some layers are asked for, or blocks that are not text.
+        """
+        if not (layers is None and resume is None and ancestors is None and states is None):
+            raise ValueError(
+                "Calm chooses its layers itself, and reads text; give the T5 that it is made of "
+                "where layers are run apart"
+            )
+        left, cache = self._run(params, tokens, cache)
+        logits = self.logits(params, left.hidden) if left.logits is None else left.logits
+        return ModelOutput(logits, left.hidden), cache
+
+    def depths(self, params: PyTree, tokens: Array, cache: KVCache) -> Array:
+        """[B, T] int32, the layers that each of these tokens goes through; else as `decode`."""
+        return self._run(params, tokens, cache)[0].depth
+
+    def _run(self, params: PyTree, tokens: Array, cache: KVCache) -> tuple[_Left, KVCache]:
+        start, last = cache.length, self.num_layers
+        positions = start[:, None] + jnp.arange(tokens.shape[1])[None]
+        ends = [x for x in self.exits or range(1, last) if x < last]
+        groups = list(zip((0, *ends), (*ends, last), strict=True))
+
+        # The first group has all tokens, and the words themselves.
+        output, fed = super().decode(params, tokens, cache, layers=groups[0])
+        assert output.stream is not None, "it was asked for some layers"
+        left = _Left(
+            stream=output.stream,
+            hidden=output.hidden,
+            logits=output.logits if self.confidence == "softmax" else None,
+            seen=output.stream if self.confidence == "state" else None,
+            depth=jnp.full(tokens.shape, groups[0][1], jnp.int32),
+            going=jnp.ones(tokens.shape, bool),
+        )
+        cache = fed.rewind(start)
+        for before, group in zip(groups, groups[1:], strict=False):
+            first = before == groups[0]
+            left = left._replace(going=left.going & ~self._sure(params, left, positions, first))
+            left = left._replace(seen=None if left.seen is None else left.stream)
+            left, cache = self._through(params, tokens, left, cache, group)
+        return left, cache.rewind(start + tokens.shape[1])
+
+    def _through(
+        self, params: PyTree, tokens: Array, left: _Left, cache: KVCache, group: tuple[int, int]
+    ) -> tuple[_Left, KVCache]:
+        """Through a group of layers, which nothing but keys and values is left of if all tokens
+        have gone. Both ways are loops of no or one trip: a branch would copy the cache."""
+        start, decode = cache.length, super().decode
+
+        def run(given: tuple[_Left, KVCache]) -> tuple[_Left, KVCache]:
+            left, cache = given
+            going = left.going[:, :, None]
+            for i in range(*group):
+                alone = {"layers": (i, i + 1), "resume": left.stream}
+                output, fed = decode(params, tokens, cache, **alone)
+                assert output.stream is not None, "it was asked for some layers"
+                left = left._replace(stream=jnp.where(going, output.stream, left.stream))
+                cache = fed.rewind(start)
+            logits = left.logits
+            return left._replace(
+                hidden=jnp.where(going, output.hidden, left.hidden),
+                logits=None if logits is None else jnp.where(going, output.logits, logits),
+                depth=jnp.where(left.going, group[1], left.depth),
+            ), cache
+
+        def skip(given: tuple[_Left, KVCache]) -> tuple[_Left, KVCache]:
+            left, cache = given
+            return left, self.pass_by(params, left.stream, cache, group).rewind(start)
+
+        needed = jnp.any(left.going)
+        left, cache = _at_most_once(needed, run, (left, cache))
+        return _at_most_once(~needed, skip, (left, cache))
+
+    def _sure(self, params: PyTree, left: _Left, positions: Array, first: bool) -> Array:
+        """[B, T] bool: whose confidence is above the threshold."""
+        if self.threshold is None or (first and self.confidence == "state"):
+            return jnp.zeros_like(left.going)
+        if self.confidence == "softmax":
+            assert left.logits is not None, "it is kept for this"
+            top, _ = jax.lax.top_k(jax.nn.softmax(left.logits, axis=-1), 2)
+            confidence = top[:, :, 0] - top[:, :, 1]
+        elif self.confidence == "state":
+            assert left.seen is not None, "it is kept for this"
+            confidence = _cosine(left.stream, left.seen)
+        else:
+            confidence = jax.nn.sigmoid(self.exit_logits(params, left.hidden))
+        return confidence > self._thresholds(positions)
+
+    def _thresholds(self, positions: Array) -> Array:
+        assert self.threshold is not None
+        if self.decay is None or self.decay_length is None:
+            return jnp.full(positions.shape, self.threshold, jnp.float32)
+        decayed = jnp.exp(-self.decay * positions / self.decay_length)
+        return jnp.minimum(0.9 * self.threshold + 0.1 * decayed, 1.0)
+
+
+def calm(model: T5Target, **settings) -> Calm:
+    """A T5 with exits: the model with the other fields of `Calm`.
+
+    Raises:
+      ValueError: the model is no T5, or fields are wrong.
+    """
+    if not isinstance(model, T5Target):
+        raise ValueError(f"calm.model is a {type(model).__name__}; give a T5")
+    return Calm(
+        **{field.name: getattr(model, field.name) for field in dataclasses.fields(T5Target)},
+        **settings,
+    )
+
+
+class _Left(NamedTuple):
+    """What tokens have left with, or those that are going on with so far."""
+
+    stream: Array  # [B, T, D] behind the last layer that they saw
+    hidden: Array  # [B, T, D] the same behind the final norm
+    logits: Array | None  # [B, T, V], where each exit asks for them
+    seen: Array | None  # [B, T, D] the stream at the exit before, where an exit asks for it
+    depth: Array  # [B, T] int32, layers
+    going: Array  # [B, T] bool
+
+
+def _cosine(x: Array, y: Array) -> Array:
+    x, y = x.astype(jnp.float32), y.astype(jnp.float32)
+    return jnp.sum(x * y, -1) / (jnp.linalg.norm(x, axis=-1) * jnp.linalg.norm(y, axis=-1))
+
+
+def _at_most_once(if_so: Array, body: Callable, value: PyTree) -> PyTree:
+    loop = if_so, value
+    return jax.lax.while_loop(lambda x: x[0], lambda x: (jnp.bool_(False), body(x[1])), loop)[1]

@@ -1,0 +1,236 @@
+"""Objectives of exits before the last layer: of a whole model, and of what is put on one exit.
+
+Schuster et al. 2022, "Confident Adaptive Language Modeling" (2207.07061), sections 3.3 and 3.5.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, shifted
+from specdec.training.objectives import check_smoothing
+from specdec.types import Array, ModelOutput, PyTree, Target
+from specdec.values import is_integer
+
+WEIGHTS = {"linear": lambda layer: layer, "uniform": lambda layer: 1, "doubling": lambda i: 2**i}
+
+
+@dataclasses.dataclass(frozen=True)
+class AllExits:
+    """Cross-entropy of what the model's own head makes of several layers, so that each of them may
+    answer: for a target of `drafters.EarlyExit` or `models.t5.Calm`.
+
+    exits: the layers, counted from 1; None for all. The last layer is always one.
+    weights: of the exits' losses, divided by their sum: 'linear' by the number of the layer, as in
+      the paper (section 3.5), 'uniform', or 'doubling' from each exit to the next.
+    label_smoothing: 0 <= s < 1.
+    """
+
+    exits: tuple[int, ...] | None = None
+    weights: str = "linear"
+    label_smoothing: float = 0.1
+
+    def __post_init__(self):
+        check_smoothing(self)
+        _check_exits(self)
+        if self.weights not in WEIGHTS:
+            known = ", ".join(map(repr, WEIGHTS))
+            raise ValueError(f"AllExits.weights is {self.weights!r}; use one of {known}")
+
+    def check(self, model: Any, ids: int | None) -> None:
+        """Layers must be run apart, and be there."""
+        _check_layers("AllExits", model, self.exits)
+
+    def loss(
+        self,
+        model: Target,
+        params: PyTree,
+        frozen: Frozen | None,
+        pairs: Pairs,
+        key: Array,
+        progress: Array,
+    ) -> Sums:
+        return self._sums(model, params, pairs, self.label_smoothing)
+
+    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
+        """The weighted loss; `correct` is of the last layer."""
+        return self._sums(model, params, pairs, 0.0)
+
+    def _sums(self, model: Any, params: PyTree, pairs: Pairs, smoothing: float) -> Sums:
+        exits = exits_of(model, self.exits)
+        weigh = WEIGHTS[self.weights]
+        weights = [weigh(i if self.weights == "doubling" else x) for i, x in enumerate(exits)]
+        loss, sums = 0.0, None
+        for weight, output in zip(weights, outputs(model, params, pairs, exits), strict=True):
+            sums = cross_entropy(output.logits, pairs.targets, smoothing)
+            loss += weight / sum(weights) * sums.loss
+        assert sums is not None, "the last layer is an exit"
+        return sums._replace(loss=loss)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExitHead:
+    """Cross-entropy of a head on one layer of the target, which is not trained: for the head of
+    `drafters.EarlyExit`.
+
+    layers: as of the drafter.
+    label_smoothing: 0 <= s < 1.
+    """
+
+    layers: int
+    label_smoothing: float = 0.0
+
+    def __post_init__(self):
+        check_smoothing(self)
+        if not is_integer(self.layers, 1):
+            raise ValueError(f"ExitHead.layers is {self.layers!r}; give a positive integer")
+
+    def check(self, model: Any, ids: int | None) -> None:
+        """Only heads can be trained so."""
+        if not hasattr(model, "ahead") or model.config.heads != 1:
+            raise ValueError(
+                f"ExitHead trains one head on a target's layer, and the model is {model}; give "
+                "models.heads.Heads with heads = 1"
+            )
+
+    def loss(
+        self,
+        model: Target,
+        params: PyTree,
+        frozen: Frozen | None,
+        pairs: Pairs,
+        key: Array,
+        progress: Array,
+    ) -> Sums:
+        return self._sums(model, params, frozen, pairs, self.label_smoothing)
+
+    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
+        return self._sums(model, params, frozen, pairs, 0.0)
+
+    def _sums(
+        self, model: Any, params: PyTree, frozen: Frozen | None, pairs: Pairs, smoothing: float
+    ) -> Sums:
+        assert frozen is not None, "TrainRun asks for it"
+        target: Any = frozen.model
+        _check_layers("ExitHead", target, (self.layers,))
+        first = (0, self.layers)
+        cache = target.prefill(frozen.params, pairs.inputs, pairs.targets.shape[1])
+        hidden = target.decode(frozen.params, shifted(target, pairs), cache, layers=first)[0].hidden
+        logits = target.logits(frozen.params, model.ahead(params, hidden)[:, :, 0])
+        return cross_entropy(logits, pairs.targets, smoothing)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExitClassifier:
+    """Whether an exit says what the last layer says: what `models.t5.Calm` exits by with
+    confidence 'classifier'. Nothing but the classifier is trained (section 3.3).
+
+    The loss is the cross-entropy of that label, of each exit the mean of the mean over tokens where
+    it does and of that over tokens where it does not; then the mean over exits.
+
+    exits: the layers, counted from 1; None for all but the last one.
+    """
+
+    exits: tuple[int, ...] | None = None
+
+    def __post_init__(self):
+        _check_exits(self)
+
+    def check(self, model: Any, ids: int | None) -> None:
+        """The model must have a classifier."""
+        _check_layers("ExitClassifier", model, self.exits)
+        if not getattr(model, "has_exit_classifier", False):
+            raise ValueError(
+                "ExitClassifier trains the classifier of a model that has none; give it "
+                "exit_classifier = True"
+            )
+
+    def loss(
+        self,
+        model: Target,
+        params: PyTree,
+        frozen: Frozen | None,
+        pairs: Pairs,
+        key: Array,
+        progress: Array,
+    ) -> Sums:
+        return self.measure(model, params, frozen, pairs)
+
+    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
+        """`correct` are the answers that are right at one half, of all exits alike."""
+        given: Any = model
+        exits = exits_of(given, self.exits)
+        *early, last = outputs(given, jax.lax.stop_gradient(params), pairs, exits)
+        real = jnp.asarray(pairs.targets) > 0
+        tokens = real.sum()
+        loss, right = jnp.float32(0), jnp.float32(0)
+        for output in early:
+            agrees = output.logits.argmax(-1) == last.logits.argmax(-1)
+            found = _balanced(given.exit_logits(params, output.hidden), agrees, real)
+            loss += found.loss / len(early)
+            right += found.right / len(early)
+        return Sums(loss * tokens, right.astype(jnp.int32), tokens)
+
+
+class _Balanced(NamedTuple):
+    loss: Array  # [] the mean of both labels' means
+    right: Array  # [] tokens
+
+
+def _balanced(logits: Array, label: Array, real: Array) -> _Balanced:
+    """Cross-entropy of [B, T] logits of a label."""
+    nats = jax.nn.softplus(jnp.where(label, -logits, logits))
+
+    def mean(where: Array) -> Array:
+        return jnp.where(where, nats, 0).sum() / jnp.maximum(where.sum(), 1)
+
+    loss = (mean(real & label) + mean(real & ~label)) / 2
+    return _Balanced(loss, jnp.sum(((logits > 0) == label) & real))
+
+
+def exits_of(model: Any, exits: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The layers that are exits, counted from 1, with the last one."""
+    last = model.num_layers
+    return tuple(range(1, last + 1)) if exits is None else tuple(sorted({*exits, last}))
+
+
+def outputs(
+    model: Any, params: PyTree, pairs: Pairs, exits: tuple[int, ...]
+) -> Iterator[ModelOutput]:
+    """What the model's head makes of each exit, teacher-forced: logits [B, T, V] and states."""
+    text = shifted(model, pairs)
+    cache = model.prefill(params, pairs.inputs, text.shape[1])
+    length, stream = cache.length, None
+    for layers in zip((0, *exits), exits, strict=False):
+        resume = {} if stream is None else {"resume": stream}
+        output, cache = model.decode(params, text, cache, layers=layers, **resume)
+        cache, stream = cache.rewind(length), output.stream
+        yield output
+
+
+def _check_exits(objective: Any) -> None:
+    exits = objective.exits
+    if exits is None:
+        return
+    name = type(objective).__name__
+    if not isinstance(exits, list | tuple) or not all(is_integer(x, 1) for x in exits) or not exits:
+        raise ValueError(f"{name}.exits is {exits!r}; give layers from 1 on, as in (2, 4), or None")
+    object.__setattr__(objective, "exits", tuple(exits))
+
+
+def _check_layers(who: str, model: Any, exits: tuple[int, ...] | None) -> None:
+    if not hasattr(model, "pass_by"):
+        raise ValueError(
+            f"{who} needs a model whose layers can be run apart, and {type(model).__name__} is "
+            "none; give a T5"
+        )
+    if (deepest := max(exits or (1,))) > model.num_layers:
+        raise ValueError(
+            f"{who} has an exit at layer {deepest} and the model has {model.num_layers}; give "
+            "layers that are there"
+        )
