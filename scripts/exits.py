@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def main() -> None:
         return
     if args.trained is None:
         parser.error("give --trained")
-    for line in (*drafting(args), *answering(args)):
+    for line in itertools.chain(drafting(args), answering(args)):
         known = [one for one in lines if one["mode"] != line["mode"]]
         lines.replace([*known, line])
         print(line, flush=True)

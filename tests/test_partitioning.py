@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from specdec import Plan, decode, partitioning, prefill, row_keys, step
 from specdec.compile import hlo
-from specdec.drafters import Autoregressive, Blockwise, Masked
+from specdec.drafters import Autoregressive, Blockwise, EarlyExit, Masked
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.t5 import T5Config, T5Target
 from specdec.partitioning import Partitioner, Share, check_batch, make_mesh, shardings, share
@@ -163,6 +163,24 @@ def test_a_mesh_changes_no_token_of(name, parts):
     assert_equal(run(mesh), output, mesh)
     drafted = output.trace.drafted[output.trace.drafted > 0]
     assert len(set(drafted.tolist())) > 1, "calls of several widths"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "parts", [pytest.param(n, marks=[pytest.mark.slow] * (n != 4)) for n in (2, 4, 8)]
+)
+def test_a_mesh_changes_no_token_of_the_targets_first_layers(parts):
+    def run(mesh):
+        target = T5Target(TINY, STANDARD if mesh else ())
+        drafter, schedule = EarlyExit(1, Greedy()), Confidence(0.3, buckets=(1, GAMMA))
+        plan = Plan(target, drafter, GreedyMatch(), schedule, Greedy(), MAX_LENGTH)
+        params, *rows = placed(mesh) if mesh else arguments()
+        with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
+            return decode(params._replace(drafter=()), *rows, plan)
+
+    output, mesh = jax.device_get(run(None)), make_mesh(parts)
+    assert_equal(run(mesh), output, mesh)
+    assert len(set(output.trace.drafted[output.trace.drafted > 0].tolist())) > 1
 
 
 @pytest.mark.ci

@@ -237,6 +237,32 @@ def test_a_drafter_on_the_targets_states(kind, chips, report, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("chips", ["1x1x1", "2x2x1"])
+def test_the_targets_first_layers_as_a_drafter(chips, report, tmp_path):
+    """They run with the pending token, with each draft token, and with the last one when it is
+    verified; the others once. No cache is copied in a loop."""
+    file = tmp_path / "exit.gin"
+    file.write_text(
+        "from __gin__ import dynamic_registration\n"
+        "include 'drafters/early_exit.gin'\nEXIT_LAYERS = 1\n"
+    )
+    found = report(f"v4:{chips}", f"--gin_file={file}")
+    heads = HEADS // 4 if chips == "2x2x1" else HEADS
+    caches = {f"bf16[1,{heads},{slots},{HEAD_DIM}]" for slots in (MAX_LENGTH + GAMMA, LENGTH)}
+    for loop, copies in counts(found, "copies").items():
+        assert not loop or not copies.keys() & caches, loop
+    whole = found["programs"]["decode"]
+    assert whole["host_transfers"] == whole["dynamic_shapes"] == 0
+    said, lower = counts(found, "collectives"), 3 + 1  # a layer, and the embedding
+    if chips == "2x2x1":
+        both = {"all-reduce": 2 * lower + 3 * (LAYERS - 1), "all-gather": 2}
+        assert said["decode"] == both
+        assert said["decode/extend"] == {"all-reduce": lower, "all-gather": 1}
+    assert found["calls"]["exit"]["layers"] == 1
+    assert found["calls"]["exit"]["bytes"] < found["calls"]["target"]["bytes"]
+
+
+@pytest.mark.slow
 def test_the_program_stays_on_the_device(four_chips):
     whole = four_chips["programs"]["decode"]
     assert whole["host_transfers"] == whole["dynamic_shapes"] == 0

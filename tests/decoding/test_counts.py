@@ -29,7 +29,7 @@ from support import Cycle
 
 from specdec import Plan, prefill, step
 from specdec.compile import hlo
-from specdec.drafters import Autoregressive, Blockwise, Masked
+from specdec.drafters import Autoregressive, Blockwise, EarlyExit, Masked
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.t5 import T5Config, T5Target
 from specdec.program import batch_shapes, decoder
@@ -263,6 +263,18 @@ def test_a_block_is_one_call_and_copies_nothing(kind):
     copies = [x for x in operations if states in x.shape and x.opcode == "copy"]
     assert not copies
     assert any(states in x.shape for x in operations), "states are kept"
+
+
+def test_first_layers_draft_and_copy_no_more_than_calls_of_one_token():
+    """Such calls lay out a layer's keys and values anew, in any draft scan (docs/performance.md):
+    here the pending token's and the last drafted one's besides. The call of all copies none."""
+    plan = dataclasses.replace(plan_of("greedy"), drafter=EarlyExit(1, Greedy()))
+    compiled = decoder(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
+    found = caches(hlo.read(compiled.as_text() or "").inside("decode").operations)
+    assert found["target", "rest", "made"] >= 2 * (2 + DEPTH - 1), "slots are written"
+    lower = {("target", "extend", "made"): 4, ("target", "extend", "copy"): 4}
+    rest = {("target", "rest", "made"): 2 * 4 + 3, ("target", "rest", "copy"): 6}
+    check(found, lower | rest)
 
 
 def size(tree) -> int:
