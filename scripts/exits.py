@@ -1,16 +1,18 @@
 """What exits of a target's layers are worth on captions: to draft exactly, to answer nearly.
 
   python scripts/exits.py --trained DIR [--head LAYERS DIR]... [--classifier DIR] [--texts 1000]
+  python scripts/exits.py --time DIR [--timed 8]
   python scripts/exits.py --draw
 
 DIR of --trained is a checkpoint of configs/train_multi30k_exits.gin, of --head one of
 train_multi30k_exit_head.gin for so many layers, of --classifier one of
 train_multi30k_exit_classifier.gin. Each exit of the target that came with the pair, with and
 without a head, and of the trained one drafts 4 tokens, greedy and drawn. Then the trained target
-answers from the first layer that is sure, by each confidence and several thresholds. A table goes
-to stdout, JSON lines as they are made to docs/results/DEVICE/exits/lines.jsonl,
-docs/figures/exits.svg is drawn of them with --draw (needs the extra `report`). Needs
-../shared/multi30k, from the root of a checkout.
+answers from the first layer that is sure, by each confidence and several thresholds. With --time,
+DIR a checkpoint that is grown from the trained one, texts are timed one at a time, all ways by
+turns in one process, beside what the parts of a call predict. JSON lines go as they are made to
+docs/results/DEVICE/exits/lines.jsonl, docs/figures/exits.svg is drawn of them with --draw (needs
+the extra `report`). Needs ../shared/multi30k, from the root of a checkout.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,13 +31,14 @@ import numpy as np
 from lossy import Mode, Outputs, built, of_sums, outputs
 from remeasure import RESULTS, device_name
 
-from specdec import checkpoints, evaluate, tasks
+from specdec import checkpoints, evaluate, forecast, tasks
 from specdec.calibration import calibrate
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.decoding import row_keys
 from specdec.drafters import EarlyExit
 from specdec.models.t5 import calm
+from specdec.plan import Plan
 from specdec.program import decoder
 from specdec.records import Lines
 from specdec.sampling import Greedy, Sampling
@@ -43,6 +47,8 @@ from specdec.types import Params
 from specdec.verifiers import Block
 
 GAMMA = 4
+DRAFTS = (3, 2, 2)  # tokens that a quarter, a half, three quarters of the layers draft
+TURNS = 2
 THRESHOLDS = {
     "softmax": (None, 0.99, 0.95, 0.9, 0.8, 0.6, 0.4, 0.2),
     "state": (0.99, 0.98, 0.95, 0.9, 0.8),
@@ -57,6 +63,8 @@ def main() -> None:
     parser.add_argument("--head", nargs=2, action="append", default=[], metavar="X")
     parser.add_argument("--classifier", metavar="DIR")
     parser.add_argument("--texts", type=int, default=1000, metavar="N")
+    parser.add_argument("--time", metavar="DIR")
+    parser.add_argument("--timed", type=int, default=8, metavar="N", help="texts")
     parser.add_argument("--draw", action="store_true", help="the figure alone")
     args = parser.parse_args()
     path = RESULTS / device_name() / "exits" / "lines.jsonl"
@@ -65,9 +73,10 @@ def main() -> None:
     if args.draw:
         draw(list(lines))
         return
-    if args.trained is None:
-        parser.error("give --trained")
-    for line in itertools.chain(drafting(args), answering(args)):
+    if args.trained is None and args.time is None:
+        parser.error("give --trained or --time")
+    found = timing(args) if args.time else itertools.chain(drafting(args), answering(args))
+    for line in found:
         known = [one for one in lines if one["mode"] != line["mode"]]
         lines.replace([*known, line])
         print(line, flush=True)
@@ -163,9 +172,111 @@ def answering(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         }
 
 
-def of_checkpoint(texts: int, directory: str | None) -> DecodeRun:
+def timing(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A line for each way of decoding, against the whole target."""
+    run = of_checkpoint(args.timed, args.time, "--gin.BATCH_SIZE=1").laid_out()
+    batches = list(run.batches())
+    alone, depth = run.alone, run.plan.target.num_layers  # type: ignore[attr-defined]
+    own = run.params_alone(run.load()).target
+    shares = [depth * x // 4 for x in (1, 2, 3)]
+    ways: dict[str, Plan] = {"alone": alone}
+    for layers, gamma in zip(shares, DRAFTS, strict=True):
+        plan = dataclasses.replace(
+            alone, drafter=EarlyExit(layers, Greedy()), verifier=Block(), schedule=Fixed(gamma)
+        )
+        ways[f"drafts, {layers} layers, gamma {gamma}"] = plan
+    for layers in shares:
+        sure = calm(alone.target, threshold=0.0, exits=(layers,))  # type: ignore[arg-type]
+        ways[f"answers, {layers} layers"] = dataclasses.replace(alone, target=sure)
+    for threshold in (0.9, 0.6):
+        sure = calm(alone.target, threshold=threshold, exits=tuple(shares))  # type: ignore[arg-type]
+        ways[f"answers, softmax {threshold}"] = dataclasses.replace(alone, target=sure)
+    seconds = {name: np.zeros(len(batches)) for name in ways}
+    outputs = {}
+    programs = {name: decoder(plan) for name, plan in ways.items()}
+    for turn in range(-1, TURNS):  # the first turn compiles, and warms up
+        for text, batch in enumerate(batches):
+            keys, inputs = row_keys(0, jnp.asarray(batch.index)), jnp.asarray(batch.inputs)
+            order = list(ways) if (turn + text) % 2 else list(ways)[::-1]
+            for name in order:
+                start = time.perf_counter()
+                output = jax.block_until_ready(programs[name](Params(own), keys, inputs))
+                if turn >= 0:
+                    seconds[name][text] += time.perf_counter() - start
+                outputs[name, text] = jax.device_get(output)
+    plans = {name: plan for name, plan in ways.items() if plan.drafts}
+    costs = forecast.measured(plans, alone, lambda role, model: own, jnp.asarray(batches[0].inputs))
+    first = next(iter(costs.values()))
+    lengths = {name: _of(outputs, name, "length") for name in ways}
+    by_depth = {
+        x: _slope(seconds[name] / TURNS, lengths[name], first.prefill_alone)
+        for x, name in [(depth, "alone"), *((x, f"answers, {x} layers") for x in shares)]
+    }
+    expected = first.prefill_alone + lengths["alone"] * first.step
+    for name, plan in ways.items():
+        if plan.drafts:
+            iteration = costs[name].iteration(plan)
+            assert iteration is not None, "all widths are timed"
+            promised = costs[name].prefill + _of(outputs, name, "calls") * iteration
+        elif "softmax" in name:
+            target: Any = plan.target
+            promised = []
+            for text, batch in enumerate(batches):
+                inputs, tokens = jnp.asarray(batch.inputs), outputs[name, text].tokens
+                fed = jnp.concatenate([target.start(inputs)[:, None], tokens[:, :-1]], axis=1)
+                cache = target.prefill(own, inputs, fed.shape[1])
+                layers = np.asarray(target.depths(own, fed, cache))[0]
+                length = int(lengths[name][text])
+                each = sum(by_depth[int(x)] for x in layers[:length])
+                promised.append(first.prefill_alone + each)
+            promised = np.array(promised)
+        else:
+            promised = None
+        yield {
+            "mode": f"timed, {name}",
+            "kind": "timed",
+            "sizes": list(dict(run.plan.target.sizes).values()),  # type: ignore[attr-defined]
+            "texts": len(batches),
+            "turns": TURNS,
+            "identical": sum(
+                bool((outputs[name, x].tokens == outputs["alone", x].tokens).all())
+                for x in range(len(batches))
+            ),
+            "tokens_per_call": float(lengths[name].sum() / _of(outputs, name, "calls").sum()),
+            "milliseconds_per_token": 1e3
+            * float(seconds[name].sum() / TURNS / lengths[name].sum()),
+            # Texts of answers have other lengths: by the token.
+            "speedup": of_sums(
+                [seconds["alone"], lengths["alone"], seconds[name], lengths[name]],
+                lambda s: s[0] / s[1] / (s[2] / s[3]),
+            ),
+            "predicted_speedup": None
+            if promised is None
+            else float(
+                expected.sum() / lengths["alone"].sum() / (promised.sum() / lengths[name].sum())
+            ),
+            "parts": {k: 1e3 * v for k, v in costs[name].calls.items()} if name in costs else None,
+            "step": 1e3 * first.step,
+        }
+
+
+def _of(outputs: Any, name: str, field: str) -> np.ndarray:
+    """[texts] the length or the target calls of each text."""
+    own = [one for (way, _), one in outputs.items() if way == name]
+    values = [one.length if field == "length" else one.trace.calls for one in own]
+    return np.concatenate(values).astype(float)
+
+
+def _slope(seconds: np.ndarray, lengths: np.ndarray, prefill: float) -> float:
+    """Seconds of a token."""
+    return float((seconds - prefill).sum() / lengths.sum())
+
+
+def of_checkpoint(
+    texts: int, directory: str | None, batch: str = "--gin.BATCH_SIZE=50"
+) -> DecodeRun:
     """The run of the captions with another target."""
-    flags = ["--gin.BATCH_SIZE=50", "--gin_file=drafters/early_exit.gin", "--gin.EXIT_LAYERS=1"]
+    flags = [batch, "--gin_file=drafters/early_exit.gin", "--gin.EXIT_LAYERS=1"]
     if directory:
         flags.append(f"--gin.CHECKPOINT_PATH={str(Path(directory).resolve())!r}")
     return built(texts, *flags)
