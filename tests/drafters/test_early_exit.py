@@ -58,7 +58,7 @@ def plan(drafter, schedule=Fixed(4), sampling=Greedy(), verifier=None) -> Plan: 
     return Plan(TARGET, drafter, verifier, schedule, sampling, N)
 
 
-@pytest.mark.parametrize("name", ["v1_1", "v1_0"])
+@pytest.mark.parametrize("name", ["v1_1", pytest.param("v1_0", marks=pytest.mark.ci)])
 def test_layers_apart_are_the_whole_network(name):
     """In blocks of random widths, each split at random places, over 170 positions."""
     model, own, golden = load(name)
@@ -100,8 +100,18 @@ def test_an_exit_is_the_network_that_ends_there():
             done += accepted + 1
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3])
-@pytest.mark.parametrize("schedule", [Fixed(4), Confidence(0.3, buckets=(0, 1, 4))], ids=str)
+STOPPING = Confidence(0.3, buckets=(0, 1, 4))
+OFTEN = [(2, STOPPING), (3, Fixed(4))]  # the others are for CI
+
+
+@pytest.mark.parametrize(
+    "layers, schedule",
+    [
+        pytest.param(layers, one, marks=[pytest.mark.ci] * ((layers, one) not in OFTEN))
+        for layers in (1, 2, 3)
+        for one in (Fixed(4), STOPPING)
+    ],
+)
 def test_texts_are_the_targets_own(layers, schedule):
     drafter = EarlyExit(layers, Greedy(), HEAD if layers == 2 else None)
     output, alone = decoded(plan(drafter, schedule)), decoded(plan(drafter).alone())

@@ -44,7 +44,12 @@ SETTINGS = {
     "some exits": {"threshold": 0.1, "exits": (2, 4)},
     "decaying": {"threshold": 0.1, "decay": 4.0, "decay_length": N},
 }
-every = pytest.mark.parametrize("name", SETTINGS)
+
+
+def every(*often):
+    """Settings for `parametrize`; what is not often is for CI."""
+    marked = [pytest.param(x, marks=[pytest.mark.ci] * (x not in often)) for x in SETTINGS]
+    return pytest.mark.parametrize("name", marked)
 
 
 @functools.cache
@@ -111,7 +116,7 @@ def token_by_token(target: Calm, row: int, tokens) -> tuple[list[int], np.ndarra
     return depths, np.array(logits)
 
 
-@every
+@every("some exits")
 def test_each_token_leaves_by_its_own_confidence(name):
     target = calm(WHOLE, **SETTINGS[name])
     tokens = fed(decoded(target).tokens)
@@ -124,7 +129,7 @@ def test_each_token_leaves_by_its_own_confidence(name):
     assert len(set(depths.ravel().tolist())) > 1, "some leave, and some do not"
 
 
-@every
+@every("classifier")
 def test_no_row_and_no_draft_token_changes_another(name):
     """Rows alone, and texts that are verified in calls of four tokens, whoever drafts."""
     target = calm(WHOLE, **SETTINGS[name])
@@ -149,7 +154,10 @@ def test_drawn_texts_are_its_own_for_every_seed():
     np.testing.assert_array_equal(ours.tokens, decoded(target, sampling=rule).tokens)
 
 
-@pytest.mark.parametrize("confidence", ["softmax", "state", "classifier"])
+@pytest.mark.parametrize(
+    "confidence",
+    ["softmax", *(pytest.param(x, marks=pytest.mark.ci) for x in ("state", "classifier"))],
+)
 def test_without_exits_it_is_the_whole_model(confidence):
     target = calm(WHOLE, threshold=None, confidence=confidence)
     ours, whole = decoded(target), decoded(WHOLE)
@@ -157,6 +165,7 @@ def test_without_exits_it_is_the_whole_model(confidence):
     np.testing.assert_allclose(ours.log_probs, whole.log_probs, rtol=0, atol=1e-5)
 
 
+@pytest.mark.ci
 def test_without_exits_over_long_texts():
     """Relative positions past the exact buckets, in one call."""
     model, own, golden = load("v1_1")
