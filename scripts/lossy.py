@@ -1,14 +1,14 @@
 """What each verifier keeps, what it costs in quality, and how fast it is, on captions.
 
   python scripts/lossy.py --costs FILE [--texts 1000]
-  python scripts/lossy.py --draw
+  python scripts/lossy.py --draw FILE...
 
 Every verifier decodes the captions of the test split in batches. A table goes to stdout, JSON lines
 go to docs/results/DEVICE/verifiers/lines.jsonl as they are made. BLEU is against the references and
 against the target's own greedy texts. Speed-ups are of whole texts at batch 1: their calls, times
 what the parts take by FILE (costs.json of `specdec tune`), at T5-large's sizes for example.
---draw makes docs/figures/verifiers.svg of the lines (needs the extra `report`). Needs
-../shared/multi30k, from the root of a checkout.
+--draw makes docs/figures/verifiers.svg of such lines, and of those of scripts/exits.py (needs the
+extra `report`). Needs ../shared/multi30k, from the root of a checkout.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from specdec.decoding import row_keys
 from specdec.forecast import Costs
 from specdec.plan import Plan
 from specdec.program import decoder
+from specdec.records import Lines
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.statistics import bootstrap
@@ -108,13 +109,13 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=1000, metavar="N")
     parser.add_argument("--costs", metavar="FILE", help="seconds of the parts")
     parser.add_argument("--only", metavar="PATTERN", help="modes whose lines are to be made anew")
-    parser.add_argument("--draw", action="store_true", help="the figure alone")
+    parser.add_argument("--draw", nargs="+", metavar="FILE", help="the figure of these lines alone")
     args = parser.parse_args()
+    if args.draw:
+        draw([one for path in args.draw for one in Lines(Path(path))])
+        return
     path = RESULTS / device_name() / "verifiers" / "lines.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    if args.draw:
-        draw([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()])
-        return
     if args.costs is None:
         parser.error("give --costs")
     print(HEAD, flush=True)
@@ -200,9 +201,9 @@ def means(values: np.ndarray) -> np.ndarray:
     return values.mean(axis=0)
 
 
-def built(texts: int, *flags: str) -> DecodeRun:
-    """The run of the captions."""
-    argv = ["decode", "--gin_file=configs/multi30k.gin", f"--limit={texts}", *flags]
+def built(texts: int, *flags: str, pair: str = "configs/multi30k.gin") -> DecodeRun:
+    """The run of a pair, of the captions unless another is given."""
+    argv = ["decode", f"--gin_file={pair}", f"--limit={texts}", "--gin.SPLIT='test'", *flags]
     args = cli.overview().parse_args(settings.joined(argv))
     with contextlib.ExitStack() as args.contexts:
         run = runs.build(args)
@@ -360,7 +361,7 @@ def draw(lines: Sequence[dict[str, Any]]) -> None:
     for temperature, column in enumerate(panels.T):
         families: dict[str, list[dict[str, Any]]] = {}
         for one in lines:
-            if one["temperature"] == temperature:
+            if one.get("temperature") == temperature and "speedup" in one:
                 family = one["mode"].partition("(")[0].partition(",")[0].partition(" of")[0]
                 family = "trimmed target" if " decoder layers" in one["mode"] else family
                 families.setdefault(family, []).append(one)

@@ -197,12 +197,11 @@ class Plan:
         """This plan with its models in the layouts that this device reads fastest, in batches of so
         many rows; see `Model.laid_out`."""
         own = self.models()
-        calls: dict[str, collections.Counter[int]] = {role: collections.Counter() for role in own}
+        calls: dict[str, dict[int, float]] = {role: {} for role in own}
         for role, width, count in self.parts():
-            calls[holder(role, own)][rows * width] += count  # type: ignore[assignment]
-        models = {
-            role: model.laid_out(dict(calls[role]) or {rows: 1.0}) for role, model in own.items()
-        }
+            of = calls[holder(role, own)]
+            of[rows * width] = of.get(rows * width, 0.0) + count
+        models = {role: model.laid_out(calls[role] or {rows: 1.0}) for role, model in own.items()}
         return self.with_models(models)
 
     def alone(self, width: int = 1) -> Plan:

@@ -167,16 +167,27 @@ def test_a_mesh_changes_no_token_of(name, parts):
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    "parts", [pytest.param(n, marks=[pytest.mark.slow] * (n != 4)) for n in (2, 4, 8)]
+    "head, parts",
+    [
+        pytest.param(head, parts, marks=[pytest.mark.slow] * (parts != 4))
+        for head in (False, True)
+        for parts in (2, 4, 8)
+    ],
 )
-def test_a_mesh_changes_no_token_of_the_targets_first_layers(parts):
+def test_a_mesh_changes_no_token_of_the_targets_first_layers(head, parts):
+    """A head on them is whole on each device."""
+    config = HeadsConfig(VOCABULARY, TINY.emb_dim, 1, 16)
+    own = Heads(config).init(jax.random.key(5)) if head else ()
+
     def run(mesh):
-        target = T5Target(TINY, STANDARD if mesh else ())
-        drafter, schedule = EarlyExit(1, Greedy()), Confidence(0.3, buckets=(1, GAMMA))
+        target, one = T5Target(TINY, STANDARD if mesh else ()), Heads(config, WHOLE if mesh else ())
+        drafter = EarlyExit(1, Greedy(), one if head else None)
+        schedule = Confidence(0.3, buckets=(1, GAMMA))
         plan = Plan(target, drafter, GreedyMatch(), schedule, Greedy(), MAX_LENGTH)
         params, *rows = placed(mesh) if mesh else arguments()
+        its = jax.device_put(own, shardings(one, mesh)) if mesh and head else own
         with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
-            return decode(params._replace(drafter=()), *rows, plan)
+            return decode(Params(params.target, its), *rows, plan)
 
     output, mesh = jax.device_get(run(None)), make_mesh(parts)
     assert_equal(run(mesh), output, mesh)
