@@ -3,6 +3,7 @@
 The only package that imports optax; Orbax and seqio load when a run starts.
 """
 
+from specdec.training.alignment import Align
 from specdec.training.data import Batches
 from specdec.training.errors import TrainingError
 from specdec.training.exits import AllExits, ExitClassifier, ExitHead
@@ -13,6 +14,7 @@ from specdec.training.optimizer import Adafactor, LearningRate
 
 __all__ = [
     "Adafactor",
+    "Align",
     "AllExits",
     "Batches",
     "ExitClassifier",

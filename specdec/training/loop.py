@@ -84,10 +84,14 @@ class TrainRun:
             if not is_integer(value, 1):
                 raise ValueError(f"TrainRun.{name} is {value!r}; give a positive integer")
         check_has("TrainRun.model", self.model, "init config pad_id", "a model, T5Target(config)")
-        if reads_target(self.model) and not (self.target and self.target_path):
+        asks = getattr(self.objective, "reads_target", False)
+        if (asks or reads_target(self.model)) and not (self.target and self.target_path):
+            who = "model reads its target's encoder (encoded_dim) or states (states_dim)"
+            if asks:
+                who = f"objective is {type(self.objective).__name__}, of what its target says"
             raise ValueError(
-                "TrainRun.model reads its target's encoder (encoded_dim) or states (states_dim); "
-                "give that target, and target_path, the directory of its checkpoint"
+                f"TrainRun.{who}; give that target, and target_path, the directory of its "
+                "checkpoint"
             )
         if getattr(self.model, "reads_states", False):
             read, width = self.model.config.states_dim, self.target.config.emb_dim  # type: ignore[union-attr]
