@@ -13,8 +13,8 @@ from the first layer that is sure, by each confidence and several thresholds; sp
 texts at batch 1, their depths times what scripts/exits_timed.py has measured.
 
 JSON lines go as they are made to docs/results/DEVICE/exits/lines.jsonl, and docs/figures/exits.svg
-is drawn of them (needs the extra `report`). Captions need ../shared/multi30k, from the root of a
-checkout.
+is drawn of them (needs the extra `report`). `drafts` that have a line are not made again. Captions
+need ../shared/multi30k, from the root of a checkout.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def main() -> None:
     if args.what == "draw":
         draw(list(lines))
         return
-    for line in drafting(args) if args.what == "drafts" else answering(args, list(lines)):
+    found = drafting if args.what == "drafts" else answering
+    for line in found(args, list(lines)):
         put(lines, line)
 
 
@@ -89,27 +90,40 @@ def put(lines: Lines, line: dict[str, Any]) -> None:
     print(line, flush=True)
 
 
-def drafting(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A line for each exit, target and temperature."""
+def drafting(args: argparse.Namespace, lines: Sequence[dict]) -> Iterator[dict[str, Any]]:
+    """A line for each exit, target and temperature that has none yet."""
+    known = {one["mode"] for one in lines}
     for name, directory in ((CAME, None), (TRAINED, args.trained)):
         if name == CAME or directory:
             run = of_target(args.texts, directory, PAIRS[args.pair])
             params = run.load()
             for rule in (Greedy(), Sampling()):
-                yield from drafting_by(args, name, run, params.target, rule)
+                asked = [
+                    (f"{args.pair}, {name}, {label}, {rule}", label, *drafter)
+                    for label, *drafter in drafters(args, rule, name, run.plan.target)
+                ]
+                asked = [one for one in asked if one[0] not in known]
+                if asked:
+                    yield from drafting_by(args, name, run, params.target, rule, asked)
 
 
 def drafting_by(
-    args: argparse.Namespace, name: str, run: DecodeRun, tree: PyTree, rule: SamplingRule
+    args: argparse.Namespace,
+    name: str,
+    run: DecodeRun,
+    tree: PyTree,
+    rule: SamplingRule,
+    asked: Sequence[tuple[Any, ...]],
 ) -> Iterator[dict[str, Any]]:
+    """Of (mode, label, drafter, its parameters) each."""
     vocabulary, temperature = runs.vocabulary_of(run), int(not rule.greedy)
     alone = dataclasses.replace(run.plan.alone(), sampling=rule)
     own = outputs(run, Mode("", temperature, 0, alone, Params(tree)), vocabulary)
-    for label, drafter, its in drafters(args, rule, name, run.plan.target):
+    for mode, label, drafter, its in asked:
         plan = dataclasses.replace(alone, drafter=drafter, verifier=Block(), schedule=Fixed(GAMMA))
         found = outputs(run, Mode("", temperature, GAMMA, plan, Params(tree, its)), vocabulary)
         yield {
-            "mode": f"{args.pair}, {name}, {label}, {rule}",
+            "mode": mode,
             "kind": "drafts",
             "pair": args.pair,
             "target": name,

@@ -129,7 +129,7 @@ def test_each_token_leaves_by_its_own_confidence(name):
     assert len(set(depths.ravel().tolist())) > 1, "some leave, and some do not"
 
 
-@every("classifier")
+@every()
 def test_no_row_and_no_draft_token_changes_another(name):
     """Rows alone, and texts that are verified in calls of four tokens, whoever drafts."""
     target = calm(WHOLE, **SETTINGS[name])
