@@ -157,7 +157,7 @@ def drafters(
 
 def answering(args: argparse.Namespace, lines: Sequence[dict]) -> Iterator[dict[str, Any]]:
     """A line for each confidence and threshold, and the thresholds that a calibration chooses."""
-    timed = [one["costs"] for one in lines if one["mode"] == f"timed, {TRAINED}, alone"]
+    timed = [one["costs"] for one in lines if one["mode"] == f"timed, captions, {TRAINED}, alone"]
     bleu, whole, slow = tasks.Bleu(), None, None
     for confidence, thresholds in THRESHOLDS.items():
         if confidence == "classifier" and not args.classifier:

@@ -1,12 +1,13 @@
 """What exits take at a larger size, in measured time, beside what the parts of a call promise.
 
-  python scripts/exits_timed.py NAME DIR [--draft DIR] [--texts 8]
+  python scripts/exits_timed.py NAME DIR [--pair captions] [--drafts 6x3 6x4 12x2] [--draft DIR]
 
-NAME is "as it came" or "trained to exit", DIR such a target of captions, grown by `specdec grow`;
---draft a decoder of one layer that is grown as well. Each drafter, of a quarter and of half of the
-layers, is in the layout that suits it; answers are in that of the target alone. All ways take
+NAME is "as it came" or "trained to exit", DIR such a target of a pair, grown by `specdec grow`;
+--drafts are how many layers draft how many tokens, --draft is a decoder of one layer that is grown
+as well. Each drafter is in the layout that suits it. Behind a quarter, half and three quarters of
+the layers a target of captions also answers, in the layout of the target alone. All ways take
 turns, one text at a time in one process. JSON lines go to docs/results/DEVICE/exits/lines.jsonl.
-Needs ../shared/multi30k, from the root of a checkout.
+Captions need ../shared/multi30k, from the root of a checkout.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -22,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from exits import CAME, GAMMA, TRAINED, left, of_device, put, seconds
+from forecast_check import PAIRS
 from lossy import built, of_sums
 
 from specdec import forecast
@@ -59,6 +61,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("name", choices=(CAME, TRAINED))
     parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("--pair", choices=PAIRS, default="captions")
+    parser.add_argument("--drafts", nargs="+", default=("6x3", "6x4", "12x2"), metavar="LAYERSxN")
     parser.add_argument("--draft", metavar="DIR")
     parser.add_argument("--texts", type=int, default=8, metavar="N")
     args = parser.parse_args()
@@ -78,16 +82,7 @@ def measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         plans, ways.plans["alone"], lambda role, model: ways.trees[model], texts[0]
     )
     first = next(iter(costs.values()))
-    own = {
-        "prefill": first.prefill_alone,
-        "tokens": [
-            *(per_token(times[f"answers, {x}"], first.prefill_alone) for x in SHARES),
-            per_token(alone, first.prefill_alone),
-        ],
-        "exit": 0.0,
-    }
-    asked = per_token(times["answers, all exits asked"], first.prefill_alone)
-    own["exit"] = (asked - own["tokens"][-1]) / len(SHARES)
+    own = costs_by_depth(times, first.prefill_alone) if args.pair == "captions" else {}
     expected = first.prefill_alone + alone.lengths * first.step
     for name, way in times.items():
         promised, plan = None, ways.plans[name]
@@ -101,7 +96,7 @@ def measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             whole = own["prefill"] + alone.lengths * own["tokens"][-1]
             promised = whole, seconds(counts, own, "softmax", THRESHOLD)
         yield {
-            "mode": f"timed, {args.name}, {name}",
+            "mode": f"timed, {args.pair}, {args.name}, {name}",
             "kind": "timed",
             "sizes": list(dict(target.sizes).values()),
             "texts": len(texts),
@@ -113,18 +108,24 @@ def measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             "predicted_speedup": promised and faster(alone, way, *promised)[0],
             "parts": {k: 1e3 * v for k, v in costs[name].calls.items()} if name in costs else None,
             "step": 1e3 * first.step,
-            **({"costs": own} if name == "alone" else {}),
+            **({"costs": own} if name == "alone" and own else {}),
         }
 
 
+def costs_by_depth(times: Mapping[str, Times], prefill: float) -> dict[str, Any]:
+    """Seconds: of a token that leaves behind each share of the layers, and of an exit asked."""
+    names = [*(f"answers, {x}" for x in SHARES), "alone"]
+    tokens = [per_token(times[name], prefill) for name in names]
+    asked = per_token(times["answers, all exits asked"], prefill)
+    return {"prefill": prefill, "tokens": tokens, "exit": (asked - tokens[-1]) / len(SHARES)}
+
+
 def ways_of(args: argparse.Namespace) -> Ways:
-    depth = cast(Any, of_model(args).plan.target).num_layers
-    runs = {
-        f"drafts, {layers} of {depth} layers, {gamma} tokens": of_model(
+    depth, runs = cast(Any, of_model(args).plan.target).num_layers, {}
+    for layers, gamma in (one.split("x") for one in args.drafts):
+        runs[f"drafts, {layers} of {depth} layers, {gamma} tokens"] = of_model(
             args, EXITS, f"--gin.EXIT_LAYERS={layers}", f"--gamma={gamma}"
         )
-        for layers, gamma in ((depth // 4, 3), (depth // 4, GAMMA), (depth // 2, 2))
-    }
     if args.draft:
         path = f"--gin.DRAFT_CHECKPOINT_PATH={str(Path(args.draft).resolve())!r}"
         runs[f"drafts, a decoder of one layer, {GAMMA} tokens"] = of_model(
@@ -142,6 +143,8 @@ def ways_of(args: argparse.Namespace) -> Ways:
     plans, params = {"alone": alone}, {"alone": own}
     for name, one in runs.items():
         plans[name], params[name] = one.plan, one.params(read)
+    if args.pair != "captions":
+        return Ways(plans, params, trees)
     asked = tuple(depth * x // 4 for x in SHARES)
     answers: dict[str, dict[str, Any]] = {
         f"answers, {x}": {"threshold": 0.0, "exits": (layers,)}
@@ -159,7 +162,8 @@ def of_model(args: argparse.Namespace, *flags: str) -> DecodeRun:
     """The run of one text at a time, in the layout for it."""
     flags = flags or (EXITS, "--gin.EXIT_LAYERS=1")
     path = f"--gin.CHECKPOINT_PATH={str(Path(args.directory).resolve())!r}"
-    return built(args.texts, "--gin.BATCH_SIZE=1", path, *flags).laid_out()
+    run = built(args.texts, "--gin.BATCH_SIZE=1", path, *flags, pair=PAIRS[args.pair])
+    return run.laid_out()
 
 
 def by_turns(ways: Ways, texts: Sequence[jax.Array]) -> dict[str, Times]:

@@ -366,13 +366,12 @@ def draw(lines: Sequence[dict[str, Any]]) -> None:
                 family = "trimmed target" if " decoder layers" in one["mode"] else family
                 families.setdefault(family, []).append(one)
         for axes, (name, title) in zip(column, QUALITIES, strict=True):
-            axes.set_prop_cycle(color=[*matplotlib.color_sequences["tab10"], "black", "gold"])
+            axes.set_prop_cycle(color=[*matplotlib.color_sequences["tab20"], "black", "gold"])
             for family, members in families.items():
                 x = [one["speedup"][0] for one in members]
                 y = [np.ravel(one[name])[0] for one in members]
-                style = (
-                    {"marker": "*", "markersize": 12} if members[0]["exact"] else {"marker": "o"}
-                )
+                exact = all(one["exact"] for one in members)
+                style = {"marker": "*", "markersize": 12} if exact else {"marker": "o"}
                 axes.plot(x, y, label=family, linewidth=0.8, **style)
             axes.set(xscale="log", xlabel="speed-up over the target alone")
             axes.xaxis.set_major_formatter("{x:g}")
