@@ -362,7 +362,7 @@ def test_a_drafter_without_a_model_and_one_around_another():
     assert copier[1].drafter is params.drafter is BENCH.params.target
 
 
-@pytest.mark.parametrize("kind", ["masks", "heads"])
+@pytest.mark.parametrize("kind", ["masks", pytest.param("heads", marks=pytest.mark.ci)])
 def test_a_drafter_of_blocks(kind):
     """A target fills in no blocks, so it drafts for itself as any other; with models of its own the
     drafter has its state compared."""

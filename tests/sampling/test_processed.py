@@ -124,7 +124,7 @@ def test_the_law_is_the_definitions():
     assert result.passed and result.degrees > 100, result
 
 
-@pytest.mark.parametrize("name", ["no repeat 2", "all"])
+@pytest.mark.parametrize("name", [pytest.param("no repeat 2", marks=pytest.mark.ci), "all"])
 def test_texts_are_those_of_the_target_alone(name):
     """Greedy, and drawn with the same noise; in a batch and by itself."""
     for base, verifier in ((Greedy(), GreedyMatch()), (Sampling(0.8), Coupled())):
@@ -232,6 +232,7 @@ class NoEcho:
         return jnp.where(here & (history.length > 1), -jnp.inf, logits)
 
 
+@pytest.mark.ci
 def test_a_processor_of_ones_own_is_checked():
     check_processor(NoEcho())
     with pytest.raises(AssertionError, match="NoEcho.behind=2.: .* outputs differ"):
