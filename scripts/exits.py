@@ -197,7 +197,10 @@ def answering(args: argparse.Namespace, lines: Sequence[dict]) -> Iterator[dict[
                 **(
                     {}
                     if took is None or slow is None
-                    else {"speedup": of_sums([slow, took], lambda s: s[0] / s[1])}
+                    else {
+                        "speedup": of_sums([slow, took], lambda s: s[0] / s[1]),
+                        "costs": timed[0],
+                    }
                 ),
             }
         # Half of the texts calibrate, the others say what came of it.
