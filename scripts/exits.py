@@ -217,13 +217,11 @@ def answering(args: argparse.Namespace, lines: Sequence[dict]) -> Iterator[dict[
         }
 
 
-def of_target(
-    texts: int, directory: str | None, pair: str = PAIRS["captions"], *flags: str
-) -> DecodeRun:
+def of_target(texts: int, directory: str | None, pair: str = PAIRS["captions"]) -> DecodeRun:
     """The run of a pair with another target, which drafts for itself."""
-    flags = "--gin_file=drafters/early_exit.gin", "--gin.EXIT_LAYERS=1", *flags
+    flags = ["--gin_file=drafters/early_exit.gin", "--gin.EXIT_LAYERS=1"]
     if directory:
-        flags = *flags, f"--gin.CHECKPOINT_PATH={str(Path(directory).resolve())!r}"
+        flags.append(f"--gin.CHECKPOINT_PATH={str(Path(directory).resolve())!r}")
     return built(texts, "--gin.BATCH_SIZE=50", *flags, pair=pair)
 
 

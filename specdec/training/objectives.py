@@ -25,7 +25,11 @@ from specdec.values import is_integer, is_number
 
 
 class Objective(Protocol):
-    """A loss of a model on a batch, as sums over the tokens that it is about."""
+    """A loss of a model on a batch, as sums over the tokens that it is about.
+
+    One that needs the target although the model reads nothing of it sets `reads_target`; a run
+    without a target is then refused.
+    """
 
     def check(self, model: Any, ids: int | None) -> None:
         """Raises ValueError for a model that cannot be trained so.
