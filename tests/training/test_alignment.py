@@ -52,8 +52,8 @@ def jensen_shannon(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     return ((p * np.log(p / mean)).sum(-1) + (q * np.log(q / mean)).sum(-1)) / 2
 
 
-# By their definitions, of probabilities. The two with a factor that is not differentiated are made of
-# these in `expected`.
+# By their definitions, of probabilities. The two with a factor that is not differentiated are made
+# of these in `expected`.
 RIGHT = {
     "forward_kl": lambda p, q: (p * np.log(p / q)).sum(-1),
     "reverse_kl": lambda p, q: (q * np.log(q / p)).sum(-1),
