@@ -47,6 +47,13 @@ def test_a_line_that_is_still_being_written_is_not_there_yet(tmp_path):
     assert len(examples(task, "train", {"inputs": 12, "targets": 8})) == 1
 
 
+def test_ids_that_pad_the_output_layer_are_among_the_tokens(tmp_path):
+    """A target draws them at a temperature; the byte vocabulary has 259 ids, a layer for it 384."""
+    path = folder(tmp_path / "three", [{"input": "x", "tokens": [5, 383, 1]}])
+    task = tasks.predictions_task("written_padded", {"train": path}, VOCABULARY)
+    assert examples(task, "train", {"inputs": 12, "targets": 8})[0][1] == [5, 383, 1]
+
+
 @pytest.mark.parametrize(
     "lines, message",
     [
@@ -57,7 +64,7 @@ def test_a_line_that_is_still_being_written_is_not_there_yet(tmp_path):
         ([{"input": 3, "tokens": [1]}], "line 1: not a prediction"),
         ([{"input": "x", "tokens": [1.5]}], "line 1: not a prediction"),
         ([{"input": "x", "tokens": 5}], "line 1: not a prediction"),
-        ([{"input": "x", "tokens": [400]}], "token 400, but the vocabulary has 259"),
+        ([{"input": "x", "tokens": [384]}], "token 384, but the vocabulary has 259"),
     ],
 )
 def test_a_folder_without_predictions_is_refused(tmp_path, lines, message):
