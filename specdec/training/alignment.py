@@ -15,6 +15,7 @@ from typing import Any, ClassVar, cast
 import jax
 import jax.numpy as jnp
 
+from specdec import theory
 from specdec.models.inputs import read
 from specdec.training.loss import Frozen, Pairs, Sums, of_target, teacher_forced
 from specdec.types import Array, PyTree, Target
@@ -76,6 +77,8 @@ def greedy(p: Array, q: Array, real: Array) -> Array:
     return -jnp.where(jax.nn.one_hot(p.argmax(axis=-1), p.shape[-1], dtype=bool), q, 0).sum(axis=-1)
 
 
+GAMMAS = (3, 5)  # draft lengths that evaluations speak of, those of Goel et al.
+
 # Each gives [B, T] of log-probabilities [B, T, V], of the target and of the drafter, and of which
 # tokens [B, T] are there.
 DIVERGENCES: dict[str, Callable[[Array, Array, Array], Array]] = {
@@ -106,7 +109,7 @@ class Align:
 
     `measure` gives 1 - alpha for a loss, at this temperature, and counts as correct where both have
     the same likeliest token. So 1 - loss is alpha of draws, and the accuracy alpha of greedy
-    drafts, on the given texts.
+    drafts, on the given texts. `figures` says so, and what would come of it.
     """
 
     divergences: Mapping[str, Any] | tuple[tuple[str, Any], ...]
@@ -169,6 +172,24 @@ class Align:
     def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
         p, q, real = self._laws(model, params, frozen, pairs)
         return _sums(total_variation(p, q, real), p, q, real)
+
+    def figures(self, means: tuple[float, float], parameter_ratio: float) -> dict[str, float]:
+        """What a loss and an accuracy of `measure` say of drafts, by name.
+
+        Alpha at this temperature and greedy; and of each, for drafts of so many tokens, the tokens
+        of a call (block efficiency) and the memory-bound speed-up, both by formulas that know
+        neither that refusals cluster nor that texts end: `theory.expected_tokens`, `theory.mbsu`.
+
+        parameter_ratio: the drafter's parameters over the target's.
+        """
+        found = {}
+        for suffix, alpha in (("", min(max(1 - means[0], 0.0), 1.0)), ("_greedy", means[1])):
+            found[f"alpha{suffix}"] = alpha
+            for gamma in GAMMAS:
+                tokens = theory.expected_tokens(alpha, gamma)
+                found[f"tokens_per_call_{gamma}{suffix}"] = tokens
+                found[f"mbsu_{gamma}{suffix}"] = theory.mbsu(tokens, gamma, parameter_ratio)
+        return found
 
     def _laws(
         self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs

@@ -269,9 +269,17 @@ def _evaluate(
     recipe = Recipe.of(run)
     sums = [evaluate_step(params, pairs, target_params, recipe=recipe) for pairs in batches]
     loss, accuracy = _means(sums)
-    split = run.evaluation_split
-    folder.log({"step": step, f"{split}_loss": loss, f"{split}_accuracy": accuracy})
-    progress.say(f"step {step:,}, {split} loss {loss:.4f}, accuracy {accuracy:.3f}")
+    split, figures = run.evaluation_split, {"loss": loss, "accuracy": accuracy}
+    says = f"loss {loss:.4f}, accuracy {accuracy:.3f}"
+    if figures_of := getattr(run.objective, "figures", None):
+        figures |= figures_of((loss, accuracy), _size(params) / _size(target_params))
+        says += f", alpha {figures['alpha']:.3f}"
+    folder.log({"step": step, **{f"{split}_{name}": x for name, x in figures.items()}})
+    progress.say(f"step {step:,}, {split} {says}")
+
+
+def _size(params: PyTree) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def _save(

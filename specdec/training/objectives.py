@@ -28,7 +28,8 @@ class Objective(Protocol):
     """A loss of a model on a batch, as sums over the tokens that it is about.
 
     One that needs the target although the model reads nothing of it sets `reads_target`; a run
-    without a target is then refused.
+    without a target is then refused. One whose loss and accuracy speak of acceptance has
+    `figures(means, parameter_ratio)`, see `Align`, which evaluations log besides.
     """
 
     def check(self, model: Any, ids: int | None) -> None:

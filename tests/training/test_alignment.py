@@ -175,6 +175,18 @@ def test_the_loss_is_of_both_models_over_what_is_there():
     assert measured.correct == (p.argmax(-1) == q.argmax(-1))[real].sum()
 
 
+def test_an_evaluation_says_what_a_draft_would_be_worth():
+    """Alpha of a half: 1 + 1/2 + 1/4 + 1/8 tokens in the time of 1 + 3 / 10; greedily 1."""
+    found = Align(FORWARD).figures((0.5, 1.0), 0.1)
+    assert (found["alpha"], found["alpha_greedy"]) == (0.5, 1.0)
+    assert found["tokens_per_call_3"] == 1.875
+    assert found["mbsu_3"] == pytest.approx(1.875 / 1.3)
+    assert found["tokens_per_call_5_greedy"] == 6
+    assert found["mbsu_5_greedy"] == pytest.approx(6 / 1.5)
+    for loss, alpha in ((1 + 1e-7, 0), (-1e-7, 1)):  # as rounding may have it
+        assert Align(FORWARD).figures((loss, 0.0), 0.1)["alpha"] == alpha
+
+
 def test_the_target_is_not_trained():
     pairs, frozen, params = batch()
 

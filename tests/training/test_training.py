@@ -309,6 +309,28 @@ def whole(run, tmp_path_factory):
     return steps
 
 
+def test_the_log_of_an_alignment_has_acceptance(run, tmp_path, capsys):
+    """Of a drafter that is its target, which there are two copies of the parameters of."""
+    target = tmp_path / "target"
+    start = training.train(dataclasses.replace(run, steps=1), target)
+    aligned = dataclasses.replace(
+        run,
+        steps=1,
+        optimizer=Adafactor(LearningRate(peak=1e-9)),
+        objective=training.Align({"total_variation": 1.0}),
+        target=run.model,
+        target_path=str(target / "export"),
+        initial_path=str(target / "export"),
+        evaluation_split="validation",
+    )
+    training.train(aligned, tmp_path / "out")
+    found = json.loads(log(tmp_path / "out")[-1])
+    assert start.step == 1 and found["validation_alpha"] == pytest.approx(1, abs=1e-4)
+    assert found["validation_tokens_per_call_3"] == pytest.approx(4, abs=1e-3)
+    assert found["validation_mbsu_3_greedy"] == pytest.approx(1, abs=1e-3)
+    assert "accuracy 1.000, alpha 1.000" in capsys.readouterr().err
+
+
 def test_a_run_that_fails_and_goes_on_computes_the_same(run, whole, tmp_path, monkeypatch):
     write = Folder.log
 
