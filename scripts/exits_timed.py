@@ -91,7 +91,7 @@ def measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             assert iteration is not None, "all widths are timed"
             promised = expected, costs[name].prefill + way.calls * iteration
         elif name.startswith("answers, softmax"):
-            layers = depths(plan.target, ways.params[name].target, texts, way.outputs)
+            layers = np.concatenate([left(target.num_layers, one) for one in way.outputs])
             counts = layers[:, np.arange(1, 5) * target.num_layers // 4 - 1]
             whole = own["prefill"] + alone.lengths * own["tokens"][-1]
             promised = whole, seconds(counts, own, "softmax", THRESHOLD)
@@ -206,12 +206,6 @@ def identical(way: Times, alone: Times) -> int:
     """Texts that are."""
     pairs = zip(way.outputs, alone.outputs, strict=True)
     return sum(bool((one.tokens == other.tokens).all()) for one, other in pairs)
-
-
-def depths(target: Any, tree: PyTree, texts: Sequence[Any], outputs: Sequence[Any]) -> np.ndarray:
-    """[texts, layers] tokens that left behind each layer."""
-    pairs = zip(texts, outputs, strict=True)
-    return np.concatenate([np.asarray(left(target, tree, *pair)) for pair in pairs])
 
 
 if __name__ == "__main__":

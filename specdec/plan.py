@@ -9,7 +9,17 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from specdec.roles import holder, models_of, owned_by, packed, reads_hidden, tables_of, unpacked
+from specdec.roles import (
+    depths_of,
+    holder,
+    models_of,
+    of_depth,
+    owned_by,
+    packed,
+    reads_hidden,
+    tables_of,
+    unpacked,
+)
 from specdec.sampling import draw_shared
 from specdec.types import (
     Array,
@@ -164,7 +174,10 @@ class Plan:
         return {"target": params.target, **unpacked(self.drafter, params.drafter), **of_schedule}
 
     def parts(
-        self, drafted: Iterable[int] | None = None, sources: Iterable[int] | None = None
+        self,
+        drafted: Iterable[int] | None = None,
+        sources: Iterable[int] | None = None,
+        depths: Iterable[int] | None = None,
     ) -> tuple[Part, ...]:
         """The model calls of one iteration, beside which it takes next to nothing.
 
@@ -173,12 +186,14 @@ class Plan:
             None for each of the schedule's buckets equally often.
           sources: likewise of a drafter that is made of others, which of them proposed in each
             measured call; None for each of them equally often.
+          depths: likewise of a target whose tokens may leave, how many layers each measured call,
+            one for each of `drafted`, went through; None for each of them equally often.
         """
         calls: collections.Counter[tuple[str, int]] = collections.Counter()
-        lengths, shares = self._lengths(drafted), self._shares(sources)
-        for (bucket, length), times in lengths.items():
-            share = times / lengths.total()
-            calls["target", bucket + 1] += share  # type: ignore[assignment]
+        kinds, shares = self._kinds(drafted, depths), self._shares(sources)
+        for (bucket, length, depth), times in kinds.items():
+            share = times / kinds.total()
+            calls[of_depth(depth), bucket + 1] += share  # type: ignore[assignment]
             for source, of_source in shares.items() if bucket else ():
                 for role, width, count in _parts_of(self.drafter, length, source):
                     calls[role, width] += share * of_source * count  # type: ignore[assignment]
@@ -208,6 +223,12 @@ class Plan:
         """The plan of the target by itself; see `decoding.autoregressive_decode` for the width."""
         return dataclasses.replace(self, drafter=Alone(width, self.sampling.greedy))
 
+    def baseline(self) -> Plan:
+        """What this plan is measured against: the target alone, and of one whose tokens may leave
+        before the last layer the whole model."""
+        whole = getattr(self.target, "whole", self.target)
+        return dataclasses.replace(self.alone(), target=whole)
+
     def __str__(self) -> str:
         """How it decodes, in a line for people."""
         inexact = self._rounded() + ("" if self.exact else ", NOT EXACT")
@@ -222,13 +243,31 @@ class Plan:
         roles = [role for role, model in models if getattr(model, "weights", "stored") == "int8"]
         return f", {' and '.join(roles)} in int8" if roles else ""
 
-    def _lengths(self, drafted: Iterable[int] | None) -> collections.Counter[tuple[int, int]]:
-        """How often which bucket is verified, and how many tokens are drafted for it."""
+    def _kinds(
+        self, drafted: Iterable[int] | None, depths: Iterable[int] | None
+    ) -> collections.Counter[tuple[int, int, int | None]]:
+        """How often which bucket is verified, how many tokens are drafted for it, and the layers
+        that the call goes through, None for all."""
+        lengths = self._lengths(drafted)
+        known = depths_of(self.target)
+        if not known:
+            return collections.Counter((*pair, None) for pair in lengths)
+        if depths is None:
+            return collections.Counter((*pair, depth) for pair in lengths for depth in known)
+        depths = list(depths)
+        if len(lengths) == 1:
+            lengths = lengths * len(depths)
+        return collections.Counter(
+            (*pair, depth) for pair, depth in zip(lengths, depths, strict=True)
+        )
+
+    def _lengths(self, drafted: Iterable[int] | None) -> list[tuple[int, int]]:
+        """Of each call, the bucket that is verified and how many tokens are drafted for it."""
         if drafted is None or not self.lengths_vary:
-            return collections.Counter((bucket, bucket) for bucket in self.buckets)
+            return [(bucket, bucket) for bucket in self.buckets]
         smallest = [(next(b for b in self.buckets if b >= length), length) for length in drafted]
         # Who is asked drafts one token at least, also for a row that wants none.
-        return collections.Counter((b, max(length, 1) if b else 0) for b, length in smallest)
+        return [(b, max(length, 1) if b else 0) for b, length in smallest]
 
     def _shares(self, sources: Iterable[int] | None) -> dict[int | None, float]:
         """How often which of the drafter's sources proposes."""

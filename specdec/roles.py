@@ -17,9 +17,31 @@ def reads_hidden(drafter: Any) -> bool:
 
 
 def calls_of(drafter: Any, target: Any) -> dict[str, Callable]:
-    """What a call of each of its roles is, where it is no plain call of `decode`, see `Drafter`."""
+    """What a call of each role is, where it is no plain call of `decode`: of a drafter, see
+    `Drafter`, and of a target whose calls go through more layers or fewer."""
+    always = {of_depth(depth): target.always(depth) for depth in depths_of(target)}
+    return _drafting(drafter, target) | {k: plain_call("target", v) for k, v in always.items()}
+
+
+def _drafting(drafter: Any, target: Any) -> dict[str, Callable]:
     own = drafter.timed(target) if hasattr(drafter, "timed") else {}
-    return own | {k: v for one in _inside(drafter) for k, v in calls_of(one, target).items()}
+    return own | {k: v for one in _inside(drafter) for k, v in _drafting(one, target).items()}
+
+
+def depths_of(target: Any) -> tuple[int, ...]:
+    """How many layers its calls may go through, () if they go through all."""
+    return getattr(target, "depths", ())
+
+
+def of_depth(depth: int | None) -> str:
+    """The role of the target's calls that go through so many layers: 'target/6', and 'target' where
+    all go through all."""
+    return "target" if depth is None else f"target/{depth}"
+
+
+def verifies(role: str) -> bool:
+    """Whether it is one of the target's calls, and not one that drafts."""
+    return role.partition("/")[0] == "target"
 
 
 def partial_models(drafter: Any, target: Any) -> dict[str, Any]:

@@ -65,6 +65,8 @@ class ModelOutput(NamedTuple):
     hidden: Array  # [B, T, D] the states the logits are projected from
     # [B, T, D] what the last layer left, before the final norm, of a call that ran some layers.
     stream: Array | None = None
+    # [B, T] int32, the layers that each token went through, of a target whose tokens may leave.
+    depth: Array | None = None
 
 
 class History(struct.PyTreeNode):
@@ -199,7 +201,8 @@ class Trace(struct.PyTreeNode):
 
     A call emits accepted + 1 tokens, except a row's last one, which emits `accepted` if
     `ended_in_draft` (a drafted stop id was accepted). `source` is that of each call's draft, None
-    where the drafter has but one.
+    where the drafter has but one. `depth` is how many layers the row's tokens went through in each
+    call, the deepest of them; None where all go through all.
     """
 
     proposed: Array  # [B, N, K] int32, 0 at and after `drafted`
@@ -209,6 +212,7 @@ class Trace(struct.PyTreeNode):
     ended_in_draft: Array  # [B] bool
     steps: Array  # [] int32, target calls of the whole batch
     source: Array | None = None  # [B, N] int32
+    depth: Array | None = None  # [B, N] int32, layers
 
 
 class DecodeState(struct.PyTreeNode):
@@ -278,8 +282,14 @@ class DecodeOutput(NamedTuple):
 
     def sources(self, index: int) -> list[int]:
         """Which of the drafter's sources proposed in each call of a text; [] if it has but one."""
-        source = self.trace.source
-        return [] if source is None else source[index, : self.trace.calls[index]].tolist()
+        return self._of_calls(self.trace.source, index)
+
+    def depths(self, index: int) -> list[int]:
+        """The layers of each call of a text; [] if calls go through all."""
+        return self._of_calls(self.trace.depth, index)
+
+    def _of_calls(self, column: Array | None, index: int) -> list[int]:
+        return [] if column is None else column[index, : self.trace.calls[index]].tolist()
 
 
 class Stop(NamedTuple):
@@ -313,6 +323,13 @@ class Target(Protocol):
 
     (0, e) and then (e, num_layers) on what that left is the whole call. The second one begins at
     the same length of the cache: each of them lengthens it by T.
+
+    A target whose tokens may leave before the last layer says so in `ModelOutput.depth`, and has
+
+      whole: Target                 itself without that: what it is measured against
+      depths: tuple[int, ...]       how many layers a call may go through, ascending
+      always(depth) -> Target       itself with calls that all go through so many, for timing; what
+                                    it says that `decode` reads, and of its cache, is of these
     """
 
     def init(self, key: Array) -> PyTree:
@@ -436,7 +453,7 @@ class Table(NamedTuple):
 class Part(NamedTuple):
     """One kind of work in an iteration: calls of one model, each `width` tokens wide."""
 
-    role: str  # of the model, see `Plan.models`
+    role: str  # of the model, see `Plan.models` and `roles.of_depth`
     width: int
     calls: float  # in an iteration; a mean where that varies
 

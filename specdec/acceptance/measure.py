@@ -51,7 +51,9 @@ def measure(
             sums |= {name: _sums(_of(q, *given), batch) for name, q in drawn.items()}
         for row in np.flatnonzero(batch.length):
             one = _text(plan, batch, int(row), sums, asked)
-            yield one._replace(proposes=int(np.sum(whole.proposed[row, : one.tokens] >= 0)))
+            depths = () if taught.depth is None else taught.depth[row, : one.tokens].tolist()
+            proposes = int(np.sum(whole.proposed[row, : one.tokens] >= 0))
+            yield one._replace(proposes=proposes, depths=depths)
             written += 1
 
 

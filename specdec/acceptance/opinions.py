@@ -30,6 +30,7 @@ class Taught(NamedTuple):
     p: Array  # [B, T, V] under the plan's sampling
     likely: Array | None  # [B, T, V] softmax(logits) of a greedy target
     hidden: Array  # [B, T, D]
+    depth: Array | None  # [B, T] int32, layers, of a target whose tokens may leave
 
 
 class Opinions(NamedTuple):
@@ -66,7 +67,7 @@ def teach(params: Params, inputs: Array, fed: Array, *, plan: Plan) -> Taught:
     output = plan.target.decode(params.target, fed, cache)[0]
     left, probs = standardised(plan.sampling, output.logits, *before_each(fed, plan.stop_ids))
     likely = jax.nn.softmax(left, axis=-1) if plan.sampling.greedy else None
-    return Taught(probs, likely, output.hidden)
+    return Taught(probs, likely, output.hidden, output.depth)
 
 
 @functools.partial(jax.jit, static_argnames="plan")

@@ -25,6 +25,7 @@ class Accepted(NamedTuple):
     # Name (`opinions.recorded`) -> "proposed" and, of sampled texts, "ratio": [tokens] each.
     drafts: Mapping[str, Mapping[str, Sequence[float]]] = MappingProxyType({})
     proposes: int = 0  # tokens at which the drafter proposes one
+    depths: Sequence[int] = ()  # the layers of each token, of a target whose tokens may leave
 
 
 class Alpha(NamedTuple):
@@ -39,12 +40,14 @@ class Alpha(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Summary:
     """alphas: drafter -> one for each lenience. proposes: the share of the tokens at which the
-    drafter proposes one."""
+    drafter proposes one. layers: of the target, the mean over tokens; None where all go through
+    all."""
 
     texts: int
     tokens: int
     alphas: Mapping[str, Sequence[Alpha]]
     proposes: float
+    layers: float | None = None
 
 
 def summarize(records: Iterable[Accepted]) -> Summary:
@@ -66,12 +69,19 @@ def summarize(records: Iterable[Accepted]) -> Summary:
         columns = zip(LENIENCE, values, *ends, strict=True)
         alphas[name] = [Alpha(*map(float, column)) for column in columns]
     proposes = sum(text.proposes for text in records) / int(tokens.sum())
-    return Summary(len(records), int(tokens.sum()), alphas, proposes)
+    depths = [depth for text in records for depth in text.depths]
+    layers = sum(depths) / len(depths) if depths else None
+    return Summary(len(records), int(tokens.sum()), alphas, proposes, layers)
 
 
 def lines(summary: Summary) -> Iterator[str]:
     """The figures for people."""
     yield f"{summary.tokens} tokens of {summary.texts} texts that the target wrote"
+    if summary.layers is not None:
+        yield f"a token goes through {summary.layers:.2f} layers, mean"
+    if not summary.proposes:
+        yield "nothing is proposed at any of them"
+        return
     lenient = "".join(f"{f'l = {lenience:g}':>10}" for lenience in LENIENCE[1:])
     yield f"{'drafter':10}{'alpha':>8}  {'95 % interval':16}{lenient}"
     for name, (exact, *others) in summary.alphas.items():

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from specdec.benchmark.file import Elsewhere, Generation, Record, Timing
 from specdec.benchmark.workload import READ_BYTES, name_of
+from specdec.roles import verifies
 from specdec.types import Part
 
 
@@ -59,7 +60,7 @@ class Measured(NamedTuple):
         """Seconds of the models that draft, and of the target, by the parts."""
         seconds: dict[bool, float] = collections.defaultdict(float)
         for role, width, calls in parts:
-            seconds[role == "target"] += calls * self.seconds[name_of(role, width)]
+            seconds[verifies(role)] += calls * self.seconds[name_of(role, width)]
         return seconds[False], seconds[True]
 
 
@@ -86,6 +87,11 @@ def drafted(generations: Sequence[Generation | Elsewhere]) -> list[int]:
 def sources(generations: Sequence[Generation | Elsewhere]) -> list[int] | None:
     """Which drafter proposed, call by call; None if there is but one."""
     return [source for one in generations for source in one.sources] or None
+
+
+def depths(generations: Sequence[Generation | Elsewhere]) -> list[int] | None:
+    """The target's layers, call by call; None if calls go through all."""
+    return [depth for one in generations for depth in one.depths] or None
 
 
 def seconds(one: Generation) -> float:

@@ -133,6 +133,7 @@ class Summary:
     prediction: None if nothing says what an iteration calls.
     forecast: None also without texts of another split.
     exact: whether the output has the target's law. If not, only times mean something.
+    depth: the mean over calls of the target's layers; None if calls go through all.
     """
 
     texts: int
@@ -149,3 +150,4 @@ class Summary:
     exact: bool = True
     conditional: Sequence[float | None] = ()
     joint: Sequence[float | None] = ()
+    depth: float | None = None

@@ -14,7 +14,7 @@ from specdec.records import Lines
 class Generation(NamedTuple):
     """One text, decoded once. `tokens`, `drafted` and `accepted` are as `specdec decode` has them:
     ids with EOS, and one entry per target call; `sources` too, for a drafter that is made of
-    others."""
+    others, and `depths`, its layers, for a target whose tokens may leave."""
 
     mode: str  # "alone" or "speculative"
     text: int  # the example's index
@@ -25,6 +25,7 @@ class Generation(NamedTuple):
     drafted: list[int]
     accepted: list[int]
     sources: Sequence[int] = ()
+    depths: Sequence[int] = ()
 
 
 class Elsewhere(NamedTuple):
@@ -37,6 +38,7 @@ class Elsewhere(NamedTuple):
     drafted: list[int]
     accepted: list[int]
     sources: Sequence[int] = ()
+    depths: Sequence[int] = ()
 
 
 class Timing(NamedTuple):
@@ -101,9 +103,9 @@ def record(fields: Mapping[str, Any]) -> Record:
 
 
 def _fields(record: Record) -> dict[str, Any]:
-    """Of its line: without `sources` where there are none."""
+    """Of its line: without `sources` and `depths` where there are none."""
     named = record._asdict().items()
-    return {name: value for name, value in named if name != "sources" or value}
+    return {name: value for name, value in named if name not in ("sources", "depths") or value}
 
 
 def _in_both_modes(found: Iterable[Record]) -> set[tuple[int, int]]:

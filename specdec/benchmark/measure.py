@@ -164,9 +164,10 @@ def _generation(mode: str, text: int, repeat: int, seconds: float, output) -> Ge
     return Generation(mode, text, repeat, seconds, *_decoded(output))
 
 
-def _decoded(output: DecodeOutput) -> tuple[int, list[int], list[int], list[int], list[int]]:
-    """Target calls, tokens, and of each call how many were drafted and accepted, and by whom, of
-    one text."""
+def _decoded(output: DecodeOutput) -> tuple[int, *tuple[list[int], ...]]:
+    """Target calls, tokens, and of each call how many were drafted and accepted, by whom, and the
+    layers that it went through, of one text."""
     output = jax.device_get(output)
     row = output.row(0)
-    return len(row.drafted), row.tokens, row.drafted, row.accepted, output.sources(0)
+    calls = row.drafted, row.accepted, output.sources(0), output.depths(0)
+    return len(row.drafted), row.tokens, *calls

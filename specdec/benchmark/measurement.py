@@ -113,7 +113,7 @@ class Measurement:
 def parts_of(plan: Plan) -> Parts | None:
     """The model calls of an iteration, None if the drafter has a model and does not say when it
     is called."""
-    known = {role for role, _, _ in plan.parts()}
+    known = {"target", *(role for role, _, _ in plan.parts())}
     within = partial_models(plan.drafter, plan.target)  # a head is a part of such a call
     return plan.parts if within or known >= plan.models().keys() else None
 

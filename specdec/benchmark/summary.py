@@ -25,8 +25,10 @@ from specdec.benchmark.file import Elsewhere, Generation, Record
 from specdec.statistics import bootstrap
 from specdec.types import Part
 
-# Draft lengths of measured calls -> the model calls of an iteration, as `Plan.parts` tells them.
-Parts: TypeAlias = Callable[[Iterable[int], Iterable[int] | None], Sequence[Part]]
+# What is known of measured calls -> the model calls of an iteration, as `Plan.parts` tells them.
+Parts: TypeAlias = Callable[
+    [Iterable[int], Iterable[int] | None, Iterable[int] | None], Sequence[Part]
+]
 
 
 def summarize(
@@ -74,6 +76,7 @@ def summarize(
         exact=exact,
         conditional=_known(conditional),
         joint=_known(joint),
+        depth=_mean_depth(speculative),
     )
 
 
@@ -99,6 +102,17 @@ def _acceptance(generations: Sequence[Generation | Elsewhere]) -> tuple[float, f
     )
     alpha = theory.empirical_alpha(*_calls(generations))
     return tau, None if math.isnan(alpha) else alpha
+
+
+def _mean_depth(generations: Sequence[Generation]) -> float | None:
+    depths = estimator.depths(generations)
+    return None if depths is None else statistics.fmean(depths)
+
+
+def _parts(parts: Parts, generations: Sequence[Generation | Elsewhere]) -> tuple[Part, ...]:
+    """The model calls of an iteration, of these texts."""
+    kinds = estimator.drafted, estimator.sources, estimator.depths
+    return tuple(parts(*(kind(generations) for kind in kinds)))  # type: ignore[arg-type]
 
 
 def _known(shares: np.ndarray) -> list[float | None]:
@@ -151,10 +165,10 @@ def _prediction(
     tau: float,
     alpha: float | None,
 ) -> Prediction:
-    lengths = estimator.drafted(found.speculative)
-    calls = tuple(parts(lengths, estimator.sources(found.speculative)))
+    calls = _parts(parts, found.speculative)
     draft, verify = found.iteration(calls)
-    length = statistics.fmean(lengths) if gamma is None else gamma
+    drafted = estimator.drafted(found.speculative)
+    length = statistics.fmean(drafted) if gamma is None else gamma
     c, v = draft / length / found.step if length else 0.0, verify / found.step
     predicted = _ratio_of_parts(found, draft + verify)
     return Prediction(
@@ -192,8 +206,7 @@ def _ratio_of_parts(found: Measured, iteration: float) -> float:
 def _forecast(found: Measured, parts: Parts, speedup: Speedup) -> Forecast:
     """By the parts, and what was drafted and accepted of the other split's texts."""
     tau, alpha = _acceptance(found.elsewhere)
-    calls = parts(estimator.drafted(found.elsewhere), estimator.sources(found.elsewhere))
-    per_token = sum(found.iteration(calls)) / tau
+    per_token = sum(found.iteration(_parts(parts, found.elsewhere))) / tau
     whole = total(
         found.alone, lambda one: found.prefill_alone + len(one.tokens) * found.step
     ) / total(found.alone, lambda one: found.prefill + len(one.tokens) * per_token)

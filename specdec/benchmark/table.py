@@ -15,7 +15,9 @@ def lines(summary: Summary) -> Iterator[str]:
         yield "NOT EXACT: only the times mean something, not the texts\n"
     columns = ("p10", "p50", "p90", "p99", "TTFT", "TPOT")
     yield f"{'ms per text':20}" + "".join(f"{name:>9}" for name in columns)
-    for name, mode in (("target alone", "alone"), ("speculative", "speculative")):
+    drafts = summary.alpha is not None or summary.depth is None
+    ours = "speculative" if drafts else "leaving early"
+    for name, mode in (("target alone", "alone"), (ours, "speculative")):
         yield _row(name, summary.seconds[mode], summary.latency.get(mode))
     yield ""
     yield _figure(
@@ -26,6 +28,8 @@ def lines(summary: Summary) -> Iterator[str]:
     if summary.identical is not None:
         yield f"{'identical outputs':20}{summary.identical:>9} of {pairs}"
     yield _figure("tau", summary.tau, "tokens per target call")
+    if summary.depth is not None:
+        yield _figure("layers", summary.depth, "of a target call, mean; alone it has all")
     if summary.alpha is not None:
         yield _figure("alpha", summary.alpha, "accepted / tested drafts")
         yield _shares("  by position", summary.conditional, "if those before it were")

@@ -5,6 +5,7 @@ of what a generation takes, and what is above them is the engine's own. They are
 role and the width of its calls, as `Plan.parts` has them:
 
     target 8         the target verifies 7 draft tokens
+    target/6 8       the same, where tokens may leave the target and all leave behind layer 6
     draft 2          the first step of a draft, see `drafters.Autoregressive`
     prefill          what comes before the first iteration, all models
     alone 1          the target's step where it decodes alone

@@ -85,7 +85,7 @@ def _command(args: argparse.Namespace) -> None:
 
 def plain(run: DecodeRun) -> DecodeRun:
     """The run, if it writes plain texts."""
-    runs.require_drafter(run)
+    runs.require_baseline(run)
     samples = run.data.num_samples
     given = {"decoder_prefix": run.data.decoder_prefix}
     for name, value in (given | {"num_samples": 0 if samples == 1 else samples}).items():
@@ -154,12 +154,17 @@ def _written(
 ) -> Iterator[Accepted]:
     """All records, each new one written before the next is measured."""
     if lines:
-        lines.replace(one._asdict() for one in before)
+        lines.replace(map(_line, before))
     yield from before
     for one in new:
         if lines:
-            lines.append(one._asdict())
+            lines.append(_line(one))
         yield one
+
+
+def _line(one: Accepted) -> dict[str, Any]:
+    """Without `depths` where all tokens go through all layers."""
+    return {name: value for name, value in one._asdict().items() if name != "depths" or value}
 
 
 def _report(run: DecodeRun, summary: acceptance.Summary, tokens: int) -> dict[str, Any]:
@@ -169,6 +174,7 @@ def _report(run: DecodeRun, summary: acceptance.Summary, tokens: int) -> dict[st
         "texts": summary.texts,
         "tokens": summary.tokens,
         "proposes": summary.proposes,
+        "layers": summary.layers,
         "alphas": {
             name: [alpha._asdict() for alpha in alphas] for name, alphas in summary.alphas.items()
         },

@@ -185,7 +185,7 @@ def _variants(args: argparse.Namespace) -> Iterator[Variant]:
     refuse_twice(args.variant or ())
     for name in args.variant or [""]:
         run = _one_text_at_a_time(runs.build(with_variant(args, name)), warn=common is None)
-        runs.require_drafter(run)
+        runs.require_baseline(run)
         common = common or _common(run)
         _refuse_another_baseline(name, common, _common(run))
         in_force = runs.in_force(run, "bench") + _machine(run)

@@ -81,7 +81,7 @@ def _command(args: argparse.Namespace) -> None:
     jax.config.update("jax_compilation_cache_dir", None)  # what is read from it has no code to read
     args.gin_bindings.append("TASK=None")  # it would ask for its data set and its vocabulary
     run = runs.described(args, unneeded=dict.fromkeys(UNREAD, "(none)"))
-    runs.require_drafter(run)
+    runs.require_baseline(run)
     run = run.ending_with(*run.plan.stop_ids)
     plan = run.placement.divided(run.plan)
     alphas = _alphas(args.alpha, run)

@@ -26,6 +26,7 @@ from specdec.cli.settings import UsageError
 from specdec.cli.texts import Programs, decoded, programs_of
 from specdec.environment import environment
 from specdec.partitioning import Share
+from specdec.plan import Plan
 from specdec.tasks.metrics import SumMetric, bleu, references, rouge, squad
 
 # A target as metrics want it, and what makes of an output what they compare with it.
@@ -248,7 +249,8 @@ def _report(
 ) -> dict[str, Any]:
     """All of it follows from the predictions, so that an interruption does not show."""
     targets = [target for target, _ in expected]
-    fields = {"speculative" if run.plan.drafts else "alone": "prediction"}
+    ours = _way(run.plan)
+    fields = {ours: "prediction"}
     if run.compare:
         fields["alone"] = "alone"
     outputs = {
@@ -269,7 +271,7 @@ def _report(
     }
     records = [one for row in table for one in row]
     if run.compare:
-        both = outputs["speculative"], outputs["alone"]
+        both = outputs[ours], outputs["alone"]
         report["difference"] = {
             name: difference._asdict()
             for metric in metrics
@@ -281,6 +283,13 @@ def _report(
     if run.plan.drafts:
         report["speculation"] = _speculation(records, given)
     return report | {"environment": environment()}
+
+
+def _way(plan: Plan) -> str:
+    """What a report calls the outputs of a plan."""
+    if plan.drafts:
+        return "speculative"
+    return "alone" if plan == plan.baseline() else "early"
 
 
 def _merged(dictionaries: Iterable[dict[str, float]]) -> dict[str, float]:

@@ -125,7 +125,9 @@ def _command(args: argparse.Namespace) -> None:
                 lines.append(_line(one, plan, found[-1], source))
         if one.name:
             print(f"\n{one.name}")
-        print(f"{type(one.run.plan.drafter).__name__}, {one.run.plan.sampling}, {source}")
+        plan = one.run.plan
+        name = type(plan.drafter).__name__ if plan.drafts else plan.target
+        print(f"{name}, {plan.sampling}, {source}")
         print(*forecast.lines(found), sep="\n", flush=True)
 
 
@@ -160,7 +162,7 @@ def _variants(
     refuse_twice(args.variant or ())
     for name in args.variant or [""]:
         run = runs.build(with_variant(args, name))
-        runs.require_drafter(run)
+        runs.require_baseline(run)
         run = run.ending_with(runs.vocabulary_of(run).eos_id)
         in_force = runs.in_force(run, "forecast")
         names = dict(acceptance.recorded(run.plan.drafter))
@@ -180,7 +182,7 @@ def _check(
         raise UsageError(
             f"--gammas has {gammas[-1]} but {forecast.bound(plan)}; give shorter drafts"
         )
-    if not plan.exact:
+    if not getattr(plan.verifier, "exact", False):
         raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give one that is")
     draws = any(forecast.kind_of(x) == "ratio" for _, x in acceptance.recorded(plan.drafter))
     known = isinstance(plan.verifier, Block | SpeculativeSampling)
@@ -198,7 +200,9 @@ def _check(
 
 
 def _plans(plan: Plan, gammas: Sequence[int]) -> list[Plan]:
-    """One for each draft length, and the run's own if its lengths vary."""
+    """One for each draft length, and the run's own if its lengths vary, or nothing is drafted."""
+    if not plan.drafts:
+        return [plan]
     fixed = [dataclasses.replace(plan, schedule=Fixed(gamma)) for gamma in gammas]
     return [*fixed, plan] if plan.lengths_vary else fixed
 

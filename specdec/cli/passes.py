@@ -18,6 +18,7 @@ OF_TEXTS = re.compile(
     r"fingerprint of (target|vocabulary)|SPLIT|TASK\w*|TASK/.*|SEED|SAMPLING"
     r"|TEMPERATURE|TOP_[KP]|[A-Z]+_PENALTY|NO_REPEAT_NGRAM_SIZE|BAD_WORDS_IDS|MIN_LENGTH"
     r"|FORCED_\w+|(BEGIN_)?SUPPRESS_TOKENS|PROCESSORS|cli\.Data\.(task|split|seed|lengths)"
+    r"|EXITS|EXIT_(THRESHOLD|CONFIDENCE|DECAY\w*)|(.*/)?t5\.(calm|Calm)\..*"
     r"|((?!.*_SAMPLING/).*/)?sampling\..*"
 )
 # Those by which a drafter is what it is.

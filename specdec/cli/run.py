@@ -76,7 +76,7 @@ class DecodeRun:
                 f"num_samples is {self.data.num_samples} but greedy outputs are all the same; "
                 "sample, with --gin_file=sampling/temperature.gin for example"
             )
-        if self.compare and not self.plan.drafts:
+        if self.compare and self.plan == self.plan.baseline():
             raise ValueError(
                 "compare is set, but without a drafter the target is alone anyway; leave it out"
             )
@@ -126,8 +126,8 @@ class DecodeRun:
 
     @property
     def alone(self) -> Plan:
-        """The plan of the target alone, which is kept as that reads it fastest."""
-        return self.placement.laid_out(self.plan.alone(), self.data.batch_size)
+        """What the plan is measured against, which is kept as that reads it fastest."""
+        return self.placement.laid_out(self.plan.baseline(), self.data.batch_size)
 
     def params_alone(self, params: Params) -> Params:
         """The parameters of `alone`, made from those of the plan."""
@@ -341,6 +341,13 @@ def require_drafter(run: DecodeRun) -> None:
     """Raises UsageError in commands that are about a drafter, where there is none."""
     if not run.plan.drafts:
         raise UsageError("the run has no drafter; set DRAFTER, see gin/drafters/")
+
+
+def require_baseline(run: DecodeRun) -> None:
+    """Raises UsageError where nothing is drafted and no token may leave the target: nothing that
+    is to be faster than the target alone."""
+    if run.plan == run.plan.baseline():
+        require_drafter(run)
 
 
 def vocabulary_of(run: DecodeRun) -> Any:

@@ -45,18 +45,18 @@ def together(call: Call, *others: Call) -> Call:
     return dataclasses.replace(call, **sums)
 
 
-def with_collectives(call: Call, module: hlo.Module, width: int) -> Call:
-    """The call with the collectives of a compiled one of so many tokens."""
+def with_collectives(call: Call, module: hlo.Module, width: int, share: float = 1.0) -> Call:
+    """The call with this share of the collectives of a compiled one of so many tokens."""
     results: dict[str, list[int]] = {"all-reduce": [], "all-gather": []}
     for one in module.collectives:
         results.setdefault(one.opcode, []).append(one.bytes)
     reduced, gathered = results["all-reduce"], results["all-gather"]
     return dataclasses.replace(
         call,
-        reductions=len(reduced),
-        reduced=sum(reduced) / width,
-        gathers=len(gathered),
-        gathered=sum(gathered) / width,
+        reductions=round(share * len(reduced)),
+        reduced=share * sum(reduced) / width,
+        gathers=round(share * len(gathered)),
+        gathered=share * sum(gathered) / width,
     )
 
 

@@ -19,7 +19,7 @@ from specdec.compile.hardware import Call
 from specdec.models.inputs import read
 from specdec.plan import Plan
 from specdec.program import Program, batch_shapes, decoder
-from specdec.roles import calls_of, holder, partial_models
+from specdec.roles import calls_of, depths_of, holder, of_depth, partial_models, verifies
 from specdec.types import PyTree
 
 
@@ -140,6 +140,11 @@ def compile_for(
         of_layers = silent_call(model, tree, cache, shape[0], mesh.shape)
         heads = [one for one in models if one not in plan.widest]
         calls[role] = together(of_layers, *(calls.pop(one) for one in heads))
+    for depth in depths_of(plan.target):
+        model = plan.target.always(depth)  # type: ignore[attr-defined]
+        cache = model.cache_bytes(shape[0], plan.capacity, shape[1], mesh.shape)
+        call = silent_call(model, trees["target"], cache, shape[0], mesh.shape)
+        calls[of_depth(depth)] = dataclasses.replace(call, layers=depth)
     found = {part.name: part for part in made}
     return Compilation(
         plan,
@@ -161,15 +166,22 @@ def program_count(plan: Plan, parts: bool = True) -> int:
 def _communicating(
     plan: Plan, calls: Mapping[str, Call], parts: Mapping[str, Compiled]
 ) -> dict[str, Call]:
-    """The calls with the collectives of each model's widest one; {} where one is not known."""
-    found = {}
+    """The calls with the collectives of each model's widest one; {} where one is not known. A call
+    of some layers has its share of them."""
+    found, layers = {}, getattr(plan.target, "num_layers", 1)
     for role, call in calls.items():
         width = plan.widest.get(role, 1)
-        part = parts.get(_name(role, width))
+        part = parts.get(_name(_compiled_as(role), width))
         if part is None or part.module is None:
             return {}
-        found[role] = with_collectives(call, part.module, width)
+        share = call.layers / layers if role != _compiled_as(role) else 1.0
+        found[role] = with_collectives(call, part.module, width, share)
     return found
+
+
+def _compiled_as(role: str) -> str:
+    """Calls of all depths are one program."""
+    return "target" if verifies(role) else role
 
 
 def _parts(
@@ -211,7 +223,8 @@ def _placed(info: Any) -> jax.ShapeDtypeStruct:
 
 def _calls_of(plan: Plan) -> list[tuple[str, int]]:
     """Role and width of each kind of call."""
-    return list(dict.fromkeys([("target", 1), *(part[:2] for part in plan.parts())]))
+    parts = [(_compiled_as(role), width) for role, width, _ in plan.parts()]
+    return list(dict.fromkeys([("target", 1), *parts]))
 
 
 def _name(role: str, width: int) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 from specdec.compile import hlo
 from specdec.compile.compilation import Compilation, Compiled
 from specdec.compile.hardware import GIB, HOP_SECONDS, LAYER_SECONDS, Topology
-from specdec.compile.roofline import predict
+from specdec.compile.roofline import exits, predict
+from specdec.roles import depths_of
 
 
 def record(
@@ -34,8 +35,12 @@ def record(
         "calls": {role: dataclasses.asdict(call) for role, call in compilation.calls.items()},
         "assumed": {"hop_seconds": HOP_SECONDS, "layer_seconds": LAYER_SECONDS},
     }
-    if plan.drafts and compilation.calls and compilation.whole.module:
-        found |= _predictions(topology, compilation, alphas)
+    if compilation.calls and compilation.whole.module:
+        if plan.drafts:
+            found |= _predictions(topology, compilation, alphas)
+        if depths_of(plan.target):
+            leaving = exits(topology.chip, plan, compilation.calls)
+            found["exits"] = [dataclasses.asdict(one) for one in leaving]
     return found
 
 
@@ -117,6 +122,19 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield from _contents_lines(found["programs"]["decode"])
     if "roofline" in found:
         yield from _prediction_lines(found)
+    if "exits" in found:
+        yield "  exits       a token that leaves there, alone (roofline / with layers)"
+        for one in found["exits"]:
+            times = f"{_milliseconds(one)} ms, {_times(one)} times"
+            yield f"    {one['layers']:>3} layers        {times}"
+
+
+def _milliseconds(one: Mapping[str, Any]) -> str:
+    return "/".join(f"{1e3 * x:.2f}" for x in one["seconds"])
+
+
+def _times(one: Mapping[str, Any]) -> str:
+    return "/".join(f"{x:.2f}" for x in one["speedup"])
 
 
 def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -133,11 +151,17 @@ def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             "operations: instructions, those of a loop counted once; also: copies to the host and "
             "sizes known only at run time, both 0 in a fast program"
         )
-    if any("roofline" in found for found in records):
+    if any("roofline" in found or "exits" in found for found in records):
         yield (
             "roofline: reading memory or computing, whichever takes longer, then communicating; "
             f"with layers: and {LAYER_SECONDS * 1e6:.0f} us for each layer"
         )
+    if any("exits" in found for found in records):
+        yield (
+            "exits: what a token takes that leaves the target behind so many layers, and how many "
+            "times as fast as the whole target that is"
+        )
+    if any("roofline" in found for found in records):
         yield (
             f"c: a draft token over a target call of one; v({gamma}): a target call of "
             f"{gamma + 1} tokens over one of one"
@@ -245,6 +269,8 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> str:
     for found in records:
         if "roofline" in found:
             rows += ["", *_prediction_table(found)]
+        if "exits" in found:
+            rows += ["", *_exit_table(found)]
     return "\n".join(rows) + "\n"
 
 
@@ -289,6 +315,15 @@ def _prediction_table(found: Mapping[str, Any]) -> Iterator[str]:
     for label, pairs in _speedups(found):
         cells = " | ".join(f"{a:.2f} / {b:.2f}" for a, b in pairs)
         yield f"| {_alpha(label, found, '{} ({})')} | {cells} |"
+
+
+def _exit_table(found: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{found['topology']}: tokens that leave the target, roofline / with layers:"
+    yield ""
+    yield "| layers | ms | times as fast as the whole target |"
+    yield "|---|---|---|"
+    for one in found["exits"]:
+        yield f"| {one['layers']} | {_milliseconds(one)} | {_times(one)} |"
 
 
 def _gib(size: float) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from specdec import published, theory
 from specdec.compile.hardware import LAYER_SECONDS, Call, Chip
 from specdec.plan import Plan
+from specdec.roles import depths_of, of_depth, verifies
 from specdec.schedules import Fixed
 
 LONGEST = 10  # draft tokens that are predicted for
@@ -83,6 +84,34 @@ def predict(
     return at(0.0), at(LAYER_SECONDS)
 
 
+@dataclasses.dataclass(frozen=True)
+class Exit:
+    """A token that leaves the target behind some layers, decoded without a drafter.
+
+    layers: that it goes through.
+    seconds: of its call: by the roofline, and with what a layer is assumed to take beside it.
+    speedup: over the whole target, likewise.
+    """
+
+    layers: int
+    seconds: tuple[float, float]
+    speedup: tuple[float, float]
+
+
+def exits(chip: Chip, plan: Plan, calls: Mapping[str, Call]) -> list[Exit]:
+    """One for each depth of the target's calls, [] where all go through all layers; arguments as of
+    `predict`."""
+
+    def seconds(role: str) -> tuple[float, float]:
+        return calls[role].seconds(chip, 1), calls[role].seconds(chip, 1, LAYER_SECONDS)
+
+    found, whole = [], seconds("target")
+    for depth in depths_of(plan.target):
+        taken = seconds(of_depth(depth))
+        found.append(Exit(depth, taken, (whole[0] / taken[0], whole[1] / taken[1])))
+    return found
+
+
 class _Costs(NamedTuple):
     """Seconds of an iteration."""
 
@@ -93,12 +122,11 @@ class _Costs(NamedTuple):
 def _costs(
     chip: Chip, plan: Plan, calls: Mapping[str, Call], gamma: int, layer_seconds: float
 ) -> _Costs:
-    seconds = {"target": 0.0}
+    verify = draft = 0.0
     for role, width, count in dataclasses.replace(plan, schedule=Fixed(gamma)).parts():
         spent = count * calls[role].seconds(chip, width, layer_seconds)
-        seconds[role] = seconds.get(role, 0.0) + spent
-    verify = seconds.pop("target")
-    return _Costs(verify, sum(seconds.values()) / gamma)
+        verify, draft = (verify + spent, draft) if verifies(role) else (verify, draft + spent)
+    return _Costs(verify, draft / gamma)
 
 
 def _speedup(alpha: float, gamma: int, costs: _Costs, alone: float) -> float:

@@ -13,6 +13,7 @@ from specdec.decoding.forcing import force, given_lengths
 from specdec.decoding.keys import purpose_keys
 from specdec.models.cache import write_rows
 from specdec.plan import Plan
+from specdec.roles import depths_of
 from specdec.sampling import looks_back, standardised
 from specdec.types import (
     Array,
@@ -97,6 +98,7 @@ def _empty_trace(batch: int, longest: int, plan: Plan) -> Trace:
         ended_in_draft=jnp.zeros([batch], bool),
         steps=jnp.zeros([], jnp.int32),
         source=jnp.zeros([batch, longest], jnp.int32) if plan.sources else None,
+        depth=jnp.zeros([batch, longest], jnp.int32) if depths_of(plan.target) else None,
     )
 
 
@@ -198,11 +200,13 @@ def commit(
         length=length,
         active=state.active & ~ended & (length < state.tokens.shape[1]),
         hidden=_with_states(state.hidden, scored.hidden, state.length),
-        trace=_recorded(state, draft, accepted, ended_in_draft),
+        trace=_recorded(state, draft, scored.depth, accepted, ended_in_draft),
     )
 
 
-def _recorded(state: DecodeState, draft: Draft, accepted: Array, ended_in_draft: Array) -> Trace:
+def _recorded(
+    state: DecodeState, draft: Draft, depth: Array | None, accepted: Array, ended_in_draft: Array
+) -> Trace:
     """The trace with one more call."""
     trace = state.trace
     columns = jnp.arange(trace.drafted.shape[1])[None]
@@ -212,6 +216,9 @@ def _recorded(state: DecodeState, draft: Draft, accepted: Array, ended_in_draft:
     source = trace.source
     if source is not None and draft.source is not None:
         source = jnp.where(column, draft.source[:, None], source)
+    layers = trace.depth
+    if layers is not None and depth is not None:
+        layers = jnp.where(column, jnp.max(depth, axis=1)[:, None], layers)
     return Trace(
         proposed=jnp.where(column[:, :, None], proposed[:, None], trace.proposed),
         drafted=jnp.where(column, draft.length[:, None], trace.drafted),
@@ -220,6 +227,7 @@ def _recorded(state: DecodeState, draft: Draft, accepted: Array, ended_in_draft:
         ended_in_draft=trace.ended_in_draft | ended_in_draft,
         steps=trace.steps + 1,
         source=source,
+        depth=layers,
     )
 
 

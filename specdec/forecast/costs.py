@@ -6,7 +6,7 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from specdec.plan import Plan
 from specdec.program import Program
 from specdec.records import Lines, RecordsError
 from specdec.roles import calls_of, holder, plain_call
-from specdec.types import PyTree
+from specdec.types import Part, PyTree
 
 ROUNDS = 7  # of each part, in turns
 
@@ -42,15 +42,23 @@ class Costs(NamedTuple):
     source: str
 
     def iteration(
-        self, plan: Plan, drafted: int | None = None, source: int | None = None
+        self,
+        plan: Plan,
+        drafted: int | None = None,
+        source: int | None = None,
+        depth: int | None = None,
     ) -> float | None:
         """Of one target call and its draft, None where a part is not known.
 
         Args:
-          drafted: tokens of the draft, where lengths vary. source: who made it, of several.
+          drafted: tokens of the draft, where lengths vary. source: who made it, of several. depth:
+            how many layers the call goes through, where that varies.
         """
-        lengths, sources = ([x] if x is not None else None for x in (drafted, source))
-        parts = plan.parts(lengths, sources)
+        kinds = ([x] if x is not None else None for x in (drafted, source, depth))
+        return self.of(plan.parts(*kinds))
+
+    def of(self, parts: Iterable[Part]) -> float | None:
+        """Of some calls, likewise."""
         known = [(self.calls.get(name_of(role, width)), times) for role, width, times in parts]
         if any(one is None for one, _ in known):
             return None

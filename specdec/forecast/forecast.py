@@ -12,6 +12,7 @@ from specdec import theory
 from specdec.forecast.costs import Costs
 from specdec.forecast.replay import Replayed, grouped
 from specdec.plan import Plan
+from specdec.roles import verifies
 from specdec.schedules import Fixed
 from specdec.statistics import bootstrap
 
@@ -29,7 +30,7 @@ class Forecast:
     """Of one draft length, or of a schedule where lengths vary. A figure is None where a part's
     costs are not known.
 
-    gamma: tokens of a draft, None where they vary.
+    gamma: tokens of a draft, None where they vary, 0 where nothing is drafted.
     texts, tokens, calls: of all texts; calls are a mean where coins were tossed.
     tokens_per_call: by the replay.
     speedup: over the target alone: the sums over texts of prefill + tokens x step, over prefill +
@@ -38,6 +39,7 @@ class Forecast:
       and `theory.speedup` with it, c and v; both know no ends of texts and no prefill.
     oracle_speedup: if every draft stopped just before its first refusal; it is at most gamma long.
     hazard: by depth, the share of drafts that are refused there, of those that get there.
+    layers: of a target call, the mean over calls; None where calls go through all.
     """
 
     gamma: int | None
@@ -50,6 +52,7 @@ class Forecast:
     formula_speedup: float | None
     oracle_speedup: float | None
     hazard: Sequence[float]
+    layers: float | None = None
 
 
 def forecast(
@@ -69,16 +72,16 @@ def forecast(
       alpha: teacher-forced, for the formula; None where it is not known.
       rows: texts of a batch, which is ready when its last text is; `costs` are of such batches.
     """
-    gamma = plan.gamma
-    own, hazard = costs[gamma], list(_hazard(replayed))
+    own, hazard, layers = costs[plan.gamma], list(_hazard(replayed)), _layers(replayed)
     tokens, calls = (_by_text(x, texts) for x in (replayed.tokens, replayed.calls))
     batches, replayed = texts // rows, grouped(replayed, texts, rows)
     alone = own.prefill_alone + _by_text(replayed.tokens, batches) * own.step
-    taken = seconds(plan, replayed, own, batches), oracle_seconds(plan, replayed, costs, batches)
+    oracle = oracle_seconds(plan, replayed, costs, batches) if plan.drafts else None
+    taken = seconds(plan, replayed, own, batches), oracle
     speedups = [None if x is None else _ratio(alone, x) for x in taken]
     formula = _formula(plan, own, alpha)
     return Forecast(
-        gamma=gamma,
+        gamma=plan.gamma if plan.drafts else 0,
         texts=texts,
         tokens=round(tokens.sum()),
         calls=float(calls.sum()),
@@ -88,6 +91,7 @@ def forecast(
         formula_speedup=formula and formula[1],
         oracle_speedup=speedups[1] and speedups[1].value,
         hazard=hazard,
+        layers=layers,
     )
 
 
@@ -130,16 +134,28 @@ def lines(forecasts: Sequence[Forecast]) -> Iterator[str]:
             _cell(one.formula_tokens_per_call),
             _cell(one.oracle_speedup),
         )
-        yield f"{one.gamma or 'own':>5}" + "".join(f"{cell:>15}" for cell in cells)
+        gamma = "own" if one.gamma is None else one.gamma
+        yield f"{gamma:>5}" + "".join(f"{cell:>15}" for cell in cells)
     longest = max(forecasts, key=lambda one: len(one.hazard))
-    yield "refused  " + " ".join(f"{x:.1%}" for x in longest.hazard) + "  by depth in the draft"
+    if longest.hazard:
+        yield "refused  " + " ".join(f"{x:.1%}" for x in longest.hazard) + "  by depth in the draft"
+    layers = [f"{one.layers:.2f}" for one in forecasts if one.layers is not None]
+    if layers:
+        yield "layers   " + " ".join(layers) + "  of a target call, mean, by row"
     if found := best(forecasts):
         assert found.speedup
-        name = f"gamma {found.gamma}" if found.gamma else "the run's own schedule"
+        name = "the run's own schedule" if found.gamma is None else f"gamma {found.gamma}"
         if found.speedup.value > 1:
             yield f"best     {name}, {found.speedup.value:.2f} times as fast as the target alone"
         else:
             yield "best     the target alone, no draft pays"
+
+
+def _layers(replayed: Replayed) -> float | None:
+    if replayed.depth is None:
+        return None
+    made = np.arange(replayed.depth.shape[1])[None] < replayed.calls[:, None]
+    return float(replayed.depth[made].mean())
 
 
 def _cell(value: float | None) -> str:
@@ -159,17 +175,21 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> Figure:
 def _seconds(
     replayed: Replayed,
     drafted: np.ndarray,
-    of_call: Callable[[int, int | None], float | None],
+    of_call: Callable[[int, int | None, int | None], float | None],
 ) -> np.ndarray | None:
     """[R] of all calls of a text; None if those of one are not known.
 
     drafted: [R, N] how many tokens of each call are drafted.
     """
     made = np.arange(drafted.shape[1])[None] < replayed.calls[:, None]
-    source = np.zeros_like(drafted) if replayed.source is None else replayed.source
-    kinds, which = np.unique(np.stack([drafted, source])[:, made], axis=1, return_inverse=True)
-    named = replayed.source is not None
-    seconds = [of_call(int(length), int(who) if named else None) for length, who in kinds.T]
+    known = replayed.source, replayed.depth
+    columns = [drafted, *(np.zeros_like(drafted) if x is None else x for x in known)]
+    kinds, which = np.unique(np.stack(columns)[:, made], axis=1, return_inverse=True)
+    told = [True, *(x is not None for x in known)]
+    seconds = [
+        of_call(*(int(x) if is_told else None for x, is_told in zip(kind, told, strict=True)))  # type: ignore[arg-type]
+        for kind in kinds.T
+    ]
     if None in seconds:
         return None
     found = np.zeros(drafted.shape)
@@ -178,7 +198,11 @@ def _seconds(
 
 
 def _oracle(
-    plan: Plan, costs: Mapping[int | None, Costs], length: int, source: int | None
+    plan: Plan,
+    costs: Mapping[int | None, Costs],
+    length: int,
+    source: int | None,
+    depth: int | None,
 ) -> float | None:
     """Seconds of a call behind a draft of just so many tokens."""
     if not length:
@@ -186,7 +210,7 @@ def _oracle(
     if length not in costs:
         return None
     fixed = dataclasses.replace(plan, schedule=Fixed(length))
-    return costs[length].iteration(fixed, None, source)
+    return costs[length].iteration(fixed, None, source, depth)
 
 
 def _formula(plan: Plan, costs: Costs, alpha: float | None) -> tuple[float, float | None] | None:
@@ -195,9 +219,9 @@ def _formula(plan: Plan, costs: Costs, alpha: float | None) -> tuple[float, floa
     if gamma is None or alpha is None:
         return None
     tokens = theory.expected_tokens(alpha, gamma)
-    if seconds is None:
+    verify = costs.of(part for part in plan.parts() if verifies(part.role))
+    if seconds is None or verify is None:
         return tokens, None
-    verify = costs.calls[f"target {gamma + 1}"]
     draft = max(seconds - verify, 0.0) / gamma
     return tokens, theory.speedup(alpha, gamma, draft / costs.step, verify / costs.step)
 

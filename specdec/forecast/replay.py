@@ -39,7 +39,7 @@ from specdec.acceptance import recorded
 from specdec.decoding import decode, row_keys
 from specdec.forecast.recorded import Recorded, kind_of, played_by, role_of
 from specdec.plan import Plan
-from specdec.roles import packed
+from specdec.roles import depths_of, packed
 from specdec.sampling import Greedy
 from specdec.schedules.stopping import Signals
 from specdec.types import Params, PyTree
@@ -54,7 +54,8 @@ REFUSED = "refused"  # and of who draws, the confidence where a token is refused
 
 
 class Pass(Protocol):
-    """A text of the target and the recordings along it: `acceptance.Accepted` is one."""
+    """A text of the target and the recordings along it: `acceptance.Accepted` is one. `depths` has
+    the layers of each of its tokens, or nothing where all go through all."""
 
     @property
     def index(self) -> int: ...
@@ -64,6 +65,8 @@ class Pass(Protocol):
     def output(self) -> Sequence[int]: ...
     @property
     def drafts(self) -> Mapping[str, Mapping[str, Sequence[float]]]: ...
+    @property
+    def depths(self) -> Sequence[int]: ...
 
 
 class Replayed(NamedTuple):
@@ -74,6 +77,7 @@ class Replayed(NamedTuple):
     drafted: np.ndarray  # [R, N]
     accepted: np.ndarray  # [R, N]
     source: np.ndarray | None  # [R, N]
+    depth: np.ndarray | None = None  # [R, N] layers of the call
 
 
 def replay(
@@ -102,13 +106,28 @@ def replay(
         and no `sampling`, so that nothing says what it would have proposed.
     """
     check(plan, passes)
+    found = _replayed(plan, passes, vocab_size, length, tables or {}, samples, seed)
+    depths = _depths(plan, passes, found) if depths_of(plan.target) else None
+    return found._replace(depth=depths)
+
+
+def _replayed(
+    plan: Plan,
+    passes: Sequence[Pass],
+    vocab_size: int,
+    length: int | None,
+    tables: Mapping[str, PyTree],
+    samples: int,
+    seed: int,
+) -> Replayed:
+    """`replay` without the layers of the calls."""
     names = dict(recorded(plan.drafter))
     whole = list(names.values()) == [plan.drafter]
     played = _played(plan, 4 if whole else vocab_size, whole)
     draws = any(not drafter.sampling.greedy for drafter in names.values())
     size = min(ROWS[whole], len(passes))
     width = 1 if whole else length or max(len(one.inputs) for one in passes)
-    program, rule = _program(played), packed(plan.schedule, tables or {})
+    program, rule = _program(played), packed(plan.schedule, tables)
     found = []
     for sample in range(samples if draws else 1):
         coins = np.random.default_rng((seed, sample))
@@ -117,6 +136,21 @@ def replay(
             some = rows[start : start + size]
             found.append(_decoded(played, program, some, (size, width), tables))
     return jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+
+
+def _depths(plan: Plan, passes: Sequence[Pass], found: Replayed) -> np.ndarray:
+    """[R, N] the layers of each call: of the deepest token of the text that it looks at. A refused
+    token is taken to go as deep as that of the text in its place."""
+    longest, rows = plan.max_length, len(found.tokens)
+    own = np.zeros([len(passes), longest + plan.longest_draft], int)
+    for row, one in zip(own, passes, strict=True):
+        row[: len(one.depths)] = one.depths
+    own = np.tile(own, (rows // len(passes), 1))
+    starts = np.cumsum(found.accepted + 1, axis=1) - found.accepted - 1
+    starts = np.minimum(starts, longest - 1)
+    index = np.arange(plan.longest_draft + 1)
+    looked = np.take_along_axis(own[:, None], starts[:, :, None] + index, axis=2)
+    return np.where(index <= found.drafted[:, :, None], looked, 0).max(axis=2)
 
 
 class _Row(NamedTuple):
@@ -145,7 +179,13 @@ def check(plan: Plan, passes: Sequence[Pass]) -> None:
     if plan.longest_draft > longest(plan) < plan.max_length - 1:
         raise ValueError(f"drafts have {plan.longest_draft} tokens but {bound(plan)}; draft fewer")
     kinds = [(name, k) for name, x in recorded(plan.drafter) for k in _kinds(plan, x)]
+    leave = len(depths_of(plan.target)) > 0
     for one in passes:
+        if leave and len(one.depths) != len(one.output):
+            raise ValueError(
+                f"text {one.index} has no layers of its tokens; make the passes with `specdec "
+                "acceptance` of this run"
+            )
         if len(one.output) > plan.max_length:
             raise ValueError(
                 f"text {one.index} has {len(one.output)} tokens but outputs hold "
@@ -355,7 +395,7 @@ def _decoded(
     program: Callable[..., Any],
     rows: Sequence[_Row],
     shape: tuple[int, int],
-    tables: Mapping[str, PyTree] | None,
+    tables: Mapping[str, PyTree],
 ) -> Replayed:
     """Some texts in a batch whose inputs have this shape."""
     longest, (size, width) = plan.max_length, shape
@@ -367,7 +407,7 @@ def _decoded(
         return block
 
     inputs = filled((row.inputs for row in rows), width)
-    trees: dict[str, PyTree] = dict(tables or {})
+    trees: dict[str, PyTree] = dict(tables)
     trees["target"] = {"tokens": filled((row.tokens for row in rows), longest)}
     for role, recording in rows[0].recordings.items():
         trees[role] = {

@@ -31,7 +31,7 @@ from specdec.compile import (
 from specdec.compile.hardware import CHIPS, HOP_SECONDS, LAYER_SECONDS, Call
 from specdec.compile.roofline import predict
 from specdec.drafters import Autoregressive
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Config, T5Target, calm
 from specdec.plan import Plan
 from specdec.program import batch_shapes
 from specdec.sampling import Sampling
@@ -489,6 +489,28 @@ def test_a_target_alone_is_compiled_and_nothing_predicted():
     assert list(found.parts) == ["prefill", "target 1"]
     told = record(Topology.parse("v4:1x1x1"), found, {"0.8": 0.8})
     assert "roofline" not in told and "speed-up" not in "\n".join(explanation([told]))
+
+
+def test_tokens_that_leave_the_target_are_predicted_by_their_layers():
+    """A call is compiled once, whatever its depth; one of all layers that asks exits reads more
+    than the target's own."""
+    config = T5Config(VOCABULARY, 64, 2, 32, 128, num_encoder_layers=1, num_decoder_layers=4)
+    plan = dataclasses.replace(TABLES, target=calm(T5Target(config), exits=(1, 3))).alone()
+    found = compiled(plan)
+    assert list(found.parts) == ["prefill", "target 1"]
+    layers, v4 = {role: call.layers for role, call in found.calls.items()}, CHIPS["v4"]
+    assert layers == {"target": 4, "target/1": 1, "target/3": 3, "target/4": 4}
+    read = [call.bytes for role, call in sorted(found.calls.items())]
+    assert read[1] < read[2] < read[0] < read[3]
+    told = record(Topology.parse("v4:1x1x1"), found, {})
+    assert [one["layers"] for one in told["exits"]] == [1, 3, 4]
+    for one in told["exits"]:
+        call = found.calls[f"target/{one['layers']}"]
+        assert one["seconds"] == (call.seconds(v4, 1), call.seconds(v4, 1, LAYER_SECONDS))
+    fast, _, slow = (one["speedup"] for one in told["exits"])
+    assert fast[0] > 1 > slow[0] and fast[1] > 1 > slow[1]
+    assert "1 layers" in "\n".join(lines(told)) and "| 1 |" in markdown([told])
+    assert "exits: what a token takes" in "\n".join(explanation([told]))
 
 
 def test_every_label_is_explained():

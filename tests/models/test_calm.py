@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from support import load
 
+from specdec import acceptance, cli, forecast
 from specdec.compile import hlo
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive, EarlyExit
@@ -19,7 +22,7 @@ from specdec.plan import Plan
 from specdec.program import batch_shapes, decoder
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
-from specdec.types import Params
+from specdec.types import Params, Part
 from specdec.verifiers import Coupled, GreedyMatch
 
 V, N, ROWS = 30, 12, 5
@@ -46,10 +49,20 @@ SETTINGS = {
 }
 
 
+def ci(value):
+    """A parameter of `parametrize` that is for CI."""
+    return pytest.param(value, marks=pytest.mark.ci)
+
+
 def every(*often):
     """Settings for `parametrize`; what is not often is for CI."""
-    marked = [pytest.param(x, marks=[pytest.mark.ci] * (x not in often)) for x in SETTINGS]
+    marked = [x if x in often else ci(x) for x in SETTINGS]
     return pytest.mark.parametrize("name", marked)
+
+
+def both() -> dict:
+    """Parameters by role, where a model of the same ones drafts."""
+    return {"target": params(), "draft": params()}
 
 
 @functools.cache
@@ -121,8 +134,8 @@ def test_each_token_leaves_by_its_own_confidence(name):
     target = calm(WHOLE, **SETTINGS[name])
     tokens = fed(decoded(target).tokens)
     cache = target.prefill(params(), INPUTS, N)
-    logits = target.decode(params(), tokens, cache)[0].logits
-    depths = np.asarray(target.depths(params(), tokens, cache))
+    output = target.decode(params(), tokens, cache)[0]
+    logits, depths = output.logits, np.asarray(output.depth)
     right = [token_by_token(target, row, tokens[row]) for row in range(ROWS)]
     np.testing.assert_array_equal(depths, [layers for layers, _ in right])
     np.testing.assert_allclose(logits, [rows for _, rows in right], rtol=0, atol=1e-4)
@@ -144,6 +157,133 @@ def test_no_row_and_no_draft_token_changes_another(name):
     np.testing.assert_allclose(ours.log_probs, output.log_probs, rtol=0, atol=1e-4)
     assert 0 < ours.trace.accepted.sum() < ours.trace.drafted.sum()
     assert not plan.exact and not plan.alone().exact
+
+
+@pytest.mark.parametrize("drafts", [0, pytest.param(3, marks=pytest.mark.ci)])
+def test_a_call_goes_as_deep_as_the_deepest_of_its_tokens(drafts):
+    """Also those that are drafted and refused, and what fills up a draft."""
+    target = calm(WHOLE, **SETTINGS["some exits"])
+    plan = Plan(target, Autoregressive(WHOLE, Greedy()), GreedyMatch(), Fixed(3), Greedy(), N)
+    plan = plan if drafts else plan.alone()
+    output = jax.device_get(decode(plan.params(both()), KEYS, INPUTS, plan))
+    assert len(set(output.trace.depth.ravel().tolist())) > 2, "calls of several depths, and none"
+    width = 1 + N + plan.longest_draft  # of all that is fed, garbage at its end
+
+    @jax.jit
+    def depths(inputs, tokens):
+        cache = target.prefill(params(), inputs[None], width)
+        return target.decode(params(), tokens[None], cache)[0].depth[0]
+
+    for row in range(ROWS):
+        calls, start = output.row(row), 0
+        for call, depth in enumerate(output.depths(row)):
+            given = [0, *calls.tokens[:start], *calls.proposed[call]]
+            seen = depths(INPUTS[row], jnp.zeros(width, jnp.int32).at[: len(given)].set(given))
+            assert depth == seen[start : len(given)].max()
+            start += calls.accepted[call] + 1
+
+
+@pytest.mark.parametrize("name", ["some exits", *(ci("state"), ci("classifier"))])
+def test_tokens_that_always_leave_there(name):
+    """Their logits are those of a model of so many layers: layers see nothing of those above."""
+    target = calm(WHOLE, **SETTINGS[name])
+    assert target.depths == {"some exits": (2, 4, 5), "state": (2, 3, 4, 5)}.get(
+        name, (*range(1, 6),)
+    )
+    tokens = fed(decoded(WHOLE).tokens)
+    for depth in target.depths:
+        always, first = target.always(depth), WHOLE.first(depth)
+        cache = always.prefill(params(), INPUTS, N)
+        output = always.decode(params(), tokens, cache)[0]
+        assert set(np.asarray(output.depth).ravel().tolist()) == {depth}
+        own = first.part_of(params())
+        right = first.decode(own, tokens, first.prefill(own, INPUTS, N))[0].logits
+        np.testing.assert_allclose(output.logits, right, rtol=0, atol=1e-5)  # sums of 24 terms
+    assert target.whole == WHOLE
+
+
+def test_what_a_call_of_a_depth_reads():
+    """Two layers and their head, one more head for the exit before, and what makes keys and values
+    of the three layers above."""
+    own = params()
+    always = calm(WHOLE, threshold=0.5).always(2)
+    first, head = WHOLE.first(2), own["decoder"]["logits_dense"]["kernel"].size
+    below = sum(x.size for x in jax.tree.leaves(first.read_by_decode(first.part_of(own))))
+    read = sum(x.size for x in jax.tree.leaves(always.read_by_decode(own)))
+    assert read == below + head + 3 * 2 * 16 * 16
+    state = calm(WHOLE, confidence="state").always(2)
+    assert sum(x.size for x in jax.tree.leaves(state.read_by_decode(own))) == read - head
+    assert always.cache_bytes(1, N, 7) == first.cache_bytes(1, N, 7)
+
+
+def test_the_parts_of_a_plan_are_calls_by_depth():
+    target = calm(WHOLE, **SETTINGS["some exits"])
+    alone = Plan(target, None, None, None, Greedy(), N)  # type: ignore[arg-type]
+    thirds = {Part("target/2", 1, 1 / 3), Part("target/4", 1, 1 / 3), Part("target/5", 1, 1 / 3)}
+    assert set(alone.parts()) == thirds
+    found = alone.parts(4 * [0], None, [2, 2, 5, 4])
+    assert set(found) == {
+        Part("target/2", 1, 0.5),
+        Part("target/4", 1, 0.25),
+        Part("target/5", 1, 0.25),
+    }
+    drafts = Plan(target, Autoregressive(WHOLE, Greedy()), GreedyMatch(), Fixed(2), Greedy(), N)
+    found = {part[:2]: part.calls for part in drafts.parts([2, 2], None, [2, 4])}
+    assert found == {("target/2", 3): 0.5, ("target/4", 3): 0.5, ("draft", 2): 1, ("draft", 1): 1}
+    shorter = dataclasses.replace(drafts, schedule=Fixed(2, shorter=(0,)))
+    found = {part[:2]: part.calls for part in shorter.parts([0, 2], None, [2, 4])}
+    assert found == {
+        ("target/2", 1): 0.5,
+        ("target/4", 3): 0.5,
+        ("draft", 2): 0.5,
+        ("draft", 1): 0.5,
+    }
+    assert drafts.baseline() == Plan(WHOLE, None, None, None, Greedy(), N)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("drafts", ["alone", ci("itself"), ci("whole")])
+def test_a_replay_knows_how_deep_calls_go(drafts):
+    """Of what was drafted and kept exactly, and of a refused token by the text's own."""
+    target = calm(WHOLE, **SETTINGS["some exits"])
+    drafter = Autoregressive(WHOLE if drafts == "whole" else target, Greedy())
+    plan = Plan(target, drafter, GreedyMatch(), Fixed(3), Greedy(), N)
+    plan = plan.alone() if drafts == "alone" else plan
+    own, index = plan.params(both()), np.arange(ROWS)
+    texts = acceptance.generate(
+        plan, own.target, [(index, np.asarray(INPUTS))], seed=0, tokens=ROWS * N
+    )
+    passes = list(acceptance.measure(plan, own, texts, tables=False))
+    replayed = forecast.replay(plan, passes, vocab_size=V)
+    output = jax.device_get(decode(own, KEYS, INPUTS, plan))
+    np.testing.assert_array_equal(replayed.calls, output.trace.calls)
+    np.testing.assert_array_equal(replayed.accepted, output.trace.accepted)
+    exact = (output.trace.accepted == plan.longest_draft) & (output.trace.depth > 0)
+    assert exact.any()
+    assert replayed.depth is not None
+    np.testing.assert_array_equal(replayed.depth[exact], output.trace.depth[exact])
+    without = [one._replace(depths=()) for one in passes]
+    with pytest.raises(ValueError, match="text 0 has no layers of its tokens; make the passes"):
+        forecast.replay(plan, without, vocab_size=V)
+
+
+@pytest.mark.ci
+def test_commands_measure_it_against_the_whole_model(tmp_path, capsys):
+    """Passes, a forecast and a benchmark of the embedded target, whose tokens leave early."""
+    run = ["--gin_file=demo.gin", "--gin_file=models/calm.gin", "--gin.EXIT_THRESHOLD=0.3"]
+    run += ["--gin.LOSSY=True", "--compilation_cache_dir="]
+    passes, lines = tmp_path / "passes.jsonl", tmp_path / "bench.jsonl"
+    alone = [*run, "--gin.DRAFTER=None"]
+    assert cli.main(["acceptance", *alone, "--tokens=40", f"--output_file={passes}"]) == 0
+    assert "layers, mean" in capsys.readouterr().out
+    assert cli.main(["forecast", *alone, f"--passes={passes}"]) == 0
+    assert "gamma 0, " in capsys.readouterr().out
+    given = ["--limit=2", "--repeats=1", f"--output_file={lines}"]
+    assert cli.main(["bench", *run, "--gamma=2", *given]) == 0
+    found = json.loads(Path(f"{lines}.summary.json").read_text())
+    roles = {role for role, _, _ in found["prediction"]["parts"]}
+    assert roles <= {"draft", "target/1", "target/2", "target/3"} and 1 <= found["depth"] <= 3
+    assert cli.main(["forecast", *alone, f"--passes={passes}", "--gin.EXIT_THRESHOLD=0.4"]) == 2
+    assert "is of EXIT_THRESHOLD = 0.3" in capsys.readouterr().err
 
 
 @pytest.mark.ci
@@ -208,6 +348,7 @@ def copies(target: T5Target) -> int:
             "'classifier' and the model has none; train one",
         ),
         (lambda: calm("t5"), "calm.model is a str; give a T5"),
+        (lambda: calm(WHOLE, exits=(2, 4)).always(3), r"depth is 3; give one of \(2, 4, 5\)"),
         (
             lambda: decode(
                 Params(params()),

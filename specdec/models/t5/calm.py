@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.models.cache import KVCache
+from specdec.models.t5 import layouts
 from specdec.models.t5.target import T5Target
 from specdec.types import Array, ModelOutput, PyTree
 from specdec.values import is_integer, is_number
@@ -90,6 +91,31 @@ class Calm(T5Target):
     def __str__(self) -> str:
         return f"Calm(threshold={self.threshold}, confidence={self.confidence!r})"
 
+    @property
+    def whole(self) -> T5Target:
+        """The T5 that no token leaves."""
+        fields = dataclasses.fields(T5Target)
+        return T5Target(**{field.name: getattr(self, field.name) for field in fields})
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """How many layers a token, and so a call, may go through."""
+        exits = self._exits[self.confidence == "state" :]
+        return (*(() if self.threshold is None else exits), self.num_layers)
+
+    def always(self, depth: int) -> Calm:
+        """This model with tokens that all leave behind so many layers: the exits before are asked,
+        and nobody takes them. It is for timing, and its `read_by_decode` and `cache_bytes` are what
+        such a call reads.
+
+        Raises:
+          ValueError: `depths` has no such one.
+        """
+        if depth not in self.depths:
+            raise ValueError(f"depth is {depth}; give one of {self.depths}")
+        fields = dataclasses.fields(Calm)
+        return _Always(**{field.name: getattr(self, field.name) for field in fields}, depth=depth)
+
     def decode(
         self,
         params: PyTree,
@@ -113,17 +139,17 @@ class Calm(T5Target):
             )
         left, cache = self._run(params, tokens, cache)
         logits = self.logits(params, left.hidden) if left.logits is None else left.logits
-        return ModelOutput(logits, left.hidden), cache
+        return ModelOutput(logits, left.hidden, depth=left.depth), cache
 
-    def depths(self, params: PyTree, tokens: Array, cache: KVCache) -> Array:
-        """[B, T] int32, the layers that each of these tokens goes through; else as `decode`."""
-        return self._run(params, tokens, cache)[0].depth
+    @property
+    def _exits(self) -> tuple[int, ...]:
+        """The layers behind which exits are, without the last one."""
+        return tuple(x for x in self.exits or range(1, self.num_layers) if x < self.num_layers)
 
     def _run(self, params: PyTree, tokens: Array, cache: KVCache) -> tuple[_Left, KVCache]:
-        start, last = cache.length, self.num_layers
+        start, exits = cache.length, self._exits
         positions = start[:, None] + jnp.arange(tokens.shape[1])[None]
-        ends = [x for x in self.exits or range(1, last) if x < last]
-        groups = list(zip((0, *ends), (*ends, last), strict=True))
+        groups = list(zip((0, *exits), (*exits, self.num_layers), strict=True))
 
         # The first group has all tokens, and the words themselves.
         output, fed = super().decode(params, tokens, cache, layers=groups[0])
@@ -137,9 +163,8 @@ class Calm(T5Target):
             going=jnp.ones(tokens.shape, bool),
         )
         cache = fed.rewind(start)
-        for before, group in zip(groups, groups[1:], strict=False):
-            first = before == groups[0]
-            left = left._replace(going=left.going & ~self._sure(params, left, positions, first))
+        for exit, group in zip(exits, groups[1:], strict=True):
+            left = left._replace(going=left.going & ~self._sure(params, left, positions, exit))
             left = left._replace(seen=None if left.seen is None else left.stream)
             left, cache = self._through(params, tokens, left, cache, group)
         return left, cache.rewind(start + tokens.shape[1])
@@ -175,9 +200,9 @@ class Calm(T5Target):
         left, cache = _at_most_once(needed, run, (left, cache))
         return _at_most_once(~needed, skip, (left, cache))
 
-    def _sure(self, params: PyTree, left: _Left, positions: Array, first: bool) -> Array:
-        """[B, T] bool: whose confidence is above the threshold."""
-        if self.threshold is None or (first and self.confidence == "state"):
+    def _sure(self, params: PyTree, left: _Left, positions: Array, exit: int) -> Array:
+        """[B, T] bool: whose confidence behind so many layers is above the threshold."""
+        if exit not in self.depths:
             return jnp.zeros_like(left.going)
         if self.confidence == "softmax":
             assert left.logits is not None, "it is kept for this"
@@ -188,14 +213,44 @@ class Calm(T5Target):
             confidence = _cosine(left.stream, left.seen)
         else:
             confidence = jax.nn.sigmoid(self.exit_logits(params, left.hidden))
-        return confidence > self._thresholds(positions)
+        return confidence > self._thresholds(positions, exit)
 
-    def _thresholds(self, positions: Array) -> Array:
+    def _thresholds(self, positions: Array, exit: int) -> Array:
+        """[B, T] float32."""
         assert self.threshold is not None
         if self.decay is None or self.decay_length is None:
             return jnp.full(positions.shape, self.threshold, jnp.float32)
         decayed = jnp.exp(-self.decay * positions / self.decay_length)
         return jnp.minimum(0.9 * self.threshold + 0.1 * decayed, 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Always(Calm):
+    """See `Calm.always`. The confidence is computed all the same: the compiler cannot know that it
+    is at most 1, and at least -1."""
+
+    depth: int = 0
+
+    def _thresholds(self, positions: Array, exit: int) -> Array:
+        return jnp.full(positions.shape, -2.0 if exit >= self.depth else 2.0, jnp.float32)
+
+    def read_by_decode(self, params: PyTree) -> PyTree:
+        """The layers up to the exit, a projection to the logits for each exit that is asked, and
+        what makes the keys and values of the layers above."""
+        asked = [x for x in self._exits if x < self.depth] if self.confidence == "softmax" else []
+        below = self.whole.first(self.depth)
+        above = [params["decoder"][f"layers_{i}"] for i in range(self.depth, self.num_layers)]
+        from_table = layouts.logits_from_table(self.config, self.layout)
+        head = params["token_embedder"] if from_table else params["decoder"]["logits_dense"]
+        return {
+            "below": below.read_by_decode(below.part_of(params)),
+            "asked": len(asked) * [head],
+            "above": [[layer["self_attention"][x] for x in ("key", "value")] for layer in above],
+        }
+
+    def cache_bytes(self, *shape, **mesh) -> int:
+        """That of the layers up to the exit: of those above nothing is read."""
+        return self.whole.first(self.depth).cache_bytes(*shape, **mesh)
 
 
 def calm(model: T5Target, **settings) -> Calm:
@@ -206,10 +261,8 @@ def calm(model: T5Target, **settings) -> Calm:
     """
     if not isinstance(model, T5Target):
         raise ValueError(f"calm.model is a {type(model).__name__}; give a T5")
-    return Calm(
-        **{field.name: getattr(model, field.name) for field in dataclasses.fields(T5Target)},
-        **settings,
-    )
+    fields = dataclasses.fields(T5Target)
+    return Calm(**{field.name: getattr(model, field.name) for field in fields}, **settings)
 
 
 class _Left(NamedTuple):
