@@ -13,6 +13,7 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import fmean
 from typing import NamedTuple, TextIO
 
 from specdec.theory import block_efficiency, empirical_alpha
@@ -260,6 +261,7 @@ class Summary:
     tokens: int = 0  # emitted, EOS included, without prefixes
     drafted: list[int] = dataclasses.field(default_factory=list)  # one entry per target call
     accepted: list[int] = dataclasses.field(default_factory=list)
+    layers: list[int] = dataclasses.field(default_factory=list)  # of a target that tokens may leave
     seconds: float = 0.0  # decoding
     compile_seconds: float = 0.0
     identical: int = 0  # texts with the baseline's tokens, if it ran
@@ -276,7 +278,8 @@ class Summary:
         lines = [
             f"{self.texts} texts, {self.tokens} tokens, {calls} target calls: "
             f"{block_efficiency(self.tokens, calls):.2f} tokens per call"
-            + (f", alpha {empirical_alpha(self.accepted, self.drafted):.3f}" if drafted else ""),
+            + (f", alpha {empirical_alpha(self.accepted, self.drafted):.3f}" if drafted else "")
+            + (f", {fmean(self.layers):.2f} layers of the target a call" if self.layers else ""),
             f"{self.seconds:.1f} s decoding, {self.compile_seconds:.1f} s compiling",
         ]
         if self.baseline_calls:

@@ -210,6 +210,8 @@ def test_summary():
     ]
     summary.exact = False
     assert summary.lines()[3:] == ["NOT EXACT; the same by chance: 1 of 1"]
+    summary.layers = [2, 3, 3, 2]
+    assert summary.lines()[0].endswith(", alpha 0.750, 2.50 layers of the target a call")
 
 
 def test_an_empty_summary():

@@ -133,6 +133,7 @@ def decoded(
             summary.tokens += len(text.tokens) - given
             summary.drafted += text.drafted
             summary.accepted += text.accepted
+            summary.layers += output.depths(row)
             summary.identical += text.tokens == text.alone_tokens
             yield text
         skip = 0

@@ -263,6 +263,30 @@ def test_the_targets_first_layers_as_a_drafter(chips, report, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("chips", ["1x1x1", "2x2x1"])
+def test_tokens_that_leave_the_target_early(chips, report, tmp_path):
+    """Layers that nobody needs are loops of no trip, and no cache is copied for them."""
+    file = tmp_path / "calm.gin"
+    file.write_text(
+        "from __gin__ import dynamic_registration\nfrom specdec.models import t5\n"
+        "MODEL = @t5.calm()\nt5.calm.model = @target/t5.T5Target()\nLOSSY = True\n"
+    )
+    found = report(f"v4:{chips}", f"--gin_file={file}")
+    heads = HEADS // 4 if chips == "2x2x1" else HEADS
+    caches = {f"bf16[1,{heads},{slots},{HEAD_DIM}]" for slots in (MAX_LENGTH + GAMMA, LENGTH)}
+    loops = counts(found, "copies")
+    assert any(loop.startswith("decode/verify") for loop in loops)
+    for loop, copies in loops.items():
+        assert not loop or not copies.keys() & caches, loop
+    whole = found["programs"]["decode"]
+    assert whole["host_transfers"] == whole["dynamic_shapes"] == 0
+    assert [one["layers"] for one in found["exits"]] == list(range(1, LAYERS + 1))
+    calls = [found["calls"][f"target/{depth}"] for depth in range(1, LAYERS + 1)]
+    assert calls == sorted(calls, key=lambda call: (call["bytes"], call["reductions"]))
+    assert bool(calls[0]["reductions"]) == (chips == "2x2x1")
+
+
+@pytest.mark.slow
 def test_the_program_stays_on_the_device(four_chips):
     whole = four_chips["programs"]["decode"]
     assert whole["host_transfers"] == whole["dynamic_shapes"] == 0
