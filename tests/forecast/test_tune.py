@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
 import re
 
@@ -284,26 +286,54 @@ def test_a_mistake_is_one_line(run, capsys, monkeypatch, tmp_path, flags, messag
     assert re.search(message, line)
 
 
-@pytest.mark.ci
-def test_a_classifier_is_trained_saved_and_decoded_with(run, done, tmp_path, capsys):
-    """And it tells kept tokens from refused ones, on texts that it was not fitted to."""
-    out = tmp_path / "classifier"
-    flags = [run[1][0], f"--passes={done / 'passes.jsonl'}", f"--output_dir={out}"]
-    assert cli.main(["train", "--table=classifier", *flags, "--steps=300"]) == 0
-    said = capsys.readouterr().out
-    share = float(re.search(r"finds which in ([\d.]+)%", said)[1])
-    assert share > 55  # 50 is what a coin finds
+@pytest.fixture(scope="module")
+def trained(run, done):
+    """Flags of a run that stops by a classifier trained on the search's own texts, and what the
+    training said."""
+    out, said = done.parent / "classifier", io.StringIO()
+    flags = [run[1][0], f"--passes={done / 'passes.jsonl'}", f"--output_dir={out}", "--steps=300"]
+    with contextlib.redirect_stdout(said):
+        assert cli.main(["train", "--table=classifier", *flags]) == 0
     texts = (out / "train.log").read_text().splitlines()
     assert len(texts) == 2 and "held out" in texts[0]
     disco = ["--schedule=disco", f"--gin.SCHEDULE_TABLE_PATH='{out / 'table'}'"]
-    command = ["decode", run[1][0], "--limit=2", "--compare"]
-    assert cli.main([*command, *disco]) == 0
+    return [run[1][0], run[1][-1], *disco], said.getvalue()
+
+
+@pytest.mark.ci
+def test_a_classifier_is_trained_saved_and_decoded_with(run, done, trained, capsys):
+    """And it tells kept tokens from refused ones, on texts that it was not fitted to."""
+    flags, said = trained
+    share = float(re.search(r"finds which in ([\d.]+)%", said)[1])
+    assert share > 55  # 50 is what a coin finds
+    assert cli.main(["decode", *flags, "--limit=2", "--compare"]) == 0
     assert "identical outputs: 2 of 2" in capsys.readouterr().err
     bad = [f"--gin.SCHEDULE_TABLE_PATH='{done}'"]
+    command = ["decode", run[1][0], "--limit=2"]
     assert cli.main([*command, "--schedule=disco", *bad]) == 2
     assert "is no table" in capsys.readouterr().err
     assert cli.main([*command, "--schedule=disco"]) == 2
     assert "SCHEDULE_TABLE_PATH is required" in capsys.readouterr().err
+
+
+@pytest.mark.ci
+def test_a_trained_schedule_is_benchmarked(trained, tmp_path):
+    path = tmp_path / "bench.jsonl"
+    flags = [*trained[0], "--limit=3", "--repeats=1", f"--output_file={path}"]
+    assert cli.main(["bench", *flags]) == 0
+    found = json.loads((tmp_path / "bench.jsonl.summary.json").read_text())
+    assert found["run"]["schedule"].startswith("Disco(") and found["run"]["gamma"] is None
+    assert found["identical"] == found["texts"] == 3
+    assert "fingerprint of schedule" in (tmp_path / "bench.jsonl.gin").read_text()
+
+
+@pytest.mark.slow
+def test_a_trained_schedule_is_certified(trained, tmp_path):
+    path = tmp_path / "certificate.json"
+    assert cli.main(["verify", *trained[0], "--limit=2", f"--output_file={path}"]) == 0
+    found = json.loads(path.read_text())
+    assert found["passed"] and len(found["checks"]) == 9
+    assert "SCHEDULE = @schedules.Disco()" in found["settings"]
 
 
 def test_examples_weigh_what_is_reached():
