@@ -1,18 +1,19 @@
 """Compares speculation in batches with what its parts promise, and finds where it stops paying.
 
-  python scripts/batches.py [--pairs ende captions] [--batch_sizes 1 2 4 8 16] [--gammas 1 3 7]
+  python scripts/batches.py [--pairs ende captions] [--batch_sizes 1 2 4 8 16 32] [--gammas 1 3 7]
 
 For each batch size and gamma: the forecast (`specdec forecast --batch_size`) and the measured
 speed-up over the target alone in batches of the same texts, by turns in one process. JSON lines go
-to docs/results/DEVICE/batches/. Captions need ../shared/multi30k; run it from the root of a
-checkout.
+to docs/results/DEVICE/batches/, in place of those of the same pair and batch size. Captions need
+../shared/multi30k; run it from the root of a checkout.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
+import itertools
+import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -30,9 +31,11 @@ from specdec.cli import forecast as forecasts
 from specdec.cli.run import DecodeRun
 from specdec.decoding import row_keys
 from specdec.program import Program, decoder
+from specdec.records import Lines
 from specdec.schedules import Fixed
 
 TURNS = 5
+SIZES = (1, 2, 4, 8, 16, 32)
 HEAD = (
     "| pair | texts at a time | gamma | v | forecast | measured | measured / forecast |\n"
     "|---|---:|---:|---:|---:|---:|---:|"
@@ -40,24 +43,43 @@ HEAD = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=["ende"], metavar="PAIR")
-    parser.add_argument("--batch_sizes", nargs="+", type=int, default=[1, 2, 4, 8, 16], metavar="N")
+    parser.add_argument("--batch_sizes", nargs="+", type=int, default=SIZES, metavar="N")
     parser.add_argument("--gammas", nargs="+", type=int, default=[1, 3, 7], metavar="N")
     parser.add_argument("--texts", type=int, default=64, metavar="N")
     args = parser.parse_args()
     print(HEAD, flush=True)
     folder = RESULTS / device_name() / "batches"
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lines.jsonl").open("w", encoding="utf-8") as file:
-        for pair in args.pairs:
-            run = built([f"--gin_file={PAIRS[pair]}"], "test", args.texts)
-            texts = list(passes(run, run.load()))
-            for rows in args.batch_sizes:
-                for line in compared(run, texts, rows, args.gammas):
-                    line = {"pair": pair, **line}
-                    file.write(f"{json.dumps(line)}\n")
-                    print(row(line), flush=True)
+    lines = Lines(folder / "lines.jsonl")
+    for pair in args.pairs:
+        run = built([f"--gin_file={PAIRS[pair]}"], "test", args.texts)
+        texts = list(passes(run, run.load()))
+        for rows in args.batch_sizes:
+            found = [{"pair": pair} | x for x in compared(run, texts, rows, args.gammas)]
+            lines.replace([x for x in lines if (x["pair"], x["rows"]) != (pair, rows)])
+            for line in found:
+                lines.append(line)
+                print(row(line), flush=True)
+        own = [line for line in lines if line["pair"] == pair]
+        for gamma in sorted({line["gamma"] for line in own}):
+            ends = (f"{crossing(own, gamma, name)} {name}" for name in ("forecast", "measured"))
+            print(f"{pair}, gamma {gamma}, slower from so many texts on: {', '.join(ends)}")
+
+
+def crossing(lines: Sequence[dict[str, Any]], gamma: int, name: str) -> float | None:
+    """Texts at a time at which a speed-up falls to 1, between two sizes along the logarithm of
+    both; None where it does not.
+
+    name: "forecast" or "measured".
+    """
+    points = sorted((x["rows"], x[name]) for x in lines if x["gamma"] == gamma)
+    for (rows, faster), (more, slower) in itertools.pairwise(points):
+        if faster >= 1 > slower:
+            share = math.log(faster) / math.log(faster / slower)
+            return round(rows * (more / rows) ** share, 1)
+    return None
 
 
 def compared(

@@ -75,7 +75,8 @@ def confirmed(pair: str, temperature: int, args: argparse.Namespace) -> Iterator
     flags = [*own, *(f"--gin.{name}={str(Path(path).resolve())!r}" for name, path in models)]
     folder, parts = args.folder / f"{pair}_{temperature}", args.folder / f"{pair}_costs"
     if args.models:  # of the parts, which are the same at every temperature
-        tuned([f"--gin_file={PAIRS[pair]}", *flags[len(own) :], "--tokens=600"], parts)
+        if not (parts / "costs.json").exists():
+            tuned([f"--gin_file={PAIRS[pair]}", *flags[len(own) :], "--tokens=600"], parts)
         tuned([*own, f"--costs={parts / 'costs.json'}"], folder)
     else:
         parts = folder

@@ -1,17 +1,20 @@
 """What `Guard` is worth where a drafter is not: the embedded pair on texts that it does not know.
 
-  python scripts/drift.py --folder DIR [--texts 60] [--turns 2]
+  python scripts/drift.py --folder DIR [--texts 60] [--turns 3]
 
 The embedded pair translates its own test texts and image captions, which neither model was trained
 for, with a fixed draft length, guarded and not, and the target alone, by turns in one process, one
-text at a time. c and v are those of the parts, measured by `specdec tune` into DIR. JSON lines go
-to docs/results/DEVICE/schedules/drift.jsonl. Needs ../shared/multi30k; run it from the root of a
-checkout.
+text at a time. c, v and prefill are those of the parts, measured by `specdec tune` into DIR, or
+those of whole texts of the pair's other split, in which an iteration takes what it takes. Beside
+them are the same program that never drafts, and the target alone once more, which says what of it
+is noise. JSON lines go to docs/results/DEVICE/schedules/drift.jsonl. Needs ../shared/multi30k; run
+it from the root of a checkout.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,8 @@ from forecast_check import built, passes
 from remeasure import RESULTS, device_name
 
 from specdec import cli, demo, forecast
-from specdec.forecast import tuning
+from specdec.cli.run import DecodeRun
+from specdec.forecast import Costs, tuning
 from specdec.records import Lines
 from specdec.schedules import Fixed, Guard
 
@@ -58,20 +62,28 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     print(HEAD, flush=True)
     found = []
+    run = built(OWN, "validation", args.texts // 2)
+    fixed = Fixed(args.gamma, stop_at_end=True)
+    prefill = round(costs.prefill_alone / costs.step, 3), round(costs.prefill / costs.step, 3)
+    guard = Guard(fixed, *tuning.units(run.plan, costs, (0, args.gamma)), prefill=prefill)
+    schedules: dict[str, Any] = {
+        "fixed": fixed,
+        "guarded": guard,
+        "guarded, by whole texts": by_whole_texts(run, guard, costs, args.turns),
+        "never": never(guard),
+    }
     for name, flags in TEXTS.items():
         run = built(flags, "test", args.texts)
-        c, v = tuning.units(run.plan, costs, (0, args.gamma))
-        fixed = Fixed(args.gamma, stop_at_end=True)
-        schedules: dict[str, Any] = {"fixed": fixed, "guarded": Guard(fixed, c, v)}
         runs = {kind: with_schedule(run, schedule) for kind, schedule in schedules.items()}
+        runs["alone again"] = dataclasses.replace(runs["fixed"], plan=runs["fixed"].alone)
         texts = list(passes(run, run.load()))
         tokens, seconds = timed(runs, texts, args.turns)
-        for kind, schedule in schedules.items():
+        for kind in runs:
             found.append(
                 {
                     "texts": name,
                     "kind": kind,
-                    "schedule": repr(schedule),
+                    "schedule": repr(schedules.get(kind)),
                     "count": len(texts),
                     "turns": args.turns,
                     "tokens_per_call": tokens[kind],
@@ -83,12 +95,37 @@ def main() -> None:
     Lines(folder / "drift.jsonl").replace(found)
 
 
+def by_whole_texts(run: DecodeRun, guard: Guard, costs: Costs, turns: int) -> Guard:
+    """With v such that iterations take what they took in whole texts, with a draft and without."""
+    always = dataclasses.replace(guard, limit=1e6)
+    schedules = {"always": always, "never": never(guard)}
+    runs = {name: with_schedule(run, schedule) for name, schedule in schedules.items()}
+    texts = list(passes(run, run.load()))
+    tokens, seconds = timed(runs, texts, turns)
+    total = sum(text.tokens for text in texts)
+
+    def of_call(name: str, prefill: float) -> float:
+        return (seconds[name].sum() / turns - len(texts) * prefill) / (total / tokens[name])
+
+    step = of_call("alone", costs.prefill_alone)
+    none, whole = (of_call(name, costs.prefill) / step for name in ("never", "always"))
+    longest = guard.buckets[-1]
+    return dataclasses.replace(
+        guard, v=(round(float(none), 3), round(float(whole - longest * guard.c), 3))
+    )
+
+
+def never(guard: Guard) -> Guard:
+    """One that can afford nothing: the program of the others, without drafts."""
+    return dataclasses.replace(guard, c=1e6)
+
+
 def row(line: Mapping[str, Any]) -> str:
     """A row of the table."""
     value, low, high = line["speedup"]
     cells = (
         line["texts"],
-        f"`{line['schedule']}`",
+        line["kind"],
         f"{line['tokens_per_call']:.2f}",
         f"{value:.2f} ({low:.2f} to {high:.2f})",
         f"{line['slower']:.0%}",

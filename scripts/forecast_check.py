@@ -1,12 +1,14 @@
 """Compares forecasts of tokens per target call with what the engine then measures.
 
   python scripts/forecast_check.py [--pairs ende highlights captions] [--texts 200] [--write]
+      [--schedules]
 
 For each pair and each gamma from 1 to 10: the forecast by replay of stored passes over the loop's
 tokens per call, greedy on the same texts (which must be 1), greedy on texts of another split, and
-at temperature 1, where both draw. A table goes to stdout; with --write JSON lines go to
-docs/results/DEVICE/forecast.jsonl. Captions need ../shared/multi30k, and it is run from the root of
-a checkout.
+at temperature 1, where both draw. With --schedules instead: of each schedule the loop's tokens per
+call and the replay's, greedy on the same texts. A table goes to stdout; with --write JSON lines go
+to docs/results/DEVICE/forecast.jsonl, or to schedules/replayed.jsonl beside it. Captions need
+../shared/multi30k, and it is run from the root of a checkout.
 """
 
 from __future__ import annotations
@@ -31,7 +33,15 @@ from specdec.cli.run import DecodeRun
 from specdec.decoding import row_keys
 from specdec.forecast import replay
 from specdec.program import decoder
-from specdec.schedules import Fixed
+from specdec.schedules import (
+    Confidence,
+    CostOptimal,
+    Entropy,
+    Fixed,
+    Guard,
+    Heuristic,
+    JointConfidence,
+)
 from specdec.types import Params
 
 PAIRS = {
@@ -41,6 +51,18 @@ PAIRS = {
 }
 DRAWN = ("--gin_file=sampling/temperature.gin", "--gin_file=verifiers/speculative_sampling.gin")
 GAMMAS = tuple(range(1, 11))
+WIDTHS, V = (1, 3, 7, 10), (1.2, 1.25, 1.4, 1.6)
+SCHEDULES = (
+    Fixed(7),
+    Fixed(7, stop_at_end=True),
+    Fixed(10, shorter=(0, 1, 3, 7)),
+    Heuristic(5, WIDTHS),
+    Confidence(0.5, buckets=WIDTHS),
+    JointConfidence(0.3, buckets=WIDTHS),
+    Entropy(1.0, buckets=WIDTHS),
+    CostOptimal(0.1, V, WIDTHS),
+    Guard(Fixed(7, stop_at_end=True), 0.1, (1.0, 1.4)),
+)
 HEAD = (
     "| pair | T | texts | gamma | tokens per call | replay, same texts | other texts | formula |\n"
     "|---|---:|---:|---:|---:|---:|---:|---:|"
@@ -48,14 +70,18 @@ HEAD = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS), metavar="PAIR")
     parser.add_argument("--temperatures", nargs="+", type=int, choices=(0, 1), default=(0, 1))
     parser.add_argument("--gammas", nargs="+", type=int, default=GAMMAS, metavar="N")
     parser.add_argument("--texts", type=int, default=200, metavar="N")
     parser.add_argument("--samples", type=int, default=3, metavar="N", help="of the loop at T = 1")
+    parser.add_argument("--schedules", action="store_true", help="each schedule, not each gamma")
     parser.add_argument("--write", action="store_true", help="JSON lines to docs/results/")
     args = parser.parse_args()
+    if args.schedules:
+        _schedules(args)
+        return
     print(HEAD, flush=True)
     found = []
     for pair in args.pairs:
@@ -64,10 +90,36 @@ def main() -> None:
                 found.append(line)
                 print(row(line), flush=True)
     if args.write:
-        folder = RESULTS / device_name()
-        folder.mkdir(parents=True, exist_ok=True)
-        text = "".join(f"{json.dumps(line)}\n" for line in found)
-        (folder / "forecast.jsonl").write_text(text, encoding="utf-8")
+        _write(found, "forecast.jsonl")
+
+
+def _schedules(args: argparse.Namespace) -> None:
+    print("| pair | texts | schedule | tokens per call | replay |\n|---|---:|---|---:|---:|")
+    found = []
+    for pair in args.pairs:
+        run = built([f"--gin_file={PAIRS[pair]}"], "test", args.texts)
+        params = run.load()
+        texts = list(passes(run, params))
+        for schedule in SCHEDULES:
+            line = {
+                "pair": pair,
+                "texts": len(texts),
+                "schedule": repr(schedule),
+                "tokens_per_call": loop(run, params, schedule, 1),
+                "replayed": by_replay(run, texts, schedule),
+            }
+            found.append(line)
+            figures = (f"{line[name]:.6f}" for name in ("tokens_per_call", "replayed"))
+            cells = pair, str(len(texts)), f"`{schedule}`", *figures
+            print(f"| {' | '.join(cells)} |", flush=True)
+    if args.write:
+        _write(found, "schedules/replayed.jsonl")
+
+
+def _write(found: Sequence[dict[str, Any]], name: str) -> None:
+    path = RESULTS / device_name() / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in found), encoding="utf-8")
 
 
 def checked(
@@ -81,8 +133,9 @@ def checked(
     own, others = (list(passes(run, params)) for run in (here, elsewhere))
     alpha = acceptance.summarize(own).alphas["model"][0].value
     for gamma in gammas:
-        measured = loop(here, params, gamma, samples if temperature else 1)
-        same, other = (by_replay(here, texts, gamma) for texts in (own, others))
+        schedule = Fixed(gamma)
+        measured = loop(here, params, schedule, samples if temperature else 1)
+        same, other = (by_replay(here, texts, schedule) for texts in (own, others))
         yield {
             "pair": pair,
             "temperature": temperature,
@@ -115,9 +168,9 @@ def passes(run: DecodeRun, params: Params) -> Iterator[Accepted]:
     return acceptance.measure(run.plan, params, texts, tables=False)
 
 
-def loop(run: DecodeRun, params: Params, gamma: int, samples: int) -> float:
+def loop(run: DecodeRun, params: Params, schedule: Any, samples: int) -> float:
     """Tokens per target call of the engine."""
-    program = decoder(dataclasses.replace(run.plan, schedule=Fixed(gamma)))
+    program = decoder(dataclasses.replace(run.plan, schedule=schedule))
     tokens = calls = 0
     for batch in run.batches():
         for sample in range(samples):
@@ -128,9 +181,9 @@ def loop(run: DecodeRun, params: Params, gamma: int, samples: int) -> float:
     return tokens / calls
 
 
-def by_replay(run: DecodeRun, texts: Sequence[Accepted], gamma: int) -> float:
+def by_replay(run: DecodeRun, texts: Sequence[Accepted], schedule: Any) -> float:
     """The same, foretold."""
-    plan = dataclasses.replace(run.plan, schedule=Fixed(gamma))
+    plan = dataclasses.replace(run.plan, schedule=schedule)
     target: Any = plan.target
     length = run.data.lengths["inputs"]
     found = replay(plan, texts, vocab_size=target.vocab_size, length=length)

@@ -1,9 +1,10 @@
-"""Draws the figures of README and docs/ from the embedded pair and from benchmarks of it.
+"""Draws the figures of README and docs/ from the embedded pair and from benchmarks.
 
-  python scripts/make_figures.py --bench DIR
+  python scripts/make_figures.py [--bench DIR]
 
 DIR holds what `specdec bench --gin_file=demo.gin --output_file=DIR/<any name>.jsonl` wrote, runs of
-several draft lengths at temperatures 0 and 1. Needs the extra `report`.
+several draft lengths at temperatures 0 and 1; without it the figure of speed-ups stays as it is.
+Those of draft lengths are of the lines in docs/results/. Needs the extra `report`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import collections
 import html
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +22,23 @@ import matplotlib
 import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
-from specdec import Params, Plan, checkpoints, decode, demo, row_keys, tasks, terminal, theory
+from specdec import (
+    Params,
+    Plan,
+    checkpoints,
+    decode,
+    demo,
+    report,
+    row_keys,
+    tasks,
+    terminal,
+    theory,
+)
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
+from specdec.report.canvas import STYLE
+from specdec.report.draw_speedups import gamma_and_arithmetic
+from specdec.report.draw_times import draft_lengths
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.terminal import Origin
@@ -31,6 +47,18 @@ from specdec.verifiers import GreedyMatch
 FIGURES = Path(__file__).resolve().parents[1] / "docs" / "figures"
 SENTENCES = 7
 GAMMA = 7
+REPORTED = {  # figures of `specdec report`, and the runs that they are of
+    draft_lengths: (
+        "amd_epyc_avx2_2_cores/schedules/base_highlights_t0_fixed",
+        "amd_epyc_avx2_2_cores/schedules/base_highlights_t0_confidence",
+    ),
+    gamma_and_arithmetic: (
+        "amd_epyc_avx512_2_cores/ende_t0",
+        "amd_epyc_avx512_2_cores/ende_t1",
+        "amd_epyc_avx512_2_cores/large_multi30k_t0_gamma03",
+        "amd_epyc_avx512_2_cores/large_multi30k_t0_gamma05",
+    ),
+}
 LENGTHS = {"inputs": 48, "targets": 48}
 STYLES = {
     Origin.ACCEPTED: 'fill="#1a7f37"',
@@ -43,12 +71,26 @@ LEGEND = (Origin.ACCEPTED, Origin.TARGET, Origin.REJECTED)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--bench", required=True, metavar="DIR")
+    parser.add_argument("--bench", metavar="DIR")
     args = parser.parse_args()
     FIGURES.mkdir(exist_ok=True)
     (FIGURES / "trace.svg").write_text(trace(), encoding="utf-8")
+    reported()
+    if not args.bench:
+        return
     summaries = [json.loads(path.read_text()) for path in Path(args.bench).glob("*.summary.json")]
     speedups(summaries, FIGURES / "speedup.svg")
+
+
+def reported() -> None:
+    """The figures that `specdec report` draws of runs."""
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    as_text: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "specdec"}
+    with matplotlib.rc_context(STYLE | as_text):
+        for draw, names in REPORTED.items():
+            paths = [FIGURES.parent / "results" / f"{name}.jsonl.summary.json" for name in names]
+            figure = draw(report.read(map(str, paths)))
+            figure.savefig(FIGURES / f"{draw.__name__}.svg", metadata=nothing)
 
 
 def trace() -> str:

@@ -148,32 +148,40 @@ def over_alpha_and_cost(runs: Sequence[Run]) -> Figure:
 
 
 def gamma_and_arithmetic(runs: Sequence[Run]) -> Figure:
-    """The best gamma over alpha, and what speculation takes in operations for what it saves in time
-    (Leviathan et al. 2022, figures 3 and 4), with the runs' own gammas and alphas."""
+    """Tokens per target call and the best gamma over alpha, and what speculation takes in
+    operations for what it saves in time (Leviathan et al. 2022, figures 2 to 4), with what the runs
+    have."""
     figure = blank(4.6)
-    left, right = figure.subplots(1, 2)
+    first, left, right = figure.subplots(1, 3)
     for cost_ratio, colour in zip(speedups.COST_RATIOS, COLOURS, strict=False):
         curve = speedups.best_gammas(cost_ratio)
         left.plot(*zip(*curve, strict=True), color=colour, label=f"c {cost_ratio}", linewidth=1)
     shown = speedups.with_prediction(runs)
     for _, bench in shown:
-        at = bench["alpha"], bench["prediction"]["gamma"]
-        left.plot(*at, "o", color=RED, mec="white", markersize=7)
-    left.plot([], [], "o", color=RED, label="runs")
-    left.set(title="Best gamma", xlabel="alpha, the share of drafts accepted", ylabel="gamma")
+        for axes, value in (first, bench["tau"]), (left, bench["prediction"]["gamma"]):
+            axes.plot(bench["alpha"], value, "o", color=RED, mec="white", markersize=7)
+    first.set(title="Tokens per call", xlabel="alpha")
+    left.set(title="Best gamma", xlabel="alpha")
+    left.yaxis.set_major_locator(MaxNLocator(integer=True))
     for gamma, colour in zip(speedups.GAMMAS, COLOURS, strict=False):
+        tokens = speedups.tokens_per_call(gamma)
+        first.plot(*zip(*tokens, strict=True), color=colour, label=f"gamma {gamma}", linewidth=1)
         curve = speedups.time_and_operations(gamma)
         alphas, faster, operations = zip(*curve, strict=True)
         right.plot(alphas, faster, color=colour, linewidth=1, label=f"gamma {gamma}")
         right.plot(alphas, operations, "--", color=colour, linewidth=1)
-    right.plot([], [], "--", color=GREY, label="operations, times as many")
-    right.set(title="Speed-up and operations", xlabel="alpha", yscale="log")
-    right.yaxis.set_major_formatter("{x:g}")
-    for axes in (left, right):
+    for axes in (first, left):
+        axes.plot([], [], "o", color=RED, label="runs")
+    right.plot([], [], "--", color=GREY, label="operations")
+    right.set(title="Speed-up, operations", xlabel="alpha", yscale="log", ylim=(0.8, 25))
+    for set_formatter in right.yaxis.set_major_formatter, right.yaxis.set_minor_formatter:
+        set_formatter("{x:g}")
+    for axes in (first, left, right):
         axes.legend(loc="upper left", fontsize=8)
     caption = (
         f"Theory with v = 1, long texts, no overhead; on the right c and the draft's share of a "
-        f"token's operations are {speedups.SHARE}. Gamma is at most {speedups.LONGEST_DRAFT}."
+        f"token's operations are {speedups.SHARE}. The best gamma is at most "
+        f"{speedups.LONGEST_DRAFT}, and 0 where no draft pays."
     )
     return captioned(figure, runs, caption)
 

@@ -152,6 +152,11 @@ def surface(alphas: np.ndarray, cost_ratios: np.ndarray) -> np.ndarray:
     return np.array([[best(alpha, c) for alpha in alphas] for c in cost_ratios])
 
 
+def tokens_per_call(gamma: int) -> list[tuple[float, float]]:
+    """(alpha, `theory.expected_tokens`)."""
+    return [(alpha, theory.expected_tokens(alpha, gamma)) for alpha in ALPHAS]
+
+
 def best_gammas(cost_ratio: float) -> list[tuple[float, int]]:
     """(alpha, gamma): `theory.optimal_gamma` with v = 1 and gamma up to LONGEST_DRAFT."""
     found = (theory.optimal_gamma(alpha, cost_ratio, LONGEST_DRAFT) for alpha in ALPHAS)

@@ -35,6 +35,9 @@ def gamma_and_arithmetic(runs: Sequence[Run]) -> Iterator[str]:
         at = ", ".join(f"{found[alpha]} at alpha {alpha}" for alpha in (0.5, 0.7, 0.9))
         yield f"Best gamma for c {cost_ratio}: {at}"
     for gamma in speedups.GAMMAS:
+        tokens = dict(speedups.tokens_per_call(gamma))
+        at = (f"{tokens[alpha]:.2f} at alpha {alpha}" for alpha in (0.5, 0.7, 0.9))
+        yield f"Tokens per target call, gamma {gamma}: {', '.join(at)}"
         curve = {alpha: rest for alpha, *rest in speedups.time_and_operations(gamma)}
         at = (f"{curve[a][0]:.2f} and {curve[a][1]:.2f} at alpha {a}" for a in (0.5, 0.7, 0.9))
         yield f"Speed-up and factor of operations, gamma {gamma}: {', '.join(at)}"
@@ -69,7 +72,7 @@ OF: Mapping[str, tuple[str, Callable[[Sequence[Run]], Iterator[str]]]] = {
     "predicted_and_measured": ("Speed-up, predicted and measured", predicted_and_measured),
     "over_gamma": ("Speed-up over gamma", over_gamma),
     "over_alpha_and_cost": ("Speed-up over alpha and c", over_alpha_and_cost),
-    "gamma_and_arithmetic": ("Best gamma, and operations", gamma_and_arithmetic),
+    "gamma_and_arithmetic": ("Tokens per call, best gamma, and operations", gamma_and_arithmetic),
     "one_generation": ("One generation", one_generation),
     "draft_lengths": ("Draft lengths along a generation", draft_lengths),
     "one_iteration": ("Where the time of an iteration goes", one_iteration),

@@ -18,7 +18,7 @@ class Account(struct.PyTreeNode):
     """What a text has cost so far."""
 
     guarded: PyTree  # the other schedule's state
-    spent: Array  # [B] float32, in target steps of one token
+    spent: Array  # [B] float32, beside the target's prefill, in target steps of one token
     tokens: Array  # [B] float32, written
 
 
@@ -27,16 +27,18 @@ class Guard:
     """Keeps a text from being slower than the target alone, by more than a limit, whatever the
     drafter is worth for it.
 
-    By the constants c and v a draft is made only if, should all of it be refused, the text would
-    still have taken no longer than
+    By the constants c, v and prefill a draft is made only if, should all of it be refused, the text
+    would still have taken no longer than
 
-        tokens + (limit - 1) max(tokens, horizon)   target steps,
+        a + tokens + (limit - 1) (a + max(tokens, horizon))   target steps,
 
-    and is cut to what is affordable. A drafter that is no good is so tried now and then, and one
-    that has become good pays its debts at once. A text that ends before `horizon` tokens may exceed
-    the limit by what the horizon allowed it. What a drafter takes to catch up after a pause is not
-    counted, nor are other rows of a batch, which share the target's call: the promise is about
-    texts one by one.
+    where a is the target's prefill, and is cut to what is affordable. A drafter that is no good is
+    so tried now and then, and one that has become good pays its debts at once. Its own prefill is
+    spent before the first token, whatever it is worth: if that is more than is allowed, it is not
+    asked until a text is long enough. A text that ends before `horizon` tokens may exceed the limit
+    by what the horizon allowed it. What a drafter takes to catch up after a pause is not counted,
+    nor are other rows of a batch, which share the target's call: the promise is about texts one by
+    one.
 
     schedule: what is guarded. Its lengths and its own rule apply where a draft can be afforded.
     c: time of a draft step, over that of a target step of one token.
@@ -44,6 +46,7 @@ class Guard:
       for a call without a draft.
     limit: how many times as long as the target alone a text may take, more than 1.
     horizon: tokens of a text that is long enough to be held to the limit.
+    prefill: time of the target's prefill alone, and of all models', likewise.
     """
 
     schedule: Schedule
@@ -51,6 +54,7 @@ class Guard:
     v: tuple[float, ...]
     limit: float = 1.05
     horizon: int = 32
+    prefill: tuple[float, float] = (0.0, 0.0)
 
     def __post_init__(self):
         check_has("Guard.schedule", self.schedule, "buckets want", "a schedule, such as Fixed(4)")
@@ -59,6 +63,13 @@ class Guard:
             raise ValueError(f"Guard.limit is {self.limit!r}; give a number above 1, as in 1.05")
         if not is_integer(self.horizon, 1):
             raise ValueError(f"Guard.horizon is {self.horizon!r}; give a positive integer")
+        given: Any = self.prefill
+        pair = isinstance(given, tuple) and len(given) == 2 and all(map(is_number, given))
+        if not pair or not 0 <= given[0] <= given[1]:
+            raise ValueError(
+                f"Guard.prefill is {given!r}; give the target's and that of all models, which is "
+                "no less, as in (2.0, 2.5)"
+            )
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -75,12 +86,14 @@ class Guard:
         return dict(tables_of(self.schedule))
 
     def init(self, batch: int) -> Account:
-        nothing = jnp.zeros([batch], jnp.float32)
-        return Account(self.schedule.init(batch), nothing, nothing)
+        alone, all_models = self.prefill
+        spent = jnp.full([batch], all_models - alone, jnp.float32)
+        return Account(self.schedule.init(batch), spent, jnp.zeros([batch], jnp.float32))
 
     def want(self, state: Account) -> Array:
         tokens = state.tokens + 1  # what a call yields at least
-        room = tokens + (self.limit - 1) * jnp.maximum(tokens, self.horizon) - state.spent
+        alone = self.prefill[0] + jnp.maximum(tokens, self.horizon)
+        room = tokens + (self.limit - 1) * alone - state.spent
         affordable = self._time()[1:][None] <= room[:, None]
         longest = jnp.sum(jnp.cumprod(affordable, axis=1), axis=1)
         return jnp.minimum(self.schedule.want(state.guarded), longest).astype(jnp.int32)

@@ -58,6 +58,18 @@ def test_tables_are_what_the_command_prints(page):
         assert SCRIPT["printed"](command) == shown
 
 
+def test_batches_are_those_of_the_lines():
+    path = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "batches" / "lines.jsonl"
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for rows in sorted({line["rows"] for line in lines}):
+        own = sorted((x for x in lines if x["rows"] == rows), key=lambda x: x["gamma"])
+        speedups = [f"{x[name]:.2f}" for x in own for name in ("forecast", "measured")]
+        v = ", ".join(f"{x['v']:.2f}" for x in own)
+        cells = str(rows), f"{own[0]['step_ms']:.2f}", v, *speedups
+        assert f"| {' | '.join(cells)} |" in page
+
+
 def test_nothing_of_the_machine_is_in_them():
     for path in filter(Path.is_file, (ROOT / "docs" / "results").rglob("*")):
         assert not re.search(r"/tmp/|/home/|/root/|/work/", path.read_text(encoding="utf-8")), path

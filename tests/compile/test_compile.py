@@ -35,7 +35,7 @@ from specdec.models.t5 import T5Config, T5Target, calm
 from specdec.plan import Plan
 from specdec.program import batch_shapes
 from specdec.sampling import Sampling
-from specdec.schedules import Fixed
+from specdec.schedules import Confidence, Disco, Fixed, Heuristic
 from specdec.testing import Constant, TableTarget
 from specdec.types import Part
 from specdec.verifiers import SpeculativeSampling
@@ -472,11 +472,11 @@ SMALL, LARGE = Table(5), Table(7)
 TABLES = dataclasses.replace(PLAN, target=LARGE, drafter=Autoregressive(SMALL, Sampling()))
 
 
-def compiled(plan):
+def compiled(plan, tables=None):
     """On one CPU, as if it were a chip."""
     mesh = partitioning.make_mesh(1, jax.devices()[:1])
     told = []
-    compilation = compile_for(plan, (2, 16), mesh, progress=told.append)
+    compilation = compile_for(plan, (2, 16), mesh, tables=tables, progress=told.append)
     assert told == [each.name for each in compilation.programs]
     assert program_count(plan) == len(told)
     return compilation
@@ -506,6 +506,41 @@ def test_a_drafter_has_any_number_of_models(drafter, parts, models):
     told = record(Topology.parse("v4:1x1x1"), found, {"0.8": 0.8})
     assert "alpha" in "\n".join(lines(told)) and "| 0.8 |" in markdown([told])
     assert (told["roofline"]["draft"] > 0) == bool(parts)
+
+
+CLASSIFIER = {
+    "mean": [12],
+    "scale": [12],
+    "hidden": [12, 4],
+    "hidden_bias": [4],
+    "out": [4],
+    "out_bias": [],
+}
+
+
+@pytest.mark.parametrize(
+    "schedule, tables",
+    [
+        (Heuristic(2, (1, GAMMA)), {}),
+        (Fixed(GAMMA, shorter=(1,)), {}),
+        (Confidence(0.5, buckets=(1, GAMMA)), {}),
+        (Disco(0.5, buckets=(1, GAMMA)), {"schedule": CLASSIFIER}),
+    ],
+    ids=["lengths vary", "narrowed", "stops", "stops by a table"],
+)
+def test_every_width_of_a_schedule_is_compiled(schedule, tables):
+    """And its costs are enough to tune by: a roofline has every width."""
+    shapes = {
+        role: {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in arrays.items()}
+        for role, arrays in tables.items()
+    }
+    found = compiled(dataclasses.replace(TABLES, schedule=schedule), shapes)
+    widths = {"target 1", "target 2", f"target {GAMMA + 1}"}
+    assert found.parts.keys() == {"prefill", "draft 1", "draft 2", *widths}
+    told = record(Topology.parse("v4:1x1x1"), found, {"0.8": 0.8})
+    fixed = record(Topology.parse("v4:1x1x1"), compiled(TABLES), {"0.8": 0.8})
+    assert (told["gamma"], told["roofline"]) == (GAMMA, fixed["roofline"])
+    assert told["programs"]["decode"]["host_transfers"] == 0
 
 
 def test_a_target_alone_is_compiled_and_nothing_predicted():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
 import re
 
@@ -12,6 +14,8 @@ import pytest
 from specdec import acceptance, cli, forecast
 from specdec.cli import forecast as forecasts
 from specdec.cli import tune
+from specdec.compile import Topology
+from specdec.compile.hardware import LAYER_SECONDS, Call
 from specdec.drafters import Autoregressive, Masked
 from specdec.forecast import Costs, tuning
 from specdec.forecast.tuning import Candidate, Result, Tried
@@ -228,6 +232,41 @@ def test_drafters_are_compared(run, tmp_path, monkeypatch, capsys):
     assert "was begun with --longest = 2, and now it is 1" in capsys.readouterr().err
 
 
+@pytest.mark.ci
+def test_a_pair_is_tuned_for_a_tpu_that_is_not_there(run, tmp_path, monkeypatch, capsys):
+    """By the calls that `specdec compile` has written of one of its topologies."""
+    monkeypatch.setattr(tuning, "CONFIDENCES", (0.3,))
+    monkeypatch.setattr(tuning, "ENTROPIES", ())
+    calls = {"target": Call(1e9, 1e9, 24), "draft": Call(1e8, 1e8, 8)}
+    topologies = [Topology.parse(name) for name in ("v5e:1x1", "v4:1x1x1")]
+    file = tmp_path / "compiled.json"
+    written = [
+        {
+            "topology": topology.name,
+            "chip": dataclasses.asdict(topology.chip),
+            "calls": {role: dataclasses.asdict(call) for role, call in calls.items()},
+            "assumed": {"layer_seconds": LAYER_SECONDS},
+        }
+        for topology in topologies
+    ]
+    file.write_text(json.dumps({"topologies": written}))
+    out, flags = tmp_path / "out", [*run[1], f"--costs={file}", "--longest=2"]
+    assert cli.main(["tune", *flags, f"--output_dir={out}"]) == 2
+    assert "no calls of topology None; give one of v5e:1x1, v4:1x1x1" in capsys.readouterr().err
+    assert cli.main(["tune", *flags, "--topology=v4:1x1x1", f"--output_dir={out}"]) == 0
+    assert "a roofline of v4:1x1x1 and 14 us for each layer" in capsys.readouterr().out
+    assert "include 'schedules/" in (out / "tuned.gin").read_text()
+    texts = [json.loads(line)["tokens"] for line in (out / "passes.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (out / "tried.jsonl").read_text().splitlines()]
+    (line,) = [one for one in lines if one["schedule"] == "Fixed(gamma=1, stop_at_end=True)"]
+    a_call = sum(
+        call.seconds(topologies[1].chip, width=2, layer_seconds=LAYER_SECONDS)
+        for call in calls.values()
+    )
+    expected = sum(texts) / line["tokens_per_call"] * a_call
+    assert sum(line["seconds"]) == pytest.approx(expected, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [
@@ -247,26 +286,54 @@ def test_a_mistake_is_one_line(run, capsys, monkeypatch, tmp_path, flags, messag
     assert re.search(message, line)
 
 
-@pytest.mark.ci
-def test_a_classifier_is_trained_saved_and_decoded_with(run, done, tmp_path, capsys):
-    """And it tells kept tokens from refused ones, on texts that it was not fitted to."""
-    out = tmp_path / "classifier"
-    flags = [run[1][0], f"--passes={done / 'passes.jsonl'}", f"--output_dir={out}"]
-    assert cli.main(["train", "--table=classifier", *flags, "--steps=300"]) == 0
-    said = capsys.readouterr().out
-    share = float(re.search(r"finds which in ([\d.]+)%", said)[1])
-    assert share > 55  # 50 is what a coin finds
+@pytest.fixture(scope="module")
+def trained(run, done):
+    """Flags of a run that stops by a classifier trained on the search's own texts, and what the
+    training said."""
+    out, said = done.parent / "classifier", io.StringIO()
+    flags = [run[1][0], f"--passes={done / 'passes.jsonl'}", f"--output_dir={out}", "--steps=300"]
+    with contextlib.redirect_stdout(said):
+        assert cli.main(["train", "--table=classifier", *flags]) == 0
     texts = (out / "train.log").read_text().splitlines()
     assert len(texts) == 2 and "held out" in texts[0]
     disco = ["--schedule=disco", f"--gin.SCHEDULE_TABLE_PATH='{out / 'table'}'"]
-    command = ["decode", run[1][0], "--limit=2", "--compare"]
-    assert cli.main([*command, *disco]) == 0
+    return [run[1][0], run[1][-1], *disco], said.getvalue()
+
+
+@pytest.mark.ci
+def test_a_classifier_is_trained_saved_and_decoded_with(run, done, trained, capsys):
+    """And it tells kept tokens from refused ones, on texts that it was not fitted to."""
+    flags, said = trained
+    share = float(re.search(r"finds which in ([\d.]+)%", said)[1])
+    assert share > 55  # 50 is what a coin finds
+    assert cli.main(["decode", *flags, "--limit=2", "--compare"]) == 0
     assert "identical outputs: 2 of 2" in capsys.readouterr().err
     bad = [f"--gin.SCHEDULE_TABLE_PATH='{done}'"]
+    command = ["decode", run[1][0], "--limit=2"]
     assert cli.main([*command, "--schedule=disco", *bad]) == 2
     assert "is no table" in capsys.readouterr().err
     assert cli.main([*command, "--schedule=disco"]) == 2
     assert "SCHEDULE_TABLE_PATH is required" in capsys.readouterr().err
+
+
+@pytest.mark.ci
+def test_a_trained_schedule_is_benchmarked(trained, tmp_path):
+    path = tmp_path / "bench.jsonl"
+    flags = [*trained[0], "--limit=3", "--repeats=1", f"--output_file={path}"]
+    assert cli.main(["bench", *flags]) == 0
+    found = json.loads((tmp_path / "bench.jsonl.summary.json").read_text())
+    assert found["run"]["schedule"].startswith("Disco(") and found["run"]["gamma"] is None
+    assert found["identical"] == found["texts"] == 3
+    assert "fingerprint of schedule" in (tmp_path / "bench.jsonl.gin").read_text()
+
+
+@pytest.mark.slow
+def test_a_trained_schedule_is_certified(trained, tmp_path):
+    path = tmp_path / "certificate.json"
+    assert cli.main(["verify", *trained[0], "--limit=2", f"--output_file={path}"]) == 0
+    found = json.loads(path.read_text())
+    assert found["passed"] and len(found["checks"]) == 9
+    assert "SCHEDULE = @schedules.Disco()" in found["settings"]
 
 
 def test_examples_weigh_what_is_reached():

@@ -377,10 +377,15 @@ def test_runs_whose_lengths_vary_have_their_figure(write, tmp_path):
     assert page.count("Draft lengths along a generation") and "One generation" not in page
 
 
-def test_best_gammas_and_operations_are_theirs(drawings, runs):
-    """By hand, for each alpha: the gamma of the least time, and operations over tokens."""
+def test_tokens_best_gammas_and_operations_are_theirs(drawings, runs):
+    """By hand, for each alpha: the expected tokens, the gamma of the least time, and operations
+    over tokens."""
     found = drawings["gamma_and_arithmetic"](runs(a=bench(alpha=0.8, gamma=4)))
-    left, right = found.axes
+    first, left, right = found.axes
+    of_gamma = {line.get_label(): line.get_data() for line in first.lines}
+    for alpha, tokens in zip(*of_gamma["gamma 3"], strict=True):
+        assert tokens == pytest.approx(1 + alpha + alpha**2 + alpha**3)
+    assert ([0.8], [2.5]) in [tuple(map(list, line.get_data())) for line in first.lines]
     of_c = {line.get_label(): line.get_data() for line in left.lines}
     for alpha, gamma in zip(*of_c["c 0.1"], strict=True):
         if (best := max(range(1, 21), key=lambda g: expected(alpha, g, 0.1, 1))) != gamma:

@@ -289,11 +289,12 @@ def test_the_law_is_the_targets(name, temperature, verifier):
 def excess(guard: Guard, output, row: int) -> float:
     """By how many target steps a text is dearer than it may be, at its worst moment."""
     c, v = guard.c, dict(zip(guard.buckets, guard.v, strict=True))
-    found, spent, tokens, worst = output.row(row), 0.0, 0, -math.inf
+    alone, models = guard.prefill
+    found, spent, tokens, worst = output.row(row), models - alone, 0, -math.inf
     for drafted, accepted in zip(found.drafted, found.accepted, strict=True):
         spent += c * drafted + v[min(bucket for bucket in v if bucket >= drafted)]
         tokens += accepted + 1
-        allowed = tokens + (guard.limit - 1) * max(tokens, guard.horizon)
+        allowed = tokens + (guard.limit - 1) * (alone + max(tokens, guard.horizon))
         worst = max(worst, spent - allowed)
     return worst
 
@@ -318,6 +319,21 @@ def test_a_guarded_text_costs_no_more_than_its_limit():
     drafted = output.trace.drafted
     assert (drafted[:, 0] > 0).all() and (drafted == 0).sum() > 5 * (drafted > 0).sum()
     assert (drafted[:, 12:] > 0).any()
+
+
+@pytest.mark.parametrize(
+    "prefill, first",
+    [((2.0, 3.5), 0), ((0.0, 0.9), 2), ((30.0, 33.8), 2)],
+    ids=["dear drafter", "cheap drafter", "long inputs"],
+)
+def test_a_guard_counts_what_was_read_before_the_first_token(prefill, first):
+    """A drafter whose prefill is dear is not asked at first, and later is; a target whose own is
+    has more to lose."""
+    guard = dataclasses.replace(GUARD, prefill=prefill)
+    output = worthless(guard)
+    assert max(excess(guard, output, row) for row in range(ROWS)) < 1e-4  # float32 sums
+    drafted = output.trace.drafted
+    assert (drafted[:, 0] == first).all() and (drafted[:, 1:] > 0).any()
 
 
 @pytest.mark.planted
@@ -380,6 +396,10 @@ def test_shorter_drafts_keep_the_costs_of_their_calls():
         (lambda: Guard(Fixed(2), 0.1, (1.0,)), r"Guard.v is \(1.0,\); .* buckets \(0, 2\)"),
         (lambda: Guard(Fixed(2), 0.1, (1.0, 1.2), 1.0), r"Guard.limit is 1.0; give a number above"),
         (lambda: Guard(Fixed(2), 0.1, (1.0, 1.2), horizon=0), r"Guard.horizon is 0; give a posit"),
+        (
+            lambda: Guard(Fixed(2), 0.1, (1.0, 1.2), prefill=(2.0, 1.0)),
+            r"Guard.prefill is \(2.0, 1.0\); give the target's",
+        ),
         (lambda: Entropy(-1), r"Entropy.threshold is -1; give a number of nats"),
         (lambda: Heuristic(0), r"Heuristic.start is 0; .* from 1 to the longest draft, 7"),
         (lambda: Heuristic(8), r"Heuristic.start is 8; .* from 1 to the longest draft, 7"),
