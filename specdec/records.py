@@ -7,6 +7,7 @@ readers leave such a line out, and who goes on cuts it off.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -181,13 +182,19 @@ def write(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Makes an OSError one about `path`: what fails at a write knows no name."""
+    """Makes an OSError one about `path`: what fails at a write knows no name. TensorStore's errors
+    of the system become such errors too."""
     try:
         yield
     except OSError as error:
-        if error.errno is not None:  # it is the system's
-            error.filename = str(path)
+        if error.errno is None:  # Python's or NumPy's, of fewer bytes than were given
+            raise OSError(errno.EIO, str(error), str(path)) from error
+        error.filename = str(path)
         raise
+    except Exception as error:
+        if not (code := re.search(r"os_error_code='(\d+)'", str(error))):
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
 
 
 def _line(record: Mapping[str, Any]) -> str:

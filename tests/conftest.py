@@ -1,5 +1,6 @@
 """Shared set-up: the devices tests see, repeatable examples, and the optional development data."""
 
+import contextlib
 import gc
 import importlib.metadata
 import os
@@ -40,6 +41,24 @@ def shared() -> Path:
     if not folder.exists():
         pytest.skip("../shared is not here")
     return folder
+
+
+@pytest.fixture
+def small_files():
+    """A context in which no file of this process may grow beyond 2,000 bytes: a full disk, but for
+    the number of the error."""
+    import resource
+
+    @contextlib.contextmanager
+    def small():
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return small
 
 
 @pytest.fixture

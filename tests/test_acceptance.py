@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import check_lines
+from tolerances import PROBABILITIES
 
 from specdec import acceptance, checkpoints, cli, theory
 from specdec.acceptance import LENIENCE, Accepted, Tables
@@ -124,7 +125,7 @@ def test_each_text_by_the_formulas(measured):
         assert record.tokens == len(text) and (1 in text) == (text[-1] == 1)
         p, q, likely = distributions(one, given, text)
         np.testing.assert_allclose(
-            record.accepted["model"], expected(one, p, q, likely), rtol=1e-5, atol=1e-5
+            record.accepted["model"], expected(one, p, q, likely), rtol=1e-5, atol=PROBABILITIES
         )
     assert len({record.tokens for record in records}) > 1
 
@@ -145,7 +146,10 @@ def test_a_text_is_not_in_the_tables_it_is_measured_by(measured):
             if one.sampling.greedy:
                 q = np.eye(TARGET.vocab_size)[q.argmax(axis=1)]
             np.testing.assert_allclose(
-                records[number].accepted[name], expected(one, p, q, likely), rtol=1e-5, atol=1e-5
+                records[number].accepted[name],
+                expected(one, p, q, likely),
+                rtol=1e-5,
+                atol=PROBABILITIES,
             )
 
 
@@ -247,7 +251,7 @@ def test_what_a_replay_needs_is_kept(measured):
         assert found["proposed"] == q.argmax(axis=1).tolist()
         if not one.sampling.greedy:
             at = np.arange(len(text)), text
-            np.testing.assert_allclose(found["ratio"], q[at] / p[at], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(found["ratio"], q[at] / p[at], rtol=1e-4, atol=PROBABILITIES)
         assert ("ratio" in found) == (not one.sampling.greedy)
 
 

@@ -6,6 +6,7 @@ import math
 import jax
 import numpy as np
 import pytest
+from tolerances import LOGITS
 
 from specdec import checkpoints, cli, demo, tasks
 from specdec.interactive import Decoded, InteractiveModel, _buckets
@@ -69,7 +70,7 @@ def test_texts_are_those_of_the_command_line(decoded, tmp_path):
             theirs["drafted"],
             theirs["accepted"],
         )
-        np.testing.assert_allclose(ours.log_prob, sum(theirs["log_probs"]), atol=1e-4)
+        np.testing.assert_allclose(ours.log_prob, sum(theirs["log_probs"]), atol=LOGITS)
 
 
 def test_predict_is_the_text_and_needs_no_new_program(model, decoded):
@@ -110,7 +111,7 @@ def test_scores_are_those_of_decoding(model, decoded):
     same = [one for one in decoded if tasks_encode(model, one.text) == one.tokens]
     assert len(same) >= 2  # a sampled text can be cut into tokens in another way
     scores = model.score([one.input for one in same], [one.text for one in same])
-    np.testing.assert_allclose(scores, [one.log_prob for one in same], atol=1e-3)
+    np.testing.assert_allclose(scores, [one.log_prob for one in same], atol=LOGITS)
     worse = model.score([one.input for one in same], ["Ja."] * len(same))
     assert all(a > b for a, b in zip(scores, worse, strict=True))
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import sacrebleu
 import sentencepiece
+from tolerances import LOGITS
 
 from specdec import DecodeOutput, Params, Plan, checkpoints, decode, row_keys, theory
 from specdec.drafters import Autoregressive
@@ -142,7 +143,7 @@ def test_greedy_ids_are_those_of_t5x_with_and_without_speculation(captions):
     tau = theory.block_efficiency(theory.emitted_tokens(ours.trace), ours.trace.calls)
     tokens, expected = {100: (1_516, 2.78), 1000: (16_357, 2.61)}[len(captions.inputs)]
     assert greedy.length.sum() == tokens
-    assert tau == pytest.approx(expected, abs=0.02)
+    assert tau == pytest.approx(expected, abs=0.02)  # a near-tie may be decided otherwise
 
 
 @pytest.mark.slow
@@ -165,10 +166,12 @@ def test_alpha_is_what_was_measured_with_t5x(every_caption):
     p, q = (np.asarray(jax.nn.softmax(x, axis=-1)) for x in (target, draft))
     one_hot = np.eye(p.shape[1], dtype=np.float32)
     best_p, best_q = (one_hot[np.argmax(x, axis=-1)] for x in (p, q))
+    # The README has three digits, of another T5's outputs: near-ties may be decided otherwise.
     assert theory.teacher_forced_alpha(best_p, best_q) == pytest.approx(0.718, abs=0.01)
-    assert theory.teacher_forced_alpha(p, q) == pytest.approx(0.694, abs=0.01)
-    assert theory.teacher_forced_alpha(p, best_q) == pytest.approx(0.573, abs=0.01)
-    assert np.mean(theory.coupled_acceptance_rate(p, q)) == pytest.approx(0.663, abs=0.01)
+    assert theory.teacher_forced_alpha(p, q) == pytest.approx(0.694, abs=0.01)  # so too
+    assert theory.teacher_forced_alpha(p, best_q) == pytest.approx(0.573, abs=0.01)  # and here
+    coupled = np.mean(theory.coupled_acceptance_rate(p, q))
+    assert coupled == pytest.approx(0.663, abs=0.01)  # and here
 
 
 @pytest.mark.slow
@@ -182,7 +185,7 @@ def test_log_probs_are_those_of_teacher_forcing(captions, rule):
     within = np.arange(LENGTH)[None] < ours.length[:, None]
     expected = np.asarray(jax.nn.log_softmax(jnp.asarray(logits[within]), axis=-1))
     expected = np.take_along_axis(expected, ours.tokens[within][:, None], axis=1)[:, 0]
-    np.testing.assert_allclose(ours.log_probs[within], expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(ours.log_probs[within], expected, rtol=0, atol=LOGITS)
 
 
 @pytest.mark.slow

@@ -11,8 +11,9 @@ def test_an_interval_has_ninety_five_percent():
     values = np.random.default_rng(1).normal(size=2000)
     low, high = bootstrap(values, lambda sums: sums / values.size)
     error = values.std() / np.sqrt(values.size)
+    # 2,000 resamples place an end to 0.06 errors; an interval of 90 % is 0.32 off.
     assert (values.mean() - low) / error == pytest.approx(1.96, abs=0.15)
-    assert (high - values.mean()) / error == pytest.approx(1.96, abs=0.15)
+    assert (high - values.mean()) / error == pytest.approx(1.96, abs=0.15)  # as above
 
 
 def test_texts_are_drawn_with_all_their_values():

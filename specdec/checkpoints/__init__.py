@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from specdec import progress
+from specdec import progress, records
 from specdec.checkpoints import directory, huggingface, tree
 from specdec.checkpoints.directory import (
     Vocabulary,
@@ -158,7 +158,8 @@ def save(
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as staging:
         complete = Path(staging) / path.name
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
-        with progress.written(f"writing {path.name}", complete, size):
+        writing = progress.written(f"writing {path.name}", complete, size)
+        with records.naming(path), writing:
             _write(format, complete, params, config, vocabulary)
         complete.rename(path)
 

@@ -71,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "command" not in args:
         parser.print_help()
         return 0
+    if not args.traceback:
+        machine.quiet()
     try:
         machine.refuse_closed_output()
         with (

@@ -44,7 +44,10 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
         import shtab
     except ImportError as error:
         raise UsageError("completion needs shtab; pip install shtab") from error
-    for command in parser.commands.choices.values():  # type: ignore[attr-defined]
+    commands = parser.commands  # type: ignore[attr-defined]
+    for choice in commands._choices_actions:  # zsh lists them with a line each
+        commands.choices[choice.dest].description = choice.help
+    for command in commands.choices.values():
         for action in command._actions:
             if action.dest == "gin_file":
                 action.complete = dict.fromkeys(_GIN_FILES, "_specdec_gin_files")  # type: ignore

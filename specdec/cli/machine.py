@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import logging
 import os
 import signal
 import sys
@@ -53,6 +55,21 @@ def terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+@functools.cache  # once is enough
+def quiet() -> None:
+    """Lets nobody report, beside our one line, the errors that it is made of: Orbax logs each,
+    asyncio those that Orbax did not ask for, and TensorStore tells a loop that is closed."""
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    others = sys.unraisablehook
+
+    def hook(args: sys.UnraisableHookArgs) -> None:
+        if str(args.exc_value) != "Event loop is closed":
+            others(args)
+
+    sys.unraisablehook = hook
 
 
 def refuse_closed_output() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 
+from specdec import records
 from specdec.cli import machine, settings, table
 from specdec.cli.settings import UsageError
 
@@ -49,9 +51,15 @@ def _command(args: argparse.Namespace) -> None:
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     try:
         training.train(run, args.output_dir)
-    except training.TrainingError as error:
-        raise UsageError(str(error)) from error
-    finally:
-        folder = Path(args.output_dir)
-        if (folder / "settings.json").exists():
-            (folder / "train.gin").write_text(settings.in_force(), encoding="utf-8")
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # what came first is what is told
+            _keep_settings(Path(args.output_dir))
+        if isinstance(error, training.TrainingError):
+            raise UsageError(str(error)) from error
+        raise
+    _keep_settings(Path(args.output_dir))
+
+
+def _keep_settings(folder: Path) -> None:
+    if (folder / "settings.json").exists():
+        records.write(folder / "train.gin", settings.in_force())

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from specdec import tasks
+from specdec import records, tasks
 from specdec.checkpoints.checksums import checksum
 from specdec.types import Table
 
@@ -49,9 +49,10 @@ def save(
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as staging:
         complete = Path(staging) / path.name
         complete.mkdir()
-        for name, array in arrays.items():
-            np.save(complete / f"{name}.npy", array)
-        (complete / FILE).write_text(f"{json.dumps(record, indent=1)}\n", encoding="utf-8")
+        with records.naming(path):
+            for name, array in arrays.items():
+                np.save(complete / f"{name}.npy", array)
+            (complete / FILE).write_text(f"{json.dumps(record, indent=1)}\n", encoding="utf-8")
         complete.rename(path)
 
 

@@ -2,7 +2,7 @@
 
 settings.json          what the run computes; another run is refused
 log.jsonl              one object per step, and one per evaluation
-checkpoints/<step>/    parameters and optimizer, of the last two saves (Orbax)
+checkpoints/<step>/    parameters and optimizer, of the last two saves (Orbax), with checksums
 export/checkpoint_<step>/   the latest parameters, for `checkpoints.load`
 """
 
@@ -16,13 +16,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from flax import serialization
+
 from specdec import checkpoints, records
+from specdec.checkpoints import checksums, tree
 from specdec.records import Lines
 from specdec.training.errors import TrainingError
 from specdec.types import PyTree
 
 KEPT = 2  # checkpoints
 LOCK = ".lock"
+CHECKSUMS = "crc32"  # by name, in a checkpoint's own metadata
 
 
 class Folder:
@@ -62,13 +67,34 @@ class Folder:
         return self._checkpoints.latest_step()
 
     def restore(self, abstract: PyTree) -> PyTree:
-        """The latest checkpoint, which must exist."""
-        return self._checkpoints.restore(self.step, args=self._arguments.StandardRestore(abstract))
+        """The latest checkpoint, which must exist.
+
+        Raises:
+          TrainingError: it cannot be read, or an array is not as it was saved.
+        """
+        step, arguments = self.step, self._arguments.StandardRestore(abstract)
+        where = self.path / "checkpoints" / str(step)
+        remedy = "delete that folder, and the run goes on from what was saved before"
+        try:
+            state = self._checkpoints.restore(step, args=arguments)
+            recorded = (self._checkpoints.metadata(step).custom_metadata or {}).get(CHECKSUMS, {})
+        except Exception as error:  # of any type: Orbax meets what it did not write
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise TrainingError(f"cannot read {where}: {said}; {remedy}") from error
+        arrays = tree.flatten(serialization.to_state_dict(state))
+        for name in sorted(recorded.keys() & arrays.keys()):
+            if wrong := checksums.damage(name, np.asarray(arrays[name]), recorded):
+                raise TrainingError(f"{where} is damaged: {wrong}; {remedy}")
+        return state
 
     def save(self, step: int, state: PyTree) -> None:
         """Writes a checkpoint, unless there is one of this step."""
-        if step != self.step:
-            self._checkpoints.save(step, args=self._arguments.StandardSave(state))
+        if step == self.step:
+            return
+        recorded = {CHECKSUMS: checksums.of_tree(serialization.to_state_dict(state))}
+        arguments = self._arguments.StandardSave(state)
+        with records.naming(self.path / "checkpoints" / str(step)):
+            self._checkpoints.save(step, args=arguments, custom_metadata=recorded)
 
     def export(
         self, step: int, params: PyTree, config: Any, vocabulary: checkpoints.Vocabulary | None

@@ -83,7 +83,7 @@ def test_devices_are_compared():
     assert here[:2] == ["ende_t0", "amd_epyc_avx2_2_cores"] and here[3] == "1.00"
     assert there[1] == "amd_epyc_avx512_2_cores" and there[6] == "100 of 100"
     ratio = [float(row[2].split()[0]) for row in (here, there)]
-    assert float(there[3]) == pytest.approx(ratio[1] / ratio[0], abs=0.01)
+    assert float(there[3]) == pytest.approx(ratio[1] / ratio[0], abs=0.01)  # two decimals
 
 
 def test_a_device_is_named_by_what_times_depend_on(monkeypatch):

@@ -322,7 +322,7 @@ LYING = Constant(3, claimed=1 / 6)  # says that it draws its one token from all
 @pytest.mark.planted
 def test_draws_sees_what_lets_too_much_through(parts):
     result = outcome("draws", **parts, sampling=Sampling())
-    assert not result.passed and result.figures["p_value"] < 1e-12, str(result)
+    assert not result.passed and result.figures["p_value"] < 1e-12, str(result)  # no chance
 
 
 @pytest.mark.planted

@@ -1,5 +1,6 @@
 """Our own format, there and back: pytest tests/checkpoints/test_checkpoint_save.py"""
 
+import errno
 import re
 import subprocess
 import sys
@@ -10,7 +11,14 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from specdec.checkpoints import CheckpointError, config_from, load, save, vocabulary_from
+from specdec.checkpoints import (
+    FORMATS,
+    CheckpointError,
+    config_from,
+    load,
+    save,
+    vocabulary_from,
+)
 
 
 def bits(tree):
@@ -114,6 +122,17 @@ def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch, params, config_
             vocabulary=tmp_path / "pieces.model",
         )
     assert [entry.name for entry in tmp_path.iterdir()] == ["pieces.model"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_full_disk_is_named(tmp_path, params, config_of, small_files, format):
+    given = {"config": config_of("v1_1"), "format": format}
+    with small_files(), pytest.raises(OSError) as caught:
+        save(tmp_path / "model", params, **given)
+    assert caught.value.errno == errno.EFBIG
+    assert caught.value.filename == str(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+    save(tmp_path / "model", params, **given)
 
 
 def test_a_save_that_is_killed_is_no_checkpoint(tmp_path, golden):

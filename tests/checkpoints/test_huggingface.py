@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tolerances
 
 from specdec import autoregressive_decode, checkpoints, row_keys
 from specdec.checkpoints import CheckpointError, huggingface, huggingface_files, safetensors, tree
@@ -96,7 +97,7 @@ def test_logits_and_greedy_ids_are_those_of_transformers(model):
     tree.check(tree.shapes(params), config, model)
 
     logits = logits_of(config, params, inputs, golden["decoder_input_tokens"])
-    np.testing.assert_allclose(logits, golden["logits"], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(logits, golden["logits"], rtol=0, atol=tolerances.LOGITS)
 
     output = autoregressive_decode(
         params,
@@ -117,7 +118,7 @@ def test_an_output_layer_that_is_scaled_has_the_scale_multiplied_in(edited):
     tokens = golden["encoder_input_tokens"], golden["decoder_input_tokens"]
     logits = logits_of(config, params_of(directory), *tokens)
     expected = golden["logits"] / math.sqrt(config.emb_dim)
-    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=tolerances.LOGITS)
 
 
 # What the config says.

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 from support import check_lines
+from tolerances import LOGITS
 
 import specdec
 from specdec import (
@@ -134,7 +135,7 @@ def explained_adds_up(text: dict) -> None:
         assert len(p) == drafted and len(explained["proposed_texts"][i]) == drafted
         assert explained["proposed"][i][:accepted] == text["tokens"][at:end]
         kept = [*p[:accepted], *([] if own_p is None else [own_p])]
-        np.testing.assert_allclose(np.log(kept), text["log_probs"][at : end + 1], atol=1e-4)
+        np.testing.assert_allclose(np.log(kept), text["log_probs"][at : end + 1], atol=LOGITS)
         at = end + 1
     assert at >= len(text["tokens"])
 
@@ -205,7 +206,7 @@ def test_tokens_are_those_of_the_library(decode, folder, tmp_path):
     for row, text in enumerate(records(tmp_path / "out.jsonl")):
         length = output.length[row]
         assert text["tokens"] == output.tokens[row, :length].tolist()
-        np.testing.assert_allclose(text["log_probs"], output.log_probs[row, :length], atol=1e-4)
+        np.testing.assert_allclose(text["log_probs"], output.log_probs[row, :length], atol=LOGITS)
         calls = text["calls"]
         assert calls == output.trace.calls[row]
         assert text["accepted"] == output.trace.accepted[row, :calls].tolist()

@@ -9,6 +9,7 @@ import pytest
 import test_cli
 from support import check_lines
 from test_cli import LINES, decode, folder, records, the_line  # noqa: F401
+from tolerances import LOGITS, SMALL_LOGITS
 
 import specdec
 from specdec import checkpoints, cli, tasks
@@ -157,8 +158,8 @@ def test_score(command, decode, folder, tmp_path):  # noqa: F811
         log_probs = specdec.score(
             checkpoints.load(folder / "target"), inputs, targets, target=target
         )
-        np.testing.assert_allclose(record["log_probs"], log_probs[0], rtol=0, atol=1e-5)
-        np.testing.assert_allclose(record["log_prob"], log_probs.sum(), rtol=0, atol=1e-4)
+        np.testing.assert_allclose(record["log_probs"], log_probs[0], rtol=0, atol=SMALL_LOGITS)
+        np.testing.assert_allclose(record["log_prob"], log_probs.sum(), rtol=0, atol=LOGITS)
     tokens = sum(len(record["tokens"]) for record in records(path))
     assert err.startswith(f"{tokens} tokens, ")
 
@@ -175,7 +176,7 @@ def test_score_under_the_runs_sampling(command, tmp_path):
     assert None not in line["log_probs"] and line["processed_log_prob"] is None
     # x y x y x y: the second y is the first one that makes two tokens come twice.
     assert [x is None for x in line["processed_log_probs"][:4]] == [False, False, False, True]
-    assert line["processed_log_probs"][0] == pytest.approx(line["log_probs"][0], abs=1e-5)
+    assert line["processed_log_probs"][0] == pytest.approx(line["log_probs"][0], abs=SMALL_LOGITS)
 
 
 def test_score_of_a_task_in_lines(folder, cache, capsys):  # noqa: F811

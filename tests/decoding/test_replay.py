@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import support
+from tolerances import PROBABILITIES
 
 from specdec import Params, Plan, cli, decode, row_keys
 from specdec.decoding import Decided, replay
@@ -98,15 +99,15 @@ def test_probabilities_are_those_of_each_model_by_itself(plan, given):
         of_draft = [*before, *drafted]
         p, softmax = (probabilities("target", x, row, of_draft)[places] for x in (rule, ONE))
         q = probabilities("draft", FILTERED, row, of_draft)
-        np.testing.assert_allclose(found.p[row, call, here], p, atol=1e-5)
-        np.testing.assert_allclose(found.softmax[row, call, here], softmax, atol=1e-5)
-        np.testing.assert_allclose(found.q[row, call, here], q[places], atol=1e-5)
+        np.testing.assert_allclose(found.p[row, call, here], p, atol=PROBABILITIES)
+        np.testing.assert_allclose(found.softmax[row, call, here], softmax, atol=PROBABILITIES)
+        np.testing.assert_allclose(found.q[row, call, here], q[places], atol=PROBABILITIES)
         if own:
             end, corrects = at + accepted, accepted < len(drafted)
             own_p = probabilities("target", rule, row, of_draft[:end])[end, own[0]]
             own_q = q[end, own[0]] if corrects else np.nan
-            np.testing.assert_allclose(found.own_p[row, call], own_p, atol=1e-5)
-            np.testing.assert_allclose(found.own_q[row, call], own_q, atol=1e-5)
+            np.testing.assert_allclose(found.own_p[row, call], own_p, atol=PROBABILITIES)
+            np.testing.assert_allclose(found.own_q[row, call], own_q, atol=PROBABILITIES)
             kinds.add((corrects, len(drafted) > accepted + 1))
     assert {(True, True), (True, False), (False, False)} <= kinds
 

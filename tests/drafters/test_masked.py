@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tolerances import SMALL_LOGITS
 
 from specdec.decoding import decode, prefill, row_keys
 from specdec.drafters import Masked
@@ -139,8 +140,8 @@ def test_an_opinion_of_a_text_is_behind_the_texts_own_neighbours():
     expected = np.asarray(neighbours - others)[:, : K - 1, :V]  # of the place behind each
     found = (logs[0] - logs[1])[:, 1:]
     centred = [x - x.mean(axis=2, keepdims=True) for x in (found, expected)]
-    np.testing.assert_allclose(*centred, atol=1e-3)
-    np.testing.assert_allclose(logs[0][:, 0], logs[1][:, 0], atol=1e-5)
+    np.testing.assert_allclose(*centred, atol=SMALL_LOGITS)
+    np.testing.assert_allclose(logs[0][:, 0], logs[1][:, 0], atol=SMALL_LOGITS)
 
 
 def test_with_one_layer_rereading_the_text_changes_nothing():

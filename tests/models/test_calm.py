@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import load
+from tolerances import LOGITS, SMALL_LOGITS
 
 from specdec import acceptance, cli, forecast
 from specdec.compile import hlo
@@ -138,7 +139,7 @@ def test_each_token_leaves_by_its_own_confidence(name):
     logits, depths = output.logits, np.asarray(output.depth)
     right = [token_by_token(target, row, tokens[row]) for row in range(ROWS)]
     np.testing.assert_array_equal(depths, [layers for layers, _ in right])
-    np.testing.assert_allclose(logits, [rows for _, rows in right], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(logits, [rows for _, rows in right], rtol=0, atol=SMALL_LOGITS)
     assert len(set(depths.ravel().tolist())) > 1, "some leave, and some do not"
 
 
@@ -154,7 +155,7 @@ def test_no_row_and_no_draft_token_changes_another(name):
     plan = Plan(target, drafter, GreedyMatch(), Fixed(3), Greedy(), N)
     ours = decode(Params(params(), params()), KEYS, INPUTS, plan)
     np.testing.assert_array_equal(ours.tokens, output.tokens)
-    np.testing.assert_allclose(ours.log_probs, output.log_probs, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(ours.log_probs, output.log_probs, rtol=0, atol=SMALL_LOGITS)
     assert 0 < ours.trace.accepted.sum() < ours.trace.drafted.sum()
     assert not plan.exact and not plan.alone().exact
 
@@ -302,7 +303,7 @@ def test_without_exits_it_is_the_whole_model(confidence):
     target = calm(WHOLE, threshold=None, confidence=confidence)
     ours, whole = decoded(target), decoded(WHOLE)
     np.testing.assert_array_equal(ours.tokens, whole.tokens)
-    np.testing.assert_allclose(ours.log_probs, whole.log_probs, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(ours.log_probs, whole.log_probs, rtol=0, atol=SMALL_LOGITS)
 
 
 @pytest.mark.ci
@@ -314,7 +315,7 @@ def test_without_exits_over_long_texts():
         target.decode(own, given[1], target.prefill(own, given[0], 170))[0].logits
         for target in (model, calm(model, threshold=None))
     ]
-    np.testing.assert_allclose(*logits, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(*logits, rtol=0, atol=LOGITS)
 
 
 def test_a_layer_that_may_be_skipped_copies_no_cache():

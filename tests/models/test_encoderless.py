@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tolerances import SMALL_LOGITS
 
 from specdec import checkpoints
 from specdec.benchmark.workload import prefills
@@ -68,7 +69,7 @@ def test_attached_to_its_own_encoder_it_is_the_whole_model(layout: Layout):
     cache = model.attach(tree, whole.encoded, whole.inputs_mask, 9)
     tokens = jnp.asarray([[0, 5, 9, 3]] * 3, jnp.int32)
     logits = [TARGET.decode(params(), tokens, whole)[0], model.decode(tree, tokens, cache)[0]]
-    np.testing.assert_allclose(logits[0].logits, logits[1].logits, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(logits[0].logits, logits[1].logits, rtol=0, atol=SMALL_LOGITS)
     back = model.to_stored(tree)
     jax.tree.map(np.testing.assert_array_equal, back, decoder_of(params()))
 

@@ -156,7 +156,9 @@ def test_other_settings_and_other_hardware_make_other_curves(runs):
 def test_the_curve_of_a_published_row(runs):
     """Where configs/leviathan/ende_small_t0.gin has gamma 7, the paper's 3.2."""
     shown = speedups.papers(runs(mine=bench(), ende_small_t0=bench()), [1, 7])
-    assert shown == {"alpha 0.75, c 0.02": pytest.approx([1.75 / 1.02, 3.16], abs=0.01)}
+    assert shown == {
+        "alpha 0.75, c 0.02": pytest.approx([1.75 / 1.02, 3.16], abs=0.01)
+    }  # read off to two decimals
 
 
 def test_the_surface_has_the_best_draft_length_of_each_point():

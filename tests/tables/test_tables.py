@@ -80,6 +80,12 @@ def test_a_table_is_read_as_it_was_saved(saved):
     tables.check_vocabulary(saved, STORE, tasks.demo_vocabulary().plain())
 
 
+def test_a_full_disk_is_named(tmp_path, small_files):
+    with small_files(), pytest.raises(OSError) as caught:
+        tables.save(tmp_path / "table", "ngrams", {"counts": np.arange(1000)})
+    assert caught.value.filename == str(tmp_path / "table") and not list(tmp_path.iterdir())
+
+
 def test_a_byte_that_changed_is_seen(saved):
     before = tables.fingerprint(saved, STORE)
     data = bytearray((saved / "tokens.npy").read_bytes())

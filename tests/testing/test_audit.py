@@ -40,5 +40,7 @@ def test_gaps_are_those_of_the_scores_that_decide(sampling):
     assert plain[3, 2] == first
     (found,) = audit(plain.at[3, 2].set(second).at[3, 4].set(6).at[3, 5].set(6))
     assert (found.row, found.position) == (3, 2)
-    assert found.gap == pytest.approx(float(scores[first] - scores[second]), abs=1e-6)
+    assert found.gap == pytest.approx(
+        float(scores[first] - scores[second]), abs=1e-6
+    )  # float32, of 4
     assert found.gap > 1e-4

@@ -115,7 +115,9 @@ def expected(name: str) -> np.ndarray:
 
 @pytest.mark.parametrize("name", alignment.DIVERGENCES)
 def test_gradients_are_finite_differences(name):
-    np.testing.assert_allclose(gradient(name), expected(name), rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(
+        gradient(name), expected(name), rtol=1e-5, atol=1e-8
+    )  # central, float64
 
 
 def test_only_acceptance_by_its_logarithm_starts_from_nothing():
@@ -134,7 +136,7 @@ def test_only_acceptance_by_its_logarithm_starts_from_nothing():
             logits = step(logits)
         return float(overlap(softmax(p), softmax(np.asarray(logits, float)))[0, 0])
 
-    assert after("total_variation") < 1e-6
+    assert after("total_variation") < 1e-6  # it stays at e^-20 or so
     for name in ("log_acceptance", "adaptive", "forward_kl"):
         assert after(name) > 0.9, name
 

@@ -23,6 +23,7 @@ from laws import (
     typical,
 )
 from laws import token as token_rule
+from tolerances import FLOAT64
 
 from specdec import verifiers
 from specdec.decoding import decode, row_keys
@@ -30,6 +31,7 @@ from specdec.drafters import Autoregressive, Hybrid, PromptLookup
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.testing import Bench, Law, adversarial_trees, compare, output_law
+from specdec.types import Draft, Scores
 from specdec.verifiers import (
     BigLittle,
     Distance,
@@ -74,7 +76,7 @@ def test_a_call_emits_the_stated_law(name):
                 for length in range(gamma + 1):
                     right = emitted(rule, trees.p, trees.q, length)
                     law = output_law(verifier, trees, length)
-                    assert np.max(np.abs(law - right)) <= 1e-12, (case, gamma, length)
+                    assert np.max(np.abs(law - right)) <= FLOAT64, (case, gamma, length)
 
 
 @pytest.mark.parametrize("lenience", [0.5, 0.1])
@@ -276,7 +278,7 @@ def test_lenience_of_one_is_exact():
     with jax.enable_x64(True):
         for trees in adversarial_trees(0, 3, 2, Sampling()).values():
             ratio = output_law(SpeculativeSampling(), trees, 2)
-            np.testing.assert_allclose(output_law(Lenient(1.0), trees, 2), ratio, atol=1e-15)
+            np.testing.assert_allclose(output_law(Lenient(1.0), trees, 2), ratio, atol=FLOAT64)
 
 
 @pytest.mark.planted
@@ -290,3 +292,15 @@ def test_a_wrong_residual_is_seen():
         trees = adversarial_trees(0, 3, 1, Sampling())["random"]
         law = output_law(ResidualOfTheTarget("token", 0.3), trees, 1)
         assert np.max(np.abs(law - emitted(mixture(token_rule(0.3)), trees.p, trees.q, 1))) > 1e-3
+
+
+def test_as_many_tokens_are_kept_unseen_as_is_said():
+    p, q = np.random.default_rng(0).dirichlet(np.ones(7), size=(2, 5))
+    tokens = jnp.argmax(q[:4] / p[:4], axis=1)  # the ones that are accepted least
+    draft = Draft(tokens, jnp.asarray(q[:4]), jnp.int32(4))
+    scores = Scores(jnp.log(p), jnp.asarray(p))
+    own = SpeculativeSampling().accept(draft, scores)
+    assert np.all(own < 1)
+    for least in (1, 2, 4):
+        kept = MinimumBlock(SpeculativeSampling(), least).accept(draft, scores)
+        np.testing.assert_array_equal(kept, [*np.ones(least), *own[least:]])

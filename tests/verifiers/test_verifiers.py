@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tolerances import FLOAT64
 
 from specdec import theory, verifiers
 from specdec.sampling import Greedy, Sampling
@@ -35,7 +36,7 @@ SOME = {"samplings": (Sampling(), Sampling(1.2, top_k=3, top_p=0.7)), "gammas": 
 def test_the_law_of_the_output_is_the_target(verifier, cases):
     """For samplings, gammas, random and adversarial p and q, whole and short drafts: in float64
     within 1e-12, and through the jitted loop within what a chi-square test sees."""
-    assert check_verifier(verifier, **cases) <= 1e-12
+    assert check_verifier(verifier, **cases) <= FLOAT64
 
 
 def test_the_law_of_shared_noise():
@@ -43,7 +44,7 @@ def test_the_law_of_shared_noise():
     with jax.enable_x64(True):
         for trees in adversarial_trees(0, 3, 1, Sampling()).values():
             law = output_law(Coupled(), trees, 1)
-            np.testing.assert_allclose(law, trees.p[0][:, None] * trees.p[1], rtol=0, atol=1e-12)
+            np.testing.assert_allclose(law, trees.p[0][:, None] * trees.p[1], rtol=0, atol=FLOAT64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +198,7 @@ def test_coupled_accepts_as_often_as_the_closed_form_says():
             scores = Scores(jnp.zeros([6, 2, 6]), jnp.tile(np.stack([p[0], p[1][0]]), (6, 1, 1)))
             accept = jax.vmap(Coupled().accept)(draft, scores)[:, 0]
             expected = theory.coupled_acceptance_rate(p[0], q[0])
-            assert float(np.sum(q[0] * accept)) == pytest.approx(expected, abs=1e-12), name
+            assert float(np.sum(q[0] * accept)) == pytest.approx(expected, abs=FLOAT64), name
 
 
 def test_greedy_probabilities_reduce_speculative_sampling_to_matching():

@@ -1,0 +1,95 @@
+"""Damage to a run's checkpoints is seen, and a full disk: pytest tests/training/test_folder.py"""
+
+import errno
+import re
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec.training import Adafactor, TrainingError
+from specdec.training.folder import Folder
+from specdec.training.loop import State
+
+
+def state(step: int) -> State:
+    params = {"decoder": {"kernel": jax.random.normal(jax.random.key(step), [48, 64])}}
+    return State(params, Adafactor().transformation().init(params), jnp.asarray(step, jnp.int32))
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """A run with checkpoints of steps 3 and 5."""
+    path = tmp_path_factory.mktemp("run") / "sound"
+    with Folder(path, {}) as folder:
+        folder.save(3, state(3))
+        folder.save(5, state(5))
+    return path
+
+
+def flip(path, draws) -> None:
+    """One bit of the latest checkpoint's arrays, longer files more often."""
+    files = sorted(file for file in (path / "checkpoints/5/default").rglob("d/*"))
+    sizes = np.array([file.stat().st_size for file in files])
+    file = files[draws.choice(len(files), p=sizes / sizes.sum())]
+    data = bytearray(file.read_bytes())
+    data[draws.integers(len(data))] ^= 1 << draws.integers(8)
+    file.write_bytes(data)
+
+
+def restored(path) -> State:
+    with Folder(path, {}) as folder:
+        return folder.restore(jax.eval_shape(lambda: state(0)))
+
+
+def same(a: State, b: State) -> bool:
+    return all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
+
+
+def test_a_flipped_bit_is_never_gone_on_with(sound, tmp_path):
+    assert same(restored(sound), state(5))
+    seen = []
+    for seed in range(8):
+        copy = shutil.copytree(sound, tmp_path / str(seed))
+        flip(copy, np.random.default_rng(seed))
+        try:
+            assert same(restored(copy), state(5))
+        except TrainingError as error:
+            seen.append(str(error))
+    named = [line for line in seen if re.search(r"/5 is damaged: (params|optimizer)/\S+ has", line)]
+    assert len(seen) >= 5 and named, seen
+    assert not any("\n" in line for line in seen)
+
+
+def test_the_remedy_works(sound, tmp_path):
+    copy = shutil.copytree(sound, tmp_path / "copy")
+    for file in (copy / "checkpoints/5/default").rglob("d/*"):
+        file.write_bytes(b"")
+    message = r"cannot read \S+/5: .*; delete that folder, and the run goes on from what was saved"
+    with pytest.raises(TrainingError, match=message):
+        restored(copy)
+    shutil.rmtree(copy / "checkpoints/5")
+    assert same(restored(copy), state(3))
+
+
+def test_a_checkpoint_without_checksums_is_gone_on_with(sound, tmp_path):
+    """As those before this version are."""
+    copy = shutil.copytree(sound, tmp_path / "copy")
+    file = copy / "checkpoints/5/_CHECKPOINT_METADATA"
+    file.write_text(file.read_text().replace('"crc32"', '"other"'))
+    assert same(restored(copy), state(5))
+
+
+def test_what_cannot_be_written_is_named_and_leaves_what_was_there(sound, tmp_path, small_files):
+    copy = shutil.copytree(sound, tmp_path / "copy")
+    with Folder(copy, {}) as folder:
+        with small_files(), pytest.raises(OSError) as caught:
+            folder.save(7, state(7))
+        assert caught.value.errno == errno.EFBIG
+        assert caught.value.filename == str(copy / "checkpoints/7")
+    assert same(restored(copy), state(5))
+    with Folder(copy, {}) as folder:
+        folder.save(7, state(7))
+    assert same(restored(copy), state(7))
