@@ -37,14 +37,15 @@ def test_figures_are_those_of_the_lines(path):
     parts = [Part(*one) for one in written["prediction"]["parts"]]
     summary = benchmark.summarize(
         map(benchmark.record, map(json.loads, lines)),
-        parts=lambda drafted, sources: parts,  # lengths do not vary
+        parts=lambda *of_calls: parts,  # of the lines themselves
         gamma=written["run"]["gamma"],
         same_output=written["identical"] is not None,
         exact=written["exact"],
         step_bytes=round(floor),
     )
     again = json.loads(json.dumps(dataclasses.asdict(summary)))
-    for name in {"conditional", "joint"} - written.keys():  # summaries before did not have them
+    # Summaries before did not have them.
+    for name in {"conditional", "joint", "depth"} - written.keys():
         del again[name]
     for name in again:
         assert agree(again[name], written[name]), name
