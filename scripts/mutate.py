@@ -1,15 +1,23 @@
 """Changes one operator or number at a time, and asks the tests whether they see it.
 
-    python scripts/mutate.py [--each 5] [--seed 0] [--only sampling] > mutants.txt
+    python scripts/mutate.py [--each 3] [--seed 0] [--only sampling] [--count 5]
+    python scripts/mutate.py --again          # those that survived: `ci` and `planted` tests too
+    python scripts/mutate.py --sound          # the tests without any mutant
+    python scripts/mutate.py --table          # the table of docs/reliability.md
 
-Of each module below some places are drawn. A mutant is killed if one of the module's tests fails or
-takes longer than the limit. Works on a copy; it prints a line per mutant, and the sums at the end.
+Of each module below some places are drawn: the first of each, then the second. A mutant is killed
+if one of the module's tests fails. One whose tests do not end in time is counted apart: in twice
+the time that they take without it, and a minute. It works on a copy and writes a line per mutant to
+`docs/results/mutants.jsonl`; given again, it goes on. With `--sound` it runs the tests without any:
+who fails then has killed nobody.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import collections
+import json
 import os
 import random
 import shutil
@@ -17,51 +25,101 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT = 240  # seconds for the tests of a mutant
+LINES = ROOT / "docs" / "results" / "mutants.jsonl"
+PROGRAMS = Path(tempfile.gettempdir()) / "specdec.mutants.programs"  # compiled, kept between calls
+DEFAULT, MORE = "not slow and not planted and not ci", "not slow"  # which tests
+LIMIT = 300  # seconds, for tests of which nobody knows how long they take
+LOOP, TABLE = "tests/decoding/test_loop.py", "tests/drafters/test_table.py"
+FORMULAS, REPLAYED = "tests/test_theory.py", "tests/forecast/test_forecast_by_replay.py"
+LOSSY = "tests/verifiers/test_lossy.py"
+LAWS = ["tests/verifiers/test_verifiers.py", LOSSY]
+DRAWN = "tests/sampling/test_sampling.py"
+PROCESSORS = ["tests/sampling/test_processors.py"]
+SCHEDULES = ["tests/schedules"]
+LOOKUPS = ["tests/drafters/test_lookups.py"]
+TUNED = ["tests/forecast/test_tune.py"]
+MEASURED = ["tests/benchmark/test_benchmark.py"]
+CERTIFICATE = ["tests/certificate"]
 TESTS = {  # module: its tests, those that see most first
-    "decoding/states.py": ["tests/decoding/test_states.py", "tests/decoding/test_loop.py"],
-    "decoding/loop.py": ["tests/decoding/test_loop.py"],
-    "decoding/keys.py": ["tests/decoding/test_loop.py"],
-    "decoding/forcing.py": ["tests/decoding/test_loop.py", "tests/decoding/test_score.py"],
-    "sampling/standard.py": ["tests/sampling/test_sampling.py"],
-    "sampling/draws.py": ["tests/sampling/test_sampling.py"],
-    "sampling/bans.py": ["tests/sampling"],
-    "sampling/penalties.py": ["tests/sampling"],
-    "sampling/forced.py": ["tests/sampling"],
-    "sampling/processed.py": ["tests/sampling"],
-    "sampling/order.py": ["tests/sampling"],
-    "verifiers/decide.py": ["tests/verifiers"],
-    "verifiers/block.py": ["tests/verifiers"],
-    "verifiers/speculative_sampling.py": ["tests/verifiers"],
-    "verifiers/coupled.py": ["tests/verifiers", "tests/decoding/test_loop.py"],
-    "drafters/loop.py": ["tests/drafters"],
-    "drafters/autoregressive.py": ["tests/drafters"],
-    "schedules/fixed.py": ["tests/schedules", "tests/decoding/test_loop.py"],
-    "schedules/buckets.py": ["tests/schedules"],
-    "schedules/heuristic.py": ["tests/schedules"],
-    "schedules/confidence.py": ["tests/schedules"],
-    "schedules/entropy.py": ["tests/schedules"],
-    "schedules/cost_optimal.py": ["tests/schedules"],
-    "schedules/stopping.py": ["tests/schedules"],
-    "schedules/disco.py": ["tests/schedules"],
-    "schedules/guard.py": ["tests/schedules"],
-    "forecast/tuning.py": ["tests/forecast/test_tune.py"],
+    "decoding/states.py": ["tests/decoding/test_states.py", LOOP],
+    "decoding/loop.py": [f"{LOOP}::test_token_t_is_drawn_with_the_noise_of_t", LOOP],
+    "decoding/keys.py": [LOOP, "tests/decoding/test_keys.py"],
+    "decoding/forcing.py": [
+        f"{LOOP}::test_log_probs_are_those_of_teacher_forcing",
+        "tests/decoding/test_replay.py",
+        LOOP,
+    ],
+    "decoding/replay.py": ["tests/decoding/test_replay.py", REPLAYED],
+    "sampling/standard.py": [DRAWN, f"{LOOP}::test_vocabularies_padded_to_other_widths"],
+    "sampling/draws.py": [DRAWN, *LAWS],
+    "sampling/bans.py": ["tests/sampling/test_min_length.py", *PROCESSORS],
+    "sampling/penalties.py": PROCESSORS,
+    "sampling/forced.py": PROCESSORS,
+    "sampling/processed.py": [*PROCESSORS, "tests/sampling/test_min_length.py"],
+    "sampling/order.py": PROCESSORS,
+    "verifiers/decide.py": [*LAWS, LOOP],
+    "verifiers/block.py": LAWS,
+    "verifiers/speculative_sampling.py": LAWS,
+    "verifiers/coupled.py": [*LAWS, LOOP],
+    "verifiers/minimum_block.py": [LOSSY],
+    "verifiers/mixtures.py": [LOSSY],
+    "verifiers/top_beta.py": [LOSSY],
+    "verifiers/lenient.py": [LOSSY],
+    "verifiers/typical.py": [LOSSY],
+    "drafters/loop.py": [
+        "tests/drafters/test_blockwise.py::test_a_block_taken_one_by_one_is_the_block",
+        LOOP,
+        TABLE,
+    ],
+    "drafters/autoregressive.py": [
+        f"{TABLE}::test_perfect_drafter_has_everything_accepted",
+        LOOP,
+    ],
+    "drafters/matching.py": LOOKUPS,
+    "drafters/prompt_lookup.py": LOOKUPS,
+    "drafters/input_copy.py": LOOKUPS,
+    "drafters/ngram.py": LOOKUPS,
+    "drafters/retrieval.py": LOOKUPS,
+    "drafters/hybrid.py": ["tests/drafters/test_hybrid.py"],
+    "drafters/early_exit.py": ["tests/drafters/test_early_exit.py"],
+    "drafters/blockwise.py": ["tests/drafters/test_blockwise.py"],
+    "drafters/masked.py": ["tests/drafters/test_masked.py"],
+    "schedules/fixed.py": [*SCHEDULES, LOOP],
+    "schedules/buckets.py": SCHEDULES,
+    "schedules/heuristic.py": SCHEDULES,
+    "schedules/confidence.py": SCHEDULES,
+    "schedules/joint_confidence.py": SCHEDULES,
+    "schedules/entropy.py": SCHEDULES,
+    "schedules/cost_optimal.py": SCHEDULES,
+    "schedules/stopping.py": SCHEDULES,
+    "schedules/disco.py": SCHEDULES,
+    "schedules/guard.py": SCHEDULES,
     "acceptance/measure.py": ["tests/test_acceptance.py"],
     "acceptance/ngrams.py": ["tests/test_acceptance.py"],
     "acceptance/opinions.py": ["tests/test_acceptance.py"],
     "acceptance/summary.py": ["tests/test_acceptance.py"],
-    "statistics.py": ["tests/test_statistics.py", "tests/benchmark/test_benchmark.py"],
-    "benchmark/figures.py": ["tests/benchmark/test_benchmark.py"],
-    "benchmark/estimator.py": ["tests/benchmark/test_benchmark.py"],
-    "benchmark/summary.py": ["tests/benchmark/test_benchmark.py"],
-    "certificate/check.py": ["tests/certificate"],
-    "certificate/checks.py": ["tests/certificate"],
-    "certificate/draws.py": ["tests/certificate"],
-    "theory.py": ["tests/test_theory.py"],
+    "statistics.py": ["tests/test_statistics.py", *MEASURED],
+    "benchmark/figures.py": MEASURED,
+    "benchmark/estimator.py": MEASURED,
+    "benchmark/summary.py": MEASURED,
+    "theory.py": [FORMULAS],
+    "forecast/tuning.py": TUNED,
+    "forecast/replay.py": [REPLAYED],
+    "forecast/costs.py": ["tests/forecast/test_forecast.py", *TUNED],
+    "forecast/forecast.py": ["tests/forecast/test_forecast.py", *TUNED],
+    "certificate/check.py": CERTIFICATE,
+    "certificate/checks.py": CERTIFICATE,
+    "certificate/draws.py": CERTIFICATE,
+    "certificate/divergence.py": CERTIFICATE,
+    "certificate/hostile.py": CERTIFICATE,
+    "certificate/afresh.py": CERTIFICATE,
+    "certificate/subject.py": CERTIFICATE,
 }
 SWAPS: dict[type, type] = {
     ast.Add: ast.Sub,
@@ -79,62 +137,114 @@ SWAPS: dict[type, type] = {
     ast.BitAnd: ast.BitOr,
     ast.BitOr: ast.BitAnd,
 }
-NAMES = {"minimum": "maximum", "maximum": "minimum", "min": "max", "max": "min", "any": "all"}
+NAMES = {
+    "minimum": "maximum",
+    "maximum": "minimum",
+    "min": "max",
+    "max": "min",
+    "any": "all",
+    "all": "any",
+    "argmax": "argmin",
+    "argmin": "argmax",
+}
+RECORDS = {"strict"}  # arguments that only say what cannot happen
 
 
-def places(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
-    """What can be changed, and in which way: outside of annotations and of what raises."""
-    skipped = set()
+class Mutant(NamedTuple):
+    """A module with one place changed."""
+
+    module: str
+    place: int  # its number among those that can be changed
+    line: int
+    before: str
+    after: str
+    source: str
+
+
+def places(tree: ast.Module) -> list[tuple[ast.AST, str]]:
+    """What can be changed, and in which way: outside of annotations, decorators and what raises."""
+    skipped: set[int] = set()
     for node in ast.walk(tree):
+        without: list[ast.AST] = []
         if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.AnnAssign | ast.arguments):
-            skipped.update(map(id, ast.walk(node)))
-        if isinstance(node, ast.FunctionDef) and node.returns:
-            skipped.update(map(id, ast.walk(node.returns)))
+            without = [node]
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            without = [*node.decorator_list]
+            if isinstance(node, ast.FunctionDef) and node.returns:
+                without.append(node.returns)
+        elif isinstance(node, ast.keyword) and node.arg in RECORDS:
+            without = [node]
+        skipped.update(id(part) for one in without for part in ast.walk(one))
+    found = []
     for node in ast.walk(tree):
         if id(node) in skipped:
             continue
         if isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in SWAPS:
-            yield node, "op"
+            found.append((node, "op"))
         elif isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
-            yield node, "ops"
+            found.append((node, "ops"))
         elif isinstance(node, ast.Constant) and type(node.value) in (int, float, bool):
-            yield node, "value"
+            found.append((node, "value"))
         elif isinstance(node, ast.Attribute) and node.attr in NAMES:
-            yield node, "attr"
+            found.append((node, "attr"))
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.Invert):
-            yield node, "operand"
+            found.append((node, "operand"))
+        elif isinstance(node, ast.Call) and len(node.args) == 3:
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "where":
+                found.append((node, "args"))
+    return found
 
 
-def change(node: ast.AST, way: str) -> None:
+def change(node: Any, way: str) -> None:
     if way == "op":
-        node.op = SWAPS[type(node.op)]()  # type: ignore[attr-defined]
+        node.op = SWAPS[type(node.op)]()
     elif way == "ops":
-        node.ops[0] = SWAPS[type(node.ops[0])]()  # type: ignore[attr-defined]
+        node.ops[0] = SWAPS[type(node.ops[0])]()
     elif way == "value":
-        value = node.value  # type: ignore[attr-defined]
-        node.value = not value if isinstance(value, bool) else value + 1  # type: ignore[attr-defined]
+        node.value = not node.value if isinstance(node.value, bool) else node.value + 1
     elif way == "attr":
-        node.attr = NAMES[node.attr]  # type: ignore[attr-defined]
+        node.attr = NAMES[node.attr]
+    elif way == "args":
+        node.args[1:] = node.args[:0:-1]
     else:
-        node.op = ast.UAdd()  # type: ignore[attr-defined]
+        node.operand = ast.UnaryOp(node.op, node.operand)  # denied twice
 
 
-def mutants(source: str, draws: random.Random, count: int) -> Iterator[tuple[str, str]]:
-    """Changed sources, each with what was changed."""
-    total = len(list(places(ast.parse(source))))
-    for index in sorted(draws.sample(range(total), min(count, total))):
+def mutants(module: str, seed: int) -> Iterator[Mutant]:
+    """All of a module's, in the order in which they are drawn."""
+    source = (ROOT / "specdec" / module).read_text()
+    total = len(places(ast.parse(source)))
+    for place in random.Random(f"{seed} {module}").sample(range(total), total):
         tree = ast.parse(source)
-        node, way = list(places(tree))[index]
+        node, way = places(tree)[place]
         before, line = ast.unparse(node), node.lineno  # type: ignore[attr-defined]
         change(node, way)
-        yield ast.unparse(tree), f"line {line}: {before}  ->  {ast.unparse(node)}"
+        yield Mutant(module, place, line, before, ast.unparse(node), ast.unparse(tree))
 
 
-def killed(tests: list[str], copy: Path) -> bool:
-    """Whether the tests of a copy see it."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    command += ["-m", "not slow"]
-    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+def drawn(each: int, seed: int, only: str) -> Iterator[Mutant]:
+    """One of every module, then the next."""
+    streams = [mutants(module, seed) for module in TESTS if only in module]
+    for _ in range(each):
+        for stream in streams:
+            yield from (mutant for mutant in [next(stream, None)] if mutant)
+
+
+def tested(
+    tests: list[str], copy: Path, limit: float | None, marks: str = DEFAULT
+) -> tuple[str, float]:
+    """What tests say of a copy: 'survived', 'killed' or 'endless'; and their seconds."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    command += ["-m", marks, *tests]
+    environment = os.environ | {
+        "PYTHONPATH": str(copy),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        # A mutant changes few of the programs; the others need not be compiled again.
+        "JAX_COMPILATION_CACHE_DIR": str(PROGRAMS),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    begin = time.perf_counter()
     process = subprocess.Popen(
         command,
         cwd=copy,
@@ -144,34 +254,107 @@ def killed(tests: list[str], copy: Path) -> bool:
         start_new_session=True,
     )
     try:
-        return process.wait(LIMIT) != 0
+        outcome = "killed" if process.wait(limit) else "survived"
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return True
+        outcome = "endless"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return outcome, round(time.perf_counter() - begin, 1)
+
+
+def read() -> list[dict[str, Any]]:
+    return list(map(json.loads, LINES.read_text().splitlines())) if LINES.exists() else []
+
+
+def write(**line: Any) -> None:
+    with LINES.open("a") as file:
+        file.write(f"{json.dumps(line)}\n")
+    print(*line.values(), flush=True)
+
+
+def outcomes() -> dict[tuple[str, int], list[str]]:
+    """(module, place) -> what was seen, in order: a survivor may be tried again."""
+    seen = collections.defaultdict(list)
+    for line in read():
+        if "place" in line:
+            seen[line["module"], line["place"]].append(line["outcome"])
+    return seen
+
+
+def table() -> str:
+    """Mutants by folder."""
+    rows = collections.defaultdict(collections.Counter)
+    for (module, _), (first, *later) in outcomes().items():
+        final = "since" if first == "survived" and "killed" in later else first
+        for name in (module.split("/")[0].removesuffix(".py"), "all"):
+            rows[name].update(["drawn", final])
+    rows["all"] = rows.pop("all")
+    lines = [
+        "| | mutants | killed | tests did not end | killed by more tests | survive |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, row in rows.items():
+        counts = (row[x] for x in ("drawn", "killed", "endless", "since", "survived"))
+        name = "**all**" if name == "all" else f"`{name}`"
+        lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines)
+
+
+def try_out(todo: list[Mutant], copy: Path, marks: str) -> None:
+    """A line for each mutant."""
+    usual = {line["tests"]: line["seconds"] for line in read() if "tests" in line}
+    for mutant in todo:
+        tests, file = TESTS[mutant.module], copy / "specdec" / mutant.module
+        known = [usual.get(one) for one in tests]
+        limit = LIMIT if None in known or marks != DEFAULT else 2 * sum(known) + 60
+        sound = file.read_text()
+        file.write_text(mutant.source)
+        outcome, seconds = tested(tests, copy, limit, marks)
+        file.write_text(sound)
+        what = mutant._asdict()
+        del what["source"]
+        write(outcome=outcome, **what, seconds=seconds)
+
+
+def sound(todo: list[str], copy: Path) -> None:
+    """A line for each file of tests, which must pass."""
+    for one in todo:
+        outcome, seconds = tested([one], copy, None)
+        if outcome != "survived":
+            raise SystemExit(f"{one} fails as it is")
+        write(tests=one, seconds=seconds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--each", type=int, default=5, help="mutants of each module")
+    parser.add_argument("--each", type=int, default=3, help="mutants of each module")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="modules whose path has this")
+    parser.add_argument("--count", type=int, help="end after so many; given again, it goes on")
+    parser.add_argument("--again", action="store_true", help="those that survived, with more tests")
+    parser.add_argument("--sound", action="store_true", help="run the tests without any mutant")
+    parser.add_argument("--table", action="store_true", help="print what was seen so far")
     args = parser.parse_args()
-    draws, sums = random.Random(args.seed), [0, 0]
+    if args.table:
+        print(table())
+        return
+    seen, measured = outcomes(), {line.get("tests") for line in read()}
+    mutants_left = [
+        mutant
+        for mutant in drawn(args.each, args.seed, args.only)
+        if seen.get(mutant[:2], ["survived"])[-1] == "survived"
+        and args.again == (mutant[:2] in seen)
+    ]
+    files_left = sorted({one for tests in TESTS.values() for one in tests} - measured)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
-        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", "__pycache__"))
-        for module, tests in TESTS.items():
-            file = copy / "specdec" / module
-            source = file.read_text()
-            for mutant, what in mutants(source, draws, args.each):
-                if args.only not in module:
-                    continue
-                file.write_text(mutant)
-                dead = killed([test for test in tests if (copy / test).exists()], copy)
-                sums[dead] += 1
-                print(f"{'killed' if dead else 'SURVIVED'} {module}, {what}", flush=True)
-            file.write_text(source)
-    print(f"{sums[1]} of {sum(sums)} killed")
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", "__pycache__", "results"))
+        if args.sound:
+            sound(files_left[: args.count], copy)
+        else:
+            try_out(mutants_left[: args.count], copy, MORE if args.again else DEFAULT)
 
 
 if __name__ == "__main__":

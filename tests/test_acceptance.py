@@ -47,7 +47,7 @@ def params_of(plan: Plan) -> Params:
 
 def batches(count: int, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Inputs [2] and [3], by turns, which are of different classes."""
-    inputs = np.zeros([-(-count // size) * size, 1], np.int32)
+    inputs = np.zeros([-(-count // size) * size, 3], np.int32)  # padded
     inputs[:count, 0] = 2 + np.arange(count) % 2
     index = np.where(inputs[:, 0], np.arange(len(inputs)), -1).astype(np.int32)
     return [(index[at : at + size], inputs[at : at + size]) for at in range(0, len(inputs), size)]
@@ -238,7 +238,9 @@ def test_where_nothing_is_proposed_nothing_is_accepted(one):
         assert (record.inputs, record.output, record.drafts) == ([given], text, {})
     summary = acceptance.summarize(records)
     assert 0 < summary.proposes < 1
-    assert "it proposes at" in list(acceptance.lines(summary))[-1]
+    _, header, figures, last = acceptance.lines(summary)
+    assert header.split()[5:] == [x for one in LENIENCE[1:] for x in ("l", "=", f"{one:g}")]
+    assert len(figures.split()) == 5 + 3 and last.startswith("it proposes at")
 
 
 def test_what_a_replay_needs_is_kept(measured):

@@ -7,6 +7,7 @@ import doctest
 import importlib
 import json
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -102,6 +103,11 @@ SLOW = {"specdec.interactive"}  # its example compiles
 def test_the_examples_of_docstrings_run(name):
     result = doctest.testmod(importlib.import_module(name))
     assert result.attempted and not result.failed
+
+
+def test_the_table_of_mutants_is_what_the_script_prints():
+    printed = runpy.run_path(str(ROOT / "scripts" / "mutate.py"))["table"]()
+    assert f"\n{printed}\n" in (ROOT / "docs" / "reliability.md").read_text()
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:\w+/)+[\w.]+)`", README))))

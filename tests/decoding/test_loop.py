@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import Cycle, StopAfterUnlikely, load
+from tolerances import LOGITS
 
 from specdec import (
     Params,
@@ -27,7 +28,7 @@ from specdec.decoding import loop
 from specdec.decoding.keys import noise, purpose_keys
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
-from specdec.sampling import Greedy, Sampling
+from specdec.sampling import Greedy, Sampling, draw_shared
 from specdec.schedules import Confidence, CostOptimal, Fixed
 from specdec.testing import Bench, Constant, OneOf, TableTarget, hostile
 from specdec.types import Draft
@@ -90,7 +91,7 @@ def pair():
 def same(a, b):
     np.testing.assert_array_equal(a.tokens, b.tokens)
     np.testing.assert_array_equal(a.length, b.length)
-    np.testing.assert_allclose(a.log_probs, b.log_probs, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(a.log_probs, b.log_probs, rtol=0, atol=LOGITS)
 
 
 def slow(*values):
@@ -204,9 +205,26 @@ def test_log_probs_are_those_of_teacher_forcing(pair):
     expected = jax.nn.log_softmax(logits, axis=-1)
     expected = jnp.take_along_axis(expected, output.tokens[:, :, None], axis=2)[:, :, 0]
     within = np.arange(N)[None] < np.asarray(output.length)[:, None]
-    np.testing.assert_allclose(output.log_probs, np.where(within, expected, 0), rtol=0, atol=1e-4)
-    scored = score(pair.params.target, pair.inputs, output.tokens, target=pair.target)
-    np.testing.assert_allclose(scored, output.log_probs, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(output.log_probs, np.where(within, expected, 0), rtol=0, atol=LOGITS)
+    given = pair.params.target, pair.inputs, output.tokens
+    scored = score(*given, target=pair.target)
+    np.testing.assert_allclose(scored, output.log_probs, rtol=0, atol=LOGITS)
+    greedy = score(*given, target=pair.target, sampling=Greedy())
+    np.testing.assert_allclose(greedy, scored, rtol=0, atol=LOGITS)
+
+
+def test_token_t_is_drawn_with_the_noise_of_t(pair):
+    """The first is token 0, as the contract says: a seed's text stays the same between versions."""
+    output = pair.alone(Sampling())
+    fed = jnp.pad(output.tokens[:, :-1], ((0, 0), (1, 0)))
+    cache = pair.target.prefill(pair.params.target, pair.inputs, N)
+    logits = pair.target.decode(pair.params.target, fed, cache)[0].logits
+    for t in (0, 1, 6):
+        keys = jax.vmap(decoding.token_key, (0, None))(pair.keys(), t)
+        drawn = jax.vmap(draw_shared)(keys, jax.nn.softmax(logits[:, t]))
+        written = np.asarray(output.length) > t
+        assert written.sum() > 5
+        np.testing.assert_array_equal(drawn[written], output.tokens[written, t])
 
 
 def cut(tokens, lengths):
@@ -242,7 +260,7 @@ def test_a_prefix_is_kept_and_continued_by_the_target(pair):
     np.testing.assert_array_equal(plain.tokens[:, :6][given], prefix[given])
     same(pair.decode(Greedy(), GreedyMatch(), Fixed(3), prefix=prefix), plain)
     scored = score(pair.params.target, pair.inputs, plain.tokens, target=pair.target)
-    np.testing.assert_allclose(plain.log_probs, scored, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(plain.log_probs, scored, rtol=0, atol=LOGITS)
 
 
 @pytest.mark.ci

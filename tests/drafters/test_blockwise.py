@@ -13,6 +13,7 @@ import t5_in_numpy
 from specdec import checkpoints
 from specdec.decoding import decode, row_keys
 from specdec.drafters import Blockwise
+from specdec.drafters.loop import _one_by_one
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
@@ -166,3 +167,14 @@ def test_heads_that_do_not_fit_are_refused(heads, gamma, message):
 def test_a_mistake_says_what_to_do(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_block_taken_one_by_one_is_the_block():
+    """As processors that look back take it."""
+    logits = jax.random.normal(jax.random.key(0), [2, 4, 5])
+    steps = _one_by_one(logits)
+    found, carry = [steps.logits], steps.carry
+    for _ in range(3):
+        following, carry = steps.advance(carry, jnp.zeros(2, jnp.int32))
+        found.append(following)
+    np.testing.assert_array_equal(jnp.stack(found, axis=1), logits)

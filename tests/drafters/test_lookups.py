@@ -198,6 +198,17 @@ def test_calls_are_those_of_plain_python(name, gamma):
     assert calls_of(output) == simulated(propose, gamma)
 
 
+def test_the_places_that_are_asked_are_spread_over_all():
+    """Of 16 behind the token 2, sorted by what is before it, every fourth; the others disagree."""
+    texts = [[0, before, 2, 20 if before % 4 == 3 else 21, 1] for before in range(3, 19)]
+    store = [jnp.asarray(tables.store(texts)[name]) for name in ("tokens", "order")]
+    last = jnp.array([2, 30])  # the nearest first; 30 is nowhere
+    chosen, found = Retrieval(longest=2, candidates=4)._continuation(*store, last, 1)
+    assert bool(found) and chosen.tolist() == [20]
+    chosen, _ = Retrieval(longest=2)._continuation(*store, last, 1)
+    assert chosen.tolist() == [21]
+
+
 @pytest.mark.parametrize("gamma", [1, 4])
 def test_a_hybrid_asks_the_model_where_nothing_is_copied(gamma):
     rng = np.random.default_rng(1)

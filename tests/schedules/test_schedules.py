@@ -27,6 +27,7 @@ from specdec.schedules import (
     Heuristic,
     JointConfidence,
 )
+from specdec.schedules.stopping import signals
 from specdec.testing import Bench, TableTarget
 from specdec.types import Draft, Verdict
 from specdec.verifiers import Block, GreedyMatch, SpeculativeSampling
@@ -415,3 +416,44 @@ def test_shorter_drafts_keep_the_costs_of_their_calls():
 def test_what_is_no_schedule_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Fixed(1),
+        lambda: Confidence(0, buckets=(0, 1)),
+        lambda: JointConfidence(1, buckets=(1,)),
+        lambda: Entropy(0),
+        lambda: Heuristic(1, (1,)),
+        lambda: CostOptimal(0, (1.0,), (1,)),
+        lambda: Guard(Fixed(1), 0, (1.0, 1.0), 1.01, 1),
+    ],
+)
+def test_the_least_that_makes_sense_is_a_schedule(make):
+    assert make().buckets[-1] >= 1
+
+
+def test_target_calls_are_as_wide_as_kernels_like_them():
+    assert [1 + length for length in Confidence(0.4).buckets] == [2, 4, 8]
+
+
+PROBS, DRAWN = jnp.array([[0.5, 0.25, 0.25]]), jnp.array([0])
+NATS = float(signals(PROBS, DRAWN, 0).entropy[0])
+
+
+@pytest.mark.parametrize(
+    "schedule, stricter",
+    [
+        (Confidence(0.5), Confidence(0.51)),
+        (JointConfidence(0.5), JointConfidence(0.51)),
+        (Entropy(NATS), Entropy(NATS - 0.01)),
+    ],
+)
+def test_at_its_threshold_drafting_goes_on(schedule, stricter):
+    """Also as a replay asks. The probability is half, and the entropy 3/2 log 2."""
+    assert NATS == pytest.approx(1.5 * math.log(2))
+    seen = signals(PROBS, DRAWN, 0)
+    for one, stops in ((schedule, False), (stricter, True)):
+        _, stopped = one.stop((), one.init(1), jnp.int32(0), PROBS, DRAWN)
+        assert stopped.tolist() == one.stops((), seen).tolist() == [stops]
