@@ -173,6 +173,16 @@ def test_calls_are_the_loops_where_processors_look_back(name):
     assert not np.array_equal(output.tokens, decoded(plan(DRAFTERS[name](GREEDY), Fixed(4))).tokens)
 
 
+def test_what_is_recorded_of_blocks_are_numbers_to_the_end():
+    """Also behind the last token of a text that has as many as there may be."""
+    endless = dataclasses.replace(plan(DRAFTERS["masks"](DRAWN), Fixed(4), DRAWN), stop_ids=())
+    texts = passes(endless, rows=8)
+    assert all(text.tokens == N for text in texts)
+    for text in texts:
+        for recording in text.drafts.values():
+            assert all(np.isfinite(values).all() for values in recording.values())
+
+
 def test_a_schedule_that_skips_is_replayed_too():
     one = plan(MODEL(GREEDY), Cycle((0, 1, 3)))
     assert same(replayed(one, passes(one)), decoded(one))
