@@ -298,9 +298,11 @@ def test_identical_outputs_are_counted_in_every_repeat():
     assert summarized(records).identical == 2
 
 
-def test_nothing_generated_is_an_error():
+@pytest.mark.parametrize("modes", [(), ("alone",), ("speculative",)])
+def test_nothing_generated_is_an_error(modes):
+    records = [*timings(), *(generation(mode, 0, 80, tokens=8) for mode in modes)]
     with pytest.raises(ValueError, match="no token was generated"):
-        summarized(timings())
+        summarized(records)
 
 
 @pytest.mark.parametrize("of", [PLAN, None], ids=["predicted", "not predicted"])
