@@ -17,7 +17,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -83,19 +83,17 @@ def main() -> None:
         _schedules(args)
         return
     print(HEAD, flush=True)
-    found = []
+    write = _written(args.write, "forecast.jsonl")
     for pair in args.pairs:
         for temperature in args.temperatures:
             for line in checked(pair, temperature, args.texts, args.samples, args.gammas):
-                found.append(line)
+                write(line)
                 print(row(line), flush=True)
-    if args.write:
-        _write(found, "forecast.jsonl")
 
 
 def _schedules(args: argparse.Namespace) -> None:
     print("| pair | texts | schedule | tokens per call | replay |\n|---|---:|---|---:|---:|")
-    found = []
+    write = _written(args.write, "schedules/replayed.jsonl")
     for pair in args.pairs:
         run = built([f"--gin_file={PAIRS[pair]}"], "test", args.texts)
         params = run.load()
@@ -108,18 +106,25 @@ def _schedules(args: argparse.Namespace) -> None:
                 "tokens_per_call": loop(run, params, schedule, 1),
                 "replayed": by_replay(run, texts, schedule),
             }
-            found.append(line)
+            write(line)
             figures = (f"{line[name]:.6f}" for name in ("tokens_per_call", "replayed"))
             cells = pair, str(len(texts)), f"`{schedule}`", *figures
             print(f"| {' | '.join(cells)} |", flush=True)
-    if args.write:
-        _write(found, "schedules/replayed.jsonl")
 
 
-def _write(found: Sequence[dict[str, Any]], name: str) -> None:
+def _written(wanted: bool, name: str) -> Callable[[dict[str, Any]], None]:
+    """Puts lines into a file of results as they come, which begins anew; nowhere unless wanted."""
     path = RESULTS / device_name() / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in found), encoding="utf-8")
+    if wanted:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+
+    def write(line: dict[str, Any]) -> None:
+        if wanted:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(f"{json.dumps(line)}\n")
+
+    return write
 
 
 def checked(

@@ -462,7 +462,7 @@ def test_each_record_says_what_was_measured():
     assert set(counts.values()) == {1}
     for one in generations:
         assert one.seconds == SECONDS[one.mode]
-        assert one[4:] == (2, [4, 5, 1], [2, 2], [1, 0], [])
+        assert one[4:] == (2, [4, 5, 1], [2, 2], [1, 0], [], [])
     parts = [record for record in records if isinstance(record, benchmark.Timing)]
     assert [(part.part, part.text, part.repeat) for part in parts] == [
         (name, text, repeat) for repeat in (0, 1) for text in (0, 4) for name in ("first", "second")

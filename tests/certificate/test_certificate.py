@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -116,6 +118,17 @@ def verify(folder, capsys, tmp_path):
         return code, record, *capsys.readouterr()
 
     return run
+
+
+def test_one_token_that_is_not_the_argmax_is_too_many():
+    taught = SimpleNamespace(
+        gap=np.array([0.0, 0.5, 0.0]), log_probs=np.zeros(3), largest=np.ones(3)
+    )
+    output = SimpleNamespace(log_probs=np.zeros(3), length=np.array([3]))
+    subject: Any = SimpleNamespace(speculated=output, taught=taught, tolerance=1e-4)
+    found = checks.audit(subject)
+    assert not found.passed and found.figures["largest_gap"] == 0.5
+    assert found.figures["not_argmax"] == 1
 
 
 def test_a_sound_run_is_certified(verify, folder, monkeypatch):

@@ -7,6 +7,7 @@ import functools
 import gc
 import itertools
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -171,6 +172,20 @@ def test_calls_are_the_loops_where_processors_look_back(name):
     output = decoded(one)
     assert same(replayed(one, passes(one)), output)
     assert not np.array_equal(output.tokens, decoded(plan(DRAFTERS[name](GREEDY), Fixed(4))).tokens)
+
+
+def test_a_block_that_could_be_afforded_is_worth_no_more_than_one():
+    """P_1 = min(1 / 0.5, 1) = 1, so the second token is kept of nine coins in ten."""
+    coins: Any = SimpleNamespace(random=lambda count: np.full(count, 0.8))
+    kept = replays._kept_of_blocks(np.array([[0.5, 0.9]]), coins)
+    assert kept.tolist() == [[False, True]]
+
+
+def test_a_draft_that_is_one_longer_than_a_block_is_refused():
+    masks = DRAFTERS["masks"](GREEDY)
+    longest = dataclasses.replace(plan(masks, Fixed(9)), max_length=10)
+    with pytest.raises(ValueError, match="drafts have 9 tokens but Masked drafts 8 at most"):
+        forecast.check(longest, [])
 
 
 def test_what_is_recorded_of_blocks_are_numbers_to_the_end():

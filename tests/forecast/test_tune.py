@@ -86,6 +86,12 @@ def test_every_width_that_is_needed_is_a_bucket():
     ]
 
 
+def test_every_fixed_length_is_tried():
+    assert [one.schedule for one in tuning.fixed(3)] == [
+        Fixed(gamma, stop_at_end=True) for gamma in (1, 2, 3)
+    ]
+
+
 def test_a_text_begins_with_what_is_known_of_all():
     """The prior of `CostOptimal` is the share of all tokens that the drafter has right."""
     model = TableTarget(5)
