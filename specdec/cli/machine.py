@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,9 +61,11 @@ def terminable() -> Iterator[None]:
 @functools.cache  # once is enough
 def quiet() -> None:
     """Lets nobody report, beside our one line, the errors that it is made of: Orbax logs each,
-    asyncio those that Orbax did not ask for, and TensorStore tells a loop that is closed."""
+    asyncio those that Orbax did not ask for, Python what was never begun for them, and TensorStore
+    tells a loop that is closed."""
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     others = sys.unraisablehook
 
     def hook(args: sys.UnraisableHookArgs) -> None:
