@@ -19,6 +19,7 @@ from specdec.cli import (
     completion,
     convert,
     decode,
+    distill,
     eval,
     forecast,
     grow,
@@ -32,6 +33,7 @@ from specdec.cli import (
     verify,
 )
 from specdec.cli.data import Data, longest_target, token_ids
+from specdec.cli.distill import Distillation
 from specdec.cli.help import Overview
 from specdec.cli.placement import Placement
 from specdec.cli.run import DecodeRun
@@ -41,6 +43,7 @@ from specdec.records import RecordsError
 __all__ = [
     "Data",
     "DecodeRun",
+    "Distillation",
     "Placement",
     "UsageError",
     "longest_target",
@@ -52,7 +55,7 @@ __all__ = [
 COMMANDS = {  # by group: modules with add_command(subparsers) -> its parser
     "run": (decode, score, eval),
     "measure": (verify, bench, tune, acceptance, forecast, report, compile),
-    "models": (train, convert, check, grow),
+    "models": (train, distill, convert, check, grow),
     "help": (listing, completion),
 }
 

@@ -355,7 +355,7 @@ def vocabulary_of(run: DecodeRun) -> Any:
     if run.data.task is not None:
         vocabulary = tasks.get_task(run.data.task).output_features["targets"].vocabulary
     else:
-        vocabulary = tasks.for_texts(_definition(run))
+        vocabulary = tasks.for_texts(definition_of(run))
     given = run.data.draft_vocabulary
     if given and not tasks.same_vocabulary(tasks.for_texts(given), vocabulary):
         raise UsageError(
@@ -404,7 +404,8 @@ def _fingerprint(owned: Any, path: str) -> str:
     return checkpoints.fingerprint(path)
 
 
-def _definition(run: DecodeRun) -> tasks.VocabularyDefinition:
+def definition_of(run: DecodeRun) -> tasks.VocabularyDefinition:
+    """The run's vocabulary, or else the one saved with the target."""
     if run.data.vocabulary is not None:
         return run.data.vocabulary
     recorded = checkpoints.vocabulary_from(run.checkpoint_path)

@@ -3,7 +3,7 @@
 settings.json          what the run computes; another run is refused
 log.jsonl              one object per step, and one per evaluation
 checkpoints/<step>/    parameters and optimizer, of the last two saves (Orbax), with checksums
-export/checkpoint_<step>/   the latest parameters, for `checkpoints.load`
+export/checkpoint_<step>/   the latest parameters, or the best, for `checkpoints.load`
 """
 
 from __future__ import annotations
@@ -114,6 +114,10 @@ class Folder:
 
     def log(self, record: Mapping[str, Any]) -> None:
         self._log.append(record)
+
+    def is_best(self, name: str, value: float) -> bool:
+        """Whether a figure is above all that the log has of it."""
+        return all(value > record[name] for record in self._log if name in record)
 
     def _claim(self, settings: str) -> None:
         file = self.path / "settings.json"

@@ -56,6 +56,8 @@ class TrainRun:
     seed: of the parameters and of the order of the data.
     buckets: into how many widths batches fall, each a program to compile (see `data.pack`).
     evaluation_split: where loss and accuracy are measured besides, None for nowhere.
+    best_by: the figure of an evaluation, such as Align's 'mbsu_5', by which the best parameters so
+      far are exported, and not the latest: by how fast drafts would be, say, and not by the loss.
     log_every, evaluate_every, checkpoint_every: steps.
     """
 
@@ -73,6 +75,7 @@ class TrainRun:
     seed: int = 0
     buckets: int = 4
     evaluation_split: str | None = None
+    best_by: str | None = None
     log_every: int = 100
     evaluate_every: int = 1000
     checkpoint_every: int = 1000
@@ -110,6 +113,8 @@ class TrainRun:
         check_seed("TrainRun.seed", self.seed)
         remedy = "an objective, such as TeacherForced()"
         check_has("TrainRun.objective", self.objective, "loss measure check", remedy)
+        if self.best_by is not None:
+            self._check_best()
         if not isinstance(self.lengths, Mapping):
             raise ValueError(f"TrainRun.lengths is {self.lengths!r}; give {tasks.LENGTHS}")
         for name in ("inputs", "targets"):
@@ -117,6 +122,20 @@ class TrainRun:
                 raise ValueError(
                     f"TrainRun.lengths has {name!r} {value!r}; give a positive length in tokens"
                 )
+
+    def _check_best(self) -> None:
+        figures_of = getattr(self.objective, "figures", lambda *_: {})
+        known = ["accuracy", *figures_of((0.0, 1.0), 1.0)]
+        if self.best_by not in known:
+            raise ValueError(
+                f"TrainRun.best_by is {self.best_by!r}; give a figure of "
+                f"{type(self.objective).__name__}: {', '.join(known)}"
+            )
+        if self.evaluation_split is None:
+            raise ValueError(
+                f"TrainRun.best_by is {self.best_by!r} but nothing is evaluated; give "
+                "evaluation_split"
+            )
 
 
 class Recipe(NamedTuple):
@@ -213,7 +232,8 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
                 progress.update(*update)
                 if evaluation and (step % run.evaluate_every == 0 or step == run.steps):
                     given = state.params, target_params
-                    _evaluate(run, *given, evaluation, step, folder, progress)
+                    if _evaluate(run, *given, evaluation, step, folder, progress):
+                        folder.export(step, state.params, run.model.config, vocabulary)
                 if interrupted():
                     break
                 if step % run.checkpoint_every == 0:
@@ -265,7 +285,8 @@ def _evaluate(
     step: int,
     folder: Folder,
     progress: Progress,
-) -> None:
+) -> bool:
+    """Logs the figures; whether they are the best so far, where the best is kept."""
     recipe = Recipe.of(run)
     sums = [evaluate_step(params, pairs, target_params, recipe=recipe) for pairs in batches]
     loss, accuracy = _means(sums)
@@ -274,8 +295,10 @@ def _evaluate(
     if figures_of := getattr(run.objective, "figures", None):
         figures |= figures_of((loss, accuracy), _size(params) / _size(target_params))
         says += f", alpha {figures['alpha']:.3f}"
+    best = run.best_by and folder.is_best(f"{split}_{run.best_by}", figures[run.best_by])
     folder.log({"step": step, **{f"{split}_{name}": x for name, x in figures.items()}})
-    progress.say(f"step {step:,}, {split} {says}")
+    progress.say(f"step {step:,}, {split} {says}{', the best so far' if best else ''}")
+    return bool(best)
 
 
 def _size(params: PyTree) -> int:
@@ -290,7 +313,8 @@ def _save(
     vocabulary: checkpoints.Vocabulary | None,
 ) -> None:
     folder.save(step, state)
-    folder.export(step, state.params, run.model.config, vocabulary)
+    if run.best_by is None:
+        folder.export(step, state.params, run.model.config, vocabulary)
 
 
 def _means(batches: list[Sums]) -> tuple[float, float]:
@@ -341,6 +365,7 @@ def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:
         "optimizer": dataclasses.asdict(run.optimizer),
         "model": dataclasses.asdict(run.model.config),
         **({"initial": run.initial_path} if run.initial_path else {}),
+        **({"best_by": run.best_by} if run.best_by else {}),
         "target": run.target and [dataclasses.asdict(run.target.config), run.target_path],
         "first_batch": digest.hexdigest(),
     }

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -25,8 +26,17 @@ from specdec import autoregressive_decode, checkpoints, cli, row_keys, tasks, tr
 from specdec.models.t5 import T5Config, T5Target
 from specdec.records import RecordsError
 from specdec.sampling import Greedy
-from specdec.training import Adafactor, Batches, LearningRate, Pairs, TeacherForced, TrainRun
+from specdec.training import (
+    Adafactor,
+    Batches,
+    LearningRate,
+    Pairs,
+    TeacherForced,
+    TrainRun,
+    loop,
+)
 from specdec.training.folder import Folder
+from specdec.training.loss import Sums
 from specdec.training.progress import Progress
 
 pytestmark = pytest.mark.ci
@@ -351,6 +361,38 @@ def test_a_run_that_fails_and_goes_on_computes_the_same(run, whole, tmp_path, mo
         file.write('{"step": 9, "lo')
     training.train(run, tmp_path / "out")
     assert log(tmp_path / "out") == whole
+
+
+def test_the_best_evaluation_is_exported(run, tmp_path, monkeypatch):
+    """And stays, if a run that goes on finds nothing better."""
+    right = iter([5, 9, 7, 9, 8])  # of ten tokens
+
+    def evaluated(*_, **__):
+        return Sums(jnp.float32(0), jnp.int32(next(right)), jnp.int32(10))
+
+    monkeypatch.setattr(loop, "evaluate_step", evaluated)
+    monkeypatch.setattr(loop, "_evaluation", lambda run: [None])
+    asked = dataclasses.replace(
+        run, evaluation_split="validation", best_by="accuracy", evaluate_every=4, steps=12
+    )
+    training.train(asked, tmp_path / "out")
+    assert [entry.name for entry in (tmp_path / "out/export").iterdir()] == ["checkpoint_8"]
+    longer = dataclasses.replace(asked, steps=20)
+    training.train(longer, tmp_path / "out")
+    assert [entry.name for entry in (tmp_path / "out/export").iterdir()] == ["checkpoint_8"]
+    assert checkpoints.load(tmp_path / "out/export", config=CONFIG)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"best_by": "mbsu_5"}, "best_by is 'mbsu_5'; give a figure of TeacherForced: accuracy"),
+        ({"best_by": "accuracy"}, "best_by is 'accuracy' but nothing is evaluated"),
+    ],
+)
+def test_what_cannot_be_the_best_is_refused(run, fields, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        dataclasses.replace(run, **fields)
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(folder, run, whole, tmp_path):
