@@ -15,6 +15,7 @@ fits t = a + b layers + c bytes to them by least squares.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import re
 import statistics
@@ -38,6 +39,7 @@ from specdec.roles import plain_call
 SHAPES = tuple(itertools.product((1, 2, 3, 4, 6, 8), (256, 512, 768, 1024)))  # layers, width
 INPUTS, SLOTS, STEPS = 64, 128, 32  # tokens, of the cache, calls in a scan
 TOPOLOGY = "v4:1x1x1"
+XXL, CALLS = (24, 4096), (1, 4, 8, 11)  # the target on v4, and tokens of its calls
 READS = {"here": 1024, TOPOLOGY: 4096}  # width of the target's encoder: T5-large's, T5-XXL's
 
 
@@ -73,6 +75,12 @@ def draft(layers: int, width: int, where: str) -> T5Target:
     )
 
 
+def target() -> T5Target:
+    """T5 v1.1 XXL's decoder."""
+    own = draft(*XXL, TOPOLOGY).config
+    return T5Target(dataclasses.replace(own, mlp_dim=10240))
+
+
 def timed(rounds: int) -> Iterator[dict[str, Any]]:
     """Medians, in seconds of a call."""
     runs, sizes = {}, {}
@@ -105,8 +113,9 @@ def compiled() -> Iterator[dict[str, Any]]:
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed), tree
         )
 
-    for shape in SHAPES:
-        model = draft(*shape, TOPOLOGY)
+    calls = [(draft(*shape, TOPOLOGY), shape, 1) for shape in SHAPES]
+    calls += [(target(), XXL, width) for width in CALLS]
+    for model, shape, width in calls:
         stored = jax.eval_shape(model.init, jax.random.key(0))
         tree = abstract(
             jax.tree.map(lambda x, m=model: jax.ShapeDtypeStruct(x.shape, m.dtype), stored)
@@ -115,10 +124,11 @@ def compiled() -> Iterator[dict[str, Any]]:
         mask = jax.ShapeDtypeStruct([1, INPUTS], bool)
         cache = jax.eval_shape(lambda *x, m=model: m.attach(*x, SLOTS), tree, encoded, mask)
         step = Program(plain_call("draft", model), donate=[2])
-        token = abstract(jax.ShapeDtypeStruct([1, 1], jnp.int32))
-        text = step.compile({"draft": tree}, token, abstract(cache)).as_text()
+        tokens = abstract(jax.ShapeDtypeStruct([1, width], jnp.int32))
+        text = step.compile({"draft": tree}, tokens, abstract(cache)).as_text()
         cycles = sum(map(int, re.findall(r'"estimated_cycles":"(\d+)"', text)))
-        yield _line(TOPOLOGY, shape, _bytes(model.read_by_decode(tree)), cycles=cycles)
+        size = _bytes(model.read_by_decode(tree))
+        yield _line(TOPOLOGY, shape, size, cycles=cycles) | {"tokens": width}
 
 
 def _bytes(tree: Any) -> int:
@@ -144,7 +154,7 @@ def report(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         ("here", "seconds", 1e-3, "ms"),
         (TOPOLOGY, "cycles", 1e3, "thousand cycles"),
     ):
-        own = [one for one in lines if one["where"] == where]
+        own = [one for one in lines if one["where"] == where and one["width"] < XXL[1]]
         if not own:
             continue
         widths = sorted({one["width"] for one in own})
