@@ -28,6 +28,7 @@ from specdec.cli import (
     score,
     settings,
     train,
+    trim,
     tune,
     verify,
 )
@@ -52,7 +53,7 @@ __all__ = [
 COMMANDS = {  # by group: modules with add_command(subparsers) -> its parser
     "run": (decode, score, eval),
     "measure": (verify, bench, tune, acceptance, forecast, report, compile),
-    "models": (train, convert, check, grow),
+    "models": (train, convert, check, grow, trim),
     "help": (listing, completion),
 }
 
