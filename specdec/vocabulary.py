@@ -25,8 +25,15 @@ def check_fit(
       spare: ids that no text has, which its drafter needs besides.
 
     Raises:
-      ValueError: the model has too few output ids, or was saved with another vocabulary.
+      ValueError: the model has too few output ids, or was saved with another vocabulary. Or it is
+        the target, and its head lacks ids.
     """
+    known = getattr(getattr(model, "config", None), "head_ids", None)
+    if role == "target" and known is not None:
+        raise ValueError(
+            f"the target's head has {len(known)} of {model.vocab_size} ids (head_ids), and would "
+            "never say the others; give the whole model, a trimmed head is a drafter's"
+        )
     if model.vocab_size < vocabulary.vocab_size:
         raise ValueError(
             f"the {role} has {model.vocab_size} output ids but the vocabulary "

@@ -29,6 +29,7 @@ from specdec.cli import (
     score,
     settings,
     train,
+    trim,
     tune,
     verify,
 )
@@ -55,7 +56,7 @@ __all__ = [
 COMMANDS = {  # by group: modules with add_command(subparsers) -> its parser
     "run": (decode, score, eval),
     "measure": (verify, bench, tune, acceptance, forecast, report, compile),
-    "models": (train, distill, convert, check, grow),
+    "models": (train, distill, convert, check, grow, trim),
     "help": (listing, completion),
 }
 

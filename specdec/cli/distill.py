@@ -19,7 +19,9 @@ from specdec.cli import machine, settings, shorthands, tune, verify
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
+from specdec.cli.trim import most_frequent
 from specdec.models import families
+from specdec.models.trim import Trim
 from specdec.values import is_integer, is_number, is_word
 
 
@@ -31,6 +33,8 @@ class Distillation:
     held_out: the split for alpha while training, and for tuning.
     layers: of the drafter's decoder; they begin as the target's first ones, and read the output of
       its encoder.
+    head: how many ids the drafter may say, the most frequent in what the target wrote; None for
+      all. The target says the others all the same.
     steps, batch_size: updates, and texts in each; the target writes as many texts together.
     learning_rate: the highest; it grows for a tenth of the steps, and then falls to 0.
     divergences: see `training.Align`. Laws are compared at the temperature of the run, a greedy
@@ -40,6 +44,7 @@ class Distillation:
     texts: str
     held_out: str
     layers: int
+    head: int | None
     steps: int
     batch_size: int
     learning_rate: float
@@ -49,7 +54,9 @@ class Distillation:
         for name, macro in {"texts": "TEXTS", "held_out": "HELD_OUT"}.items():
             if not is_word(value := getattr(self, name)):
                 raise ValueError(f"{macro} is {value!r}; give the name of a split")
-        for name in ("layers", "steps", "batch_size"):
+        for name in ("layers", "head", "steps", "batch_size"):
+            if name == "head" and self.head is None:
+                continue
             if not is_integer(value := getattr(self, name), 1):
                 raise ValueError(f"DRAFT_{name.upper()} is {value!r}; give a positive integer")
         if self.steps < 2:
@@ -120,11 +127,11 @@ def _command(args: argparse.Namespace) -> int:
 def _check(run: DecodeRun, recipe: Distillation) -> None:
     """Raises UsageError for what would fail late."""
     config: Any = run.plan.target.config  # type: ignore[attr-defined]
-    there = getattr(config, "num_decoder_layers", None)
-    if there is None or not hasattr(config, "encoded_dim"):
-        family = families.family_of(config).name
-        raise UsageError(f"drafters are made of T5s, and the target is of {family!r}; train one")
-    if recipe.layers > there:
+    try:
+        families.trimming_of(config)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if recipe.layers > (there := config.num_decoder_layers):
         raise UsageError(f"DRAFT_LAYERS is {recipe.layers} but the target has {there}; give fewer")
     if run.data.task is None:
         raise UsageError("there is no task; set TASK in a gin file")
@@ -161,19 +168,17 @@ def _train(run: DecodeRun, recipe: Distillation, objective: Any, folder: Path) -
     from specdec import training
 
     target: Any = run.plan.target.stored()  # type: ignore[attr-defined]
-    config = dataclasses.replace(
-        target.config,
-        num_encoder_layers=0,
-        num_decoder_layers=recipe.layers,
-        encoded_dim=target.config.emb_dim,
-    )
+    kept = Trim(tuple(range(recipe.layers)), shared_encoder=True)
+    if recipe.head is not None:
+        counts = tasks.token_counts(str(folder / "texts" / recipe.texts))
+        kept = dataclasses.replace(kept, head_ids=most_frequent(counts, recipe.head))
     written = {x: str(folder / "texts" / x) for x in (recipe.texts, recipe.held_out)}
     task = tasks.predictions_task("distilled", written, runs.definition_of(run))
     rate = training.LearningRate(
         recipe.learning_rate, max(1, recipe.steps // 10), decay="linear", end=recipe.steps
     )
     made = training.TrainRun(
-        model=families.model_of(config),
+        model=families.model_of(families.resized(target.config, kept)),
         task=task,
         lengths={**run.data.lengths, "targets": run.plan.max_length},
         steps=recipe.steps,

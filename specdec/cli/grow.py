@@ -13,7 +13,6 @@ from specdec import checkpoints, progress
 from specdec.cli import settings
 from specdec.cli.settings import UsageError
 from specdec.models import families
-from specdec.models.family import Growth
 from specdec.types import Model, PyTree
 from specdec.values import check_seed
 
@@ -55,35 +54,29 @@ def _command(args: argparse.Namespace) -> None:
     vocabulary = checkpoints.vocabulary_from(args.input, needed=False)
     output = checkpoints.check_output(args.output, "orbax", vocabulary)
     model = checkpoints.model_from(args.input)
-    growth = _growth(model)
-    preset = _preset(args.preset, model)
-    to = families.model_of(growth.resized(model.config, preset.config))
     try:
-        growth.check_growth(model.config, to.config)
+        growth = families.growth_of(model.config)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    preset = _preset(args.preset, model).config
+    try:
+        to = families.model_of(families.resized(model.config, preset))
     except ValueError as error:
         raise UsageError(f"{args.input} does not grow to {args.preset}: {error}") from error
     # bfloat16, in which some are stored, would round what has to cancel.
     params = checkpoints.load(args.input, config=model.config, dtype="float32")
     growth_key, test_key = jax.random.split(jax.random.key(args.seed))
     with progress.bar("growing", 2, "step") as bar:
-        grown = jax.block_until_ready(growth.grow(params, model.config, to.config, growth_key))
+        grown = jax.block_until_ready(families.resize(params, model.config, preset, growth_key))
         bar.update()
         bar.set_description("comparing the logits")
         difference = growth.logit_difference(
             params, model.config, grown, to.config, test_key, grown_by=growth_key
         )
     checkpoints.save(output, grown, config=to.config, vocabulary=vocabulary)
-    print(f"read {args.input}: {_described(params, model)}")
-    print(f"wrote {output}: {_described(grown, to)}")
+    print(f"read {args.input}: {described(params, model)}")
+    print(f"wrote {output}: {described(grown, to)}")
     print(f"logits of random texts differ by at most {difference}")
-
-
-def _growth(model: Model) -> Growth:
-    family = families.family_of(model.config)
-    if family.growth is None:
-        known = ", ".join(name for name, each in families.FAMILIES.items() if each.growth)
-        raise UsageError(f"models of the family {family.name!r} do not grow; give one of {known}")
-    return family.growth
 
 
 def _preset(name: str, model: Model) -> Model:
@@ -100,6 +93,7 @@ def _preset(name: str, model: Model) -> Model:
     raise UsageError(f"--preset is {name!r}; give a scope of {presets}: {', '.join(known)}")
 
 
-def _described(params: PyTree, model: Model) -> str:
+def described(params: PyTree, model: Model) -> str:
+    """A model in one line: how many numbers, and its sizes."""
     sizes = ", ".join(f"{name} {size}" for name, size in model.sizes.items())
     return f"{sum(leaf.size for leaf in jax.tree.leaves(params)):,} parameters ({sizes})"

@@ -10,16 +10,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from specdec.models.family import Family
-from specdec.models.heads import Heads, HeadsConfig
-from specdec.models.t5 import T5Config, T5Target, growth, huggingface, scanned
-from specdec.models.t5.shapes import misfit
-from specdec.types import Model
+import jax
 
-__all__ = ["DEFAULT", "FAMILIES", "Family", "family_of", "model_of", "named", "register"]
+from specdec.models.family import Config, Family, Growth, Trimming
+from specdec.models.heads import Heads, HeadsConfig
+from specdec.models.t5 import T5Config, T5Target, growth, huggingface, scanned, trimming
+from specdec.models.t5.shapes import misfit
+from specdec.models.trim import Trim
+from specdec.types import Array, Model, PyTree
+
+__all__ = [
+    "DEFAULT",
+    "FAMILIES",
+    "Family",
+    "family_of",
+    "growth_of",
+    "model_of",
+    "named",
+    "register",
+    "resize",
+    "resized",
+    "trimming_of",
+]
 
 FAMILIES: dict[str, Family] = {
-    "t5": Family("t5", T5Config, T5Target, misfit, huggingface, scanned, growth),
+    "t5": Family("t5", T5Config, T5Target, misfit, huggingface, scanned, growth, trimming),
     "heads": Family("heads", HeadsConfig, Heads),
 }
 DEFAULT = "t5"  # of configs that name none, such as T5X's
@@ -67,3 +82,59 @@ def family_of(config: Any) -> Family:
 def model_of(config: Any) -> Model:
     """The model of a config, as its checkpoints have it; raises as `family_of` does."""
     return family_of(config).model(config)
+
+
+def resized(config: Any, change: Config | Trim) -> Any:
+    """The config of the model that `resize` makes.
+
+    Args:
+      config: of the model that there is.
+      change: another config of its family, whose larger sizes it gets without computing anything
+        else (`Growth`); or what of it is kept (`Trimming`).
+
+    Raises:
+      ValueError: it cannot be made, or its family does not know how.
+    """
+    if isinstance(change, Trim):
+        return trimming_of(config).trimmed(config, change)
+    growth = growth_of(config)
+    to = growth.resized(config, change)
+    growth.check_growth(config, to)
+    return to
+
+
+def resize(params: PyTree, config: Any, change: Config | Trim, key: Array | None = None) -> PyTree:
+    """The parameters of a trained model at another size, larger or smaller; see `resized`.
+
+    key: of the random numbers that a larger one has besides (default: of seed 0).
+    """
+    to = resized(config, change)
+    if isinstance(change, Trim):
+        return trimming_of(config).trim(params, config, change)
+    return growth_of(config).grow(params, config, to, jax.random.key(0) if key is None else key)
+
+
+def growth_of(config: Any) -> Growth:
+    """How models of a config's family grow.
+
+    Raises:
+      ValueError: they do not.
+    """
+    return _known(config, "growth", "grow")
+
+
+def trimming_of(config: Any) -> Trimming:
+    """How models of a config's family are trimmed.
+
+    Raises:
+      ValueError: they are not.
+    """
+    return _known(config, "trimming", "have a part that is a model")
+
+
+def _known(config: Any, part: str, what: str) -> Any:
+    family = family_of(config)
+    if (found := getattr(family, part)) is None:
+        known = ", ".join(name for name, each in FAMILIES.items() if getattr(each, part))
+        raise ValueError(f"models of the family {family.name!r} do not {what}; give one of {known}")
+    return found

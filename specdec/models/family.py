@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from specdec.models.trim import Trim
 from specdec.types import Array, Model, PyTree
 
 Shape: TypeAlias = tuple[int, ...]
@@ -111,6 +112,18 @@ class Growth(Protocol):
         ...
 
 
+class Trimming(Protocol):
+    """A part of a trained model as a model of its own."""
+
+    def trimmed(self, config: Config, trim: Trim) -> Config:
+        """The config of the smaller model. Raises ValueError where there are no such parts."""
+        ...
+
+    def trim(self, params: PyTree, config: Config, trim: Trim) -> PyTree:
+        """The parameters of the smaller model."""
+        ...
+
+
 def no_cause(found: Shapes, expected: Shapes) -> str:
     """A cause for families that do not look for one."""
     return "another config, or an incomplete or altered checkpoint"
@@ -125,7 +138,7 @@ class Family:
       with a field `dtype`.
     model: makes the `Model` of a config.
     misfit: why the shapes found in a checkpoint are not those expected.
-    huggingface, scanned, growth: see there; None for what the family does not have.
+    huggingface, scanned, growth, trimming: see there; None for what the family does not have.
     """
 
     name: str
@@ -135,3 +148,4 @@ class Family:
     huggingface: HuggingFace | None = None
     scanned: Scanned | None = None
     growth: Growth | None = None
+    trimming: Trimming | None = None

@@ -162,20 +162,26 @@ class Logits(nn.Module):
     """[..., D] -> [..., V] float32. The kernel is used in the dtype it is stored in.
 
     scaled: by 1/sqrt(D), as a tied model's are.
+    ids: [K] those that the kernel [D, K] is of, ascending; the others get -inf. None: all V.
     """
 
     vocab_size: int
     scaled: bool = False
     kernels: Kernels = STORED
+    ids: tuple[int, ...] | None = None
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         init = fan_in("truncated_normal")
-        shape = (x.shape[-1], self.vocab_size)
+        shape = (x.shape[-1], self.vocab_size if self.ids is None else len(self.ids))
         kernels = dataclasses.replace(self.kernels, int8=False)
         kernel = kernel_of(self, init, ("embed", "vocab"), shape, kernels)
         logits = float32_matmul(x, kernel, self.kernels)
         logits = logits / math.sqrt(x.shape[-1]) if self.scaled else logits
+        if self.ids is not None:
+            none = jnp.full((*logits.shape[:-1], self.vocab_size), -jnp.inf, logits.dtype)
+            at = none.at[..., jnp.asarray(self.ids)]
+            logits = at.set(logits, indices_are_sorted=True, unique_indices=True)
         return constrain(logits, "batch", "length", None)
 
 

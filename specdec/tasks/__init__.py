@@ -18,7 +18,7 @@ from specdec.tasks.errors import TaskError
 from specdec.tasks.local import local_task
 from specdec.tasks.metrics import Bleu, Rouge, Squad, bleu, rouge, squad
 from specdec.tasks.mixtures import mixture
-from specdec.tasks.predictions import predictions_task
+from specdec.tasks.predictions import predictions_task, token_counts
 from specdec.tasks.synthetic import demo_vocabulary, synthetic_mixture, synthetic_task
 from specdec.tasks.t5 import t5_task
 from specdec.tasks.tokenizer_json import TokenizerJson
@@ -70,6 +70,7 @@ __all__ = [
     "synthetic_task",
     "t5_task",
     "text_batches",
+    "token_counts",
     "use_tfds_data_dir",
     "vocabulary_file",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,18 @@ def predictions_task(
     if not hasattr(vocabulary, "load"):
         raise TaskError(f"vocabulary of task {name!r} is {vocabulary!r}; give {VOCABULARIES}")
     return _register(_Definition(name, tuple(folders.items()), vocabulary))
+
+
+def token_counts(folder: str) -> Counter[int]:
+    """How often each id is in the outputs in the `--output_dir` of a run of `specdec eval`.
+
+    Raises:
+      TaskError: a folder without predictions or with a line that is none.
+    """
+    counts: Counter[int] = Counter()
+    for place, line in _lines(_files(folder)):
+        counts.update(_example(place, line)["targets"])
+    return counts
 
 
 @dataclasses.dataclass(frozen=True)

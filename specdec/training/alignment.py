@@ -21,10 +21,14 @@ from specdec.training.loss import Frozen, Pairs, Sums, of_target, teacher_forced
 from specdec.types import Array, PyTree, Target
 from specdec.values import is_number
 
+NOTHING = -1e4  # log q of ids that a drafter's head lacks; finite, so that 0 times it is 0
+
 
 def forward_kl(p: Array, q: Array, real: Array) -> Array:
-    """KL(p || q): the drafter covers what the target may say (Hinton et al. 2015, 1503.02531)."""
-    return _mean_under(p, p - q)
+    """KL(p || q): the drafter covers what the target may say (Hinton et al. 2015, 1503.02531). The
+    sum is over the ids that it can say: over all it would be infinite, and its gradient the same.
+    """
+    return _mean_under(p, jnp.where(q > NOTHING, p - q, 0))
 
 
 def reverse_kl(p: Array, q: Array, real: Array) -> Array:
@@ -73,14 +77,15 @@ def adaptive(p: Array, q: Array, real: Array) -> Array:
 
 
 def greedy(p: Array, q: Array, real: Array) -> Array:
-    """Cross-entropy of the target's likeliest token."""
-    return -jnp.where(jax.nn.one_hot(p.argmax(axis=-1), p.shape[-1], dtype=bool), q, 0).sum(axis=-1)
+    """Cross-entropy of the target's likeliest token; nothing where the drafter cannot say it."""
+    best = jax.nn.one_hot(p.argmax(axis=-1), p.shape[-1], dtype=bool)
+    return -jnp.where(best & (q > NOTHING), q, 0).sum(axis=-1)
 
 
 GAMMAS = (3, 5)  # draft lengths that evaluations speak of, those of Goel et al.
 
 # Each gives [B, T] of log-probabilities [B, T, V], of the target and of the drafter, and of which
-# tokens [B, T] are there.
+# tokens [B, T] are there. The drafter's are NOTHING where its head has no such id.
 DIVERGENCES: dict[str, Callable[[Array, Array, Array], Array]] = {
     "forward_kl": forward_kl,
     "reverse_kl": reverse_kl,
@@ -204,6 +209,7 @@ class Align:
                 f"the drafter has {ours.shape[-1]} ids and its target {ids}; give it as many"
             )
         p, q = (jax.nn.log_softmax(x[..., :ids] / self.temperature) for x in (theirs, ours))
+        q = jnp.where(jnp.isneginf(q), NOTHING, q)
         return p, q, jnp.asarray(pairs.targets) > 0
 
     def _partly_drawn(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, shifted
-from specdec.training.objectives import check_smoothing
+from specdec.training.objectives import check_head, check_smoothing
 from specdec.types import Array, ModelOutput, PyTree, Target
 from specdec.values import is_integer
 
@@ -43,8 +43,9 @@ class AllExits:
             raise ValueError(f"AllExits.weights is {self.weights!r}; use one of {known}")
 
     def check(self, model: Any, ids: int | None) -> None:
-        """Layers must be run apart, and be there."""
+        """Layers must be run apart, and be there; and the head has all ids."""
         _check_layers("AllExits", model, self.exits)
+        check_head(self, model)
 
     def loss(
         self,

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from flax import traverse_util
 
 from specdec import checkpoints
@@ -13,11 +14,16 @@ from specdec.training.errors import TrainingError
 from specdec.types import Array, PyTree
 
 
-def begun_with(params: PyTree, path: str | os.PathLike) -> PyTree:
+def begun_with(params: PyTree, path: str | os.PathLike, config: Any = None) -> PyTree:
     """Parameters with the arrays of a checkpoint in the place of those of the same name and shape.
 
-    Vocabularies may have different sizes: what both have is taken. So a shallow decoder of its
-    target's width begins with the target's first layers.
+    Vocabularies, and the ids of heads, may differ: what both have is taken. So a shallow decoder of
+    its target's width begins with the target's first layers.
+
+    Args:
+      params: of the model that is trained.
+      path: the checkpoint's directory.
+      config: of the model that is trained, if its head may lack ids.
 
     Raises:
       TrainingError: nothing of it fits.
@@ -25,8 +31,11 @@ def begun_with(params: PyTree, path: str | os.PathLike) -> PyTree:
     """
     own: dict[tuple[str, ...], Any] = dict(traverse_util.flatten_dict(params))
     others: dict[tuple[str, ...], Any] = dict(traverse_util.flatten_dict(checkpoints.load(path)))
+    heads = getattr(config, "head_ids", None), _head_ids(path)
     taken = {
-        name: _with_shared(leaf, others[name], name) for name, leaf in own.items() if name in others
+        name: _with_shared(leaf, others[name], name, heads)
+        for name, leaf in own.items()
+        if name in others
     }
     if not any(taken[name] is not own[name] for name in taken):
         raise TrainingError(
@@ -36,13 +45,34 @@ def begun_with(params: PyTree, path: str | os.PathLike) -> PyTree:
     return traverse_util.unflatten_dict(own | taken)
 
 
-def _with_shared(own: Array, other: Array, name: tuple[str, ...]) -> Array:
-    """What both have, along the axis of a vocabulary too; `own` itself if the shapes are others."""
-    if own.shape == other.shape:
-        return jnp.asarray(other, own.dtype)
+def _head_ids(path: str | os.PathLike) -> tuple[int, ...] | None:
+    """Those that the head of a checkpoint has, None for all."""
+    try:
+        return getattr(checkpoints.config_from(path), "head_ids", None)
+    except checkpoints.CheckpointError:  # T5X's have no config, and whole heads
+        return None
+
+
+def _with_shared(
+    own: Array,
+    other: Array,
+    name: tuple[str, ...],
+    heads: tuple[tuple[int, ...] | None, tuple[int, ...] | None],
+) -> Array:
+    """What both have, along the axis of a vocabulary too; `own` itself if the shapes are others.
+
+    heads: the ids of both.
+    """
     axis = {"token_embedder": 0, "logits_dense": 1}.get(name[-2])
-    rest = [i for i in range(own.ndim) if i != axis]
-    if axis is None or any(own.shape[i] != other.shape[i] for i in rest):
+    if axis is None or (own.shape == other.shape and heads[0] == heads[1]):
+        return jnp.asarray(other, own.dtype) if own.shape == other.shape else own
+    if any(own.shape[i] != other.shape[i] for i in range(own.ndim) if i != axis):
         return own
-    both = tuple(slice(min(sizes)) for sizes in zip(own.shape, other.shape, strict=True))
-    return own.at[both].set(jnp.asarray(other[both], own.dtype))
+    given = heads if name[-2] == "logits_dense" else (None, None)
+    mine, theirs = (
+        np.arange(x.shape[axis]) if ids is None else np.asarray(ids)
+        for ids, x in zip(given, (own, other), strict=True)
+    )
+    _, at, of = np.intersect1d(mine, theirs, return_indices=True)
+    shared = jnp.asarray(jnp.take(other, of, axis), own.dtype)
+    return own.at[(slice(None),) * axis + (at,)].set(shared)

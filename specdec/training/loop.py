@@ -161,7 +161,7 @@ def init(run: TrainRun) -> State:
     """The state before the first step."""
     params = run.model.init(jax.random.key(run.seed, impl="threefry2x32"))
     if run.initial_path is not None:
-        params = begun_with(params, run.initial_path)
+        params = begun_with(params, run.initial_path, run.model.config)
     return State(params, run.optimizer.transformation().init(params), jnp.zeros([], jnp.int32))
 
 
@@ -328,6 +328,8 @@ def _vocabulary(run: TrainRun) -> checkpoints.Vocabulary | None:
     vocabulary = tasks.get_task(run.task).output_features["targets"].vocabulary
     try:
         check_fit(vocabulary, run.model, "model")
+        if run.target is not None:
+            check_fit(vocabulary, run.target, "target")
         run.objective.check(run.model, vocabulary.vocab_size)
     except ValueError as error:
         raise TrainingError(str(error)) from error

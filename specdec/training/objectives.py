@@ -71,7 +71,8 @@ class TeacherForced:
         check_smoothing(self)
 
     def check(self, model: Any, ids: int | None) -> None:
-        """Any model can be."""
+        """Any model can be whose head has all ids."""
+        check_head(self, model)
 
     def loss(
         self,
@@ -133,7 +134,8 @@ class FillMasks:
         object.__setattr__(self, "glancing", tuple(shares))
 
     def check(self, model: Any, ids: int | None) -> None:
-        """Masks are ids that no text has."""
+        """Masks are ids that no text has; all others have a row in the head."""
+        check_head(self, model)
         masks = self.masks if self.distinct else 1
         if ids is not None and model.vocab_size < ids + masks:
             raise ValueError(
@@ -318,6 +320,15 @@ class _Blocks:
         of_blocks = jnp.repeat(jnp.concatenate([of_text, own], axis=2), masks, axis=1)
         text = jnp.broadcast_to(text, (rows, *text.shape))
         return jnp.concatenate([text, of_blocks], axis=1)
+
+
+def check_head(objective: Any, model: Any) -> None:
+    """Refuses a model for whom some tokens are impossible, where the loss would be infinite."""
+    if (known := getattr(model.config, "head_ids", None)) is not None:
+        raise ValueError(
+            f"{type(objective).__name__} is of all tokens of the texts, and the model's head has "
+            f"{len(known)} of {model.vocab_size} ids (head_ids); give Align, or trim it afterwards"
+        )
 
 
 def check_smoothing(objective: Any) -> None:

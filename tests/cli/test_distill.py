@@ -28,6 +28,7 @@ TASK_FILES = {
 }
 TASK_FEATURE_LENGTHS = {'inputs': 10, 'targets': 10}
 DRAFT_STEPS = 40
+DRAFT_HEAD = 300
 DRAFT_BATCH_SIZE = 16
 GAMMA = 3
 cli.path_in.folder = 'the folder'
@@ -133,6 +134,7 @@ def test_a_finished_run_is_not_made_again(made, command):
     [
         (["--gin.DRAFT_LAYERS=3"], "DRAFT_LAYERS is 3 but the target has 2; give fewer"),
         (["--gin.DRAFT_LAYERS=0"], "DRAFT_LAYERS is 0; give a positive integer"),
+        (["--gin.DRAFT_HEAD=0"], "DRAFT_HEAD is 0; give a positive integer"),
         (["--gin.DRAFT_STEPS=1"], "DRAFT_STEPS is 1; give 2 or more, for the rate to fall"),
         (["--gin.LEARNING_RATE=0"], "LEARNING_RATE is 0; give a positive number"),
         (["--gin.TEXTS='dev'"], "the task has no split 'dev'; give one of train, validation, test"),

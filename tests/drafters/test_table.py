@@ -35,6 +35,7 @@ from specdec.drafters import (
     Retrieval,
     Uniform,
 )
+from specdec.models.t5 import T5Config, T5Target
 from specdec.roles import tables_of
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import (
@@ -67,6 +68,18 @@ OTHER = TARGET.init(jax.random.key(9))
 WIDER, NARROWER = TableTarget(8, classes=3), TableTarget(4, classes=3)
 MASKING = TableTarget(6 + 9, classes=3)  # whose last ids are masks
 MODERN, HEADS = StatesTable(6 + 9, classes=3), TableHeads(6, heads=9)
+SOME_IDS = T5Target(
+    T5Config(
+        vocab_size=6,
+        emb_dim=8,
+        num_heads=1,
+        head_dim=4,
+        mlp_dim=8,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        head_ids=(1, 3, 4),
+    )
+)
 FILLING = MASKING.init(jax.random.key(10))
 
 HOSTILE = hostile(TARGET, 6)
@@ -92,6 +105,11 @@ DRAFTERS = {
     "narrower vocabulary": (
         Autoregressive(NARROWER, Sampling()),
         NARROWER.init(jax.random.key(9)),
+        None,
+    ),
+    "a head of some ids": (
+        Autoregressive(SOME_IDS, Sampling()),
+        SOME_IDS.init(jax.random.key(13)),
         None,
     ),
     **{name: (drafter, (), None) for name, drafter in HOSTILE.items() if name not in CONSTANT},
@@ -281,6 +299,20 @@ def test_check_drafter_sees_a_q_that_was_not_drawn_from():
 
     with pytest.raises(AssertionError, match="chi2"):
         check_drafter(Misreporting(TARGET, Sampling()), OTHER, gammas=(2,))
+
+
+@pytest.mark.planted
+def test_check_drafter_sees_the_q_of_a_whole_head_where_some_ids_were_drawn():
+    @dataclasses.dataclass(frozen=True)
+    class Misreporting(Autoregressive):
+        def propose(self, *args):
+            draft, state = super().propose(*args)
+            lacking = jnp.asarray([1, 0, 1, 0, 0, 1])
+            return draft.replace(probs=0.7 * draft.probs + 0.1 * lacking), state
+
+    _, params, _ = DRAFTERS["a head of some ids"]
+    with pytest.raises(AssertionError, match="chi2"):
+        check_drafter(Misreporting(SOME_IDS, Sampling()), params, gammas=(2,))
 
 
 @pytest.mark.planted

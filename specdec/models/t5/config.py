@@ -33,13 +33,15 @@ class T5Config:
     `exit_classifier` adds a classifier of the states behind any layer: whether the last one would
     say the same (`models.t5.Calm`).
 
-    The last three are for drafting for another model, the target, and None otherwise:
+    The last four are for drafting for another model, the target, and None otherwise:
 
     encoded_dim: the width of the target's encoder, whose output the decoder reads; there is no
       encoder, and `num_encoder_layers` is 0.
     states_dim: the width of the target's decoder, whose states are fed with the tokens.
     markov_rank: of the table of neighbours, by which a token of a block changes the logits of the
       next one.
+    head_ids: the ids, ascending, that have a row in the head; the logits of the others are -inf.
+      The head is then an array of its own, also where logits are tied.
     """
 
     vocab_size: int
@@ -60,6 +62,7 @@ class T5Config:
     encoded_dim: int | None = None
     states_dim: int | None = None
     markov_rank: int | None = None
+    head_ids: tuple[int, ...] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
         # gin and JSON hand over lists and dtype objects; a static argument must be hashable.
@@ -80,6 +83,13 @@ class T5Config:
                 f"T5Config.num_encoder_layers is {self.num_encoder_layers!r} and encoded_dim says "
                 "that there is no encoder; give 0"
             )
+        if self.head_ids is not None:
+            object.__setattr__(self, "head_ids", _ids(self.head_ids, self.vocab_size))
+            if self.markov_rank:
+                raise ValueError(
+                    f"T5Config.markov_rank is {self.markov_rank}, which changes the logits of all "
+                    "ids, and head_ids says that only some have one; leave one of them out"
+                )
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.name == "num_encoder_layers" and self.encoded_dim:
@@ -97,6 +107,17 @@ def _words(given: Any) -> tuple[str, ...]:
     if not isinstance(given, list | tuple):
         raise ValueError(f"T5Config.mlp_activations is {given!r}; give names, as in ('relu',)")
     return tuple(given)
+
+
+def _ids(given: Any, vocab_size: int) -> tuple[int, ...]:
+    ids = tuple(given) if isinstance(given, list | tuple) else ()
+    fine = all(is_integer(x, 0) for x in ids) and sorted(set(ids)) == list(ids)
+    if not ids or not fine or ids[-1] >= vocab_size:
+        what = f"{len(ids)} ids" if ids else repr(given)
+        raise ValueError(
+            f"T5Config.head_ids is {what}; give ascending ids below {vocab_size}, or None for all"
+        )
+    return ids
 
 
 def _name(dtype: Any) -> Any:

@@ -106,6 +106,11 @@ def grow(params: PyTree, config: T5Config, to: T5Config, key: Array) -> PyTree:
 
 def check_growth(config: T5Config, to: T5Config) -> None:
     """Raises ValueError, naming the field, where `grow` cannot make `to` of `config`."""
+    if config.head_ids is not None:
+        raise ValueError(
+            f"T5Config.head_ids names {len(config.head_ids)} of {config.vocab_size} ids; let the "
+            "whole head grow, and trim it then"
+        )
     for field in dataclasses.fields(T5Config):
         before, after = getattr(config, field.name), getattr(to, field.name)
         if field.name in _READ and (before is None or after is None):

@@ -58,8 +58,13 @@ def to_record(config: T5Config) -> dict[str, Any]:
     """The contents of the `config.json` of a model.
 
     Raises ValueError for what transformers' T5 lacks: some activations, biases of each layer's own,
-    a decoder without an encoder.
+    a decoder without an encoder, a head of some ids.
     """
+    if config.head_ids is not None:
+        raise ValueError(
+            f"the head has {len(config.head_ids)} of {config.vocab_size} ids (head_ids), and that "
+            "of transformers' T5 has all; choose another format"
+        )
     if config.encoded_dim is not None:
         raise ValueError(
             "the model has no encoder (encoded_dim), and transformers' T5 has one; choose another "

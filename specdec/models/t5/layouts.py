@@ -88,7 +88,7 @@ def from_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
     check_layout("layout", layout)
     if layout in TRANSPOSED:
         return _with_kernels_transposed(params, prefill=layout == "all_out_in")
-    if layout == "in_out" and config.logits_via_embedding:
+    if _head_is_copied(config, layout):
         table = params["token_embedder"]["embedding"]
         logits = {"logits_dense": {"kernel": jnp.swapaxes(table, 0, 1)}}
         return params | {"decoder": params["decoder"] | logits}
@@ -100,7 +100,7 @@ def to_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
     check_layout("layout", layout)
     if layout in TRANSPOSED:
         return _with_kernels_transposed(params, prefill=layout == "all_out_in")
-    if layout == "in_out" and config.logits_via_embedding:
+    if _head_is_copied(config, layout):
         decoder = {name: leaf for name, leaf in params["decoder"].items() if name != "logits_dense"}
         return params | {"decoder": decoder}
     return params
@@ -108,7 +108,12 @@ def to_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
 
 def logits_from_table(config: T5Config, layout: Layout) -> bool:
     """Whether the table of tokens itself projects to the logits."""
-    return config.logits_via_embedding and layout != "in_out"
+    return config.logits_via_embedding and layout != "in_out" and config.head_ids is None
+
+
+def _head_is_copied(config: T5Config, layout: Layout) -> bool:
+    """Whether the table of tokens is kept a second time, for the logits."""
+    return config.logits_via_embedding and layout == "in_out" and config.head_ids is None
 
 
 def _stacks(params: PyTree) -> list[str]:

@@ -166,7 +166,8 @@ class Decoder(nn.Module):
         self.layers = [DecoderLayer(config, *kernels) for _ in range(config.num_decoder_layers)]
         self.decoder_norm = _norm(config)
         if not logits_from_table(config, self.layout):
-            self.logits_dense = Logits(config.vocab_size, config.logits_via_embedding, kernels[0])
+            given = config.vocab_size, config.logits_via_embedding, kernels[0]
+            self.logits_dense = Logits(*given, config.head_ids)
         if config.exit_classifier:
             self.exit_classifier = ExitClassifier(config.dtype)
         if config.states_dim:

@@ -1,0 +1,124 @@
+"""`specdec trim`: a part of a checkpoint as a drafter's."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from typing import Any
+
+from specdec import checkpoints, tasks
+from specdec.cli.grow import described
+from specdec.cli.settings import UsageError
+from specdec.models import families, trim
+from specdec.models.trim import Trim
+
+_WHICH = "first:N, last:N, spread:N or numbers from 0 on, as in 0,3"
+
+
+def add_command(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "trim",
+        help="make a drafter's checkpoint of some layers of its target's, with a smaller head",
+        description="Reads a checkpoint of any known format and writes one, in our own, of some of "
+        "its layers, with a head of some of its ids. What is kept is kept to the bit. It drafts "
+        "for the model that it comes from as it is, and better once it has learned: "
+        "INITIAL_CHECKPOINT_PATH of `specdec train`. Ids that its head lacks are never drafted, "
+        "and the target says them all the same.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--input", required=True, metavar="DIR", help="a checkpoint's directory, or a gs:// one"
+    )
+    parser.add_argument("--output", required=True, metavar="DIR", help="the directory to make")
+    parser.add_argument(
+        "--decoder_layers", metavar="WHICH", help=f"that are kept: {_WHICH} (default: all)"
+    )
+    parser.add_argument(
+        "--encoder_layers", metavar="WHICH", help="likewise of the encoder (default: all)"
+    )
+    parser.add_argument(
+        "--shared_encoder",
+        action="store_true",
+        help="keep no encoder, and read the output of the target's",
+    )
+    parser.add_argument(
+        "--head_size",
+        type=int,
+        metavar="N",
+        help="keep the logits of the N ids that are most frequent in --predictions (default: all)",
+    )
+    parser.add_argument(
+        "--predictions",
+        metavar="DIR",
+        help="what the target wrote, an --output_dir of specdec eval",
+    )
+    parser.set_defaults(command=_command)
+    return parser
+
+
+def _command(args: argparse.Namespace) -> None:
+    if (args.head_size is None) != (args.predictions is None):
+        given, other = ("head_size", "predictions")[:: 1 if args.predictions is None else -1]
+        raise UsageError(f"--{given} is {getattr(args, given)} without --{other}; give both")
+    vocabulary = checkpoints.vocabulary_from(args.input, needed=False)
+    output = checkpoints.check_output(args.output, "orbax", vocabulary)
+    model = checkpoints.model_from(args.input)
+    counts = Counter() if args.predictions is None else tasks.token_counts(args.predictions)
+    try:
+        families.trimming_of(model.config)
+        kept = _kept(args, model.config, counts)
+        to = families.model_of(families.resized(model.config, kept))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    params = checkpoints.load(args.input, config=model.config)
+    ours = families.resize(params, model.config, kept)
+    checkpoints.save(output, ours, config=to.config, vocabulary=vocabulary)
+    print(f"read {args.input}: {described(params, model)}")
+    print(f"wrote {output}: {described(ours, to)}")
+    if kept.head_ids is not None:
+        share = sum(counts[i] for i in kept.head_ids) / counts.total()
+        print(
+            f"its head has {len(kept.head_ids):,} of {model.vocab_size:,} ids, {share:.2%} of the "
+            f"tokens in {args.predictions}"
+        )
+
+
+def _kept(args: argparse.Namespace, config: Any, counts: Counter[int]) -> Trim:
+    found: dict[str, Any] = {}
+    for stack in ("decoder", "encoder"):
+        if (given := getattr(args, f"{stack}_layers")) is not None:
+            there = getattr(config, f"num_{stack}_layers")
+            found[f"{stack}_layers"] = trim.layers(f"--{stack}_layers", given, there)
+    if args.shared_encoder:
+        found["shared_encoder"] = True
+    if args.head_size is not None:
+        found["head_ids"] = _most_frequent(args, counts, config.vocab_size)
+    if not found:
+        raise UsageError(
+            "there is nothing to trim; give --decoder_layers, --encoder_layers, --shared_encoder "
+            "or --head_size"
+        )
+    return Trim(**found)
+
+
+def most_frequent(counts: Counter[int], size: int) -> tuple[int, ...]:
+    """The ids that are there most often, of equals the smallest, ascending."""
+    return tuple(sorted(sorted(counts, key=lambda i: (-counts[i], i))[:size]))
+
+
+def _most_frequent(
+    args: argparse.Namespace, counts: Counter[int], vocab_size: int
+) -> tuple[int, ...]:
+    """Those of the head."""
+    size, folder = args.head_size, args.predictions
+    if max(counts, default=0) >= vocab_size:
+        raise UsageError(
+            f"--predictions: {folder} has token {max(counts)}, and the model {vocab_size} ids; "
+            "give what a model of this vocabulary wrote"
+        )
+    if not 1 <= size <= len(counts):
+        raise UsageError(
+            f"--head_size is {size} and {folder} has {len(counts)} different ids; give 1 to "
+            f"{len(counts)}"
+        )
+    return most_frequent(counts, size)

@@ -1,0 +1,90 @@
+"""Trimming: a part of a trained T5 as a T5 of its own, from where a drafter is trained.
+
+What is kept is kept as it is, and nothing stands in for what is not: the layers that are left read
+the stream from one another. So the last layers of a decoder read embeddings that they have never
+seen, and the first ones leave a stream that the final norm and the head have never seen.
+
+A head may be left with the ids that are likely at all (VocabTrim, Goel et al. 2025, 2506.22694;
+FR-Spec, Zhao et al. 2025, 2502.14856): a step reads D K numbers of it and not D V. A drafter's
+other ids then have the probability 0, and whatever verifies draws them by the target alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.models.t5.config import T5Config
+from specdec.models.t5.layouts import logits_from_table
+from specdec.models.trim import Trim
+from specdec.types import Array, PyTree
+
+
+def trimmed(config: T5Config, trim: Trim) -> T5Config:
+    """The model of what is kept.
+
+    Raises:
+      ValueError: there are no such parts.
+    """
+    changes: dict[str, Any] = {}
+    if config.encoded_dim and (trim.shared_encoder or trim.encoder_layers is not None):
+        asked = "shared_encoder" if trim.shared_encoder else "encoder_layers"
+        raise ValueError(
+            f"Trim.{asked} is about an encoder, and the model reads another one's (encoded_dim); "
+            "leave it out"
+        )
+    for stack in ("decoder", "encoder"):
+        kept, there = getattr(trim, f"{stack}_layers"), getattr(config, f"num_{stack}_layers")
+        if kept is None:
+            continue
+        if kept[-1] >= there:
+            raise ValueError(
+                f"Trim.{stack}_layers is {kept} and the last of the model's layers is number "
+                f"{there - 1}; give some of those"
+            )
+        changes[f"num_{stack}_layers"] = len(kept)
+    if trim.shared_encoder:
+        changes |= {"num_encoder_layers": 0, "encoded_dim": config.emb_dim}
+    if trim.head_ids is not None:
+        if config.head_ids is not None and not set(trim.head_ids) <= set(config.head_ids):
+            raise ValueError(
+                f"Trim.head_ids has {len(set(trim.head_ids) - set(config.head_ids))} ids that the "
+                "model's head lacks (head_ids); trim a whole one"
+            )
+        changes["head_ids"] = trim.head_ids
+    return dataclasses.replace(config, **changes)
+
+
+def trim(params: PyTree, config: T5Config, trim: Trim) -> PyTree:
+    """The parameters of what is kept of T5X's tree; they are shared, not copied, but for a head's.
+
+    Raises:
+      ValueError: as `trimmed` does.
+    """
+    trimmed(config, trim)
+    found = dict(params)
+    if trim.shared_encoder:
+        del found["encoder"]
+    for stack in ("decoder", "encoder"):
+        if (kept := getattr(trim, f"{stack}_layers")) is not None:
+            found[stack] = _of_layers(params[stack], kept)
+    if trim.head_ids is not None:
+        head = {"logits_dense": {"kernel": _head(params, config, trim.head_ids)}}
+        found["decoder"] = found["decoder"] | head
+    return found
+
+
+def _head(params: PyTree, config: T5Config, ids: tuple[int, ...]) -> Array:
+    """[D, K], the columns of these ids."""
+    if logits_from_table(config, "checkpoint"):
+        return jnp.take(params["token_embedder"]["embedding"], jnp.asarray(ids), axis=0).T
+    places = ids if config.head_ids is None else np.searchsorted(config.head_ids, ids)
+    return jnp.take(params["decoder"]["logits_dense"]["kernel"], jnp.asarray(places), axis=1)
+
+
+def _of_layers(stack: PyTree, kept: tuple[int, ...]) -> PyTree:
+    others = {name: leaf for name, leaf in stack.items() if not name.startswith("layers_")}
+    return others | {f"layers_{new}": stack[f"layers_{old}"] for new, old in enumerate(kept)}

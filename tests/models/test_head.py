@@ -1,0 +1,373 @@
+"""Heads that have some of the ids: pytest tests/models/test_head.py"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tolerances import SMALL_LOGITS
+
+from specdec import checkpoints, cli, partitioning, tasks
+from specdec.decoding import autoregressive_decode, decode, row_keys
+from specdec.drafters import Autoregressive
+from specdec.models import families
+from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5.layouts import Layout
+from specdec.models.trim import Trim
+from specdec.plan import Plan
+from specdec.sampling import Greedy, Sampling
+from specdec.schedules import Fixed
+from specdec.training.alignment import DIVERGENCES, NOTHING, Align, drawn
+from specdec.training.initial import begun_with
+from specdec.training.loss import Frozen, Pairs
+from specdec.training.objectives import FillMasks, TeacherForced
+from specdec.types import Params
+from specdec.verifiers import Block, Coupled, GreedyMatch
+from specdec.vocabulary import check_fit
+
+UNTIED = T5Config(
+    vocab_size=24,
+    emb_dim=16,
+    num_heads=2,
+    head_dim=8,
+    mlp_dim=24,
+    num_encoder_layers=1,
+    num_decoder_layers=2,
+)
+TIED = dataclasses.replace(UNTIED, logits_via_embedding=True, mlp_activations=("relu",))
+CONFIGS = {"untied": UNTIED, "tied": TIED}
+IDS = (1, 2, 5, 6, 7, 11, 12, 20)
+OTHERS = tuple(i for i in range(24) if i not in IDS)
+INPUTS = jnp.asarray([[3, 5, 7, 2, 1], [4, 9, 1, 0, 0]], jnp.int32)
+TOKENS = jnp.asarray([[0, 8, 6, 11], [0, 3, 2, 13]], jnp.int32)
+
+either = pytest.mark.parametrize("name", CONFIGS)
+LAYOUTS: tuple[Layout, ...] = ("checkpoint", "in_out", "out_in", "all_out_in")
+
+
+@functools.cache
+def whole(name):
+    return T5Target(CONFIGS[name]), T5Target(CONFIGS[name]).init(jax.random.key(2))
+
+
+def trimmed(name, ids=IDS):
+    model, params = whole(name)
+    kept = Trim(head_ids=ids)
+    config = families.resized(model.config, kept)
+    return T5Target(config), families.resize(params, model.config, kept)
+
+
+def logits_of(model, params):
+    return model.decode(params, TOKENS, model.prefill(params, INPUTS, 5))[0].logits
+
+
+@either
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ids_that_are_kept_have_their_logits_and_others_none(name, layout):
+    expected = logits_of(*whole(name))
+    model, params = trimmed(name)
+    ours = dataclasses.replace(model, layout=layout)
+    tree = ours.from_stored(params)
+    found = logits_of(ours, tree)
+    assert found.shape == expected.shape and found.dtype == expected.dtype
+    kept = jnp.asarray(IDS)
+    np.testing.assert_allclose(found[..., kept], expected[..., kept], rtol=0, atol=SMALL_LOGITS)
+    assert bool(jnp.all(jnp.isneginf(found[..., jnp.asarray(OTHERS)])))
+    jax.tree.map(np.testing.assert_array_equal, ours.to_stored(tree), params)
+
+
+@either
+def test_a_head_is_trimmed_twice(name):
+    model, params = trimmed(name)
+    kept = Trim(head_ids=(2, 7, 20))
+    config = families.resized(model.config, kept)
+    twice = families.resize(params, model.config, kept)
+    once = trimmed(name, (2, 7, 20))
+    assert config == once[0].config
+    jax.tree.map(np.testing.assert_array_equal, twice, once[1])
+    with pytest.raises(ValueError, match="has 1 ids that the model's head lacks"):
+        families.resized(model.config, Trim(head_ids=(2, 3)))
+
+
+@either
+def test_eight_bits_are_not_for_the_head(name):
+    model, params = trimmed(name)
+    rounded = dataclasses.replace(model, weights="int8")
+    tree = rounded.from_stored(params)
+    head = tree["decoder"]["logits_dense"]["kernel"]
+    np.testing.assert_array_equal(head, params["decoder"]["logits_dense"]["kernel"])
+    large, small = whole(name)
+    expected = dataclasses.replace(large, weights="int8")
+    expected = logits_of(expected, expected.from_stored(small))
+    kept = jnp.asarray(IDS)
+    found = logits_of(rounded, tree)
+    np.testing.assert_allclose(found[..., kept], expected[..., kept], rtol=0, atol=SMALL_LOGITS)
+
+
+@either
+def test_a_step_reads_the_rows_that_are_kept(name):
+    def read(model, params):
+        return sum(leaf.size for leaf in jax.tree.leaves(model.read_by_decode(params)))
+
+    (model, params), (large, all_of_them) = trimmed(name), whole(name)
+    assert read(large, all_of_them) - read(model, params) == (24 - len(IDS)) * 16
+    bytes_of = dict.fromkeys(LAYOUTS, 0)
+    for layout in LAYOUTS:
+        laid = dataclasses.replace(model, layout=layout)
+        bytes_of[layout] = read(laid, laid.from_stored(params))
+    assert set(bytes_of.values()) == {read(model, params)}
+
+
+@either
+@pytest.mark.parametrize("format", ["orbax", "t5x"])
+def test_a_checkpoint_keeps_the_ids(name, format, tmp_path):
+    model, params = trimmed(name)
+    checkpoints.save(tmp_path / "model", params, config=model.config, format=format)
+    assert checkpoints.config_from(tmp_path / "model") == model.config
+    jax.tree.map(np.testing.assert_array_equal, checkpoints.load(tmp_path / "model"), params)
+
+
+def test_transformers_has_no_such_head(tmp_path):
+    model, params = trimmed("untied")
+    with pytest.raises(checkpoints.CheckpointError) as error:
+        checkpoints.save(tmp_path / "m", params, config=model.config, format="huggingface")
+    assert str(error.value) == (
+        "format huggingface: the head has 8 of 24 ids (head_ids), and that of transformers' T5 has "
+        "all; choose another format"
+    )
+
+
+@pytest.mark.parametrize("ids", [IDS, (1, 2, 5)])
+def test_over_devices(ids):
+    """Divided by the vocabulary where it can be, or refused in a line."""
+    model, params = trimmed("untied", ids)
+    rules = partitioning.standard_logical_axis_rules()
+    divided = dataclasses.replace(model, axis_rules=rules)
+    mesh = partitioning.make_mesh(2, jax.devices()[:2])
+    if len(ids) % 2:
+        with pytest.raises(ValueError, match="logits_dense.* has 3 vocab, which a mesh"):
+            partitioning.shardings(divided, mesh)
+        return
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(params, partitioning.shardings(divided, mesh))
+        found = jax.jit(logits_of, static_argnums=0)(divided, placed)
+    expected = logits_of(model, params)
+    kept = jnp.asarray(ids)
+    np.testing.assert_allclose(found[..., kept], expected[..., kept], rtol=0, atol=SMALL_LOGITS)
+    assert bool(jnp.all(jnp.isneginf(found) == jnp.isneginf(expected)))
+
+
+@pytest.mark.parametrize(
+    "verifier, sampling", [(GreedyMatch(), Greedy()), (Coupled(), Sampling()), (Block(), Greedy())]
+)
+def test_what_it_cannot_draft_is_said_all_the_same(verifier, sampling):
+    """A target drafts for itself, without half of its ids."""
+    target, params = whole("untied")
+    model, own = trimmed("untied")
+    plan = Plan(target, Autoregressive(model, sampling), verifier, Fixed(3), sampling, 12, ())
+    keys, inputs = row_keys(0, jnp.arange(16)), jnp.tile(INPUTS, (8, 1))
+    ours = decode(Params(params, own), keys, inputs, plan)
+    given = {"target": target, "sampling": sampling, "max_length": 12, "eos_id": -1}
+    alone = autoregressive_decode(params, keys, inputs, **given)
+    np.testing.assert_array_equal(ours.tokens, alone.tokens)
+    assert np.isin(ours.tokens, OTHERS[1:]).any(), "or nothing is shown"  # 0 is in no token's place
+    assert not np.isin(ours.trace.proposed, OTHERS[1:]).any()
+    kept = int(ours.trace.accepted.sum())
+    assert 0 < kept < int(ours.trace.drafted.sum())
+
+
+@pytest.mark.parametrize(
+    "ids, message",
+    [
+        ((3, 2), "head_ids is 2 ids; give ascending ids below 24, or None"),
+        ((2, 24), "head_ids is 2 ids; give ascending ids below 24, or None"),
+        ((), r"head_ids is \(\); give"),
+        (8, "head_ids is 8; give"),
+        ((1.5,), "head_ids is 1 ids; give"),
+        ((-1, 3), "head_ids is 2 ids; give"),
+    ],
+)
+def test_other_ids_are_refused(ids, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(UNTIED, head_ids=ids)
+
+
+def test_masks_and_neighbours_need_all_ids():
+    with pytest.raises(ValueError, match="markov_rank is 4, which .*leave one of them out"):
+        dataclasses.replace(UNTIED, head_ids=IDS, markov_rank=4)
+
+
+def test_a_config_does_not_print_its_ids():
+    assert "20" not in repr(trimmed("untied")[0].config)
+
+
+def test_a_trimmed_head_does_not_grow():
+    config = trimmed("tied")[0].config
+    with pytest.raises(ValueError, match="head_ids names 8 of 24 ids; let the whole head grow"):
+        families.resized(config, dataclasses.replace(TIED, emb_dim=32))
+
+
+def test_a_target_has_all_ids():
+    vocabulary = tasks.for_texts(tasks.Bytes())
+    model = T5Target(dataclasses.replace(UNTIED, vocab_size=384, head_ids=IDS))
+    check_fit(vocabulary, model, "draft")
+    with pytest.raises(ValueError, match="the target's head has 8 of 384 ids .* is a drafter's"):
+        check_fit(vocabulary, model, "target")
+
+
+# Training.
+
+PAIRS = Pairs(INPUTS, jnp.asarray([[8, 6, 11, 1], [3, 2, 1, 0]], jnp.int32))
+
+
+def aligned(name, divergence, **changes):
+    """Loss per token, and its gradient."""
+    target, params = whole(name)
+    model, own = trimmed(name)
+    objective = Align({divergence: 1.0}, **changes)
+
+    def loss(own):
+        frozen = Frozen(target, params)
+        sums = objective.loss(model, own, frozen, PAIRS, jax.random.key(0), jnp.float32(0.5))
+        return sums.loss / sums.tokens
+
+    return jax.value_and_grad(loss)(jax.tree.map(lambda leaf: 1.1 * leaf, own))
+
+
+@pytest.mark.parametrize("divergence", DIVERGENCES)
+def test_alignment_of_what_cannot_be_said_is_finite(divergence):
+    value, gradient = aligned("untied", divergence)
+    leaves = [value, *jax.tree.leaves(gradient)]
+    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in leaves)
+    assert abs(value) < 50, "what cannot be said counts for nothing"
+    assert any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(gradient))
+
+
+def test_the_drafters_own_texts_have_its_ids():
+    model, own = trimmed("untied")
+    texts = drawn(model, own, PAIRS, jax.random.key(1))
+    assert np.isin(texts, (0, *IDS)).all()
+    value, _ = aligned("untied", "jensen_shannon", on_policy=1.0)
+    assert np.isfinite(value)
+
+
+def test_alpha_is_the_overlap_on_the_ids_that_are_kept():
+    target, params = whole("untied")
+    model, own = trimmed("untied")
+    frozen = Frozen(target, params)
+    sums = Align({"jensen_shannon": 1.0}).measure(model, own, frozen, PAIRS)
+    p = jax.nn.softmax(teacher_logits(target, params), axis=-1)
+    q = jax.nn.softmax(teacher_logits(model, own), axis=-1)
+    real = np.asarray(PAIRS.targets) > 0
+    alpha = np.minimum(p, q).sum(axis=-1)[real].sum()
+    np.testing.assert_allclose(real.sum() - sums.loss, alpha, rtol=1e-5)
+
+
+def teacher_logits(model, params):
+    text = jnp.pad(PAIRS.targets, ((0, 0), (1, 0)))[:, :-1]
+    return model.decode(params, text, model.prefill(params, PAIRS.inputs, 4))[0].logits
+
+
+def test_forward_kl_is_of_the_ids_that_are_kept():
+    p = jnp.log(jnp.asarray([[[0.5, 0.3, 0.2]]]))
+    q = jnp.asarray([[[np.log(0.6), np.log(0.4), NOTHING]]])
+    value = DIVERGENCES["forward_kl"](p, q, jnp.ones([1, 1], bool))
+    expected = 0.5 * np.log(0.5 / 0.6) + 0.3 * np.log(0.3 / 0.4)
+    np.testing.assert_allclose(value[0, 0], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("objective", [TeacherForced(), FillMasks(masks=2)])
+def test_cross_entropy_of_what_cannot_be_said_is_refused(objective):
+    model = trimmed("untied")[0]
+    with pytest.raises(ValueError, match=r"has 8 of 24 ids \(head_ids\); give Align, or trim it"):
+        objective.check(model, None)
+    if isinstance(objective, TeacherForced):
+        objective.check(whole("untied")[0], None)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """The directories of a whole model and of its trimmed one."""
+    for name, (model, params) in {"whole": whole("untied"), "part": trimmed("untied")}.items():
+        checkpoints.save(tmp_path / name, params, config=model.config)
+    return tmp_path / "whole", tmp_path / "part"
+
+
+def test_heads_begin_with_each_others_ids(saved):
+    def head(tree):
+        return np.asarray(tree["decoder"]["logits_dense"]["kernel"])
+
+    (model, params), (large, _) = trimmed("untied"), whole("untied")
+    own = large.init(jax.random.key(9))
+    found = begun_with(own, saved[1], large.config)
+    np.testing.assert_array_equal(head(found)[:, IDS], head(params))
+    np.testing.assert_array_equal(head(found)[:, OTHERS], head(own)[:, OTHERS])
+    found = begun_with(model.init(jax.random.key(9)), saved[0], model.config)
+    np.testing.assert_array_equal(head(found), head(params))
+    other = T5Target(dataclasses.replace(UNTIED, head_ids=(0, *IDS[:-1])))
+    own = other.init(jax.random.key(9))
+    found = begun_with(own, saved[1], other.config)  # as many ids, and others
+    np.testing.assert_array_equal(head(found)[:, 1:], head(params)[:, :-1])
+    np.testing.assert_array_equal(head(found)[:, 0], head(own)[:, 0])
+
+
+# The command.
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A folder of predictions."""
+    folder = tmp_path / "outputs"
+    folder.mkdir()
+    texts = [[5, 5, 7, 1], [5, 9, 7, 3, 1], [2, 1]]
+    lines = [json.dumps({"input": "a", "tokens": tokens}) for tokens in texts]
+    (folder / "predictions.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def test_tokens_are_counted(written):
+    assert tasks.token_counts(str(written)) == Counter({1: 3, 5: 3, 7: 2, 2: 1, 3: 1, 9: 1})
+
+
+def trim(saved, tmp_path, *flags):
+    return cli.main(["trim", f"--input={saved[0]}", f"--output={tmp_path / 'out'}", *flags])
+
+
+def test_the_command_keeps_the_most_frequent_ids(saved, written, tmp_path, capsys):
+    assert trim(saved, tmp_path, "--head_size=4", f"--predictions={written}") == 0
+    said = f"its head has 4 of 24 ids, 81.82% of the tokens in {written}\n"
+    assert capsys.readouterr().out.endswith(said)
+    config = checkpoints.config_from(tmp_path / "out")
+    assert config.head_ids == (1, 2, 5, 7)  # of 2, 3 and 9 the smallest
+    expected = trimmed("untied", (1, 2, 5, 7))[1]
+    jax.tree.map(np.testing.assert_array_equal, checkpoints.load(tmp_path / "out"), expected)
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--head_size=7"], r"--head_size is 7 and .* has 6 different ids; give 1 to 6"),
+        (["--head_size=0"], r"--head_size is 0 and .* has 6 different ids; give 1 to 6"),
+        (
+            ["--head_size=2", "--large"],
+            "--predictions: .* has token 99, and the model 24 ids; give",
+        ),
+    ],
+)
+def test_the_command_refuses_in_one_line(flags, message, saved, written, tmp_path, capsys):
+    if "--large" in flags:
+        flags.remove("--large")
+        line = json.dumps({"input": "a", "tokens": [99]})
+        (written / "predictions.jsonl").write_text(f"{line}\n")
+    assert trim(saved, tmp_path, f"--predictions={written}", *flags) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.count("\n") == 1
+    assert re.search(message, err)
+    assert not (tmp_path / "out").exists()
