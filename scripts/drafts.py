@@ -49,9 +49,9 @@ STEPS = 600
 CONFIG, PAIR = "configs/train_multi30k_shared_encoder.gin", "configs/multi30k.gin"
 TARGET, VOCABULARY = "../shared/multi30k/target", "../shared/multi30k/multi30k_ende_3k.model"
 LENGTHS = {"inputs": 64, "targets": 64}
-SENTENCES = 300
+
 PREFIX = "translate English to German: "
-TEXTS = 1000  # of the validation split
+TEXTS, OTHERS = 1000, 300  # of the validation split, and in the other domains
 
 
 class Shape(NamedTuple):
@@ -158,7 +158,7 @@ def sentences(path: Path) -> None:
     """English from the synthetic translations, which are not captions."""
     task: Any = tasks.get_task(tasks.synthetic_task("specdec_ende"))
     examples = task.source.get_dataset("test", shuffle=False).as_numpy_iterator()
-    inputs = [one["inputs"].decode() for one in itertools.islice(examples, SENTENCES)]
+    inputs = [one["inputs"].decode() for one in itertools.islice(examples, OTHERS)]
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = (f"{text.removeprefix(PREFIX)}\t-\n" for text in inputs)
     path.write_text("".join(lines), encoding="utf-8")
@@ -186,7 +186,7 @@ def judged(args: argparse.Namespace, known: set[tuple[str, str]]) -> Iterator[di
             if (shape.name, domain) in known or not export.exists():
                 continue
             own = [f"--gin_file={PAIR}", *flags, f"--gin.DRAFT_CHECKPOINT_PATH={str(export)!r}"]
-            run = built(own, "validation", TEXTS)
+            run = built(own, "validation", TEXTS if domain == "captions" else OTHERS)
             params = run.load()
             texts = texts or written(run, params.target)
             line = {"draft": shape.name, "domain": domain, **shape._asdict()}
@@ -238,7 +238,7 @@ def held_out(name: str, folder: Path) -> list[Pairs]:
     definition = tasks.SentencePiece(VOCABULARY)
     task = tasks.predictions_task(name, {"validation": str(folder / "validation")}, definition)
     examples = data.read_split(task, "validation", LENGTHS)
-    return data.pack(examples, LENGTHS, 64, 4)
+    return data.pack(examples, LENGTHS, 64, 1)
 
 
 def loss(export: str, batches: Sequence[Pairs]) -> float:

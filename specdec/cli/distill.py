@@ -117,6 +117,7 @@ def _command(args: argparse.Namespace) -> int:
     pair.gin_file += [str(tuned / "tuned.gin")] * pays
     records.write(folder / "pair.gin", _settings(pair))
     _say("the certificate")
+    pair.limit = min(pair.limit or verify.LIMIT, verify.LIMIT)
     code = _invoke(verify, pair, f"--output_file={folder / 'certificate.json'}")
     if not pays:
         print(f"the target alone is faster here; see {tuned} and train longer")
