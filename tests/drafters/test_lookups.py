@@ -67,7 +67,7 @@ def looked_up(source, output, longest=4, shortest=1):
     return []
 
 
-def gone_on(source, output, longest=8, factor=3, least=0.5):
+def gone_on(source, output, longest=3, factor=3, least=0.5):
     """By what all places with the longest match go on with."""
     for size in range(min(longest, len(output)), 0, -1):
         end = output[-size:]
@@ -217,7 +217,7 @@ CASES = {
         {},
         functools.partial(looked_up, longest=3, shortest=2),
     ),
-    "suffix decoding": (SuffixDecoding(), {}, gone_on),
+    "suffix decoding": (SuffixDecoding(longest=3), {}, gone_on),
     "suffix decoding, of any probability": (
         SuffixDecoding(longest=2, factor=2, least=0),
         {},
