@@ -5,10 +5,11 @@
 
 For each pair and each gamma from 1 to 10: the forecast by replay of stored passes over the loop's
 tokens per call, greedy on the same texts (which must be 1), greedy on texts of another split, and
-at temperature 1, where both draw. With --schedules instead: of each schedule the loop's tokens per
-call and the replay's, greedy on the same texts. A table goes to stdout; with --write JSON lines go
-to docs/results/DEVICE/forecast.jsonl, or to schedules/replayed.jsonl beside it. Captions need
-../shared/multi30k, and it is run from the root of a checkout.
+at temperature 1, where both draw; with 95 % intervals over texts. With --schedules instead: of each
+schedule the loop's tokens per call and the replay's, greedy on the same texts. A table goes to
+stdout; with --write JSON lines go to docs/results/DEVICE/forecast/lines.jsonl, or to
+schedules/replayed.jsonl, in place of those of the same pairs. Captions need ../shared/multi30k, and
+it is run from the root of a checkout.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import argparse
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -42,6 +44,7 @@ from specdec.schedules import (
     Heuristic,
     JointConfidence,
 )
+from specdec.statistics import bootstrap
 from specdec.types import Params
 
 PAIRS = {
@@ -83,7 +86,8 @@ def main() -> None:
         _schedules(args)
         return
     print(HEAD, flush=True)
-    write = _written(args.write, "forecast.jsonl")
+    again = {"pair": args.pairs, "temperature": args.temperatures, "gamma": args.gammas}
+    write = _written(args.write, "forecast/lines.jsonl", again)
     for pair in args.pairs:
         for temperature in args.temperatures:
             for line in checked(pair, temperature, args.texts, args.samples, args.gammas):
@@ -93,7 +97,7 @@ def main() -> None:
 
 def _schedules(args: argparse.Namespace) -> None:
     print("| pair | texts | schedule | tokens per call | replay |\n|---|---:|---|---:|---:|")
-    write = _written(args.write, "schedules/replayed.jsonl")
+    write = _written(args.write, "schedules/replayed.jsonl", {"pair": args.pairs})
     for pair in args.pairs:
         run = built([f"--gin_file={PAIRS[pair]}"], "test", args.texts)
         params = run.load()
@@ -103,8 +107,8 @@ def _schedules(args: argparse.Namespace) -> None:
                 "pair": pair,
                 "texts": len(texts),
                 "schedule": repr(schedule),
-                "tokens_per_call": loop(run, params, schedule, 1),
-                "replayed": by_replay(run, texts, schedule),
+                "tokens_per_call": rate(loop(run, params, schedule, 1)),
+                "replayed": rate(by_replay(run, texts, schedule)),
             }
             write(line)
             figures = (f"{line[name]:.6f}" for name in ("tokens_per_call", "replayed"))
@@ -112,12 +116,17 @@ def _schedules(args: argparse.Namespace) -> None:
             print(f"| {' | '.join(cells)} |", flush=True)
 
 
-def _written(wanted: bool, name: str) -> Callable[[dict[str, Any]], None]:
-    """Puts lines into a file of results as they come, which begins anew; nowhere unless wanted."""
+def _written(
+    wanted: bool, name: str, again: Mapping[str, Collection[Any]]
+) -> Callable[[dict[str, Any]], None]:
+    """Puts lines into a file of results as they come, nowhere unless wanted. Of what the file has,
+    lines with these values, which are measured again, go."""
     path = RESULTS / device_name() / name
     if wanted:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
+        before = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        kept = [x for x in before if not all(json.loads(x)[key] in again[key] for key in again)]
+        path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
     def write(line: dict[str, Any]) -> None:
         if wanted:
@@ -130,8 +139,8 @@ def _written(wanted: bool, name: str) -> Callable[[dict[str, Any]], None]:
 def checked(
     pair: str, temperature: int, texts: int, samples: int, gammas: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """A line for each gamma. `same` and `other` are forecasts over measured tokens per call, and
-    `formula` is the formula's over measured."""
+    """A line for each gamma. `same` and `other` are forecasts over measured tokens per call, each
+    with its interval, and `formula` is the formula's over measured."""
     flags = [f"--gin_file={PAIRS[pair]}", *(DRAWN if temperature else ())]
     here, elsewhere = (built(flags, split, texts) for split in ("test", "validation"))
     params = here.load()
@@ -141,6 +150,7 @@ def checked(
         schedule = Fixed(gamma)
         measured = loop(here, params, schedule, samples if temperature else 1)
         same, other = (by_replay(here, texts, schedule) for texts in (own, others))
+        expected = theory.expected_tokens(alpha, gamma)
         yield {
             "pair": pair,
             "temperature": temperature,
@@ -149,10 +159,10 @@ def checked(
             "samples": samples if temperature else 1,
             "gamma": gamma,
             "alpha": alpha,
-            "tokens_per_call": measured,
-            "same": same / measured,
-            "other": other / measured,
-            "formula": theory.expected_tokens(alpha, gamma) / measured,
+            "tokens_per_call": rate(measured),
+            **over("same", same, measured),
+            **over("other", other, measured),
+            "formula": expected / rate(measured),
         }
 
 
@@ -173,31 +183,52 @@ def passes(run: DecodeRun, params: Params) -> Iterator[Accepted]:
     return acceptance.measure(run.plan, params, texts, tables=False)
 
 
-def loop(run: DecodeRun, params: Params, schedule: Any, samples: int) -> float:
-    """Tokens per target call of the engine."""
+def loop(run: DecodeRun, params: Params, schedule: Any, samples: int) -> np.ndarray:
+    """[2, texts] tokens and target calls of the engine, over all samples of a text."""
     program = decoder(dataclasses.replace(run.plan, schedule=schedule))
-    tokens = calls = 0
+    counts = []
     for batch in run.batches():
+        found = np.zeros([2, len(batch.index)])
         for sample in range(samples):
             keys = row_keys(run.data.seed + 1, jnp.asarray(batch.index), sample)
             output = jax.device_get(program(params, keys, jnp.asarray(batch.inputs)))
-            tokens += int(np.sum(output.length))
-            calls += int(np.sum(output.trace.calls))
-    return tokens / calls
+            found += output.length, output.trace.calls
+        counts.append(found)
+    return np.concatenate(counts, axis=1)
 
 
-def by_replay(run: DecodeRun, texts: Sequence[Accepted], schedule: Any) -> float:
+def by_replay(run: DecodeRun, texts: Sequence[Accepted], schedule: Any) -> np.ndarray:
     """The same, foretold."""
     plan = dataclasses.replace(run.plan, schedule=schedule)
     target: Any = plan.target
     length = run.data.lengths["inputs"]
     found = replay(plan, texts, vocab_size=target.vocab_size, length=length)
-    return float(found.tokens.sum() / found.calls.sum())
+    counts = np.stack([found.tokens, found.calls]).astype(float)
+    return counts.reshape(2, -1, len(texts)).sum(axis=1)
+
+
+def rate(counts: np.ndarray) -> float:
+    """Tokens per target call of all texts."""
+    return float(operator.truediv(*counts.sum(axis=1)))
+
+
+def over(name: str, foretold: np.ndarray, measured: np.ndarray) -> dict[str, Any]:
+    """What is foretold over what is measured, with a 95 % interval. Texts are drawn in pairs: each
+    with itself, or with one of the other split that has nothing to do with it."""
+    count = min(foretold.shape[1], measured.shape[1])
+    both = np.concatenate([foretold[:, :count], measured[:, :count]])
+    low, high = bootstrap(both, lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]))
+    interval = [float(low), float(high)]
+    return {name: rate(foretold) / rate(measured), f"{name}_interval": interval}
 
 
 def row(line: dict[str, Any]) -> str:
     """Of the table."""
-    figures = (f"{line[name]:.3f}" for name in ("tokens_per_call", "same", "other", "formula"))
+    ratios = (
+        "{:.3f} ({:.3f} to {:.3f})".format(line[name], *line[f"{name}_interval"])
+        for name in ("same", "other")
+    )
+    figures = f"{line['tokens_per_call']:.3f}", *ratios, f"{line['formula']:.3f}"
     cells = [line["pair"], line["temperature"], line["texts"], line["gamma"], *figures]
     return f"| {' | '.join(map(str, cells))} |"
 

@@ -8,8 +8,8 @@ none. Without a store the model and a hybrid are measured, by what PASSES says o
 InputCopy is told of what all sources begin with. The loop decodes the texts of
 PASSES with a recording of the target, so that counts are exact and nothing but the drafter runs.
 With several tasks each one's texts are also looked up in the others' stores. A table goes to
-stdout; with --write lines go to docs/results/lookups.jsonl, and a figure to docs/figures/store.svg
-(needs the extra `report`).
+stdout; with --write lines go to docs/results/lookups.jsonl, in place of those of the same tasks,
+and a figure to docs/figures/store.svg (needs the extra `report`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,15 @@ import numpy as np
 
 from specdec import tables
 from specdec.decoding import decode, row_keys
-from specdec.drafters import Autoregressive, Hybrid, InputCopy, NGram, PromptLookup, Retrieval
+from specdec.drafters import (
+    Autoregressive,
+    Hybrid,
+    InputCopy,
+    NGram,
+    PromptLookup,
+    Retrieval,
+    SuffixDecoding,
+)
 from specdec.forecast import Recorded
 from specdec.plan import Plan
 from specdec.sampling import Greedy
@@ -64,8 +72,10 @@ def main() -> None:
                 flush=True,
             )
     if args.write:
-        text = "".join(f"{json.dumps(line)}\n" for line in lines)
-        (DOCS / "results" / "lookups.jsonl").write_text(text)
+        path, measured = DOCS / "results" / "lookups.jsonl", {line["task"] for line in lines}
+        before = [json.loads(line) for line in path.read_text().splitlines()]
+        lines = [*(line for line in before if line["task"] not in measured), *lines]
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         _draw(lines, DOCS / "figures" / "store.svg")
 
 
@@ -79,6 +89,7 @@ def _measured(name: str, texts: Sequence[dict], stores: dict[str, Any]) -> Itera
     own = stores[name]
     for longest in LENGTHS:
         yield count("PromptLookup", "", PromptLookup(), {}, longest)
+        yield count("SuffixDecoding", "", SuffixDecoding(), {}, longest)
         yield count("InputCopy", "", InputCopy(), {}, longest)
         grams = {"table": _arrays(tables.count(own, size))}
         for order, called in enumerate(("unigram", "bigram", "trigram"), start=1):
@@ -104,7 +115,8 @@ def _copied(name: str, texts: Sequence[dict]) -> Iterator[dict]:
     said = [next(iter(text["drafts"].values()))["proposed"] for text in texts]
     model = Autoregressive(Recorded(size), Greedy())
     for longest in COPIED:
-        yield _line(name, texts, size, "PromptLookup", "", PromptLookup(), {}, longest)
+        for drafter in (PromptLookup(), SuffixDecoding()):
+            yield _line(name, texts, size, type(drafter).__name__, "", drafter, {}, longest)
         copy = InputCopy(tuple(prefix))
         yield _line(name, texts, size, "InputCopy", "", copy, {}, longest)
         for drafter in (model, Hybrid(PromptLookup(shortest=3), model)):

@@ -18,8 +18,14 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from specdec import cli, demo
+from specdec.benchmark.estimator import Measured, calls, medians, seconds, tokens
+from specdec.benchmark.file import Elsewhere, Timing, record
+from specdec.benchmark.workload import name_of
 from specdec.environment import hardware
+from specdec.types import Part
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 SMALL = ("--limit=50", "--forecast_split=validation", "--gin.SPLIT='test'", "--repeats=2")
@@ -129,14 +135,16 @@ def table(row: str, folder: Path) -> list[str]:
 
 def differences(rows: Sequence[str], folder: Path) -> Iterator[str]:
     """A table: each row here, and on each other device that has it."""
-    yield "\n| row | device | speed-up | over that here | c | v | identical |"
-    yield "|---|---|---:|---:|---:|---:|---|"
+    head = "row", "device", "speed-up", "over that here", "c", "v", "identical"
+    yield f"\n| {' | '.join(head)} | measured / predicted |"
+    yield "|---|---|---:|---:|---:|---:|---|---:|"
     for row in rows:
         here = summary(folder / row)
         others = [path.parent for path in sorted(RESULTS.glob(f"*/{row}.jsonl"))]
         for device in (folder, *(other for other in others if other != folder)):
             with contextlib.suppress(FileNotFoundError):
-                yield "| " + " | ".join(cells(row, device.name, summary(device / row), here)) + " |"
+                found = cells(row, device.name, summary(device / row), here)
+                yield "| " + " | ".join([*found, over_predicted(device / row)]) + " |"
 
 
 def cells(row: str, device: str, found: dict, here: dict) -> Iterator[str]:
@@ -148,6 +156,38 @@ def cells(row: str, device: str, found: dict, here: dict) -> Iterator[str]:
     yield f"{predicted['verify_cost']:.2f}"
     pairs = found["texts"] * found["repeats"]
     yield "" if found["identical"] is None else f"{found['identical']} of {pairs}"
+
+
+def over_predicted(stem: Path) -> str:
+    """The ratio of speed-ups, with a 95 % interval: texts are drawn anew, and the timings of each
+    part."""
+    parts = [Part(*one) for one in summary(stem)["prediction"]["parts"]]
+    lines = Path(f"{stem}.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [record(json.loads(line)) for line in lines]
+    measured = Measured.of(one for one in records if not isinstance(one, Elsewhere))
+    timings: dict[str, list[float]] = {}
+    for one in records:
+        if isinstance(one, Timing):
+            timings.setdefault(one.part, []).append(one.seconds / one.steps)
+    modes = measured.alone, measured.speculative, measured.alone, measured.speculative
+    of = seconds, seconds, tokens, calls
+    sums = [list(medians(*each).values()) for each in zip(modes, of, strict=True)]
+    values = np.stack([*map(np.array, sums), np.ones(len(sums[0]))])
+
+    def ratio(sums: np.ndarray, parts_take: dict[str, float]) -> float:
+        alone, speculative, steps, iterations, texts = sums
+        step, prefill = parts_take["alone 1"], parts_take["prefill"]
+        one = sum(part.calls * parts_take[name_of(part.role, part.width)] for part in parts)
+        predicted = texts * parts_take["alone prefill"] + steps * step
+        return alone / speculative / (predicted / (texts * prefill + iterations * one))
+
+    rng, found = np.random.default_rng(0), []
+    for _ in range(1000):
+        some = rng.integers(values.shape[1], size=values.shape[1])
+        drawn = {name: np.median(rng.choice(x, len(x))) for name, x in timings.items()}
+        found.append(ratio(values[:, some].sum(axis=1), drawn))
+    low, high = np.percentile(found, (2.5, 97.5))
+    return f"{ratio(values.sum(axis=1), dict(measured.seconds)):.2f} ({low:.2f} to {high:.2f})"
 
 
 def summary(stem: Path) -> dict:

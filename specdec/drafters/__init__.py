@@ -11,6 +11,7 @@ from specdec.drafters.masked import Masked
 from specdec.drafters.ngram import NGram
 from specdec.drafters.prompt_lookup import PromptLookup
 from specdec.drafters.retrieval import Retrieval
+from specdec.drafters.suffix_decoding import SuffixDecoding
 from specdec.drafters.uniform import Uniform
 from specdec.drafters.views import NoSource
 
@@ -27,6 +28,7 @@ __all__ = [
     "PromptLookup",
     "Retrieval",
     "Steps",
+    "SuffixDecoding",
     "Uniform",
     "draft_block",
     "draft_loop",

@@ -87,6 +87,19 @@ def test_devices_are_compared():
     assert float(there[3]) == pytest.approx(ratio[1] / ratio[0], abs=0.01)  # two decimals
 
 
+def test_all_drafters_may_take_what_is_predicted():
+    """Each row's ratio is the summary's, and 1 is within its noise."""
+    script = runpy.run_path(str(ROOT / "scripts" / "remeasure.py"))
+    here = [path for path in LINES if path.parent.name == "amd_epyc_avx2_2_cores"]
+    rows = [path.with_suffix("") for path in here if "_highlights_t0_" in path.stem]
+    assert len(rows) == 18
+    for row in rows:
+        ratio, low, high = map(float, re.findall(r"[\d.]+", script["over_predicted"](row)))
+        predicted = script["summary"](row)["prediction"]
+        assert ratio == pytest.approx(predicted["measured_over_predicted"], abs=0.0051)
+        assert low < 1 < high
+
+
 def test_a_device_is_named_by_what_times_depend_on(monkeypatch):
     script = runpy.run_path(str(ROOT / "scripts" / "remeasure.py"))
     about = {"backend": "cpu", "device": "cpu", "cpu": "AMD EPYC 7B13", "cores": 4}

@@ -4,6 +4,7 @@ text: pytest tests/drafters/test_lookups.py"""
 from __future__ import annotations
 
 import collections
+import fractions
 import functools
 
 import jax.numpy as jnp
@@ -12,7 +13,15 @@ import pytest
 
 from specdec import tables
 from specdec.decoding import decode, row_keys
-from specdec.drafters import Autoregressive, Hybrid, InputCopy, NGram, PromptLookup, Retrieval
+from specdec.drafters import (
+    Autoregressive,
+    Hybrid,
+    InputCopy,
+    NGram,
+    PromptLookup,
+    Retrieval,
+    SuffixDecoding,
+)
 from specdec.forecast.recorded import Recorded
 from specdec.plan import Plan
 from specdec.sampling import Greedy
@@ -55,6 +64,32 @@ def looked_up(source, output, longest=4, shortest=1):
             if places:
                 rest = text[places[-1] :]
                 return rest * N if periodic else rest
+    return []
+
+
+def gone_on(source, output, longest=3, factor=3, least=0.5):
+    """By what all places with the longest match go on with."""
+    for size in range(min(longest, len(output)), 0, -1):
+        end = output[-size:]
+        places = [
+            text[j:]
+            for text in (source, output)
+            for j in range(size, len(text))
+            if text[j - size : j] == end
+        ]
+        if not places:
+            continue
+        draft, probability = [], 1
+        while len(draft) < factor * size and any(places):
+            votes = collections.Counter(rest[0] for rest in places if rest)
+            most = max(votes.values())
+            token = [x[0] for x in places if x and votes[x[0]] == most][-1]
+            probability *= fractions.Fraction(most, len(places))
+            if probability < least:
+                break
+            draft.append(token)
+            places = [rest[1:] for rest in places if rest and rest[0] == token]
+        return draft
     return []
 
 
@@ -181,6 +216,12 @@ CASES = {
         PromptLookup(longest=3, shortest=2),
         {},
         functools.partial(looked_up, longest=3, shortest=2),
+    ),
+    "suffix decoding": (SuffixDecoding(longest=3), {}, gone_on),
+    "suffix decoding, of any probability": (
+        SuffixDecoding(longest=2, factor=2, least=0),
+        {},
+        functools.partial(gone_on, longest=2, factor=2, least=0),
     ),
     "input copy": (InputCopy(PREFIX), {}, copied),
     "unigram": (NGram(1, Greedy()), {"table": "ngram"}, functools.partial(chained, order=1)),

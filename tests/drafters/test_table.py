@@ -33,6 +33,7 @@ from specdec.drafters import (
     NoSource,
     PromptLookup,
     Retrieval,
+    SuffixDecoding,
     Uniform,
 )
 from specdec.models.t5 import T5Config, T5Target
@@ -117,6 +118,7 @@ DRAFTERS = {
     "certain of a constant": (Constant(1), (), None),
     "prompt lookup": (PromptLookup(), (), None),
     "input copy": (InputCopy(), (), None),
+    "suffix decoding": (SuffixDecoding(least=0.3), (), None),
     "trigram": (NGram(3, Sampling()), NGRAMS, None),
     "bigram, the likeliest": (NGram(2, Greedy()), NGRAMS, None),
     "retrieval": (Retrieval(candidates=8), STORE, None),
