@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from specdec.benchmark.file import Elsewhere, Generation, Record, Timing
-from specdec.benchmark.workload import READ_BYTES, name_of
+from specdec.benchmark.workload import READ_BYTES, by_turns, name_of
 from specdec.roles import verifies
 from specdec.types import Part
 
@@ -56,12 +56,17 @@ class Measured(NamedTuple):
         """Seconds of a token of the target alone."""
         return self.seconds["alone 1"]
 
+    @property
+    def by_turns(self) -> float:
+        """How many times as long a draft takes as its calls on their own."""
+        return by_turns(self.seconds)
+
     def iteration(self, parts: Iterable[Part]) -> tuple[float, float]:
-        """Seconds of the models that draft, and of the target, by the parts."""
+        """Seconds of the models that draft, and of the target, by the parts and the turn."""
         seconds: dict[bool, float] = collections.defaultdict(float)
         for role, width, calls in parts:
             seconds[verifies(role)] += calls * self.seconds[name_of(role, width)]
-        return seconds[False], seconds[True]
+        return seconds[False] * self.by_turns, seconds[True]
 
 
 def total(generations: Sequence[Generation], value: Callable[[Generation], float]) -> float:

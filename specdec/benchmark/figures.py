@@ -82,6 +82,8 @@ class Prediction:
     measured_over_predicted: Speedup.ratio / these_texts.
     draft, verify, rest: seconds of one iteration; rest is what is measured and in neither part.
     parts: the model calls of an iteration, of these texts where lengths vary.
+    by_turns: how many times as long the draft's calls take with the target's between them as on
+      their own, which is in `draft`; 1 where that was not timed.
     """
 
     gamma: int | None
@@ -96,6 +98,7 @@ class Prediction:
     verify: float
     rest: float
     parts: Sequence[Part] = ()
+    by_turns: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -186,6 +186,7 @@ def _prediction(
         verify=verify,
         rest=_iteration(found) - draft - verify,
         parts=calls,
+        by_turns=found.by_turns,
     )
 
 

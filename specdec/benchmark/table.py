@@ -48,6 +48,8 @@ def _predicted(prediction: Prediction, baseline: Baseline) -> Iterator[str]:
         yield _figure("alpha from tau", prediction.alpha_from_tau, meaning)
     yield ""
     yield _figure("c", prediction.cost_ratio, "a draft token, in target steps")
+    if prediction.by_turns != 1:
+        yield _figure("  by turns", prediction.by_turns, "times a draft's calls on their own, in c")
     tokens = "" if gamma is None else f" on {gamma + 1} tokens"
     yield _figure("v", prediction.verify_cost, f"a target call{tokens}, likewise")
     yield _figure("predicted speed-up", prediction.these_texts, "these texts, with prefill")

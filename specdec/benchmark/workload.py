@@ -10,12 +10,19 @@ role and the width of its calls, as `Plan.parts` has them:
     prefill          what comes before the first iteration, all models
     alone 1          the target's step where it decodes alone
     alone prefill    likewise
+    turn of 1 x draft 2, 6 x draft 1, 1 x target 8
+                     these calls, one model after the other
     memory_read      0.5 GiB, once, that `memory` makes
+
+A model that is called again and again has its parameters in the processor's cache, where they fit.
+In an iteration the target's go through that cache between two drafts. What this costs a draft is
+known by the turn, which is made of model calls alone, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,11 +32,12 @@ from jax.sharding import Mesh
 from specdec.models.inputs import read
 from specdec.plan import Plan
 from specdec.program import Program, batch_shapes, decoder
-from specdec.roles import calls_of, holder, plain_call
-from specdec.types import Params, PyTree, Target
+from specdec.roles import calls_of, depths_of, holder, plain_call, verifies
+from specdec.types import Params, Part, PyTree, Target
 
 READ_BYTES, READ_ROWS = 2**29, 1024  # of what `memory_read` reads
 LONGEST_SCAN = 32  # steps; enough that a scan's start does not count
+TURN, LONGEST_TURNS = "turn of ", 8  # how its name begins; how many in one run
 
 
 class TimedPart(NamedTuple):
@@ -104,6 +112,12 @@ def name_of(role: str, width: int) -> str:
     return f"{role} {width}"
 
 
+def drafts(name: str) -> bool:
+    """Whether a part's calls are those of a draft, by its name."""
+    role, _, width = name.rpartition(" ")
+    return width.isdigit() and role != "alone" and not verifies(role)
+
+
 def _parts(plan: Plan, alone: Plan) -> dict[str, TimedPart]:
     """The parts that predictions are made of, for all lengths that a draft may have."""
     view = getattr(plan.drafter, "view", None)
@@ -120,7 +134,20 @@ def _parts(plan: Plan, alone: Plan) -> dict[str, TimedPart]:
         call = own.get(role) or plain_call(role, models[role])
         of = holder(role, models)
         parts[name_of(role, width)] = _calls(of, call, width, "prefill", plan.max_length)
+    if turn := turn_of(plan):
+        steps = min(plan.max_length, LONGEST_TURNS)
+        parts[turn_name(turn)] = TimedPart(Program(turns(plan, turn, steps)), "prefill", steps)
     return parts
+
+
+def turn_of(plan: Plan) -> tuple[Part, ...]:
+    """The model calls of an iteration with the longest draft, in whole numbers and the draft's
+    first; () if no model drafts, or calls go through more layers or fewer."""
+    calls = plan.parts([plan.longest_draft]) if not depths_of(plan.target) else ()
+    if all(verifies(role) for role, _, _ in calls):
+        return ()
+    whole = (Part(role, width, math.ceil(times)) for role, width, times in calls)
+    return tuple(sorted(whole, key=lambda part: verifies(part.role)))
 
 
 def _prefill(models: Mapping[str, Target], slots: int, view: Any = None) -> TimedPart:
@@ -198,3 +225,62 @@ def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
         return tokens.T
 
     return run
+
+
+def turn_name(turn: Sequence[Part]) -> str:
+    """The name of the part that times it, from which `by_turns` knows what it is made of."""
+    return TURN + ", ".join(f"{times} x {name_of(role, width)}" for role, width, times in turn)
+
+
+def turns(plan: Plan, turn: Sequence[Part], steps: int) -> Callable:
+    """Some calls of several models, one kind after the other, again and again: [1, steps] tokens.
+
+    The argmaxes of each call are fed to the next one, whoever's it is, as in `scan`.
+
+    turn: see `turn_of`.
+    """
+    models, own = plan.models(), calls_of(plan.drafter, plan.target)
+    call_of = {role: own.get(role) or plain_call(role, models[role]) for role, _, _ in turn}
+
+    def run(trees: Mapping[str, PyTree], prefilled: Mapping[str, Any]) -> jax.Array:
+        begun = {role: prefilled[holder(role, models)] for role in call_of}
+        widest = max(width for _, width, _ in turn)
+
+        def calls(part: Part, tokens: jax.Array, cache: Any) -> tuple[jax.Array, Any]:
+            def advance(carry, _):
+                tokens, cache = carry
+                told, fed = call_of[part.role](trees, tokens[:, : part.width], cache)
+                rest = tokens[:, : widest - part.width]
+                return (jnp.concatenate([told, rest], axis=1), fed.rewind(cache.length + 1)), None
+
+            return jax.lax.scan(advance, (tokens, cache), length=int(part.calls))[0]
+
+        def advance(carry, _):
+            tokens, caches = carry
+            fed = dict(caches)
+            for part in turn:
+                tokens, fed[part.role] = calls(part, tokens, fed[part.role])
+            back = {role: fed[role].rewind(caches[role].length + 1) for role in caches}
+            return (tokens, back), tokens[:, 0]
+
+        start = next(iter(begun.values()))[0]
+        first = jnp.broadcast_to(start[:, None], (start.shape[0], widest))
+        carry = first, {role: cache for role, (_, cache) in begun.items()}
+        return jax.lax.scan(advance, carry, length=steps)[1].T
+
+    return run
+
+
+def by_turns(seconds: Mapping[str, float]) -> float:
+    """How many times as long a draft's calls take in a turn as on their own, 1 if none was timed,
+    and at least: what other models do between calls makes none faster.
+
+    seconds: of each part, of one call.
+    """
+    for turn in (name for name in seconds if name.startswith(TURN)):
+        alone = {"draft": 0.0, "verify": 0.0}
+        for calls in turn.removeprefix(TURN).split(", "):
+            times, _, name = calls.partition(" x ")
+            alone["draft" if drafts(name) else "verify"] += int(times) * seconds[name]
+        return max((seconds[turn] - alone["verify"]) / alone["draft"], 1.0)
+    return 1.0

@@ -14,7 +14,19 @@ import jax
 
 from specdec import progress
 from specdec.benchmark import Timing, record
-from specdec.benchmark.workload import LONGEST_SCAN, name_of, prefills, scan
+from specdec.benchmark.workload import (
+    LONGEST_SCAN,
+    LONGEST_TURNS,
+    TURN,
+    by_turns,
+    drafts,
+    name_of,
+    prefills,
+    scan,
+    turn_name,
+    turn_of,
+    turns,
+)
 from specdec.compile.hardware import Call, Chip
 from specdec.plan import Plan
 from specdec.program import Program
@@ -28,7 +40,8 @@ ROUNDS = 7  # of each part, in turns
 class Costs(NamedTuple):
     """Seconds.
 
-    calls: by role and width, 'target 5', of one model call; see `benchmark.workload`.
+    calls: by role and width, 'target 5', of one model call as it comes in an iteration; see
+      `benchmark.workload`.
     prefill: before the first iteration, all models.
     prefill_alone: likewise, of the target alone.
     step: a token of the target alone.
@@ -155,6 +168,19 @@ def measured(
             timed[key] = _Part(program, trees, begun, steps)
         return key
 
+    def turn_in(plan: Plan) -> Mapping[str, tuple[Any, ...]]:
+        """Likewise, by the name of the part, of the plan's turn if it has one."""
+        if not (turn := turn_of(plan)):
+            return {}
+        models, begun = plan.models(), {}
+        for role, model in models.items():
+            before = timed[prefill_of(role, model)]
+            begun |= before.program(before.trees, inputs)
+        trees = {role: tree_of(role, model) for role, model in models.items()}
+        steps = min(plan.max_length, LONGEST_TURNS)
+        timed[TURN, plan] = _Part(Program(turns(plan, turn, steps)), trees, begun, steps)
+        return {turn_name(turn): (TURN, plan)}
+
     step, prefill = call_of("alone", 1, alone), prefill_of("alone", alone.target)
     calls, prefills_of = {}, {}
     for name, plan in plans.items():
@@ -163,11 +189,14 @@ def measured(
             name_of(role, width): call_of(role, width, plan)
             for role, width, _ in plan.parts(range(plan.longest_draft + 1))
         }
+    longest = max(plans, key=lambda name: plans[name].longest_draft)
+    in_turn = {**calls[longest], **turn_in(plans[longest])}
     seconds = _by_turns(timed, clock)
+    times = by_turns({part: seconds[key] for part, key in in_turn.items()})
     source = f"measured here, medians of {ROUNDS} turns"
     return {
         name: Costs(
-            {part: seconds[key] for part, key in calls[name].items()},
+            _in_iterations({part: seconds[key] for part, key in calls[name].items()}, times),
             sum(seconds[key] for key in prefills_of[name]),
             seconds[prefill],
             seconds[step],
@@ -199,6 +228,11 @@ def _by_turns(timed: Mapping[Any, _Part], clock: Callable[[], float]) -> dict[An
     return {key: statistics.median(values) for key, values in seconds.items()}
 
 
+def _in_iterations(calls: Mapping[str, float], times: float) -> dict[str, float]:
+    """With drafts that take as many times as long as their calls on their own."""
+    return {name: one * times if drafts(name) else one for name, one in calls.items()}
+
+
 def _costs(medians: Mapping[str, float], path: str) -> Costs:
     named = [medians.get(name) for name in ("prefill", "alone prefill", "alone 1")]
     if None in named:
@@ -206,7 +240,8 @@ def _costs(medians: Mapping[str, float], path: str) -> Costs:
             f"{path} has no timings of parts; give the lines of `specdec bench`, or leave --costs "
             "out to measure here"
         )
-    return Costs(medians, *named, path)  # type: ignore[arg-type]
+    calls = _in_iterations(medians, by_turns(medians))
+    return Costs(calls, *named, path)  # type: ignore[arg-type]
 
 
 def read(path: str, topology: str | None) -> Costs:

@@ -22,7 +22,7 @@ from specdec import benchmark, checkpoints, cli, theory
 from specdec.benchmark import File, Measurement, Workload
 from specdec.benchmark.measurement import parts_of
 from specdec.benchmark.summary import alpha_from_tau
-from specdec.benchmark.workload import TimedPart
+from specdec.benchmark.workload import TimedPart, prefills, turn_of, turns
 from specdec.cli import bench
 from specdec.cli.placement import Placement
 from specdec.decoding import row_keys
@@ -337,6 +337,30 @@ def test_all_models_of_a_drafter_count():
     assert prediction.measured_over_predicted == pytest.approx(1)
 
 
+TURN = "turn of 1 x draft 2, 2 x draft 1, 1 x target 4"
+
+
+def test_a_draft_takes_what_it_takes_in_a_turn():
+    """Twice as long, with the target's call behind each; a turn that seems faster is noise."""
+    told = [
+        generation("alone", 0, 5 + 8 * 10, tokens=8),
+        generation("speculative", 0, 7 + 2 * (2 * DRAFT + VERIFY), tokens=8, accepted=(3, 3)),
+        benchmark.Elsewhere("validation", 0, 2, [2, 3, 4, 1], [GAMMA, GAMMA], [2, 0]),
+    ]
+    for times, expected in ((2, 2), (0.5, 1)):
+        turn = benchmark.Timing(TURN, 0, 0, 8 * (times * DRAFT + VERIFY), 8)
+        summary = summarized([*timings(), turn, *told])
+        prediction, forecast = summary.prediction, summary.forecast
+        assert prediction.by_turns == pytest.approx(expected)
+        assert prediction.draft == pytest.approx(expected * DRAFT) and prediction.verify == VERIFY
+        assert prediction.cost_ratio == pytest.approx(expected * DRAFT / GAMMA / 10)
+        assert forecast.decoding == pytest.approx(2 * 10 / (expected * DRAFT + VERIFY))
+        assert any(line.startswith("  by turns") for line in benchmark.lines(summary)) == (
+            times > 1
+        )
+    assert summarized([*timings(), *told]).prediction.by_turns == 1
+
+
 def test_where_lengths_vary_the_parts_are_those_of_the_lengths_that_were_drafted():
     """A call with 1 draft token and one with 3; of other texts two with 1."""
     short, long = 2.0 + 11, DRAFT + 15
@@ -564,7 +588,11 @@ def test_every_plan_is_predicted(of, little):
     records = list(itertools.chain.from_iterable(measurement.by_text()))
     summary = measurement.conclude({})
     timed = {record.part for record in records if isinstance(record, benchmark.Timing)}
-    assert timed == {*PREFILLS, *(f"{role} {width}" for role, width, _ in of.parts())}
+    calls = {f"{role} {width}" for role, width, _ in of.parts()}
+    turns = {name for name in timed if name.startswith("turn of ")}
+    assert timed == {*PREFILLS, *calls, *turns} and len(turns) == (len(of.models()) > 1)
+    for name in turns:
+        assert {one.partition(" x ")[2] for one in name[len("turn of ") :].split(", ")} <= calls
     prediction = summary.prediction
     assert {part.role for part in prediction.parts} == of.models().keys()
     assert prediction.gamma == of.gamma and summary.identical == 2
@@ -581,7 +609,32 @@ def test_a_part_for_each_length_that_a_draft_may_have():
 
     stops = plan(OneCall(TARGET, Greedy()), schedule=StopAfterUnlikely(GAMMA))
     drafts = {"draft 1", "draft 2", "draft 3"}
-    assert Workload.of(stops, stops.alone()).parts.keys() == {*PREFILLS, "target 4", *drafts}
+    turn = "turn of 1 x draft 3, 1 x target 4"
+    assert Workload.of(stops, stops.alone()).parts.keys() == {*PREFILLS, "target 4", *drafts, turn}
+
+
+@pytest.mark.parametrize("of", [PLAN, plan(TWO_MODELS)], ids=["one model", "two models"])
+def test_a_turn_feeds_what_each_call_says_to_the_next(of):
+    """Against the calls one by one: each kind a position further every time, and all of them where
+    they began, one position further in each turn."""
+    turn, steps, models = turn_of(of), 3, of.models()
+    trees = {role: model.init(jax.random.key(7)) for role, model in models.items()}
+    begun = prefills(models, of.capacity)(trees, np.array([[2, 3]], np.int32))
+    told = turns(of, turn, steps)(trees, begun)
+    tokens, widest, expected = np.zeros([1, 4], np.int32), 4, []
+    caches = {role: cache for role, (_, cache) in begun.items()}
+    for place in range(steps):
+        for role, width, times in turn:
+            for _ in range(int(times)):
+                fed = jnp.asarray(tokens[:, :width])
+                output, after = models[role].decode(trees[role], fed, caches[role])
+                best = np.argmax(output.logits, axis=-1)
+                tokens = np.concatenate([best, tokens[:, : widest - width]], axis=1)
+                caches[role] = after.rewind(caches[role].length + 1)
+        caches = {role: cache.rewind(jnp.array([place + 1])) for role, cache in caches.items()}
+        expected.append(int(tokens[0, 0]))
+    assert told.tolist() == [expected]
+    assert [part.calls for part in turn if part.role != "target"] and turn[-1].role == "target"
 
 
 PREFILLS = ("memory", "memory_read", "alone prefill", "alone 1", "prefill")
@@ -685,7 +738,7 @@ def test_json_lines(run):
     records = [json.loads(line) for line in run.path.read_text().splitlines()]
     generations = [record for record in records if "mode" in record]
     assert len(generations) == 5 * 2 * 2
-    assert len(records) == 5 * 2 * 2 + 2 * 2 * 8  # parts at texts 0 and 4, in both repeats
+    assert len(records) == 5 * 2 * 2 + 2 * 2 * 9  # parts at texts 0 and 4, in both repeats
     for record in generations:
         calls = record["calls"]
         assert record["seconds"] > 0 and len(record["drafted"]) == len(record["accepted"]) == calls

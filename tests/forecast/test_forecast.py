@@ -15,6 +15,7 @@ from support import check_lines
 from test_acceptance import LINES, RUN, model
 
 from specdec import checkpoints, cli, forecast, theory
+from specdec.benchmark import Timing
 from specdec.compile.hardware import LAYER_SECONDS, Call, Topology
 from specdec.drafters import Autoregressive, Hybrid, PromptLookup
 from specdec.forecast import Costs, Replayed
@@ -105,6 +106,23 @@ def test_costs_are_measured_by_turns():
     assert (found[1].prefill, found[1].prefill_alone, found[1].step) == (2.0, 1.0, 1 / steps)
 
 
+def test_a_draft_that_takes_longer_in_a_turn_costs_more_at_every_length():
+    """With a clock that lets the turn, the last of nine parts, take four times as long as each."""
+    params, now = TARGET.init(jax.random.key(0)), [0.0]
+    ticks = iter(range(-9, 10**6))  # of what warms up, only the start is read
+
+    def clock() -> float:
+        part, ends = divmod(next(ticks), 2)
+        now[0] += ends * (4 if part % 9 == 8 else 1)
+        return now[0]
+
+    plans, inputs = {gamma: plan(gamma) for gamma in (1, 2)}, np.array([[2, 3]], np.int32)
+    found = measured(plans, plan().alone(), lambda *_: params, inputs, clock=clock)
+    drafts = (4 - 1) / 2 / 8  # without the target's call, two calls, 8 times in a run
+    assert found[2].calls == {"target 3": 1 / 8, "draft 2": drafts, "draft 1": drafts}
+    assert found[1].calls == {"target 2": 1 / 8, "draft 2": drafts}
+
+
 def test_costs_of_a_benchmark_are_its_medians():
     path = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "ende_t0.jsonl"
     summary = json.loads(Path(f"{path}.summary.json").read_text())
@@ -115,6 +133,22 @@ def test_costs_of_a_benchmark_are_its_medians():
     assert found.step == summary["baseline"]["target_step"]
     with pytest.raises(RecordsError, match=r"--topology is v4:1x1x1 but .*; leave it out"):
         forecast.read(str(path), "v4:1x1x1")
+
+
+def test_a_draft_costs_what_it_takes_in_a_turn(tmp_path):
+    """In the lines of a benchmark, and measured here: the target's calls are timed as they are."""
+    seconds = {"prefill": 7, "alone prefill": 5, "alone 1": 10, "target 3": 12}
+    seconds |= {"draft 2": 2, "draft 1": 1, "turn of 1 x draft 2, 1 x draft 1, 1 x target 3": 18}
+    path = tmp_path / "bench.jsonl"
+    lines = [Timing(part, 0, 0, float(one), 1)._asdict() for part, one in seconds.items()]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    found = forecast.read(str(path), None)
+    assert {name: found.calls[name] for name in ("target 3", "draft 2", "draft 1")} == {
+        "target 3": 12,
+        "draft 2": 4,
+        "draft 1": 2,
+    }
+    assert (found.step, found.prefill, found.prefill_alone) == (10, 7, 5)
 
 
 def test_costs_of_a_roofline(tmp_path):
