@@ -32,6 +32,8 @@ from specdec.types import Params
 from specdec.verifiers import Block, Coupled, GreedyMatch
 from specdec.vocabulary import check_fit
 
+pytestmark = pytest.mark.ci
+
 UNTIED = T5Config(
     vocab_size=24,
     emb_dim=16,

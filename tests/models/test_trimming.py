@@ -18,6 +18,8 @@ from specdec.models import families, trim
 from specdec.models.t5 import T5Config, T5Target, growth
 from specdec.models.trim import Trim
 
+pytestmark = pytest.mark.ci
+
 UNTIED = T5Config(
     vocab_size=23,
     emb_dim=12,
