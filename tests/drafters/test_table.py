@@ -309,7 +309,7 @@ def test_check_drafter_sees_the_q_of_a_whole_head_where_some_ids_were_drawn():
     class Misreporting(Autoregressive):
         def propose(self, *args):
             draft, state = super().propose(*args)
-            lacking = jnp.asarray([1, 0, 1, 0, 0, 1])
+            lacking = jnp.asarray([[[1, 0, 1, 0, 0, 1]]])
             return draft.replace(probs=0.7 * draft.probs + 0.1 * lacking), state
 
     _, params, _ = DRAFTERS["a head of some ids"]
