@@ -6,7 +6,7 @@ that are compared with it.
 BLEU of the captions of the test split, of their own and against the target's greedy texts (those of
 one beam). Scores are divided by length to the power 0.6. transformers cannot keep a cache for a T5
 whose decoder is deeper than its encoder, so the encoder is grown to as many layers, which computes
-the same. Lines go to docs/results/DEVICE/beams.jsonl. Needs ../shared/multi30k, from the root of a
+the same. Lines go to docs/results/DEVICE/beams/. Needs ../shared/multi30k, from the root of a
 checkout, and scripts/peers/requirements.txt.
 """
 
@@ -46,7 +46,10 @@ def main() -> None:
     for batch in run.batches():
         references += list(batch.target_texts or ())
         inputs += [row[row > 0].tolist() for row in batch.inputs[: len(batch.input_texts)]]
-    lines, greedy = Lines(RESULTS / device_name() / "beams.jsonl"), None
+    path = RESULTS / device_name() / "beams" / "lines.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines, greedy = Lines(path), None
+    lines.replace(())
     with tempfile.TemporaryDirectory() as folder:
         model = loaded(run.checkpoint_path, Path(folder) / "target")
         for beams in sorted(args.beams):
