@@ -121,11 +121,11 @@ def test_the_pair_is_what_other_commands_take(made, command):
 def test_a_finished_run_is_not_made_again(made, command):
     path, flags = made
     export = next((path / "draft/export").iterdir())
-    before = export.stat().st_mtime_ns, (path / "texts/train/predictions.jsonl").stat().st_mtime_ns
+    before, made_at = (path / "draft/log.jsonl").read_text(), export.stat().st_mtime_ns
     code, out, err = command("distill", *flags, f"--output_dir={path}")
     assert code == 0 and "CERTIFIED" in out
-    after = export.stat().st_mtime_ns, (path / "texts/train/predictions.jsonl").stat().st_mtime_ns
-    assert before == after
+    assert (path / "draft/log.jsonl").read_text() == before
+    assert export.stat().st_mtime_ns == made_at and "holds a run of 40 steps" in err
 
 
 @pytest.mark.ci
