@@ -1,22 +1,25 @@
-"""What each objective makes of the captions draft: alpha at T=0 and T=1, equal steps, same texts.
+"""What each objective makes of a draft: alpha at T=0 and T=1, equal steps, same texts.
 
-  python scripts/objectives.py --outputs OUTPUTS --folder DIR [--steps 200] [--seeds 3]
+  python scripts/objectives.py --outputs OUTPUTS --folder DIR [--pair captions] [--steps 200]
+      [--seeds 3]
 
-OUTPUTS has texts that the target drew at temperature 1, as configs/train_multi30k_aligned.gin
-reads them; each run of it goes to a folder in DIR, for each divergence of Align, for `adaptive` on
-texts that are half the drafter's own, and for cross-entropy of the texts. All begin with the
-drafter of multi30k.gin. Alpha is by the papers' protocol, on 10,000 tokens that the target wrote
-on captions that no run has seen, the same for all.
+OUTPUTS has texts that the target drew at temperature 1, as configs/train_multi30k_aligned.gin and
+configs/train_demo_aligned.gin read them; each run goes to a folder in DIR, for each divergence of
+Align, for `adaptive` on texts that are half the drafter's own, for two that are told less
+(`SPARING`), and for cross-entropy of the texts. All begin with the drafter of the pair. Alpha is by
+the papers' protocol, on 10,000 tokens that the target wrote on texts that no run has seen, the same
+for all.
 
 JSON lines go as they are made to docs/results/DEVICE/alignment/lines.jsonl; runs that have one are
 not made again. The table goes to stdout: differences to cross-entropy are of runs with the same
-seed, their intervals Student's. Needs ../shared/multi30k, from the root of a checkout.
+seed, their intervals Student's. Captions need ../shared/multi30k, from the root of a checkout.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import re
 import statistics
 import subprocess
 import sys
@@ -34,6 +37,15 @@ from specdec.training.alignment import DIVERGENCES
 from specdec.types import Params
 
 CAME, BASELINE, ON_POLICY = "as it came", "cross_entropy", "adaptive, half on-policy"
+SPARING = {  # what an objective's name says besides the divergence: settings
+    "jensen_shannon, 32 ids": {"TOP": 32},
+    "forward_kl, 0.4 of the tokens": {"KEEP": 0.4},
+}
+PAIRS = {  # how they decode, and how their drafters learn
+    "captions": ("configs/multi30k.gin", "configs/train_multi30k_aligned.gin"),
+    "ende": ("demo.gin", "train_demo_aligned.gin"),
+    "highlights": ("demo_highlights.gin", "train_demo_aligned.gin"),
+}
 TOKENS = 10_000
 SAMPLINGS = {0: "greedy", 1: "temperature"}
 QUANTILES = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's, 97.5 %, of so many seeds
@@ -51,17 +63,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--outputs", required=True, metavar="OUTPUTS")
     parser.add_argument("--folder", required=True, metavar="DIR")
+    parser.add_argument("--pair", choices=PAIRS, default="captions")
     parser.add_argument("--steps", type=int, default=200, metavar="N")
     parser.add_argument("--seeds", type=int, choices=QUANTILES, default=3, metavar="N")
     args = parser.parse_args()
     path = RESULTS / device_name() / "alignment" / "lines.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = Lines(path)
-    known = {(one["objective"], one["steps"], one["seed"]) for one in lines}
+    of_pair = [one for one in lines if one.get("pair", "captions") == args.pair]
+    known = {(one["objective"], one["steps"], one["seed"]) for one in of_pair}
     for line in measured(args, known):
         lines.append(line)
+        of_pair.append(line)
         print(line, flush=True)
-    print(*table([one for one in lines if one["steps"] in (0, args.steps)]), sep="\n")
+    print(*table([one for one in of_pair if one["steps"] in (0, args.steps)]), sep="\n")
 
 
 def measured(args: argparse.Namespace, known: set[tuple]) -> Iterator[dict[str, Any]]:
@@ -72,9 +87,10 @@ def measured(args: argparse.Namespace, known: set[tuple]) -> Iterator[dict[str, 
         if one in known:
             continue
         directory = None if one[0] == CAME else trained(args, *one)
-        asked = asked or {temperature: pair_at(temperature) for temperature in SAMPLINGS}
+        asked = asked or {temperature: pair_at(args.pair, temperature) for temperature in SAMPLINGS}
         name, steps, seed = one
         yield {
+            "pair": args.pair,
             "objective": name,
             "steps": steps,
             "seed": seed,
@@ -84,28 +100,40 @@ def measured(args: argparse.Namespace, known: set[tuple]) -> Iterator[dict[str, 
 
 
 def names() -> list[str]:
-    return [BASELINE, *DIVERGENCES, ON_POLICY]
+    return [BASELINE, *DIVERGENCES, ON_POLICY, *SPARING]
 
 
 def trained(args: argparse.Namespace, name: str, steps: int, seed: int) -> str:
     """The export of a run, which goes on if it was interrupted."""
-    directory = Path(args.folder) / f"{name.replace(', half ', '_').replace('-', '_')}-{seed}"
-    macros = {"OUTPUTS": str(Path(args.outputs).resolve()), "STEPS": steps, "SEED": seed}
+    named = re.sub(r"[^a-z0-9.]+", "_", name.replace(", half", ""))
+    directory = Path(args.folder) / f"{named}-{seed}"
+    macros: dict[str, Any] = {
+        "OUTPUTS": str(Path(args.outputs).resolve()),
+        "STEPS": steps,
+        "SEED": seed,
+    }
     macros["WARMUP"] = steps // 10
-    config = "train_multi30k_draft_distilled"
-    if name != BASELINE:
-        config = "train_multi30k_aligned"
+    macros |= SPARING.get(name, {})
+    if "KEEP" in macros:
+        macros["REFERENCE_CHECKPOINT_PATH"] = trained(args, "forward_kl", steps, seed)
+    if "TOP" in macros:
+        macros["LAWS_PATH"] = str(Path(args.folder) / "laws")
+    flags = [f"--gin_file={PAIRS[args.pair][1]}"]
+    if name == BASELINE:
+        flags.append("--gin.OBJECTIVE=@training.TeacherForced()")
+    else:
         macros["ON_POLICY"] = 0.5 if name == ON_POLICY else 0.0
         macros["DIVERGENCES"] = {name.split(",")[0]: 1.0}
-    flags = [f"--gin_file=configs/{config}.gin", *(f"--gin.{k}={v!r}" for k, v in macros.items())]
+    flags += [f"--gin.{k}={v!r}" for k, v in macros.items()]
     command = [sys.executable, "-m", "specdec", "train", *flags, f"--output_dir={directory}"]
     subprocess.run(command, check=True)
     return str(directory / "export")
 
 
-def pair_at(temperature: int) -> Asked:
+def pair_at(pair: str, temperature: int) -> Asked:
     sampling = f"--gin_file=sampling/{SAMPLINGS[temperature]}.gin"
-    run = built(1000, "--gin.BATCH_SIZE=32", "--gin_file=verifiers/block.gin", sampling)
+    flags = "--gin.BATCH_SIZE=32", "--gin_file=verifiers/block.gin", sampling
+    run = built(1000, *flags, pair=PAIRS[pair][0])
     params = run.load()
     batches = ((batch.index, batch.inputs) for batch in run.batches())
     texts = acceptance.generate(run.plan, params.target, batches, seed=run.data.seed, tokens=TOKENS)

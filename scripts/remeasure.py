@@ -21,9 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from specdec import cli, demo
-from specdec.benchmark.estimator import Measured, calls, medians, seconds, tokens
+from specdec.benchmark.estimator import Measured, calls, iteration, medians, seconds, tokens
 from specdec.benchmark.file import Elsewhere, Timing, record
-from specdec.benchmark.workload import name_of
 from specdec.environment import hardware
 from specdec.types import Part
 
@@ -177,7 +176,7 @@ def over_predicted(stem: Path) -> str:
     def ratio(sums: np.ndarray, parts_take: dict[str, float]) -> float:
         alone, speculative, steps, iterations, texts = sums
         step, prefill = parts_take["alone 1"], parts_take["prefill"]
-        one = sum(part.calls * parts_take[name_of(part.role, part.width)] for part in parts)
+        one = sum(iteration(parts, parts_take))
         predicted = texts * parts_take["alone prefill"] + steps * step
         return alone / speculative / (predicted / (texts * prefill + iterations * one))
 

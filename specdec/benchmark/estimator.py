@@ -63,10 +63,15 @@ class Measured(NamedTuple):
 
     def iteration(self, parts: Iterable[Part]) -> tuple[float, float]:
         """Seconds of the models that draft, and of the target, by the parts and the turn."""
-        seconds: dict[bool, float] = collections.defaultdict(float)
-        for role, width, calls in parts:
-            seconds[verifies(role)] += calls * self.seconds[name_of(role, width)]
-        return seconds[False] * self.by_turns, seconds[True]
+        return iteration(parts, self.seconds)
+
+
+def iteration(parts: Iterable[Part], seconds: Mapping[str, float]) -> tuple[float, float]:
+    """Seconds of the models that draft, and of the target, by those of each part and of a turn."""
+    found: dict[bool, float] = collections.defaultdict(float)
+    for role, width, calls in parts:
+        found[verifies(role)] += calls * seconds[name_of(role, width)]
+    return found[False] * by_turns(seconds), found[True]
 
 
 def total(generations: Sequence[Generation], value: Callable[[Generation], float]) -> float:

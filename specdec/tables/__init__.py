@@ -3,6 +3,7 @@
     ngram       counts of tokens behind one or two others, for `drafters.NGram`
     store       texts, sorted so that what stands before a place is found, for `drafters.Retrieval`
     classifier  the weights by which `schedules.Disco` expects a token to be accepted
+    laws        what a target says in place of each token of some texts, for `training.laws`
 
 A table is a folder: `table.json` with its kind, its arrays and their checksums, and a `.npy` file
 for each array, which is mapped into memory.
@@ -14,6 +15,7 @@ from specdec.tables.files import (
     check_vocabulary,
     fingerprint,
     load,
+    mapped,
     save,
     shapes,
 )
@@ -28,9 +30,10 @@ __all__ = [
     "count",
     "fingerprint",
     "load",
+    "mapped",
     "save",
     "shapes",
     "store",
 ]
 
-KINDS = ("ngram", "store", "classifier")
+KINDS = ("ngram", "store", "classifier")  # that a command makes; a run makes its laws

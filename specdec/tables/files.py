@@ -74,6 +74,14 @@ def load(
     Raises:
       TableError: there is none, it is of another kind, or damaged.
     """
+    arrays = mapped(path, table, checksums=checksums)
+    return {name: jax.device_put(array, sharding) for name, array in arrays.items()}
+
+
+def mapped(
+    path: str | os.PathLike, table: Table, *, checksums: bool = True
+) -> dict[str, np.ndarray]:
+    """The arrays of a table, mapped into memory; raises TableError as `load` does."""
     found = {}
     for name, described in _record(path, table)["arrays"].items():
         array = _mapped(path, name, described)
@@ -82,7 +90,7 @@ def load(
                 f"{path}: {name} has the checksum {now}, and was saved with "
                 f"{described['crc32']}; make the table again"
             )
-        found[name] = jax.device_put(array, sharding)
+        found[name] = array
     return found
 
 

@@ -8,94 +8,30 @@ what does so, and for what starts where p and q have nothing in common yet.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, cast
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 
 from specdec import theory
 from specdec.models.inputs import read
+from specdec.training.divergences import DIVERGENCES, NOTHING, forward_kl, total_variation
+from specdec.training.laws import coarse
 from specdec.training.loss import Frozen, Pairs, Sums, of_target, teacher_forced
 from specdec.types import Array, PyTree, Target
-from specdec.values import is_number
-
-NOTHING = -1e4  # log q of ids that a drafter's head lacks; finite, so that 0 times it is 0
-
-
-def forward_kl(p: Array, q: Array, real: Array) -> Array:
-    """KL(p || q): the drafter covers what the target may say (Hinton et al. 2015, 1503.02531). The
-    sum is over the ids that it can say: over all it would be infinite, and its gradient the same.
-    """
-    return _mean_under(p, jnp.where(q > NOTHING, p - q, 0))
-
-
-def reverse_kl(p: Array, q: Array, real: Array) -> Array:
-    """KL(q || p): the drafter says only what the target may say."""
-    return _mean_under(q, q - p)
-
-
-def jensen_shannon(p: Array, q: Array, real: Array) -> Array:
-    """Both to their mean, halved; at most log 2."""
-    mean = jnp.logaddexp(p, q) - math.log(2)
-    return (_mean_under(p, p - mean) + _mean_under(q, q - mean)) / 2
-
-
-def total_variation(p: Array, q: Array, real: Array) -> Array:
-    """1 - alpha. Its gradient is next to nothing where p and q have little in common."""
-    return 1 - jnp.exp(_log_alpha(p, q))
-
-
-def total_variation_plus(p: Array, q: Array, real: Array) -> Array:
-    """TVD++ (Goel et al. 2024, 2403.00858): the reward 1[p > q] less its mean, over its deviation.
-
-    Mean and deviation are q's, over the batch. Expectations over q are whole sums, not draws, so
-    that the mean changes nothing and the gradient is that of `total_variation` over the deviation.
-    The value is no distance.
-    """
-    reward = (p > q).astype(q.dtype)
-    weights = jnp.where(real[..., None], jnp.exp(q), 0) / jnp.maximum(real.sum(), 1)
-    mean = jnp.sum(weights * reward)
-    deviation = jnp.sqrt(jnp.sum(weights * jnp.square(reward - mean)))
-    advantage = (reward - mean) / jnp.maximum(deviation, 1e-6)
-    return -jnp.sum(jax.lax.stop_gradient(jnp.exp(q) * advantage) * q, axis=-1)
-
-
-def log_acceptance(p: Array, q: Array, real: Array) -> Array:
-    """-log alpha: the gradient of `total_variation` over alpha, which is there from the start
-    (Samarin et al. 2026, 2602.23881)."""
-    return -_log_alpha(p, q)
-
-
-def adaptive(p: Array, q: Array, real: Array) -> Array:
-    """KL where alpha is small, TV where it is not: lambda KL(p || q) + (1 - lambda) TV with
-    lambda = exp(-3 alpha), which is not differentiated (2602.23881)."""
-    alpha = jnp.exp(_log_alpha(p, q))
-    share = jax.lax.stop_gradient(jnp.exp(-3 * alpha))
-    return share * forward_kl(p, q, real) + (1 - share) * (1 - alpha)
-
-
-def greedy(p: Array, q: Array, real: Array) -> Array:
-    """Cross-entropy of the target's likeliest token; nothing where the drafter cannot say it."""
-    best = jax.nn.one_hot(p.argmax(axis=-1), p.shape[-1], dtype=bool)
-    return -jnp.where(best & (q > NOTHING), q, 0).sum(axis=-1)
-
+from specdec.values import is_integer, is_number
 
 GAMMAS = (3, 5)  # draft lengths that evaluations speak of, those of Goel et al.
 
-# Each gives [B, T] of log-probabilities [B, T, V], of the target and of the drafter, and of which
-# tokens [B, T] are there. The drafter's are NOTHING where its head has no such id.
-DIVERGENCES: dict[str, Callable[[Array, Array, Array], Array]] = {
-    "forward_kl": forward_kl,
-    "reverse_kl": reverse_kl,
-    "jensen_shannon": jensen_shannon,
-    "total_variation": total_variation,
-    "total_variation_plus": total_variation_plus,
-    "log_acceptance": log_acceptance,
-    "adaptive": adaptive,
-    "greedy": greedy,
-}
+
+class Laws(NamedTuple):
+    """Of a batch, log-probabilities of the target and of the drafter, and what is there."""
+
+    p: Array  # [B, T, V], or [B, T, m+1] of the target's likeliest ids and of all others together
+    q: Array  # likewise, NOTHING for what the drafter cannot say
+    agreed: Array  # [B, T] bool, both have the same likeliest token
+    real: Array  # [B, T] bool, no padding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +47,12 @@ class Align:
       over all updates. The sum of these is made small.
     temperature: of both laws, > 0.
     on_policy: 0 <= share <= 1 of the texts.
+    top: how many of the target's likeliest ids updates speak of, all others being one. They are
+      stored once for all texts, and the target runs in no update (see `laws`). None for all ids,
+      of the target as it runs.
+    keep: share of the tokens of a batch that an update is of, those that most can be learned about:
+      where KL from the target is most above that of a reference, a drafter that has been trained
+      already (AdaSPEC, Hu et al. 2025, 2510.19779; `TrainRun.reference_path`). None for all tokens.
 
     `measure` gives 1 - alpha for a loss, at this temperature, and counts as correct where both have
     the same likeliest token. So 1 - loss is alpha of draws, and the accuracy alpha of greedy
@@ -120,6 +62,8 @@ class Align:
     divergences: Mapping[str, Any] | tuple[tuple[str, Any], ...]
     temperature: float = 1.0
     on_policy: float = 0.0
+    top: int | None = None
+    keep: float | None = None
     reads_target: ClassVar[bool] = True
 
     def __post_init__(self):
@@ -148,6 +92,15 @@ class Align:
             raise ValueError(f"Align.temperature is {self.temperature!r}; give a positive number")
         if not is_number(self.on_policy) or not 0 <= self.on_policy <= 1:
             raise ValueError(f"Align.on_policy is {self.on_policy!r}; give a share from 0 to 1")
+        if self.top is not None and not is_integer(self.top, 1):
+            raise ValueError(f"Align.top is {self.top!r}; give a positive integer, or None")
+        if self.top is not None and self.on_policy:
+            raise ValueError(
+                f"Align.top is {self.top} and on_policy {self.on_policy}, and of texts that the "
+                "drafter draws nothing is stored; give one of them"
+            )
+        if self.keep is not None and not (is_number(self.keep) and 0 < self.keep < 1):
+            raise ValueError(f"Align.keep is {self.keep!r}; give a share between 0 and 1, or None")
 
     def check(self, model: Any, ids: int | None) -> None:
         """Only models that draft token by token can be."""
@@ -168,15 +121,23 @@ class Align:
     ) -> Sums:
         if self.on_policy:
             pairs = self._partly_drawn(model, params, frozen, pairs, key)
-        p, q, real = self._laws(model, params, frozen, pairs)
-        nats = jnp.zeros(real.shape, jnp.float32)
+        laws = self._laws(model, params, frozen, pairs)
+        if self.keep is not None:
+            assert frozen is not None, "TrainRun asks for it"
+            reference = self._laws(model, frozen.reference, frozen, pairs)
+            learnable = forward_kl(*laws[:2], laws.real) - forward_kl(*reference[:2], laws.real)
+            laws = laws._replace(real=highest(learnable, laws.real, self.keep))
+        nats = jnp.zeros(laws.real.shape, jnp.float32)
         for name, (first, last) in cast(Any, self.divergences):
-            nats += (first + (last - first) * progress) * DIVERGENCES[name](p, q, real)
-        return _sums(nats, p, q, real)
+            p, q = laws[:2]
+            if name == "greedy" and pairs.laws is not None:
+                p, q = p[..., :-1], q[..., :-1]  # all others together are no token
+            nats += (first + (last - first) * progress) * DIVERGENCES[name](p, q, laws.real)
+        return _sums(nats, laws)
 
     def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
-        p, q, real = self._laws(model, params, frozen, pairs)
-        return _sums(total_variation(p, q, real), p, q, real)
+        laws = self._laws(model, params, frozen, pairs)
+        return _sums(total_variation(laws.p, laws.q, laws.real), laws)
 
     def figures(self, means: tuple[float, float], parameter_ratio: float) -> dict[str, float]:
         """What a loss and an accuracy of `measure` say of drafts, by name.
@@ -196,21 +157,24 @@ class Align:
                 found[f"mbsu_{gamma}{suffix}"] = theory.mbsu(tokens, gamma, parameter_ratio)
         return found
 
-    def _laws(
-        self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs
-    ) -> tuple[Array, Array, Array]:
-        """Log-probabilities [B, T, V] of target and drafter, and which tokens are there."""
+    def _laws(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Laws:
         assert frozen is not None, "TrainRun asks for it"
-        theirs = jax.lax.stop_gradient(teacher_forced(frozen.model, frozen.params, pairs))
         ours = teacher_forced(model, params, pairs, frozen)
-        ids = theirs.shape[-1]
+        ids = cast(Any, frozen.model).vocab_size
         if ours.shape[-1] < ids:
             raise ValueError(
                 f"the drafter has {ours.shape[-1]} ids and its target {ids}; give it as many"
             )
-        p, q = (jax.nn.log_softmax(x[..., :ids] / self.temperature) for x in (theirs, ours))
+        real = jnp.asarray(pairs.targets) > 0
+        q = jax.nn.log_softmax(ours[..., :ids] / self.temperature)
         q = jnp.where(jnp.isneginf(q), NOTHING, q)
-        return p, q, jnp.asarray(pairs.targets) > 0
+        best = q.argmax(axis=-1)
+        if pairs.laws is not None:
+            top, p = pairs.laws
+            return Laws(p, coarse(q, top), top[..., 0] == best, real)
+        theirs = jax.lax.stop_gradient(teacher_forced(frozen.model, frozen.params, pairs))
+        p = jax.nn.log_softmax(theirs / self.temperature)
+        return Laws(p, q, p.argmax(axis=-1) == best, real)
 
     def _partly_drawn(
         self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs, key: Array
@@ -254,14 +218,13 @@ def _ends(weight: Any) -> tuple[Any, ...]:
     return tuple(weight) if isinstance(weight, tuple | list) else (weight, weight)
 
 
-def _log_alpha(p: Array, q: Array) -> Array:
-    return jax.nn.logsumexp(jnp.minimum(p, q), axis=-1)
+def highest(values: Array, real: Array, share: float) -> Array:
+    """[B, T] bool: the highest of values [B, T] among those that are there, so many of them."""
+    count = jnp.ceil(share * real.sum()).astype(jnp.int32)
+    ordered = jnp.sort(jnp.where(real, values, -jnp.inf), axis=None, descending=True)
+    return real & (values >= ordered[jnp.maximum(count - 1, 0)])
 
 
-def _mean_under(p: Array, values: Array) -> Array:
-    return jnp.sum(jnp.exp(p) * values, axis=-1)
-
-
-def _sums(nats: Array, p: Array, q: Array, real: Array) -> Sums:
-    agreed = (p.argmax(-1) == q.argmax(-1)) & real
-    return Sums(jnp.where(real, nats, 0).sum(), agreed.sum(), real.sum())
+def _sums(nats: Array, laws: Laws) -> Sums:
+    agreed = laws.agreed & laws.real
+    return Sums(jnp.where(laws.real, nats, 0).sum(), agreed.sum(), laws.real.sum())

@@ -81,8 +81,11 @@ def pack(
         rows = ordered[start : start + size]
         bucket = max(1, int(np.ceil(fill(rows[-1]) * buckets)))
         widths = [-(-limit * bucket // buckets) for limit in limits]
-        columns = zip(zip(*rows, strict=True), widths, strict=True)
-        packed.append(Pairs(*(_padded(column, size, width) for column, width in columns)))
+        inputs, targets = (
+            _padded(column, size, width)
+            for column, width in zip(zip(*rows, strict=True), widths, strict=True)
+        )
+        packed.append(Pairs(inputs, targets))
     return packed
 
 
@@ -95,14 +98,20 @@ def reader(
     task: Any, split: str, lengths: Mapping[str, int], seed: int
 ) -> Callable[[int], Iterator[Example]]:
     """A function: place in the endless sequence -> the examples from there on."""
-    mixture = isinstance(task, load_seqio().Mixture)
-    sizes = [part.num_input_examples(split) for part in (task.tasks if mixture else [task])]
-    fits = all(size is not None and size <= FITS for size in sizes)
-    if fits and not mixture:
+    small = fits(task, split)
+    if small and not isinstance(task, load_seqio().Mixture):
         return _Shuffled(read_split(task, split, lengths), seed).read
     # Without a shuffle seqio takes no seed, and mixes by a fixed one.
-    order = {"shuffle": True, "seed": seed} if fits else {"shuffle": False}
+    order = {"shuffle": True, "seed": seed} if small else {"shuffle": False}
     return _Stream(task, split, lengths, order).read
+
+
+def fits(task: Any, split: str) -> bool:
+    """Whether a split can be held in memory, and so has an end."""
+    task = tasks.get_task(task, split)
+    parts = task.tasks if isinstance(task, load_seqio().Mixture) else [task]
+    sizes = [part.num_input_examples(split) for part in parts]
+    return all(size is not None and size <= FITS for size in sizes)
 
 
 class _Shuffled:

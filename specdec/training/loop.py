@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import math
 import os
 import signal
@@ -18,7 +19,8 @@ import jax.numpy as jnp
 import optax
 
 from specdec import checkpoints, tasks
-from specdec.training.data import Batches, pack, read_split
+from specdec.training import laws
+from specdec.training.data import FITS, Batches, fits, pack, read_split
 from specdec.training.errors import TrainingError
 from specdec.training.folder import Folder
 from specdec.training.initial import begun_with
@@ -51,6 +53,10 @@ class TrainRun:
     optimizer, objective: see `Adafactor` and `objectives`.
     target, target_path: the model that the trained one drafts for, and the directory of its
       checkpoint, if anything of it is read: its encoder's output, or its states.
+    reference_path: the directory of a drafter's checkpoint, as the model is, by which an objective
+      tells what can be learned (`Align.keep`).
+    laws_path: the folder in which what the target says of the texts is kept, where the objective
+      wants that stored (`Align.top`); runs may share it. None: `laws` in the output directory.
     initial_path: the directory of a checkpoint that parameters are begun with, as far as names and
       shapes agree (`begun_with`); the target's, for example. None: all are drawn.
     seed: of the parameters and of the order of the data.
@@ -71,6 +77,8 @@ class TrainRun:
     target: Model | None = None
     target_path: str | None = None
     initial_path: str | None = None
+    reference_path: str | None = None
+    laws_path: str | None = None
     split: str = "train"
     seed: int = 0
     buckets: int = 4
@@ -113,6 +121,7 @@ class TrainRun:
         check_seed("TrainRun.seed", self.seed)
         remedy = "an objective, such as TeacherForced()"
         check_has("TrainRun.objective", self.objective, "loss measure check", remedy)
+        self._check_reference()
         if self.best_by is not None:
             self._check_best()
         if not isinstance(self.lengths, Mapping):
@@ -121,6 +130,20 @@ class TrainRun:
             if not is_integer(value := self.lengths.get(name), 1):
                 raise ValueError(
                     f"TrainRun.lengths has {name!r} {value!r}; give a positive length in tokens"
+                )
+
+    def _check_reference(self) -> None:
+        keep = getattr(self.objective, "keep", None)
+        if keep is not None and self.reference_path is None:
+            raise ValueError(
+                f"the objective keeps {keep} of the tokens, those that a reference has learned; "
+                "give TrainRun.reference_path, the directory of a trained drafter's checkpoint"
+            )
+        for name, reads in (("reference_path", "keep"), ("laws_path", "top")):
+            if getattr(self, name) is not None and getattr(self.objective, reads, None) is None:
+                raise ValueError(
+                    f"TrainRun.{name} is {getattr(self, name)!r} and the objective reads nothing "
+                    f"of it; give Align.{reads}, or leave it out"
                 )
 
     def _check_best(self) -> None:
@@ -152,9 +175,9 @@ class Recipe(NamedTuple):
     def of(cls, run: TrainRun) -> Recipe:
         return cls(run.model, run.target, run.objective, run.optimizer, run.seed, run.steps)
 
-    def frozen(self, params: PyTree) -> Frozen | None:
+    def frozen(self, params: PyTree, reference: PyTree = ()) -> Frozen | None:
         """The target with its parameters, where there is one."""
-        return None if self.target is None else Frozen(self.target, params)
+        return None if self.target is None else Frozen(self.target, params, reference)
 
 
 def init(run: TrainRun) -> State:
@@ -167,10 +190,15 @@ def init(run: TrainRun) -> State:
 
 @functools.partial(jax.jit, static_argnames="recipe", donate_argnums=0)
 def train_step(
-    state: State, pairs: Pairs, target_params: PyTree = (), *, recipe: Recipe
+    state: State,
+    pairs: Pairs,
+    target_params: PyTree = (),
+    reference: PyTree = (),
+    *,
+    recipe: Recipe,
 ) -> tuple[State, Sums]:
     """One update by the mean loss per token; `state` is given up, its memory is used again."""
-    frozen = recipe.frozen(target_params)
+    frozen = recipe.frozen(target_params, reference)
     key = jax.random.fold_in(jax.random.key(recipe.seed, impl="threefry2x32"), state.step)
     progress = state.step / recipe.steps
 
@@ -216,6 +244,7 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
         buckets=run.buckets,
     )
     evaluation, target_params = _evaluation(run), _target_params(run)
+    reference = _reference(run)
     with Folder(output_dir, _settings(run, batches[0])) as folder, _interrupts() as interrupted:
         state = init(run)
         if folder.step is not None:
@@ -225,7 +254,12 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
         with contextlib.closing(Progress(step, run.steps, run.log_every)) as progress:
             if step:
                 progress.say(f"{folder.path} holds a run of {step:,} steps; going on with it")
-            updates = _updates(run, state, target_params, batches)
+            if (top := getattr(run.objective, "top", None)) is not None:
+                said = _laws(run, top, target_params, folder.path, progress.say)
+                given = (said.beside(batches[k]) for k in itertools.count(step))
+            else:
+                given = (batches[k] for k in itertools.count(step))
+            updates = _updates(run, state, target_params, reference, given)
             for state, update in updates:
                 step = update.step
                 folder.log({name: getattr(update, name) for name in LOGGED})
@@ -259,15 +293,19 @@ LOGGED = ("step", "loss", "accuracy", "rate")
 
 
 def _updates(
-    run: TrainRun, state: State, target_params: PyTree, batches: Batches
+    run: TrainRun,
+    state: State,
+    target_params: PyTree,
+    reference: PyTree,
+    batches: Iterator[Pairs],
 ) -> Iterator[tuple[State, Update]]:
     """The steps that are left; each state is given up when the next one is asked for."""
     first = int(state.step)
-    pairs, recipe = batches[first], Recipe.of(run)
+    pairs, recipe = next(batches), Recipe.of(run)
     for step in range(first + 1, run.steps + 1):
         tokens = int((pairs.inputs > 0).sum() + (pairs.targets > 0).sum())
-        state, sums = train_step(state, pairs, target_params, recipe=recipe)
-        pairs = batches[step]  # made while the device computes
+        state, sums = train_step(state, pairs, target_params, reference, recipe=recipe)
+        pairs = next(batches)  # made while the device computes
         loss, accuracy = _means([sums])
         if not math.isfinite(loss):
             raise TrainingError(
@@ -345,6 +383,37 @@ def _target_params(run: TrainRun) -> PyTree:
     return checkpoints.load(run.target_path, config=run.target.config)
 
 
+def _reference(run: TrainRun) -> PyTree:
+    if run.reference_path is None:
+        return ()
+    return checkpoints.load(run.reference_path, config=run.model.config)
+
+
+def _laws(
+    run: TrainRun, top: int, target_params: PyTree, folder: Path, say: Callable[[str], None]
+) -> laws.Stored:
+    """What the target says of the texts of the split, all of which are read."""
+    if not fits(run.task, run.split):
+        raise TrainingError(
+            f"Align.top is {top}, and the split {run.split!r} has no end, or more than "
+            f"{FITS:,} texts; leave it out, and the target runs in each update"
+        )
+    assert run.target is not None and run.target_path is not None, "Align asks for them"
+    return laws.stored(
+        run.laws_path or folder / "laws",
+        laws.Asked(run.target, target_params, top, run.objective.temperature),  # type: ignore[attr-defined]
+        {
+            "target": checkpoints.fingerprint(run.target_path),
+            "task": tasks.get_task(run.task).name,
+            "split": run.split,
+            "lengths": dict(run.lengths),
+        },
+        read_split(run.task, run.split, run.lengths),
+        lambda texts: pack(texts, run.lengths, run.batch_size, run.buckets),
+        say,
+    )
+
+
 def _evaluation(run: TrainRun) -> list[Pairs]:
     if run.evaluation_split is None:
         return []
@@ -368,6 +437,7 @@ def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:
         "model": dataclasses.asdict(run.model.config),
         **({"initial": run.initial_path} if run.initial_path else {}),
         **({"best_by": run.best_by} if run.best_by else {}),
+        **({"reference": run.reference_path} if run.reference_path else {}),
         "target": run.target and [dataclasses.asdict(run.target.config), run.target_path],
         "first_batch": digest.hexdigest(),
     }

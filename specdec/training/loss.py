@@ -12,11 +12,19 @@ from specdec.models.inputs import read
 from specdec.types import Array, PyTree, Target
 
 
+class TopLaws(NamedTuple):
+    """What a target says in place of each token of a batch: of its likeliest ids, and the rest."""
+
+    ids: Any  # [B, T, m] int32, the likeliest first
+    log_probs: Any  # [B, T, m+1] float32, the last one of all other ids together
+
+
 class Pairs(NamedTuple):
     """A batch of texts; both end in EOS and are 0 after it. A row of zeros counts for nothing."""
 
     inputs: Any  # [B, S] int32, of numpy or JAX
     targets: Any  # [B, T] int32
+    laws: TopLaws | None = None  # where they were stored, see `laws`
 
 
 class Sums(NamedTuple):
@@ -32,6 +40,7 @@ class Frozen(NamedTuple):
 
     model: Target
     params: PyTree
+    reference: PyTree = ()  # parameters of another drafter of the same shape, if one is asked
 
 
 def reads_target(model: Any) -> bool:

@@ -1,0 +1,93 @@
+"""Distances of a drafter's law from its target's, of their log-probabilities."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from specdec.types import Array
+
+NOTHING = -1e4  # log q of ids that a drafter's head lacks; finite, so that 0 times it is 0
+
+
+def forward_kl(p: Array, q: Array, real: Array) -> Array:
+    """KL(p || q): the drafter covers what the target may say (Hinton et al. 2015, 1503.02531). The
+    sum is over the ids that it can say: over all it would be infinite, and its gradient the same.
+    """
+    return _mean_under(p, jnp.where(q > NOTHING, p - q, 0))
+
+
+def reverse_kl(p: Array, q: Array, real: Array) -> Array:
+    """KL(q || p): the drafter says only what the target may say."""
+    return _mean_under(q, q - p)
+
+
+def jensen_shannon(p: Array, q: Array, real: Array) -> Array:
+    """Both to their mean, halved; at most log 2."""
+    mean = jnp.logaddexp(p, q) - math.log(2)
+    return (_mean_under(p, p - mean) + _mean_under(q, q - mean)) / 2
+
+
+def total_variation(p: Array, q: Array, real: Array) -> Array:
+    """1 - alpha. Its gradient is next to nothing where p and q have little in common."""
+    return 1 - jnp.exp(_log_alpha(p, q))
+
+
+def total_variation_plus(p: Array, q: Array, real: Array) -> Array:
+    """TVD++ (Goel et al. 2024, 2403.00858): the reward 1[p > q] less its mean, over its deviation.
+
+    Mean and deviation are q's, over the batch. Expectations over q are whole sums, not draws, so
+    that the mean changes nothing and the gradient is that of `total_variation` over the deviation.
+    The value is no distance.
+    """
+    reward = (p > q).astype(q.dtype)
+    weights = jnp.where(real[..., None], jnp.exp(q), 0) / jnp.maximum(real.sum(), 1)
+    mean = jnp.sum(weights * reward)
+    deviation = jnp.sqrt(jnp.sum(weights * jnp.square(reward - mean)))
+    advantage = (reward - mean) / jnp.maximum(deviation, 1e-6)
+    return -jnp.sum(jax.lax.stop_gradient(jnp.exp(q) * advantage) * q, axis=-1)
+
+
+def log_acceptance(p: Array, q: Array, real: Array) -> Array:
+    """-log alpha: the gradient of `total_variation` over alpha, which is there from the start
+    (Samarin et al. 2026, 2602.23881)."""
+    return -_log_alpha(p, q)
+
+
+def adaptive(p: Array, q: Array, real: Array) -> Array:
+    """KL where alpha is small, TV where it is not: lambda KL(p || q) + (1 - lambda) TV with
+    lambda = exp(-3 alpha), which is not differentiated (2602.23881)."""
+    alpha = jnp.exp(_log_alpha(p, q))
+    share = jax.lax.stop_gradient(jnp.exp(-3 * alpha))
+    return share * forward_kl(p, q, real) + (1 - share) * (1 - alpha)
+
+
+def greedy(p: Array, q: Array, real: Array) -> Array:
+    """Cross-entropy of the target's likeliest token; nothing where the drafter cannot say it."""
+    best = jax.nn.one_hot(p.argmax(axis=-1), p.shape[-1], dtype=bool)
+    return -jnp.where(best & (q > NOTHING), q, 0).sum(axis=-1)
+
+
+def _log_alpha(p: Array, q: Array) -> Array:
+    return jax.nn.logsumexp(jnp.minimum(p, q), axis=-1)
+
+
+def _mean_under(p: Array, values: Array) -> Array:
+    return jnp.sum(jnp.exp(p) * values, axis=-1)
+
+
+# Each gives [B, T] of log-probabilities [B, T, V], of the target and of the drafter, and of which
+# tokens [B, T] are there. The drafter's are NOTHING where its head has no such id.
+DIVERGENCES: dict[str, Callable[[Array, Array, Array], Array]] = {
+    "forward_kl": forward_kl,
+    "reverse_kl": reverse_kl,
+    "jensen_shannon": jensen_shannon,
+    "total_variation": total_variation,
+    "total_variation_plus": total_variation_plus,
+    "log_acceptance": log_acceptance,
+    "adaptive": adaptive,
+    "greedy": greedy,
+}

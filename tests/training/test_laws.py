@@ -1,0 +1,287 @@
+"""A target's laws, stored once, and kept tokens: pytest tests/training/test_laws.py"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec import checkpoints, tables, tasks, training
+from specdec.models.t5 import T5Config, T5Target
+from specdec.records import RecordsError
+from specdec.testing import TableTarget
+from specdec.training import Align, Frozen, Pairs, TrainingError, TrainRun, laws
+from specdec.training.alignment import DIVERGENCES, highest
+from specdec.training.data import Example, pack
+from specdec.training.loop import _laws as laws_of_run
+
+pytestmark = pytest.mark.ci
+
+V = 9
+TARGET, DRAFT = TableTarget(V), TableTarget(V + 1)
+CONFIG = T5Config(
+    vocab_size=259,
+    emb_dim=16,
+    num_heads=2,
+    head_dim=8,
+    mlp_dim=24,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+)
+LENGTHS = {"inputs": 6, "targets": 5}
+FORWARD = {"forward_kl": 1.0}
+
+
+def examples(count: int = 10) -> list[Example]:
+    """Of 1 to 5 tokens."""
+    draw = random.Random(0)
+
+    def text(longest: int) -> np.ndarray:
+        return np.array([draw.randint(2, V - 1) for _ in range(draw.randint(1, longest))], np.int32)
+
+    return [Example(text(6), text(5)) for _ in range(count)]
+
+
+def batches(texts: list[Example]) -> list[Pairs]:
+    return pack(texts, LENGTHS, 4, 2)
+
+
+def asked(top: int, temperature: float = 1.0) -> laws.Asked:
+    return laws.Asked(TARGET, TARGET.init(jax.random.key(0)), top, temperature)
+
+
+def stored(path, top: int, temperature: float = 1.0, count: int = 10) -> laws.Stored:
+    return laws.stored(path, asked(top, temperature), {"target": "a"}, examples(count), batches)
+
+
+@pytest.mark.parametrize("top", [1, 3, V - 1])
+def test_laws_are_the_likeliest_ids_and_the_rest(tmp_path, top):
+    found, given = stored(tmp_path, top, 0.7), asked(top)
+    for pairs in batches(examples()):
+        ids, log_probs = found.beside(pairs).laws
+        logits = np.asarray(training.teacher_forced(TARGET, given.params, pairs), np.float64) / 0.7
+        law = np.exp(logits - logits.max(-1, keepdims=True))
+        law /= law.sum(-1, keepdims=True)
+        real = pairs.targets > 0
+        assert (np.sort(law, -1)[..., ::-1][..., 0] > 0).all() and real.any()
+        right = np.sort(law, axis=-1)[..., ::-1][..., :top]
+        np.testing.assert_allclose(np.exp(log_probs[real][:, :-1]), right[real], rtol=1e-4)
+        np.testing.assert_allclose(
+            np.exp(log_probs[real][:, -1]), 1 - right[real].sum(-1), rtol=1e-3
+        )
+        assert (np.take_along_axis(law, ids, -1)[real][:, 0] == law.max(-1)[real]).all()
+        assert not ids[~real].any() and not log_probs[~real].any()
+
+
+@pytest.mark.parametrize("name", DIVERGENCES)
+def test_all_ids_but_one_are_the_whole_law(tmp_path, name):
+    """Then the rest is one id, and loss and gradient are those of the target as it runs."""
+    found, objective = stored(tmp_path, V - 1), Align({name: 1.0}, top=V - 1)
+    frozen = Frozen(TARGET, asked(1).params)
+    params = DRAFT.init(jax.random.key(5))
+
+    def loss(params, pairs):
+        return objective.loss(DRAFT, params, frozen, pairs, jax.random.key(0), jnp.float32(0)).loss
+
+    for pairs in batches(examples()):
+        right, slope = jax.value_and_grad(loss)(params, pairs)
+        value, found_slope = jax.value_and_grad(loss)(params, found.beside(pairs))
+        np.testing.assert_allclose(value, right, rtol=1e-5)
+        for a, b in zip(*map(jax.tree.leaves, (found_slope, slope)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)  # sums in another order
+
+
+def test_few_ids_say_less(tmp_path):
+    """Distances of whole laws are no less than those of their parts; the likeliest token is known
+    however flat the law is."""
+    frozen, params = Frozen(TARGET, asked(1).params), DRAFT.init(jax.random.key(5))
+    whole, part, best = (
+        Align({name: 1.0}, temperature=4.0) for name in ("total_variation",) * 2 + ("greedy",)
+    )
+    found = stored(tmp_path, 2, temperature=4.0)
+    for pairs in batches(examples()):
+        key, now = jax.random.key(0), jnp.float32(0)
+        right = whole.loss(DRAFT, params, frozen, pairs, key, now)
+        less = part.loss(DRAFT, params, frozen, found.beside(pairs), key, now)
+        assert 0 < less.loss < right.loss
+        assert (less.correct, less.tokens) == (right.correct, right.tokens)
+        told = [best.loss(DRAFT, params, frozen, x, key, now) for x in (pairs, found.beside(pairs))]
+        np.testing.assert_allclose(told[0].loss, told[1].loss, rtol=1e-5)
+
+
+def test_a_text_is_known_by_its_input_too(tmp_path):
+    """The same words are as likely as they are for their own input."""
+    model, words = T5Target(CONFIG), np.array([5, 6, 1], np.int32)
+    texts = [Example(np.array([x, 1], np.int32), words) for x in (7, 8)]
+    given = laws.Asked(model, model.init(jax.random.key(0)), 3, 1.0)
+    found = laws.stored(tmp_path, given, {}, texts, batches)
+    (pairs,) = batches(texts)
+    logits = training.teacher_forced(model, given.params, pairs)
+    right = jax.lax.top_k(jax.nn.log_softmax(logits), 3)[0]
+    told = found.beside(pairs).laws.log_probs
+    np.testing.assert_allclose(told[:2, :3, :3], right[:2, :3], rtol=1e-5)
+    assert abs(told[0] - told[1]).max() > 1e-3
+
+
+def test_what_was_interrupted_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(laws, "TEXTS", 4)
+    made, save = [], tables.save
+
+    def saved(path, *args):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(path.name)
+        save(path, *args)
+
+    monkeypatch.setattr(tables, "save", saved)
+    with pytest.raises(KeyboardInterrupt):
+        stored(tmp_path, 2)
+    monkeypatch.setattr(
+        tables, "save", lambda path, *args: (made.append(path.name), save(path, *args))
+    )
+    found = stored(tmp_path, 2)
+    assert made == ["00000", "00001", "00002"]
+    assert stored(tmp_path, 2) and len(made) == 3  # nothing is made again
+    monkeypatch.setattr(laws, "TEXTS", 4096)
+    once = stored(tmp_path.with_name("once"), 2)
+    for pairs in batches(examples()):
+        for a, b in zip(found.beside(pairs).laws, once.beside(pairs).laws, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_the_highest_are_kept():
+    values = np.array([[3.0, 1.0, 2.0], [5.0, 9.0, 4.0]])
+    real = np.array([[1, 1, 1], [1, 0, 1]], bool)
+    assert highest(values, real, 0.4).tolist() == [[False, False, False], [True, False, True]]
+    assert highest(values, real, 0.5).tolist() == [[True, False, False], [True, False, True]]
+    assert not highest(values, np.zeros([2, 3], bool), 0.4).any()
+
+
+def test_only_what_a_reference_has_learned_is_learned():
+    """The tokens whose KL is most above the reference's, by the definition; the loss is theirs."""
+    pairs = batches(examples())[0]
+    frozen = Frozen(TARGET, asked(1).params, DRAFT.init(jax.random.key(8)))
+    params = DRAFT.init(jax.random.key(5))
+    key, now = jax.random.key(0), jnp.float32(0)
+
+    def nats(tree) -> np.ndarray:
+        logits = (
+            training.teacher_forced(TARGET, frozen.params, pairs),
+            training.teacher_forced(DRAFT, tree, pairs)[..., :V],
+        )
+        p, q = (np.asarray(jax.nn.log_softmax(x), np.float64) for x in logits)
+        return (np.exp(p) * (p - q)).sum(-1)
+
+    own, real = nats(params), pairs.targets > 0
+    gains = np.where(real, own - nats(frozen.reference), -np.inf)
+    count = int(np.ceil(0.4 * real.sum()))
+    chosen = np.argsort(-gains, axis=None)[:count]
+    sums = Align(FORWARD, keep=0.4).loss(DRAFT, params, frozen, pairs, key, now)
+    assert sums.tokens == count < real.sum()
+    np.testing.assert_allclose(sums.loss, own.reshape(-1)[chosen].sum(), rtol=1e-4)
+    assert (
+        sums.tokens < Align(FORWARD, keep=0.9).loss(DRAFT, params, frozen, pairs, key, now).tokens
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> TrainRun:
+    """A run that keeps half of the tokens and has the target's laws stored."""
+    folder = tmp_path_factory.mktemp("run")
+    words = ["".join(random.Random(i).choices("abcd", k=1 + i % 5)) for i in range(60)]
+    (folder / "words.tsv").write_text("".join(f"{x}\t{x}\n" for x in words))
+    model = T5Target(CONFIG)
+    for name, seed in (("target", 0), ("reference", 1)):
+        checkpoints.save(folder / name, model.init(jax.random.key(seed)), config=CONFIG)
+    return TrainRun(
+        model=model,
+        task=tasks.local_task("words", {"train": f"{folder}/words.tsv"}, tasks.Bytes()),
+        lengths={"inputs": 8, "targets": 8},
+        steps=6,
+        batch_size=8,
+        target=model,
+        target_path=str(folder / "target"),
+        reference_path=str(folder / "reference"),
+        laws_path=str(folder / "laws"),
+        objective=Align(FORWARD, top=4, keep=0.5),
+    )
+
+
+def test_runs_share_what_is_stored(run, tmp_path, monkeypatch):
+    """A run with another objective and seed stores nothing; one that is told nothing keeps its own.
+    What is interrupted and resumed is what it would have been."""
+    state = training.train(run, tmp_path / "a")
+    monkeypatch.setattr(laws, "_made", None)
+    other = dataclasses.replace(run, objective=Align({"greedy": 1.0}, top=4, keep=0.5), seed=1)
+    training.train(other, tmp_path / "b")
+    monkeypatch.undo()
+    own = dataclasses.replace(run, laws_path=None, steps=3)
+    training.train(own, tmp_path / "c")
+    assert (tmp_path / "c" / "laws" / "00000" / "ids.npy").exists()
+    again = training.train(dataclasses.replace(own, steps=6), tmp_path / "c")
+    # The same tokens, whatever the rate of learning: it grows for a thousand steps.
+    for a, b in zip(*map(jax.tree.leaves, (again.params, state.params)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.fixture(scope="module")
+def kept(run, tmp_path_factory) -> TrainRun:
+    """The run, whose laws are stored."""
+    training.train(dataclasses.replace(run, steps=1), tmp_path_factory.mktemp("kept") / "a")
+    return run
+
+
+@pytest.mark.parametrize(
+    "objective, says",
+    [
+        (Align(FORWARD, top=259, keep=0.5), "top is 259 and the target has 259 ids; give fewer"),
+        (Align(FORWARD, top=5, keep=0.5), "was begun with top = 4, and now it is 5"),
+        (
+            Align(FORWARD, 2.0, top=4, keep=0.5),
+            "begun with temperature = 1.0, and now it is 2.0; .* or give another laws_path",
+        ),
+    ],
+)
+def test_a_folder_of_other_laws_is_refused(kept, objective, says):
+    given = dataclasses.replace(kept, objective=objective)
+    params = kept.model.init(jax.random.key(0))
+    with pytest.raises((TrainingError, RecordsError), match=says):
+        laws_of_run(given, objective.top, params, None, print)
+
+
+def test_a_split_without_end_is_refused(run, monkeypatch):
+    monkeypatch.setattr("specdec.training.data.FITS", 10)
+    with pytest.raises(TrainingError, match="the split 'train' has no end, or more than"):
+        laws_of_run(run, 4, (), None, print)
+
+
+@pytest.mark.parametrize(
+    "make, says",
+    [
+        (lambda _: Align(FORWARD, top=0), "Align.top is 0; give a positive integer, or None"),
+        (
+            lambda _: Align(FORWARD, top=4, on_policy=0.5),
+            "Align.top is 4 and on_policy 0.5, and of texts that the drafter draws nothing is",
+        ),
+        (lambda _: Align(FORWARD, keep=1), "Align.keep is 1; give a share between 0 and 1, or"),
+        (
+            lambda run: dataclasses.replace(run, reference_path=None),
+            "keeps 0.5 of the tokens, those that a reference has learned; give TrainRun.reference",
+        ),
+        (
+            lambda run: dataclasses.replace(run, objective=Align(FORWARD, keep=0.5)),
+            "laws_path is .* and the objective reads nothing of it; give Align.top",
+        ),
+        (
+            lambda run: dataclasses.replace(run, objective=Align(FORWARD, top=4)),
+            "reference_path is .* and the objective reads nothing of it; give Align.keep",
+        ),
+    ],
+)
+def test_mistakes(run, make, says):
+    with pytest.raises(ValueError, match=says):
+        make(run)
