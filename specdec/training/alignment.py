@@ -18,7 +18,7 @@ from specdec import theory
 from specdec.models.inputs import read
 from specdec.training.divergences import DIVERGENCES, NOTHING, forward_kl, total_variation
 from specdec.training.laws import coarse
-from specdec.training.loss import Frozen, Pairs, Sums, of_target, teacher_forced
+from specdec.training.loss import Frozen, Pairs, PairsWithLaws, Sums, of_target, teacher_forced
 from specdec.types import Array, PyTree, Target
 from specdec.values import is_integer, is_number
 
@@ -130,7 +130,7 @@ class Align:
         nats = jnp.zeros(laws.real.shape, jnp.float32)
         for name, (first, last) in cast(Any, self.divergences):
             p, q = laws[:2]
-            if name == "greedy" and pairs.laws is not None:
+            if name == "greedy" and isinstance(pairs, PairsWithLaws):
                 p, q = p[..., :-1], q[..., :-1]  # all others together are no token
             nats += (first + (last - first) * progress) * DIVERGENCES[name](p, q, laws.real)
         return _sums(nats, laws)
@@ -169,7 +169,7 @@ class Align:
         q = jax.nn.log_softmax(ours[..., :ids] / self.temperature)
         q = jnp.where(jnp.isneginf(q), NOTHING, q)
         best = q.argmax(axis=-1)
-        if pairs.laws is not None:
+        if isinstance(pairs, PairsWithLaws):
             top, p = pairs.laws
             return Laws(p, coarse(q, top), top[..., 0] == best, real)
         theirs = jax.lax.stop_gradient(teacher_forced(frozen.model, frozen.params, pairs))

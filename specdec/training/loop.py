@@ -297,7 +297,7 @@ def _updates(
     state: State,
     target_params: PyTree,
     reference: PyTree,
-    batches: Iterator[Pairs],
+    batches: Iterator[Any],  # Pairs, or PairsWithLaws
 ) -> Iterator[tuple[State, Update]]:
     """The steps that are left; each state is given up when the next one is asked for."""
     first = int(state.step)

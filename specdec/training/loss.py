@@ -24,7 +24,14 @@ class Pairs(NamedTuple):
 
     inputs: Any  # [B, S] int32, of numpy or JAX
     targets: Any  # [B, T] int32
-    laws: TopLaws | None = None  # where they were stored, see `laws`
+
+
+class PairsWithLaws(NamedTuple):
+    """A batch as `Pairs`, with what its target was stored to say of it; see `laws`."""
+
+    inputs: Any  # [B, S] int32
+    targets: Any  # [B, T] int32
+    laws: TopLaws
 
 
 class Sums(NamedTuple):
