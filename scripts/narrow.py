@@ -57,7 +57,7 @@ def timed(size: Size, width: int) -> dict[str, dict[Order, tuple[float, float]]]
         dtype = jnp.dtype(kind.partition(",")[0])
         kernels = [jax.device_put(np.ones(shape, dtype)) for _ in range(COPIES[size.name])]
 
-        def run(x, kernels, kind=kind, order=order):
+        def run(x, kernels, kind=kind, order: Order = order):
             return [multiplied(x, kernel, kind, order) for kernel in kernels]
 
         execute = jax.jit(run).lower(x, kernels).compile()

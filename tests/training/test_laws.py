@@ -199,7 +199,7 @@ def run(tmp_path_factory) -> TrainRun:
         checkpoints.save(folder / name, model.init(jax.random.key(seed)), config=CONFIG)
     return TrainRun(
         model=model,
-        task=tasks.local_task("words", {"train": f"{folder}/words.tsv"}, tasks.Bytes()),
+        task=tasks.local_task("stored_words", {"train": f"{folder}/words.tsv"}, tasks.Bytes()),
         lengths={"inputs": 8, "targets": 8},
         steps=6,
         batch_size=8,
