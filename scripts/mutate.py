@@ -97,6 +97,7 @@ TESTS = {  # module: its tests, those that see most first
     "schedules/joint_confidence.py": SCHEDULES,
     "schedules/entropy.py": SCHEDULES,
     "schedules/cost_optimal.py": SCHEDULES,
+    "schedules/foreseen_cost.py": [*SCHEDULES, "tests/drafters/test_masked.py"],
     "schedules/stopping.py": SCHEDULES,
     "schedules/disco.py": SCHEDULES,
     "schedules/guard.py": SCHEDULES,

@@ -128,8 +128,8 @@ class Plan:
     @property
     def lengths_vary(self) -> bool:
         """Whether drafting takes now more steps and now fewer."""
-        stops = hasattr(self.schedule, "stop") or getattr(self.schedule, "stop_at_end", False)
-        return len(self.buckets) > 1 or stops
+        stops = any(hasattr(self.schedule, name) for name in ("stop", "cut"))
+        return len(self.buckets) > 1 or stops or getattr(self.schedule, "stop_at_end", False)
 
     @property
     def width(self) -> int | None:

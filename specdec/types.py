@@ -298,6 +298,7 @@ class Stop(NamedTuple):
     carry: PyTree
     ask: Callable[[PyTree, Array, Array, Array], tuple[PyTree, Array]]
     # ask(carry, index [], probs [B, V], tokens [B]) -> (carry, stop [B] bool)
+    cut: Callable[[Array], Array] | None = None  # kept [B, K] -> [B], the schedule's, if it has one
 
 
 class Target(Protocol):
@@ -520,6 +521,13 @@ class Schedule(Protocol):
     A schedule may stop *after* a token it has seen; it must never have one discarded: dropping a
     token because of its value biases the output under sampling. A forecast can replay a rule that
     also has `stops(params, signals) -> stop`, see `schedules.stopping`.
+
+    Or it has a method
+
+      cut(kept [B, K] float32) -> [B] int32
+
+    which a drafter of blocks asks how many tokens are enough, if it knows before it draws any how
+    probable each is to be kept, those before it kept. It may not be told what depends on a token.
 
     One that has parameters has `tables() -> {role: Table}`, which are in `Params.schedule`.
 

@@ -177,6 +177,21 @@ class StatesTable(TableTarget):
 
 
 @dataclasses.dataclass(frozen=True)
+class ConfidentTable(StatesTable):
+    """Which also looks up the log-odds that a place of a block is kept."""
+
+    has_confidence: ClassVar[bool] = True
+
+    def init(self, key):
+        shape = self.classes, self.vocab_size, self.vocab_size
+        odds = 2 * jax.random.normal(jax.random.fold_in(key, 1), shape)
+        return super().init(key) | {"confidence": odds}
+
+    def confidence(self, params, hidden):
+        return params["confidence"][*jnp.moveaxis(hidden.astype(jnp.int32), -1, 0)]
+
+
+@dataclasses.dataclass(frozen=True)
 class TableHeads:
     """Heads on a table's states, each of which looks up another row; their parameter is by how far
     they turn it."""

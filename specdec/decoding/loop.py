@@ -202,7 +202,7 @@ def _stop(params: PyTree, state: PyTree, plan: Plan) -> Stop | None:
         carry, stopped = own(params, carry, index, probs, tokens)
         return carry, ended | stopped
 
-    return Stop(state, ask)
+    return Stop(state, ask, getattr(plan.schedule, "cut", None))
 
 
 def _decide(

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 
 from specdec.drafters.blocks import (
@@ -35,7 +36,8 @@ class Masked:
     """Drafts a block in one call of a model that was trained to fill in masks.
 
     Each token is drawn without the others: q is one distribution per place, and the verdict is
-    exact whatever they are. A schedule's rule may still end the draft behind a token.
+    exact whatever they are. A schedule's rule may still end the draft behind a token, and cut it
+    beforehand if the model has a confidence head: a state of the block depends on no token of it.
 
     model: a model whose `decode` takes `ancestors`, and whose table ends with the ids of masks.
     sampling: what draft tokens are drawn with; usually the target's.
@@ -151,6 +153,9 @@ class Masked:
         states = self._states(context, start)
         output, cache = model.decode(params.drafter, block, cache, ancestors=ancestors, **states)
         filled = output.hidden[:, self._room : self._room + keys.shape[1]]
+        if stop is not None and stop.cut is not None and getattr(model, "has_confidence", False):
+            kept = jax.nn.sigmoid(model.confidence(params.drafter, filled))
+            want = jnp.minimum(want, stop.cut(kept))
         draft = self._drafted(
             params.drafter,
             model.logits(params.drafter, filled),

@@ -354,7 +354,7 @@ def _lengths(
 
 def _stops(plan: Plan) -> bool:
     """Whether the schedule has a rule that stops within a draft."""
-    return hasattr(plan.schedule, "stop")
+    return any(hasattr(plan.schedule, name) for name in ("stop", "cut"))
 
 
 def _check_stops(plan: Plan) -> None:

@@ -6,6 +6,7 @@ from specdec.schedules.cost_optimal import CostOptimal
 from specdec.schedules.disco import Disco
 from specdec.schedules.entropy import Entropy
 from specdec.schedules.fixed import Fixed
+from specdec.schedules.foreseen_cost import ForeseenCost
 from specdec.schedules.guard import Guard
 from specdec.schedules.heuristic import Heuristic
 from specdec.schedules.joint_confidence import JointConfidence
@@ -16,6 +17,7 @@ __all__ = [
     "Disco",
     "Entropy",
     "Fixed",
+    "ForeseenCost",
     "Guard",
     "Heuristic",
     "JointConfidence",

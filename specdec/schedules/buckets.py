@@ -49,6 +49,13 @@ def time_of(c: float, v: tuple[float, ...], buckets: tuple[int, ...]) -> list[fl
     return [c * length + v[bisect.bisect_left(buckets, length)] for length in lengths]
 
 
+def tokens_of(kept: Array) -> Array:
+    """[B, 1+K] tokens that a draft of 0 .. K is expected to yield, of the probability [B, K] that
+    each is kept if those before it are."""
+    more = jnp.cumsum(jnp.cumprod(kept, axis=1), axis=1)
+    return 1 + jnp.pad(more, ((0, 0), (1, 0)))
+
+
 def shortened(buckets: tuple[int, ...], longest: int) -> tuple[int, ...]:
     """Those of drafts of at most so many tokens."""
     longest = min(longest, buckets[-1])

@@ -7,7 +7,7 @@ import dataclasses
 import jax.numpy as jnp
 from flax import struct
 
-from specdec.schedules.buckets import check_buckets, check_costs, shortened, time_of
+from specdec.schedules.buckets import check_buckets, check_costs, shortened, time_of, tokens_of
 from specdec.types import Array, Draft, Verdict
 from specdec.values import is_number
 
@@ -74,9 +74,7 @@ class CostOptimal:
         of_all = jnp.sum(state.tested, axis=1), jnp.sum(state.kept, axis=1)
         anywhere = self._rate(*of_all, self.prior)[:, None]
         kept = self._rate(state.tested, state.kept, anywhere)
-        more = jnp.cumsum(jnp.cumprod(kept, axis=1), axis=1)
-        tokens = 1 + jnp.pad(more, ((0, 0), (1, 0)))  # [B, 1+K] of drafts of 0 .. K tokens
-        time = jnp.array(self._time(), jnp.float32)[None] / tokens
+        time = jnp.array(self._time(), jnp.float32)[None] / tokens_of(kept)
         return jnp.argmin(time, axis=1).astype(jnp.int32)
 
     def update(self, state: Seen, draft: Draft, verdict: Verdict) -> Seen:

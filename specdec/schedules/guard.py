@@ -119,6 +119,11 @@ class Guard:
         return ask
 
     @property
+    def cut(self) -> Any:
+        """Likewise."""
+        return self.schedule.cut  # type: ignore[attr-defined]
+
+    @property
     def stops(self) -> Any:
         """Likewise of a replay."""
         return self.schedule.stops  # type: ignore[attr-defined]

@@ -154,26 +154,28 @@ def check_drafter(
     perfect: SamplingRule | None = None,
     vocab_size: int = 6,
     gammas: tuple[int, ...] = (1, 2, 5),
+    schedules: tuple[Schedule, ...] = (),
     seed: int = 0,
 ) -> None:
     """No draft changes the output, and every q is what the token was drawn from.
 
-    For each gamma: greedy and `Coupled` outputs equal the baseline's token by token, with no more
-    target calls; `SpeculativeSampling` outputs follow the enumerated law; a row alone is the same
-    row in a batch. Output tests cannot see a drafter that is
-    merely bad (the verifier repairs it). Therefore `perfect`: for a drafter that, given the
-    target's parameters as its own, draws from the target's distributions under this sampling;
-    everything must then be accepted (`drafter_params` are ignored).
+    For each gamma, and each of the schedules: greedy and `Coupled` outputs equal the baseline's
+    token by token, with no more target calls; `SpeculativeSampling` outputs follow the enumerated
+    law; a row alone is the same row in a batch. Output tests cannot see a drafter that is merely
+    bad (the verifier repairs it). Therefore `perfect`: for a drafter that, given the target's
+    parameters as its own, draws from the target's distributions under this sampling; everything
+    must then be accepted (`drafter_params` are ignored).
     """
     bench = Bench.create(vocab_size=vocab_size, seed=seed, max_length=5)
     params = drafter_params if perfect is None else bench.params.target
     bench = bench._replace(params=Params(bench.params.target, params), drafter=drafter)
-    for gamma in gammas:
-        output = _check_outputs(bench, Fixed(gamma), f"{drafter} with gamma {gamma}")
-        if gamma == gammas[-1]:
-            _check_rows_alone(bench, Fixed(gamma), output, f"{drafter}")
+    schedules = (*map(Fixed, gammas), *schedules)
+    for schedule in schedules:
+        output = _check_outputs(bench, schedule, f"{drafter} with {schedule}")
+        if schedule is schedules[-1]:
+            _check_rows_alone(bench, schedule, output, f"{drafter}")
         if perfect is not None:
-            check_everything_accepted(bench, Fixed(gamma), perfect)
+            check_everything_accepted(bench, schedule, perfect)
 
 
 def check_schedule(schedule: Schedule, schedule_params: PyTree = (), *, seed: int = 0) -> None:

@@ -18,7 +18,7 @@ from specdec.drafters.blocks import mask_ids, visible_in_block
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Fixed
+from specdec.schedules import Fixed, ForeseenCost
 from specdec.testing import Skipping
 from specdec.types import Params
 from specdec.verifiers import GreedyMatch, MinimumBlock, SpeculativeSampling
@@ -40,6 +40,7 @@ CONFIG = T5Config(
 TARGET = T5Target(CONFIG)
 FILLING = T5Target(dataclasses.replace(CONFIG, vocab_size=V + K))
 MODERN = T5Target(dataclasses.replace(FILLING.config, states_dim=16, markov_rank=4))
+CONFIDENT = T5Target(dataclasses.replace(MODERN.config, confidence_head=True))
 INPUTS = np.random.default_rng(0).integers(2, V, [3, 7]).astype(np.int32)
 
 
@@ -53,6 +54,14 @@ def modern_params() -> Params:
     """With neighbours that matter."""
     drafter = MODERN.init(jax.random.key(2))
     drafter["decoder"]["markov_dense"]["kernel"] *= 20
+    return params()._replace(drafter=drafter)
+
+
+@functools.cache
+def confident_params() -> Params:
+    """With a head that thinks well of some places."""
+    drafter = CONFIDENT.init(jax.random.key(2))
+    drafter["decoder"]["confidence_head"]["weight"] = jax.random.normal(jax.random.key(5), [16])
     return params()._replace(drafter=drafter)
 
 
@@ -142,6 +151,39 @@ def test_an_opinion_of_a_text_is_behind_the_texts_own_neighbours():
     centred = [x - x.mean(axis=2, keepdims=True) for x in (found, expected)]
     np.testing.assert_allclose(*centred, atol=SMALL_LOGITS)
     np.testing.assert_allclose(logs[0][:, 0], logs[1][:, 0], atol=SMALL_LOGITS)
+
+
+@pytest.mark.parametrize("sampling", [Greedy(), Sampling()])
+def test_a_block_is_cut_by_what_its_states_foresee(sampling):
+    """Whatever is drawn: by the text alone, in float64."""
+    cuts = ForeseenCost(0.3, (1.0, 1.2, 1.5), buckets=(1, 2, K))
+    whole = MinimumBlock(GreedyMatch(), 1) if sampling.greedy else SpeculativeSampling()
+    made = Plan(TARGET, Masked(CONFIDENT, sampling, K), whole, cuts, sampling, N, ())
+    ours, keys = confident_params(), row_keys(0, jnp.arange(len(INPUTS)))
+    output, lengths = decode(ours, keys, jnp.asarray(INPUTS), made), []
+    ids = np.asarray(mask_ids(V + K, K, True))
+    for row in range(len(INPUTS)):
+        found, done = output.row(row), 0
+        for drafted, accepted in zip(found.drafted, found.accepted, strict=True):
+            text = np.array([0, *found.tokens[:done]], np.int32)
+            given = CONFIDENT.config, INPUTS[row : row + 1], text, ids, (ours.target, CONFIG)
+            kept = blocks_in_numpy.confidence(ours.drafter, *given)
+            yields = np.cumsum([1, *np.cumprod(kept)])
+            times = np.array([1.3, 1.3, 1.5, 1.8]) / yields
+            clear = np.diff(np.sort(times))[0] > 1e-5
+            if clear and N - done > K:
+                assert drafted == times.argmin()
+                lengths.append(drafted)
+            done += accepted + 1
+    assert len(lengths) > 20 and {1, K} <= set(lengths)
+
+
+def test_without_a_head_nothing_is_cut():
+    cuts = ForeseenCost(0.3, (1.0, 9.0), buckets=(1, K))
+    made = dataclasses.replace(plan(Masked(MODERN, Greedy(), K)), schedule=cuts)
+    keys = row_keys(0, jnp.arange(len(INPUTS)))
+    drafted = decode(modern_params(), keys, jnp.asarray(INPUTS), made).trace.drafted
+    assert (drafted[:, :3] == K).all()
 
 
 def test_with_one_layer_rereading_the_text_changes_nothing():

@@ -6,6 +6,7 @@ A new one is a row here.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import pytest
 from support import (
     AfterAcceptance,
     AvoidsWhatWasUnlikely,
+    ConfidentTable,
     Cycle,
     StatesTable,
     StopAfterUnlikely,
@@ -45,6 +47,7 @@ from specdec.schedules import (
     Disco,
     Entropy,
     Fixed,
+    ForeseenCost,
     Guard,
     Heuristic,
     JointConfidence,
@@ -69,6 +72,7 @@ OTHER = TARGET.init(jax.random.key(9))
 WIDER, NARROWER = TableTarget(8, classes=3), TableTarget(4, classes=3)
 MASKING = TableTarget(6 + 9, classes=3)  # whose last ids are masks
 MODERN, HEADS = StatesTable(6 + 9, classes=3), TableHeads(6, heads=9)
+CONFIDENT = ConfidentTable(6 + 9, classes=3)
 SOME_IDS = T5Target(
     T5Config(
         vocab_size=6,
@@ -82,6 +86,7 @@ SOME_IDS = T5Target(
     )
 )
 FILLING = MASKING.init(jax.random.key(10))
+KEY = jax.random.key(11)
 
 HOSTILE = hostile(TARGET, 6)
 CONSTANT = {name: one for name, one in HOSTILE.items() if isinstance(one, Constant)}
@@ -183,6 +188,7 @@ SCHEDULES = {
     "entropy": Entropy(0.8, buckets=(1, 3)),
     "cost optimal": CostOptimal(0.05, (1.0, 1.1, 1.2), (0, 1, 3), prior=0.6, strength=1.0),
     "disco": Disco(0.4, buckets=(1, 3)),
+    "foreseen cost": ForeseenCost(0.1, (1.0, 1.3, 1.8), buckets=(0, 1, 3)),
     "guarded": Guard(Fixed(3), 0.1, (1.0, 1.2), 1.2, 4),
 }
 # Of those that have parameters.
@@ -272,6 +278,53 @@ def test_perfect_drafter_has_everything_accepted_at_every_schedule(name):
     bench = perfect(Autoregressive(TARGET, Sampling()))
     bench = bench._replace(params=bench.params._replace(schedule=CLASSIFIER))
     check_everything_accepted(bench, SCHEDULES[name], Sampling())
+
+
+@pytest.mark.parametrize(
+    "guarded, sometimes", [(False, True), pytest.param(True, False, marks=pytest.mark.slow)]
+)
+def test_a_drafter_that_cuts_its_blocks(guarded, sometimes):
+    cuts: Any = SCHEDULES["foreseen cost"]
+    cuts = Guard(cuts, 0.1, (1.0, 1.2, 1.4), 1.5, 4) if guarded else cuts
+    drafter: Any = Masked(CONFIDENT, Sampling(), masks=9)
+    drafter, params = Skipping(drafter) if sometimes else drafter, CONFIDENT.init(KEY)
+    check_drafter(drafter, params, gammas=(), schedules=(cuts,))
+
+
+@pytest.mark.parametrize("odds", [np.inf, -np.inf, np.nan, 0.0], ids=str)
+def test_a_confidence_head_may_say_what_it_likes(odds):
+    params = CONFIDENT.init(KEY)
+    params["confidence"] = jnp.full_like(params["confidence"], odds)
+    bench = Bench.create(max_length=8, rows=64)
+    bench = bench._replace(
+        drafter=Masked(CONFIDENT, Greedy(), masks=9), params=bench.params._replace(drafter=params)
+    )
+    ours = bench.run(GreedyMatch(), SCHEDULES["foreseen cost"], Greedy())
+    np.testing.assert_array_equal(ours.tokens, bench.alone(Greedy()).tokens)
+    longest = {np.inf: 3, -np.inf: 0}
+    assert longest.get(odds) in (None, int(ours.trace.drafted[:, 0].max()))
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize("peeks", [False, True])
+def test_check_drafter_sees_a_block_that_is_cut_by_what_was_drawn(peeks):
+    """The head may read the states of the block, and not the tokens that come of them."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Peeking(Masked):
+        def propose(self, params, keys, context, state, want, stop):
+            draft, state = super().propose(params, keys, context, state, want, stop)
+            drawn = draft.tokens if peeks else jnp.zeros_like(draft.tokens)
+            odds = jnp.asarray([3.0, 3, -3, 3, -3, 3])[drawn]
+            length = jnp.minimum(draft.length, stop.cut(jax.nn.sigmoid(odds)))
+            return draft.replace(length=length), state
+
+    given = Peeking(CONFIDENT, Sampling(), masks=9), CONFIDENT.init(KEY)
+    cuts = ForeseenCost(0.1, (1.0, 1.3, 1.8), buckets=(0, 1, 3))
+    if not peeks:
+        return check_drafter(*given, gammas=(), schedules=(cuts,))
+    with pytest.raises(AssertionError, match="chi2"):
+        check_drafter(*given, gammas=(), schedules=(cuts,))
 
 
 def perfect(drafter):

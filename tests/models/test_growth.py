@@ -21,7 +21,7 @@ from specdec.models.t5.config import SIZES
 from specdec.models.t5.growth import logit_difference
 from specdec.plan import Plan
 from specdec.sampling import Greedy
-from specdec.schedules import Fixed
+from specdec.schedules import Fixed, ForeseenCost
 from specdec.types import Draft, Noise, Params, Scores
 from specdec.verifiers import SyntheticAcceptance
 
@@ -420,12 +420,14 @@ def test_a_drafter_grows_with_the_target_that_it_reads(name, request):
         encoded_dim=12,
         states_dim=12,
         markov_rank=4,
+        confidence_head=True,
     )
     larger = growth.resized(reading, to)
     assert (larger.num_encoder_layers, larger.num_decoder_layers) == (0, 2)
     assert (larger.emb_dim, larger.encoded_dim, larger.states_dim) == (to.emb_dim,) * 3
     own = trained(reading)
     own["decoder"]["markov_dense"]["kernel"] *= 20
+    own["decoder"]["confidence_head"]["weight"] = jax.random.normal(KEY, [8])
     grown = grow(own, reading, larger, jax.random.key(3))
     given = own, reading, grown, larger, KEY
     assert relative(logit_difference(*given, grown_by=jax.random.key(3))) < TOLERANCE
@@ -435,7 +437,8 @@ def test_a_drafter_grows_with_the_target_that_it_reads(name, request):
     def run(target, drafter, params):
         kept = verifiers.MinimumBlock(verifiers.GreedyMatch(), 1)
         masked = Masked(T5Target(drafter), Greedy(), 3)
-        plan = Plan(T5Target(target), masked, kept, Fixed(3), Greedy(), 20, ())
+        cuts = ForeseenCost(0.3, (1.0, 1.2, 1.5), buckets=(1, 2, 3))
+        plan = Plan(T5Target(target), masked, kept, cuts, Greedy(), 20, ())
         return decode(Params(*params), row_keys(0, jnp.arange(4)), inputs, plan)
 
     before = run(config, reading, (small, own))
@@ -443,6 +446,8 @@ def test_a_drafter_grows_with_the_target_that_it_reads(name, request):
     assert jax.tree.all(jax.tree.map(lambda x, y: jnp.all(x == y), before[:2], after[:2]))
     np.testing.assert_array_equal(before.trace.proposed, after.trace.proposed)
     assert np.unique(before.trace.proposed).size > 5
+    np.testing.assert_array_equal(before.trace.drafted, after.trace.drafted)
+    assert np.unique(before.trace.drafted[:, :5]).size > 1
 
 
 def cut(params, name):

@@ -23,6 +23,7 @@ from specdec.schedules import (
     Disco,
     Entropy,
     Fixed,
+    ForeseenCost,
     Guard,
     Heuristic,
     JointConfidence,
@@ -375,10 +376,27 @@ def test_shorter_drafts_where_no_longer_ones_fit(name):
     assert int(jnp.max(shorter.want(shorter.init(1)))) <= 2
 
 
+def test_a_block_is_cut_where_its_tokens_cost_least():
+    """Against all lengths, one by one; a wider call is never left half empty."""
+    width = {0: 1.0, 1: 1.1, 4: 1.3, 7: 1.9}
+    schedule = ForeseenCost(0.2, tuple(width.values()), buckets=tuple(width))
+    kept = np.random.default_rng(0).beta(1, 0.5, [200, 7]).astype(np.float32)
+    found = np.asarray(schedule.cut(jnp.asarray(kept)))
+    for row, length in zip(kept.astype(float), found, strict=True):
+        costs = []
+        for n in range(8):
+            tokens = 1 + sum(math.prod(row[: i + 1]) for i in range(n))
+            costs.append((0.2 + width[min(x for x in width if x >= n)]) / tokens)
+        assert costs[length] < min(costs) + 1e-6
+    assert set(found) == set(width)
+
+
 def test_shorter_drafts_keep_the_costs_of_their_calls():
     costs = CostOptimal(0.1, (1.0, 1.2, 1.5), (0, 2, 5))
     assert costs.up_to(4) == CostOptimal(0.1, (1.0, 1.2, 1.5), (0, 2, 4))
     assert costs.up_to(1) == CostOptimal(0.1, (1.0, 1.2), (0, 1))
+    foreseen = ForeseenCost(0.1, (1.0, 1.2, 1.5), buckets=(0, 2, 5))
+    assert foreseen.up_to(1) == ForeseenCost(0.1, (1.0, 1.2), buckets=(0, 1))
 
 
 @pytest.mark.parametrize(
@@ -406,6 +424,8 @@ def test_shorter_drafts_keep_the_costs_of_their_calls():
         (lambda: Heuristic(8), r"Heuristic.start is 8; .* from 1 to the longest draft, 7"),
         (lambda: Fixed(3, shorter=(3,)), r"Fixed.buckets is \(3, 3\); give a tuple of ascending"),
         (lambda: CostOptimal(-1, (1.0,), (2,)), r"CostOptimal.c is -1; give a number"),
+        (lambda: ForeseenCost(0.1, (1.0,), buckets=(2, 4)), r"ForeseenCost.v is \(1.0,\); .*4\)"),
+        (lambda: ForeseenCost("c", (1.0,), buckets=(2,)), r"ForeseenCost.c is 'c'; give a number"),
         (lambda: CostOptimal(0.1, (1.0,), (2, 4)), r"CostOptimal.v is \(1.0,\); .* \(2, 4\)"),
         (lambda: CostOptimal(0.1, 1.0, (2,)), r"CostOptimal.v is 1.0; give a tuple"),
         (lambda: CostOptimal(0.1, (0,), (2,)), r"CostOptimal.v is \(0,\); .* positive numbers"),

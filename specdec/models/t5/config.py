@@ -33,13 +33,14 @@ class T5Config:
     `exit_classifier` adds a classifier of the states behind any layer: whether the last one would
     say the same (`models.t5.Calm`).
 
-    The last four are for drafting for another model, the target, and None otherwise:
+    The last five are for drafting for another model, the target, and not there otherwise:
 
     encoded_dim: the width of the target's encoder, whose output the decoder reads; there is no
       encoder, and `num_encoder_layers` is 0.
     states_dim: the width of the target's decoder, whose states are fed with the tokens.
     markov_rank: of the table of neighbours, by which a token of a block changes the logits of the
       next one.
+    confidence_head: whether states of a block tell which of its tokens will be kept.
     head_ids: the ids, ascending, that have a row in the head; the logits of the others are -inf.
       The head is then an array of its own, also where logits are tied.
     """
@@ -62,6 +63,7 @@ class T5Config:
     encoded_dim: int | None = None
     states_dim: int | None = None
     markov_rank: int | None = None
+    confidence_head: bool = False
     head_ids: tuple[int, ...] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):

@@ -97,6 +97,9 @@ def grow(params: PyTree, config: T5Config, to: T5Config, key: Array) -> PyTree:
         grown["decoder", "decoder_norm", "scale"] *= math.sqrt(config.emb_dim / to.emb_dim)
         if config.states_dim:
             grown["decoder", "states_dense", "kernel"] /= _shrunk(config, to)
+        for path in grown:
+            if path[-2] in _LOG_ODDS and path[-1] == "weight":
+                grown[path] *= math.sqrt(to.emb_dim / config.emb_dim)
     _fill_vocabulary(grown, config, ids_key)
     dtype = params["token_embedder"]["embedding"].dtype
     for path, shape in shapes.items():
@@ -249,6 +252,8 @@ def _streams(config: T5Config, to: T5Config, key: Array) -> dict[str, _Stream]:
 def _widened(x: Array, path: Path, axes: PartitionSpec, streams: dict[str, _Stream]) -> Array:
     """An array in its own stream, and in that which it reads."""
     own = streams["emb_dim"]
+    if path[-2] in _LOG_ODDS:
+        return own.of(x) * own.ratio if x.ndim else x
     if axes[0] == "embed":
         of_inputs = path[-3:-1] in _OF_INPUTS
         return (streams.get("encoded_dim", own) if of_inputs else own).widen(x, 0)
@@ -257,6 +262,7 @@ def _widened(x: Array, path: Path, axes: PartitionSpec, streams: dict[str, _Stre
     return own.widen(x, x.ndim - 1) if axes[-1] == "embed" else x
 
 
+_LOG_ODDS = ("exit_classifier", "confidence_head")  # read the decoder's last state
 _OF_INPUTS = {("encoder_decoder_attention", name) for name in ("key", "value")}
 
 

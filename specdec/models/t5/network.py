@@ -138,8 +138,8 @@ class DecoderLayer(nn.Module):
         return _residual(x + y), cache
 
 
-class ExitClassifier(nn.Module):
-    """[..., D] -> [...] float32, positive where the last layer is expected to say the same."""
+class LogOdds(nn.Module):
+    """[B, T, D] -> [B, T] float32, of what a state is asked."""
 
     dtype: str
 
@@ -169,7 +169,9 @@ class Decoder(nn.Module):
             given = config.vocab_size, config.logits_via_embedding, kernels[0]
             self.logits_dense = Logits(*given, config.head_ids)
         if config.exit_classifier:
-            self.exit_classifier = ExitClassifier(config.dtype)
+            self.exit_classifier = LogOdds(config.dtype)
+        if config.confidence_head:
+            self.confidence_head = LogOdds(config.dtype)
         if config.states_dim:
             self.states_dense = Dense(
                 config.emb_dim, ("states", "embed"), config.dtype, kernels=kernels[0]
@@ -278,6 +280,10 @@ class T5(nn.Module):
         """[B, T, D] -> [B, T] float32"""
         return self.decoder.exit_classifier(hidden)
 
+    def confidence(self, hidden: Array) -> Array:
+        """[B, T, D] -> [B, T] float32"""
+        return self.decoder.confidence_head(hidden)
+
     def markov(self, tokens: Array) -> Array:
         """[B, T] -> [B, T, V]"""
         rows = self.decoder.markov_embedder(tokens)
@@ -296,9 +302,11 @@ class T5(nn.Module):
             states = jnp.zeros([*tokens.shape, config.states_dim], config.dtype)
         if config.markov_rank:
             self.markov(tokens)
+        hidden = jnp.zeros([*tokens.shape, config.emb_dim], config.dtype)
         if config.exit_classifier:
-            hidden = jnp.zeros([*tokens.shape, config.emb_dim], config.dtype)
             self.exit_logits(hidden)
+        if config.confidence_head:
+            self.confidence(hidden)
         if config.encoded_dim is None:
             cache = self.encode(inputs, tokens.shape[1])
         else:

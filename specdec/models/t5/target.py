@@ -229,6 +229,16 @@ class T5Target(LinenModel):
         one (a low-rank Markov head)."""
         return cast(Array, self.apply(params, tokens, method="markov"))
 
+    @property
+    def has_confidence(self) -> bool:
+        """Whether `confidence` is there."""
+        return self.config.confidence_head
+
+    def confidence(self, params: PyTree, hidden: Array) -> Array:
+        """[B, T, D] states of a block -> [B, T] float32, the log-odds that the token of a place is
+        kept if those before it are."""
+        return cast(Array, self.apply(params, hidden, method="confidence"))
+
     def logits(self, params: PyTree, hidden: Array) -> Array:
         """[B, T, D] states -> [B, T, V] float32, as `decode` projects them."""
         return cast(Array, self.apply(params, hidden, method="logits"))
