@@ -9,7 +9,13 @@ from specdec.training.errors import TrainingError
 from specdec.training.exits import AllExits, ExitClassifier, ExitHead
 from specdec.training.loop import State, TrainRun, train, train_step
 from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, teacher_forced
-from specdec.training.objectives import FillMasks, LookAhead, Objective, TeacherForced
+from specdec.training.objectives import (
+    ConfidenceHead,
+    FillMasks,
+    LookAhead,
+    Objective,
+    TeacherForced,
+)
 from specdec.training.optimizer import Adafactor, LearningRate
 
 __all__ = [
@@ -17,6 +23,7 @@ __all__ = [
     "Align",
     "AllExits",
     "Batches",
+    "ConfidenceHead",
     "ExitClassifier",
     "ExitHead",
     "FillMasks",

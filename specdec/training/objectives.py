@@ -20,7 +20,7 @@ from specdec.training.loss import (
     shifted,
     teacher_forced,
 )
-from specdec.types import Array, PyTree, Target
+from specdec.types import Array, ModelOutput, PyTree, Target
 from specdec.values import is_integer, is_number
 
 
@@ -167,6 +167,59 @@ class FillMasks:
 
 
 @dataclasses.dataclass(frozen=True)
+class ConfidenceHead:
+    """Cross-entropy of whether the token of each place of a block is kept, those before it kept:
+    what `schedules.ForeseenCost` cuts blocks by. Nothing but the head is trained.
+
+    After DSpark (2026). A token counts as kept where the likeliest one is the text's, as in greedy
+    decoding of a target that wrote the text; places behind one that is not count for nothing.
+
+    of: what the rest of the model was trained with; its masks, distinct, cached and blocks count.
+    """
+
+    of: FillMasks
+
+    def __post_init__(self):
+        if not isinstance(self.of, FillMasks):
+            raise ValueError(f"ConfidenceHead.of is {self.of!r}; give a FillMasks")
+
+    def check(self, model: Any, ids: int | None) -> None:
+        """The model must have a head."""
+        self.of.check(model, ids)
+        if not getattr(model, "has_confidence", False):
+            raise ValueError(
+                "ConfidenceHead trains the head of a model that has none; give it confidence_head "
+                "= True"
+            )
+
+    def loss(
+        self,
+        model: Target,
+        params: PyTree,
+        frozen: Frozen | None,
+        pairs: Pairs,
+        key: Array,
+        progress: Array,
+    ) -> Sums:
+        return self._sums(model, params, _Blocks.of(self.of, model, pairs, key, frozen))
+
+    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
+        """`correct` are the answers that are right at one half."""
+        key = jax.random.key(0, impl="threefry2x32")
+        return self._sums(model, params, _Blocks.of(self.of, model, pairs, key, frozen))
+
+    def _sums(self, model: Any, params: PyTree, blocks: _Blocks) -> Sums:
+        output = blocks.output(model, jax.lax.stop_gradient(params))
+        kept = output.logits.argmax(axis=-1) == blocks.targets
+        before = jnp.cumprod(kept, axis=2)[:, :, :-1] > 0
+        counts = (blocks.targets > 0) & jnp.pad(before, ((0, 0), (0, 0), (1, 0)), constant_values=1)
+        odds = model.confidence(params, output.hidden).reshape(kept.shape)
+        nats = jax.nn.softplus(jnp.where(kept, -odds, odds))
+        right = ((odds > 0) == kept) & counts
+        return Sums(jnp.where(counts, nats, 0.0).sum(), right.sum(), counts.sum())
+
+
+@dataclasses.dataclass(frozen=True)
 class LookAhead:
     """Cross-entropy of the tokens that heads on the target's states guess: what
     `drafters.Blockwise` drafts with.
@@ -280,15 +333,20 @@ class _Blocks:
 
     def logits(self, model: Any, params: PyTree) -> Array:
         """[B, R, k, V], all blocks behind one copy of their text."""
+        return self.output(model, params).logits
+
+    def output(self, model: Any, params: PyTree) -> ModelOutput:
+        """With the states [B, R k, D] that logits are made of."""
         rows, size = self.text.shape
         tokens = jnp.concatenate([self.text, self.fed.reshape(rows, -1)], axis=1)
         cache = read(model, params, self.inputs, tokens.shape[1], self.given)
         fed = {} if self.states is None else {"states": self.states}
         output, _ = model.decode(params, tokens, cache, ancestors=self._ancestors(), **fed)
-        logits = model.logits(params, output.hidden[:, size:])
+        hidden = output.hidden[:, size:]
+        logits = model.logits(params, hidden)
         if getattr(model, "has_markov", False):
             logits += model.markov(params, self.before.reshape(rows, -1))
-        return logits.reshape(*self.fed.shape, -1)
+        return ModelOutput(logits.reshape(*self.fed.shape, -1), hidden)
 
     def glanced_at(self, logits: Array, share: Array, key: Array) -> _Blocks:
         """With this share of the wrong masks of each block replaced by what they stand for."""

@@ -14,9 +14,11 @@ import pytest
 from specdec.drafters import NoSource
 from specdec.drafters.blocks import mask_ids
 from specdec.models.t5 import T5Config, T5Target
-from specdec.training import FillMasks, Pairs, TeacherForced
+from specdec.training import ConfidenceHead, FillMasks, Pairs, TeacherForced
+from specdec.training.loop import Recipe, State, train_step
 from specdec.training.loss import Frozen
 from specdec.training.objectives import _Blocks
+from specdec.training.optimizer import Adafactor, LearningRate
 
 V, K = 30, 3
 CONFIG = T5Config(
@@ -34,6 +36,7 @@ CONFIG = T5Config(
 )
 MODEL = T5Target(CONFIG)
 MODERN = T5Target(dataclasses.replace(CONFIG, states_dim=16, markov_rank=4))
+CONFIDENT = T5Target(dataclasses.replace(MODERN.config, confidence_head=True))
 TARGET = T5Target(dataclasses.replace(CONFIG, vocab_size=V))
 LENGTHS = (9, 4, 1, 0)  # of the texts, the last one a row of padding
 
@@ -152,6 +155,77 @@ def test_padding_counts_for_nothing_and_measuring_is_repeatable(objective):
         found = objective.measure(MODEL, params, None, cut)
         np.testing.assert_allclose(found.loss, sums[0].loss, rtol=1e-5)
         assert int(found.tokens) == sum(LENGTHS)
+
+
+@functools.cache
+def confident() -> tuple[Pairs, Frozen, dict, ConfidenceHead]:
+    """Of texts that the drafter has right here and there."""
+    pairs, frozen = batch()[0], modern()[0]
+    params = CONFIDENT.init(jax.random.key(6))
+    params["decoder"]["confidence_head"]["weight"] = jax.random.normal(jax.random.key(2), [16])
+    objective, targets = ConfidenceHead(FillMasks(K, blocks=12)), np.array(pairs.targets)
+
+    @jax.jit
+    def guessed(targets):
+        pairs = Pairs(batch()[0].inputs, targets)
+        blocks = _Blocks.of(objective.of, CONFIDENT, pairs, KEY, frozen)
+        return blocks.starts, blocks.logits(CONFIDENT, params)[..., :V].argmax(axis=-1)
+
+    for place in range(9):  # as the drafter writes them behind every K-th token
+        starts, guess = jax.device_get(guessed(targets))
+        for row, number in np.argwhere(starts == place - place % K):
+            if place < LENGTHS[row] and guess[row, number, place % K] > 1:
+                targets[row, place] = guess[row, number, place % K]
+    return pairs._replace(targets=targets), frozen, params, objective
+
+
+KEY = jax.random.key(0, impl="threefry2x32")
+
+
+def test_a_place_counts_if_those_before_it_were_kept():
+    pairs, frozen, params, objective = confident()
+    blocks = _Blocks.of(objective.of, CONFIDENT, pairs, KEY, frozen)
+    guess = np.asarray(blocks.logits(CONFIDENT, params)).argmax(axis=-1)
+    ids, loss, right, places = np.asarray(mask_ids(V + K, K, True)), 0.0, 0, [0] * K
+    for row in range(3):
+        for number, start in enumerate(np.asarray(blocks.starts[row]).tolist()):
+            text = np.concatenate([[0], pairs.targets[row, :start]]).astype(np.int32)
+            given = pairs.inputs[row : row + 1], text, ids, (frozen.params, TARGET.config)
+            kept = blocks_in_numpy.confidence(params, CONFIDENT.config, *given)
+            for place, token in enumerate(pairs.targets[row, start : start + K]):
+                if token == 0:
+                    break
+                places[place] += 1
+                agrees = guess[row, number, place] == token
+                loss -= np.log(kept[place] if agrees else 1 - kept[place])
+                right += (kept[place] > 0.5) == agrees
+                if not agrees:
+                    break
+    assert places[0] > places[1] > 0
+    sums = objective.measure(CONFIDENT, params, frozen, pairs)
+    np.testing.assert_allclose(sums.loss, loss, rtol=1e-4)
+    assert (int(sums.correct), int(sums.tokens)) == (right, sum(places))
+
+
+def test_nothing_but_the_head_is_trained():
+    pairs, frozen, params, objective = confident()
+    optimizer = Adafactor(LearningRate(peak=0.1, warmup=1))
+    recipe = Recipe(CONFIDENT, TARGET, objective, optimizer, 0, 3)
+    start = jax.tree.map(jnp.copy, params)
+    state = State(start, optimizer.transformation().init(start), jnp.zeros([], jnp.int32))
+    for _ in range(3):
+        state, _ = train_step(state, pairs, frozen.params, recipe=recipe)
+    after = dict(jax.tree_util.tree_leaves_with_path(state.params))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        changed = bool((after[path] != leaf).any())
+        assert changed == ("confidence_head" in str(path)), path
+
+
+def test_a_head_that_is_not_there_is_not_trained():
+    with pytest.raises(ValueError, match="has none; give it confidence_head = True"):
+        ConfidenceHead(FillMasks(K)).check(MODERN, V)
+    with pytest.raises(ValueError, match="ConfidenceHead.of is 3; give a FillMasks"):
+        ConfidenceHead(3)  # type: ignore[arg-type]
 
 
 def test_masks_need_ids_that_no_text_has():

@@ -638,10 +638,24 @@ def test_a_drafter_on_the_targets_states_learns_from_what_the_target_writes(
         train += ["--gin_file=objectives/look_ahead.gin", f"--gin_file={tmp_path / 'heads.gin'}"]
     code, err = command(tmp_path / "draft", *train)
     assert code == 0, err
-    decoding = decoding_file(folder, tmp_path, kind, target, tmp_path / "draft" / "export")
+    draft = tmp_path / "draft" / "export"
+    if kind == "masked":
+        begun = train.index(f"--gin.INITIAL_CHECKPOINT_PATH='{target}'")
+        train[begun] = f"--gin.INITIAL_CHECKPOINT_PATH='{draft}'"
+        train += ["--gin_file=objectives/confidence_head.gin"]
+        train += ["--gin.T5Config.confidence_head=True"]
+        code, err = command(tmp_path / "confident", *train)
+        assert code == 0, err
+        draft = tmp_path / "confident" / "export"
+    decoding = decoding_file(folder, tmp_path, kind, target, draft)
     flags = ["decode", f"--gin_file={decoding}", "--compare", "--verifier=block"]
     assert cli.main(flags) == 0, capsys.readouterr().err
     assert "identical outputs: 8 of 8" in "".join(capsys.readouterr())
+    if kind == "masked":
+        costs = ["--gin.DRAFT_LENGTHS=(1, 3)", "--gin.DRAFT_COST=0.1"]
+        costs += ["--gin.VERIFY_COSTS=(1.0, 1.2)", "--schedule=foreseen_cost"]
+        assert cli.main([*flags, *costs]) == 0, capsys.readouterr().err
+        assert "identical outputs: 8 of 8" in "".join(capsys.readouterr())
     flags = ["--gin.GAMMA=2", "--verifier=block", f"--output_dir={tmp_path / 'alpha'}"]
     wrong = [f"--gin.DRAFT_CHECKPOINT_PATH='{target}'", *flags[:2]]
     assert cli.main(["decode", f"--gin_file={decoding}", *wrong]) == 2
