@@ -1,14 +1,17 @@
 """What drafters keep of a block, by its length, exactly and nearly so, on captions.
 
   python scripts/blocks.py [--drafter NAME GIN DIR]... [--against NAME] [--relaxed NAME]...
+    [--drawn NAME]... [--alpha NAME]...
 
 NAME is what a drafter is called, GIN its fragment (as drafters/masked.gin) and DIR its checkpoint;
 "draft" is always there, the T5 that drafts token by token. Each decodes the captions of the test
 split greedily, drafts of 1 to 8 tokens, in batches. A table goes to stdout, JSON lines as they are
 made to docs/results/DEVICE/blocks/lines.jsonl. Tokens per call are also compared with those of
 --against, text by text. Drafters named by --relaxed decode with relaxed verification too, in drafts
-of 8, with BLEU against the references and against the target's own texts. Needs ../shared/multi30k,
-from the root of a checkout.
+of 8, with BLEU against the references and against the target's own texts. Those named by --drawn
+decode at temperature 1 too, three samples of each text; of those by --alpha, which draft token by
+token, lines have alpha, greedy, and what a draft step reads, over what a target step does. Needs
+../shared/multi30k, from the root of a checkout.
 """
 
 from __future__ import annotations
@@ -22,14 +25,16 @@ from typing import Any
 import jax
 import numpy as np
 from lossy import Mode, Outputs, built, of_sums, outputs, own_bleu
+from objectives import TOKENS
 from remeasure import RESULTS, device_name
 
-from specdec import evaluate, tasks
+from specdec import acceptance, evaluate, tasks
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.records import Lines
+from specdec.sampling import Sampling
 from specdec.schedules import Fixed
-from specdec.verifiers import Distance, GreedyMatch, MinimumBlock, TopBeta, TopK
+from specdec.verifiers import Block, Distance, GreedyMatch, MinimumBlock, TopBeta, TopK
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 RELAXED = (
@@ -47,6 +52,8 @@ def main() -> None:
     parser.add_argument("--drafter", nargs=3, action="append", default=[], metavar="X")
     parser.add_argument("--against", default="draft", metavar="NAME")
     parser.add_argument("--relaxed", action="append", default=[], metavar="NAME")
+    parser.add_argument("--drawn", action="append", default=[], metavar="NAME")
+    parser.add_argument("--alpha", action="append", default=[], metavar="NAME")
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS, metavar="N")
     parser.add_argument("--texts", type=int, default=1000, metavar="N")
     args = parser.parse_args()
@@ -57,7 +64,7 @@ def main() -> None:
     drafters |= {name: (gin, directory) for name, gin, directory in args.drafter}
     first = drafters.pop(args.against)
     print(HEAD, flush=True)
-    against: dict[int, Outputs] = {}
+    against: dict[tuple[int, int], Outputs] = {}
     for name, given in {args.against: first, **drafters}.items():
         for line in measured(name, *given, args, against):
             known = [one for one in lines if key(one) != key(line)]
@@ -70,7 +77,7 @@ def measured(
     gin: str,
     directory: str | None,
     args: argparse.Namespace,
-    against: dict[int, Outputs],
+    against: dict[tuple[int, int], Outputs],
 ) -> Iterator[dict[str, Any]]:
     """A line for each length, and for each relaxed verifier."""
     flags = [f"--gin_file={gin}"]
@@ -86,23 +93,56 @@ def measured(
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params.drafter)),
         "texts": len(references),
     }
+    if name in args.alpha:
+        about |= {"alpha": alpha(run, params), "step": share_of_step(run, params)}
     longest = min(max(args.lengths), getattr(drafter, "block", max(args.lengths)))
     exact = None
     for length in args.lengths if longest else ():
         if length > longest:
             continue
         exact = decoded(run, params, vocabulary, GreedyMatch(), length)
-        found = against.setdefault(length, exact)
+        found = against.setdefault((0, length), exact)
         yield {**about, **figures(run, length, GreedyMatch(), exact, found, references, exact)}
+        if name in args.drawn:
+            drawn = decoded(run, params, vocabulary, Block(), length, Sampling())
+            found = against.setdefault((1, length), drawn)
+            line = figures(run, length, Block(), drawn, found, references, exact)
+            yield {**about, **line, "temperature": 1}
     for verifier in RELAXED if name in args.relaxed and exact else ():
         relaxed = decoded(run, params, vocabulary, verifier, longest)
         yield {**about, **figures(run, longest, verifier, relaxed, exact, references, exact)}
 
 
-def decoded(run: DecodeRun, params: Any, vocabulary: Any, verifier: Any, length: int) -> Outputs:
+def decoded(
+    run: DecodeRun, params: Any, vocabulary: Any, verifier: Any, length: int, rule: Any = None
+) -> Outputs:
     """All texts."""
     plan = dataclasses.replace(run.plan, verifier=verifier, schedule=Fixed(length))
-    return outputs(run, Mode("", 0, length, plan, params), vocabulary)
+    if rule is not None:
+        drafter: Any = plan.drafter
+        drafter = dataclasses.replace(drafter, sampling=rule)
+        plan = dataclasses.replace(plan, sampling=rule, drafter=drafter)
+    mode = Mode("", int(not plan.sampling.greedy), length, plan, params)
+    return outputs(run, mode, vocabulary)
+
+
+def alpha(run: DecodeRun, params: Any) -> list[float]:
+    """Of what the target writes greedily, with its interval of texts."""
+    batches = ((batch.index, batch.inputs) for batch in run.batches())
+    given = {"seed": run.data.seed, "tokens": TOKENS}
+    texts = acceptance.generate(run.plan, params.target, batches, **given)
+    measured = acceptance.measure(run.plan, params, list(texts), tables=False)
+    found = acceptance.summarize(measured).alphas["model"][0]
+    return [found.value, found.low, found.high]
+
+
+def share_of_step(run: DecodeRun, params: Any) -> float:
+    """The numbers that a step of the draft reads, over those of the target's."""
+    drafter: Any = run.plan.drafter
+    target: Any = run.plan.target
+    pairs = (drafter.model, params.drafter), (target, params.target)
+    read = [sum(x.size for x in jax.tree.leaves(m.read_by_decode(tree))) for m, tree in pairs]
+    return read[0] / read[1]
 
 
 def figures(
@@ -130,7 +170,7 @@ def figures(
 
 
 def key(line: dict[str, Any]) -> tuple[Any, ...]:
-    return line["drafter"], line["length"], line["verifier"]
+    return line["drafter"], line["length"], line["verifier"], line.get("temperature", 0)
 
 
 def row(line: dict[str, Any]) -> str:
@@ -142,7 +182,7 @@ def row(line: dict[str, Any]) -> str:
 
     cells = (
         *(line[name] for name in ("drafter", "length")),
-        f"`{line['verifier']}`",
+        f"`{line['verifier']}`{', drawn' * line.get('temperature', 0)}",
         of("tokens_per_call"),
         of("against"),
         f"{line['bleu']:.2f}",

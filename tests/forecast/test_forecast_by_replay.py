@@ -47,6 +47,7 @@ from specdec.schedules import (
     Disco,
     Entropy,
     Fixed,
+    ForeseenCost,
     Heuristic,
     JointConfidence,
 )
@@ -283,8 +284,11 @@ def ends_there(drafted: np.ndarray, accepted: np.ndarray, calls: np.ndarray) -> 
     return float(np.mean((drafted == accepted + 1)[refused]))
 
 
-def test_a_rule_that_nobody_recorded_is_not_replayed():
-    stops = plan(MODEL(GREEDY), StopAfterUnlikely(4))
+@pytest.mark.parametrize(
+    "schedule", [StopAfterUnlikely(4), ForeseenCost(0.1, (1.0,), buckets=(4,))]
+)
+def test_a_rule_that_nobody_recorded_is_not_replayed(schedule):
+    stops = plan(MODEL(GREEDY), schedule)
     with pytest.raises(ValueError, match="stops by what is not recorded; measure it"):
         replayed(stops, passes(stops))
     one = plan(MODEL(GREEDY), Confidence(0.5))

@@ -389,6 +389,9 @@ def test_a_block_is_cut_where_its_tokens_cost_least():
             costs.append((0.2 + width[min(x for x in width if x >= n)]) / tokens)
         assert costs[length] < min(costs) + 1e-6
     assert set(found) == set(width)
+    guarded: Any = Guard(schedule, 0.2, schedule.v)
+    np.testing.assert_array_equal(guarded.cut(jnp.asarray(kept)), found)
+    assert not hasattr(Guard(Fixed(3), 0.2, (1.0, 1.2)), "cut")
 
 
 def test_shorter_drafts_keep_the_costs_of_their_calls():
