@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from specdec import benchmark
+from specdec import benchmark, theory
 from specdec.types import Part
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,6 +71,72 @@ def test_batches_are_those_of_the_lines():
         v = ", ".join(f"{x['v']:.2f}" for x in own)
         cells = str(rows), f"{own[0]['step_ms']:.2f}", v, *speedups
         assert f"| {' | '.join(cells)} |" in page
+
+
+def lines_of(name: str) -> list[dict[str, Any]]:
+    path = ROOT / "docs" / "results" / "amd_epyc_avx512_1_cores" / name / "lines.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def interval(given: list[float], digits: int = 2) -> str:
+    value, low, high = (f"{x:.{digits}f}" for x in given)
+    return f"{value} ({low} to {high})"
+
+
+def rows_behind(mark: str) -> dict[str, list[str]]:
+    """Of the first table behind a mark in docs/methods.md: cells by the first one."""
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    table = page.split(mark)[1].split("\n|", 1)[1].split("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    return {first: rest for first, *rest in cells}
+
+
+def test_what_the_parts_of_the_recipe_are_worth_is_in_the_lines():
+    of = {(x["drafter"], x["length"]): x for x in lines_of("blocks") if "temperature" not in x}
+    names = {
+        "as it stands": "modern",
+        "without glancing": "no glancing",
+        "one mask for all places": "one mask",
+        "from references": "references",
+        "without states and neighbours": "plain",
+    }
+    rows = rows_behind("**What the parts of the recipe are worth.**")
+    assert list(rows) == list(names)
+    for row, cells in rows.items():
+        both = [of[f"{names[row]}, 500 updates", length] for length in (4, 8)]
+        figures = [(interval(x["tokens_per_call"]), interval(x["against"], 3)) for x in both]
+        assert cells == [*figures[0], *figures[1]]
+        assert all(x["unchanged"] == 1 and x["texts"] == 1000 for x in both)
+
+
+def test_what_a_draft_sees_of_the_source_is_in_the_lines():
+    of = {(x["drafter"], x["length"]): x for x in lines_of("blocks") if "temperature" not in x}
+    names = {
+        "nothing": "no source, 500 updates",
+        "the target's encoder": "shared encoder, 500 updates",
+        "its own encoder": "small T5, 500 updates more",
+        "its own, as it came": "draft",
+    }
+    rows = rows_behind("**What a draft sees of the source.**")
+    assert list(rows) == list(names)
+    for row, (_, *cells) in rows.items():
+        four, eight = (of[names[row], length] for length in (4, 8))
+        memory_bound = theory.mbsu(four["tokens_per_call"][0], 4, four["step"])
+        calls = [interval(x["tokens_per_call"]) for x in (four, eight)]
+        figures = f"{four['step']:.3f}", interval(four["alpha"], 3), *calls, f"{memory_bound:.2f}"
+        assert cells == list(figures)
+
+
+def test_what_a_confidence_head_is_worth_is_in_the_lines():
+    of = {(x["costs"], x["blocks"]): x for x in lines_of("foreseen")}
+    rows = rows_behind("**What a confidence head is worth.**")
+    for row, cells in rows.items():
+        costs, blocks = row.split(": ")
+        line = of.pop((costs, blocks))
+        figures = [interval(line[name]) for name in ("tokens_per_call", "tokens_per_step")]
+        cut = f"{line['not_verified']:.0%}"
+        assert cells == [figures[0], cut, figures[1], interval(line["over_whole"], 3)]
+    assert not of
 
 
 def test_nothing_of_the_machine_is_in_them():
