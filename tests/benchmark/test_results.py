@@ -139,6 +139,28 @@ def test_what_a_confidence_head_is_worth_is_in_the_lines():
     assert not of
 
 
+def test_forecasts_are_those_of_the_lines():
+    path = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "forecast" / "lines.jsonl"
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    found = {(x["pair"], x["temperature"], x["gamma"]): x for x in lines}
+    pairs = "ende", "highlights", "captions"
+    assert found.keys() == {(p, t, gamma) for p in pairs for t in (0, 1) for gamma in range(1, 11)}
+
+    def ratio(line, name):
+        low, high = line[f"{name}_interval"]
+        return f"{line[name]:.3f} ({low:.3f} to {high:.3f})"
+
+    for gamma in range(1, 11):
+        greedy, drawn = ([found[pair, t, gamma] for pair in pairs] for t in (0, 1))
+        assert all(line["same"] == 1 for line in greedy)
+        formula = [f"{line['formula']:.2f}" for line in greedy]
+        cells = str(gamma), *(ratio(line, "other") for line in greedy), *formula
+        assert f"| {' | '.join(cells)} |" in page
+        cells = str(gamma), *(ratio(line, name) for name in ("same", "other") for line in drawn)
+        assert f"| {' | '.join(cells)} |" in page
+
+
 def test_nothing_of_the_machine_is_in_them():
     for path in filter(Path.is_file, (ROOT / "docs" / "results").rglob("*")):
         assert not re.search(r"/tmp/|/home/|/root/|/work/", path.read_text(encoding="utf-8")), path
