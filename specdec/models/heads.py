@@ -18,8 +18,8 @@ from flax import struct
 
 from specdec.models.layers import ACTIVATIONS, constrain, parameter, precision
 from specdec.models.linen import LinenModel
-from specdec.types import Array, ModelOutput, PyTree
-from specdec.values import is_integer
+from specdec.types import Array, Model, ModelOutput, PyTree
+from specdec.values import check_has, is_integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +107,11 @@ class Heads(LinenModel):
         fields = ("states_dim", "heads", "mlp_dim")
         return MappingProxyType({name: getattr(self.config, name) for name in fields})
 
+    @property
+    def places(self) -> range:
+        """How far each one looks beyond the model's own next token."""
+        return range(1, 1 + self.config.heads)
+
     def network(self) -> Network:
         return Network(self.config)
 
@@ -151,3 +156,70 @@ class Heads(LinenModel):
         self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
     ) -> int:
         return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadedConfig:
+    """The architecture of both."""
+
+    target: Any
+    heads: HeadsConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadedTarget:
+    """A target and heads on its states that are trained together (1811.03115, section 6).
+
+    What comes of it is another target, with other texts: its own greedy text is what speculation
+    with its heads keeps exactly, and not that of the one it began with. It is trained, and not
+    decoded with: each part is a checkpoint, for a run as any other. Parameters are
+    {'target': .., 'heads': ..}.
+    """
+
+    target: Model
+    heads: Heads
+
+    def __post_init__(self):
+        check_has("HeadedTarget.target", self.target, "logits decode", "a model, T5Target(config)")
+        check_has("HeadedTarget.heads", self.heads, "ahead places", "models.heads.Heads(config)")
+        sizes = ("states_dim", self.target.config.emb_dim), ("vocab_size", self.target.vocab_size)
+        for name, own in sizes:
+            if (value := getattr(self.heads.config, name)) != own:
+                raise ValueError(
+                    f"HeadedTarget.heads has {name} {value} and its target {own}; give {name} = "
+                    f"{own}"
+                )
+
+    @property
+    def parts(self) -> Mapping[str, Model]:
+        """What is a checkpoint of its own, by the name of its parameters."""
+        return {"target": self.target, "heads": self.heads}
+
+    @property
+    def config(self) -> HeadedConfig:
+        return HeadedConfig(self.target.config, self.heads.config)
+
+    @property
+    def pad_id(self) -> int:
+        return self.target.pad_id
+
+    @property
+    def vocab_size(self) -> int:
+        return self.target.vocab_size
+
+    @property
+    def places(self) -> range:
+        """As of `Heads`, the target's own next token before them."""
+        return range(1 + self.heads.config.heads)
+
+    def init(self, key: Array) -> PyTree:
+        keys = jax.random.split(key)
+        return {"target": self.target.init(keys[0]), "heads": self.heads.init(keys[1])}
+
+    def ahead(self, params: PyTree, states: Array, only: Array | None = None) -> Array:
+        """As of `Heads`, with the states themselves as those of the target's own next token."""
+        own, heads = states[:, :, None], params["heads"]
+        if only is None:
+            return jnp.concatenate([own, self.heads.ahead(heads, states)], axis=2)
+        asked = self.heads.ahead(heads, states, jnp.maximum(only - 1, 0))
+        return jnp.where(only == 0, own, asked)

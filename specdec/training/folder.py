@@ -3,7 +3,8 @@
 settings.json          what the run computes; another run is refused
 log.jsonl              one object per step, and one per evaluation
 checkpoints/<step>/    parameters and optimizer, of the last two saves (Orbax), with checksums
-export/checkpoint_<step>/   the latest parameters, or the best, for `checkpoints.load`
+export/checkpoint_<step>/   the latest parameters, or the best, for `checkpoints.load`;
+                       of a model of parts, export/<part>/checkpoint_<step>/ of each
 """
 
 from __future__ import annotations
@@ -97,10 +98,15 @@ class Folder:
             self._checkpoints.save(step, args=arguments, custom_metadata=recorded)
 
     def export(
-        self, step: int, params: PyTree, config: Any, vocabulary: checkpoints.Vocabulary | None
+        self,
+        step: int,
+        params: PyTree,
+        config: Any,
+        vocabulary: checkpoints.Vocabulary | None,
+        part: str = "",
     ) -> None:
-        """Puts the parameters where `checkpoints.load(path / 'export')` finds them."""
-        export = self.path / "export"
+        """Puts the parameters where `checkpoints.load(path / 'export' / part)` finds them."""
+        export = self.path / "export" / part
         new = export / f"checkpoint_{step}"
         if not new.exists():
             checkpoints.save(new, params, config=config, vocabulary=vocabulary)

@@ -25,7 +25,7 @@ from specdec.training.errors import TrainingError
 from specdec.training.folder import Folder
 from specdec.training.initial import begun_with
 from specdec.training.loss import Frozen, Pairs, Sums, reads_target
-from specdec.training.objectives import Objective, TeacherForced
+from specdec.training.objectives import LookAhead, Objective, TeacherForced
 from specdec.training.optimizer import Adafactor
 from specdec.training.progress import Progress
 from specdec.types import Array, Model, PyTree, Target
@@ -45,7 +45,8 @@ class State(NamedTuple):
 class TrainRun:
     """Everything that decides what is trained, and how; gin builds it.
 
-    model: what is trained; parameters start as its `init` draws them from the seed.
+    model: what is trained; parameters start as its `init` draws them from the seed. Or a
+      `models.heads.HeadedTarget`, of which `LookAhead` trains both parts.
     task, split, lengths: a seqio task or mixture or the name of one, its split to train on, and the
       longest 'inputs' and 'targets' in tokens.
     steps: how many updates in all; a finished run goes on if this grows.
@@ -58,7 +59,8 @@ class TrainRun:
     laws_path: the folder in which what the target says of the texts is kept, where the objective
       wants that stored (`Align.top`); runs may share it. None: `laws` in the output directory.
     initial_path: the directory of a checkpoint that parameters are begun with, as far as names and
-      shapes agree (`begun_with`); the target's, for example. None: all are drawn.
+      shapes agree (`begun_with`); the target's, for example, which is all of a HeadedTarget that
+      is begun so. None: all are drawn.
     seed: of the parameters and of the order of the data.
     buckets: into how many widths batches fall, each a program to compile (see `data.pack`).
     evaluation_split: where loss and accuracy are measured besides, None for nowhere.
@@ -121,6 +123,7 @@ class TrainRun:
         check_seed("TrainRun.seed", self.seed)
         remedy = "an objective, such as TeacherForced()"
         check_has("TrainRun.objective", self.objective, "loss measure check", remedy)
+        self._check_parts()
         self._check_reference()
         if self.best_by is not None:
             self._check_best()
@@ -131,6 +134,20 @@ class TrainRun:
                 raise ValueError(
                     f"TrainRun.lengths has {name!r} {value!r}; give a positive length in tokens"
                 )
+
+    def _check_parts(self) -> None:
+        if not hasattr(self.model, "parts"):
+            return
+        if not isinstance(self.objective, LookAhead):
+            raise ValueError(
+                f"TrainRun.objective is {type(self.objective).__name__}, and the model is a "
+                "HeadedTarget, which LookAhead trains; give that, objectives/look_ahead.gin"
+            )
+        if self.target is not None:
+            raise ValueError(
+                "TrainRun.target is not read where the model is a HeadedTarget, which has its own; "
+                "give None, and initial_path, the directory of the target's checkpoint"
+            )
 
     def _check_reference(self) -> None:
         keep = getattr(self.objective, "keep", None)
@@ -184,7 +201,11 @@ def init(run: TrainRun) -> State:
     """The state before the first step."""
     params = run.model.init(jax.random.key(run.seed, impl="threefry2x32"))
     if run.initial_path is not None:
-        params = begun_with(params, run.initial_path, run.model.config)
+        if hasattr(run.model, "parts"):
+            own, config = params["target"], run.model.config.target
+            params |= {"target": begun_with(own, run.initial_path, config)}
+        else:
+            params = begun_with(params, run.initial_path, run.model.config)
     return State(params, run.optimizer.transformation().init(params), jnp.zeros([], jnp.int32))
 
 
@@ -267,7 +288,7 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
                 if evaluation and (step % run.evaluate_every == 0 or step == run.steps):
                     given = state.params, target_params
                     if _evaluate(run, *given, evaluation, step, folder, progress):
-                        folder.export(step, state.params, run.model.config, vocabulary)
+                        _export(run, state.params, step, folder, vocabulary)
                 if interrupted():
                     break
                 if step % run.checkpoint_every == 0:
@@ -352,7 +373,21 @@ def _save(
 ) -> None:
     folder.save(step, state)
     if run.best_by is None:
-        folder.export(step, state.params, run.model.config, vocabulary)
+        _export(run, state.params, step, folder, vocabulary)
+
+
+def _export(
+    run: TrainRun,
+    params: PyTree,
+    step: int,
+    folder: Folder,
+    vocabulary: checkpoints.Vocabulary | None,
+) -> None:
+    """The model, or each of its parts."""
+    if (parts := getattr(run.model, "parts", None)) is None:
+        return folder.export(step, params, run.model.config, vocabulary)
+    for name, part in parts.items():
+        folder.export(step, params[name], part.config, vocabulary, name)
 
 
 def _means(batches: list[Sums]) -> tuple[float, float]:

@@ -224,8 +224,9 @@ class LookAhead:
     """Cross-entropy of the tokens that heads on the target's states guess: what
     `drafters.Blockwise` drafts with.
 
-    Stern et al. 2018 (1811.03115, section 6). The target is not trained: its next token stays
-    what it was.
+    Stern et al. 2018 (1811.03115, section 6). The target of a run is not trained: its next token
+    stays what it was. That of a `HeadedTarget` is, by all that is guessed from its states, its own
+    next token too, as one head more: it becomes another target.
 
     one_head: whether an update is of one head at random, as there, or of all: as many logits more.
     label_smoothing: 0 <= s < 1.
@@ -238,11 +239,13 @@ class LookAhead:
         check_smoothing(self)
 
     def check(self, model: Any, ids: int | None) -> None:
-        """Only heads can be trained so."""
+        """Only heads can be trained so, and a target whose head has all ids."""
+        if hasattr(model, "parts"):
+            check_head(self, model.target)
         if not hasattr(model, "ahead"):
             raise ValueError(
                 f"LookAhead trains heads on a target's states, and the model is a "
-                f"{type(model).__name__}; give models.heads.Heads"
+                f"{type(model).__name__}; give models.heads.Heads, or a HeadedTarget"
             )
 
     def loss(
@@ -254,7 +257,7 @@ class LookAhead:
         key: Array,
         progress: Array,
     ) -> Sums:
-        heads = model.config.heads  # type: ignore[attr-defined]
+        heads = len(model.places)  # type: ignore[attr-defined]
         one = jax.random.randint(key, [], 0, heads) if self.one_head else None
         return self._sums(model, params, frozen, pairs, one, self.label_smoothing)
 
@@ -270,15 +273,19 @@ class LookAhead:
         one: Array | None,
         smoothing: float,
     ) -> Sums:
+        if hasattr(model, "parts"):
+            frozen = Frozen(model.target, params["target"])
         assert frozen is not None, "TrainRun asks for it"
+        target: Any = frozen.model
+        own = frozen.params
         targets: Array = jnp.asarray(pairs.targets)
         rows, longest = targets.shape
-        text = shifted(frozen.model, pairs)
-        cache = frozen.model.prefill(frozen.params, pairs.inputs, longest)
-        hidden = frozen.model.decode(frozen.params, text, cache)[0].hidden  # of targets[t]
+        cache = target.prefill(own, pairs.inputs, longest)
+        hidden = target.decode(own, shifted(target, pairs), cache)[0].hidden  # of targets[t]
         ahead = model.ahead(params, hidden, one)  # [B, T, heads, D]
-        logits = frozen.model.logits(frozen.params, ahead.reshape(rows, -1, ahead.shape[-1]))  # type: ignore[attr-defined]
-        further = 1 + (jnp.arange(ahead.shape[2]) if one is None else one[None])
+        logits = target.logits(own, ahead.reshape(rows, -1, ahead.shape[-1]))
+        further = jnp.asarray(model.places)
+        further = further if one is None else further[one][None]
         places = jnp.arange(longest)[:, None] + further[None]  # [T, heads]
         behind = jnp.take(targets, jnp.minimum(places, longest - 1), axis=1)
         behind = jnp.where(places < longest, behind, 0)

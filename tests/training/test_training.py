@@ -609,7 +609,7 @@ def test_a_drafter_of_blocks_is_trained_saved_and_decoded_with(
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("kind", ["masked", "blockwise"])
+@pytest.mark.parametrize("kind", ["masked", "blockwise", "tuned"])
 def test_a_drafter_on_the_targets_states_learns_from_what_the_target_writes(
     kind, folder, command, capsys, tmp_path
 ):
@@ -634,11 +634,14 @@ def test_a_drafter_on_the_targets_states_learns_from_what_the_target_writes(
             "from __gin__ import dynamic_registration\nfrom specdec.models import heads\n"
             "MODEL = @heads.Heads()\nheads.Heads.config = @heads.HeadsConfig()\n"
             + "".join(f"heads.HeadsConfig.{k} = {v}\n" for k, v in heads.items())
+            + TUNED * (kind == "tuned")
         )
         train += ["--gin_file=objectives/look_ahead.gin", f"--gin_file={tmp_path / 'heads.gin'}"]
     code, err = command(tmp_path / "draft", *train)
     assert code == 0, err
     draft = tmp_path / "draft" / "export"
+    if kind == "tuned":
+        kind, target, draft = "blockwise", draft / "target", draft / "heads"
     if kind == "masked":
         begun = train.index(f"--gin.INITIAL_CHECKPOINT_PATH='{target}'")
         train[begun] = f"--gin.INITIAL_CHECKPOINT_PATH='{draft}'"
@@ -660,6 +663,16 @@ def test_a_drafter_on_the_targets_states_learns_from_what_the_target_writes(
     wrong = [f"--gin.DRAFT_CHECKPOINT_PATH='{target}'", *flags[:2]]
     assert cli.main(["decode", f"--gin_file={decoding}", *wrong]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+TUNED = """
+from specdec import checkpoints
+MODEL = @heads.HeadedTarget()
+heads.HeadedTarget.target = @target/checkpoints.model_from()
+heads.HeadedTarget.heads = @heads.Heads()
+TARGET = None
+INITIAL_CHECKPOINT_PATH = %TARGET_CHECKPOINT_PATH
+"""
 
 
 def decoding_file(folder, path, drafter, target, draft):

@@ -1,0 +1,253 @@
+"""A target and heads that are trained together: pytest tests/training/test_headed.py"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import random
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import t5_in_numpy
+
+from specdec import autoregressive_decode, checkpoints, row_keys, tasks, training
+from specdec.decoding import decode
+from specdec.drafters import Blockwise
+from specdec.models.heads import HeadedTarget, Heads, HeadsConfig
+from specdec.models.t5 import T5Config, T5Target
+from specdec.plan import Plan
+from specdec.sampling import Greedy
+from specdec.schedules import Fixed
+from specdec.training import Adafactor, ExitHead, LearningRate, LookAhead, Pairs, TrainRun
+from specdec.training.folder import Folder
+from specdec.types import Params
+from specdec.verifiers import GreedyMatch
+
+V, K = 259, 3
+CONFIG = T5Config(
+    vocab_size=V,
+    emb_dim=16,
+    num_heads=2,
+    head_dim=8,
+    mlp_dim=24,
+    num_encoder_layers=1,
+    num_decoder_layers=2,
+)
+TARGET = T5Target(CONFIG)
+HEADS = Heads(HeadsConfig(vocab_size=V, states_dim=16, heads=K, mlp_dim=8))
+BOTH = HeadedTarget(TARGET, HEADS)
+ALL, ONE = LookAhead(one_head=False), LookAhead(one_head=True)
+LENGTHS = (9, 4, 1, 0)  # of the texts, the last one a row of padding
+
+
+@functools.cache
+def batch() -> tuple[Pairs, dict]:
+    generator = np.random.default_rng(0)
+    inputs = generator.integers(2, V, [4, 6]).astype(np.int32)
+    targets = generator.integers(2, V, [4, 9]).astype(np.int32)
+    targets *= np.arange(9) < np.array(LENGTHS)[:, None]
+    inputs[3] = 0
+    params = BOTH.init(jax.random.key(0))
+    params["heads"]["wo"] *= 10
+    return Pairs(inputs, targets), params
+
+
+def nats() -> list[float]:
+    """Of each place, from the target's own next token on."""
+    (inputs, targets), params = batch()
+    inputs, targets = inputs[:3], targets[:3]
+    params = t5_in_numpy.in_float64(params)
+    fed = np.concatenate([np.zeros([3, 1], np.int32), targets[:, :-1]], axis=1)
+    config = dataclasses.asdict(CONFIG)
+    state = t5_in_numpy.hidden(params["target"], config, inputs, fed)
+    heads, found = params["heads"], []
+    for place in range(1 + K):
+        x = state
+        if place:
+            wi, wo = heads["wi"][place - 1], heads["wo"][place - 1]
+            x = state + np.maximum(state @ wi, 0) @ wo
+        logits = x @ params["target"]["decoder"]["logits_dense"]["kernel"]
+        logits -= np.log(np.exp(logits).sum(axis=2, keepdims=True))
+        places = [(b, t) for b in range(3) for t in range(LENGTHS[b] - place)]
+        right = [logits[b, t, targets[b, t + place]] for b, t in places]
+        found.append(-sum(right))
+    return found
+
+
+def slopes(objective: LookAhead, key: int = 0) -> dict:
+    pairs, params = batch()
+    given = pairs, jax.random.key(key), jnp.float32(0)
+    return jax.grad(lambda tree: objective.loss(BOTH, tree, None, *given).loss)(params)
+
+
+def test_the_loss_is_of_the_targets_own_token_and_of_what_each_head_guesses():
+    pairs, params = batch()
+    expected = nats()
+    measured = ALL.measure(BOTH, params, None, pairs)
+    assert float(measured.loss) == pytest.approx(sum(expected), rel=1e-5)
+    assert int(measured.tokens) == sum(max(n - k, 0) for n in LENGTHS for k in range(1 + K))
+    of_one = jax.jit(lambda key: ONE.loss(BOTH, params, None, pairs, key, jnp.float32(0)))
+    sums = [of_one(key) for key in jax.random.split(jax.random.key(0), 40)]
+    found = {int(x.tokens): float(x.loss) for x in sums}
+    counts = [sum(max(n - k, 0) for n in LENGTHS) for k in range(1 + K)]
+    assert len({*counts}) == 1 + K
+    assert found == {n: pytest.approx(x, rel=1e-5) for n, x in zip(counts, expected, strict=True)}
+
+
+def test_gradients_reach_the_target_and_the_heads():
+    every = slopes(ALL)
+    for leaf in jax.tree.leaves(every):
+        assert jnp.any(leaf != 0)
+    seen = set()
+    for key in range(20):
+        one = slopes(ONE, key)
+        assert all(jnp.any(leaf != 0) for leaf in jax.tree.leaves(one["target"]))
+        (seen_heads,) = {
+            tuple(np.flatnonzero(np.any(np.asarray(leaf) != 0, axis=(1, 2))).tolist())
+            for leaf in one["heads"].values()
+        }
+        seen.add(seen_heads)
+    assert seen == {(), (0,), (1,), (2,)}  # none for the target's own token
+
+
+# Runs
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> TrainRun:
+    """Of words that are to be copied, begun with a target."""
+    folder = tmp_path_factory.mktemp("run")
+    letters = random.Random(0)
+    words = ["".join(letters.choices("abcd", k=letters.randint(1, 6))) for _ in range(300)]
+    (folder / "train.tsv").write_text("".join(f"{word}\t{word}\n" for word in words))
+    params = TARGET.init(jax.random.key(5))
+    checkpoints.save(folder / "target", params, config=CONFIG)
+    return TrainRun(
+        model=BOTH,
+        task=tasks.local_task("words", {"train": f"{folder}/train.tsv"}, tasks.Bytes()),
+        lengths={"inputs": 8, "targets": 8},
+        steps=12,
+        batch_size=8,
+        optimizer=Adafactor(LearningRate(warmup=2)),
+        objective=ALL,
+        initial_path=str(folder / "target"),
+        buckets=1,
+        checkpoint_every=5,
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(run, tmp_path_factory) -> Path:
+    """A run that nobody disturbed."""
+    output = tmp_path_factory.mktemp("whole") / "out"
+    training.train(run, output)
+    return output
+
+
+def exported(output: Path, part: str) -> dict:
+    (folder,) = (output / "export" / part).iterdir()
+    assert folder.name == "checkpoint_12" or part == "target" and folder.name == "checkpoint_1"
+    model = {"target": TARGET, "heads": HEADS}[part]
+    assert checkpoints.config_from(folder.parent) == model.config
+    return checkpoints.load(folder.parent, config=model.config)
+
+
+def texts(target: dict, heads: dict | None = None) -> list[list[int]]:
+    """What they write of 16 words, greedily."""
+    words = np.random.default_rng(3).integers(100, 104, [16, 5])
+    inputs = jnp.asarray(np.pad(words, ((0, 0), (0, 1)), constant_values=1), jnp.int32)
+    keys = row_keys(0, jnp.arange(16))
+    if heads is None:
+        output = autoregressive_decode(
+            target, keys, inputs, target=TARGET, sampling=Greedy(), max_length=12
+        )
+    else:
+        plan = Plan(TARGET, Blockwise(HEADS, Greedy()), GreedyMatch(), Fixed(K), Greedy(), 12)
+        output = decode(Params(target, heads), keys, inputs, plan)
+        assert int(output.trace.calls.sum()) < int(output.length.sum())  # some drafts are kept
+    return [output.row(row).tokens for row in range(16)]
+
+
+def test_a_target_that_learns_nothing_is_the_one_it_began_with(run, tmp_path):
+    still = Adafactor(LearningRate(peak=1e-30, warmup=1))
+    training.train(dataclasses.replace(run, steps=1, optimizer=still), tmp_path / "out")
+    own, begun = exported(tmp_path / "out", "target"), checkpoints.load(run.initial_path)
+    jax.tree.map(np.testing.assert_array_equal, own, begun)
+    assert texts(own) == texts(begun)
+
+
+def test_what_is_exported_writes_what_its_own_target_writes(run, whole):
+    target, heads = exported(whole, "target"), exported(whole, "heads")
+    assert texts(target, heads) == texts(target)
+    begun = checkpoints.load(run.initial_path)
+    assert texts(target) != texts(begun)  # it is another target
+    for own, first in zip(jax.tree.leaves(target), jax.tree.leaves(begun), strict=True):
+        assert np.any(np.asarray(own) != np.asarray(first))
+
+
+def test_a_run_that_fails_and_goes_on_computes_the_same(run, whole, tmp_path, monkeypatch):
+    write = Folder.log
+
+    def fail(self, record):
+        if record["step"] == 9:
+            raise RuntimeError("planted")
+        write(self, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "log", fail)
+        with pytest.raises(RuntimeError, match="planted"):
+            training.train(run, tmp_path / "out")
+    training.train(run, tmp_path / "out")
+    logs = [(path / "log.jsonl").read_text() for path in (whole, tmp_path / "out")]
+    assert logs[0] == logs[1] and len(logs[0].splitlines()) == 12
+    for part in ("target", "heads"):
+        both = exported(whole, part), exported(tmp_path / "out", part)
+        jax.tree.map(np.testing.assert_array_equal, *both)
+    settings = json.loads((tmp_path / "out" / "settings.json").read_text())
+    assert settings["model"]["heads"]["heads"] == K and settings["target"] is None
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"objective": training.TeacherForced()}, "objective is TeacherForced, and the model is a"),
+        ({"target": TARGET, "target_path": "x"}, "target is not read where the model is a Headed"),
+        ({"model": lambda: HeadedTarget(3, HEADS)}, "HeadedTarget.target is 3; give a model"),
+        ({"model": lambda: HeadedTarget(TARGET, TARGET)}, "HeadedTarget.heads is T5Target"),
+        (
+            {"model": lambda: HeadedTarget(TARGET, heads_of(states_dim=12))},
+            "HeadedTarget.heads has states_dim 12 and its target 16; give states_dim = 16",
+        ),
+        (
+            {"model": lambda: HeadedTarget(TARGET, heads_of(vocab_size=40))},
+            "HeadedTarget.heads has vocab_size 40 and its target 259; give vocab_size = 259",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(run, change, message):
+    with pytest.raises(ValueError) as refused:
+        dataclasses.replace(run, **{k: x() if callable(x) else x for k, x in change.items()})
+    assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+def heads_of(**fields) -> Heads:
+    return Heads(dataclasses.replace(HEADS.config, **fields))
+
+
+def test_a_head_without_some_ids_and_other_objectives_are_refused():
+    some = T5Target(dataclasses.replace(CONFIG, head_ids=tuple(range(V - 1))))
+    with pytest.raises(ValueError, match=r"LookAhead is of all tokens of the texts, and the model"):
+        ALL.check(HeadedTarget(some, HEADS), V)
+    with pytest.raises(ValueError, match="ExitHead trains one head on a target's layer"):
+        ExitHead(1).check(BOTH, V)
+
+
+def test_a_target_that_is_not_there_is_refused(run, tmp_path):
+    absent = dataclasses.replace(run, initial_path=str(tmp_path / "absent"))
+    with pytest.raises(checkpoints.CheckpointError, match="absent") as refused:
+        training.train(absent, tmp_path / "out")
+    assert "\n" not in str(refused.value)
