@@ -1,7 +1,7 @@
 """What drafters keep of a block, by its length, exactly and nearly so, on captions.
 
   python scripts/blocks.py [--drafter NAME GIN DIR]... [--against NAME] [--relaxed NAME]...
-    [--drawn NAME]... [--alpha NAME]...
+    [--drawn NAME]... [--alpha NAME]... [--of NAME DIR]...
 
 NAME is what a drafter is called, GIN its fragment (as drafters/masked.gin) and DIR its checkpoint;
 "draft" is always there, the T5 that drafts token by token. Each decodes the captions of the test
@@ -10,8 +10,10 @@ made to docs/results/DEVICE/blocks/lines.jsonl. Tokens per call are also compare
 --against, text by text. Drafters named by --relaxed decode with relaxed verification too, in drafts
 of 8, with BLEU against the references and against the target's own texts. Those named by --drawn
 decode at temperature 1 too, three samples of each text; of those by --alpha, which draft token by
-token, lines have alpha, greedy, and what a draft step reads, over what a target step does. Needs
-../shared/multi30k, from the root of a checkout.
+token, lines have alpha, greedy, and what a draft step reads, over what a target step does. Those by
+--of draft for another target, whose checkpoint is in DIR: its own texts are what is exact, and
+lines have how many of them are those that it writes alone. Needs ../shared/multi30k, from the root
+of a checkout.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from specdec.cli.run import DecodeRun
 from specdec.records import Lines
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
+from specdec.types import Params
 from specdec.verifiers import Block, Distance, GreedyMatch, MinimumBlock, TopBeta, TopK
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -54,6 +57,7 @@ def main() -> None:
     parser.add_argument("--relaxed", action="append", default=[], metavar="NAME")
     parser.add_argument("--drawn", action="append", default=[], metavar="NAME")
     parser.add_argument("--alpha", action="append", default=[], metavar="NAME")
+    parser.add_argument("--of", nargs=2, action="append", default=[], metavar="X")
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS, metavar="N")
     parser.add_argument("--texts", type=int, default=1000, metavar="N")
     args = parser.parse_args()
@@ -83,6 +87,8 @@ def measured(
     flags = [f"--gin_file={gin}"]
     if directory:
         flags.append(f"--gin.DRAFT_CHECKPOINT_PATH={str(Path(directory).resolve())!r}")
+    if other := dict(args.of).get(name):
+        flags.append(f"--gin.CHECKPOINT_PATH={str(Path(other).resolve())!r}")
     run = built(args.texts, "--gin.BATCH_SIZE=32", *flags)
     params, vocabulary = run.load(), runs.vocabulary_of(run)
     references = [text for batch in run.batches() for text in batch.target_texts or ()]
@@ -95,6 +101,10 @@ def measured(
     }
     if name in args.alpha:
         about |= {"alpha": alpha(run, params), "step": share_of_step(run, params)}
+    alone = None
+    if other:
+        plan = run.plan.alone()
+        alone = outputs(run, Mode("", 0, 0, plan, Params(params.target)), vocabulary).texts[0]
     longest = min(max(args.lengths), getattr(drafter, "block", max(args.lengths)))
     exact = None
     for length in args.lengths if longest else ():
@@ -102,6 +112,8 @@ def measured(
             continue
         exact = decoded(run, params, vocabulary, GreedyMatch(), length)
         found = against.setdefault((0, length), exact)
+        if alone:
+            about |= {"alone": float(np.mean(np.array(exact.texts[0]) == np.array(alone)))}
         yield {**about, **figures(run, length, GreedyMatch(), exact, found, references, exact)}
         if name in args.drawn:
             drawn = decoded(run, params, vocabulary, Block(), length, Sampling())

@@ -19,7 +19,7 @@ from flax import struct
 from specdec.models.layers import ACTIVATIONS, constrain, parameter, precision
 from specdec.models.linen import LinenModel
 from specdec.types import Array, Model, ModelOutput, PyTree
-from specdec.values import check_has, is_integer
+from specdec.values import check_has, is_integer, is_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,10 +160,11 @@ class Heads(LinenModel):
 
 @dataclasses.dataclass(frozen=True)
 class HeadedConfig:
-    """The architecture of both."""
+    """The architecture of both, and how the target learns."""
 
     target: Any
     heads: HeadsConfig
+    target_rate: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,10 +175,13 @@ class HeadedTarget:
     with its heads keeps exactly, and not that of the one it began with. It is trained, and not
     decoded with: each part is a checkpoint, for a run as any other. Parameters are
     {'target': .., 'heads': ..}.
+
+    target_rate: the target's learning rate over the heads', which begin with nothing.
     """
 
     target: Model
     heads: Heads
+    target_rate: float = 1.0
 
     def __post_init__(self):
         check_has("HeadedTarget.target", self.target, "logits decode", "a model, T5Target(config)")
@@ -189,6 +193,10 @@ class HeadedTarget:
                     f"HeadedTarget.heads has {name} {value} and its target {own}; give {name} = "
                     f"{own}"
                 )
+        if not is_number(self.target_rate) or self.target_rate < 0:
+            raise ValueError(
+                f"HeadedTarget.target_rate is {self.target_rate!r}; give a number from 0 on"
+            )
 
     @property
     def parts(self) -> Mapping[str, Model]:
@@ -197,7 +205,7 @@ class HeadedTarget:
 
     @property
     def config(self) -> HeadedConfig:
-        return HeadedConfig(self.target.config, self.heads.config)
+        return HeadedConfig(self.target.config, self.heads.config, self.target_rate)
 
     @property
     def pad_id(self) -> int:
@@ -215,6 +223,11 @@ class HeadedTarget:
     def init(self, key: Array) -> PyTree:
         keys = jax.random.split(key)
         return {"target": self.target.init(keys[0]), "heads": self.heads.init(keys[1])}
+
+    def at_rates(self, updates: PyTree) -> PyTree:
+        """Updates of an optimizer that gives both the heads' rate."""
+        own = jax.tree.map(lambda leaf: self.target_rate * leaf, updates["target"])
+        return updates | {"target": own}
 
     def ahead(self, params: PyTree, states: Array, only: Array | None = None) -> Array:
         """As of `Heads`, with the states themselves as those of the target's own next token."""

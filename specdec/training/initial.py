@@ -63,7 +63,7 @@ def _with_shared(
 
     heads: the ids of both.
     """
-    axis = {"token_embedder": 0, "logits_dense": 1}.get(name[-2])
+    axis = {"token_embedder": 0, "logits_dense": 1}.get("".join(name[-2:-1]))
     if axis is None or (own.shape == other.shape and heads[0] == heads[1]):
         return jnp.asarray(other, own.dtype) if own.shape == other.shape else own
     if any(own.shape[i] != other.shape[i] for i in range(own.ndim) if i != axis):

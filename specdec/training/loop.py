@@ -59,8 +59,8 @@ class TrainRun:
     laws_path: the folder in which what the target says of the texts is kept, where the objective
       wants that stored (`Align.top`); runs may share it. None: `laws` in the output directory.
     initial_path: the directory of a checkpoint that parameters are begun with, as far as names and
-      shapes agree (`begun_with`); the target's, for example, which is all of a HeadedTarget that
-      is begun so. None: all are drawn.
+      shapes agree (`begun_with`); the target's, for example. None: all are drawn. Of a HeadedTarget
+      {'target': .., 'heads': ..}, or one of them.
     seed: of the parameters and of the order of the data.
     buckets: into how many widths batches fall, each a program to compile (see `data.pack`).
     evaluation_split: where loss and accuracy are measured besides, None for nowhere.
@@ -78,7 +78,7 @@ class TrainRun:
     objective: Objective = TeacherForced()
     target: Model | None = None
     target_path: str | None = None
-    initial_path: str | None = None
+    initial_path: str | Mapping[str, str] | None = None
     reference_path: str | None = None
     laws_path: str | None = None
     split: str = "train"
@@ -146,7 +146,13 @@ class TrainRun:
         if self.target is not None:
             raise ValueError(
                 "TrainRun.target is not read where the model is a HeadedTarget, which has its own; "
-                "give None, and initial_path, the directory of the target's checkpoint"
+                "give None, and initial_path = {'target': the directory of its checkpoint}"
+            )
+        begun, known = self.initial_path, self.model.parts.keys()  # type: ignore[attr-defined]
+        if begun is not None and not (isinstance(begun, Mapping) and begun.keys() <= known):
+            raise ValueError(
+                f"TrainRun.initial_path is {begun!r} and the model a HeadedTarget; give the "
+                "checkpoints of its parts, {'target': .., 'heads': ..}"
             )
 
     def _check_reference(self) -> None:
@@ -201,11 +207,11 @@ def init(run: TrainRun) -> State:
     """The state before the first step."""
     params = run.model.init(jax.random.key(run.seed, impl="threefry2x32"))
     if run.initial_path is not None:
-        if hasattr(run.model, "parts"):
-            own, config = params["target"], run.model.config.target
-            params |= {"target": begun_with(own, run.initial_path, config)}
+        if (parts := getattr(run.model, "parts", None)) is None:
+            params = begun_with(params, run.initial_path, run.model.config)  # type: ignore[arg-type]
         else:
-            params = begun_with(params, run.initial_path, run.model.config)
+            for name, path in run.initial_path.items():  # type: ignore[attr-defined]
+                params |= {name: begun_with(params[name], path, parts[name].config)}
     return State(params, run.optimizer.transformation().init(params), jnp.zeros([], jnp.int32))
 
 
@@ -230,6 +236,8 @@ def train_step(
     gradient, sums = jax.grad(mean_loss, has_aux=True)(state.params)
     update = recipe.optimizer.transformation().update
     updates, optimizer_state = update(gradient, state.optimizer, state.params)
+    if at_rates := getattr(recipe.model, "at_rates", None):
+        updates = at_rates(updates)
     params = optax.apply_updates(state.params, updates)
     return State(params, optimizer_state, state.step + 1), sums
 

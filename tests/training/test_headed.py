@@ -24,6 +24,7 @@ from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.training import Adafactor, ExitHead, LearningRate, LookAhead, Pairs, TrainRun
 from specdec.training.folder import Folder
+from specdec.training.loop import Recipe, State, train_step
 from specdec.types import Params
 from specdec.verifiers import GreedyMatch
 
@@ -41,6 +42,7 @@ TARGET = T5Target(CONFIG)
 HEADS = Heads(HeadsConfig(vocab_size=V, states_dim=16, heads=K, mlp_dim=8))
 BOTH = HeadedTarget(TARGET, HEADS)
 ALL, ONE = LookAhead(one_head=False), LookAhead(one_head=True)
+ROUNDING = 4e-7  # of a parameter
 LENGTHS = (9, 4, 1, 0)  # of the texts, the last one a row of padding
 
 
@@ -114,6 +116,27 @@ def test_gradients_reach_the_target_and_the_heads():
     assert seen == {(), (0,), (1,), (2,)}  # none for the target's own token
 
 
+def test_the_target_learns_at_its_own_rate():
+    pairs, params = batch()
+
+    def moved(rate: float) -> dict:
+        model = dataclasses.replace(BOTH, target_rate=rate)
+        optimizer = Adafactor(LearningRate(warmup=1))
+        begun = jax.tree.map(jnp.copy, params)  # the step gives them up
+        state = State(begun, optimizer.transformation().init(params), jnp.int32(0))
+        after, _ = train_step(state, pairs, recipe=Recipe(model, None, ALL, optimizer, 0, 9))
+        return jax.tree.map(lambda new, old: np.asarray(new - old), after.params, params)
+
+    whole, tenth, none = moved(1.0), moved(0.1), moved(0.0)
+    for part, of in (("target", 0.1), ("heads", 1.0)):
+        for fast, slow in zip(*(jax.tree.leaves(x[part]) for x in (whole, tenth)), strict=True):
+            assert np.any(fast)
+            # Differences of numbers up to about 1, in float32.
+            np.testing.assert_allclose(slow, of * fast, rtol=1e-3, atol=ROUNDING)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(none["target"]))
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(none["heads"]))
+
+
 # Runs
 
 
@@ -134,7 +157,7 @@ def run(tmp_path_factory) -> TrainRun:
         batch_size=8,
         optimizer=Adafactor(LearningRate(warmup=2)),
         objective=ALL,
-        initial_path=str(folder / "target"),
+        initial_path={"target": str(folder / "target")},
         buckets=1,
         checkpoint_every=5,
     )
@@ -175,15 +198,21 @@ def texts(target: dict, heads: dict | None = None) -> list[list[int]]:
 def test_a_target_that_learns_nothing_is_the_one_it_began_with(run, tmp_path):
     still = Adafactor(LearningRate(peak=1e-30, warmup=1))
     training.train(dataclasses.replace(run, steps=1, optimizer=still), tmp_path / "out")
-    own, begun = exported(tmp_path / "out", "target"), checkpoints.load(run.initial_path)
+    own, begun = exported(tmp_path / "out", "target"), checkpoints.load(run.initial_path["target"])
     jax.tree.map(np.testing.assert_array_equal, own, begun)
     assert texts(own) == texts(begun)
+
+
+def test_both_parts_may_begin_with_a_checkpoint(run, whole):
+    paths = {part: str(whole / "export" / part) for part in ("target", "heads")}
+    begun = training.loop.init(dataclasses.replace(run, initial_path=paths)).params
+    jax.tree.map(np.testing.assert_array_equal, begun, {x: exported(whole, x) for x in paths})
 
 
 def test_what_is_exported_writes_what_its_own_target_writes(run, whole):
     target, heads = exported(whole, "target"), exported(whole, "heads")
     assert texts(target, heads) == texts(target)
-    begun = checkpoints.load(run.initial_path)
+    begun = checkpoints.load(run.initial_path["target"])
     assert texts(target) != texts(begun)  # it is another target
     for own, first in zip(jax.tree.leaves(target), jax.tree.leaves(begun), strict=True):
         assert np.any(np.asarray(own) != np.asarray(first))
@@ -216,6 +245,8 @@ def test_a_run_that_fails_and_goes_on_computes_the_same(run, whole, tmp_path, mo
     [
         ({"objective": training.TeacherForced()}, "objective is TeacherForced, and the model is a"),
         ({"target": TARGET, "target_path": "x"}, "target is not read where the model is a Headed"),
+        ({"initial_path": "x"}, "initial_path is 'x' and the model a HeadedTarget; give the"),
+        ({"initial_path": {"draft": "x"}}, "initial_path is {'draft': 'x'} and the model a Headed"),
         ({"model": lambda: HeadedTarget(3, HEADS)}, "HeadedTarget.target is 3; give a model"),
         ({"model": lambda: HeadedTarget(TARGET, TARGET)}, "HeadedTarget.heads is T5Target"),
         (
@@ -225,6 +256,10 @@ def test_a_run_that_fails_and_goes_on_computes_the_same(run, whole, tmp_path, mo
         (
             {"model": lambda: HeadedTarget(TARGET, heads_of(vocab_size=40))},
             "HeadedTarget.heads has vocab_size 40 and its target 259; give vocab_size = 259",
+        ),
+        (
+            {"model": lambda: HeadedTarget(TARGET, HEADS, -1)},
+            "HeadedTarget.target_rate is -1; give a number from 0 on",
         ),
     ],
 )
@@ -247,7 +282,7 @@ def test_a_head_without_some_ids_and_other_objectives_are_refused():
 
 
 def test_a_target_that_is_not_there_is_refused(run, tmp_path):
-    absent = dataclasses.replace(run, initial_path=str(tmp_path / "absent"))
+    absent = dataclasses.replace(run, initial_path={"target": str(tmp_path / "absent")})
     with pytest.raises(checkpoints.CheckpointError, match="absent") as refused:
         training.train(absent, tmp_path / "out")
     assert "\n" not in str(refused.value)

@@ -671,7 +671,7 @@ MODEL = @heads.HeadedTarget()
 heads.HeadedTarget.target = @target/checkpoints.model_from()
 heads.HeadedTarget.heads = @heads.Heads()
 TARGET = None
-INITIAL_CHECKPOINT_PATH = %TARGET_CHECKPOINT_PATH
+INITIAL_CHECKPOINT_PATH = {'target': %TARGET_CHECKPOINT_PATH}
 """
 
 
