@@ -127,6 +127,25 @@ def test_what_a_draft_sees_of_the_source_is_in_the_lines():
         assert cells == list(figures)
 
 
+def test_what_heads_of_a_fine_tuned_target_are_worth_is_in_the_lines():
+    """Of each target the texts that it writes alone, all of them."""
+    of = {(x["drafter"], x["length"]): x for x in lines_of("blocks")}
+    names = {
+        "heads on the frozen target, 200 updates": "heads, frozen target, 200 updates",
+        "both from the beginning, 200 updates": "heads, tuned target, 200 updates",
+        "heads on the frozen target, 120 more": "heads, frozen target, 320 updates",
+        "both for these 120": "heads, target tuned for the last 120 of 320 updates",
+    }
+    rows = rows_behind("**Heads of a fine-tuned target.**")
+    assert list(rows) == list(names)
+    for row, (_, bleu, *cells) in rows.items():
+        both = [of[names[row], length] for length in (4, 8)]
+        assert cells == [interval(x["tokens_per_call"]) for x in both]
+        for line in both:
+            assert bleu == f"{line['bleu']:.2f}"
+            assert line["alone"] == 1 and line["exact"] and line["texts"] == 1000
+
+
 def test_what_a_confidence_head_is_worth_is_in_the_lines():
     of = {(x["costs"], x["blocks"]): x for x in lines_of("foreseen")}
     rows = rows_behind("**What a confidence head is worth.**")
