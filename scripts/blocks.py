@@ -1,17 +1,17 @@
-"""What drafters keep of a block, by its length, exactly and nearly so, on captions.
+"""What drafters keep of a block, by its length, exactly and nearly so.
 
-  python scripts/blocks.py [--drafter NAME GIN DIR]... [--against NAME] [--relaxed NAME]...
-    [--drawn NAME]... [--alpha NAME]...
+  python scripts/blocks.py [--pair captions] [--drafter NAME GIN DIR]... [--against NAME]
+    [--relaxed NAME]... [--drawn NAME]... [--alpha NAME]...
 
 NAME is what a drafter is called, GIN its fragment (as drafters/masked.gin) and DIR its checkpoint;
-"draft" is always there, the T5 that drafts token by token. Each decodes the captions of the test
-split greedily, drafts of 1 to 8 tokens, in batches. A table goes to stdout, JSON lines as they are
-made to docs/results/DEVICE/blocks/lines.jsonl. Tokens per call are also compared with those of
+"draft" is always there, the T5 that drafts token by token. Each decodes texts of the test split of
+the pair greedily, drafts of 1 to 8 tokens, in batches. A table goes to stdout, JSON lines as they
+are made to docs/results/DEVICE/blocks/lines.jsonl. Tokens per call are also compared with those of
 --against, text by text. Drafters named by --relaxed decode with relaxed verification too, in drafts
 of 8, with BLEU against the references and against the target's own texts. Those named by --drawn
 decode at temperature 1 too, three samples of each text; of those by --alpha, which draft token by
-token, lines have alpha, greedy, and what a draft step reads, over what a target step does. Needs
-../shared/multi30k, from the root of a checkout.
+token, lines have alpha, greedy, and what a draft step reads, over what a target step does. Captions
+need ../shared/multi30k, from the root of a checkout.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import numpy as np
 from lossy import Mode, Outputs, built, of_sums, outputs, own_bleu
-from objectives import TOKENS
+from objectives import PAIRS, TOKENS
 from remeasure import RESULTS, device_name
 
 from specdec import acceptance, evaluate, tasks
@@ -49,6 +49,7 @@ HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--pair", choices=PAIRS, default="captions")
     parser.add_argument("--drafter", nargs=3, action="append", default=[], metavar="X")
     parser.add_argument("--against", default="draft", metavar="NAME")
     parser.add_argument("--relaxed", action="append", default=[], metavar="NAME")
@@ -83,11 +84,12 @@ def measured(
     flags = [f"--gin_file={gin}"]
     if directory:
         flags.append(f"--gin.DRAFT_CHECKPOINT_PATH={str(Path(directory).resolve())!r}")
-    run = built(args.texts, "--gin.BATCH_SIZE=32", *flags)
+    run = built(args.texts, "--gin.BATCH_SIZE=32", *flags, pair=PAIRS[args.pair][0])
     params, vocabulary = run.load(), runs.vocabulary_of(run)
     references = [text for batch in run.batches() for text in batch.target_texts or ()]
     drafter: Any = run.plan.drafter
     about = {
+        "pair": args.pair,
         "drafter": name,
         "kind": type(drafter).__name__,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params.drafter)),
@@ -170,7 +172,9 @@ def figures(
 
 
 def key(line: dict[str, Any]) -> tuple[Any, ...]:
-    return line["drafter"], line["length"], line["verifier"], line.get("temperature", 0)
+    names = "drafter", "length", "verifier"
+    pair, temperature = line.get("pair", "captions"), line.get("temperature", 0)
+    return pair, *(line[name] for name in names), temperature
 
 
 def row(line: dict[str, Any]) -> str:
