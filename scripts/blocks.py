@@ -1,19 +1,19 @@
-"""What drafters keep of a block, by its length, exactly and nearly so, on captions.
+"""What drafters keep of a block, by its length, exactly and nearly so.
 
-  python scripts/blocks.py [--drafter NAME GIN DIR]... [--against NAME] [--relaxed NAME]...
-    [--drawn NAME]... [--alpha NAME]... [--of NAME DIR]...
+  python scripts/blocks.py [--pair captions] [--drafter NAME GIN DIR]... [--against NAME]
+    [--relaxed NAME]... [--drawn NAME]... [--alpha NAME]... [--of NAME DIR]...
 
 NAME is what a drafter is called, GIN its fragment (as drafters/masked.gin) and DIR its checkpoint;
-"draft" is always there, the T5 that drafts token by token. Each decodes the captions of the test
-split greedily, drafts of 1 to 8 tokens, in batches. A table goes to stdout, JSON lines as they are
-made to docs/results/DEVICE/blocks/lines.jsonl. Tokens per call are also compared with those of
+"draft" is always there, the T5 that drafts token by token. Each decodes texts of the test split of
+the pair greedily, drafts of 1 to 8 tokens, in batches. A table goes to stdout, JSON lines as they
+are made to docs/results/DEVICE/blocks/lines.jsonl. Tokens per call are also compared with those of
 --against, text by text. Drafters named by --relaxed decode with relaxed verification too, in drafts
 of 8, with BLEU against the references and against the target's own texts. Those named by --drawn
 decode at temperature 1 too, three samples of each text; of those by --alpha, which draft token by
 token, lines have alpha, greedy, and what a draft step reads, over what a target step does. Those by
 --of draft for another target, whose checkpoint is in DIR: its own texts are what is exact, and
-lines have how many of them are those that it writes alone. Needs ../shared/multi30k, from the root
-of a checkout.
+lines have how many of them are those that it writes alone. Captions need ../shared/multi30k, from
+the root of a checkout.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 import jax
 import numpy as np
 from lossy import Mode, Outputs, built, of_sums, outputs, own_bleu
-from objectives import TOKENS
+from objectives import PAIRS, TOKENS
 from remeasure import RESULTS, device_name
 
 from specdec import acceptance, evaluate, tasks
@@ -52,6 +52,7 @@ HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--pair", choices=PAIRS, default="captions")
     parser.add_argument("--drafter", nargs=3, action="append", default=[], metavar="X")
     parser.add_argument("--against", default="draft", metavar="NAME")
     parser.add_argument("--relaxed", action="append", default=[], metavar="NAME")
@@ -89,11 +90,12 @@ def measured(
         flags.append(f"--gin.DRAFT_CHECKPOINT_PATH={str(Path(directory).resolve())!r}")
     if other := dict(args.of).get(name):
         flags.append(f"--gin.CHECKPOINT_PATH={str(Path(other).resolve())!r}")
-    run = built(args.texts, "--gin.BATCH_SIZE=32", *flags)
+    run = built(args.texts, "--gin.BATCH_SIZE=32", *flags, pair=PAIRS[args.pair][0])
     params, vocabulary = run.load(), runs.vocabulary_of(run)
     references = [text for batch in run.batches() for text in batch.target_texts or ()]
     drafter: Any = run.plan.drafter
     about = {
+        "pair": args.pair,
         "drafter": name,
         "kind": type(drafter).__name__,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params.drafter)),
@@ -182,7 +184,9 @@ def figures(
 
 
 def key(line: dict[str, Any]) -> tuple[Any, ...]:
-    return line["drafter"], line["length"], line["verifier"], line.get("temperature", 0)
+    names = "drafter", "length", "verifier"
+    pair, temperature = line.get("pair", "captions"), line.get("temperature", 0)
+    return pair, *(line[name] for name in names), temperature
 
 
 def row(line: dict[str, Any]) -> str:

@@ -5,10 +5,10 @@
 
 OUTPUTS has texts that the target drew at temperature 1, as configs/train_multi30k_aligned.gin and
 configs/train_demo_aligned.gin read them; each run goes to a folder in DIR, for each divergence of
-Align, for `adaptive` on texts that are half the drafter's own, for two that are told less
-(`SPARING`), and for cross-entropy of the texts. All begin with the drafter of the pair. Alpha is by
-the papers' protocol, on 10,000 tokens that the target wrote on texts that no run has seen, the same
-for all.
+Align, for `adaptive` on texts that are half the drafter's own, of captions for two that are told
+less (`SPARING`), and for cross-entropy of the texts. All begin with the drafter of the pair. Alpha
+is by the papers' protocol, on 10,000 tokens that the target wrote on texts that no run has seen,
+the same for all.
 
 JSON lines go as they are made to docs/results/DEVICE/alignment/lines.jsonl; runs that have one are
 not made again. The table goes to stdout: differences to cross-entropy are of runs with the same
@@ -76,12 +76,12 @@ def main() -> None:
         lines.append(line)
         of_pair.append(line)
         print(line, flush=True)
-    print(*table([one for one in of_pair if one["steps"] in (0, args.steps)]), sep="\n")
+    print(*table(args.pair, [x for x in of_pair if x["steps"] in (0, args.steps)]), sep="\n")
 
 
 def measured(args: argparse.Namespace, known: set[tuple]) -> Iterator[dict[str, Any]]:
     """A line of the draft as it came, and of each run that has none yet."""
-    runs = [(name, args.steps, seed) for seed in range(args.seeds) for name in names()]
+    runs = [(name, args.steps, seed) for seed in range(args.seeds) for name in names(args.pair)]
     asked: dict[int, Asked] = {}
     for one in [(CAME, 0, 0), *runs]:
         if one in known:
@@ -99,8 +99,9 @@ def measured(args: argparse.Namespace, known: set[tuple]) -> Iterator[dict[str, 
         }
 
 
-def names() -> list[str]:
-    return [BASELINE, *DIVERGENCES, ON_POLICY, *SPARING]
+def names(pair: str) -> list[str]:
+    """The objectives. What is told less costs another reading of all texts: of captions alone."""
+    return [BASELINE, *DIVERGENCES, ON_POLICY, *(SPARING if pair == "captions" else ())]
 
 
 def trained(args: argparse.Namespace, name: str, steps: int, seed: int) -> str:
@@ -151,12 +152,12 @@ def alpha(asked: Asked, directory: str | None) -> list[float]:
     return [found.value, found.low, found.high]
 
 
-def table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def table(pair: str, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """In Markdown: the mean over seeds, and by how much it is above cross-entropy."""
     columns = [f"{head}T={t}" for t in SAMPLINGS for head in ("alpha, ", "above cross-entropy, ")]
     yield f"| objective | {' | '.join(columns)} |\n|{'---|' * (1 + len(columns))}"
     of = {(one["objective"], one["seed"]): one["alphas"] for one in lines}
-    for name in (CAME, *names()):
+    for name in (CAME, *names(pair)):
         seeds = sorted(seed for other, seed in of if other == name)
         cells = [name]
         for t in SAMPLINGS:

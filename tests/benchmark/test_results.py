@@ -158,6 +158,33 @@ def test_what_a_confidence_head_is_worth_is_in_the_lines():
     assert not of
 
 
+def test_what_drafters_without_a_model_are_worth_is_in_the_lines():
+    path = ROOT / "docs" / "results" / "lookups.jsonl"
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    of = {(x["task"], x["drafter"], x["store"], x["K"]): x for x in lines}
+
+    def cells(digits, drafter, *places):
+        """Of tasks and lengths, with the task's own store where there is one."""
+        for task, length in places:
+            stores = "", f"all {task}", f"100% {task}"
+            (line,) = filter(None, (of.get((task, drafter, store, length)) for store in stores))
+            figures = line["tokens_per_call"], *line["interval"]
+            yield interval(figures, digits) if figures[1] < figures[2] else f"{figures[0]:.3f}"
+
+    def called(row):
+        """The drafter of a line, by its first word in the table."""
+        return "Autoregressive" if row == "the small model" else re.findall(r"\w+", row)[0]
+
+    own = "captions", "ende", "highlights"
+    for row, (length, *found) in rows_behind("## What they are worth").items():
+        if row.startswith("the small model"):
+            continue  # of other drafts in each column
+        assert found == list(cells(3, called(row), *((task, int(length)) for task in own)))
+    places = [(task, length) for task in ("gec", "qa") for length in (8, 24)]
+    for row, found in rows_behind("where outputs are mostly copies").items():
+        assert found == list(cells(2, called(row), *places))
+
+
 def test_forecasts_are_those_of_the_lines():
     path = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "forecast" / "lines.jsonl"
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
