@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import runpy
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +185,63 @@ def test_what_drafters_without_a_model_are_worth_is_in_the_lines():
     places = [(task, length) for task in ("gec", "qa") for length in (8, 24)]
     for row, found in rows_behind("where outputs are mostly copies").items():
         assert found == list(cells(2, called(row), *places))
+
+
+def objectives_of(pair: str, steps: int) -> dict[str, list[str]]:
+    """Rows of a table as the lines have them: means over seeds, and Student's intervals of the
+    difference to cross-entropy with the same seed."""
+    path = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "alignment" / "lines.jsonl"
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for x in lines:
+        if x.get("pair", "captions") == pair and x["steps"] in (0, steps):
+            alphas = {name: value[0] for name, value in x["alphas"].items()}
+            found.setdefault(x["objective"], {})[x["seed"]] = alphas
+    rows = {}
+    for name, of in found.items():
+        cells = []
+        for t in ("T=0", "T=1"):
+            more = [alphas[t] - found["cross_entropy"][seed][t] for seed, alphas in of.items()]
+            cells += [f"{statistics.mean(alphas[t] for alphas in of.values()):.3f}", ""]
+            if name not in ("as it came", "cross_entropy"):
+                assert len(more) == 3
+                half = 4.303 * statistics.stdev(more) / math.sqrt(3)
+                cells[-1] = f"{statistics.mean(more):+.3f} ± {half:.3f}"
+        rows[name] = cells
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("mark", "pair", "steps"),
+    [
+        ("## Learning what the target says", "captions", 200),
+        ("**Translations of the embedded pair.**", "ende", 50),
+    ],
+)
+def test_what_objectives_are_worth_is_in_the_lines(mark, pair, steps):
+    names = {
+        "cross-entropy of the texts": "cross_entropy",
+        "`adaptive`, half of the texts its own": "adaptive, half on-policy",
+    }
+    rows = rows_behind(mark)
+    assert {names.get(row, row.replace("`", "")): x for row, x in rows.items()} == (
+        objectives_of(pair, steps)
+    )
+
+
+def test_what_drafts_are_worth_elsewhere_is_in_the_lines():
+    path = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "drafts" / "judged.jsonl"
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    of = {(x["draft"], x["domain"]): x for x in lines}
+    domains = "captions", "a target fine-tuned further", "other sentences"
+    rows = rows_behind("**Another target, and other sentences.**")
+    assert set(rows) == {draft for draft, domain in of if domain != "captions"}
+    for row, cells in rows.items():
+        own = [of[row, domain] for domain in domains]
+        assert cells == [f"{x['alpha'][0]:.3f}, {x['tokens_per_call']['4'][0]:.2f}" for x in own]
+    # What the page says of their order.
+    ranks = [sorted(rows, key=lambda row: of[row, domain]["alpha"][0]) for domain in domains]
+    assert ranks[0] == ranks[1] == ranks[2]
 
 
 def test_forecasts_are_those_of_the_lines():
