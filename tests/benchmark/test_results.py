@@ -146,6 +146,19 @@ def test_what_a_draft_sees_of_the_source_is_in_the_lines():
         assert cells == list(figures)
 
 
+def test_what_reads_the_target_of_the_embedded_pair_is_in_the_lines():
+    of = {(x["drafter"], x["length"]): x for x in lines_of("blocks", "ende")}
+    names = "draft", "one layer on the target's encoder", "masks on its states"
+    rows = rows_behind("**On the embedded translations**")
+    for name, (row, (_, size, updates, *cells)) in zip(names, rows.items(), strict=True):
+        name = name if row.endswith("`demo/`") else f"{name}, {updates} updates"
+        both = [of[name, length] for length in (4, 8)]
+        figures = [(interval(x["tokens_per_call"]), interval(x["against"], 3)) for x in both]
+        assert cells == [*figures[0], *figures[1]]
+        assert size == f"{both[0]['parameters'] / 1e6:.1f}M"
+        assert all(x["unchanged"] == 1 and x["texts"] == 400 for x in both)
+
+
 def test_what_heads_of_a_fine_tuned_target_are_worth_is_in_the_lines():
     """Of each target the texts that it writes alone, all of them."""
     of = {(x["drafter"], x["length"]): x for x in lines_of("blocks")}
