@@ -1,14 +1,16 @@
-"""What several test files need: checkpoints that T5X wrote, TFDS data sets, schedules that do what
-`Fixed` does not, and models that read another one's states."""
+"""What several test files need: checkpoints that T5X wrote, TFDS data sets, runs of training that
+fail, schedules that do what `Fixed` does not, and models that read another one's states."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +23,7 @@ from specdec.models.products import ORDERS, Order
 from specdec.models.t5 import T5Config, T5Target
 from specdec.schedules import Fixed
 from specdec.testing import TableTarget
+from specdec.training.folder import Folder
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -30,6 +33,20 @@ def load(name: str, saved: str = "t5x_native", **changes):
     config = T5Config(**json.loads((GOLDEN / name / "config.json").read_text()) | changes)
     params = checkpoints.load(GOLDEN / name / saved / "checkpoint_0", config=config)
     return T5Target(config), params, np.load(GOLDEN / name / "golden.npz")
+
+
+@contextlib.contextmanager
+def fails_at(step: int) -> Iterator[None]:
+    """A run of training raises RuntimeError before it has logged this step."""
+    write = Folder.log
+
+    def fail(self, record):
+        if record["step"] == step:
+            raise RuntimeError("planted")
+        write(self, record)
+
+    with mock.patch.object(Folder, "log", fail):
+        yield
 
 
 def device_of(fastest: Mapping[int, Order]) -> Device:

@@ -63,12 +63,13 @@ def _with_shared(
 
     heads: the ids of both.
     """
-    axis = {"token_embedder": 0, "logits_dense": 1}.get("".join(name[-2:-1]))
+    module = name[-2] if len(name) > 1 else ""
+    axis = {"token_embedder": 0, "logits_dense": 1}.get(module)
     if axis is None or (own.shape == other.shape and heads[0] == heads[1]):
         return jnp.asarray(other, own.dtype) if own.shape == other.shape else own
     if any(own.shape[i] != other.shape[i] for i in range(own.ndim) if i != axis):
         return own
-    given = heads if name[-2] == "logits_dense" else (None, None)
+    given = heads if module == "logits_dense" else (None, None)
     mine, theirs = (
         np.arange(x.shape[axis]) if ids is None else np.asarray(ids)
         for ids, x in zip(given, (own, other), strict=True)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from specdec import checkpoints, tasks
+from specdec.models.heads import HeadedTarget
 from specdec.training import laws
 from specdec.training.data import FITS, Batches, fits, pack, read_split
 from specdec.training.errors import TrainingError
@@ -136,7 +137,12 @@ class TrainRun:
                 )
 
     def _check_parts(self) -> None:
-        if not hasattr(self.model, "parts"):
+        if not isinstance(self.model, HeadedTarget):
+            if isinstance(self.initial_path, Mapping):
+                raise ValueError(
+                    f"TrainRun.initial_path is {self.initial_path!r}, of parts, and the model a "
+                    f"{type(self.model).__name__}, without any; give the directory of a checkpoint"
+                )
             return
         if not isinstance(self.objective, LookAhead):
             raise ValueError(
@@ -148,7 +154,7 @@ class TrainRun:
                 "TrainRun.target is not read where the model is a HeadedTarget, which has its own; "
                 "give None, and initial_path = {'target': the directory of its checkpoint}"
             )
-        begun, known = self.initial_path, self.model.parts.keys()  # type: ignore[attr-defined]
+        begun, known = self.initial_path, self.model.parts.keys()
         if begun is not None and not (isinstance(begun, Mapping) and begun.keys() <= known):
             raise ValueError(
                 f"TrainRun.initial_path is {begun!r} and the model a HeadedTarget; give the "
@@ -206,12 +212,13 @@ class Recipe(NamedTuple):
 def init(run: TrainRun) -> State:
     """The state before the first step."""
     params = run.model.init(jax.random.key(run.seed, impl="threefry2x32"))
-    if run.initial_path is not None:
-        if (parts := getattr(run.model, "parts", None)) is None:
-            params = begun_with(params, run.initial_path, run.model.config)  # type: ignore[arg-type]
-        else:
-            for name, path in run.initial_path.items():  # type: ignore[attr-defined]
-                params |= {name: begun_with(params[name], path, parts[name].config)}
+    model, begun = run.model, run.initial_path
+    if isinstance(begun, Mapping):
+        assert isinstance(model, HeadedTarget), "TrainRun asks for it"
+        for name, path in begun.items():
+            params |= {name: begun_with(params[name], path, model.parts[name].config)}
+    elif begun is not None:
+        params = begun_with(params, begun, model.config)
     return State(params, run.optimizer.transformation().init(params), jnp.zeros([], jnp.int32))
 
 
@@ -236,8 +243,8 @@ def train_step(
     gradient, sums = jax.grad(mean_loss, has_aux=True)(state.params)
     update = recipe.optimizer.transformation().update
     updates, optimizer_state = update(gradient, state.optimizer, state.params)
-    if at_rates := getattr(recipe.model, "at_rates", None):
-        updates = at_rates(updates)
+    if isinstance(recipe.model, HeadedTarget):
+        updates = recipe.model.at_rates(updates)
     params = optax.apply_updates(state.params, updates)
     return State(params, optimizer_state, state.step + 1), sums
 
@@ -392,9 +399,9 @@ def _export(
     vocabulary: checkpoints.Vocabulary | None,
 ) -> None:
     """The model, or each of its parts."""
-    if (parts := getattr(run.model, "parts", None)) is None:
+    if not isinstance(run.model, HeadedTarget):
         return folder.export(step, params, run.model.config, vocabulary)
-    for name, part in parts.items():
+    for name, part in run.model.parts.items():
         folder.export(step, params[name], part.config, vocabulary, name)
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.drafters.blocks import mask_ids, visible_in_block
+from specdec.models.heads import HeadedTarget
 from specdec.models.inputs import read
 from specdec.training.loss import (
     Frozen,
@@ -240,7 +241,7 @@ class LookAhead:
 
     def check(self, model: Any, ids: int | None) -> None:
         """Only heads can be trained so, and a target whose head has all ids."""
-        if hasattr(model, "parts"):
+        if isinstance(model, HeadedTarget):
             check_head(self, model.target)
         if not hasattr(model, "ahead"):
             raise ValueError(
@@ -257,9 +258,8 @@ class LookAhead:
         key: Array,
         progress: Array,
     ) -> Sums:
-        heads = len(model.places)  # type: ignore[attr-defined]
-        one = jax.random.randint(key, [], 0, heads) if self.one_head else None
-        return self._sums(model, params, frozen, pairs, one, self.label_smoothing)
+        drawn = key if self.one_head else None
+        return self._sums(model, params, frozen, pairs, drawn, self.label_smoothing)
 
     def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
         return self._sums(model, params, frozen, pairs, None, 0.0)
@@ -270,10 +270,11 @@ class LookAhead:
         params: PyTree,
         frozen: Frozen | None,
         pairs: Pairs,
-        one: Array | None,
+        key: Array | None,
         smoothing: float,
     ) -> Sums:
-        if hasattr(model, "parts"):
+        """Of one head at random, or, without a key, of all."""
+        if isinstance(model, HeadedTarget):
             frozen = Frozen(model.target, params["target"])
         assert frozen is not None, "TrainRun asks for it"
         target: Any = frozen.model
@@ -282,9 +283,10 @@ class LookAhead:
         rows, longest = targets.shape
         cache = target.prefill(own, pairs.inputs, longest)
         hidden = target.decode(own, shifted(target, pairs), cache)[0].hidden  # of targets[t]
+        further = jnp.asarray(model.places)
+        one = None if key is None else jax.random.randint(key, [], 0, further.shape[0])
         ahead = model.ahead(params, hidden, one)  # [B, T, heads, D]
         logits = target.logits(own, ahead.reshape(rows, -1, ahead.shape[-1]))
-        further = jnp.asarray(model.places)
         further = further if one is None else further[one][None]
         places = jnp.arange(longest)[:, None] + further[None]  # [T, heads]
         behind = jnp.take(targets, jnp.minimum(places, longest - 1), axis=1)

@@ -75,9 +75,14 @@ def test_batches_are_those_of_the_lines():
         assert f"| {' | '.join(cells)} |" in page
 
 
+def stored(*names: str) -> list[dict[str, Any]]:
+    """The lines of a file in docs/results."""
+    text = ROOT.joinpath("docs", "results", *names).read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
 def lines_of(name: str, pair: str = "captions") -> list[dict[str, Any]]:
-    path = ROOT / "docs" / "results" / "amd_epyc_avx512_1_cores" / name / "lines.jsonl"
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = stored("amd_epyc_avx512_1_cores", name, "lines.jsonl")
     return [x for x in lines if x.get("pair", "captions") == pair]
 
 
@@ -191,8 +196,7 @@ def test_what_a_confidence_head_is_worth_is_in_the_lines():
 
 
 def test_what_drafters_without_a_model_are_worth_is_in_the_lines():
-    path = ROOT / "docs" / "results" / "lookups.jsonl"
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = stored("lookups.jsonl")
     of = {(x["task"], x["drafter"], x["store"], x["K"]): x for x in lines}
 
     def cells(digits, drafter, *places):
@@ -220,8 +224,7 @@ def test_what_drafters_without_a_model_are_worth_is_in_the_lines():
 def objectives_of(pair: str, steps: int) -> dict[str, list[str]]:
     """Rows of a table as the lines have them: means over seeds, and Student's intervals of the
     difference to cross-entropy with the same seed."""
-    path = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "alignment" / "lines.jsonl"
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = stored("amd_epyc_avx512_2_cores", "alignment", "lines.jsonl")
     found: dict[str, dict[int, dict[str, float]]] = {}
     for x in lines:
         if x.get("pair", "captions") == pair and x["steps"] in (0, steps):
@@ -260,8 +263,7 @@ def test_what_objectives_are_worth_is_in_the_lines(mark, pair, steps):
 
 
 def test_what_drafts_are_worth_elsewhere_is_in_the_lines():
-    path = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "drafts" / "judged.jsonl"
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = stored("amd_epyc_avx512_2_cores", "drafts", "judged.jsonl")
     of = {(x["draft"], x["domain"]): x for x in lines}
     domains = "captions", "a target fine-tuned further", "other sentences"
     rows = rows_behind("**Another target, and other sentences.**")
@@ -275,9 +277,8 @@ def test_what_drafts_are_worth_elsewhere_is_in_the_lines():
 
 
 def test_forecasts_are_those_of_the_lines():
-    path = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "forecast" / "lines.jsonl"
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = stored("amd_epyc_avx512_2_cores", "forecast", "lines.jsonl")
     found = {(x["pair"], x["temperature"], x["gamma"]): x for x in lines}
     pairs = "ende", "highlights", "captions"
     assert found.keys() == {(p, t, gamma) for p in pairs for t in (0, 1) for gamma in range(1, 11)}

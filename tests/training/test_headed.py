@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import t5_in_numpy
+from support import fails_at
 
 from specdec import autoregressive_decode, checkpoints, row_keys, tasks, training
 from specdec.decoding import decode
@@ -23,7 +24,6 @@ from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.training import Adafactor, ExitHead, LearningRate, LookAhead, Pairs, TrainRun
-from specdec.training.folder import Folder
 from specdec.training.loop import Recipe, State, train_step
 from specdec.types import Params
 from specdec.verifiers import GreedyMatch
@@ -218,18 +218,9 @@ def test_what_is_exported_writes_what_its_own_target_writes(run, whole):
         assert np.any(np.asarray(own) != np.asarray(first))
 
 
-def test_a_run_that_fails_and_goes_on_computes_the_same(run, whole, tmp_path, monkeypatch):
-    write = Folder.log
-
-    def fail(self, record):
-        if record["step"] == 9:
-            raise RuntimeError("planted")
-        write(self, record)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Folder, "log", fail)
-        with pytest.raises(RuntimeError, match="planted"):
-            training.train(run, tmp_path / "out")
+def test_a_run_that_fails_and_goes_on_computes_the_same(run, whole, tmp_path):
+    with fails_at(9), pytest.raises(RuntimeError, match="planted"):
+        training.train(run, tmp_path / "out")
     training.train(run, tmp_path / "out")
     logs = [(path / "log.jsonl").read_text() for path in (whole, tmp_path / "out")]
     assert logs[0] == logs[1] and len(logs[0].splitlines()) == 12
@@ -247,6 +238,10 @@ def test_a_run_that_fails_and_goes_on_computes_the_same(run, whole, tmp_path, mo
         ({"target": TARGET, "target_path": "x"}, "target is not read where the model is a Headed"),
         ({"initial_path": "x"}, "initial_path is 'x' and the model a HeadedTarget; give the"),
         ({"initial_path": {"draft": "x"}}, "initial_path is {'draft': 'x'} and the model a Headed"),
+        (
+            {"model": TARGET, "objective": training.TeacherForced()},
+            ", of parts, and the model a T5Target, without any",
+        ),
         ({"model": lambda: HeadedTarget(3, HEADS)}, "HeadedTarget.target is 3; give a model"),
         ({"model": lambda: HeadedTarget(TARGET, TARGET)}, "HeadedTarget.heads is T5Target"),
         (

@@ -20,6 +20,7 @@ import optax
 import pytest
 import seqio
 import tensorflow as tf
+from support import fails_at
 from tolerances import PROBABILITIES, SMALL_LOGITS
 
 from specdec import autoregressive_decode, checkpoints, cli, row_keys, tasks, training
@@ -35,7 +36,6 @@ from specdec.training import (
     TrainRun,
     loop,
 )
-from specdec.training.folder import Folder
 from specdec.training.loss import Sums
 from specdec.training.progress import Progress
 
@@ -344,18 +344,9 @@ def test_the_log_of_an_alignment_has_acceptance(run, tmp_path, capsys):
     assert "accuracy 1.000, alpha 1.000" in capsys.readouterr().err
 
 
-def test_a_run_that_fails_and_goes_on_computes_the_same(run, whole, tmp_path, monkeypatch):
-    write = Folder.log
-
-    def fail(self, record):
-        if record["step"] == 9:
-            raise RuntimeError("planted")
-        write(self, record)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Folder, "log", fail)
-        with pytest.raises(RuntimeError, match="planted"):
-            training.train(run, tmp_path / "out")
+def test_a_run_that_fails_and_goes_on_computes_the_same(run, whole, tmp_path):
+    with fails_at(9), pytest.raises(RuntimeError, match="planted"):
+        training.train(run, tmp_path / "out")
     assert len(log(tmp_path / "out")) == 8  # and the checkpoint is of step 5
     with (tmp_path / "out" / "log.jsonl").open("a") as file:
         file.write('{"step": 9, "lo')
