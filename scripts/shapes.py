@@ -116,7 +116,7 @@ def specdec(*flags: str) -> None:
 
 @functools.cache
 def asked() -> dict[int, Asked]:
-    return {temperature: pair_at(temperature) for temperature in SAMPLINGS}
+    return {temperature: pair_at("captions", temperature) for temperature in SAMPLINGS}
 
 
 def alphas(path: Path) -> dict[str, list[float]]:

@@ -202,11 +202,29 @@ def _line(record: Mapping[str, Any]) -> str:
 
 
 def settings_in(text: str) -> dict[str, Any]:
-    """Name -> value; of JSON, what stands under 'gin' is gin text."""
+    """Name -> value; of JSON, what stands under 'gin' is gin text, and what is deeper has a dotted
+    name."""
     if not text.startswith("{"):
         return _gin_settings(text)
     plain = json.loads(text)
-    return _gin_settings(plain.pop("gin", "")) | plain
+    found: dict[str, Any] = _gin_settings(plain.pop("gin", ""))
+    for name, value in plain.items():
+        found.update(_dotted(name, value))
+    return found
+
+
+def _dotted(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The settings inside one. A field that is off is as one that is not there: a class may have
+    got it since."""
+    inside: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        inside = ((k, x) for k, x in value.items() if x is not None and x is not False)
+    elif isinstance(value, list) and any(isinstance(x, dict) for x in value):
+        inside = enumerate(value)
+    else:
+        yield name, value
+    for k, x in inside:
+        yield from _dotted(f"{name}.{k}", x)
 
 
 def _gin_settings(text: str) -> dict[str, str]:

@@ -107,10 +107,19 @@ def test_gin_is_compared_as_settings(now, difference):
         ({"gin": "A.x = 2\n", "threads": 1}, ("A.x", "1", "2")),
         ({"sizes": [1, 3]}, ("sizes", [1, 2], [1, 3])),
         ({"more": None}, ("more", "not set", None)),
+        ({"model": {"layers": 2, "states_dim": None, "head": False}}, None),  # fields of a later one
+        ({"model": {"layers": 2, "states_dim": 8}}, ("model.states_dim", "not set", 8)),
+        ({"model": {"layers": 0}}, ("model.layers", 2, 0)),
+        ({"model": {}}, ("model.layers", 2, "not set")),
+        ({"target": [{"layers": 6, "head": False}, "a"]}, None),
+        ({"target": [{"layers": 6}, "b"]}, ("target.1", "a", "b")),
+        ({"target": [{"layers": 5}, "a"]}, ("target.0.layers", 6, 5)),
+        ({"target": None}, ("target", "not set", None)),
     ],
 )
 def test_json_is_compared_by_name_and_gin_inside_it_as_settings(change, difference):
     about = {"gin": "A.x = 1\n", "threads": 2, "sizes": (1, 2)}
+    about |= {"model": {"layers": 2}, "target": [{"layers": 6}, "a"]}
     assert first_difference(json.dumps(about), json.dumps(about | change)) == difference
 
 

@@ -463,15 +463,28 @@ def test_two_checkpoints_and_one_export_are_kept(run, tmp_path):
     [
         ({"seed": 1}, "seed = 0, and now it is 1"),
         ({"batch_size": 4}, "batch_size = 8, and now it is 4"),
-        ({"optimizer": Adafactor()}, "optimizer .*'warmup': 1000"),
-        ({"objective": TeacherForced(0.0)}, "objective .*'label_smoothing': 0.1"),
-        ({"model": T5Target(dataclasses.replace(CONFIG, mlp_dim=65))}, "model .*'mlp_dim': 65"),
+        ({"optimizer": Adafactor()}, "optimizer.learning_rate.warmup = .*, and now it is 1000;"),
+        ({"objective": TeacherForced(0.0)}, "objective.label_smoothing = 0.1, and now it is 0.0"),
+        (
+            {"model": T5Target(dataclasses.replace(CONFIG, mlp_dim=65))},
+            f"model.mlp_dim = {CONFIG.mlp_dim}, and now it is 65; take",
+        ),
     ],
 )
 def test_other_settings_are_refused(run, tmp_path, change, message):
     training.train(dataclasses.replace(run, steps=1), tmp_path)
     with pytest.raises(RecordsError, match=message):
         training.train(dataclasses.replace(run, **change), tmp_path)
+
+
+def test_a_run_goes_on_that_began_before_a_field_was_there(run, tmp_path):
+    training.train(dataclasses.replace(run, steps=1), tmp_path)
+    path = tmp_path / "settings.json"
+    settings = json.loads(path.read_text())
+    assert settings["model"].pop("states_dim", 0) is None
+    assert settings["model"].pop("confidence_head", 0) is False
+    path.write_text(json.dumps(settings))
+    assert training.train(dataclasses.replace(run, steps=2), tmp_path).step == 2
 
 
 @pytest.mark.slow
