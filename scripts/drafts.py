@@ -1,20 +1,21 @@
 """Drafts of many shapes for one target: the study of Yan et al. (2402.01528), of a T5.
 
-  python scripts/drafts.py train --outputs OUTPUTS --folder DIR [--drafts 1x256 ...]
-  python scripts/drafts.py judge --outputs OUTPUTS --folder DIR
+  python scripts/drafts.py train --outputs OUTPUTS --folder DIR [--task captions]
+  python scripts/drafts.py judge --outputs OUTPUTS --folder DIR [--task captions]
 
 A draft is named by its decoder's layers and their width; it reads the output of the target's
-encoder, so that the decoder is all that it costs. All are trained from scratch for the captions
-target of ../shared/multi30k, with as many steps, on what that target writes greedily; OUTPUTS has
-its texts, as configs/train_multi30k_masked.gin reads them. Some are trained on the references
-instead, or for a third of the steps: what they know and how well they draft need not agree.
+encoder, so that the decoder is all that it costs. All are trained from scratch for the target of a
+task, with as many steps, on what that target wrote; OUTPUTS has its texts, as the task's
+configuration reads them. Some are trained on the references instead, or for a third of the steps:
+what they know and how well they draft need not agree. Of highlights and answers there are fewer
+drafts, with half of the steps.
 
-`train` makes the drafts in DIR, and two things to judge them with: the target, fine-tuned further,
-and sentences from another domain. It goes on where it was stopped. `judge` finds the losses of each
-draft on captions that it has not seen, and its tokens per target call by draft length, greedy. JSON
-lines go to docs/results/DEVICE/drafts/judged.jsonl, and what is there is left out. Times are made
-by scripts/drafts_timed.py, tables of all by scripts/drafts_report.py. Run it from the root of a
-checkout.
+`train` makes the drafts in DIR, and of captions two things to judge them with: the target,
+fine-tuned further, and sentences from another domain. It goes on where it was stopped. `judge`
+finds the losses of each draft on texts that it has not seen, and its tokens per target call by
+draft length, greedy. JSON lines go to docs/results/DEVICE/drafts/judged.jsonl, and what is there is
+left out. Times are made by scripts/drafts_timed.py, tables of all by scripts/drafts_report.py. Run
+it from the root of a checkout: captions need ../shared/multi30k, answers demo_copying.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ import numpy as np
 from forecast_check import GAMMAS, built
 from remeasure import RESULTS, device_name
 
-from specdec import acceptance, checkpoints, forecast, tasks
+from specdec import acceptance, checkpoints, demo, forecast, tasks
 from specdec.cli.run import DecodeRun
 from specdec.models import families
 from specdec.models.t5.config import SIZES
@@ -46,12 +47,44 @@ from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, teacher_fo
 from specdec.types import PyTree
 
 STEPS = 600
-CONFIG, PAIR = "configs/train_multi30k_shared_encoder.gin", "configs/multi30k.gin"
-TARGET, VOCABULARY = "../shared/multi30k/target", "../shared/multi30k/multi30k_ende_3k.model"
-LENGTHS = {"inputs": 64, "targets": 64}
-
 PREFIX = "translate English to German: "
-TEXTS, OTHERS = 1000, 300  # of the validation split, and in the other domains
+TEXTS, OTHERS = 1000, 300  # of the validation split: captions, and in the other domains
+
+
+class Task(NamedTuple):
+    """A target, how drafts for it learn, and how they decode."""
+
+    target: str
+    vocabulary: str
+    config: str
+    pair: tuple[str, ...]
+    lengths: dict[str, int]
+
+
+TASKS = {
+    "captions": Task(
+        "../shared/multi30k/target",
+        "../shared/multi30k/multi30k_ende_3k.model",
+        "configs/train_multi30k_shared_encoder.gin",
+        ("configs/multi30k.gin",),
+        {"inputs": 64, "targets": 64},
+    ),
+    "highlights": Task(
+        demo.path("target"),
+        demo.path("vocabulary.model"),
+        "train_demo_shared_encoder.gin",
+        ("demo_highlights.gin",),
+        {"inputs": 144, "targets": 48},
+    ),
+    "answers": Task(
+        "demo_copying/target",
+        demo.path("vocabulary.model"),
+        "configs/train_copying_shared_encoder.gin",
+        ("configs/qa.gin", "drafters/autoregressive.gin"),
+        {"inputs": 192, "targets": 48},
+    ),
+}
+CAPTIONS = TASKS["captions"]
 
 
 class Shape(NamedTuple):
@@ -86,7 +119,12 @@ SHAPES = [
     *(Shape(*shape, "references") for shape in ((1, 256), (2, 128))),
     *(Shape(*shape, steps=STEPS // 3) for shape in ((1, 256), (2, 128))),
 ]
-NAMED = {shape.name: shape for shape in SHAPES}
+FEWER = [
+    *(Shape(1, width, steps=STEPS // 2) for width in (64, 128, 256)),
+    *(Shape(2, width, steps=STEPS // 2) for width in (64, 128)),
+    Shape(1, 256, "references", STEPS // 2),
+]
+NAMED = {shape.name: shape for shape in [*SHAPES, *FEWER]}
 
 
 def main() -> None:
@@ -94,8 +132,10 @@ def main() -> None:
     parser.add_argument("action", choices=("train", "judge"))
     parser.add_argument("--outputs", required=True, metavar="OUTPUTS", type=Path)
     parser.add_argument("--folder", required=True, metavar="DIR", type=Path)
-    parser.add_argument("--drafts", nargs="+", choices=NAMED, default=list(NAMED), metavar="NAME")
+    parser.add_argument("--task", choices=TASKS, default="captions")
+    parser.add_argument("--drafts", nargs="+", choices=NAMED, metavar="NAME")
     args = parser.parse_args()
+    args.drafts = args.drafts or [x.name for x in (SHAPES if captions(args) else FEWER)]
     if args.action == "train":
         train(args)
         return
@@ -108,24 +148,39 @@ def main() -> None:
         print(line, flush=True)
 
 
+def captions(args: argparse.Namespace) -> bool:
+    return args.task == "captions"
+
+
 def train(args: argparse.Namespace) -> None:
     """Makes the drafts in args.folder, and what they are judged with."""
-    sentences(args.folder / "sentences.tsv")
-    gold = references(args.outputs, args.folder / "references")
+    task = TASKS[args.task]
+    gold = references(task, args.outputs, args.folder / "references")
+    if captions(args):
+        shifted(args.folder)
+    for shape in (NAMED[name] for name in args.drafts):
+        macros = {"OUTPUTS": str(gold if shape.text == "references" else args.outputs)}
+        macros |= {
+            "INITIAL_CHECKPOINT_PATH": None,
+            "STEPS": shape.steps,
+            "WARMUP": shape.steps // 6,
+        }
+        macros |= {f"t5.T5Config.{name}": value for name, value in shape.settings.items()}
+        trained(task.config, macros, args.folder / shape.name)
+
+
+def shifted(folder: Path) -> None:
+    """Makes what drafts of captions did not learn for: another target, and other sentences."""
+    sentences(folder / "sentences.tsv")
     further = {
-        "INITIAL_CHECKPOINT_PATH": TARGET,
+        "INITIAL_CHECKPOINT_PATH": CAPTIONS.target,
         "STEPS": 150,
         "WARMUP": 50,
         "LEARNING_RATE": 0.003,
     }
-    sizes = checkpoints.config_from(TARGET)
+    sizes = checkpoints.config_from(CAPTIONS.target)
     further |= {f"t5.T5Config.{name}": getattr(sizes, name) for name in SIZES}
-    trained("configs/train_multi30k_draft.gin", further, args.folder / "further")
-    for shape in (NAMED[name] for name in args.drafts):
-        macros = {"OUTPUTS": str(gold if shape.text == "references" else args.outputs)}
-        macros |= {"INITIAL_CHECKPOINT_PATH": None, "STEPS": shape.steps, "WARMUP": 100}
-        macros |= {f"t5.T5Config.{name}": value for name, value in shape.settings.items()}
-        trained(CONFIG, macros, args.folder / shape.name)
+    trained("configs/train_multi30k_draft.gin", further, folder / "further")
 
 
 def trained(config: str, macros: dict[str, Any], folder: Path) -> None:
@@ -136,9 +191,9 @@ def trained(config: str, macros: dict[str, Any], folder: Path) -> None:
     subprocess.run([*command, f"--output_dir={folder}"], check=True)
 
 
-def references(outputs: Path, folder: Path) -> Path:
+def references(task: Task, outputs: Path, folder: Path) -> Path:
     """The references of texts, where their outputs stood."""
-    vocabulary = tasks.SentencePiece(VOCABULARY).load()
+    vocabulary = tasks.SentencePiece(task.vocabulary).load()
 
     def with_reference(line: str) -> str:
         one = json.loads(line)
@@ -166,18 +221,16 @@ def sentences(path: Path) -> None:
 
 def judged(args: argparse.Namespace, known: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
     """A line of each draft in each domain that has none yet."""
-    domains = {
-        "captions": [],
-        "a target fine-tuned further": [
-            f"--gin.CHECKPOINT_PATH={str(args.folder / 'further/export')!r}"
-        ],
-        "other sentences": [
-            f"--gin.TASK_FILES={{'validation': {str(args.folder / 'sentences.tsv')!r}}}"
-        ],
-    }
+    task, domains = TASKS[args.task], {args.task: []}
+    if captions(args):
+        further, others = args.folder / "further/export", args.folder / "sentences.tsv"
+        domains |= {
+            "a target fine-tuned further": [f"--gin.CHECKPOINT_PATH={str(further)!r}"],
+            "other sentences": [f"--gin.TASK_FILES={{'validation': {str(others)!r}}}"],
+        }
     pairs = {
-        "loss_of_references": held_out("references", args.folder / "references"),
-        "loss_of_outputs": held_out("outputs", args.outputs),
+        "loss_of_references": held_out(task, "references", args.folder / "references"),
+        "loss_of_outputs": held_out(task, "outputs", args.outputs),
     }
     for domain, flags in domains.items():
         texts: list[acceptance.Texts] = []
@@ -185,14 +238,15 @@ def judged(args: argparse.Namespace, known: set[tuple[str, str]]) -> Iterator[di
             export = args.folder / shape.name / "export"
             if (shape.name, domain) in known or not export.exists():
                 continue
-            own = [f"--gin_file={PAIR}", *flags, f"--gin.DRAFT_CHECKPOINT_PATH={str(export)!r}"]
+            own = [*(f"--gin_file={x}" for x in task.pair), *flags]
+            own.append(f"--gin.DRAFT_CHECKPOINT_PATH={str(export.resolve())!r}")
             run = built(own, "validation", TEXTS if domain == "captions" else OTHERS)
             params = run.load()
             texts = texts or written(run, params.target)
             line = {"draft": shape.name, "domain": domain, **shape._asdict()}
             line |= sizes(params.drafter) | tokens_per_call(run, params, texts)
-            if domain == "captions":
-                line |= {name: loss(str(export), batches) for name, batches in pairs.items()}
+            if domain == args.task:
+                line |= {name: loss(task, str(export), x) for name, x in pairs.items()}
             yield line
 
 
@@ -219,7 +273,7 @@ def tokens_per_call(
     for gamma in GAMMAS:
         plan = dataclasses.replace(run.plan, schedule=Fixed(gamma))
         replayed = forecast.replay(
-            plan, accepted, vocab_size=target.vocab_size, length=LENGTHS["inputs"]
+            plan, accepted, vocab_size=target.vocab_size, length=run.data.lengths["inputs"]
         )
         sums = np.stack([replayed.tokens, replayed.calls])
         low, high = bootstrap(sums, lambda x: x[0] / x[1])
@@ -233,19 +287,21 @@ def tokens_per_call(
     }
 
 
-def held_out(name: str, folder: Path) -> list[Pairs]:
+def held_out(task: Task, name: str, folder: Path) -> list[Pairs]:
     """Batches of the validation split."""
-    definition = tasks.SentencePiece(VOCABULARY)
-    task = tasks.predictions_task(name, {"validation": str(folder / "validation")}, definition)
-    examples = data.read_split(task, "validation", LENGTHS)
-    return data.pack(examples, LENGTHS, 64, 1)
+    definition = tasks.SentencePiece(task.vocabulary)
+    split = {"validation": str(folder / "validation")}
+    examples = data.read_split(
+        tasks.predictions_task(name, split, definition), "validation", task.lengths
+    )
+    return data.pack(examples, task.lengths, 64, 1)
 
 
-def loss(export: str, batches: Sequence[Pairs]) -> float:
+def loss(task: Task, export: str, batches: Sequence[Pairs]) -> float:
     """Nats of a token."""
-    config, target = checkpoints.config_from(export), checkpoints.config_from(TARGET)
+    config, target = checkpoints.config_from(export), checkpoints.config_from(task.target)
     params = checkpoints.load(export, config=config)
-    frozen = Frozen(families.model_of(target), checkpoints.load(TARGET, config=target))
+    frozen = Frozen(families.model_of(target), checkpoints.load(task.target, config=target))
     model = families.model_of(config)
 
     @jax.jit

@@ -26,6 +26,7 @@ DEFAULT = "8x128"  # T5-small's layers
 RESAMPLES = 10_000
 XXL = (24, 4096)  # layers and width of the target on a TPU
 GAMMAS = range(1, 11)
+OTHER_TASKS = ("highlights", "answers")
 
 
 def main() -> None:
@@ -37,7 +38,10 @@ def main() -> None:
         list(Lines(folder / f"{x}.jsonl")) for x in ("judged", "timed", "steps")
     )
     found = together(judged, timed, steps)
-    for table in (drafts(found), correlations(found), domains(judged)):
+    on_captions = [one for one in judged if one["domain"] not in OTHER_TASKS]
+    others = {task: of_task(judged, timed, task) for task in OTHER_TASKS}
+    tables = drafts(found), correlations(found), domains(on_captions), of_others(others)
+    for table in (*tables, correlations_of_others(others)):
         print(*table, "", sep="\n")
     if args.draw:
         draw(found, RESULTS.parent / "figures" / "drafts.svg")
@@ -178,6 +182,69 @@ def domains(judged: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         cells = [
             f"{one['alpha'][0]:.3f}, {one['tokens_per_call']['4'][0]:.2f}" if one else ""
             for one in (of.get((name, domain)) for domain in names)
+        ]
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def of_task(
+    judged: Sequence[Mapping[str, Any]], timed: Sequence[Mapping[str, Any]], task: str
+) -> list[dict[str, Any]]:
+    """Of each draft of another task all that is known of it, the fastest first: with what the parts
+    of its shape take at T5-large's sizes, by the better of the draft lengths that were timed."""
+    steps = {(one["layers"], one["width"]): one["draft_seconds"] for one in reversed(timed)}
+    calls = {one["gamma"]: (one["verify_seconds"], one["step_seconds"]) for one in timed}
+    found = []
+    for one in judged:
+        if one["domain"] != task:
+            continue
+        draft = steps[one["layers"], TIMES * one["width"]]
+        speeds = {
+            gamma: one["tokens_per_call"][str(gamma)][0] * step / (gamma * draft + verify)
+            for gamma, (verify, step) in calls.items()
+        }
+        more = {
+            "alpha": one["alpha"][0],
+            "tar": one["tokens_per_call"]["4"][0],
+            "draft_seconds": draft,
+            "modelled": max(speeds.values()),
+            "gamma": max(speeds, key=speeds.__getitem__),
+        }
+        found.append({**one, **more})
+    return sorted(found, key=lambda one: -one["modelled"])
+
+
+def of_others(others: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    heads = "layers x width", "learned from", "loss of references, of outputs", "alpha"
+    heads = "task", *heads, "tokens per call, gamma 4", "of all texts, by the parts (gamma)"
+    yield f"| {' | '.join(heads)} |\n|{'---|' * 3}{'---:|' * 4}"
+    for task, found in others.items():
+        for one in found:
+            cells = (
+                task,
+                f"{one['layers']} x {one['width']}",
+                one["text"],
+                f"{one['loss_of_references']:.3f}, {one['loss_of_outputs']:.3f}",
+                f"{one['alpha']:.3f}",
+                f"{one['tar']:.2f}",
+                f"{one['modelled']:.2f} ({one['gamma']})",
+            )
+            yield f"| {' | '.join(cells)} |"
+
+
+def correlations_of_others(others: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """As on captions, of the drafts of each task."""
+    rows = {
+        "loss_of_references": "loss of references",
+        "loss_of_outputs": "loss of the target's outputs",
+    }
+    columns = {"tar": "tokens per call, gamma 4", "modelled": "speed-up of all texts"}
+    heads = [f"{task}, with {name}" for task in others for name in columns.values()]
+    yield f"| rank correlation of | {' | '.join(heads)} |\n|---|{'---:|' * len(heads)}"
+    for row, name in rows.items():
+        cells = [
+            correlation(*(_values(found, x) for x in (row, column)))
+            for found in others.values()
+            for column in columns
         ]
         yield f"| {name} | {' | '.join(cells)} |"
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from drafts import LENGTHS, NAMED, PAIR, TARGET
+from drafts import CAPTIONS, NAMED
 from forecast_check import GAMMAS, built
 from remeasure import RESULTS, device_name
 
@@ -83,12 +83,12 @@ def main() -> None:
 
 def run_of(folder: Path, name: str, texts: int) -> DecodeRun:
     """The pair at its larger sizes, which is made if it is not there."""
-    large = {"target": TARGET, name: str(folder / name / "export")}
+    large = {"target": CAPTIONS.target, name: str(folder / name / "export")}
     for one, path in large.items():
         grow(path, folder / "large" / one)
     paths = {"": folder / "large" / "target", "DRAFT_": folder / "large" / name}
     flags = [f"--gin.{role}CHECKPOINT_PATH={str(path)!r}" for role, path in paths.items()]
-    return built([f"--gin_file={PAIR}", *flags], "test", texts)
+    return built([f"--gin_file={x}" for x in CAPTIONS.pair] + flags, "test", texts)
 
 
 def grow(path: str, to: Path) -> None:
@@ -136,7 +136,7 @@ def parts(runs: Mapping[str, DecodeRun], trees: Trees) -> dict[str, Costs]:
         name = first[model.config] if role == "draft" else next(iter(runs))
         return trees(name, role, model)
 
-    inputs = jnp.ones([1, LENGTHS["inputs"]], jnp.int32)
+    inputs = jnp.ones([1, CAPTIONS.lengths["inputs"]], jnp.int32)
     alone = next(iter(runs.values())).alone
     found = forecast.measured(plans, alone, tree_of, inputs)
     return {name: found[config] for name, config in of.items()}

@@ -30,10 +30,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 LINES = ROOT / "docs" / "results" / "mutants.jsonl"
 PROGRAMS = Path(tempfile.gettempdir()) / "specdec.mutants.programs"  # compiled, kept between calls
 DEFAULT, MORE = "not slow and not planted and not ci", "not slow"  # which tests
+IN_CI = ("training/", "models/")  # modules whose tests are mostly of `ci`
 LIMIT = 300  # seconds, for tests of which nobody knows how long they take
 LOOP, TABLE = "tests/decoding/test_loop.py", "tests/drafters/test_table.py"
 FORMULAS, REPLAYED = "tests/test_theory.py", "tests/forecast/test_forecast_by_replay.py"
@@ -46,6 +49,10 @@ LOOKUPS = ["tests/drafters/test_lookups.py"]
 TUNED = ["tests/forecast/test_tune.py"]
 MEASURED = ["tests/benchmark/test_benchmark.py"]
 CERTIFICATE = ["tests/certificate"]
+ALIGNED = ["tests/training/test_alignment.py"]
+HEADED = ["tests/training/test_headed.py"]
+TRAINED = ["tests/training/test_training.py"]
+TRIMMED = ["tests/models/test_trimming.py", "tests/models/test_head.py"]
 TESTS = {  # module: its tests, those that see most first
     "decoding/states.py": ["tests/decoding/test_states.py", LOOP],
     "decoding/loop.py": [f"{LOOP}::test_token_t_is_drawn_with_the_noise_of_t", LOOP],
@@ -121,6 +128,18 @@ TESTS = {  # module: its tests, those that see most first
     "certificate/hostile.py": CERTIFICATE,
     "certificate/afresh.py": CERTIFICATE,
     "certificate/subject.py": CERTIFICATE,
+    "training/divergences.py": ALIGNED,
+    "training/alignment.py": ALIGNED,
+    "training/objectives.py": ["tests/training/test_objectives.py", *HEADED],
+    "training/optimizer.py": TRAINED,
+    "training/data.py": TRAINED,
+    "training/loss.py": TRAINED,
+    "training/initial.py": ["tests/training/test_initial.py"],
+    "training/laws.py": ["tests/training/test_laws.py"],
+    "training/exits.py": ["tests/training/test_exits.py"],
+    "models/trim.py": TRIMMED,
+    "models/t5/trimming.py": TRIMMED,
+    "models/heads.py": [*HEADED, "tests/drafters/test_blockwise.py"],
 }
 SWAPS: dict[type, type] = {
     ast.Add: ast.Sub,
@@ -255,7 +274,10 @@ def tested(
         start_new_session=True,
     )
     try:
-        outcome = "killed" if process.wait(limit) else "survived"
+        code = process.wait(limit)
+        if code == pytest.ExitCode.NO_TESTS_COLLECTED:
+            raise SystemExit(f"{tests} have none that are {marks!r}")
+        outcome = "killed" if code else "survived"
     except subprocess.TimeoutExpired:
         outcome = "endless"
     finally:
@@ -312,7 +334,8 @@ def try_out(todo: list[Mutant], copy: Path, marks: str) -> None:
         limit = LIMIT if None in known or marks != DEFAULT else 2 * sum(known) + 60
         sound = file.read_text()
         file.write_text(mutant.source)
-        outcome, seconds = tested(tests, copy, limit, marks)
+        of_ci = mutant.module.startswith(IN_CI)
+        outcome, seconds = tested(tests, copy, limit, MORE if of_ci else marks)
         file.write_text(sound)
         what = mutant._asdict()
         del what["source"]
@@ -322,7 +345,8 @@ def try_out(todo: list[Mutant], copy: Path, marks: str) -> None:
 def sound(todo: list[str], copy: Path) -> None:
     """A line for each file of tests, which must pass."""
     for one in todo:
-        outcome, seconds = tested([one], copy, None)
+        in_ci = one.startswith(tuple(f"tests/{folder}" for folder in IN_CI))
+        outcome, seconds = tested([one], copy, None, MORE if in_ci else DEFAULT)
         if outcome != "survived":
             raise SystemExit(f"{one} fails as it is")
         write(tests=one, seconds=seconds)
