@@ -24,10 +24,10 @@ from specdec.models.trim import Trim
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
+from specdec.training import FillMasks, TeacherForced
 from specdec.training.alignment import DIVERGENCES, NOTHING, Align, drawn
 from specdec.training.initial import begun_with
 from specdec.training.loss import Frozen, Pairs
-from specdec.training.objectives import FillMasks, TeacherForced
 from specdec.types import Params
 from specdec.verifiers import Block, Coupled, GreedyMatch
 from specdec.vocabulary import check_fit

@@ -15,9 +15,9 @@ from specdec.drafters import NoSource
 from specdec.drafters.blocks import mask_ids
 from specdec.models.t5 import T5Config, T5Target
 from specdec.training import ConfidenceHead, FillMasks, Pairs, TeacherForced
+from specdec.training.fill_masks import _Blocks
 from specdec.training.loop import Recipe, State, train_step
 from specdec.training.loss import Frozen
-from specdec.training.objectives import _Blocks
 from specdec.training.optimizer import Adafactor, LearningRate
 
 V, K = 30, 3

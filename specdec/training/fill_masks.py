@@ -1,0 +1,236 @@
+"""Blocks of masks: the objective of who fills them in, and of the head that foresees their fate."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specdec.drafters.blocks import mask_ids, visible_in_block
+from specdec.models.inputs import read
+from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, of_target, shifted
+from specdec.training.objectives import check_head, check_smoothing
+from specdec.types import Array, ModelOutput, PyTree, Target
+from specdec.values import is_integer, is_number
+
+
+@dataclasses.dataclass(frozen=True)
+class FillMasks:
+    """Cross-entropy of the tokens behind random masks: what `drafters.Masked` drafts with.
+
+    Xia et al. 2023 (2203.16487, section 3.1), with the glancing of Qian et al. 2021 (2008.07905):
+    of the masks that the model gets wrong a share is replaced by the right tokens, and the loss is
+    of the others.
+
+    masks, distinct: of a block, as of `Masked`.
+    cached: whether text sees only the text before it: `Masked.reread` is None.
+    blocks: masked blocks of each text and update. They do not see each other, and where text is
+      cached they share it; otherwise there is one.
+    glancing: the share of wrong masks that is revealed, in the first update and in the last one;
+      (0, 0) for none.
+    label_smoothing: 0 <= s < 1.
+    """
+
+    masks: int = 8
+    distinct: bool = True
+    cached: bool = True
+    blocks: int = 4
+    glancing: tuple[float, float] = (0.5, 0.3)
+    label_smoothing: float = 0.1
+
+    def __post_init__(self):
+        check_smoothing(self)
+        for name in ("masks", "blocks"):
+            if not is_integer(value := getattr(self, name), 1):
+                raise ValueError(f"FillMasks.{name} is {value!r}; give a positive integer")
+        if not self.cached and self.blocks > 1:
+            raise ValueError(
+                f"FillMasks.blocks is {self.blocks}, but text that sees masks has one block; give 1"
+            )
+        shares = self.glancing
+        fine = isinstance(shares, tuple | list) and len(shares) == 2
+        if not fine or not all(is_number(x) and 0 <= x < 1 for x in shares):
+            raise ValueError(f"FillMasks.glancing is {shares!r}; give two shares, as in (0.5, 0.3)")
+        object.__setattr__(self, "glancing", tuple(shares))
+
+    def check(self, model: Any, ids: int | None) -> None:
+        """Masks are ids that no text has; all others have a row in the head."""
+        check_head(self, model)
+        masks = self.masks if self.distinct else 1
+        if ids is not None and model.vocab_size < ids + masks:
+            raise ValueError(
+                f"the model has {model.vocab_size} ids and the vocabulary {ids}, which leaves none "
+                f"for {masks} masks; give it vocab_size = {ids + masks}"
+            )
+
+    def loss(
+        self,
+        model: Target,
+        params: PyTree,
+        frozen: Frozen | None,
+        pairs: Pairs,
+        key: Array,
+        progress: Array,
+    ) -> Sums:
+        for_starts, for_glances = jax.random.split(key)
+        blocks = _Blocks.of(self, model, pairs, for_starts, frozen)
+        if any(self.glancing):
+            first, last = self.glancing
+            logits = jax.lax.stop_gradient(blocks.logits(model, params))
+            blocks = blocks.glanced_at(logits, first + (last - first) * progress, for_glances)
+        return blocks.sums(blocks.logits(model, params), self.label_smoothing)
+
+    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
+        key = jax.random.key(0, impl="threefry2x32")
+        blocks = _Blocks.of(self, model, pairs, key, frozen)
+        return blocks.sums(blocks.logits(model, params))
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfidenceHead:
+    """Cross-entropy of whether the token of each place of a block is kept, those before it kept:
+    what `schedules.ForeseenCost` cuts blocks by. Nothing but the head is trained.
+
+    After DSpark (2026). A token counts as kept where the likeliest one is the text's, as in greedy
+    decoding of a target that wrote the text; places behind one that is not count for nothing.
+
+    of: what the rest of the model was trained with; its masks, distinct, cached and blocks count.
+    """
+
+    of: FillMasks
+
+    def __post_init__(self):
+        if not isinstance(self.of, FillMasks):
+            raise ValueError(f"ConfidenceHead.of is {self.of!r}; give a FillMasks")
+
+    def check(self, model: Any, ids: int | None) -> None:
+        """The model must have a head."""
+        self.of.check(model, ids)
+        if not getattr(model, "has_confidence", False):
+            raise ValueError(
+                "ConfidenceHead trains the head of a model that has none; give it confidence_head "
+                "= True"
+            )
+
+    def loss(
+        self,
+        model: Target,
+        params: PyTree,
+        frozen: Frozen | None,
+        pairs: Pairs,
+        key: Array,
+        progress: Array,
+    ) -> Sums:
+        return self._sums(model, params, _Blocks.of(self.of, model, pairs, key, frozen))
+
+    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
+        """`correct` are the answers that are right at one half."""
+        key = jax.random.key(0, impl="threefry2x32")
+        return self._sums(model, params, _Blocks.of(self.of, model, pairs, key, frozen))
+
+    def _sums(self, model: Any, params: PyTree, blocks: _Blocks) -> Sums:
+        output = blocks.output(model, jax.lax.stop_gradient(params))
+        kept = output.logits.argmax(axis=-1) == blocks.targets
+        before = jnp.cumprod(kept, axis=2)[:, :, :-1] > 0
+        counts = (blocks.targets > 0) & jnp.pad(before, ((0, 0), (0, 0), (1, 0)), constant_values=1)
+        odds = model.confidence(params, output.hidden).reshape(kept.shape)
+        nats = jax.nn.softplus(jnp.where(kept, -odds, odds))
+        right = ((odds > 0) == kept) & counts
+        return Sums(jnp.where(counts, nats, 0.0).sum(), right.sum(), counts.sum())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Blocks:
+    """Masked blocks of a batch of texts."""
+
+    inputs: Array  # [B, S] int32
+    text: Array  # [B, T] int32, the decoder's inputs
+    starts: Array  # [B, R] int32, tokens of the output before each block
+    fed: Array  # [B, R, k] int32, masks or tokens
+    targets: Array  # [B, R, k] int32, 0 where the loss counts nothing
+    before: Array  # [B, R, k] int32, the token before each place
+    cached: bool
+    given: PyTree  # of the target: its cache behind the inputs, if it is read
+    states: Array | None  # [B, T + R k, D] that are fed with text and blocks, if any are
+
+    @classmethod
+    def of(
+        cls, objective: FillMasks, model: Any, pairs: Pairs, key: Array, frozen: Frozen | None
+    ) -> _Blocks:
+        """With starts at random, as likely at each token of a text."""
+        targets = jnp.asarray(pairs.targets)
+        rows, longest = targets.shape
+        lengths = jnp.sum(targets > 0, axis=1, dtype=jnp.int32)[:, None]
+        uniform = jax.random.uniform(key, (rows, objective.blocks))
+        starts = jnp.minimum(jnp.int32(uniform * lengths), jnp.maximum(lengths - 1, 0))
+        places = starts[:, :, None] + jnp.arange(objective.masks)[None, None]
+        inside = jnp.minimum(places, longest - 1).reshape(rows, -1)
+        behind = jnp.take_along_axis(targets, inside, axis=1).reshape(places.shape)
+        ids = mask_ids(model.vocab_size, objective.masks, objective.distinct)
+        text = shifted(model, pairs)
+        given, states = of_target(model, pairs.inputs, text, frozen)
+        if states is not None:
+            of_masks = jnp.repeat(starts, objective.masks, axis=1)[:, :, None]
+            of_masks = jnp.take_along_axis(states, of_masks, axis=1)
+            states = jnp.concatenate([states, of_masks], axis=1)
+        return cls(
+            inputs=jnp.asarray(pairs.inputs),
+            text=text,
+            starts=starts,
+            fed=jnp.broadcast_to(ids, places.shape),
+            targets=jnp.where(places < longest, behind, 0),
+            before=jnp.take_along_axis(text, inside, axis=1).reshape(places.shape),
+            cached=objective.cached,
+            given=given,
+            states=states,
+        )
+
+    def logits(self, model: Any, params: PyTree) -> Array:
+        """[B, R, k, V], all blocks behind one copy of their text."""
+        return self.output(model, params).logits
+
+    def output(self, model: Any, params: PyTree) -> ModelOutput:
+        """With the states [B, R k, D] that logits are made of."""
+        rows, size = self.text.shape
+        tokens = jnp.concatenate([self.text, self.fed.reshape(rows, -1)], axis=1)
+        cache = read(model, params, self.inputs, tokens.shape[1], self.given)
+        fed = {} if self.states is None else {"states": self.states}
+        output, _ = model.decode(params, tokens, cache, ancestors=self._ancestors(), **fed)
+        hidden = output.hidden[:, size:]
+        logits = model.logits(params, hidden)
+        if getattr(model, "has_markov", False):
+            logits += model.markov(params, self.before.reshape(rows, -1))
+        return ModelOutput(logits.reshape(*self.fed.shape, -1), hidden)
+
+    def glanced_at(self, logits: Array, share: Array, key: Array) -> _Blocks:
+        """With this share of the wrong masks of each block replaced by what they stand for."""
+        real = self.targets > 0
+        wrong = jnp.sum((logits.argmax(axis=-1) != self.targets) & real, axis=2, keepdims=True)
+        order = jnp.where(real, jax.random.uniform(key, real.shape), 2.0).argsort(axis=2)
+        reveal = (order.argsort(axis=2) < jnp.floor(wrong * share)) & real
+        return dataclasses.replace(
+            self,
+            fed=jnp.where(reveal, self.targets, self.fed),
+            targets=jnp.where(reveal, 0, self.targets),
+        )
+
+    def sums(self, logits: Array, label_smoothing: float = 0.0) -> Sums:
+        rows = self.targets.shape[0]
+        flat = logits.reshape(rows, -1, logits.shape[-1])
+        return cross_entropy(flat, self.targets.reshape(rows, -1), label_smoothing)
+
+    def _ancestors(self) -> Array:
+        """[B, T + R k, T + R k]: text, and blocks that see as much of it as was there, and their
+        own masks."""
+        (_, size), (rows, blocks, masks) = self.text.shape, self.fed.shape
+        if not self.cached:
+            return visible_in_block(self.starts[:, 0] + 1, size, masks, cached=False)
+        text = jnp.tri(size, size + blocks * masks, dtype=bool)
+        of_text = jnp.arange(size)[None, None] <= self.starts[:, :, None]  # [B, R, T]
+        own = jnp.eye(blocks, dtype=bool)[None, :, :, None]
+        own = jnp.broadcast_to(own, (rows, blocks, blocks, masks)).reshape(rows, blocks, -1)
+        of_blocks = jnp.repeat(jnp.concatenate([of_text, own], axis=2), masks, axis=1)
+        text = jnp.broadcast_to(text, (rows, *text.shape))
+        return jnp.concatenate([text, of_blocks], axis=1)

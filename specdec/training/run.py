@@ -1,0 +1,164 @@
+"""A run of training: what decides what is trained, and how."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from specdec import tasks
+from specdec.models.heads import HeadedTarget
+from specdec.training.look_ahead import LookAhead
+from specdec.training.loss import reads_target
+from specdec.training.objectives import Objective, TeacherForced
+from specdec.training.optimizer import Adafactor
+from specdec.types import Model
+from specdec.values import check_has, check_seed, is_integer
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainRun:
+    """Everything that decides what is trained, and how; gin builds it.
+
+    model: what is trained; parameters start as its `init` draws them from the seed. Or a
+      `models.heads.HeadedTarget`, of which `LookAhead` trains both parts.
+    task, split, lengths: a seqio task or mixture or the name of one, its split to train on, and the
+      longest 'inputs' and 'targets' in tokens.
+    steps: how many updates in all; a finished run goes on if this grows.
+    batch_size: texts per step.
+    optimizer, objective: see `Adafactor` and `objectives`.
+    target, target_path: the model that the trained one drafts for, and the directory of its
+      checkpoint, if anything of it is read: its encoder's output, or its states.
+    reference_path: the directory of a drafter's checkpoint, as the model is, by which an objective
+      tells what can be learned (`Align.keep`).
+    laws_path: the folder in which what the target says of the texts is kept, where the objective
+      wants that stored (`Align.top`); runs may share it. None: `laws` in the output directory.
+    initial_path: the directory of a checkpoint that parameters are begun with, as far as names and
+      shapes agree (`begun_with`); the target's, for example. None: all are drawn. Of a HeadedTarget
+      {'target': .., 'heads': ..}, or one of them.
+    seed: of the parameters and of the order of the data.
+    buckets: into how many widths batches fall, each a program to compile (see `data.pack`).
+    evaluation_split: where loss and accuracy are measured besides, None for nowhere.
+    best_by: the figure of an evaluation, such as Align's 'mbsu_5', by which the best parameters so
+      far are exported, and not the latest: by how fast drafts would be, say, and not by the loss.
+    log_every, evaluate_every, checkpoint_every: steps.
+    """
+
+    model: Model
+    task: Any
+    lengths: Mapping[str, int]
+    steps: int
+    batch_size: int
+    optimizer: Adafactor = Adafactor()
+    objective: Objective = TeacherForced()
+    target: Model | None = None
+    target_path: str | None = None
+    initial_path: str | Mapping[str, str] | None = None
+    reference_path: str | None = None
+    laws_path: str | None = None
+    split: str = "train"
+    seed: int = 0
+    buckets: int = 4
+    evaluation_split: str | None = None
+    best_by: str | None = None
+    log_every: int = 100
+    evaluate_every: int = 1000
+    checkpoint_every: int = 1000
+
+    def __post_init__(self):
+        counts = "steps batch_size buckets log_every evaluate_every checkpoint_every".split()
+        for name in counts:
+            value = getattr(self, name)
+            if not is_integer(value, 1):
+                raise ValueError(f"TrainRun.{name} is {value!r}; give a positive integer")
+        check_has("TrainRun.model", self.model, "init config pad_id", "a model, T5Target(config)")
+        asks = getattr(self.objective, "reads_target", False)
+        if (asks or reads_target(self.model)) and not (self.target and self.target_path):
+            who = "model reads its target's encoder (encoded_dim) or states (states_dim)"
+            if asks:
+                who = f"objective is {type(self.objective).__name__}, of what its target says"
+            raise ValueError(
+                f"TrainRun.{who}; give that target, and target_path, the directory of its "
+                "checkpoint"
+            )
+        if getattr(self.model, "reads_states", False):
+            read, width = self.model.config.states_dim, self.target.config.emb_dim  # type: ignore[union-attr]
+            if read != width:
+                raise ValueError(
+                    f"TrainRun.model reads states of width {read} (states_dim), and the target's "
+                    f"are {width} wide; give states_dim = {width}"
+                )
+        if self.task is None:
+            raise ValueError("TrainRun.task is None; give a task, or the name of a registered one")
+        if self.model.pad_id:
+            raise ValueError(
+                f"TrainRun.model pads with {self.model.pad_id} and batches are filled up with 0; "
+                "give a model whose pad_id is 0"
+            )
+        check_seed("TrainRun.seed", self.seed)
+        remedy = "an objective, such as TeacherForced()"
+        check_has("TrainRun.objective", self.objective, "loss measure check", remedy)
+        self._check_parts()
+        self._check_reference()
+        if self.best_by is not None:
+            self._check_best()
+        if not isinstance(self.lengths, Mapping):
+            raise ValueError(f"TrainRun.lengths is {self.lengths!r}; give {tasks.LENGTHS}")
+        for name in ("inputs", "targets"):
+            if not is_integer(value := self.lengths.get(name), 1):
+                raise ValueError(
+                    f"TrainRun.lengths has {name!r} {value!r}; give a positive length in tokens"
+                )
+
+    def _check_parts(self) -> None:
+        if not isinstance(self.model, HeadedTarget):
+            if isinstance(self.initial_path, Mapping):
+                raise ValueError(
+                    f"TrainRun.initial_path is {self.initial_path!r}, of parts, and the model a "
+                    f"{type(self.model).__name__}, without any; give the directory of a checkpoint"
+                )
+            return
+        if not isinstance(self.objective, LookAhead):
+            raise ValueError(
+                f"TrainRun.objective is {type(self.objective).__name__}, and the model is a "
+                "HeadedTarget, which LookAhead trains; give that, objectives/look_ahead.gin"
+            )
+        if self.target is not None:
+            raise ValueError(
+                "TrainRun.target is not read where the model is a HeadedTarget, which has its own; "
+                "give None, and initial_path = {'target': the directory of its checkpoint}"
+            )
+        begun, known = self.initial_path, self.model.parts.keys()
+        if begun is not None and not (isinstance(begun, Mapping) and begun.keys() <= known):
+            raise ValueError(
+                f"TrainRun.initial_path is {begun!r} and the model a HeadedTarget; give the "
+                "checkpoints of its parts, {'target': .., 'heads': ..}"
+            )
+
+    def _check_reference(self) -> None:
+        keep = getattr(self.objective, "keep", None)
+        if keep is not None and self.reference_path is None:
+            raise ValueError(
+                f"the objective keeps {keep} of the tokens, those that a reference has learned; "
+                "give TrainRun.reference_path, the directory of a trained drafter's checkpoint"
+            )
+        for name, reads in (("reference_path", "keep"), ("laws_path", "top")):
+            if getattr(self, name) is not None and getattr(self.objective, reads, None) is None:
+                raise ValueError(
+                    f"TrainRun.{name} is {getattr(self, name)!r} and the objective reads nothing "
+                    f"of it; give Align.{reads}, or leave it out"
+                )
+
+    def _check_best(self) -> None:
+        figures_of = getattr(self.objective, "figures", lambda *_: {})
+        known = ["accuracy", *figures_of((0.0, 1.0), 1.0)]
+        if self.best_by not in known:
+            raise ValueError(
+                f"TrainRun.best_by is {self.best_by!r}; give a figure of "
+                f"{type(self.objective).__name__}: {', '.join(known)}"
+            )
+        if self.evaluation_split is None:
+            raise ValueError(
+                f"TrainRun.best_by is {self.best_by!r} but nothing is evaluated; give "
+                "evaluation_split"
+            )
