@@ -25,8 +25,8 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "larger model with the same logits: a stand-in for weights that cannot be downloaded, to "
         "measure speed with. Taken from the preset are the sizes (of a T5 emb_dim, num_heads, "
         "head_dim, mlp_dim and the numbers of layers); the vocabulary, the activations, whether "
-        "embedding and logits are tied, and all else stay the input's. Weights are written in "
-        "float32.",
+        "embedding and logits are tied, and all else stay the input's. Heads that look ahead grow "
+        "to the states of such a model, with its seed. Weights are written in float32.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -76,19 +76,19 @@ def _command(args: argparse.Namespace) -> None:
     checkpoints.save(output, grown, config=to.config, vocabulary=vocabulary)
     print(f"read {args.input}: {described(params, model)}")
     print(f"wrote {output}: {described(grown, to)}")
-    print(f"logits of random texts differ by at most {difference}")
+    print(difference)
 
 
 def _preset(name: str, model: Model) -> Model:
     """The model of a scope in the gin file of a model's family."""
-    family = families.family_of(model.config).name
+    family = families.family_of(model.config).presets
     presets = f"models/{family}.gin"
     flags = argparse.Namespace(
         gin_file=[presets], gin_bindings=[], gin_search_paths=".", tfds_data_dir=None
     )
     scope = name if name.isidentifier() else None  # others gin refuses before it reads the file
     with contextlib.suppress(UsageError), gin.config_scope(scope):
-        return settings.build(type(model), flags, {})
+        return settings.build(families.named(family).model, flags, {})
     known = sorted(set(re.findall(rf"^(\w+)/{family}\.", gin.config_str(), re.MULTILINE)))
     raise UsageError(f"--preset is {name!r}; give a scope of {presets}: {', '.join(known)}")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from specdec.models import heads_growth
 from specdec.models.family import Config, Family, Growth, Trimming
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.t5 import T5Config, T5Target, growth, huggingface, scanned, trimming
@@ -35,7 +36,7 @@ __all__ = [
 
 FAMILIES: dict[str, Family] = {
     "t5": Family("t5", T5Config, T5Target, misfit, huggingface, scanned, growth, trimming),
-    "heads": Family("heads", HeadsConfig, Heads),
+    "heads": Family("heads", HeadsConfig, Heads, growth=heads_growth, sizes_of="t5"),
 }
 DEFAULT = "t5"  # of configs that name none, such as T5X's
 

@@ -133,12 +133,14 @@ def no_cause(found: Shapes, expected: Shapes) -> str:
 class Family:
     """Models of one architecture, which differ in their sizes.
 
-    name: in `config.json`, in the table and, for presets, of a file in gin/models.
+    name: in `config.json` and in the table.
     config: the class of the configs: a frozen dataclass of plain values, which JSON can bring back,
       with a field `dtype`.
     model: makes the `Model` of a config.
     misfit: why the shapes found in a checkpoint are not those expected.
     huggingface, scanned, growth, trimming: see there; None for what the family does not have.
+    sizes_of: the family in whose file of gin/models the presets are that it grows to; itself if
+      that is empty.
     """
 
     name: str
@@ -149,3 +151,9 @@ class Family:
     scanned: Scanned | None = None
     growth: Growth | None = None
     trimming: Trimming | None = None
+    sizes_of: str = ""
+
+    @property
+    def presets(self) -> str:
+        """The name of a file in gin/models."""
+        return self.sizes_of or self.name

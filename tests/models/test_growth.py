@@ -15,7 +15,9 @@ from specdec import checkpoints, cli, testing, verifiers
 from specdec.checkpoints import Vocabulary
 from specdec.cli import grow as command
 from specdec.decoding import autoregressive_decode, decode, row_keys
-from specdec.drafters import Masked
+from specdec.drafters import Blockwise, Masked
+from specdec.models import families, heads_growth
+from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.t5 import T5Config, T5Target, growth
 from specdec.models.t5.config import SIZES
 from specdec.models.t5.growth import logit_difference
@@ -460,6 +462,67 @@ def cut(params, name):
     return {**params, "decoder": decoder, "token_embedder": {"embedding": table}}
 
 
+HEADS = HeadsConfig(vocab_size=30, states_dim=12, heads=3, mlp_dim=10)
+
+
+def heads_of(config: HeadsConfig) -> dict:
+    """Random, and with something to say: as they are made they repeat the target's own next."""
+    params = Heads(config).init(jax.random.key(9))
+    return params | {"wo": 60 * params["wo"]}
+
+
+@pytest.mark.parametrize("name", ["tied", pytest.param("untied", marks=pytest.mark.slow)])
+def test_heads_grow_with_the_target_whose_states_they_read(name, request):
+    (config, to), (small, large) = MODELS[name], request.getfixturevalue(name)
+    own, larger = heads_of(HEADS), families.resized(HEADS, to)
+    assert (larger.states_dim, larger.mlp_dim, larger.heads) == (to.emb_dim, to.mlp_dim, 3)
+    grown = families.resize(own, HEADS, to, jax.random.key(3))
+    assert all(np.count_nonzero(leaf) == leaf.size for leaf in jax.tree.leaves(grown))
+    given = own, HEADS, grown, larger, KEY
+    found = heads_growth.logit_difference(*given, grown_by=jax.random.key(3))
+    assert relative(found) < TOLERANCE and str(found).startswith("states of random texts differ")
+    assert relative(heads_growth.logit_difference(*given, grown_by=jax.random.key(4))) > 0.1
+    inputs = jax.random.randint(KEY, (4, 6), 2, 30)
+
+    def run(target, heads, params):
+        kept = verifiers.MinimumBlock(verifiers.GreedyMatch(), 1)
+        plan = Plan(
+            T5Target(target), Blockwise(Heads(heads), Greedy()), kept, Fixed(3), Greedy(), 20
+        )
+        return decode(Params(*params), row_keys(0, jnp.arange(4)), inputs, plan)
+
+    before = run(config, HEADS, (small, own))
+    after = run(dataclasses.replace(to, vocab_size=30), larger, (cut(large, name), grown))
+    np.testing.assert_array_equal(before.trace.proposed, after.trace.proposed)
+    assert np.unique(before.trace.proposed).size > 5
+    np.testing.assert_array_equal(before.tokens, after.tokens)
+
+
+@pytest.mark.parametrize(
+    "heads, message",
+    [
+        ({"states_dim": 30}, "HeadsConfig.states_dim is 30 and would become 29; heads only grow"),
+        ({"mlp_dim": 16}, "HeadsConfig.mlp_dim is 16 and would become 15; heads only grow"),
+        ({"activation": "gelu"}, "HeadsConfig.activation is 'gelu', and states of a grown target"),
+    ],
+)
+def test_heads_that_cannot_grow_are_refused(heads, message):
+    with pytest.raises(ValueError, match=message):
+        families.resized(dataclasses.replace(HEADS, **heads), TIED_GROWN)
+
+
+def test_heads_grow_by_the_command_to_the_sizes_of_a_t5(tmp_path, capsys):
+    checkpoints.save(tmp_path / "small", heads_of(HEADS), config=HEADS)
+    argv = ["grow", f"--input={tmp_path / 'small'}", f"--output={tmp_path / 'large'}"]
+    assert cli.main([*argv, "--preset=t5_1_1_smal"]) == 2
+    assert "give a scope of models/t5.gin: flan_t5_base, " in capsys.readouterr().err
+    assert cli.main([*argv, "--preset=t5_1_1_small"]) == 0
+    assert "states of random texts differ by at most" in capsys.readouterr().out
+    assert checkpoints.config_from(tmp_path / "large") == dataclasses.replace(
+        HEADS, states_dim=512, mlp_dim=1024
+    )
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -492,4 +555,7 @@ def test_a_family_that_does_not_grow_is_refused(tmp_path, capsys):
     checkpoints.save(tmp_path / "small", params, config=config)
     flags = [f"--input={tmp_path / 'small'}", "--preset=t5", f"--output={tmp_path / 'large'}"]
     assert cli.main(["grow", *flags]) == 2
-    assert "models of the family 'rotary' do not grow; give one of t5" in capsys.readouterr().err
+    assert (
+        "models of the family 'rotary' do not grow; give one of t5, heads"
+        in capsys.readouterr().err
+    )

@@ -35,14 +35,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import traverse_util
 from jax.sharding import PartitionSpec
 
+from specdec.models.growing import Difference, Stream, alike, key_of_streams, opposed
 from specdec.models.t5.config import SIZES, T5Config
 from specdec.models.t5.target import T5Target
 from specdec.types import Array, PyTree
@@ -142,17 +142,6 @@ def check_growth(config: T5Config, to: T5Config) -> None:
         raise ValueError("T5Config.mlp_dim is 1, and an added layer cancels over two; give 2")
 
 
-class Difference(NamedTuple):
-    """How far apart two models' logits are."""
-
-    largest: float  # absolute difference
-    spread: float  # standard deviation of the first model's logits
-
-    def __str__(self) -> str:
-        relative = self.largest / self.spread
-        return f"{self.largest:.2g}, which is {relative:.2g} of their standard deviation"
-
-
 def logit_difference(
     params: PyTree,
     config: T5Config,
@@ -215,41 +204,14 @@ def _flat(tree: PyTree) -> dict[Path, Any]:
     return traverse_util.flatten_dict(tree)
 
 
-class _Stream(NamedTuple):
-    """R, from D old dimensions to D' new ones."""
-
-    origin: np.ndarray  # [D'] int: o(r)
-    weight: Array  # [D'] float32: w_r
-    ratio: float  # D / D'
-
-    @classmethod
-    def create(cls, key: Array, old: int, new: int) -> _Stream:
-        origin = np.arange(new) % old
-        weight = jax.random.uniform(key, (new,), jnp.float32, 0.5, 1.5)
-        squares = jnp.zeros(old).at[origin].add(jnp.square(weight))
-        return cls(origin, weight / jnp.sqrt(squares[origin] * (old / new)), old / new)
-
-    def widen(self, x: Array, axis: int) -> Array:
-        """What is done with the axis tells what `x` does: the first one reads the stream, the last
-        one writes it, the only one scales it."""
-        repeated = jnp.take(x, self.origin, axis)
-        if x.ndim == 1:
-            return repeated
-        return repeated * _along(self.weight * (self.ratio if axis == 0 else 1), axis, x.ndim)
-
-    def of(self, x: Array) -> Array:
-        """R x, of [..., D]."""
-        return jnp.take(x, self.origin, -1) * _along(self.weight, x.ndim - 1, x.ndim)
-
-
-def _streams(config: T5Config, to: T5Config, key: Array) -> dict[str, _Stream]:
+def _streams(config: T5Config, to: T5Config, key: Array) -> dict[str, Stream]:
     """The model's own, 'emb_dim', and those of what it reads: of one key and width the same."""
-    stream_key = jax.random.split(key, 3)[0]
+    stream_key = key_of_streams(key)
     widths = {name: (getattr(config, name), getattr(to, name)) for name in ("emb_dim", *_READ)}
-    return {name: _Stream.create(stream_key, *both) for name, both in widths.items() if both[0]}
+    return {name: Stream.create(stream_key, *both) for name, both in widths.items() if both[0]}
 
 
-def _widened(x: Array, path: Path, axes: PartitionSpec, streams: dict[str, _Stream]) -> Array:
+def _widened(x: Array, path: Path, axes: PartitionSpec, streams: dict[str, Stream]) -> Array:
     """An array in its own stream, and in that which it reads."""
     own = streams["emb_dim"]
     if path[-2] in _LOG_ODDS:
@@ -295,48 +257,17 @@ def _cancel_attention(grown: dict[Path, Array], module: Path, trained: T5Config 
         new = rule(new, 0, axis) if added else new
         grown[path] = jnp.concatenate([rule(old, dims, axis), new], axis=by_head)
 
-    apply(_alike, "query", 2, added=False)  # an added head may attend as it likes
-    apply(_opposed, "key", 2, added=False)
-    apply(_alike, "value", 2, added=True)
-    apply(_opposed, "out", 1, added=True)
+    apply(alike, "query", 2, added=False)  # an added head may attend as it likes
+    apply(opposed, "key", 2, added=False)
+    apply(alike, "value", 2, added=True)
+    apply(opposed, "out", 1, added=True)
 
 
 def _cancel_mlp(grown: dict[Path, Array], module: Path, units: int) -> None:
     for path in grown:
         if path[:-2] == module:
-            rule, axis = (_opposed, 0) if path[-2] == "wo" else (_alike, 1)
+            rule, axis = (opposed, 0) if path[-2] == "wo" else (alike, 1)
             grown[path] = rule(grown[path], units, axis)
-
-
-def _alike(x: Array, old: int, axis: int) -> Array:
-    """Gives twins along the axis, beyond the `old` first, equal entries."""
-    index, _ = _twins(old, x.shape[axis])
-    if (x.shape[axis] - old) % 2:
-        index[-1] = 0
-    return jnp.take(x, index, axis)
-
-
-def _opposed(x: Array, old: int, axis: int) -> Array:
-    """Gives twins along the axis, beyond the `old` first, entries that sum to zero."""
-    index, sign = _twins(old, x.shape[axis])
-    x = jnp.take(x, index, axis) * _along(jnp.asarray(sign), axis, x.ndim)
-    if (x.shape[axis] - old) % 2:
-        first, last = ((slice(None),) * axis + (i,) for i in (0, -1))
-        x = x.at[first].add(-x[last])
-    return x
-
-
-def _twins(old: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """[size] whose twin each is, itself if nobody's, and -1 for those that are one, 1 else."""
-    index, sign = np.arange(size), np.ones(size, np.float32)
-    first = np.arange(old, size - 1, 2)
-    index[first + 1], sign[first + 1] = first, -1
-    return index, sign
-
-
-def _along(vector: Array, axis: int, ndim: int) -> Array:
-    """[n] -> [1, .., n, .., 1]."""
-    return vector.reshape([-1 if i == axis else 1 for i in range(ndim)])
 
 
 def _fill_vocabulary(grown: dict[Path, Array], config: T5Config, key: Array) -> None:

@@ -1,0 +1,89 @@
+"""What growth of a model is made of: wider streams, and twins that cancel."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.types import Array
+
+
+class Difference(NamedTuple):
+    """How far apart two models' logits are, or what else they make."""
+
+    largest: float  # absolute difference
+    spread: float  # standard deviation of what the first model makes
+    what: str = "logits"
+
+    def __str__(self) -> str:
+        relative = self.largest / self.spread
+        return (
+            f"{self.what} of random texts differ by at most {self.largest:.2g}, which is "
+            f"{relative:.2g} of their standard deviation"
+        )
+
+
+class Stream(NamedTuple):
+    """R, from D old dimensions of a residual stream to D' new ones; see `models.t5.growth`."""
+
+    origin: np.ndarray  # [D'] int: o(r)
+    weight: Array  # [D'] float32: w_r
+    ratio: float  # D / D'
+
+    @classmethod
+    def create(cls, key: Array, old: int, new: int) -> Stream:
+        origin = np.arange(new) % old
+        weight = jax.random.uniform(key, (new,), jnp.float32, 0.5, 1.5)
+        squares = jnp.zeros(old).at[origin].add(jnp.square(weight))
+        return cls(origin, weight / jnp.sqrt(squares[origin] * (old / new)), old / new)
+
+    def widen(self, x: Array, axis: int) -> Array:
+        """What is done with the axis tells what `x` does: the first one reads the stream, the last
+        one writes it, the only one scales it."""
+        repeated = jnp.take(x, self.origin, axis)
+        if x.ndim == 1:
+            return repeated
+        return repeated * along(self.weight * (self.ratio if axis == 0 else 1), axis, x.ndim)
+
+    def of(self, x: Array) -> Array:
+        """R x, of [..., D]."""
+        return jnp.take(x, self.origin, -1) * along(self.weight, x.ndim - 1, x.ndim)
+
+
+def key_of_streams(key: Array) -> Array:
+    """Whoever grows with one key, from one width to another, has the same R."""
+    return jax.random.split(key, 3)[0]
+
+
+def alike(x: Array, old: int, axis: int) -> Array:
+    """Gives twins along the axis, beyond the `old` first, equal entries."""
+    index, _ = _twins(old, x.shape[axis])
+    if (x.shape[axis] - old) % 2:
+        index[-1] = 0
+    return jnp.take(x, index, axis)
+
+
+def opposed(x: Array, old: int, axis: int) -> Array:
+    """Gives twins along the axis, beyond the `old` first, entries that sum to zero."""
+    index, sign = _twins(old, x.shape[axis])
+    x = jnp.take(x, index, axis) * along(jnp.asarray(sign), axis, x.ndim)
+    if (x.shape[axis] - old) % 2:
+        first, last = ((slice(None),) * axis + (i,) for i in (0, -1))
+        x = x.at[first].add(-x[last])
+    return x
+
+
+def _twins(old: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """[size] whose twin each is, itself if nobody's, and -1 for those that are one, 1 else."""
+    index, sign = np.arange(size), np.ones(size, np.float32)
+    first = np.arange(old, size - 1, 2)
+    index[first + 1], sign[first + 1] = first, -1
+    return index, sign
+
+
+def along(vector: Array, axis: int, ndim: int) -> Array:
+    """[n] -> [1, .., n, .., 1]."""
+    return vector.reshape([-1 if i == axis else 1 for i in range(ndim)])
