@@ -91,12 +91,16 @@ def interval(given: list[float], digits: int = 2) -> str:
     return f"{value} ({low} to {high})"
 
 
-def rows_behind(mark: str) -> dict[str, list[str]]:
-    """Of the first table behind a mark in docs/methods.md: cells by the first one."""
+def cells_behind(mark: str) -> list[list[str]]:
+    """Rows of the first table behind a mark in docs/methods.md."""
     page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     table = page.split(mark)[1].split("\n|", 1)[1].split("\n\n")[0].splitlines()[2:]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
-    return {first: rest for first, *rest in cells}
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def rows_behind(mark: str) -> dict[str, list[str]]:
+    """Of the first table behind a mark in docs/methods.md: cells by the first one."""
+    return {first: rest for first, *rest in cells_behind(mark)}
 
 
 @pytest.mark.parametrize(
@@ -151,15 +155,25 @@ def test_what_a_draft_sees_of_the_source_is_in_the_lines():
         assert cells == list(figures)
 
 
-def test_what_reads_the_target_of_the_embedded_pair_is_in_the_lines():
-    of = {(x["drafter"], x["length"]): x for x in lines_of("blocks", "ende")}
-    names = "draft", "one layer on the target's encoder", "masks on its states"
-    rows = rows_behind("**On the embedded translations**")
+@pytest.mark.parametrize(
+    ("mark", "pair", "names"),
+    [
+        (
+            "**On the embedded translations**",
+            "ende",
+            ("draft", "one layer on the target's encoder", "masks on its states", "heads"),
+        ),
+        ("**On its highlights**", "highlights", ("draft", "one layer on the target's encoder")),
+    ],
+)
+def test_what_reads_the_target_of_the_embedded_pair_is_in_the_lines(mark, pair, names):
+    of = {(x["drafter"], x["length"], x.get("temperature", 0)): x for x in lines_of("blocks", pair)}
+    rows = rows_behind(mark)
     for name, (row, (_, size, updates, *cells)) in zip(names, rows.items(), strict=True):
         name = name if row.endswith("`demo/`") else f"{name}, {updates} updates"
-        both = [of[name, length] for length in (4, 8)]
+        both = [of[name, length, 0] for length in (4, 8)]
         figures = [(interval(x["tokens_per_call"]), interval(x["against"], 3)) for x in both]
-        assert cells == [*figures[0], *figures[1]]
+        assert cells == [*figures[0], *figures[1], interval(of[name, 8, 1]["tokens_per_call"])]
         assert size == f"{both[0]['parameters'] / 1e6:.1f}M"
         assert all(x["unchanged"] == 1 and x["texts"] == 400 for x in both)
 
@@ -224,7 +238,8 @@ def test_what_drafters_without_a_model_are_worth_is_in_the_lines():
 def objectives_of(pair: str, steps: int) -> dict[str, list[str]]:
     """Rows of a table as the lines have them: means over seeds, and Student's intervals of the
     difference to cross-entropy with the same seed."""
-    lines = stored("amd_epyc_avx512_2_cores", "alignment", "lines.jsonl")
+    cores = 1 if pair == "highlights" else 2
+    lines = stored(f"amd_epyc_avx512_{cores}_cores", "alignment", "lines.jsonl")
     found: dict[str, dict[int, dict[str, float]]] = {}
     for x in lines:
         if x.get("pair", "captions") == pair and x["steps"] in (0, steps):
@@ -249,6 +264,7 @@ def objectives_of(pair: str, steps: int) -> dict[str, list[str]]:
     [
         ("## Learning what the target says", "captions", 200),
         ("**Translations of the embedded pair.**", "ende", 50),
+        ("**Its highlights.**", "highlights", 50),
     ],
 )
 def test_what_objectives_are_worth_is_in_the_lines(mark, pair, steps):
@@ -262,12 +278,50 @@ def test_what_objectives_are_worth_is_in_the_lines(mark, pair, steps):
     )
 
 
+def test_what_parts_of_the_target_are_worth_is_in_the_lines():
+    lines = stored("amd_epyc_avx512_1_cores", "shapes", "lines.jsonl")
+    of = {(x["layers"], x["encoder"], x["steps"]): x["alphas"] for x in lines}
+    rows = cells_behind("**Layers.**")
+    assert {(layers, encoder) for layers, encoder, *_ in rows} == {key[:2] for key in of}
+    for layers, encoder, *cells in rows:
+        kept = [of[layers, "the target's", 0], of[layers, encoder, 200]]
+        assert cells == [interval(x[t], 3) for t in ("T=0", "T=1") for x in kept]
+
+
+def test_what_drafts_of_other_tasks_are_worth_is_in_the_lines():
+    lines = stored("amd_epyc_avx512_2_cores", "drafts", "judged.jsonl")
+    times = stored("amd_epyc_avx512_2_cores", "drafts", "timed.jsonl")
+    steps = {(x["layers"], x["width"]): x["draft_seconds"] for x in reversed(times)}
+    calls = {x["gamma"]: (x["verify_seconds"], x["step_seconds"]) for x in times}
+
+    def row(x):
+        spent = {
+            gamma: (gamma * steps[x["layers"], 4 * x["width"]] + verify) / step
+            for gamma, (verify, step) in calls.items()
+        }
+        speeds = {gamma: x["tokens_per_call"][str(gamma)][0] / of for gamma, of in spent.items()}
+        best = max(speeds, key=speeds.__getitem__)
+        return [
+            x["domain"],
+            f"{x['layers']} x {x['width']}",
+            x["text"],
+            f"{x['loss_of_references']:.3f}, {x['loss_of_outputs']:.3f}",
+            f"{x['alpha'][0]:.3f}",
+            f"{x['tokens_per_call']['4'][0]:.2f}",
+            f"{speeds[best]:.2f} ({best})",
+        ]
+
+    found = [row(x) for x in lines if x["domain"] in ("highlights", "answers")]
+    assert sorted(cells_behind("**Summaries and answers.**")) == sorted(found)
+    assert len(found) == 12
+
+
 def test_what_drafts_are_worth_elsewhere_is_in_the_lines():
     lines = stored("amd_epyc_avx512_2_cores", "drafts", "judged.jsonl")
     of = {(x["draft"], x["domain"]): x for x in lines}
     domains = "captions", "a target fine-tuned further", "other sentences"
     rows = rows_behind("**Another target, and other sentences.**")
-    assert set(rows) == {draft for draft, domain in of if domain != "captions"}
+    assert set(rows) == {draft for draft, domain in of if domain in domains[1:]}
     for row, cells in rows.items():
         own = [of[row, domain] for domain in domains]
         assert cells == [f"{x['alpha'][0]:.3f}, {x['tokens_per_call']['4'][0]:.2f}" for x in own]
