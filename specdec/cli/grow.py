@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
+from typing import cast
 
 import jax
 
@@ -88,7 +89,7 @@ def _preset(name: str, model: Model) -> Model:
     )
     scope = name if name.isidentifier() else None  # others gin refuses before it reads the file
     with contextlib.suppress(UsageError), gin.config_scope(scope):
-        return settings.build(families.named(family).model, flags, {})
+        return settings.build(cast(type[Model], families.named(family).model), flags, {})
     known = sorted(set(re.findall(rf"^(\w+)/{family}\.", gin.config_str(), re.MULTILINE)))
     raise UsageError(f"--preset is {name!r}; give a scope of {presets}: {', '.join(known)}")
 
