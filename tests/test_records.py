@@ -107,10 +107,7 @@ def test_gin_is_compared_as_settings(now, difference):
         ({"gin": "A.x = 2\n", "threads": 1}, ("A.x", "1", "2")),
         ({"sizes": [1, 3]}, ("sizes", [1, 2], [1, 3])),
         ({"more": None}, ("more", "not set", None)),
-        (
-            {"model": {"layers": 2, "states_dim": None, "head": False}},
-            None,
-        ),  # later ones
+        ({"model": {"layers": 2, "states_dim": None, "head": False}}, None),
         ({"model": {"layers": 2, "states_dim": 8}}, ("model.states_dim", "not set", 8)),
         ({"model": {"layers": 0}}, ("model.layers", 2, 0)),
         ({"model": {}}, ("model.layers", 2, "not set")),
