@@ -238,6 +238,7 @@ class InteractiveModel:
             self.stats.tokens += len(row.tokens)
             self.stats.drafted += row.drafted
             self.stats.accepted += row.accepted
+            self.stats.broken_drafts += int(output.trace.broken_drafts[index])
             log_prob = float(output.log_probs[index].sum())
             yield Decoded(text, self._text_of(row.tokens), log_prob=log_prob, **row._asdict())
 

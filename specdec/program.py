@@ -132,9 +132,28 @@ class Program:
         return output, time.perf_counter() - start
 
 
-def decoder(plan: Plan, *, mesh: Mesh | None = None, prefix: Array | None = None) -> Program:
+class Decoder(Program):
     """`decode` of a plan: (params, keys [B], inputs) -> DecodeOutput."""
-    return Program(functools.partial(decoding.decode, plan=plan, prefix=prefix), mesh=mesh)
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        mesh: Mesh | None = None,
+        prefix: Array | None = None,
+        function: Callable = decoding.decode,
+    ):
+        super().__init__(functools.partial(function, plan=plan, prefix=prefix), mesh=mesh)
+        self._target = plan.target
+
+    def fetch(self, params: PyTree, keys: Array, inputs: PyTree) -> tuple[DecodeOutput, float]:
+        """As of `Program`; raises NonFiniteLogits for a row that has failed."""
+        output, seconds = super().fetch(params, keys, inputs)
+        decoding.check_finite(output, self._target)
+        return output, seconds
+
+
+decoder = Decoder
 
 
 def batch_shapes(rows: int, length: int, mesh: Mesh | None = None) -> tuple[Any, Any]:
@@ -144,14 +163,14 @@ def batch_shapes(rows: int, length: int, mesh: Mesh | None = None) -> tuple[Any,
     return decoding.abstract_keys(rows, sharding), inputs
 
 
-class Stepwise(Program):
-    """The same as `decoder`, one dispatch for each target call, watched as it goes.
+class Stepwise(Decoder):
+    """The same, one dispatch for each target call, watched as it goes.
 
     watch: is given what has been decoded so far, on the host, after each call.
     """
 
     def __init__(self, plan: Plan, *, prefix: Array | None = None):
-        super().__init__(functools.partial(decoding.prefill, plan=plan, prefix=prefix))
+        super().__init__(plan, prefix=prefix, function=decoding.prefill)
         step = functools.partial(decoding.step, plan=plan)
         self._advance = jax.jit(step, donate_argnums=1)
         self.watch: Callable[[DecodeOutput], None] = lambda output: None

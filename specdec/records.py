@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import re
 import uuid
@@ -197,8 +198,24 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
 
 
+def as_json(value: Any, *, indent: int | None = None) -> str:
+    """Returns a value as JSON, in which a figure that is NaN or infinite is null.
+
+    JSON has no such numbers, and other programs refuse a file that contains them.
+    """
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _line(record: Mapping[str, Any]) -> str:
-    return f"{json.dumps(record, ensure_ascii=False)}\n"
+    return f"{as_json(record)}\n"
 
 
 def settings_in(text: str) -> dict[str, Any]:

@@ -264,6 +264,7 @@ class Summary:
     layers: list[int] = dataclasses.field(default_factory=list)  # of a target that tokens may leave
     seconds: float = 0.0  # decoding
     compile_seconds: float = 0.0
+    broken_drafts: int = 0  # that the loop ended early, see `Trace`
     identical: int = 0  # texts with the baseline's tokens, if it ran
     exact: bool = True  # whether they have the target's law
     baseline_calls: int = 0
@@ -282,6 +283,12 @@ class Summary:
             + (f", {fmean(self.layers):.2f} layers of the target a call" if self.layers else ""),
             f"{self.seconds:.1f} s decoding, {self.compile_seconds:.1f} s compiling",
         ]
+        if self.broken_drafts:
+            lines.append(
+                f"{self.broken_drafts} of {calls} drafts ended early, because the drafter's "
+                "probabilities were not a distribution (NaN, infinite, negative or of a wrong "
+                "sum); check its checkpoint"
+            )
         if self.baseline_calls:
             lines.append(
                 f"the target alone: {self.baseline_calls} calls, {self.baseline_seconds:.1f} s; "

@@ -167,6 +167,8 @@ class Draft(struct.PyTreeNode):
     source: Array | None = None  # [B] int32
     beliefs: Array | None = None  # [B, K, V] float32
     resume: Resume | None = None
+    # [B] bool, set by the loop: it cut the draft because the drafter's output is not usable.
+    broken: Array | None = None
 
 
 class Scores(struct.PyTreeNode):
@@ -203,6 +205,10 @@ class Trace(struct.PyTreeNode):
     `ended_in_draft` (a drafted stop id was accepted). `source` is that of each call's draft, None
     where the drafter has but one. `depth` is how many layers the row's tokens went through in each
     call, the deepest of them; None where all go through all.
+
+    `broken_drafts` counts the drafts that the loop ended early because a token does not exist or
+    its distribution q is not one. `failed` marks a row that ended without a stop id because the
+    target's logits for its next token were NaN or infinite; its last call emits `accepted` tokens.
     """
 
     proposed: Array  # [B, N, K] int32, 0 at and after `drafted`
@@ -211,6 +217,8 @@ class Trace(struct.PyTreeNode):
     calls: Array  # [B] int32, target calls the row took part in
     ended_in_draft: Array  # [B] bool
     steps: Array  # [] int32, target calls of the whole batch
+    broken_drafts: Array  # [B] int32
+    failed: Array  # [B] bool
     source: Array | None = None  # [B, N] int32
     depth: Array | None = None  # [B, N] int32, layers
 

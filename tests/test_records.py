@@ -41,7 +41,7 @@ def test_a_whole_line_that_is_no_object_is_named(tmp_path, line):
 def test_what_is_kept_may_be_the_files_own(tmp_path):
     """And floats are written as they were."""
     lines = Lines(tmp_path / "out.jsonl")
-    for number in (0.1, 1e-300, float("inf")):
+    for number in (0.1, 1e-300, 1e300):
         lines.append({"number": number})
     before = lines.path.read_text()
     lines.replace(lines)

@@ -16,7 +16,7 @@ from specdec.decoding.states import trim
 from specdec.models.inputs import read
 from specdec.plan import Plan
 from specdec.roles import models_of, tables_of
-from specdec.sampling import before_each, fit_vocabulary, standardised
+from specdec.sampling import before_each, fit_vocabulary, is_distribution, standardised
 from specdec.schedules.stopping import signals
 from specdec.types import Array, Cache, Context, Draft, Params, PyTree, SamplingRule, Target
 
@@ -92,11 +92,15 @@ def opinions(
 def of(
     q: Array, taught: Taught, tokens: Array, coins: Array, likely: Array | None = None
 ) -> Opinions:
-    """Those of who proposes tokens [..., T] with q [..., T, V]; 0 everywhere for no proposal.
+    """Those of who proposes tokens [..., T] with q [..., T, V]; 0 everywhere for no proposal. A
+    row of q that is not a distribution is no proposal either, as in `decode`.
 
     coins: [..., T] uniform from 0 to 1, by which a refused token is drawn.
     likely: [..., T, V] the softmax of who proposes its argmax; None for who draws.
     """
+    usable = is_distribution(q if likely is None else likely)[..., None]
+    q = jnp.where(usable, q, 0)
+    likely = None if likely is None else jnp.where(usable, likely, 0)
     own = tokens[..., None]
     p, q_own = (jnp.take_along_axis(x, own, axis=-1)[..., 0] for x in (taught.p, q))
     # A token that rounding gave no probability came out all the same: it is drafted, or it is not.

@@ -23,11 +23,12 @@ class Latency:
     """Seconds.
 
     first_token: TTFT, prefill and the first iteration, by the parts (of speculation that iteration
-      brings tau tokens on average). per_token: TPOT, of each token that is not of it.
+      brings tau tokens on average). per_token: TPOT, of each token that is not of it;
+      None if no text had one.
     """
 
     first_token: float
-    per_token: float
+    per_token: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +138,7 @@ class Summary:
     forecast: None also without texts of another split.
     exact: whether the output has the target's law. If not, only times mean something.
     depth: the mean over calls of the target's layers; None if calls go through all.
+    broken_drafts: drafts of speculation that ended early, see `Trace`.
     """
 
     texts: int
@@ -154,3 +156,4 @@ class Summary:
     conditional: Sequence[float | None] = ()
     joint: Sequence[float | None] = ()
     depth: float | None = None
+    broken_drafts: int = 0

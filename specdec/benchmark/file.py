@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from specdec import records
 from specdec.records import Lines
+
+OPTIONAL = ("sources", "depths", "broken_drafts")  # fields of a line
 
 
 class Generation(NamedTuple):
@@ -26,6 +27,7 @@ class Generation(NamedTuple):
     accepted: list[int]
     sources: Sequence[int] = ()
     depths: Sequence[int] = ()
+    broken_drafts: int = 0  # see `Trace`
 
 
 class Elsewhere(NamedTuple):
@@ -39,6 +41,7 @@ class Elsewhere(NamedTuple):
     accepted: list[int]
     sources: Sequence[int] = ()
     depths: Sequence[int] = ()
+    broken_drafts: int = 0  # see `Trace`
 
 
 class Timing(NamedTuple):
@@ -88,7 +91,7 @@ class File:
     def conclude(self, report: Mapping[str, Any]) -> None:
         """Writes FILE.summary.json."""
         if self._lines:
-            text = json.dumps(report, indent=2, ensure_ascii=False)
+            text = records.as_json(report, indent=2)
             records.write(Path(f"{self._lines.path}.summary.json"), f"{text}\n")
 
     def _is_whole(self, record: Record) -> bool:
@@ -103,9 +106,9 @@ def record(fields: Mapping[str, Any]) -> Record:
 
 
 def _fields(record: Record) -> dict[str, Any]:
-    """Of its line: without `sources` and `depths` where there are none."""
+    """Returns the fields of its line; optional ones are absent where there is nothing to say."""
     named = record._asdict().items()
-    return {name: value for name, value in named if name not in ("sources", "depths") or value}
+    return {name: value for name, value in named if name not in OPTIONAL or value}
 
 
 def _in_both_modes(found: Iterable[Record]) -> set[tuple[int, int]]:

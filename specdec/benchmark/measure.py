@@ -13,7 +13,7 @@ import numpy as np
 
 from specdec.benchmark.file import Elsewhere, Generation, Timing
 from specdec.benchmark.workload import Workload
-from specdec.decoding import row_keys
+from specdec.decoding import NonFiniteLogits, check_finite, row_keys
 from specdec.program import Program
 from specdec.types import DecodeOutput, PyTree
 
@@ -65,7 +65,7 @@ def measure_by_text(
         for mode in modes if (place + repeat) % 2 == 0 else reversed(modes):
             program = workload.generations[mode]
             output, seconds = _timed(clock, program, params[mode], keys, inputs)
-            yield _generation(mode, text, repeat, seconds, output)
+            yield _generation(mode, text, repeat, seconds, _sound(output, workload, text))
 
     _warm_up(workload, trees, seed, on_device)
     for repeat in range(repeats):
@@ -86,7 +86,7 @@ def decode_elsewhere(
     params = jax.device_put(workload.params(trees)["speculative"])
     for text, inputs in texts.items():
         output = workload.generations["speculative"](params, _keys(seed, text), inputs)
-        yield Elsewhere(split, text, *_decoded(output))
+        yield Elsewhere(split, text, *_decoded(_sound(output, workload, text)))
 
 
 def profile(
@@ -164,10 +164,18 @@ def _generation(mode: str, text: int, repeat: int, seconds: float, output) -> Ge
     return Generation(mode, text, repeat, seconds, *_decoded(output))
 
 
-def _decoded(output: DecodeOutput) -> tuple[int, *tuple[list[int], ...]]:
-    """Target calls, tokens, and of each call how many were drafted and accepted, by whom, and the
-    layers that it went through, of one text."""
+def _sound(output: DecodeOutput, workload: Workload, text: int) -> DecodeOutput:
+    """The output; raises NonFiniteLogits, with the text's index, if its row has failed."""
+    try:
+        check_finite(output, workload.plan.target)
+    except NonFiniteLogits as error:
+        raise error.of_text(text) from error
+    return output
+
+
+def _decoded(output: DecodeOutput) -> tuple:
+    """Returns the fields of a `Generation` of one text, from `calls` on."""
     output = jax.device_get(output)
     row = output.row(0)
     calls = row.drafted, row.accepted, output.sources(0), output.depths(0)
-    return len(row.drafted), row.tokens, *calls
+    return len(row.drafted), row.tokens, *calls, int(output.trace.broken_drafts[0])

@@ -77,6 +77,7 @@ def summarize(
         conditional=_known(conditional),
         joint=_known(joint),
         depth=_mean_depth(speculative),
+        broken_drafts=sum(one.broken_drafts for one in speculative),
     )
 
 
@@ -238,7 +239,7 @@ def _latency(generations: Sequence[Generation], first_token: float) -> Latency:
     seconds = total(generations, lambda one: one.seconds - first_token)
     tokens = total(generations, estimator.tokens)
     later = tokens - tokens / calls * len({one.text for one in generations})
-    return Latency(first_token, seconds / later if later else math.nan)
+    return Latency(first_token, seconds / later if later else None)
 
 
 def _identical(found: Measured) -> int:

@@ -34,6 +34,9 @@ def lines(summary: Summary) -> Iterator[str]:
         yield _figure("alpha", summary.alpha, "accepted / tested drafts")
         yield _shares("  by position", summary.conditional, "if those before it were")
         yield _shares("  up to there", summary.joint, "of all drafts so long")
+    if summary.broken_drafts:
+        meaning = "ended early: the drafter's probabilities were not a distribution"
+        yield f"{'broken drafts':20}{summary.broken_drafts:>9}  {meaning}"
     if summary.prediction:
         yield from _predicted(summary.prediction, summary.baseline)
     if summary.forecast:
@@ -89,7 +92,8 @@ def _alone(baseline: Baseline) -> Iterator[str]:
 def _row(name: str, seconds: Quantiles, latency: Latency | None) -> str:
     row = f"{name:20}" + "".join(f"{1e3 * x:9.1f}" for x in dataclasses.astuple(seconds))
     if latency is not None:
-        row += f"{1e3 * latency.first_token:9.1f}{1e3 * latency.per_token:9.2f}"
+        later = "-" if latency.per_token is None else f"{1e3 * latency.per_token:.2f}"
+        row += f"{1e3 * latency.first_token:9.1f}{later:>9}"
     return row
 
 

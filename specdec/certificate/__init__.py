@@ -13,6 +13,7 @@ Each check is a function of a `Subject`; it sees what the others cannot:
     audit     the texts once more, teacher-forced: each token is the argmax, log_probs are right
     draws     the texts drawn by the run's own drafter: the target's probabilities, token by token
     law       200,000 outputs of a small table model against their enumerated distribution
+    broken    the same with a drafter whose probabilities are not distributions after some tokens
 
 A verifier that is not exact cannot be certified. The checks then run with one that is in its place,
 so that everything else is, and one more says how far its own output is from the target's law:
@@ -28,7 +29,7 @@ from collections.abc import Callable, Iterator
 
 from specdec.certificate.afresh import afresh
 from specdec.certificate.check import Check
-from specdec.certificate.checks import algebra, audit, greedy, law, perfect, seeds
+from specdec.certificate.checks import algebra, audit, broken, greedy, law, perfect, seeds
 from specdec.certificate.divergence import divergence
 from specdec.certificate.draws import draws
 from specdec.certificate.hostile import hostile
@@ -39,7 +40,7 @@ from specdec.verifiers import GreedyMatch, SpeculativeSampling
 
 __all__ = ["CHECKS", "Check", "Subject", "certify", "divergence", "refuse", "stand_in"]
 
-CHECKS = (algebra, greedy, seeds, perfect, afresh, hostile, audit, draws, law)
+CHECKS = (algebra, greedy, seeds, perfect, afresh, hostile, audit, draws, law, broken)
 
 
 def certify(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -79,7 +78,7 @@ def _command(args: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     if lines:
-        text = json.dumps(_report(run, summary, args.tokens), indent=2, ensure_ascii=False)
+        text = records.as_json(_report(run, summary, args.tokens), indent=2)
         records.write(Path(f"{lines.path}.summary.json"), f"{text}\n")
 
 

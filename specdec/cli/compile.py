@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.environment import environment
 from specdec.plan import Plan
-from specdec.records import write
+from specdec.records import as_json, write
 
 # What a run must set, and nothing here reads.
 UNREAD = ("CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH")
@@ -144,5 +143,5 @@ def _write(path: str, records: list[dict[str, Any]]) -> None:
         "settings": settings.in_force(),
         "topologies": records,
     }
-    write(Path(path), f"{json.dumps(report, indent=2)}\n")
+    write(Path(path), f"{as_json(report, indent=2)}\n")
     write(Path(f"{path}.md"), ahead.markdown(records))

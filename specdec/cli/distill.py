@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
-import json
 import os
 import shlex
 from collections.abc import Mapping
@@ -99,7 +98,7 @@ def _command(args: argparse.Namespace) -> int:
     records.claim(
         folder,
         folder / "distill.json",
-        json.dumps(about),
+        records.as_json(about),
         begun=next(iter(folder.glob("texts/*")), None),
         instead="--output_dir",
     )

@@ -6,7 +6,6 @@ import argparse
 import collections
 import functools
 import itertools
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from specdec.cli.texts import Programs, decoded, programs_of
 from specdec.environment import environment
 from specdec.partitioning import Share
 from specdec.plan import Plan
+from specdec.records import as_json
 from specdec.tasks.metrics import SumMetric, bleu, references, rouge, squad
 
 # A target as metrics want it, and what makes of an output what they compare with it.
@@ -137,7 +137,7 @@ def _command(args: argparse.Namespace) -> None:
         print("the metrics are computed on the host that is the last to finish", file=sys.stderr)
         return
     report = _report(run, metrics, expected, rows, len(prefix))
-    folder.conclude(f"{json.dumps(report, indent=2)}\n")
+    folder.conclude(f"{as_json(report, indent=2)}\n")
     print(*_lines(report), f"figures in {folder.metrics}", sep="\n")
     if writers:
         _write_scalars(writers, args.metrics_dir, run, report)

@@ -4,6 +4,7 @@ with the same gin files, which describe one."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from specdec.cli import machine, settings, shorthands
 from specdec.cli.data import Data
 from specdec.cli.placement import Placement
 from specdec.cli.settings import UsageError
+from specdec.decoding import NonFiniteLogits
 from specdec.environment import version
 from specdec.plan import Plan
 from specdec.roles import spare_ids_of, tables_of
@@ -199,9 +201,19 @@ def build(
             run.abstract()
             args.contexts.enter_context(jax.set_mesh(mesh))
         run.check_tables()
+        args.contexts.enter_context(_naming_target(run))
         return run.laid_out()
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _naming_target(run: DecodeRun) -> Iterator[None]:
+    """Makes NonFiniteLogits of the rest of a command a UsageError with the target's checkpoint."""
+    try:
+        yield
+    except NonFiniteLogits as error:
+        raise UsageError(f"target {run.checkpoint_path}: {error}") from error
 
 
 def unmarked_lossy(plan: Plan) -> str:

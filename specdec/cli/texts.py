@@ -11,9 +11,9 @@ from specdec import tasks, terminal
 from specdec.cli import explain
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.decoding import Decided, row_keys
+from specdec.decoding import Decided, NonFiniteLogits, row_keys
 from specdec.program import Program, Stepwise, batch_shapes, decoder
-from specdec.types import DecodeOutput, Params
+from specdec.types import Array, DecodeOutput, Params
 
 TextOf: TypeAlias = Callable[[Sequence[int]], str]
 
@@ -111,7 +111,7 @@ def decoded(
             skip -= len(rows)
             continue
         keys = row_keys(run.data.seed, jnp.asarray(batch.index), sample)
-        output, seconds = ours.fetch(params, keys, batch.inputs)
+        output, seconds = _fetched(ours, params, keys, batch)
         summary.seconds += seconds
         explained = None
         if again:
@@ -120,8 +120,8 @@ def decoded(
             replay, _ = again.fetch(params, keys, (batch.inputs, decided))
             explained = explain.Batch(run.plan, text_of, given, output, replay, seconds)
         baseline = None
-        if alone:
-            baseline, seconds = alone.fetch(params_alone, keys, batch.inputs)
+        if alone and params_alone:
+            baseline, seconds = _fetched(alone, params_alone, keys, batch)
             summary.baseline_seconds += seconds
             summary.baseline_calls += int(baseline.trace.calls.sum())
         summary.compile_seconds = sum(program.seconds for program in programs if program)
@@ -134,9 +134,20 @@ def decoded(
             summary.drafted += text.drafted
             summary.accepted += text.accepted
             summary.layers += output.depths(row)
+            summary.broken_drafts += int(output.trace.broken_drafts[row])
             summary.identical += text.tokens == text.alone_tokens
             yield text
         skip = 0
+
+
+def _fetched(
+    program: Program, params: Params, keys: Array, batch: tasks.Batch
+) -> tuple[DecodeOutput, float]:
+    """As `Program.fetch`; a NonFiniteLogits error names the text by its index."""
+    try:
+        return program.fetch(params, keys, batch.inputs)
+    except NonFiniteLogits as error:
+        raise error.of_text(int(batch.index[error.row])) from error
 
 
 def _text(

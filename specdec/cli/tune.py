@@ -6,7 +6,6 @@ import argparse
 import copy
 import dataclasses
 import itertools
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -172,7 +171,7 @@ def _claim(folder: Path, args: argparse.Namespace, longest: int, given: Costs | 
     records.claim(
         folder,
         folder / "tune.json",
-        json.dumps(about),
+        records.as_json(about),
         begun=begun if begun.exists() else None,
         instead="--output_dir",
     )
@@ -215,7 +214,7 @@ def _costs(
         return forecast.read(str(path), None)
     every = dataclasses.replace(run.plan, schedule=Fixed(longest, shorter=tuple(range(longest))))
     found = forecasts.measured(dataclasses.replace(run, plan=every), texts, {None: every}, rows)
-    records.write(path, json.dumps(found[None]._asdict(), indent=1))
+    records.write(path, records.as_json(found[None]._asdict(), indent=1))
     return found[None]
 
 

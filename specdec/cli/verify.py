@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "verify",
         help="certify that a run is exact",
-        description="Certifies that a run decodes what its target alone would: nine checks, on "
+        description="Certifies that a run decodes what its target alone would: ten checks, on "
         "this device, with the gin files of `specdec decode`.",
         epilog=f"Takes minutes. Without a limit, in gin or by --limit, the first {LIMIT} examples "
         "are decoded: a certificate needs no whole split. Exit code 1 if a check fails.",
@@ -121,15 +119,4 @@ def _record(run: DecodeRun, subject: Subject, checks: list[Check]) -> dict[str, 
 
 
 def _write(path: str, record: dict[str, Any]) -> None:
-    records.write(Path(path), json.dumps(_json(record), indent=2, allow_nan=False) + "\n")
-
-
-def _json(value: Any) -> Any:
-    """JSON has no infinity and no NaN: they become 'inf' and 'nan'."""
-    if isinstance(value, dict):
-        return {key: _json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
+    records.write(Path(path), records.as_json(record, indent=2) + "\n")

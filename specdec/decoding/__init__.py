@@ -10,10 +10,11 @@ One iteration of `step`, for one row with draft tokens x y z, of which the targe
     valid cache   .. a   b    x    y             length n+3; z's slot is garbage, overwritten next
 
 `loop` is that iteration and who calls it, `states` what it begins with and changes, `keys` where
-random numbers come from, `forcing` how given tokens are scored, `replay` what both models thought
-of each token of a text that is finished.
+random numbers come from, `finite` the error for a target without logits, `forcing` how given
+tokens are scored, `replay` what both models thought of each token of a text that is finished.
 """
 
+from specdec.decoding.finite import NonFiniteLogits, check_finite, check_scores
 from specdec.decoding.forcing import score
 from specdec.decoding.keys import abstract_keys, row_keys, token_key
 from specdec.decoding.loop import autoregressive_decode, decode, prefill, step
@@ -22,9 +23,12 @@ from specdec.decoding.states import output
 
 __all__ = [
     "Decided",
+    "NonFiniteLogits",
     "Replay",
     "abstract_keys",
     "autoregressive_decode",
+    "check_finite",
+    "check_scores",
     "decode",
     "output",
     "prefill",

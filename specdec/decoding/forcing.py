@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from specdec.decoding.finite import check_scores
 from specdec.sampling import before_each, standardised
 from specdec.types import Array, ModelOutput, PyTree, SamplingRule, Target
 
@@ -34,10 +35,16 @@ def score(
 
     Returns:
       [B, N] float32 in nats, 0 after a row's last token.
+
+    Raises:
+      NonFiniteLogits: the target's logits are NaN or infinite for one of the tokens. While this
+        function is traced there is no error, and the log-probability is NaN.
     """
     ids = getattr(target, "stop_ids", ()) if stop_ids is None else stop_ids
     rules = {"target": target, "sampling": sampling, "stop_ids": tuple(ids)}
-    return _score(target_params, inputs, targets, **rules)
+    log_probs = _score(target_params, inputs, targets, **rules)
+    check_scores(log_probs, target)
+    return log_probs
 
 
 @functools.partial(jax.jit, static_argnames=("target", "sampling", "stop_ids"))
@@ -57,7 +64,7 @@ def _score(
         return log_probs
     fed = jnp.concatenate([start[:, None], targets[:, :-1]], axis=1)
     left, probs = standardised(sampling, output.logits, *before_each(fed, stop_ids))
-    scores = jax.nn.log_softmax(left, axis=-1) if sampling.greedy else jnp.log(probs)
+    scores = _log_softmax(left) if sampling.greedy else jnp.log(probs)
     return _of_tokens(target, scores, targets)
 
 
@@ -68,8 +75,14 @@ def force(
     0 after a row's last token, with the target's output and cache."""
     fed = jnp.concatenate([start[:, None], tokens[:, :-1]], axis=1)
     output, cache = target.decode(params, fed, cache)
-    log_probs = _of_tokens(target, jax.nn.log_softmax(output.logits, axis=-1), tokens)
+    log_probs = _of_tokens(target, _log_softmax(output.logits), tokens)
     return log_probs, output, cache
+
+
+def _log_softmax(logits: Array) -> Array:
+    """[..., V] -> [..., V], NaN throughout a row that is not finite (one +inf makes it so)."""
+    finite = jnp.isfinite(jnp.max(logits, axis=-1, keepdims=True))
+    return jnp.where(finite, jax.nn.log_softmax(logits, axis=-1), jnp.nan)
 
 
 def _of_tokens(target: Target, scores: Array, tokens: Array) -> Array:

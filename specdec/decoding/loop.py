@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from specdec import verifiers
 from specdec.decoding import states
+from specdec.decoding.finite import check_finite
 from specdec.decoding.keys import check_keys, noise
 from specdec.models.resume import finish
 from specdec.plan import Alone, Plan
@@ -25,6 +26,7 @@ from specdec.types import (
     Stop,
     Target,
 )
+from specdec.verifiers.decide import leading
 
 
 def decode(
@@ -56,11 +58,15 @@ def decode(
 
     Raises:
       ValueError: before anything is compiled, for keys or shapes that cannot work.
+      NonFiniteLogits: the target's logits are NaN or infinite for a token of a text. While this
+        function is traced there is no error; `Trace.failed` has the rows, which end there.
     """
     rows = states.rows_of(inputs)
     check_keys(keys, rows)
     states.check_inputs(inputs, active, prefix, plan.max_length)
-    return _decode(params, keys, inputs, plan=plan, active=active, prefix=prefix)
+    output = _decode(params, keys, inputs, plan=plan, active=active, prefix=prefix)
+    check_finite(output, plan.target)
+    return output
 
 
 def autoregressive_decode(
@@ -152,7 +158,8 @@ def _propose(
     want = _wanted(state, plan)
     rows, width = keys.draft.shape
     if not width:
-        return Draft(jnp.zeros([rows, 0], jnp.int32), None, want), state
+        none = jnp.zeros([rows, 0], jnp.int32)
+        return Draft(none, None, want, broken=jnp.zeros([rows], bool)), state
     context = state.context(plan)
     stop = _stop(params.schedule, state.schedule, plan)
 
@@ -221,10 +228,16 @@ def _decide(
             draft = draft.replace(resume=None)
     with jax.named_scope("accept"):
         scores = states.opinion(scored.logits, draft.tokens, state.tokens, state.length, plan)
+        # Behind a token that the target cannot go on from nothing is verified: a rule that stops
+        # after a token it has seen. Only a text that reaches that token fails.
+        finite = states.finite_rows(scored.logits, scores)
+        draft = states.shortened(draft, jnp.minimum(draft.length, leading(finite)))
         decide = functools.partial(verifiers.verdict, plan.verifier)
         verdict = jax.vmap(decide)(keys, draft, scores)
         schedule_state = plan.schedule.update(state.schedule, draft, verdict)
-        state = states.commit(state, draft, scored, verdict, plan.stop_ids)
+        kept = verdict.num_accepted[:, None]
+        failed = ~jnp.take_along_axis(finite, kept, axis=1)[:, 0]
+        state = states.commit(state, draft, scored, verdict, plan.stop_ids, failed)
         # Rollback. (A row that is full keeps being fed while others go on: its writes must fit.)
         cache = cache.rewind(jnp.minimum(state.length - 1, plan.max_length - 1))
     return state.replace(cache=cache, schedule=schedule_state)

@@ -92,8 +92,10 @@ def _call(
         own_p=_of(after, own)[:, 0],
         own_q=own_q,
     )
-    draft, verdict = Draft(tested, None, length), Verdict(accepted, own[:, 0])
-    state = states.commit(state, draft, scored, verdict, plan.stop_ids)
+    none = jnp.zeros(length.shape, bool)
+    draft = Draft(tested, None, length, broken=none)
+    verdict = Verdict(accepted, own[:, 0])
+    state = states.commit(state, draft, scored, verdict, plan.stop_ids, failed=none)
     cache = cache.rewind(jnp.minimum(state.length - 1, plan.max_length - 1))
     return state.replace(cache=cache, drafter=drafter), found
 

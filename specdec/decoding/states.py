@@ -29,6 +29,7 @@ from specdec.types import (
     Trace,
     Verdict,
 )
+from specdec.verifiers.decide import leading, usable_tokens
 
 
 def rows_of(inputs: PyTree) -> int:
@@ -99,6 +100,8 @@ def _empty_trace(batch: int, longest: int, plan: Plan) -> Trace:
         steps=jnp.zeros([], jnp.int32),
         source=jnp.zeros([batch, longest], jnp.int32) if plan.sources else None,
         depth=jnp.zeros([batch, longest], jnp.int32) if depths_of(plan.target) else None,
+        broken_drafts=jnp.zeros([batch], jnp.int32),
+        failed=jnp.zeros([batch], bool),
     )
 
 
@@ -133,21 +136,31 @@ def divided_by_rows(tree: PyTree, batch: int) -> PyTree:
 
 
 def trim(draft: Draft, want: Array, vocab_size: int, stop_ids: tuple[int, ...]) -> Draft:
-    """Cuts each row to what is wanted, after its first stop id, and before an id that does not
-    exist.
+    """Cuts each row to what is wanted, after its first stop id, and before its first unusable
+    token: one that does not exist, or whose q is not a distribution.
 
-    Stopping after a token that was seen is exact, and an id outside the vocabulary could not have
-    been drawn from `probs`. What is cut becomes token 0, so that the target is fed real ids only.
+    Stopping after a token that was seen is exact. So is stopping before a token because of its q,
+    which depends on the tokens before it alone. An id outside the vocabulary cannot have been drawn
+    from q. Tokens that are cut become token 0, so that the target is fed real ids only.
+
+    Returns:
+      The draft, with `broken` True in rows that an unusable token has shortened.
     """
     index = jnp.arange(draft.tokens.shape[1])[None]
     width = draft.tokens.shape[1]
-    exists = (draft.tokens >= 0) & (draft.tokens < vocab_size)
-    before_unknown = jnp.min(jnp.where(exists, width, index), axis=1, initial=width)
+    usable = (draft.tokens >= 0) & (draft.tokens < vocab_size) & usable_tokens(draft)
     stops = ends_text(draft.tokens, stop_ids)
     after_stop = jnp.min(jnp.where(stops, index + 1, width), axis=1, initial=width)
-    length = jnp.minimum(jnp.minimum(draft.length, want), jnp.minimum(before_unknown, after_stop))
-    length = jnp.maximum(length, 0).astype(jnp.int32)
-    return draft.replace(tokens=jnp.where(index < length[:, None], draft.tokens, 0), length=length)
+    end = jnp.maximum(jnp.minimum(jnp.minimum(draft.length, want), after_stop), 0)
+    length = jnp.minimum(end, leading(usable)).astype(jnp.int32)
+    return shortened(draft, length).replace(broken=length < end)
+
+
+def shortened(draft: Draft, length: Array) -> Draft:
+    """Returns the draft with its first `length` [B] tokens; the others become 0."""
+    index = jnp.arange(draft.tokens.shape[1])[None]
+    tokens = jnp.where(index < length[:, None], draft.tokens, 0)
+    return draft.replace(tokens=tokens, length=length)
 
 
 def cut(draft: Draft, width: int) -> Draft:
@@ -173,14 +186,32 @@ def opinion(logits: Array, draft: Array, tokens: Array, length: Array, plan: Pla
     return Scores(left, probs, plan.sampling.greedy, processed=history is not None)
 
 
+def finite_rows(logits: Array, scores: Scores) -> Array:
+    """Returns which rows of the target's logits a token can be chosen from, [B, K+1] bool.
+
+    Single entries may be -inf. A row with NaN or +inf, or with nothing but -inf, is none, be it as
+    the target gave it or as processors leave it.
+    """
+    finite = jnp.isfinite(jnp.max(logits, axis=-1))
+    if scores.processed:
+        finite &= jnp.isfinite(jnp.max(scores.logits, axis=-1))
+    return finite
+
+
 def commit(
     state: DecodeState,
     draft: Draft,
     scored: ModelOutput,
     verdict: Verdict,
     stop_ids: tuple[int, ...],
+    failed: Array,
 ) -> DecodeState:
-    """Appends the accepted tokens and the next one, and records the call."""
+    """Appends the accepted tokens and the next one, and records the call.
+
+    Args:
+      failed: [B] bool, rows without a next token, because the target's logits for it are not
+        finite. They end behind the accepted tokens.
+    """
     accepted = verdict.num_accepted
     width = draft.tokens.shape[1]
     index = jnp.arange(width + 1)[None]
@@ -189,25 +220,32 @@ def commit(
     # A draft is cut after its first stop id, so an accepted one is the last accepted token.
     last = jnp.take_along_axis(emitted, jnp.maximum(accepted - 1, 0)[:, None], axis=1)[:, 0]
     ended_in_draft = state.active & (accepted > 0) & ends_text(last, stop_ids)
-    count = jnp.where(state.active, accepted + 1 - ended_in_draft, 0)
+    failed &= state.active & ~ended_in_draft
+    count = jnp.where(state.active, accepted + 1 - (ended_in_draft | failed), 0)
     log_probs = jax.nn.log_softmax(scored.logits, axis=-1)
     log_probs = jnp.take_along_axis(log_probs, emitted[:, :, None], axis=2)[:, :, 0]
     length = state.length + count
-    ended = ended_in_draft | ends_text(verdict.next_token, stop_ids)
+    ended = ended_in_draft | failed | ends_text(verdict.next_token, stop_ids)
     return state.replace(
         tokens=_append(state.tokens, emitted, state.length, count),
         log_probs=_append(state.log_probs, log_probs, state.length - 1, count),
         length=length,
         active=state.active & ~ended & (length < state.tokens.shape[1]),
         hidden=_with_states(state.hidden, scored.hidden, state.length),
-        trace=_recorded(state, draft, scored.depth, accepted, ended_in_draft),
+        trace=_recorded(state, draft, scored.depth, accepted, ended_in_draft, failed),
     )
 
 
 def _recorded(
-    state: DecodeState, draft: Draft, depth: Array | None, accepted: Array, ended_in_draft: Array
+    state: DecodeState,
+    draft: Draft,
+    depth: Array | None,
+    accepted: Array,
+    ended_in_draft: Array,
+    failed: Array,
 ) -> Trace:
     """The trace with one more call."""
+    assert draft.broken is not None  # `trim` has set it
     trace = state.trace
     columns = jnp.arange(trace.drafted.shape[1])[None]
     column = state.active[:, None] & (columns == trace.calls[:, None])
@@ -228,6 +266,8 @@ def _recorded(
         steps=trace.steps + 1,
         source=source,
         depth=layers,
+        broken_drafts=trace.broken_drafts + (state.active & draft.broken),
+        failed=trace.failed | failed,
     )
 
 

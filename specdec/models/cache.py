@@ -73,7 +73,12 @@ class KVCache(struct.PyTreeNode):
 
         The length does not move: every layer of one call writes to the same slots. The caller
         guarantees length + T <= capacity (`dynamic_update_slice` would silently shift the write).
+
+        NaN and infinity are written as 0. A masked slot has weight 0, and 0 times NaN is NaN, so a
+        rejected token would spoil the text that it is no part of. A token that is part of the text
+        shows its NaN in its own logits.
         """
+        key, value = (jnp.where(jnp.isfinite(x), x, 0) for x in (key, value))
         keys, values = list(self.keys), list(self.values)
         keys[layer] = _placed(write_rows(keys[layer], key, self.length))
         values[layer] = _placed(write_rows(values[layer], value, self.length))

@@ -130,7 +130,7 @@ def _this(path: str) -> Device:
     device = measure()
     with contextlib.suppress(OSError):  # a cache that cannot be written is none
         kept.parent.mkdir(parents=True, exist_ok=True)
-        records.write(kept, json.dumps(device.as_json(), indent=1) + "\n")
+        records.write(kept, records.as_json(device.as_json(), indent=1) + "\n")
     return device
 
 

@@ -27,7 +27,7 @@ from specdec.sampling.processed import (
     unprocessed,
     with_processors,
 )
-from specdec.sampling.standard import Greedy, Sampling, fit_vocabulary
+from specdec.sampling.standard import Greedy, Sampling, fit_vocabulary, is_distribution
 
 __all__ = [
     "ForcedEOS",
@@ -51,6 +51,7 @@ __all__ = [
     "gumbel",
     "in_order",
     "instead",
+    "is_distribution",
     "looks_back",
     "standardised",
     "unprocessed",

@@ -59,7 +59,7 @@ class Processed:
             left = logits
             for one in self.processors:
                 left = one.process(left, text)
-            return jnp.where(jnp.any(left > -jnp.inf), left, _end(logits, history.stop_ids))
+            return jnp.where(jnp.all(left == -jnp.inf), _end(logits, history.stop_ids), left)
 
         several = history.length.ndim > 1  # one history for each of several next tokens
         of_text = jax.vmap(row, (0, None, 0)) if several else row

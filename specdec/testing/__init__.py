@@ -12,15 +12,19 @@ from specdec.testing.checks import (
     check_processor,
     check_schedule,
     check_verifier,
+    trees_for,
 )
-from specdec.testing.drafters import Constant, Contrarian, OneOf, Skipping, hostile
+from specdec.testing.drafters import Broken, Constant, Contrarian, OneOf, Skipping, hostile
 from specdec.testing.law import (
+    BROKEN,
     FALSE_ALARM,
     Comparison,
     Law,
     Trees,
     accepted_law,
     adversarial_trees,
+    broken_rows,
+    broken_trees,
     compare,
     output_law,
     sequence_law,
@@ -28,8 +32,10 @@ from specdec.testing.law import (
 from specdec.testing.table import TableTarget
 
 __all__ = [
+    "BROKEN",
     "FALSE_ALARM",
     "Bench",
+    "Broken",
     "Comparison",
     "Constant",
     "Contrarian",
@@ -41,6 +47,8 @@ __all__ = [
     "Trees",
     "accepted_law",
     "adversarial_trees",
+    "broken_rows",
+    "broken_trees",
     "check_drafter",
     "check_everything_accepted",
     "check_processor",
@@ -51,4 +59,5 @@ __all__ = [
     "hostile",
     "output_law",
     "sequence_law",
+    "trees_for",
 ]

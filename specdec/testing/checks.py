@@ -18,7 +18,17 @@ from specdec.drafters import Autoregressive
 from specdec.plan import Alone, Plan
 from specdec.sampling import Greedy, Processed, Sampling
 from specdec.schedules import Fixed
-from specdec.testing.law import Comparison, adversarial_trees, compare, output_law, sequence_law
+from specdec.testing.drafters import Broken
+from specdec.testing.law import (
+    BROKEN,
+    Comparison,
+    Trees,
+    adversarial_trees,
+    broken_trees,
+    compare,
+    output_law,
+    sequence_law,
+)
 from specdec.testing.table import TableTarget
 from specdec.types import (
     DecodeOutput,
@@ -39,6 +49,7 @@ SAMPLINGS = (
     Sampling(temperature=0.7, top_p=0.8),
     Sampling(temperature=1.2, top_k=3, top_p=0.7),
 )
+SAMPLES = 8  # of each example: rows that forget which sample they are would be equal
 EQUAL_ROWS = 4_000  # where each output must be the baseline's; a law takes the bench's rows
 
 
@@ -80,8 +91,18 @@ class Bench(NamedTuple):
         rows: int = 0,
         first: int = 0,
     ) -> DecodeOutput:
-        """Decodes `rows` rows (default: the bench's), from number `first` of the endless batch."""
+        """Decodes `rows` rows (default: the bench's), from number `first` of the endless batch.
+
+        Row n is sample n % 8 of example n // 8.
+        """
         return self._decode(self.plan(verifier, schedule, sampling), rows or self.rows, first)
+
+    def broken(self) -> Bench:
+        """Returns the bench with a drafter whose probabilities are not distributions after half of
+        the tokens; the rows claim one kind of `BROKEN` after the other."""
+        kinds = jnp.arange(self.rows, dtype=jnp.int32) % len(BROKEN)
+        params = self.params._replace(drafter=(self.params.drafter, kinds))
+        return self._replace(drafter=Broken(self.drafter), params=params)
 
     def alone(self, sampling: SamplingRule, rows: int = 0) -> DecodeOutput:
         """Decodes the first `rows` rows by the target alone."""
@@ -89,7 +110,8 @@ class Bench(NamedTuple):
         return self._decode(self.plan(alone, alone, sampling).alone(), rows or self.rows, 0)
 
     def _decode(self, plan: Plan, rows: int, first: int) -> DecodeOutput:
-        keys = row_keys(1, jnp.arange(first, first + rows))
+        index = jnp.arange(first, first + rows)
+        keys = row_keys(1, index // SAMPLES, index % SAMPLES)
         return decode(self.params, keys, self.inputs(rows), plan)
 
     def compare(self, tokens: jax.Array, sampling: SamplingRule) -> Comparison:
@@ -115,8 +137,10 @@ def check_verifier(
 ) -> float:
     """The law of what is emitted is the target's: in algebra, and through the jitted loop.
 
-    (a) `output_law` in float64 on `adversarial_trees`, for whole and shortened drafts; (b) for the
-    coin tosses: outputs of `decode` against the enumerated law for each sampling.
+    (a) `output_law` in float64 on `adversarial_trees` and, for drafts of at most two tokens, on
+    `broken_trees`, for whole and shortened drafts; (b) for the
+    coin tosses: outputs of `decode` against the enumerated law for each sampling; (c) the same with
+    a drafter whose probabilities are not distributions after some tokens (`Broken`).
 
     Returns:
       The largest error of (a), at most `tolerance`.
@@ -129,7 +153,7 @@ def check_verifier(
     with jax.enable_x64(True):
         for sampling in samplings:
             for gamma in gammas:
-                for name, trees in adversarial_trees(seed, vocab_size, gamma, sampling).items():
+                for name, trees in trees_for(seed, vocab_size, gamma, sampling).items():
                     right = trees.p[0]
                     for d in range(1, gamma + 1):
                         right = right[..., None] * trees.p[d]
@@ -144,7 +168,18 @@ def check_verifier(
     for sampling in samplings:
         result = bench.compare(bench.run(verifier, Fixed(2), sampling).tokens, sampling)
         assert result.passed, f"{verifier} under {sampling}: {result}"
+    broken = bench.broken().run(verifier, Fixed(2), samplings[0])
+    result = bench.compare(broken.tokens, samplings[0])
+    assert result.passed, f"{verifier} with broken drafts under {samplings[0]}: {result}"
     return worst
+
+
+def trees_for(seed: int, vocab_size: int, gamma: int, sampling: SamplingRule) -> dict[str, Trees]:
+    """Returns the cases by which a verifier's law is checked, for drafts of `gamma` tokens."""
+    cases = adversarial_trees(seed, vocab_size, gamma, sampling)
+    if gamma <= 2:
+        cases |= broken_trees(seed, vocab_size, gamma, sampling)
+    return cases
 
 
 def check_drafter(

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec import roles
+from specdec.testing.law import broken_rows
 from specdec.types import Array, Context, Draft, Drafter, Params, PyTree, Stop, Table, Target
 
 
@@ -138,6 +139,43 @@ class Skipping:
 
         state = jax.tree.map(keep, state, proposed)
         return draft.replace(length=jnp.where(skip, 0, draft.length)), state
+
+
+@dataclasses.dataclass(frozen=True)
+class Broken:
+    """Asks another drafter, and after every even token claims what is not a distribution.
+
+    `params.drafter` is (the other drafter's parameters, [B] int32 which of `law.BROKEN` each row
+    claims). The tokens are drawn as the other drafter draws them, whatever is claimed.
+    """
+
+    drafter: Any
+
+    def init(self, params: Params, context: Context) -> PyTree:
+        return self.drafter.init(params._replace(drafter=params.drafter[0]), context)
+
+    def propose(
+        self,
+        params: Params,
+        keys: Array,
+        context: Context,
+        state: PyTree,
+        want: Array,
+        stop: Stop | None,
+    ) -> tuple[Draft, PyTree]:
+        own, kind = params.drafter
+        given = params._replace(drafter=own), keys, context, state, want, stop
+        draft, state = self.drafter.propose(*given)
+        probs = draft.probs
+        if probs is None:
+            assert context.vocab_size is not None
+            probs = jax.nn.one_hot(draft.tokens, context.vocab_size)
+        pending = jnp.take_along_axis(context.tokens, context.length[:, None] - 1, axis=1)
+        before = jnp.concatenate([pending, draft.tokens], axis=1)[:, :-1]
+        breaks = (before % 2 == 0)[:, :, None]
+        for number, wrong in enumerate(broken_rows(probs)):
+            probs = jnp.where(breaks & (kind == number)[:, None, None], wrong, probs)
+        return draft.replace(probs=probs), state
 
 
 def hostile(

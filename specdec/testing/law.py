@@ -16,6 +16,7 @@ from specdec.sampling import standardised
 from specdec.testing.table import TableTarget
 from specdec.types import Array, Draft, History, PyTree, SamplingRule, Scores, Verifier
 from specdec.verifiers import next_distribution
+from specdec.verifiers.decide import leading, usable_tokens
 
 FALSE_ALARM = 1e-9  # of one test; a thousand of them together stay below 1e-6
 MIN_EXPECTED = 10.0  # rows per cell of a chi-square test; rarer outcomes are pooled
@@ -143,7 +144,11 @@ def _detectable_tv(degrees: int, rows: int) -> float:
 
 
 class Trees(NamedTuple):
-    """Target and draft distributions for every prefix: p[d] and q[d] are [V]*d + [V]."""
+    """Target and draft distributions for every prefix: p[d] and q[d] are [V]*d + [V].
+
+    Rows of q that are not distributions stand for a broken drafter. As in `decode`, its draft ends
+    before the token of such a row.
+    """
 
     p: list[np.ndarray]  # standardised, d = 0..K
     q: list[np.ndarray]  # what the draft is drawn from, d = 0..K-1
@@ -195,15 +200,18 @@ def _enumerated(
         return np.stack([np.broadcast_to(row, (len(drafts), size)) for row in rows], axis=1)
 
     target, source = jnp.asarray(given_draft(p)), given_draft(q)
-    mass = np.prod(np.take_along_axis(source, drafts[:, :, None], axis=2)[:, :, 0], axis=1)
     draft = Draft(
         tokens=jnp.asarray(drafts, jnp.int32),
         probs=None if certain else jnp.asarray(source, target.dtype),
         length=jnp.full([len(drafts)], length),
     )
+    usable = np.asarray(usable_tokens(draft))
+    drawn = np.where(usable[:, :, None], source, 1 / size)  # a broken row gives any token
+    mass = np.prod(np.take_along_axis(drawn, drafts[:, :, None], axis=2)[:, :, 0], axis=1)
     scores = Scores(logits=jnp.log(target), probs=target)
     accept, follow = (np.array(x) for x in _decisions(draft, scores, verifier=verifier))
-    accept[:, length:] = 0
+    ends = np.minimum(length, np.cumprod(usable, axis=1).sum(axis=1))
+    accept = np.where(np.arange(longest) < ends[:, None], accept, 0)
     return drafts, mass[:, None] * _accepted_law(accept, getattr(verifier, "rule", "first")), follow
 
 
@@ -213,6 +221,7 @@ def _decisions(draft: Draft, scores: Scores, *, verifier: Verifier) -> tuple[Arr
     counts = jnp.arange(draft.tokens.shape[1] + 1)
 
     def one_row(draft: Draft, scores: Scores) -> tuple[Array, Array]:
+        draft = draft.replace(length=jnp.minimum(draft.length, leading(usable_tokens(draft))))
         follow = jax.vmap(lambda n: next_distribution(verifier, draft, scores, n))(counts)
         return verifier.accept(draft, scores), follow
 
@@ -266,3 +275,59 @@ def adversarial_trees(
         cases["zeros in p"] = Trees(only(p, not_first), tree(longest))
         cases["disjoint"] = Trees(only(p, left), only(tree(longest), ~left))
     return cases
+
+
+def broken_trees(seed: int, size: int, longest: int, sampling: SamplingRule) -> dict[str, Trees]:
+    """Cases for `output_law` with a broken drafter: each kind of `BROKEN` at each place.
+
+    At place d > 0 the distribution of draft token d is broken where the token before it is the last
+    one of the vocabulary. At place 0 it is broken for every text.
+    """
+    trees = adversarial_trees(seed, size, longest, sampling)["random"]
+    return {
+        f"{kind} in q at {place}": _with_broken_rows(trees, kind, place)
+        for kind in BROKEN
+        for place in range(longest)
+    }
+
+
+# What a row of q may be instead of a distribution: see `broken_rows`.
+BROKEN = (
+    "NaN",
+    "+inf",
+    "-inf",
+    "negative",
+    "zero sum",
+    "sum 2",
+    "sum 1.01",
+    "NaN in one entry",
+    "+inf in one entry",
+)
+
+
+def broken_rows(probs: Array) -> list[Array]:
+    """Returns rows [..., V] of each kind of `BROKEN`, made of distributions [..., V]."""
+    index = jnp.broadcast_to(jnp.arange(probs.shape[-1]), probs.shape)
+    first = index == 0
+    moved = jnp.where(first, 2, jnp.where(index == 1, -2, 0))
+    return [
+        jnp.full_like(probs, jnp.nan),
+        jnp.full_like(probs, jnp.inf),
+        jnp.full_like(probs, -jnp.inf),
+        probs + moved,  # one entry below 0, and the sum is 1
+        jnp.zeros_like(probs),
+        2 * probs,
+        1.01 * probs,
+        jnp.where(first, jnp.nan, probs),
+        jnp.where(first, jnp.inf, probs),
+    ]
+
+
+def _with_broken_rows(trees: Trees, kind: str, place: int) -> Trees:
+    """The trees with rows of q at one place broken; see `broken_trees`."""
+    right = trees.q[place]
+    wrong = np.asarray(broken_rows(jnp.asarray(right))[BROKEN.index(kind)])
+    size = right.shape[-1]
+    there = np.ones([1], bool) if place == 0 else np.arange(size) == size - 1
+    q = np.where(there[:, None] if place else there, wrong, right)
+    return Trees(trees.p, [*trees.q[:place], q, *trees.q[place + 1 :]])

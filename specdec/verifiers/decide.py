@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from specdec.sampling import draw
+from specdec.sampling import draw, is_distribution
 from specdec.types import Array, Draft, Noise, Scores, Verdict
 
 
@@ -24,7 +24,7 @@ def _without_excluded(found: Verdict, keys: Noise, draft: Draft, scores: Scores)
     The target's own token comes there."""
     rows = jnp.arange(draft.tokens.shape[0])
     possible = scores.logits[rows, draft.tokens] > -jnp.inf
-    n = jnp.minimum(found.num_accepted, _leading(possible))
+    n = jnp.minimum(found.num_accepted, leading(possible))
     keeps = (n == found.num_accepted) & (scores.logits[n, found.next_token] > -jnp.inf)
     own = draw(keys.correct[n], scores.probs[n])
     return Verdict(n, jnp.where(keeps, found.next_token, own))
@@ -38,7 +38,7 @@ def _found(verifier, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
     uniforms = jax.vmap(jax.random.uniform)(keys.accept)
     passed = (uniforms < verifier.accept(draft, scores)) & _within(draft)
     rule = getattr(verifier, "rule", "first")
-    n = _last(passed) if rule == "last" else _leading(passed)
+    n = _last(passed) if rule == "last" else leading(passed)
     return Verdict(n, draw(keys.correct[n], next_distribution(verifier, draft, scores, n)))
 
 
@@ -62,7 +62,7 @@ def match(draft: Draft, best: Array, keeps: Array | None = None) -> Verdict:
     keeps: [K] bool; None for what equals the best token.
     """
     keeps = draft.tokens == best[:-1] if keeps is None else keeps
-    n = _leading(keeps & _within(draft))
+    n = leading(keeps & _within(draft))
     return Verdict(n, best[n].astype(jnp.int32))
 
 
@@ -121,9 +121,22 @@ def _within(draft: Draft) -> Array:
     return jnp.arange(draft.tokens.shape[0]) < draft.length
 
 
-def _leading(passed: Array) -> Array:
-    """The number of True before the first False."""
-    return jnp.sum(jnp.cumprod(passed.astype(jnp.int32)))
+def leading(passed: Array) -> Array:
+    """Counts the True before the first False, along the last axis."""
+    return jnp.sum(jnp.cumprod(passed.astype(jnp.int32), axis=-1), axis=-1)
+
+
+def usable_tokens(draft: Draft) -> Array:
+    """Returns which tokens of a draft were drawn from a distribution, bool of the tokens' shape.
+
+    A token that was proposed with certainty always was. No verifier is exact for a draft that goes
+    on beyond the first other token, so the loop ends it there, and so do enumerated laws.
+    """
+    usable = jnp.ones(draft.tokens.shape, bool)
+    for probs in (draft.probs, draft.beliefs):
+        if probs is not None:
+            usable &= is_distribution(probs)
+    return usable
 
 
 def _last(passed: Array) -> Array:

@@ -472,6 +472,8 @@ def _output() -> DecodeOutput:
         calls=jnp.array([2]),
         ended_in_draft=jnp.array([False]),
         steps=jnp.array(2),
+        broken_drafts=jnp.zeros([1], int),
+        failed=jnp.zeros([1], bool),
     )
     return DecodeOutput(jnp.array([[4, 5, 1, 0]]), jnp.array([3]), jnp.zeros([1, 4]), trace)
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +20,11 @@ from support import StatesTable, TableHeads
 
 from specdec import certificate, checkpoints, cli, partitioning
 from specdec.certificate import Subject, checks
+from specdec.certificate.draws import by_rank
 from specdec.decoding import keys, loop, states
 from specdec.drafters import Autoregressive, Blockwise, Hybrid, InputCopy, Masked, PromptLookup
 from specdec.drafters.autoregressive import Memory
+from specdec.models import cache as cache_module
 from specdec.models.cache import KVCache
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
@@ -34,6 +38,7 @@ from specdec.sampling import (
 )
 from specdec.schedules import Fixed
 from specdec.testing import Bench, Constant, Skipping, TableTarget
+from specdec.testing import checks as bench_checks
 from specdec.types import History, Noise
 from specdec.verifiers import (
     Block,
@@ -46,7 +51,18 @@ from specdec.verifiers import (
 )
 
 LINES = ["one", "two words", "three words", "a", "five", "six, seven", "eight", "nine", "ten"]
-CHECKS = ["algebra", "greedy", "seeds", "perfect", "afresh", "hostile", "audit", "draws", "law"]
+CHECKS = [
+    "algebra",
+    "greedy",
+    "seeds",
+    "perfect",
+    "afresh",
+    "hostile",
+    "audit",
+    "draws",
+    "law",
+    "broken",
+]
 
 RUN = """
 from __gin__ import dynamic_registration
@@ -138,7 +154,7 @@ def test_a_sound_run_is_certified(verify, folder, monkeypatch):
     lines = out.splitlines()
     assert [line.split()[:2] for line in lines[:-1]] == [["PASS", name] for name in CHECKS]
     assert "9 of 9 outputs identical to the target alone" in lines[1]
-    assert lines[-1].startswith("CERTIFIED: all 9 checks passed")
+    assert lines[-1].startswith("CERTIFIED: all 10 checks passed")
     assert "checking algebra" in err.splitlines()[0]
 
     assert record["passed"] and [check["name"] for check in record["checks"]] == CHECKS
@@ -557,6 +573,126 @@ def test_a_wrong_law(plant):
 
     plant(loop, "noise", reused)
     assert not outcome("law").passed
+
+
+def accept_all(self, draft, scores):
+    return jnp.ones(draft.tokens.shape, scores.probs.dtype)
+
+
+def accept_less(self, draft, scores, real=SpeculativeSampling.accept):
+    return 0.995 * real(self, draft, scores)
+
+
+def first_kept(self, params, context, cache, until, width):
+    return cache.rewind(until)
+
+
+def beyond_the_vocabulary(draft, want, size, stops, real=states.trim):
+    return real(draft, want, 10**6, stops)
+
+
+def late(buffer, block, start, count, real=states._append):
+    return real(buffer, block, start, count) * (1.01 if buffer.dtype == jnp.float32 else 1)
+
+
+def the_draft_key_again(*args, real=keys.noise, **options):
+    noise = real(*args, **options)
+    return Noise(noise.draft, noise.accept, noise.correct.at[:-1].set(noise.draft))
+
+
+def the_accept_key_of_the_draft(*args, real=keys.noise, **options):
+    noise = real(*args, **options)
+    return noise._replace(accept=noise.draft)
+
+
+def without_samples(seed, examples, samples=0, real=keys.row_keys):
+    return real(seed, examples)
+
+
+def where_the_first_row_is(array, block, start, real=cache_module.write_rows):
+    few = array.shape[0] <= cache_module.ONE_BY_ONE
+    return real(array, block, jnp.full_like(start, start[0]) if few else start)
+
+
+def rows_that_are(test):
+    return lambda draft: (
+        jnp.ones(draft.tokens.shape, bool) if draft.probs is None else test(draft.probs)
+    )
+
+
+# Of each check: what is planted, where, and with which parts of a plan or inputs. The table of
+# docs/reliability.md has these rows.
+SEEN = {
+    ("algebra", "the correction is drawn from p"): (SpeculativeSampling, "residual", residual_of_p),
+    ("algebra", "everything is accepted"): (SpeculativeSampling, "accept", accept_all),
+    ("greedy", "rejected tokens stay in the cache"): (KVCache, "rewind", no_rewind),
+    ("seeds", "keys by the place in a block"): (loop, "noise", keys_by_place_in_the_block),
+    ("perfect", "q is not what was drawn from"): (Autoregressive, "propose", other_probs),
+    ("perfect", "one draft token in 200 is refused"): (SpeculativeSampling, "accept", accept_less),
+    ("afresh", "a hole in the drafter's cache"): (Autoregressive, "_catch_up", first_kept),
+    ("hostile", "ids beyond the vocabulary are fed"): (states, "trim", beyond_the_vocabulary),
+    ("audit", "log-probabilities off by 1 %"): (states, "_append", late),
+    ("draws", "everything is accepted"): (SpeculativeSampling, "accept", accept_all),
+    ("law", "the correction's noise is the draft's"): (loop, "noise", the_draft_key_again),
+    ("law", "the coin's noise is the draft's"): (loop, "noise", the_accept_key_of_the_draft),
+    ("law", "all samples of a text are one"): (bench_checks, "row_keys", without_samples),
+    ("law", "rows are written where the first one is"): (
+        cache_module,
+        "write_rows",
+        where_the_first_row_is,
+    ),
+    **{
+        ("broken", name): (states, "usable_tokens", rows_that_are(test))
+        for name, test in {
+            "drafts go on whatever q is": lambda q: jnp.ones(q.shape[:-1], bool),
+            "drafts go on unless q is NaN": lambda q: ~jnp.any(jnp.isnan(q), axis=-1),
+            "drafts go on if q is finite": lambda q: jnp.all(jnp.isfinite(q), axis=-1),
+            "drafts go on if q is negative": lambda q: jnp.abs(jnp.sum(q, axis=-1) - 1) < 1e-4,
+            "drafts go on whatever the sum of q is": lambda q: jnp.min(q, axis=-1) >= 0,
+            "drafts go on if the sum of q is 1.01": lambda q: (
+                (jnp.abs(jnp.sum(q, axis=-1) - 1) < 0.1) & (jnp.min(q, axis=-1) >= 0)
+            ),
+        }.items()
+    },
+}
+PARTS: dict[str, dict[str, Any]] = {  # where the check needs other parts, or more texts
+    "perfect": {"inputs": np.tile(TABLE.inputs, (40, 1))},
+    "afresh": {"drafter": Autoregressive(BENCH.target, Sampling())},
+    "broken": {"verifier": Block()},
+    "draws": {"sampling": Sampling()},
+}
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize("check, bug", SEEN, ids=map(": ".join, SEEN))
+def test_each_check_sees_what_it_is_there_to_see(check, bug, plant):
+    plant(checks, "LAW_ROWS", 100_000)
+    plant(*SEEN[check, bug])
+    result = outcome(check, **PARTS.get(check, {}))
+    assert not result.passed, str(result)
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize("check", CHECKS)
+def test_each_check_passes_where_nothing_is_planted(check):
+    result = outcome(check, **PARTS.get(check, {}))
+    assert result.passed, str(result)
+
+
+def test_the_table_of_planted_bugs_has_every_check():
+    assert [*dict.fromkeys(check for check, _ in SEEN)] == CHECKS
+    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
+    table = page.split("## What the certificate sees")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \| yes \|$", table, re.MULTILINE)
+    assert rows == list(SEEN)
+
+
+def test_groups_by_rank_break_ties_by_id():
+    """Of eight tokens that are equally likely the first is the likeliest."""
+    probs = jnp.full([1, 4, 8], 1 / 8, jnp.float32)
+    held = by_rank(probs, jnp.array([[0, 3, 6, 7]]))
+    assert jnp.argmax(held[0, :, :, 1], axis=-1).tolist() == [0, 2, 3, 3]
+    np.testing.assert_allclose(held[0, 0, :, 0], [1 / 8, 1 / 8, 3 / 8, 3 / 8], rtol=1e-6)
 
 
 @pytest.mark.parametrize("gap, passed", [(5e-5, True), (2e-4, False), (float("nan"), False)])

@@ -150,6 +150,8 @@ def test_an_explained_text_after_a_prefix():
         calls=np.array([1]),
         ended_in_draft=np.array([False]),
         steps=np.array(1),
+        broken_drafts=np.zeros([1], int),
+        failed=np.zeros([1], bool),
     )
     output = specdec.DecodeOutput(np.array([tokens]), np.array([3]), np.zeros([1, 3]), trace)
     of_drafts, own = np.float32([[[0.5, 1e-9, np.nan]] * 2]), np.float32([[0.25, 7]])

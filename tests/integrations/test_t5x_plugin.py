@@ -199,6 +199,8 @@ def an_output() -> DecodeOutput:
             calls=jnp.array([3, 2, 0, 1]),
             ended_in_draft=jnp.zeros([4], bool),
             steps=jnp.array(3),
+            broken_drafts=jnp.zeros([1], int),
+            failed=jnp.zeros([1], bool),
         ),
     )
 

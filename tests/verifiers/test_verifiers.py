@@ -11,8 +11,19 @@ import pytest
 from tolerances import FLOAT64
 
 from specdec import theory, verifiers
+from specdec.decoding import states
 from specdec.sampling import Greedy, Sampling
-from specdec.testing import Trees, accepted_law, adversarial_trees, check_verifier, output_law
+from specdec.schedules import Fixed
+from specdec.testing import (
+    Bench,
+    Trees,
+    accepted_law,
+    adversarial_trees,
+    broken_trees,
+    check_verifier,
+    law,
+    output_law,
+)
 from specdec.types import Draft, Noise, Scores
 from specdec.verifiers import Block, Coupled, GreedyMatch, SpeculativeSampling
 from specdec.verifiers.decide import token_probs
@@ -37,6 +48,40 @@ def test_the_law_of_the_output_is_the_target(verifier, cases):
     """For samplings, gammas, random and adversarial p and q, whole and short drafts: in float64
     within 1e-12, and through the jitted loop within what a chi-square test sees."""
     assert check_verifier(verifier, **cases) <= FLOAT64
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS, ids=str)
+def test_the_law_is_right_whatever_is_wrong_with_the_draft(verifier):
+    """For each kind of broken q at each place of the draft, in float64; seen to fail for `Block`
+    where the draft goes on."""
+    samplings = [Greedy()] if verifier == GreedyMatch() else [Sampling(0.7), Sampling(1.0)]
+    with jax.enable_x64(True):
+        for sampling in samplings:
+            for name, trees in broken_trees(0, 3, 3, sampling).items():
+                right = trees.p[0]
+                for p in trees.p[1:]:
+                    right = right[..., None] * p
+                error = np.abs(output_law(verifier, trees, 3) - right).max()
+                assert error <= FLOAT64, (name, sampling)
+
+
+def test_a_draft_that_goes_on_beyond_a_broken_row_is_seen(monkeypatch):
+    """By enumeration and through the loop: `Block` decides about a draft as a whole."""
+    monkeypatch.setattr(law, "usable_tokens", lambda draft: jnp.ones(draft.tokens.shape, bool))
+    law._decisions.clear_cache()
+    with pytest.raises(AssertionError, match="emits a wrong law for NaN in q at 0"):
+        check_verifier(Block(), samplings=(Sampling(),), gammas=(2,))
+    law._decisions.clear_cache()
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize("verifier", [Block(), SpeculativeSampling(), Coupled()], ids=str)
+def test_a_loop_that_goes_on_beyond_a_broken_row_is_seen(plant, verifier):
+    """Shared noise never reads q, so nothing can bias it."""
+    plant(states, "usable_tokens", lambda draft: jnp.ones(draft.tokens.shape, bool))
+    bench = Bench.create().broken()
+    result = bench.compare(bench.run(verifier, Fixed(3), Sampling()).tokens, Sampling())
+    assert result.passed == (verifier == Coupled()), str(result)
 
 
 def test_the_law_of_shared_noise():
