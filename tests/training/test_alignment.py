@@ -166,11 +166,12 @@ def test_the_loss_is_of_both_models_over_what_is_there():
     real = pairs.targets > 0
     p, q = (probabilities(*x, 0.5) for x in ((TARGET, frozen.params), (MODEL, params)))
     objective = Align({"forward_kl": (1.0, 0.0), "total_variation": (0.0, 2.0)}, temperature=0.5)
-    sums = objective.loss(MODEL, params, frozen, pairs, jax.random.key(0), jnp.float32(0.25))
+    key, progress = jax.random.key(0), jnp.float32(0.25)
+    sums = jax.jit(lambda tree: objective.loss(MODEL, tree, frozen, pairs, key, progress))(params)
     right = 0.75 * RIGHT["forward_kl"](p, q) + 0.5 * RIGHT["total_variation"](p, q)
     np.testing.assert_allclose(sums.loss, right[real].sum(), rtol=1e-4)
     assert sums.tokens == real.sum()
-    measured = objective.measure(MODEL, params, frozen, pairs)
+    measured = jax.jit(lambda tree: objective.measure(MODEL, tree, frozen, pairs))(params)
     np.testing.assert_allclose(
         1 - measured.loss / measured.tokens, overlap(p, q)[real].mean(), rtol=1e-4
     )
