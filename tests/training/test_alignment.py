@@ -147,6 +147,7 @@ def batch() -> tuple[Pairs, Frozen, dict]:
     inputs = generator.integers(2, V, [4, 6]).astype(np.int32)
     targets = generator.integers(2, V, [4, 5]).astype(np.int32)
     targets *= np.arange(5) < np.array(LENGTHS)[:, None]
+    targets[0, LENGTHS[0] - 1] = 1  # the end of a text counts
     inputs[3] = 0
     frozen = Frozen(TARGET, TARGET.init(jax.random.key(0)))
     return Pairs(inputs, targets), frozen, MODEL.init(jax.random.key(1))

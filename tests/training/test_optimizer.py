@@ -75,3 +75,9 @@ def test_learning_rates(rate, expected):
 def test_a_wrong_learning_rate_is_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         LearningRate(**fields)
+
+
+@pytest.mark.parametrize("clip", [0, -1.0, "1"])
+def test_a_bound_that_is_not_positive_is_refused(clip):
+    with pytest.raises(ValueError, match=f"clip_norm is {clip!r}; give a positive number or None"):
+        Adafactor(clip_norm=clip)
