@@ -120,6 +120,15 @@ def test_gradients_are_finite_differences(name):
     )  # central, float64
 
 
+def test_the_adaptive_loss_is_a_mean_of_two():
+    p, q, real = laws()
+    found = alignment.DIVERGENCES["adaptive"](*map(jax.nn.log_softmax, (p, q)), real)
+    p, q = softmax(p), softmax(q)
+    share = np.exp(-3 * overlap(p, q))
+    right = share * RIGHT["forward_kl"](p, q) + (1 - share) * RIGHT["total_variation"](p, q)
+    np.testing.assert_allclose(found, right, rtol=1e-5)  # float32
+
+
 def test_only_acceptance_by_its_logarithm_starts_from_nothing():
     """Where the laws have next to nothing in common, TV does not move and its logarithm does."""
     p = np.full([1, 1, V], -20.0)

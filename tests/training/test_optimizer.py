@@ -70,6 +70,8 @@ def test_learning_rates(rate, expected):
         ({"end": 5000}, "belongs to 'linear'"),
         ({"decay": "linear", "end": 900}, "more than warmup"),
         ({"warmup": 0}, "warmup is 0; give a positive integer"),
+        ({"peak": 0}, "peak is 0; give a positive number"),
+        ({"peak": "1"}, "peak is '1'; give a positive number"),
     ],
 )
 def test_a_wrong_learning_rate_is_refused(fields, message):
