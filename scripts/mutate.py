@@ -1,15 +1,15 @@
 """Changes one operator or number at a time, and asks the tests whether they see it.
 
-    python scripts/mutate.py [--each 3] [--seed 0] [--only sampling] [--count 5]
+    python scripts/mutate.py [--each 12] [--seed 0] [--only sampling] [--count 5]
     python scripts/mutate.py --again          # those that survived: `ci` and `planted` tests too
     python scripts/mutate.py --sound          # the tests without any mutant
     python scripts/mutate.py --table          # the table of docs/reliability.md
 
-Of each module below some places are drawn: the first of each, then the second. A mutant is killed
-if one of the module's tests fails. One whose tests do not end in time is counted apart: in twice
-the time that they take without it, and a minute. It works on a copy and writes a line per mutant to
-`docs/results/mutants.jsonl`; given again, it goes on. With `--sound` it runs the tests without any:
-who fails then has killed nobody.
+Of each package some places are drawn: one of each of its modules, then the second of each.
+`mutate.toml` names the tests of a module. A mutant is killed if one of them fails. One whose tests
+do not end in time is counted apart: in twice the time that they take without it, and a minute. The
+script works on a copy and writes a line per mutant to `docs/results/mutants.jsonl`; given again, it
+goes on. With `--sound` it runs the tests without a mutant: a test that fails then has killed none.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,110 +38,8 @@ LINES = ROOT / "docs" / "results" / "mutants.jsonl"
 PROGRAMS = Path(tempfile.gettempdir()) / "specdec.mutants.programs"  # compiled, kept between calls
 DEFAULT, MORE = "not slow and not planted and not ci", "not slow"  # which tests
 IN_CI = ("training/", "models/")  # modules whose tests are mostly of `ci`
-LIMIT = 300  # seconds, for tests of which nobody knows how long they take
-LOOP, TABLE = "tests/decoding/test_loop.py", "tests/drafters/test_table.py"
-FORMULAS, REPLAYED = "tests/test_theory.py", "tests/forecast/test_forecast_by_replay.py"
-LOSSY = "tests/verifiers/test_lossy.py"
-LAWS = ["tests/verifiers/test_verifiers.py", LOSSY]
-DRAWN = "tests/sampling/test_sampling.py"
-PROCESSORS = ["tests/sampling/test_processors.py"]
-SCHEDULES = ["tests/schedules"]
-LOOKUPS = ["tests/drafters/test_lookups.py"]
-TUNED = ["tests/forecast/test_tune.py"]
-MEASURED = ["tests/benchmark/test_benchmark.py"]
-CERTIFICATE = ["tests/certificate"]
-ALIGNED = ["tests/training/test_alignment.py"]
-HEADED = ["tests/training/test_headed.py"]
-TRAINED = ["tests/training/test_training.py"]
-TRIMMED = ["tests/models/test_trimming.py", "tests/models/test_head.py"]
-TESTS = {  # module: its tests, those that see most first
-    "decoding/states.py": ["tests/decoding/test_states.py", LOOP],
-    "decoding/loop.py": [f"{LOOP}::test_token_t_is_drawn_with_the_noise_of_t", LOOP],
-    "decoding/keys.py": [LOOP, "tests/decoding/test_keys.py"],
-    "decoding/forcing.py": [
-        f"{LOOP}::test_log_probs_are_those_of_teacher_forcing",
-        "tests/decoding/test_replay.py",
-        LOOP,
-    ],
-    "decoding/replay.py": ["tests/decoding/test_replay.py", REPLAYED],
-    "sampling/standard.py": [DRAWN, f"{LOOP}::test_vocabularies_padded_to_other_widths"],
-    "sampling/draws.py": [DRAWN, *LAWS],
-    "sampling/bans.py": ["tests/sampling/test_min_length.py", *PROCESSORS],
-    "sampling/penalties.py": PROCESSORS,
-    "sampling/forced.py": PROCESSORS,
-    "sampling/processed.py": [*PROCESSORS, "tests/sampling/test_min_length.py"],
-    "sampling/order.py": PROCESSORS,
-    "verifiers/decide.py": [*LAWS, LOOP],
-    "verifiers/block.py": LAWS,
-    "verifiers/speculative_sampling.py": LAWS,
-    "verifiers/coupled.py": [*LAWS, LOOP],
-    "verifiers/minimum_block.py": [LOSSY],
-    "verifiers/mixtures.py": [LOSSY],
-    "verifiers/top_beta.py": [LOSSY],
-    "verifiers/lenient.py": [LOSSY],
-    "verifiers/typical.py": [LOSSY],
-    "drafters/loop.py": [
-        "tests/drafters/test_blockwise.py::test_a_block_taken_one_by_one_is_the_block",
-        LOOP,
-        TABLE,
-    ],
-    "drafters/autoregressive.py": [
-        f"{TABLE}::test_perfect_drafter_has_everything_accepted",
-        LOOP,
-    ],
-    "drafters/matching.py": LOOKUPS,
-    "drafters/prompt_lookup.py": LOOKUPS,
-    "drafters/input_copy.py": LOOKUPS,
-    "drafters/ngram.py": LOOKUPS,
-    "drafters/retrieval.py": LOOKUPS,
-    "drafters/hybrid.py": ["tests/drafters/test_hybrid.py"],
-    "drafters/early_exit.py": ["tests/drafters/test_early_exit.py"],
-    "drafters/blockwise.py": ["tests/drafters/test_blockwise.py"],
-    "drafters/masked.py": ["tests/drafters/test_masked.py"],
-    "schedules/fixed.py": [*SCHEDULES, LOOP],
-    "schedules/buckets.py": SCHEDULES,
-    "schedules/heuristic.py": SCHEDULES,
-    "schedules/confidence.py": SCHEDULES,
-    "schedules/joint_confidence.py": SCHEDULES,
-    "schedules/entropy.py": SCHEDULES,
-    "schedules/cost_optimal.py": SCHEDULES,
-    "schedules/foreseen_cost.py": [*SCHEDULES, "tests/drafters/test_masked.py"],
-    "schedules/stopping.py": SCHEDULES,
-    "schedules/disco.py": SCHEDULES,
-    "schedules/guard.py": SCHEDULES,
-    "acceptance/measure.py": ["tests/test_acceptance.py"],
-    "acceptance/ngrams.py": ["tests/test_acceptance.py"],
-    "acceptance/opinions.py": ["tests/test_acceptance.py"],
-    "acceptance/summary.py": ["tests/test_acceptance.py"],
-    "statistics.py": ["tests/test_statistics.py", *MEASURED],
-    "benchmark/figures.py": MEASURED,
-    "benchmark/estimator.py": MEASURED,
-    "benchmark/summary.py": MEASURED,
-    "theory.py": [FORMULAS],
-    "forecast/tuning.py": TUNED,
-    "forecast/replay.py": [REPLAYED],
-    "forecast/costs.py": ["tests/forecast/test_forecast.py", *TUNED],
-    "forecast/forecast.py": ["tests/forecast/test_forecast.py", *TUNED],
-    "certificate/check.py": CERTIFICATE,
-    "certificate/checks.py": CERTIFICATE,
-    "certificate/draws.py": CERTIFICATE,
-    "certificate/divergence.py": CERTIFICATE,
-    "certificate/hostile.py": CERTIFICATE,
-    "certificate/afresh.py": CERTIFICATE,
-    "certificate/subject.py": CERTIFICATE,
-    "training/divergences.py": ALIGNED,
-    "training/alignment.py": ALIGNED,
-    "training/objectives.py": ["tests/training/test_objectives.py", *HEADED],
-    "training/optimizer.py": TRAINED,
-    "training/data.py": TRAINED,
-    "training/loss.py": TRAINED,
-    "training/initial.py": ["tests/training/test_initial.py"],
-    "training/laws.py": ["tests/training/test_laws.py"],
-    "training/exits.py": ["tests/training/test_exits.py"],
-    "models/trim.py": TRIMMED,
-    "models/t5/trimming.py": TRIMMED,
-    "models/heads.py": [*HEADED, "tests/drafters/test_blockwise.py"],
-}
+LIMIT = 600  # seconds, for tests of which nobody knows how long they take
+TESTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 SWAPS: dict[type, type] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -242,9 +141,35 @@ def mutants(module: str, seed: int) -> Iterator[Mutant]:
         yield Mutant(module, place, line, before, ast.unparse(node), ast.unparse(tree))
 
 
+def tests_of(module: str) -> list[str]:
+    """Returns the tests of the longest beginning of a module's path that has some."""
+    found = [name for name in TESTS if module.startswith(name)]
+    return TESTS[max(found, key=len)] if found else []
+
+
+def package(module: str) -> str:
+    return module.split("/")[0].removesuffix(".py")
+
+
+def of_package(modules: list[str], seed: int) -> Iterator[Mutant]:
+    """One of every module of a package, then the next of each."""
+    streams = [mutants(module, seed) for module in modules]
+    while streams:
+        following = [(stream, next(stream, None)) for stream in streams]
+        yield from (mutant for _, mutant in following if mutant)
+        streams = [stream for stream, mutant in following if mutant]
+
+
 def drawn(each: int, seed: int, only: str) -> Iterator[Mutant]:
-    """One of every module, then the next."""
-    streams = [mutants(module, seed) for module in TESTS if only in module]
+    """One of every package, then the next, until there are `each` of a package."""
+    packages = collections.defaultdict(list)
+    for file in sorted((ROOT / "specdec").rglob("*.py")):
+        module = file.relative_to(ROOT / "specdec").as_posix()
+        if only in module and tests_of(module):
+            packages[package(module)].append(module)
+    for modules in packages.values():
+        random.Random(seed).shuffle(modules)
+    streams = [of_package(modules, seed) for modules in packages.values()]
     for _ in range(each):
         for stream in streams:
             yield from (mutant for mutant in [next(stream, None)] if mutant)
@@ -276,7 +201,9 @@ def tested(
     try:
         code = process.wait(limit)
         if code == pytest.ExitCode.NO_TESTS_COLLECTED:
-            raise SystemExit(f"{tests} have none that are {marks!r}")
+            if marks == MORE:
+                raise SystemExit(f"{tests} have none that are {marks!r}")
+            return tested(tests, copy, limit, MORE)
         outcome = "killed" if code else "survived"
     except subprocess.TimeoutExpired:
         outcome = "endless"
@@ -311,7 +238,7 @@ def table() -> str:
     rows = collections.defaultdict(collections.Counter)
     for (module, _), (first, *later) in outcomes().items():
         final = "since" if first == "survived" and "killed" in later else first
-        for name in (module.split("/")[0].removesuffix(".py"), "all"):
+        for name in (package(module), "all"):
             rows[name].update(["drawn", final])
     rows["all"] = rows.pop("all")
     lines = [
@@ -329,7 +256,7 @@ def try_out(todo: list[Mutant], copy: Path, marks: str) -> None:
     """A line for each mutant."""
     usual = {line["tests"]: line["seconds"] for line in read() if "tests" in line}
     for mutant in todo:
-        tests, file = TESTS[mutant.module], copy / "specdec" / mutant.module
+        tests, file = tests_of(mutant.module), copy / "specdec" / mutant.module
         known = [usual.get(one) for one in tests]
         limit = LIMIT if None in known or marks != DEFAULT else 2 * sum(known) + 60
         sound = file.read_text()
@@ -354,7 +281,7 @@ def sound(todo: list[str], copy: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--each", type=int, default=3, help="mutants of each module")
+    parser.add_argument("--each", type=int, default=12, help="mutants of each package")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="modules whose path has this")
     parser.add_argument("--count", type=int, help="end after so many; given again, it goes on")

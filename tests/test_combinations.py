@@ -141,10 +141,11 @@ def pairs(case: tuple[str, ...]) -> set:
 
 def covering(cases: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Few of the cases that have all pairs of values which any of them has."""
-    chosen, missing = [], set().union(*map(pairs, cases))
+    having = {case: pairs(case) for case in cases}
+    chosen, missing = [], set().union(*having.values())
     while missing:
-        chosen.append(max(cases, key=lambda case: len(pairs(case) & missing)))
-        missing -= pairs(chosen[-1])
+        chosen.append(max(cases, key=lambda case: len(having[case] & missing)))
+        missing -= having[chosen[-1]]
     return chosen
 
 

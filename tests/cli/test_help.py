@@ -81,9 +81,22 @@ MISTAKES = {
         "specdec convert has no flag --fromat; did you mean --format?"
     ),
     ("decode", "--xyz"): "specdec decode has no flag --xyz; see specdec decode --help",
-    ("convert",): (
-        "the following arguments are required: INPUT, OUTPUT, --format; see specdec convert --help"
-    ),
+}
+REQUIRED = {
+    "check": "DIR",
+    "compile": "--topology",
+    "convert": "INPUT, OUTPUT, --format",
+    "distill": "--output_dir",
+    "eval": "--output_dir",
+    "forecast": "--passes",
+    "grow": "--input, --preset, --output",
+    "train": "--output_dir",
+    "trim": "--input, --output",
+    "tune": "--output_dir",
+}
+MISTAKES |= {
+    (command,): f"the following arguments are required: {flags}; see specdec {command} --help"
+    for command, flags in REQUIRED.items()
 }
 
 

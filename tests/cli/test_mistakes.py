@@ -92,7 +92,7 @@ def test_the_table_is_as_long_as_it_is_said_to_be():
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=name, marks=[pytest.mark.slow] * bool(number % 4))
+        pytest.param(case, id=name, marks=[pytest.mark.ci] * bool(number % 4))
         for number, (name, case) in enumerate(TABLE.items())
     ],
 )

@@ -47,7 +47,7 @@ from specdec.training import classifier
 from specdec.types import Params
 from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling
 
-pytestmark = pytest.mark.slow  # .ci/run runs them for themselves
+pytestmark = pytest.mark.ci  # many programs, and what they count changes seldom
 
 MEASURED, SLACK = "0.10.2", 0.2
 GAMMA, LENGTH, MAX_LENGTH, VOCABULARY = 4, 80, 96, 4001  # the vocabulary is the longest of all axes

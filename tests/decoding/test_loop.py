@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import Cycle, StopAfterUnlikely, load
+from support import Cycle, StopAfterUnlikely, load, teacher_forced
 from tolerances import LOGITS
 
 from specdec import (
@@ -200,8 +200,7 @@ def test_bfloat16_equals_the_baseline_of_the_same_width():
 def test_log_probs_are_those_of_teacher_forcing(pair):
     output = pair.decode(FILTERED, SpeculativeSampling(), Fixed(3))
     fed = jnp.pad(output.tokens[:, :-1], ((0, 0), (1, 0)))
-    cache = pair.target.prefill(pair.params.target, pair.inputs, N)
-    logits = pair.target.decode(pair.params.target, fed, cache)[0].logits
+    logits = teacher_forced(pair.target, pair.params.target, pair.inputs, fed)
     expected = jax.nn.log_softmax(logits, axis=-1)
     expected = jnp.take_along_axis(expected, output.tokens[:, :, None], axis=2)[:, :, 0]
     within = np.arange(N)[None] < np.asarray(output.length)[:, None]
@@ -217,8 +216,7 @@ def test_token_t_is_drawn_with_the_noise_of_t(pair):
     """The first is token 0, as the contract says: a seed's text stays the same between versions."""
     output = pair.alone(Sampling())
     fed = jnp.pad(output.tokens[:, :-1], ((0, 0), (1, 0)))
-    cache = pair.target.prefill(pair.params.target, pair.inputs, N)
-    logits = pair.target.decode(pair.params.target, fed, cache)[0].logits
+    logits = teacher_forced(pair.target, pair.params.target, pair.inputs, fed)
     for t in (0, 1, 6):
         keys = jax.vmap(decoding.token_key, (0, None))(pair.keys(), t)
         drawn = jax.vmap(draw_shared)(keys, jax.nn.softmax(logits[:, t]))

@@ -100,10 +100,16 @@ def confidence_of(target: Calm, output, before) -> float:
     return float(1 / (1 + np.exp(-score - float(own["bias"]))))
 
 
+RUN = {  # compiled once for all rows
+    "prefill": jax.jit(WHOLE.prefill, static_argnums=2),
+    "decode": jax.jit(WHOLE.decode, static_argnames="layers"),
+    "pass_by": jax.jit(WHOLE.pass_by, static_argnums=3),
+}
+
+
 def token_by_token(target: Calm, row: int, tokens) -> tuple[list[int], np.ndarray]:
     """Layers and logits of each token, one layer after another on the host."""
-    cache = WHOLE.prefill(params(), INPUTS[row : row + 1], N)
-    run = jax.jit(WHOLE.decode, static_argnames="layers")
+    cache = RUN["prefill"](params(), INPUTS[row : row + 1], N)
     depths, logits = [], []
     for t, token in enumerate(tokens):
         threshold = target.threshold
@@ -114,7 +120,7 @@ def token_by_token(target: Calm, row: int, tokens) -> tuple[list[int], np.ndarra
         output, resume, before = None, {}, None
         for layer in range(5):
             given = {"layers": (layer, layer + 1), **resume}
-            output, after = run(params(), token.reshape(1, 1), cache, **given)
+            output, after = RUN["decode"](params(), token.reshape(1, 1), cache, **given)
             cache, resume = after.rewind(cache.length), {"resume": output.stream}
             if layer + 1 in (target.exits or (1, 2, 3, 4)):
                 if confidence_of(target, output, before) > threshold:
@@ -122,7 +128,7 @@ def token_by_token(target: Calm, row: int, tokens) -> tuple[list[int], np.ndarra
                 before = output.stream
         assert output is not None
         if layer < 4:
-            cache = WHOLE.pass_by(params(), output.stream, cache, (layer + 1, 5))
+            cache = RUN["pass_by"](params(), output.stream, cache, (layer + 1, 5))
             cache = cache.rewind(cache.length - 1)
         cache = cache.rewind(cache.length + 1)
         depths.append(layer + 1)
@@ -134,8 +140,8 @@ def token_by_token(target: Calm, row: int, tokens) -> tuple[list[int], np.ndarra
 def test_each_token_leaves_by_its_own_confidence(name):
     target = calm(WHOLE, **SETTINGS[name])
     tokens = fed(decoded(target).tokens)
-    cache = target.prefill(params(), INPUTS, N)
-    output = target.decode(params(), tokens, cache)[0]
+    cache = jax.jit(target.prefill, static_argnums=2)(params(), INPUTS, N)
+    output = jax.jit(target.decode)(params(), tokens, cache)[0]
     logits, depths = output.logits, np.asarray(output.depth)
     right = [token_by_token(target, row, tokens[row]) for row in range(ROWS)]
     np.testing.assert_array_equal(depths, [layers for layers, _ in right])

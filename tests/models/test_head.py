@@ -359,14 +359,14 @@ def test_the_command_keeps_the_most_frequent_ids(saved, written, tmp_path, capsy
         (["--head_size=0"], r"--head_size is 0 and .* has 6 different ids; give 1 to 6"),
         (
             ["--head_size=2", "--large"],
-            "--predictions: .* has token 99, and the model 24 ids; give",
+            "--predictions: .* has token 24, and the model 24 ids; give",
         ),
     ],
 )
 def test_the_command_refuses_in_one_line(flags, message, saved, written, tmp_path, capsys):
     if "--large" in flags:
         flags.remove("--large")
-        line = json.dumps({"input": "a", "tokens": [99]})
+        line = json.dumps({"input": "a", "tokens": [24]})
         (written / "predictions.jsonl").write_text(f"{line}\n")
     assert trim(saved, tmp_path, f"--predictions={written}", *flags) == 2
     out, err = capsys.readouterr()

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import t5_in_numpy
-from support import GOLDEN, load
+from support import GOLDEN, load, teacher_forced
 
 from specdec import autoregressive_decode, row_keys
 from specdec.models.cache import KVCache
@@ -75,13 +75,7 @@ def test_logits_are_those_of_t5x(name, saved):
     """
     target, params, golden = load(name, saved)
     tokens = jnp.asarray(golden["decoder_input_tokens"])
-
-    @jax.jit
-    def logits(params, inputs, tokens):
-        cache = target.prefill(params, inputs, tokens.shape[1])
-        return target.decode(params, tokens, cache)[0].logits
-
-    ours = logits(params, jnp.asarray(golden["encoder_input_tokens"]), tokens)
+    ours = teacher_forced(target, params, golden["encoder_input_tokens"], tokens)
     assert ours.dtype == jnp.float32
     typical, largest = distance(ours, exact_logits(name))
     assert typical <= 2 * T5X_DISTANCE[name][0]
@@ -116,13 +110,14 @@ def test_blocks_at_ragged_positions_equal_single_steps():
     decode = jax.jit(target.decode)
     atol = twice_t5x("v1_1", 24)  # 2.0e-4; they do by 3.3e-5 at most
 
-    cache, single = target.prefill(params, inputs, 24 + width), []
+    begun, single = jax.jit(target.prefill, static_argnums=2)(params, inputs, 24 + width), []
+    cache = begun
     for i in range(24):
         output, cache = decode(params, tokens[:, i : i + 1], cache)
         single.append(output.logits[:, 0])
     single = jnp.stack(single, axis=1)
 
-    cache = target.prefill(params, inputs, 24 + width)
+    cache = begun
     position = np.zeros(rows, int)
     rng = np.random.default_rng(0)
     while position.min() < 20:
@@ -216,10 +211,9 @@ def test_rows_do_not_see_padding_or_neighbours():
     inputs = jnp.asarray(golden["encoder_input_tokens"])
     row = inputs[4:5]  # three tokens and padding
     tokens = jnp.asarray(golden["decoder_input_tokens"])[4:5, :6]
-    short, _ = target.decode(params, tokens, target.prefill(params, row[:, :3], 6))
-    long, _ = target.decode(params, tokens, target.prefill(params, row, 6))
+    short, long = (teacher_forced(target, params, x, tokens) for x in (row[:, :3], row))
     atol = twice_t5x("wide_heads", 6)  # 3.4e-5; they do by 3.4e-6 at most
-    np.testing.assert_allclose(short.logits, long.logits, rtol=0, atol=atol)
+    np.testing.assert_allclose(short, long, rtol=0, atol=atol)
 
 
 def test_padding_is_what_the_target_says():
@@ -231,9 +225,8 @@ def test_padding_is_what_the_target_says():
     tokens = jnp.asarray(golden["decoder_input_tokens"])[:, :3]
     assert not jnp.any(inputs == 7)
     other, others = PadsWithSeven(target.config), jnp.where(inputs == 0, 7, inputs)
-    expected, _ = target.decode(params, tokens, target.prefill(params, inputs, 3))
-    found, _ = other.decode(params, tokens, other.prefill(params, others, 3))
-    np.testing.assert_array_equal(found.logits, expected.logits)
+    expected = teacher_forced(target, params, inputs, tokens)
+    np.testing.assert_array_equal(teacher_forced(other, params, others, tokens), expected)
     assert set(other.start(others).tolist()) == {7}
     assert other.active(jnp.full([1, 2], 7)).tolist() == [False]
 

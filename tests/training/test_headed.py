@@ -80,16 +80,22 @@ def nats() -> list[float]:
     return found
 
 
+@functools.cache
+def gradient(objective: LookAhead):
+    pairs, now = batch()[0], jnp.float32(0)
+    return jax.jit(
+        jax.grad(lambda tree, key: objective.loss(BOTH, tree, None, pairs, key, now).loss)
+    )
+
+
 def slopes(objective: LookAhead, key: int = 0) -> dict:
-    pairs, params = batch()
-    given = pairs, jax.random.key(key), jnp.float32(0)
-    return jax.grad(lambda tree: objective.loss(BOTH, tree, None, *given).loss)(params)
+    return gradient(objective)(batch()[1], jax.random.key(key))
 
 
 def test_the_loss_is_of_the_targets_own_token_and_of_what_each_head_guesses():
     pairs, params = batch()
     expected = nats()
-    measured = ALL.measure(BOTH, params, None, pairs)
+    measured = jax.jit(lambda tree: ALL.measure(BOTH, tree, None, pairs))(params)
     assert float(measured.loss) == pytest.approx(sum(expected), rel=1e-5)
     assert int(measured.tokens) == sum(max(n - k, 0) for n in LENGTHS for k in range(1 + K))
     of_one = jax.jit(lambda key: ONE.loss(BOTH, params, None, pairs, key, jnp.float32(0)))

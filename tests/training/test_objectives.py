@@ -75,7 +75,7 @@ def test_a_block_sees_the_text_before_it_and_itself(model, objective):
     if model is MODERN:
         frozen, params = modern()
     blocks = _Blocks.of(objective, model, pairs, jax.random.key(1), frozen)
-    logits = np.asarray(blocks.logits(model, params))
+    logits = np.asarray(jax.jit(lambda tree: blocks.logits(model, tree))(params))
     ids = np.asarray(mask_ids(V + K, K, objective.distinct))
     for row in range(3):
         for number, start in enumerate(blocks.starts[row].tolist()):
@@ -185,7 +185,8 @@ KEY = jax.random.key(0, impl="threefry2x32")
 def test_a_place_counts_if_those_before_it_were_kept():
     pairs, frozen, params, objective = confident()
     blocks = _Blocks.of(objective.of, CONFIDENT, pairs, KEY, frozen)
-    guess = np.asarray(blocks.logits(CONFIDENT, params)).argmax(axis=-1)
+    logits = jax.jit(lambda tree: blocks.logits(CONFIDENT, tree))(params)
+    guess = np.asarray(logits).argmax(axis=-1)
     ids, loss, right, places = np.asarray(mask_ids(V + K, K, True)), 0.0, 0, [0] * K
     for row in range(3):
         for number, start in enumerate(np.asarray(blocks.starts[row]).tolist()):
@@ -202,7 +203,7 @@ def test_a_place_counts_if_those_before_it_were_kept():
                 if not agrees:
                     break
     assert places[0] > places[1] > 0
-    sums = objective.measure(CONFIDENT, params, frozen, pairs)
+    sums = jax.jit(lambda tree: objective.measure(CONFIDENT, tree, frozen, pairs))(params)
     np.testing.assert_allclose(sums.loss, loss, rtol=1e-4)
     assert (int(sums.correct), int(sums.tokens)) == (right, sum(places))
 

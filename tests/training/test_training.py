@@ -206,34 +206,6 @@ def test_a_step_is_optax_by_hand(run):
     np.testing.assert_allclose(found, scale - 0.003 * np.sign(slope), rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "rate, expected",
-    [
-        (LearningRate(0.5, warmup=4), {1: 0.125, 4: 0.5, 5: 0.5, 900: 0.5}),
-        (LearningRate(0.5, 4, decay="rsqrt"), {2: 0.25, 4: 0.5, 16: 0.25, 64: 0.125}),
-        (LearningRate(0.5, 4, hold=12, decay="rsqrt"), {4: 0.5, 16: 0.5, 64: 0.25}),
-        (LearningRate(0.5, 4, hold=2, decay="linear", end=10), {6: 0.5, 8: 0.25, 10: 0, 99: 0}),
-    ],
-)
-def test_learning_rates(rate, expected):
-    assert {step: float(rate(step - 1)) for step in expected} == expected
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        ({"decay": "cosine"}, "known: constant, rsqrt, linear"),
-        ({"decay": "linear"}, "belongs to 'linear'"),
-        ({"end": 5000}, "belongs to 'linear'"),
-        ({"decay": "linear", "end": 900}, "more than warmup"),
-        ({"warmup": 0}, "warmup is 0; give a positive integer"),
-    ],
-)
-def test_a_wrong_learning_rate_is_refused(fields, message):
-    with pytest.raises(ValueError, match=message):
-        LearningRate(**fields)
-
-
 # Data
 
 
