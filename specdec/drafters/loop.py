@@ -138,9 +138,10 @@ def _draw_tokens(logits: Array, keys: Array, *, context: Context, sampling: Samp
     if context.vocab_size is not None:
         logits = fit_vocabulary(logits, context.vocab_size)
     if sampling.greedy:
-        # Of logits that are not finite no token is the likeliest: an id that does not exist.
-        finite = jnp.isfinite(jnp.max(logits, axis=-1))
-        tokens = jnp.where(finite, jnp.argmax(logits, axis=-1), logits.shape[-1]).astype(jnp.int32)
+        # No token is the likeliest if logits are NaN or infinite: an id that does not exist.
+        best = jnp.argmax(logits, axis=-1, keepdims=True)
+        finite = jnp.isfinite(jnp.take_along_axis(logits, best, axis=-1))
+        tokens = jnp.where(finite, best, logits.shape[-1])[..., 0].astype(jnp.int32)
         softmax = jax.nn.softmax(logits, axis=-1)
         return _Drawn(tokens, None, softmax if context.beliefs else None, softmax)
     probs = sampling.probabilities(logits)

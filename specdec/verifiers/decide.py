@@ -123,7 +123,11 @@ def _within(draft: Draft) -> Array:
 
 def leading(passed: Array) -> Array:
     """Counts the True before the first False, along the last axis."""
-    return jnp.sum(jnp.cumprod(passed.astype(jnp.int32), axis=-1), axis=-1)
+    width = passed.shape[-1]
+    failed = jnp.where(
+        passed, width, jax.lax.broadcasted_iota(jnp.int32, passed.shape, passed.ndim - 1)
+    )
+    return jnp.min(failed, axis=-1, initial=width)
 
 
 def usable_tokens(draft: Draft) -> Array:
