@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+DISTRIBUTION = "specdec-jax"  # the package index has another project called specdec
 PACKAGES = ("specdec", "jax", "jaxlib", "flax")
 # Instruction sets that decide how products are computed, as Linux names them.
 FEATURES = ("sse4_2", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
@@ -44,9 +45,9 @@ def hardware() -> dict[str, Any]:
 
 
 def version(package: str) -> str | None:
-    """Of an installed package; None if it is not."""
+    """Returns the version of an installed package, None if it is not installed."""
     try:
-        return importlib.metadata.version(package)
+        return importlib.metadata.version(DISTRIBUTION if package == "specdec" else package)
     except importlib.metadata.PackageNotFoundError:
         return None
 

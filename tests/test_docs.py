@@ -128,3 +128,14 @@ def test_the_first_figure_is_that_of_the_committed_measurement():
 def test_the_commands_are_where_newcomers_look():
     assert block("Quick start").startswith("pip install .\n")
     assert "pytest" in block("Tests")
+
+
+def test_nothing_is_installed_from_the_index_under_our_name():
+    """The index has another project called specdec; ours is installed from its checkout."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    pages += [*(ROOT / "specdec").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
+    text = "\n".join(page.read_text() for page in pages)
+    found = [line.split("#")[0] for line in re.findall(r"pip install [^`\n]*", text)]
+    assert len(found) > 15
+    for command in found:
+        assert not re.search(r"(?<![\w/.-])specdec(-jax)?(?![\w/.-])", command), command
