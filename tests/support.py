@@ -1,5 +1,6 @@
 """What several test files need: checkpoints that T5X wrote, TFDS data sets, runs of training that
-fail, schedules that do what `Fixed` does not, and models that read another one's states."""
+fail, sampling rules and schedules that do what ours do not, contexts of drafters, and models that
+read another one's states."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ from specdec.models.t5 import T5Config, T5Target
 from specdec.schedules import Fixed
 from specdec.testing import TableTarget
 from specdec.training.folder import Folder
+from specdec.types import Context
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -80,6 +82,15 @@ def check_lines(command: str, path: Path, settings: Path | None = None) -> None:
     assert f"# format of {command} = {schemas.version(command)}" in beside
 
 
+def context_of(tokens, length=None, **given) -> Context:
+    """A drafter's view of committed texts [B, M]; all of each text unless `length` [B] is given."""
+    tokens = jnp.asarray(tokens, jnp.int32)
+    whole = jnp.full(len(tokens), tokens.shape[1], jnp.int32)
+    nothing = {"inputs": None, "cache": None, "hidden": None, "active": whole > 0}
+    length = whole if length is None else jnp.asarray(length, jnp.int32)
+    return Context(**nothing | {"tokens": tokens, "length": length} | given)
+
+
 def forget_programs() -> None:
     """Has the package's own functions traced and compiled anew; JAX's small programs stay."""
     for name, module in list(sys.modules.items()):
@@ -114,6 +125,16 @@ def make(folder: Path, name: str, split: str, *files: list) -> None:
 
 def translations(pairs):
     return [{"en": english, "de": german} for english, german in pairs]
+
+
+@dataclasses.dataclass(frozen=True)
+class ByPosition:
+    """Leaves one token: the index of the output token."""
+
+    greedy: ClassVar[bool] = False
+
+    def probabilities(self, logits, positions=None, history=None):
+        return jax.nn.one_hot(positions, logits.shape[-1])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,7 +51,7 @@ def draft_loop(
         draft, (carry, _) = draft_loop(steps, context, **without)
         return draft, carry
     draw_tokens = functools.partial(_draw_tokens, context=context, sampling=sampling)
-    first = draw_tokens(steps.logits, keys[:, 0])
+    first = draw_tokens(steps.logits, keys[:, 0], jnp.int32(0))
     with jax.named_scope("extend"):
         if stop is None:
             return _all(draw_tokens, first, steps, keys, want)
@@ -97,7 +97,8 @@ def draft_block(
         given = {"keys": keys, "want": want, "stop": stop, "sampling": sampling}
         return draft_loop(_one_by_one(logits), context, **given)[0]
     draw_tokens = functools.partial(_draw_tokens, context=context, sampling=sampling)
-    drawn = jax.vmap(draw_tokens, in_axes=1, out_axes=1)(logits, keys)
+    index = jnp.arange(keys.shape[1], dtype=jnp.int32)
+    drawn = jax.vmap(draw_tokens, in_axes=(1, 1, 0), out_axes=1)(logits, keys, index)
     length = want if stop is None else _stopped(drawn, want, stop)
     return Draft(drawn.tokens, drawn.probs, length, beliefs=drawn.beliefs)
 
@@ -134,7 +135,10 @@ class _Drawn(NamedTuple):
     seen: Array  # [B, V] what a stopping rule may look at: probs, or the softmax if greedy
 
 
-def _draw_tokens(logits: Array, keys: Array, *, context: Context, sampling: SamplingRule) -> _Drawn:
+def _draw_tokens(
+    logits: Array, keys: Array, index: Array, *, context: Context, sampling: SamplingRule
+) -> _Drawn:
+    """Draws draft token number `index` [] of each row."""
     if context.vocab_size is not None:
         logits = fit_vocabulary(logits, context.vocab_size)
     if sampling.greedy:
@@ -144,7 +148,7 @@ def _draw_tokens(logits: Array, keys: Array, *, context: Context, sampling: Samp
         tokens = jnp.where(finite, best, logits.shape[-1])[..., 0].astype(jnp.int32)
         softmax = jax.nn.softmax(logits, axis=-1)
         return _Drawn(tokens, None, softmax if context.beliefs else None, softmax)
-    probs = sampling.probabilities(logits)
+    probs = sampling.probabilities(logits, context.length - 1 + index)
     draw_one = draw_shared if context.shared_noise else draw
     return _Drawn(jax.vmap(draw_one)(keys, probs), probs, None, probs)
 
@@ -152,12 +156,13 @@ def _draw_tokens(logits: Array, keys: Array, *, context: Context, sampling: Samp
 def _all(draw_tokens, first: _Drawn, steps: Steps, keys: Array, want: Array):
     """K tokens, whatever is wanted: a scan of a fixed length."""
 
-    def extend(loop, key):
+    def extend(loop, given):
         logits, carry = steps.advance(*loop)
-        drawn = draw_tokens(logits, key)
+        drawn = draw_tokens(logits, *given)
         return (carry, drawn.tokens), drawn[:3]
 
-    (carry, _), rest = jax.lax.scan(extend, (steps.carry, first.tokens), keys[:, 1:].swapaxes(0, 1))
+    given = keys[:, 1:].swapaxes(0, 1), jnp.arange(1, keys.shape[1], dtype=jnp.int32)
+    (carry, _), rest = jax.lax.scan(extend, (steps.carry, first.tokens), given)
     tokens, probs, beliefs = jax.tree.map(
         lambda head, tail: jnp.concatenate([head[:, None], tail.swapaxes(0, 1)], axis=1),
         first[:3],
@@ -180,7 +185,7 @@ def _until_stopped(draw_tokens, first: _Drawn, steps: Steps, keys: Array, want, 
     def extend(loop):
         i, going, stop_carry, length, buffer, token, carry = loop
         logits, carry = steps.advance(carry, token)
-        drawn = draw_tokens(logits, jax.lax.dynamic_index_in_dim(keys, i, 1, keepdims=False))
+        drawn = draw_tokens(logits, jax.lax.dynamic_index_in_dim(keys, i, 1, keepdims=False), i)
         length = length + going
         going, stop_carry = after(i, drawn, going, stop_carry)
         return i + 1, going, stop_carry, length, put(buffer, drawn, i), drawn.tokens, carry

@@ -111,6 +111,15 @@ def test_bits_and_not_values_count():
     assert checksum(np.float32(2)) == checksum(np.full([1], 2, np.float32))
 
 
+@pytest.mark.parametrize("place", [0, 2**18, 2**20 - 1])
+def test_every_element_of_a_large_array_counts(place):
+    """The array has 4 MiB."""
+    zeros = np.zeros(2**20, np.float32)
+    other = zeros.copy()
+    other[place] = 1e-30
+    assert checksum(other) != checksum(zeros)
+
+
 def check(capsys, *arguments) -> tuple[int, str]:
     code = cli.main(["check", *map(str, arguments)])
     return code, capsys.readouterr().out

@@ -8,6 +8,7 @@ import json
 import math
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 
 import jax
@@ -395,6 +396,19 @@ def test_float64_is_written_as_it_is(tmp_path):
     integers = {name: array.astype(np.int32) for name, array in sources.items()}
     message = error_of(huggingface.write, tmp_path, tree.unflatten(integers), config, None)
     assert "is int32; write one of F64, F32, F16, BF16" in message
+
+
+def test_the_dtype_in_the_config_is_that_of_the_kernels(tmp_path):
+    """Even if small arrays are kept in another one; each array has its own."""
+    config = huggingface.config(GOLDEN / "hf_v1_0")
+    params = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.float32 if leaf.size == 16 else jnp.bfloat16),
+        params_of(GOLDEN / "hf_v1_0"),
+    )
+    huggingface.write(tmp_path, params, config, None)
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "bfloat16"
+    dtypes = Counter(array.dtype.name for array in huggingface.sources(tmp_path).values())
+    assert dtypes["float32"] == 11 and dtypes["bfloat16"] > 10
 
 
 @pytest.mark.parametrize("room, extra_ids", ((100, 100), (99, 0)))

@@ -8,14 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import context_of
 
 from specdec.decoding import decode, prefill, row_keys
 from specdec.drafters import Autoregressive, Hybrid, PromptLookup, Uniform
+from specdec.drafters.hybrid import _merged
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
-from specdec.testing import Bench, TableTarget, check_drafter
-from specdec.types import Params
+from specdec.testing import Bench, Constant, TableTarget, check_drafter
+from specdec.types import Draft, Params
 from specdec.verifiers import SpeculativeSampling
 
 TARGET = TableTarget(6, classes=3)
@@ -97,6 +99,41 @@ def test_q_is_dense_only_where_something_is_drawn():
     INPUTS = jnp.full([3, 4], 3)
     assert probs_of(Greedy()) is None
     assert probs_of(Sampling()).shape == (3, 2, 6)
+
+
+@pytest.mark.parametrize(
+    "copied, wanted, sources",
+    [
+        (1, [0, 1, 2, 3, 4], [0, 0, 1, 1, 1]),  # all that is wanted is enough, however short
+        (3, [0, 1, 2, 3, 4], [0, 0, 0, 0, 0]),
+        (0, [0, 1, 2, 3, 4], [1, 1, 1, 1, 1]),
+    ],
+)
+def test_a_copy_is_taken_if_it_is_long_enough(copied, wanted, sources):
+    """Three tokens, or as many as are wanted."""
+    drafter = Hybrid(Constant(2, length=copied), Constant(4), shortest=3)
+    context, keys = context_of(np.zeros([5, 3]), vocab_size=6), jnp.zeros([5, 4])
+    given = Params(()), keys, context, ((), ()), jnp.array(wanted), None
+    draft, _ = drafter.propose(*given)
+    assert draft.source.tolist() == sources
+    assert draft.tokens[:, 0].tolist() == [4 if source else 2 for source in sources]
+
+
+def test_each_row_has_the_probabilities_and_beliefs_of_its_own_draft():
+    """A copy is certain of its tokens; a greedy model says what it holds likely."""
+    soft = jnp.array([[[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]]] * 2)
+    both = jnp.full([2], 2)
+    copied = Draft(jnp.array([[2, 0]] * 2), None, both)
+    drawn = Draft(jnp.array([[1, 0]] * 2), None, both, beliefs=soft)
+    context = context_of([[0], [0]], vocab_size=3)
+    merged = _merged(jnp.array([True, False]), copied, drawn, context)
+    assert merged.tokens.tolist() == [[2, 0], [1, 0]] and merged.probs is None
+    assert merged.beliefs[0].tolist() == [[0, 0, 1], [1, 0, 0]]
+    np.testing.assert_array_equal(merged.beliefs[1], soft[1])
+    dense = drawn.replace(probs=soft, beliefs=None)
+    merged = _merged(jnp.array([True, False]), copied, dense, context)
+    assert merged.probs[0].tolist() == [[0, 0, 1], [1, 0, 0]] and merged.beliefs is None
+    np.testing.assert_array_equal(merged.probs[1], soft[1])
 
 
 @pytest.mark.planted

@@ -10,11 +10,13 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import context_of
 
 from specdec import tables
 from specdec.decoding import decode, row_keys
 from specdec.drafters import (
     Autoregressive,
+    Committee,
     Hybrid,
     InputCopy,
     NGram,
@@ -22,10 +24,12 @@ from specdec.drafters import (
     Retrieval,
     SuffixDecoding,
 )
+from specdec.drafters.matching import last_tokens, matches, slices
 from specdec.forecast.recorded import Recorded
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
+from specdec.types import Params
 from specdec.verifiers import GreedyMatch
 
 V, S, N, ROWS = 12, 14, 20, 24
@@ -237,6 +241,95 @@ def test_calls_are_those_of_plain_python(name, gamma):
     drafter, kinds, propose = CASES[name]
     output = decoded(drafter, {role: table(kind) for role, kind in kinds.items()}, gamma)
     assert calls_of(output) == simulated(propose, gamma)
+
+
+@pytest.mark.parametrize(
+    "tokens, last, counts, found",
+    [
+        ([5, 6, 7], [6, 5, -1, -1], [1, 1, 1], [0, 2, 0]),  # before the start is nothing
+        ([5, 6, 5, 6], [6, 5, 6, 5], [1, 1, 1, 1], [0, 2, 0, 4]),
+        ([5, 6, 5, 6], [6, 5, 6, 5], [0, 1, 1, 1], [0, 1, 0, 3]),
+        ([5, 6, 5, 6], [6, 5], [1, 1, 1, 0], [0, 2, 0, 0]),
+    ],
+)
+def test_as_many_tokens_match_as_are_the_same(tokens, last, counts, found):
+    """Counts matches up to each place, as far back as all tokens count."""
+    given = (jnp.array([x]) for x in (tokens, last))
+    assert matches(*given, jnp.array([counts], bool)).tolist() == [found]
+
+
+def test_the_end_of_a_text():
+    context = context_of([[0, 5, 6, 7], [0, 5, 9, 9]], [4, 2])
+    assert last_tokens(context, 3).tolist() == [[7, 6, 5], [5, 0, -1]]
+    assert slices(context.tokens, jnp.array([1, 3]), 3).tolist() == [[5, 6, 7], [9, 9, 9]]
+
+
+def proposed(drafter, source, output, trees=()) -> list[int]:
+    """Returns up to six tokens behind an output, which has room for more."""
+    room = np.pad([0, *output], (0, 3), constant_values=11)
+    inputs = jnp.array([source], jnp.int32)
+    context = context_of([room], [1 + len(output)], inputs=inputs, vocab_size=V)
+    params = Params((), trees)
+    state = drafter.init(params, context)
+    given = params, jnp.zeros([1, 6]), context, state, jnp.array([6]), None
+    draft, _ = drafter.propose(*given)
+    return draft.tokens[0, : int(draft.length[0])].tolist()
+
+
+@pytest.mark.parametrize(
+    "drafter, source, output, tokens",
+    [
+        (PromptLookup(pad_id=9), [3, 0, 5, 9, 9], [3], [0, 5]),
+        (SuffixDecoding(pad_id=9), [3, 0, 5, 9, 9], [3], [0, 5]),
+        (InputCopy(pad_id=9), [3, 0, 5, 9, 9], [], [3, 0, 5]),
+        (InputCopy(pad_id=9), [3, 0, 5, 9, 9], [7, 0], [5]),
+        (PromptLookup(source=False), [5, 6], [5], []),
+        (PromptLookup(source=False), [5, 6], [5, 7, 5], [7, 5, 7, 5, 7, 5]),
+        (PromptLookup(output=False), [5, 6, 8], [5, 7, 5], [6, 8]),
+        (PromptLookup(), [5, 6, 8], [5, 7, 5], [7, 5, 7, 5, 7, 5]),  # the output goes first
+        (PromptLookup(), [7, 5, 6, 8], [5, 7, 5], [6, 8]),  # but the longer match before it
+        (PromptLookup(shortest=2), [5, 6, 8], [7, 5], []),
+        (PromptLookup(shortest=2), [7, 5, 6, 8], [7, 5], [6, 8]),
+        (PromptLookup(longest=1), [7, 5, 6, 5, 8], [7, 5], [8]),
+        (PromptLookup(), [2, 6, 5], [5], []),  # nothing follows
+        (InputCopy(prefix=(7, 8)), [7, 8, 3, 4], [], [3, 4]),
+        (InputCopy(prefix=(7, 8)), [7, 3, 4, 8], [], [7, 3, 4, 8]),
+        (InputCopy(prefix=(7, 8)), [7, 8], [], []),
+        (InputCopy(prefix=(7, 8)), [7], [], [7]),
+        (InputCopy(prefix=(7, 8)), [7, 8, 3, 7, 4], [7], [4]),  # the prefix is no place
+        (InputCopy(prefix=(7, 8)), [7, 8, 3, 4], [9, 3], [4]),  # the first token behind it is
+        (InputCopy(longest=1), [2, 4, 3, 4, 5, 3, 5], [4, 3], []),
+        (InputCopy(longest=2), [2, 4, 3, 4, 5, 3, 5], [4, 3], [4, 5, 3, 5]),
+        (InputCopy(), [2, 4, 3, 4, 3], [4, 3], []),  # in several places at every length
+    ],
+    ids=str,
+)
+def test_what_is_copied_from_where(drafter, source, output, tokens):
+    assert proposed(drafter, source, output) == tokens
+
+
+def test_a_store_is_asked_from_a_number_of_tokens_on():
+    store = {k: jnp.asarray(x) for k, x in tables.store([[0, 3, 4, 5, 6, 7, 1]]).items()}
+    for shortest, tokens in ((1, [7, 1]), (2, [7, 1]), (3, [])):
+        found = proposed(Retrieval(shortest=shortest), [2], [9, 5, 6], store)
+        assert found[:2] == tokens
+    assert proposed(Retrieval(), [2], [9], store) == []
+
+
+def test_a_table_of_shorter_ngrams_is_refused():
+    table = {name: jnp.asarray(x) for name, x in tables.count(STORE, V, order=2).items()}
+    with pytest.raises(ValueError, match="has n-grams up to 2 and NGram.order is 3"):
+        proposed(NGram(3, Greedy()), [2], [3], table)
+    assert len(proposed(NGram(2, Greedy()), [2], [3], table)) == 6
+
+
+def test_a_committee_has_the_mean_of_its_members_weighted_votes():
+    """One with fewer ids has no vote for those that it lacks."""
+    votes = [jnp.log(jnp.array([[0.5, 0.3, 0.2]])), jnp.log(jnp.array([[0.1, 0.9]]))]
+    members = NGram(1, Greedy()), Autoregressive(Recorded(V), Greedy())
+    for weights, shares in ((None, [0.3, 0.6, 0.1]), ((3.0, 1.0), [0.4, 0.45, 0.15])):
+        mean = Committee(members, Greedy(), weights)._mean(votes, 3)
+        np.testing.assert_allclose(np.exp(mean), [shares], rtol=1e-6)
 
 
 def test_the_places_that_are_asked_are_spread_over_all():

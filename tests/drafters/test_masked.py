@@ -10,16 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import context_of
 from tolerances import SMALL_LOGITS
 
 from specdec.decoding import decode, prefill, row_keys
 from specdec.drafters import Masked
-from specdec.drafters.blocks import mask_ids, visible_in_block
+from specdec.drafters.blocks import check_states, mask_ids, visible_in_block
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed, ForeseenCost
-from specdec.testing import Skipping
+from specdec.testing import Skipping, TableTarget
 from specdec.types import Params
 from specdec.verifiers import GreedyMatch, MinimumBlock, SpeculativeSampling
 
@@ -211,6 +212,26 @@ def test_who_sees_what():
     assert reread[1].tolist() == [[1, 0, 0, 1, 1]] * 5
 
 
+def test_masks_are_the_last_ids_of_the_table():
+    assert mask_ids(9, 4, True).tolist() == [5, 6, 7, 8]
+    assert mask_ids(9, 4, False).tolist() == [8, 8, 8, 8]
+    distinct, same = (Masked(FILLING, Greedy(), 4, distinct=x) for x in (True, False))
+    assert (distinct.spare_ids(), same.spare_ids()) == ({"draft": 4}, {"draft": 1})
+
+
+@pytest.mark.parametrize("longest", [4, 8, 9])
+def test_a_block_may_be_longer_than_the_output(longest):
+    """Its cache has room for the tokens of a call, of which a shorter text fills a part."""
+    target, model = TableTarget(6), TableTarget(6 + 9)
+    ours = Params(target.init(jax.random.key(0)), model.init(jax.random.key(1)))
+    drafter = Masked(model, Greedy(), masks=9)
+    made = Plan(target, drafter, GreedyMatch(), Fixed(3), Greedy(), longest, ())
+    given = row_keys(0, jnp.arange(2)), jnp.array([[2, 3], [3, 3]])
+    output = decode(ours, *given, made)
+    assert output.tokens.tolist() == decode(ours, *given, made.alone()).tokens.tolist()
+    assert (output.trace.drafted[:, 0] == 3).all()
+
+
 def test_a_block_is_one_call():
     assert [tuple(part) for part in Masked(FILLING, Greedy(), K).parts(2.5)] == [("draft", 7, 1)]
     assert Masked(FILLING, Greedy(), K, reread=N).parts(0.5)[0] == ("draft", N + 1 + K, 0.5)
@@ -227,6 +248,14 @@ def test_a_block_that_does_not_fit_is_refused(drafter, message):
     keys = row_keys(0, jnp.arange(len(INPUTS)))
     with pytest.raises(ValueError, match=message):
         decode(params(), keys, jnp.asarray(INPUTS), plan(drafter))
+
+
+@pytest.mark.parametrize("width, found", [(None, "not there"), (5, "5 wide"), (7, "7 wide")])
+def test_states_of_another_width_are_refused(width, found):
+    states = None if width is None else jnp.zeros([1, 2, width])
+    with pytest.raises(ValueError, match=f"blocks read states of width 6, .* are {found}; give"):
+        check_states("blocks", 6, context_of([[0, 1]], hidden=states))
+    check_states("blocks", 6, context_of([[0, 1]], hidden=jnp.zeros([1, 2, 6])))
 
 
 @pytest.mark.parametrize(

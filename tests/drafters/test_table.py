@@ -22,7 +22,7 @@ from support import (
     TableHeads,
 )
 
-from specdec import tables
+from specdec import Plan, decode, row_keys, tables
 from specdec.drafters import (
     Autoregressive,
     Blockwise,
@@ -381,6 +381,61 @@ def test_check_drafter_sees_a_row_that_depends_on_its_batch():
     # Exact all the same: only the private noise of the rows falls on other tokens.
     with pytest.raises(AssertionError, match="a row depends on its batch"):
         check_drafter(ShorterInCompany(TARGET, Sampling()), OTHER, gammas=(3,))
+
+
+def test_a_committee_of_the_target_and_itself_has_everything_accepted():
+    """Both members go on from what was kept of all drafts."""
+    members = (Autoregressive(TARGET, Greedy()), Autoregressive(TARGET, Greedy(), role="draft_2"))
+    tree = TARGET.init(jax.random.key(0))
+    params = Params(tree, {"draft": tree, "draft_2": tree})
+    bench = Bench(TARGET, params, Committee(members, Greedy(), (1.0, 2.0)), max_length=12)
+    trace = bench.run(GreedyMatch(), Fixed(3), Greedy(), rows=16).trace
+    assert int(trace.accepted.sum()) == int(trace.drafted.sum()) > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Later(Fixed):
+    """Wants nothing in the first calls, then gamma tokens."""
+
+    calls: int = 6
+
+    def init(self, batch):
+        return jnp.zeros([batch], jnp.int32)
+
+    def want(self, state):
+        return jnp.where(state < self.calls, 0, self.gamma)
+
+    def update(self, state, draft, verdict):
+        return state + 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "masked, with the target's states, sometimes asked",
+        "blockwise, greedy",
+        "early exit, greedy",
+    ],
+)
+def test_a_drafter_knows_of_a_prefix_what_it_would_know_had_the_text_been_written(name):
+    """Six tokens: given, or written by the target in six calls. Every draft is the same."""
+    drafter, params, _ = DRAFTERS[name]
+    drafter = dataclasses.replace(getattr(drafter, "drafter", drafter), sampling=Greedy())
+    if isinstance(drafter, Masked):  # with room for four tokens of text in a call
+        drafter = dataclasses.replace(drafter, masks=3)
+    params, rows = Params(DEEP.init(jax.random.key(0)), params), 12
+    inputs = jax.random.randint(jax.random.key(3), [rows, 3], 2, 6)
+    plan = Plan(DEEP, drafter, GreedyMatch(), Later(3), Greedy(), 12, ())
+    written = decode(params, row_keys(0, jnp.arange(rows)), inputs, plan)
+    prefix = written.tokens[:, :6].at[0, 2:].set(0)  # the first row's has two tokens at most
+    at_once = dataclasses.replace(plan, schedule=Later(3, calls=0))
+    given = decode(params, row_keys(0, jnp.arange(rows)), inputs, at_once, prefix=prefix)
+    np.testing.assert_array_equal(given.tokens, written.tokens)
+    whole = np.asarray(prefix[:, 5] != 0)
+    assert whole.sum() > 6
+    drafts = [x[whole] for x in (given.trace.proposed[:, :-6], written.trace.proposed[:, 6:])]
+    np.testing.assert_array_equal(*drafts)
+    assert len(np.unique(drafts[0])) > 2
 
 
 def test_the_worst_drafter_costs_no_target_call():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +17,11 @@ from specdec import autoregressive_decode, row_keys
 from specdec.models.cache import KVCache
 from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5.layers import relative_buckets
+from specdec.models.t5.target import _kernels_of_step
 from specdec.sampling import Greedy
 
 NAMES = ["v1_0", "v1_1", "wide_heads"]
+PROJECTIONS, CROSS = ("query", "key", "value", "out"), ("query", "out")
 
 # How far T5X's stored logits are from exact ones: root mean square, and the largest of all.
 T5X_DISTANCE = {
@@ -252,6 +255,39 @@ def test_a_cache_overwrites_and_rewinds():
     assert held(again) == [[1, 7, 0, 0, 0], [0, 8, 4, 0, 0], [0, 0, 9, 5, 6]]
     one = jax.tree.map(lambda x: x[1:2], again).write(1, block([5, 6]), block([1, 1]))
     assert held(one) == [[0, 5, 6, 0, 0]], "a single row takes another path"
+
+
+@pytest.mark.parametrize("rows", [2, 16, 17])
+def test_each_row_of_a_cache_is_written_where_it_ends(rows):
+    """One by one, and from 17 on together."""
+    lengths = np.arange(rows) % 4
+    cache = KVCache.create(rows, 6, layers=1, heads=2, head_dim=3, dtype=jnp.float32)
+    key, value = np.random.default_rng(0).normal(size=[2, rows, 2, 2, 3]).astype(np.float32)
+    cache = cache.rewind(jnp.asarray(lengths))
+    assert cache.positions(2).tolist() == [[length, length + 1] for length in lengths]
+    written = cache.write(0, jnp.asarray(key), jnp.asarray(value))
+    for array, block in ((written.keys[0], key), (written.values[0], value)):
+        expected = np.zeros([rows, 2, 6, 3], np.float32)
+        for row, length in enumerate(lengths):
+            expected[row, :, length : length + 2] = block[row].swapaxes(0, 1)
+        np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_layout_is_chosen_by_the_bytes_of_real_kernels(tied):
+    """Each layer reads its projections, but for the keys and values of cross-attention, and three
+    kernels of its MLP; the model reads the biases of positions, and what makes the logits."""
+    config = T5Config(37, 8, 3, 5, 7, 1, 2, logits_via_embedding=tied)
+    params = jax.eval_shape(T5Target(config).init, jax.random.key(0))
+    decoder = params["decoder"]
+    layers = [decoder["layers_0"], decoder["layers_1"]]
+    read = [layer["self_attention"][x]["kernel"] for layer in layers for x in PROJECTIONS]
+    read += [layer["encoder_decoder_attention"][x]["kernel"] for layer in layers for x in CROSS]
+    read += [layer["mlp"][x]["kernel"] for layer in layers for x in ("wi_0", "wi_1", "wo")]
+    read += [decoder["relpos_bias"]["rel_embedding"]]
+    read += [params["token_embedder"]["embedding"] if tied else decoder["logits_dense"]["kernel"]]
+    held = Counter(leaf.size * leaf.dtype.itemsize for leaf in read)
+    assert _kernels_of_step(config) == dict(held)
 
 
 @pytest.mark.parametrize(

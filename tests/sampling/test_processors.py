@@ -32,6 +32,8 @@ from specdec.sampling import (
     SuppressTokensAtBegin,
     check_ids,
     in_order,
+    instead,
+    unprocessed,
     with_processors,
 )
 from specdec.schedules import Fixed
@@ -159,6 +161,22 @@ def test_a_history_is_rewound_by_its_length_and_drops_what_no_longer_fits():
     assert longer.append(jnp.array([2, 2])).tokens.tolist() == [[0, 3, 4, 5, 7], [0, 6, 8, 2, 9]]
     again = longer.replace(length=jnp.array([3, 2])).append(jnp.array([1, 1]))
     assert again.tokens.tolist() == [[0, 3, 4, 1, 7], [0, 6, 1, 9, 9]]
+
+
+def test_processors_change_logits_one_after_the_other():
+    """A penalty that is taken off before the rest is divided; what is not excluded stays."""
+    history = History(jnp.array([[0, 3, 6, 6]]), jnp.array([2]), STOP)
+    logits = jnp.array([[4.0, 1.0, 2.0, 5.0, 3.0, 0.0, 6.0]])
+    both = (FrequencyPenalty(1.0), RepetitionPenalty(2.0), SuppressTokens((2,)))
+    found = Processed(Greedy(), both).process(logits, history)
+    assert found.tolist() == [[2, 1, NEVER, 2, 3, 0, 6]]
+
+
+def test_another_sampling_is_put_behind_the_same_processors():
+    rule = Processed(Greedy(), (MinLength(2),))
+    assert instead(rule, Sampling(0.5)) == Processed(Sampling(0.5), (MinLength(2),))
+    assert instead(Greedy(), Sampling(0.5)) == Sampling(0.5)
+    assert unprocessed(rule) == unprocessed(Greedy()) == Greedy()
 
 
 def test_where_nothing_is_left_the_text_ends():

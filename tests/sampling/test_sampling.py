@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tolerances import FLOAT64
+from tolerances import FLOAT64, PROBABILITIES
 
-from specdec.sampling import Greedy, Sampling, draw, draw_shared
+from specdec.sampling import Greedy, Sampling, draw, draw_shared, fit_vocabulary
 from specdec.sampling.draws import _invert
 from specdec.sampling.standard import _nucleus_threshold
 from specdec.testing import FALSE_ALARM, Law, compare
@@ -65,6 +65,18 @@ def test_order_of_the_filters_matters_and_is_temperature_first():
     assert np.array_equal(kept > 0, [True, False, False])
 
 
+@pytest.mark.parametrize("top_k, kept", [(1, [1]), (2, [1, 3]), (3, [1, 2, 3]), (4, [0, 1, 2, 3])])
+def test_as_many_tokens_are_kept_as_top_k_says(top_k, kept):
+    probs = jnp.array([0.1, 0.4, 0.2, 0.3])
+    found = Sampling(top_k=top_k).probabilities(jnp.log(probs))
+    right = np.where(np.isin(np.arange(4), kept), probs, 0)
+    np.testing.assert_allclose(found, right / right.sum(), atol=PROBABILITIES)
+
+
+def test_a_nucleus_of_everything_keeps_the_least_likely_token():
+    assert Sampling(top_p=1.0).probabilities(jnp.array([0.0, -60.0]))[1] > 0
+
+
 def test_ties_are_kept_together():
     logits = jnp.array([1.0, 2.0, 2.0, 0.0])
     assert np.array_equal(Sampling(top_k=1).probabilities(logits), [0, 0.5, 0.5, 0])
@@ -92,6 +104,13 @@ def test_greedy_takes_the_first_of_equals():
     assert np.array_equal(probs, [0, 1, 0, 0])
 
 
+def test_ids_that_a_vocabulary_lacks_have_no_probability():
+    narrow, none = jnp.array([[[-1.0, -2.0]]]), -np.inf
+    assert fit_vocabulary(narrow, 4).tolist() == [[[-1, -2, none, none]]]
+    assert fit_vocabulary(narrow, 2).tolist() == [[[-1, -2]]]
+    assert fit_vocabulary(narrow, 1).tolist() == [[[-1]]]
+
+
 @pytest.mark.parametrize("draw_one", [draw, draw_shared])
 @pytest.mark.parametrize("size", [4, 50])  # `draw` has blocks of 2, and of 8 with padding
 def test_draws_follow_the_probabilities_and_need_no_normalisation(draw_one, size):
@@ -112,6 +131,8 @@ def test_a_draw_never_takes_what_has_no_probability():
     weights = jnp.array([0, 0.3, 0, 0.7, 0])
     assert int(_invert(jnp.float32(0), weights)) == 1
     assert int(_invert(last, weights)) == 3
+    assert int(_invert(jnp.float32(1), weights)) == 3, "where a product is rounded up"
+    assert int(_invert(jnp.float32(0.5), jnp.array([0.5, 0.5]))) == 1, "each has half of [0, 1)"
     key = jax.random.key(0)
     for size in (1, 2, 3, 30):
         for place in range(size):

@@ -338,6 +338,13 @@ def test_a_guard_counts_what_was_read_before_the_first_token(prefill, first):
     assert (drafted[:, 0] == first).all() and (drafted[:, 1:] > 0).any()
 
 
+def test_a_guard_affords_no_length_beyond_one_that_is_too_dear():
+    """The call of three tokens is slower than that of seven."""
+    costs = {"c": 0.05, "v": (1.0, 1.1, 3.0, 1.4), "limit": 1.66, "horizon": 1}
+    guard = Guard(Fixed(7, shorter=(1, 3)), **costs)
+    assert guard.want(guard.init(2)).tolist() == [1, 1]
+
+
 @pytest.mark.planted
 def test_a_guard_that_forgets_what_it_spent_is_seen():
     class Forgetful(Guard):

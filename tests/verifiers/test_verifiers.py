@@ -24,8 +24,8 @@ from specdec.testing import (
     law,
     output_law,
 )
-from specdec.types import Draft, Noise, Scores
-from specdec.verifiers import Block, Coupled, GreedyMatch, SpeculativeSampling
+from specdec.types import Draft, Noise, Scores, Verdict
+from specdec.verifiers import Block, Coupled, GreedyMatch, SpeculativeSampling, TopK
 from specdec.verifiers.decide import token_probs
 
 # The exact ones; a new one is a row.
@@ -213,6 +213,48 @@ def test_a_block_of_which_a_later_q_is_none_is_not_trusted(broken):
     assert (n, following) in ((1, 2), (0, 1)), "the target's own tokens, and nothing of the rest"
     draft, scores = row(one_hot, [broken, [0, 0, 1]], tokens=[0, 2])
     assert verifiers.verdict(Block(), noise(2), draft, scores) == (0, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Says:
+    """A verifier whose verdict is known beforehand."""
+
+    num_accepted: int
+    next_token: int
+    exact: bool = False
+
+    def verdict(self, keys, draft, scores):
+        return Verdict(jnp.int32(self.num_accepted), jnp.int32(self.next_token))
+
+
+@pytest.mark.parametrize(
+    "draft, said, right",
+    [
+        ((2, 1), (2, 3), (2, 3)),  # nothing of it is excluded
+        ((2, 1), (1, 0), (1, 0)),
+        ((2, 1), (2, 2), (2, 0)),  # the next token is: the target's own comes in its place
+        ((2, 3), (2, 3), (1, 1)),  # the second draft token is
+        ((1, 1), (2, 3), (0, 2)),  # the first is, and the second does not count any more
+        ((1, 1), (2, 0), (0, 2)),  # what was to come after both is no longer the next token
+        ((1, 1), (0, 3), (0, 3)),  # it was not kept anyway
+    ],
+)
+def test_what_processors_exclude_ends_a_verdict_that_is_not_exact(draft, said, right):
+    logits = jnp.array([[0, -jnp.inf, 3, 1], [0, 5, 1, -jnp.inf], [9, 0, -jnp.inf, 0]])
+    scores = Scores(logits, Greedy().probabilities(logits), processed=True)
+    draft = Draft(jnp.array(draft), None, jnp.int32(2))
+    assert verifiers.verdict(Says(*said), noise(2), draft, scores) == right
+    assert verifiers.verdict(Says(*said, exact=True), noise(2), draft, scores) == said
+    unchanged = scores.replace(processed=False)
+    assert verifiers.verdict(Says(*said), noise(2), draft, unchanged) == said
+
+
+def test_a_token_kept_by_rank_may_still_be_excluded():
+    """Fewer than four tokens are likelier than any of four."""
+    logits = jnp.array([[0, -jnp.inf, 3, 1], [0, 5, 1, 0], [9, 0, 0, 0]])
+    scores = Scores(logits, Greedy().probabilities(logits), greedy=True, processed=True)
+    draft = Draft(jnp.array([1, 1]), None, jnp.int32(2))
+    assert verifiers.verdict(TopK(4), noise(2), draft, scores) == (0, 2)
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)

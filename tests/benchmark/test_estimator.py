@@ -1,0 +1,68 @@
+"""Medians and sums of records, by hand: pytest tests/benchmark/test_estimator.py"""
+
+from __future__ import annotations
+
+import pytest
+
+from specdec.benchmark import Elsewhere, Generation, Timing, estimator
+from specdec.benchmark.estimator import Measured, iteration
+from specdec.benchmark.workload import READ_BYTES
+from specdec.types import Part
+
+
+def generation(mode="speculative", text=0, seconds=1.0, tokens=2, **fields) -> Generation:
+    kept = {"calls": 2, "drafted": [3, 0], "accepted": [1, 0]}
+    return Generation(mode, text, 0, seconds, tokens=[2] * tokens, **kept | fields)
+
+
+def timed(part: str, *seconds: float, steps: int = 4) -> list[Timing]:
+    return [Timing(part, 0, i, steps * one, steps) for i, one in enumerate(seconds)]
+
+
+TIMINGS = [
+    *timed("memory_read", 4.0, 2.0, 8.0, steps=1),
+    *timed("prefill", 5.0, 1.0, 3.0),
+    *timed("alone prefill", 2.0, 1.0, 9.0),
+    *timed("alone 1", 7.0, 6.0, 20.0),
+]
+
+
+def test_parts_are_medians_of_one_call_and_memory_is_read_at_its_best():
+    elsewhere = Elsewhere("validation", 0, 1, [2], [0], [0])
+    found = Measured.of([generation("alone"), *TIMINGS, elsewhere, generation()])
+    assert (found.prefill, found.prefill_alone, found.step) == (3, 2, 7)
+    assert found.bandwidth == READ_BYTES / 2
+    assert [len(x) for x in (found.alone, found.speculative, found.elsewhere)] == [1, 1, 1]
+    assert found.by_turns == 1
+
+
+@pytest.mark.parametrize("empty", ["alone", "speculative"])
+def test_a_mode_that_wrote_nothing_is_an_error(empty):
+    records = [generation(mode, tokens=2 * (mode != empty)) for mode in ("alone", "speculative")]
+    with pytest.raises(ValueError, match="no token was generated"):
+        Measured.of([*records, *TIMINGS])
+
+
+def test_texts_are_medians_over_repeats_and_summed():
+    times = {4: [1.0, 9.0, 2.0], 1: [5.0, 3.0]}
+    runs = [generation(text=text, seconds=one) for text, x in times.items() for one in x]
+    assert estimator.medians(runs, estimator.seconds) == {1: 4, 4: 2}
+    assert list(estimator.medians(runs, estimator.seconds)) == [1, 4]
+    assert estimator.total(runs, estimator.seconds) == 6
+    assert estimator.total(runs, estimator.tokens) == estimator.total(runs, estimator.calls) == 4
+
+
+def test_calls_are_listed_one_after_the_other():
+    plain = [generation(), generation()]
+    assert estimator.drafted(plain) == [3, 0, 3, 0]
+    assert estimator.sources(plain) is None and estimator.depths(plain) is None
+    told = [generation(sources=[1, 0], depths=[2, 6]), generation(sources=[0, 0], depths=[6, 6])]
+    assert estimator.sources(told) == [1, 0, 0, 0] and estimator.depths(told) == [2, 6, 6, 6]
+
+
+def test_what_drafts_takes_longer_in_a_turn_and_the_target_does_not():
+    seconds = {"draft 2": 2.0, "draft 1": 1.0, "target 3": 12.0}
+    parts = Part("draft", 2, 1), Part("draft", 1, 0.5), Part("target", 3, 1)
+    assert iteration(parts, seconds) == (2.5, 12)
+    seconds["turn of 1 x draft 2, 1 x draft 1, 1 x target 3"] = 18.0
+    assert iteration(parts, seconds) == (2 * 2.5, 12), "6 seconds for 3"
