@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from specdec.types import Params, PyTree, Table
+from specdec.types import Params, Part, PyTree, Table
 
 
 def reads_hidden(drafter: Any) -> bool:
@@ -53,6 +53,19 @@ def partial_models(drafter: Any, target: Any) -> dict[str, Any]:
 def itself(drafter: Any, target: Any) -> Any:
     """The drafter with the whole target in the place of a part of it; None if it runs none."""
     return drafter.itself(target) if hasattr(drafter, "itself") else None
+
+
+def sources_of(drafter: Any) -> tuple[str, ...]:
+    """Returns the names of the drafters that one is made of, () if it is made of none."""
+    return getattr(drafter, "sources", ())
+
+
+def parts_of(drafter: Any, length: int, source: int | None) -> tuple[Part, ...]:
+    """Returns the model calls of a draft of `length` tokens, which one of the drafter's sources has
+    proposed; the source does not matter where there are none."""
+    if not hasattr(drafter, "parts"):
+        return ()
+    return tuple(drafter.parts(length, source) if sources_of(drafter) else drafter.parts(length))
 
 
 def spare_ids_of(drafter: Any) -> dict[str, int]:
