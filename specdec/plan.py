@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from specdec.roles import (
+    check_names,
     depths_of,
     holder,
     models_of,
@@ -295,6 +296,7 @@ class Plan:
             check_has(f"Plan.{name}", getattr(self, name), methods, remedy)
         decides = "verdict" if hasattr(self.verifier, "verdict") else "accept residual"
         check_has("Plan.verifier", self.verifier, decides, "a verifier, such as Coupled()")
+        check_names(self.drafter, self.schedule)
         if not is_integer(self.max_length, 1):
             raise ValueError(f"max_length is {self.max_length!r}; give a positive number of tokens")
         if getattr(self.verifier, "greedy_only", False) and not self.sampling.greedy:

@@ -3,12 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
 from specdec.types import Params, Part, PyTree, Table
+from specdec.values import is_word
+
+# The roles of the target's calls: in speculation, and where it is timed alone.
+RESERVED = ("target", "alone")
+
+
+def shared_roles(owners: Iterable[Any]) -> list[str]:
+    """Returns the roles that several drafters or schedules have for parameters of their own; a
+    table that they all read is no such role."""
+    found: dict[str, list[Any]] = {}
+    for owner in owners:
+        for role, owned in owned_by(owner).items():
+            found.setdefault(role, []).append(owned)
+
+    def one_table(owned: list[Any]) -> bool:
+        return isinstance(owned[0], Table) and all(one == owned[0] for one in owned)
+
+    return sorted(role for role, x in found.items() if len(x) > 1 and not one_table(x))
+
+
+def check_names(drafter: Any, schedule: Any) -> None:
+    """Raises ValueError for a role that is the target's, or that drafter and schedule both have."""
+    for owner in (drafter, schedule):
+        for role in owned_by(owner):
+            if not is_word(role) or role.partition("/")[0] in RESERVED:
+                raise ValueError(
+                    f"{type(owner).__name__} has the role {role!r}; give it one that does not name "
+                    f"the target ({', '.join(RESERVED)}), such as 'draft'"
+                )
+    if both := shared_roles([drafter, schedule]):
+        raise ValueError(
+            f"{type(drafter).__name__} and {type(schedule).__name__} both own {', '.join(both)}; "
+            "give the drafter's another role"
+        )
 
 
 def reads_hidden(drafter: Any) -> bool:

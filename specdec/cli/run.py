@@ -19,7 +19,7 @@ from specdec.cli.placement import Placement
 from specdec.cli.settings import UsageError
 from specdec.environment import version
 from specdec.plan import Plan
-from specdec.roles import spare_ids_of, tables_of
+from specdec.roles import RESERVED, spare_ids_of, tables_of
 from specdec.sampling import MinLength, check_ids
 from specdec.types import Params, PyTree, Table
 from specdec.values import is_word
@@ -57,6 +57,11 @@ class DecodeRun:
             raise ValueError(
                 f"draft_checkpoint_paths is {self.draft_checkpoint_paths!r}; give role -> path, as "
                 "in {'draft': 'path'}"
+            )
+        if both := self.draft_checkpoint_paths.keys() & set(RESERVED):
+            raise ValueError(
+                f"draft_checkpoint_paths names {', '.join(sorted(both))}; leave it out, "
+                "CHECKPOINT_PATH is that of the target"
             )
         for role, path in self.paths().items():
             if path is None:

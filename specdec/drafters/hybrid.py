@@ -47,8 +47,8 @@ class Hybrid:
                 )
         if not is_integer(self.shortest, 1):
             raise ValueError(f"Hybrid.shortest is {self.shortest!r}; give a positive integer")
-        if both := roles.owned_by(self.first).keys() & roles.owned_by(self.second).keys():
-            raise ValueError(f"both drafters of Hybrid own {', '.join(sorted(both))}; give others")
+        if both := roles.shared_roles([self.first, self.second]):
+            raise ValueError(f"both drafters of Hybrid own {', '.join(both)}; give others")
 
     @property
     def sources(self) -> tuple[str, ...]:
