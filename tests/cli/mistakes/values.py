@@ -109,7 +109,7 @@ TEXTS = _rows(
             "'target' in .*'target': 9.*; leave it out, the features are inputs and targets",
         ),
         ("DECODER_PREFIX=3", "Data.decoder_prefix is 3; give"),
-        ("DECODER_PREFIX='far too long'", "'far too long' has 12 tokens .*; raise 'targets'"),
+        ("DECODER_PREFIX='far too long'", "the prefix has 12 tokens but outputs hold 8; give a"),
         ("MIN_LENGTH=-1", "MinLength.length is -1; give a positive integer"),
         ("MIN_LENGTH=8", "MIN_LENGTH is 8 but targets hold 8; give a number of tokens"),
         ("MIN_LENGTH='x'", "MinLength.length is 'x'; give a positive integer"),
