@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import types
 from concurrent.futures import ThreadPoolExecutor
 
 import jax.numpy as jnp
@@ -15,22 +16,18 @@ from specdec.program import Program
 
 @pytest.fixture
 def meeting(monkeypatch):
-    """Two threads that end a measurement wait for each other, so that both have begun to add."""
-    barrier, clock = threading.Barrier(2), iter(range(100))
-    real, calls = programs.time.perf_counter, threading.local()
+    """Two threads that end a measurement of one second wait for each other before they add it."""
+    barrier, own = threading.Barrier(2), threading.local()
 
     def perf_counter():
-        calls.count = getattr(calls, "count", 0) + 1
-        if threading.current_thread() is threading.main_thread():
-            return real()
-        if calls.count % 2 == 0:
+        ends = own.ends = not getattr(own, "ends", True)
+        if ends:
             with contextlib.suppress(threading.BrokenBarrierError):
                 barrier.wait(timeout=5)
-            return 1.0
-        next(clock)
-        return 0.0
+        return float(ends)
 
-    monkeypatch.setattr(programs.time, "perf_counter", perf_counter)
+    clock = types.SimpleNamespace(perf_counter=perf_counter)
+    monkeypatch.setattr(programs, "time", clock)
 
 
 def test_seconds_of_two_threads_are_added(meeting):
