@@ -145,6 +145,14 @@ def owned_by(drafter: Any) -> dict[str, Any]:
     return {**models_of(drafter), **tables_of(drafter)}
 
 
+def views_of(drafter: Any) -> dict[str, Callable[[PyTree], PyTree]]:
+    """Returns what its models read of the inputs, by role, where that is not all of them; see
+    `drafters.Autoregressive`."""
+    own: Any = getattr(drafter, "view", None)
+    found: dict[str, Any] = dict.fromkeys(models_of(drafter), own) if own else {}
+    return found | {k: v for one in _inside(drafter) for k, v in views_of(one).items()}
+
+
 def with_models(drafter: Any, models: Mapping[str, Any]) -> Any:
     """The drafter with its own ones of these models."""
     own = models_of(drafter)

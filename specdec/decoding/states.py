@@ -8,6 +8,7 @@ import operator
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
 from specdec.decoding.forcing import force, given_lengths
@@ -263,7 +264,7 @@ def check_inputs(inputs: PyTree, active: Array | None, prefix: Array | None, pla
             f"prefix is {prefix.dtype}{list(prefix.shape)}; give int32 "
             f"[{rows}, fewer than max_length {plan.max_length}]"
         )
-    if isinstance(prefix, jax.core.Tracer):  # its tokens are not known yet, only its width
+    if isinstance(prefix, Tracer):  # its tokens are not known yet, only its width
         longest = 0
     else:
         real = jax.device_get(prefix) != getattr(plan.target, "pad_id", 0)
