@@ -248,11 +248,11 @@ def described(
     if files or args.gin_file:  # shorthands alone are no run
         args.gin_file = [*before, *files, *args.gin_file]
     args.gin_bindings = [*bindings, *args.gin_bindings, *after]
-    return _in_eight_bits(_shortened(settings.build(DecodeRun, args, overrides, unneeded)))
+    return in_eight_bits(_shortened(settings.build(DecodeRun, args, overrides, unneeded)))
 
 
-def _in_eight_bits(run: DecodeRun) -> DecodeRun:
-    """The run with the models that `int8` names so."""
+def in_eight_bits(run: DecodeRun) -> DecodeRun:
+    """Returns the run with the kernels of the models that `int8` names in eight bits."""
     models = run.plan.models()
     rounded = {role: dataclasses.replace(models[role], weights="int8") for role in run.int8}
     return dataclasses.replace(run, plan=run.plan.with_models(rounded))
