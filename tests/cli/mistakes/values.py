@@ -149,6 +149,11 @@ MODELS = _rows(
         ("CHECKPOINT_PATH=None", "target: checkpoint is None; give the path of one"),
         ("DRAFT_CHECKPOINT_PATH=None", "draft: checkpoint is None; give the path of one"),
         ("DRAFT_CHECKPOINT_PATHS={}", "no checkpoint for draft; give one for each"),
+        (
+            "DRAFT_CHECKPOINT_PATHS={'draft': 'x', 'target': 'y'}",
+            "draft_checkpoint_paths names target; leave it out, CHECKPOINT_PATH is that of",
+        ),
+        ("drafters.Autoregressive.role='target'", "has the role 'target'; give it one that does"),
         ("DRAFT_CHECKPOINT_PATHS='x'", "draft_checkpoint_paths is 'x'; give role -> path"),
         ("DRAFT_CHECKPOINT_PATHS={'drft': 'x'}", "no checkpoint for draft; give one for each"),
         ("MODEL=None", "Plan.target is None; give a model, such as"),
