@@ -16,8 +16,8 @@ RESERVED = ("target", "alone")
 
 
 def shared_roles(owners: Iterable[Any]) -> list[str]:
-    """Returns the roles that several drafters or schedules have for parameters of their own; a
-    table that they all read is no such role."""
+    """Returns the roles that several drafters have for parameters of their own; a table that they
+    all read is no such role."""
     found: dict[str, list[Any]] = {}
     for owner in owners:
         for role, owned in owned_by(owner).items():
@@ -38,9 +38,10 @@ def check_names(drafter: Any, schedule: Any) -> None:
                     f"{type(owner).__name__} has the role {role!r}; give it one that does not name "
                     f"the target ({', '.join(RESERVED)}), such as 'draft'"
                 )
-    if both := shared_roles([drafter, schedule]):
+    if both := owned_by(drafter).keys() & owned_by(schedule).keys():
+        names = ", ".join(sorted(both))
         raise ValueError(
-            f"{type(drafter).__name__} and {type(schedule).__name__} both own {', '.join(both)}; "
+            f"{type(drafter).__name__} and {type(schedule).__name__} both own {names}; "
             "give the drafter's another role"
         )
 

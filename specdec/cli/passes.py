@@ -35,6 +35,7 @@ def key(run: DecodeRun, in_force: str) -> dict[str, Any]:
     """Returns everything that the target's texts depend on, as plain values by name.
 
     Args:
+      run: with the stop ids that its texts end with.
       in_force: the run's settings, with the fingerprints of its checkpoints.
     """
     data, vocabulary = run.data, runs.vocabulary_of(run)
@@ -46,7 +47,7 @@ def key(run: DecodeRun, in_force: str) -> dict[str, Any]:
         "NUM_SAMPLES": data.num_samples,
         "the length of inputs": data.lengths["inputs"],
         "max_length": run.plan.max_length,
-        "the stop id": vocabulary.eos_id,
+        "stop_ids": list(run.plan.stop_ids),
         "the vocabulary's size": vocabulary.vocab_size,
         **_fingerprints(in_force, "target", "vocabulary"),
         **_flat("sampling", run.plan.sampling),
@@ -86,13 +87,19 @@ def _flat(name: str, value: Any) -> dict[str, Any]:
         inside, found = dict(value), {name: len(value)}
     elif isinstance(value, list | tuple) and any(map(_has_parts, value)):
         inside, found = dict(enumerate(value)), {name: len(value)}
-    elif value is None or isinstance(value, bool | int | float | str | list | tuple):
-        return {name: value if not isinstance(value, tuple) else list(value)}
+    elif isinstance(value, list | tuple):
+        return {name: [_plain(one) for one in value]}
     else:
-        return {name: getattr(value, "__qualname__", repr(value))}
+        return {name: _plain(value)}
     for part, one in inside.items():
         found |= _flat(f"{name}.{part}", one)
     return found
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return getattr(value, "__qualname__", repr(value))
 
 
 def _has_parts(value: Any) -> bool:

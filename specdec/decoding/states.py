@@ -259,22 +259,19 @@ def check_inputs(inputs: PyTree, active: Array | None, prefix: Array | None, pla
         raise ValueError(f"active is {active.dtype}{list(active.shape)}; give bool [{rows}]")
     if prefix is None:
         return
+    longest, room = 0, plan.max_length
+    kind = f"prefix is {prefix.dtype}{list(prefix.shape)}"
+    kind += f"; give int32 [{rows}, at most max_length {room}]"
     if prefix.ndim != 2 or prefix.shape[0] != rows or prefix.dtype != jnp.int32:
-        raise ValueError(
-            f"prefix is {prefix.dtype}{list(prefix.shape)}; give int32 "
-            f"[{rows}, fewer than max_length {plan.max_length}]"
-        )
-    if isinstance(prefix, Tracer):  # its tokens are not known yet, only its width
-        longest = 0
-    else:
+        raise ValueError(kind)
+    if not isinstance(prefix, Tracer):  # of which the tokens are not known yet
         real = jax.device_get(prefix) != getattr(plan.target, "pad_id", 0)
         longest = int(np.max(np.where(real, np.arange(1, prefix.shape[1] + 1), 0), initial=0))
-    check_prefix(longest, plan.max_length)
-    if not 1 <= prefix.shape[1] <= plan.max_length:
-        raise ValueError(
-            f"prefix is {prefix.dtype}{list(prefix.shape)}; give int32 "
-            f"[{rows}, at most max_length {plan.max_length}]"
-        )
+    if longest > room:
+        raise ValueError(f"the prefix has {longest} tokens but outputs hold {room}: {kind}")
+    if not 1 <= prefix.shape[1] <= room:
+        raise ValueError(kind)
+    check_prefix(longest, room)
 
 
 def check_prefix(tokens: int, max_length: int) -> None:

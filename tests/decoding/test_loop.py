@@ -282,7 +282,7 @@ def test_a_perfect_drafter_knows_the_prefix(pair):
             rf"the prefix has {N} tokens, which leaves no room in outputs of {N}; give a shorter",
         ),
         ([3, N], f"the prefix has {N} tokens, which leaves no room"),
-        ([2, N + 3], f"the prefix has {N + 3} tokens but outputs hold {N}; give a shorter prefix"),
+        ([2, N + 3], f"the prefix has {N + 3} tokens but outputs hold {N}: prefix is int32"),
     ],
 )
 def test_a_prefix_that_fills_the_output_of_a_row_is_refused(pair, lengths, message):
