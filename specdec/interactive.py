@@ -188,8 +188,16 @@ class InteractiveModel:
         *,
         seed: int = 0,
     ) -> dict[str, Any]:
-        """Metrics, in seqio's form (targets, predictions) -> {name: value}, of inputs' outputs."""
-        inputs, targets = map(list, zip(*pairs, strict=True))
+        """Returns metrics, in seqio's form (targets, predictions) -> {name: value}, of the outputs
+        for the inputs of `pairs`, each (input, target).
+
+        Raises:
+          ValueError: there are no pairs.
+        """
+        pairs = list(pairs)
+        if not pairs:
+            raise ValueError("pairs is empty; give one (input, target) or more")
+        inputs, targets = ([pair[side] for pair in pairs] for side in (0, 1))
         predictions = self.predict(inputs, seed=seed)
         values: dict[str, Any] = {}
         for metric in metric_fns:
@@ -204,6 +212,7 @@ class InteractiveModel:
     def reset(self) -> None:
         """Begins the statistics anew."""
         self.stats = terminal.Summary()
+        self._compiled_before = self._program.seconds
 
     def _text_of(self, tokens: Sequence[int]) -> str:
         return tasks.detokenize(self._vocabulary, tokens)
@@ -227,11 +236,10 @@ class InteractiveModel:
         self._program.lower(self._plan.params(shapes), *batch)
 
     def _decode(self, batch: tasks.Batch, seed: int) -> Iterator[Decoded]:
-        compiled = self._program.seconds
         keys = row_keys(seed, jnp.asarray(batch.index))
         output, seconds = self._program.fetch(self._params, keys, batch.inputs)
         self.stats.seconds += seconds
-        self.stats.compile_seconds += self._program.seconds - compiled
+        self.stats.compile_seconds = self._program.seconds - self._compiled_before
         for index, text in enumerate(batch.input_texts):
             row = output.row(index)
             self.stats.texts += 1

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
 from specdec.roles import (
+    check_names,
     depths_of,
     holder,
     models_of,
     of_depth,
     owned_by,
     packed,
+    parts_of,
     reads_hidden,
+    sources_of,
     tables_of,
     unpacked,
 )
@@ -153,7 +157,7 @@ class Plan:
     @property
     def sources(self) -> tuple[str, ...]:
         """The names of the drafters that the drafter is made of, () if it is one."""
-        return getattr(self.drafter, "sources", ())
+        return sources_of(self.drafter)
 
     def with_models(self, models: Mapping[str, Any]) -> Plan:
         """This plan with other models in the roles that are named."""
@@ -182,21 +186,26 @@ class Plan:
         """The model calls of one iteration, beside which it takes next to nothing.
 
         Args:
-          drafted: where draft lengths vary, those of measured calls, which are then averaged over;
-            None for each of the schedule's buckets equally often.
-          sources: likewise of a drafter that is made of others, which of them proposed in each
-            measured call; None for each of them equally often.
-          depths: likewise of a target whose tokens may leave, how many layers each measured call,
-            one for each of `drafted`, went through; None for each of them equally often.
+          drafted: draft lengths of measured calls, over which the result is a mean; None for each
+            of the schedule's buckets equally often.
+          sources: which part of a drafter that is made of others proposed in each of these calls;
+            None for each of them equally often.
+          depths: how many layers each of these calls went through, of a target whose tokens may
+            leave; None for each number of layers equally often.
+
+        The arguments that are given describe the same calls, in the same order: a length belongs to
+        the source that proposed it. What is not given is combined with all of them.
+
+        Raises:
+          ValueError: the arguments describe different numbers of calls.
         """
         calls: collections.Counter[tuple[str, int]] = collections.Counter()
-        kinds, shares = self._kinds(drafted, depths), self._shares(sources)
-        for (bucket, length, depth), times in kinds.items():
+        kinds = self._kinds(drafted, sources, depths)
+        for (bucket, length, source, depth), times in kinds.items():
             share = times / kinds.total()
             calls[of_depth(depth), bucket + 1] += share  # type: ignore[assignment]
-            for source, of_source in shares.items() if bucket else ():
-                for role, width, count in _parts_of(self.drafter, length, source):
-                    calls[role, width] += share * of_source * count  # type: ignore[assignment]
+            for role, width, count in parts_of(self.drafter, length, source) if bucket else ():
+                calls[role, width] += share * count  # type: ignore[assignment]
         return tuple(Part(*one, count) for one, count in calls.items() if count)
 
     def owned(self) -> dict[str, Any]:
@@ -244,38 +253,40 @@ class Plan:
         return f", {' and '.join(roles)} in int8" if roles else ""
 
     def _kinds(
-        self, drafted: Iterable[int] | None, depths: Iterable[int] | None
-    ) -> collections.Counter[tuple[int, int, int | None]]:
-        """How often which bucket is verified, how many tokens are drafted for it, and the layers
-        that the call goes through, None for all."""
-        lengths = self._lengths(drafted)
-        known = depths_of(self.target)
-        if not known:
-            return collections.Counter((*pair, None) for pair in lengths)
-        if depths is None:
-            return collections.Counter((*pair, depth) for pair in lengths for depth in known)
-        depths = list(depths)
-        if len(lengths) == 1:
-            lengths = lengths * len(depths)
-        return collections.Counter(
-            (*pair, depth) for pair, depth in zip(lengths, depths, strict=True)
-        )
+        self,
+        drafted: Iterable[int] | None,
+        sources: Iterable[int] | None,
+        depths: Iterable[int] | None,
+    ) -> collections.Counter[tuple[int, int, int | None, int | None]]:
+        """Counts calls by bucket, tokens drafted, source and layers; the last two are None where
+        there is but one source and where all calls run all layers."""
+        lengths = None if drafted is None else [self._length(length) for length in drafted]
+        given = [lengths, sources, depths]
+        possible = [
+            [(bucket, bucket) for bucket in self.buckets],
+            range(len(self.sources)) or [None],
+            depths_of(self.target) or [None],
+        ]
+        of_calls = [i for i, one in enumerate(given) if one is not None]
+        others = [i for i, one in enumerate(given) if one is None]
+        measured = zip(*(given[i] for i in of_calls), strict=True) if of_calls else [()]
+        kinds: collections.Counter[Any] = collections.Counter()
+        for own, *rest in itertools.product(measured, *(possible[i] for i in others)):
+            kind = dict(zip([*of_calls, *others], [*own, *rest], strict=True))
+            kinds[*kind[0], kind[1], kind[2]] += 1
+        return kinds
 
-    def _lengths(self, drafted: Iterable[int] | None) -> list[tuple[int, int]]:
-        """Of each call, the bucket that is verified and how many tokens are drafted for it."""
-        if drafted is None or not self.lengths_vary:
-            return [(bucket, bucket) for bucket in self.buckets]
-        smallest = [(next(b for b in self.buckets if b >= length), length) for length in drafted]
-        # Who is asked drafts one token at least, also for a row that wants none.
-        return [(b, max(length, 1) if b else 0) for b, length in smallest]
-
-    def _shares(self, sources: Iterable[int] | None) -> dict[int | None, float]:
-        """How often which of the drafter's sources proposes."""
-        if not self.sources:
-            return {None: 1.0}
-        given = range(len(self.sources)) if sources is None else sources
-        times = collections.Counter(given)
-        return {source: count / times.total() for source, count in times.items()}
+    def _length(self, drafted: int) -> tuple[int, int]:
+        """Returns the bucket of a measured call, and the tokens that were drafted for it."""
+        bucket = self.longest_draft
+        if self.lengths_vary:
+            bucket = next(bucket for bucket in self.buckets if bucket >= drafted)
+        if self.sources and not drafted:  # such a drafter asks none of its models for no token
+            return bucket, 0
+        if not self.lengths_vary:
+            return bucket, bucket
+        # A drafter that is asked drafts one token at least, also for a row that wants none.
+        return bucket, max(drafted, 1) if bucket else 0
 
     def _check(self) -> None:
         if self.verifier is None or self.schedule is None:
@@ -285,6 +296,7 @@ class Plan:
             check_has(f"Plan.{name}", getattr(self, name), methods, remedy)
         decides = "verdict" if hasattr(self.verifier, "verdict") else "accept residual"
         check_has("Plan.verifier", self.verifier, decides, "a verifier, such as Coupled()")
+        check_names(self.drafter, self.schedule)
         if not is_integer(self.max_length, 1):
             raise ValueError(f"max_length is {self.max_length!r}; give a positive number of tokens")
         if getattr(self.verifier, "greedy_only", False) and not self.sampling.greedy:
@@ -316,12 +328,6 @@ def _stop_ids(given: Any, target: Target) -> tuple[int, ...]:
         return tuple(int(token) for token in given)
     except (TypeError, ValueError) as error:
         raise ValueError(f"stop_ids is {given!r}; give a tuple of token ids, as in (1,)") from error
-
-
-def _parts_of(drafter: Any, length: int, source: int | None) -> Iterable[Part]:
-    if not hasattr(drafter, "parts"):
-        return ()
-    return drafter.parts(length) if source is None else drafter.parts(length, source)
 
 
 @dataclasses.dataclass(frozen=True)

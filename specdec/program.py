@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -31,7 +32,7 @@ class Program:
 
     seconds: what all compiling took, tracing included.
 
-    Tracing and compiling happen once for each shape of the inputs, whoever asks first.
+    Tracing and compiling happen once for each shape of the inputs, whichever thread asks first.
     """
 
     def __init__(self, function: Callable, *, mesh: Mesh | None = None, donate: Sequence[int] = ()):
@@ -42,15 +43,18 @@ class Program:
         self._lowered: dict[Any, Any] = {}
         self._executables: dict[Any, Any] = {}
         self._ahead: dict[Any, concurrent.futures.Future] = {}
+        self._adding = threading.Lock()  # to `seconds`
+        self._making: dict[Any, threading.RLock] = {}  # the programs of a shape
 
     def lower(self, *arguments: PyTree) -> Any:
         """Traces for arguments of these shapes, which is where parts that cannot work together
         show (ValueError)."""
         shape = _shape(arguments[1:])
-        if shape not in self._lowered:
-            with self._timed():
-                self._lowered[shape] = self._lower(*arguments)
-        return self._lowered[shape]
+        with self._alone(shape):
+            if shape not in self._lowered:
+                with self._timed():
+                    self._lowered[shape] = self._lower(*arguments)
+            return self._lowered[shape]
 
     def begin_to_compile(self, *arguments: PyTree) -> None:
         """Compiles in the background, while parameters are read, perhaps; not over a mesh."""
@@ -66,12 +70,17 @@ class Program:
         It is a function of the arguments, with XLA's `memory_analysis`, `cost_analysis`, `as_text`.
         """
         shape = _shape(arguments[1:])
-        if shape not in self._executables:
-            begun = self._ahead.pop(shape, None)
-            found = begun.result() if begun else self._finish(self.lower(*arguments))
-            self._executables[shape] = found
-            del self._lowered[shape]
-        return self._executables[shape]
+        with self._alone(shape):
+            if shape not in self._executables:
+                begun = self._ahead.pop(shape, None)
+                found = begun.result() if begun else self._finish(self.lower(*arguments))
+                self._executables[shape] = found
+                del self._lowered[shape]
+            return self._executables[shape]
+
+    def _alone(self, shape: Any) -> threading.RLock:
+        """The lock of the thread that traces or compiles for a shape; others wait for it."""
+        return self._making.setdefault(shape, threading.RLock())
 
     def _lower(self, *arguments: PyTree) -> Any:
         return self._jitted.lower(*arguments)
@@ -89,7 +98,9 @@ class Program:
         try:
             yield
         finally:
-            self.seconds += time.perf_counter() - start
+            taken = time.perf_counter() - start
+            with self._adding:
+                self.seconds += taken
 
     def __call__(self, *arguments: PyTree) -> Any:
         return self.compile(*arguments)(*arguments)

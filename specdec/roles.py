@@ -3,12 +3,47 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
-from specdec.types import Params, PyTree, Table
+from specdec.types import Params, Part, PyTree, Table
+from specdec.values import is_word
+
+# The roles of the target's calls: in speculation, and where it is timed alone.
+RESERVED = ("target", "alone")
+
+
+def shared_roles(owners: Iterable[Any]) -> list[str]:
+    """Returns the roles that several drafters have for parameters of their own; a table that they
+    all read is no such role."""
+    found: dict[str, list[Any]] = {}
+    for owner in owners:
+        for role, owned in owned_by(owner).items():
+            found.setdefault(role, []).append(owned)
+
+    def one_table(owned: list[Any]) -> bool:
+        return isinstance(owned[0], Table) and all(one == owned[0] for one in owned)
+
+    return sorted(role for role, x in found.items() if len(x) > 1 and not one_table(x))
+
+
+def check_names(drafter: Any, schedule: Any) -> None:
+    """Raises ValueError for a role that is the target's, or that drafter and schedule both have."""
+    for owner in (drafter, schedule):
+        for role in owned_by(owner):
+            if not is_word(role) or role.partition("/")[0] in RESERVED:
+                raise ValueError(
+                    f"{type(owner).__name__} has the role {role!r}; give it one that does not name "
+                    f"the target ({', '.join(RESERVED)}), such as 'draft'"
+                )
+    if both := owned_by(drafter).keys() & owned_by(schedule).keys():
+        names = ", ".join(sorted(both))
+        raise ValueError(
+            f"{type(drafter).__name__} and {type(schedule).__name__} both own {names}; "
+            "give the drafter's another role"
+        )
 
 
 def reads_hidden(drafter: Any) -> bool:
@@ -55,6 +90,19 @@ def itself(drafter: Any, target: Any) -> Any:
     return drafter.itself(target) if hasattr(drafter, "itself") else None
 
 
+def sources_of(drafter: Any) -> tuple[str, ...]:
+    """Returns the names of the drafters that one is made of, () if it is made of none."""
+    return getattr(drafter, "sources", ())
+
+
+def parts_of(drafter: Any, length: int, source: int | None) -> tuple[Part, ...]:
+    """Returns the model calls of a draft of `length` tokens, which one of the drafter's sources has
+    proposed; the source does not matter where there are none."""
+    if not hasattr(drafter, "parts"):
+        return ()
+    return tuple(drafter.parts(length, source) if sources_of(drafter) else drafter.parts(length))
+
+
 def spare_ids_of(drafter: Any) -> dict[str, int]:
     """Ids beyond those of texts that it needs of its models, by role: the masks of `Masked`."""
     own = drafter.spare_ids() if hasattr(drafter, "spare_ids") else {}
@@ -96,6 +144,14 @@ def tables_of(drafter: Any) -> Mapping[str, Table]:
 def owned_by(drafter: Any) -> dict[str, Any]:
     """Everything that has a tree in `Params.drafter`, or of a schedule in `Params.schedule`."""
     return {**models_of(drafter), **tables_of(drafter)}
+
+
+def views_of(drafter: Any) -> dict[str, Callable[[PyTree], PyTree]]:
+    """Returns what its models read of the inputs, by role, where that is not all of them; see
+    `drafters.Autoregressive`."""
+    own: Any = getattr(drafter, "view", None)
+    found: dict[str, Any] = dict.fromkeys(models_of(drafter), own) if own else {}
+    return found | {k: v for one in _inside(drafter) for k, v in views_of(one).items()}
 
 
 def with_models(drafter: Any, models: Mapping[str, Any]) -> Any:

@@ -479,7 +479,8 @@ class Drafter(Protocol):
     One that looks something up has `tables() -> {role: Table}`, which are in `Params.drafter` too.
     One that drafts a block of tokens, none of which has led to another, has `block`, how many it
     drafts at most. One that is made of others has `sources`, their names; its drafts say which of
-    them proposed (`Draft.source`), and it is asked for `parts(length, source)`. One that reads
+    them proposed (`Draft.source`), and it is asked for `parts(length, source)`, with length 0 for a
+    call in which nothing was drafted. One that reads
     `Context.hidden` has `reads_hidden`, True. One whose calls are not plain calls of `decode` has
 
       timed(target) -> {role: call}         call(trees, tokens [B, T], cache) -> (tokens, cache)

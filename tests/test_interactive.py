@@ -135,6 +135,12 @@ def test_metrics_see_targets_and_predictions(model, decoded):
     assert model.evaluate(pairs[1:2] * 2, seed=SEED).keys() == {"bleu"}
 
 
+@pytest.mark.parametrize("pairs", [[], (), iter([]), {}.items()])
+def test_metrics_of_nothing_are_refused(model, pairs):
+    with pytest.raises(ValueError, match=r"pairs is empty; give one \(input, target\) or more"):
+        model.evaluate(pairs)
+
+
 def test_a_target_alone(tiny):
     alone = InteractiveModel(tiny, vocabulary=tasks.Bytes(), lengths={"inputs": 16, "targets": 8})
     (one,) = alone.decode(["abc"])

@@ -11,12 +11,12 @@ import pytest
 from support import Cycle, StopAfterUnlikely
 
 from specdec import Params, Plan, autoregressive_decode, decode, row_keys
-from specdec.drafters import Autoregressive
+from specdec.drafters import Autoregressive, Hybrid, PromptLookup
 from specdec.plan import Alone
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Disco, Fixed
 from specdec.testing import Constant, TableTarget
-from specdec.types import Part
+from specdec.types import Part, Table
 from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling, SyntheticAcceptance
 
 TARGET, DRAFT = TableTarget(5), TableTarget(5, scale=2.0)
@@ -220,6 +220,40 @@ def test_inputs_are_a_pytree_and_a_drafter_may_read_another_view():
 def test_parts_that_do_not_go_together_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(plan(), **change)
+
+
+@dataclasses.dataclass(frozen=True)
+class Renamed:
+    """Another drafter or schedule whose table has this role."""
+
+    role: str
+    buckets = (3,)
+    want = propose = init = None
+
+    def tables(self):
+        return {self.role: Table("ngram")}
+
+
+@pytest.mark.parametrize("role", ["target", "alone", "target/1", "", None])
+def test_no_part_takes_the_name_of_the_target(role):
+    message = f"Autoregressive has the role {role!r}; give it one that does not name the target"
+    named = Autoregressive(DRAFT, Greedy(), role=role)
+    for drafter in (named, Hybrid(PromptLookup(), named)):
+        with pytest.raises(ValueError, match=message.replace("Autoregressive", r"\w+")):
+            plan(drafter=drafter)
+    with pytest.raises(ValueError, match=f"has the role {role!r}"):
+        plan(drafter=Renamed(role))
+    with pytest.raises(ValueError, match=f"has the role {role!r}"):
+        plan(schedule=Renamed(role))
+    assert plan(drafter=Autoregressive(DRAFT, Greedy(), role="targeted")).models()["targeted"]
+
+
+def test_drafter_and_schedule_have_parameters_of_their_own():
+    drafter = Autoregressive(DRAFT, Greedy(), role="schedule")
+    with pytest.raises(ValueError, match="Autoregressive and Disco both own schedule; give the dr"):
+        plan(drafter=drafter, schedule=Disco(0.5, buckets=(3,)))
+    with pytest.raises(ValueError, match="Renamed and Disco both own schedule"):
+        plan(drafter=Renamed("schedule"), schedule=Disco(0.5, buckets=(3,)))
 
 
 def test_who_does_not_say_what_ends_a_text_is_asked():

@@ -15,7 +15,7 @@ from specdec.decoding import row_keys
 from specdec.decoding.states import trim
 from specdec.models.inputs import read
 from specdec.plan import Plan
-from specdec.roles import models_of, tables_of
+from specdec.roles import models_of, tables_of, views_of
 from specdec.sampling import before_each, fit_vocabulary, is_distribution, standardised
 from specdec.schedules.stopping import signals
 from specdec.types import Array, Cache, Context, Draft, Params, PyTree, SamplingRule, Target
@@ -136,7 +136,7 @@ def _forced(
     """[B, T, V] q of a drafter that is a model, and its softmax if it is greedy. An id that one of
     the models lacks gets no probability from it, as when it drafts."""
     (role,) = plan.models().keys() - {"target"}
-    view = getattr(plan.drafter, "view", None)
+    view = views_of(plan.drafter).get(role)
     model: Target = plan.models()[role]
     tree = plan.trees(params)[role]
     given = plan.target.prefill(params.target, inputs, 1)  # dropped, unless the model reads it

@@ -32,7 +32,7 @@ from jax.sharding import Mesh
 from specdec.models.inputs import read
 from specdec.plan import Plan
 from specdec.program import Program, batch_shapes, decoder
-from specdec.roles import calls_of, depths_of, holder, plain_call, verifies
+from specdec.roles import calls_of, depths_of, holder, plain_call, verifies, views_of
 from specdec.types import Params, Part, PyTree, Target
 
 READ_BYTES, READ_ROWS = 2**29, 1024  # of what `memory_read` reads
@@ -120,14 +120,13 @@ def drafts(name: str) -> bool:
 
 def _parts(plan: Plan, alone: Plan) -> dict[str, TimedPart]:
     """The parts that predictions are made of, for all lengths that a draft may have."""
-    view = getattr(plan.drafter, "view", None)
     of_alone = plain_call("alone", alone.target)
     parts = {
         "memory": TimedPart(Program(make_memory), None, 1),
         "memory_read": TimedPart(Program(read_memory), "memory", 1),
         "alone prefill": _prefill({"alone": alone.target}, alone.capacity),
         "alone 1": _calls("alone", of_alone, 1, "alone prefill", alone.max_length),
-        "prefill": _prefill(plan.models(), plan.capacity, view),
+        "prefill": _prefill(plan.models(), plan.capacity, views_of(plan.drafter)),
     }
     models, own = plan.models(), calls_of(plan.drafter, plan.target)
     for role, width, _ in plan.parts(range(plan.longest_draft + 1)):
@@ -150,8 +149,10 @@ def turn_of(plan: Plan) -> tuple[Part, ...]:
     return tuple(sorted(whole, key=lambda part: verifies(part.role)))
 
 
-def _prefill(models: Mapping[str, Target], slots: int, view: Any = None) -> TimedPart:
-    return TimedPart(Program(prefills(models, slots, view)), None, 1)
+def _prefill(
+    models: Mapping[str, Target], slots: int, views: Mapping[str, Callable] = {}
+) -> TimedPart:
+    return TimedPart(Program(prefills(models, slots, views)), None, 1)
 
 
 def _calls(role: str, call: Callable, width: int, prefill: str, max_length: int) -> TimedPart:
@@ -172,17 +173,19 @@ def read_memory(trees: Mapping[str, PyTree], memory: jax.Array) -> jax.Array:
 
 
 def prefills(
-    models: Mapping[str, Target], slots: int, view: Callable[[PyTree], PyTree] | None = None
+    models: Mapping[str, Target],
+    slots: int,
+    views: Mapping[str, Callable[[PyTree], PyTree]] = {},
 ) -> Callable:
     """What comes before the first step: role -> (start token [1], cache).
 
-    view: what the drafter's models read of the inputs, see `drafters.Autoregressive`.
+    views: what models read of the inputs, see `roles.views_of`.
     """
 
     def run(trees: Mapping[str, PyTree], inputs: PyTree) -> dict[str, tuple[jax.Array, Any]]:
         found: dict[str, tuple[jax.Array, Any]] = {}
         for role, model in models.items():
-            seen = inputs if view is None or role == "target" else view(inputs)
+            seen = views[role](inputs) if role in views else inputs
             given = found["target"][1] if "target" in found else _encoded(model, inputs)
             found[role] = model.start(seen), read(model, trees[role], seen, slots, given)
         return found

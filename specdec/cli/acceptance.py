@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from specdec import acceptance, records, tasks
 from specdec.acceptance import Accepted
-from specdec.cli import output
+from specdec.cli import output, passes
 from specdec.cli import run as runs
 from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
@@ -62,7 +62,7 @@ def _command(args: argparse.Namespace) -> None:
         raise UsageError(f"--tokens is {args.tokens}; give a positive number")
     output.check(args)
     run = plain(runs.build(args))
-    in_force = runs.in_force(run, "acceptance")
+    in_force = passes.with_record(run, runs.in_force(run, "acceptance"))
     batches = run.batches()
     if (first := next(batches, None)) is None:
         raise UsageError(f"split {run.data.split!r} has no examples; nothing to measure")

@@ -31,8 +31,6 @@ from specdec.verifiers import SyntheticAcceptance
 
 LIMIT = 32
 FORECAST_TEXTS = 64  # at least; few texts say little about the acceptance of others
-# What variants of one benchmark may differ in: not the target alone, nor the texts.
-VARYING = {"plan", "data", "draft_checkpoint_paths", "draft_vocabulary"}
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -182,7 +180,7 @@ def _take_turns(measurements: Sequence[Measurement]) -> None:
 def _variants(args: argparse.Namespace) -> Iterator[Variant]:
     """Each with its run; all of them of one target and the same texts."""
     synthetic, common = _synthetic(args.synthetic_alpha), None
-    refuse_twice(args.variant or ())
+    refuse_twice(args.variant or (), args.output_file)
     for name in args.variant or [""]:
         run = _one_text_at_a_time(runs.build(with_variant(args, name)), warn=common is None)
         runs.require_baseline(run)
@@ -212,10 +210,19 @@ def _layouts(run: DecodeRun) -> dict[str, str]:
     return {role: described(model.layout, model.orders) for role, model in models.items()}
 
 
-def refuse_twice(variants: Sequence[str]) -> None:
+def refuse_twice(variants: Sequence[str], file: str | None = None) -> None:
+    """Raises UsageError for a variant that is given twice, and for two that would be written to one
+    file."""
+    paths: dict[str | None, str] = {}
     for number, name in enumerate(variants):
         if name in variants[:number]:
             raise UsageError(f"--variant={name} is given twice; give each once")
+        other = paths.setdefault(_path_of(file, name), name)
+        if file and other != name:
+            raise UsageError(
+                f"--variant={other} and --variant={name} would both be written to "
+                f"{_path_of(file, name)}; leave one out, or put it in a gin file of another name"
+            )
 
 
 def _synthetic(alpha: float | None) -> SyntheticAcceptance | None:
@@ -259,22 +266,43 @@ def _one_text_at_a_time(run: DecodeRun, warn: bool) -> DecodeRun:
 
 
 def _common(run: DecodeRun) -> dict[str, Any]:
-    """The target alone, the texts, and the devices."""
-    fields: dict[str, Any] = {}
-    for part in (run.alone, run.data, run):
-        fields |= {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
-    return {name: value for name, value in fields.items() if name not in VARYING}
+    """Returns what variants of one benchmark have in common: the target alone, the texts and the
+    devices, by the names of settings."""
+    alone, data, placement = run.alone, run.data, run.placement
+    rules = dataclasses.replace(placement.partitioner, draft_logical_axis_rules=())
+    placement = dataclasses.replace(placement, partitioner=rules)
+    data = dataclasses.replace(data, draft_vocabulary=None)
+    of_texts = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
+    return {
+        "target": alone.target,
+        "sampling": alone.sampling,
+        "max_length": alone.max_length,
+        **of_texts,
+        "checkpoint_path": run.checkpoint_path,
+        "placement": placement,
+    }
 
 
 def _refuse_another_baseline(
     variant: str, common: Mapping[str, Any], ours: Mapping[str, Any]
 ) -> None:
-    for name, value in ours.items():
-        if value != common[name]:
+    for setting, value in ours.items():
+        for name, own, first in _differing(setting, value, common[setting]):
             raise UsageError(
-                f"--variant={variant} has {name} {value!r}, and the first variant "
-                f"{common[name]!r}; only drafters, draft lengths and verifiers may vary"
+                f"--variant={variant} has {name} {own!r}, and the first variant {first!r}; only "
+                "drafters, draft lengths and verifiers may vary"
             )
+
+
+def _differing(name: str, ours: Any, others: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The name and both values where two values differ; of a dataclass, those of its fields."""
+    if ours == others:
+        return
+    inside = dataclasses.is_dataclass(ours) and type(ours) is type(others)
+    for field in dataclasses.fields(ours) if inside else ():
+        values = (getattr(one, field.name) for one in (ours, others))
+        yield from _differing(f"{name}.{field.name}", *values)
+    yield name, ours, others
 
 
 def _workload(run: DecodeRun) -> Workload:

@@ -33,11 +33,12 @@ def make(args: argparse.Namespace) -> None:
             "--table=classifier needs --passes=FILE; make it with `specdec acceptance "
             "--output_file=FILE` of this run"
         )
-    run = settings.build(DecodeRun, args, {})
+    run = runs.in_eight_bits(settings.build(DecodeRun, args, {}))
     runs.require_drafter(run)
+    run = run.ending_with(runs.vocabulary_of(run).eos_id)
     texts = passes.read(args.passes)
     name, drafter = _recorded(run.plan.drafter, args.passes)
-    passes.check(args.passes, runs.in_force(run), run.plan, {name: drafter})
+    passes.check(args.passes, runs.in_force(run), run, texts, {name: drafter})
     if len(texts) < FEWEST:
         raise UsageError(f"--passes {args.passes} has {len(texts)} texts; give {FEWEST} or more")
     longest = run.plan.longest_draft

@@ -8,6 +8,7 @@ from typing import Any
 
 from specdec import checkpoints, tasks
 from specdec.cli.settings import UsageError
+from specdec.decoding import check_prefix
 from specdec.partitioning import Share
 from specdec.values import check_has, check_seed, is_integer
 
@@ -88,14 +89,13 @@ class Data:
         """Texts, with their targets or None, instead of the task's."""
         return tasks.text_batches(texts, vocabulary, self.lengths, **self._sizes())
 
-    def prefix(self, vocabulary: Any) -> list[int]:
-        """The ids of the decoder prefix, which must leave room for more."""
+    def prefix(self, vocabulary: Any, max_length: int) -> list[int]:
+        """Returns the ids of the decoder prefix, with which an output of `max_length` begins."""
         ids = list(vocabulary.encode(self.decoder_prefix))
-        if len(ids) >= self.lengths["targets"]:
-            raise UsageError(
-                f"the decoder prefix {self.decoder_prefix!r} has {len(ids)} tokens but targets "
-                f"hold {self.lengths['targets']}; raise 'targets' in the feature lengths"
-            )
+        try:
+            check_prefix(len(ids), max_length)
+        except ValueError as error:
+            raise UsageError(f"--decoder_prefix {self.decoder_prefix!r}: {error}") from error
         return ids
 
     def _sizes(self) -> dict[str, Any]:

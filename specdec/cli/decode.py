@@ -99,7 +99,7 @@ def _command(args: argparse.Namespace) -> None:
     vocabulary = runs.vocabulary_of(run)
     run = run.ending_with(vocabulary.eos_id)
     text_of = functools.partial(tasks.detokenize, vocabulary)
-    prefix = run.data.prefix(vocabulary)
+    prefix = run.data.prefix(vocabulary, run.plan.max_length)
     texts = _given(args)
     batches = run.batches() if texts is None else run.data.text_batches(texts, vocabulary)
     painter = _painter(args.color, text_of, len(prefix)) if run.plan.drafts else None

@@ -101,7 +101,7 @@ def _command(args: argparse.Namespace) -> None:
     run = runs.build(args, flags)
     vocabulary = runs.vocabulary_of(run)
     run = run.ending_with(vocabulary.eos_id)
-    prefix = run.data.prefix(vocabulary)
+    prefix = run.data.prefix(vocabulary, run.plan.max_length)
     share = run.placement.share()
     host, hosts = shard = share[:2]
     batches = run.batches()

@@ -166,7 +166,7 @@ def _variants(
         run = run.ending_with(runs.vocabulary_of(run).eos_id)
         in_force = runs.in_force(run, "forecast")
         names = dict(acceptance.recorded(run.plan.drafter))
-        own = passes.check(args.passes, in_force, run.plan, names)
+        own = passes.check(args.passes, in_force, run, texts, names)
         _check(args, run, texts, gammas)
         tokens = sum(text.tokens for text in texts)
         alpha = sum(text.accepted["model"][0] for text in texts) / tokens if own else None

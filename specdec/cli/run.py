@@ -21,7 +21,7 @@ from specdec.cli.settings import UsageError
 from specdec.decoding import NonFiniteLogits
 from specdec.environment import version
 from specdec.plan import Plan
-from specdec.roles import spare_ids_of, tables_of
+from specdec.roles import RESERVED, spare_ids_of, tables_of
 from specdec.sampling import MinLength, check_ids
 from specdec.types import Params, PyTree, Table
 from specdec.values import is_word
@@ -59,6 +59,11 @@ class DecodeRun:
             raise ValueError(
                 f"draft_checkpoint_paths is {self.draft_checkpoint_paths!r}; give role -> path, as "
                 "in {'draft': 'path'}"
+            )
+        if both := self.draft_checkpoint_paths.keys() & set(RESERVED):
+            raise ValueError(
+                f"draft_checkpoint_paths names {', '.join(sorted(both))}; leave it out, "
+                "CHECKPOINT_PATH is that of the target"
             )
         for role, path in self.paths().items():
             if path is None:
@@ -255,11 +260,11 @@ def described(
     if files or args.gin_file:  # shorthands alone are no run
         args.gin_file = [*before, *files, *args.gin_file]
     args.gin_bindings = [*bindings, *args.gin_bindings, *after]
-    return _in_eight_bits(_shortened(settings.build(DecodeRun, args, overrides, unneeded)))
+    return in_eight_bits(_shortened(settings.build(DecodeRun, args, overrides, unneeded)))
 
 
-def _in_eight_bits(run: DecodeRun) -> DecodeRun:
-    """The run with the models that `int8` names so."""
+def in_eight_bits(run: DecodeRun) -> DecodeRun:
+    """Returns the run with the kernels of the models that `int8` names in eight bits."""
     models = run.plan.models()
     rounded = {role: dataclasses.replace(models[role], weights="int8") for role in run.int8}
     return dataclasses.replace(run, plan=run.plan.with_models(rounded))

@@ -59,7 +59,8 @@ def make(args: argparse.Namespace) -> None:
     tokens = TOKENS if args.tokens is None else args.tokens
     if tokens < 1:
         raise UsageError(f"--tokens is {tokens}; give a positive number")
-    run = settings.build(DecodeRun, args, {"Data.seed": args.seed}, {"DRAFTER": None})
+    overrides = {"Data.seed": args.seed}
+    run = runs.in_eight_bits(settings.build(DecodeRun, args, overrides, {"DRAFTER": None}))
     try:
         run = run.without_drafter().laid_out()
     except ValueError as error:

@@ -121,21 +121,22 @@ def _command(args: argparse.Namespace) -> None:
     given = forecast.read(args.costs, args.topology) if args.costs else None
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     chosen = {name: _run(args, name) for name in names}
-    longest = min(_longest(args.longest, run.plan) for run in chosen.values())
+    _refuse_other_texts(chosen)
+    longest = min(_longest(args.longest, run.plan) for run, _ in chosen.values())
     folder = Path(args.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     _claim(folder, args, longest, given)
     variants: list[Variant] = []
-    for name, run in chosen.items():
-        texts = _texts(folder, variants, run, args)
+    for name, (run, in_force) in chosen.items():
+        texts = _texts(folder, variants, run, in_force, args)
         costs = given or _costs(folder, len(variants), run, texts, longest, args.batch_size)
         variants.append(Variant(name, run, texts, costs, args.batch_size))
     tried = list(_tried(folder, variants, longest))
     _report(folder, variants, tried, longest, args.gin_file)
 
 
-def _run(args: argparse.Namespace, name: str) -> DecodeRun:
-    """The run of a variant."""
+def _run(args: argparse.Namespace, name: str) -> tuple[DecodeRun, str]:
+    """Returns the run of a variant, and its settings, which gin has until the next one is built."""
     own = bench.with_variant(copy.copy(args), name)
     run = passes_command.plain(runs.build(own))
     plan = run.plan
@@ -147,7 +148,20 @@ def _run(args: argparse.Namespace, name: str) -> DecodeRun:
         forecast.check(plan, ())
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return run
+    return run, runs.in_force(run, "acceptance")
+
+
+def _refuse_other_texts(chosen: Mapping[str, tuple[DecodeRun, str]]) -> None:
+    """Raises UsageError for a variant whose target would write other texts than the first one's."""
+    keys = {name: passes.key(*one) for name, one in chosen.items()}
+    first = next(iter(keys.values()))
+    for name, own in keys.items():
+        if found := passes.difference(first, own):
+            setting, old, new = found
+            raise UsageError(
+                f"--variant={name} has {setting} = {new}, and the first variant {old}; only "
+                "drafters, draft lengths and verifiers may vary"
+            )
 
 
 def _longest(asked: int | None, plan: Plan) -> int:
@@ -178,20 +192,25 @@ def _claim(folder: Path, args: argparse.Namespace, longest: int, given: Costs | 
 
 
 def _texts(
-    folder: Path, before: Sequence[Variant], run: DecodeRun, args: argparse.Namespace
+    folder: Path,
+    before: Sequence[Variant],
+    run: DecodeRun,
+    in_force: str,
+    args: argparse.Namespace,
 ) -> Sequence[Accepted]:
-    """The passes of a variant; what only copies drafts along those of the first one."""
+    """Returns the recorded texts of a variant. A drafter that only copies needs no recording of its
+    own, so it reuses the first variant's."""
     number = len(before)
-    path, in_force = folder / "passes.jsonl", runs.in_force(run, "acceptance")
+    path = folder / "passes.jsonl"
     if number:
-        passes.check(str(path), in_force, run.plan, {})
         if not dict(acceptance.recorded(run.plan.drafter)):
             return before[0].texts
         path = folder / f"passes_{number}.jsonl"
     batches = run.batches()
     if (first := next(batches, None)) is None:
         raise UsageError(f"split {run.data.split!r} has no examples; nothing to tune on")
-    lines, all_batches = Lines.of(path, in_force), itertools.chain([first], batches)
+    lines = Lines.of(path, passes.with_record(run, in_force))
+    all_batches = itertools.chain([first], batches)
     texts = list(passes_command.measured(run, all_batches, args.tokens, lines))
     if len(texts) < (least := FEWEST * args.batch_size):
         raise UsageError(

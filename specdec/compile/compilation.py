@@ -19,7 +19,7 @@ from specdec.compile.hardware import Call
 from specdec.models.inputs import read
 from specdec.plan import Plan
 from specdec.program import Program, batch_shapes, decoder
-from specdec.roles import calls_of, depths_of, holder, of_depth, partial_models, verifies
+from specdec.roles import calls_of, depths_of, holder, of_depth, partial_models, verifies, views_of
 from specdec.types import PyTree
 
 
@@ -127,7 +127,7 @@ def compile_for(
         whole, _ = _compiled("decode", decoder(plan, mesh=mesh), params, keys, inputs)
         made = tuple(_parts(plan, trees, inputs, progress)) if parts else ()
     caches = {
-        role: model.cache_bytes(shape[0], plan.capacity, shape[1], mesh.shape)
+        role: model.cache_bytes(shape[0], plan.capacity, _length_of(role, plan, inputs), mesh.shape)
         for role, model in models.items()
     }
     calls = {
@@ -212,9 +212,17 @@ def _parts(
 def _prefill(trees: Mapping[str, PyTree], inputs: Any, *, plan: Plan) -> dict[str, PyTree]:
     """Each model's cache, by role."""
     caches: dict[str, PyTree] = {}
+    views = views_of(plan.drafter)
     for role, model in plan.models().items():
-        caches[role] = read(model, trees[role], inputs, plan.capacity, caches.get("target"))
+        seen = views[role](inputs) if role in views else inputs
+        caches[role] = read(model, trees[role], seen, plan.capacity, caches.get("target"))
     return caches
+
+
+def _length_of(role: str, plan: Plan, inputs: jax.ShapeDtypeStruct) -> int:
+    """The length of what a model reads of the inputs."""
+    view = views_of(plan.drafter).get(role)
+    return inputs.shape[1] if view is None else jax.eval_shape(view, inputs).shape[1]
 
 
 def _placed(info: Any) -> jax.ShapeDtypeStruct:

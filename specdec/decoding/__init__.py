@@ -19,7 +19,7 @@ from specdec.decoding.forcing import score
 from specdec.decoding.keys import abstract_keys, row_keys, token_key
 from specdec.decoding.loop import autoregressive_decode, decode, prefill, step
 from specdec.decoding.replay import Decided, Replay, replay
-from specdec.decoding.states import output
+from specdec.decoding.states import check_prefix, output
 
 __all__ = [
     "Decided",
@@ -28,6 +28,7 @@ __all__ = [
     "abstract_keys",
     "autoregressive_decode",
     "check_finite",
+    "check_prefix",
     "check_scores",
     "decode",
     "output",

@@ -52,9 +52,9 @@ def decode(
       plan: what is decoded with what, static.
       active: [B] bool, rows to decode; the others stay empty. None: what the target says of the
         inputs, which for a row of padding only is no.
-      prefix: [B, P] int32, the tokens each output is to begin with, without a stop id and at most
-        N, filled up with the target's `pad_id`. They cost one target call, and nothing of them is
-        in the trace.
+      prefix: [B, P] int32, the tokens that each output begins with, without a stop id and fewer
+        than N in each row, filled up with the target's `pad_id`. They cost one target call, and
+        nothing of them is in the trace.
 
     Raises:
       ValueError: before anything is compiled, for keys or shapes that cannot work.
@@ -63,7 +63,7 @@ def decode(
     """
     rows = states.rows_of(inputs)
     check_keys(keys, rows)
-    states.check_inputs(inputs, active, prefix, plan.max_length)
+    states.check_inputs(inputs, active, prefix, plan)
     output = _decode(params, keys, inputs, plan=plan, active=active, prefix=prefix)
     check_finite(output, plan.target)
     return output

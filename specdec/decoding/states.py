@@ -7,6 +7,8 @@ import operator
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
 from specdec.decoding.forcing import force, given_lengths
@@ -289,19 +291,38 @@ def output(state: DecodeState) -> DecodeOutput:
     return DecodeOutput(state.tokens[:, 1:], state.length - 1, state.log_probs, state.trace)
 
 
-def check_inputs(inputs: PyTree, active: Array | None, prefix: Array | None, max_length: int):
-    """Raises ValueError for rows that do not agree, before anything is compiled."""
+def check_inputs(inputs: PyTree, active: Array | None, prefix: Array | None, plan: Plan):
+    """Raises ValueError for rows that do not agree, and for prefixes that leave no room, before
+    anything is compiled."""
     rows = rows_of(inputs)
     if active is not None and (active.shape != (rows,) or active.dtype != bool):
         raise ValueError(f"active is {active.dtype}{list(active.shape)}; give bool [{rows}]")
     if prefix is None:
         return
-    fits = prefix.ndim == 2 and prefix.shape[0] == rows and prefix.dtype == jnp.int32
-    if not fits or not 1 <= prefix.shape[1] <= max_length:
-        raise ValueError(
-            f"prefix is {prefix.dtype}{list(prefix.shape)}; give int32 "
-            f"[{rows}, at most max_length {max_length}]"
-        )
+    longest, room = 0, plan.max_length
+    kind = f"prefix is {prefix.dtype}{list(prefix.shape)}"
+    kind += f"; give int32 [{rows}, at most max_length {room}]"
+    if prefix.ndim != 2 or prefix.shape[0] != rows or prefix.dtype != jnp.int32:
+        raise ValueError(kind)
+    if not isinstance(prefix, Tracer):  # of which the tokens are not known yet
+        real = jax.device_get(prefix) != getattr(plan.target, "pad_id", 0)
+        longest = int(np.max(np.where(real, np.arange(1, prefix.shape[1] + 1), 0), initial=0))
+    if longest > room:
+        raise ValueError(f"the prefix has {longest} tokens but outputs hold {room}: {kind}")
+    if not 1 <= prefix.shape[1] <= room:
+        raise ValueError(kind)
+    check_prefix(longest, room)
+
+
+def check_prefix(tokens: int, max_length: int) -> None:
+    """Raises ValueError for a prefix of so many tokens, if it leaves no room in an output."""
+    if tokens < max_length:
+        return
+    if tokens > max_length:
+        what = f"the prefix has {tokens} tokens but outputs hold {max_length}"
+    else:
+        what = f"the prefix has {tokens} tokens, which leaves no room in outputs of {max_length}"
+    raise ValueError(f"{what}; give a shorter prefix, or raise max_length")
 
 
 def check_capacity(state: DecodeState, plan: Plan) -> None:

@@ -34,7 +34,8 @@ class Committee:
     2012.01988, where models answer so).
 
     members: drafters that propose token by token, such as `Autoregressive` and `NGram`. Each is fed
-      what all of them have drafted; each model or table needs a role of its own.
+      what all of them have drafted. Each model needs a role of its own. Tables of one role are one
+      table, which several members read.
     sampling: what tokens are drawn with, of the mean; usually the target's. The members' own is of
       no use.
     weights: of the members' votes, positive numbers; they are divided by their sum. None: equal.
@@ -54,11 +55,10 @@ class Committee:
         for i, member in enumerate(self.members):
             remedy = "a drafter that proposes token by token, such as NGram(2, sampling)"
             check_has(f"Committee.members[{i}]", member, "begin end", remedy)
-        owned = [role for member in self.members for role in roles.owned_by(member)]
-        if len(set(owned)) < len(owned):
+        if several := roles.shared_roles(self.members):
             raise ValueError(
-                f"the members of Committee own {', '.join(owned)}; give each its own role, as in "
-                "Autoregressive(model, sampling, role='draft_2')"
+                f"several members of Committee own {', '.join(several)}; give each its own role, "
+                "as in Autoregressive(model, sampling, role='draft_2')"
             )
         check_has("Committee.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
         if self.weights is not None:

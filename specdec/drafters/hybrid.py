@@ -24,6 +24,9 @@ class Hybrid:
       catches up with later, as `Autoregressive` does.
     shortest: tokens that the first one must propose, or as many as are wanted.
 
+    Either may be a `Hybrid` itself; `sources` then has the names of all, in the order in which they
+    are asked.
+
     Which of them proposes depends on committed tokens alone, so that every draft is drawn from what
     it says it is. Greedy drafts are all certain (`probs` None). If the second one draws, q is dense
     for all rows, B K V floats, with a one at each copied token.
@@ -44,12 +47,12 @@ class Hybrid:
                 )
         if not is_integer(self.shortest, 1):
             raise ValueError(f"Hybrid.shortest is {self.shortest!r}; give a positive integer")
-        if both := roles.owned_by(self.first).keys() & roles.owned_by(self.second).keys():
-            raise ValueError(f"both drafters of Hybrid own {', '.join(sorted(both))}; give others")
+        if both := roles.shared_roles([self.first, self.second]):
+            raise ValueError(f"both drafters of Hybrid own {', '.join(both)}; give others")
 
     @property
     def sources(self) -> tuple[str, ...]:
-        return type(self.first).__name__, type(self.second).__name__
+        return *_names(self.first), *_names(self.second)
 
     def models(self) -> dict[str, Any]:
         return {**roles.models_of(self.first), **roles.models_of(self.second)}
@@ -63,11 +66,12 @@ class Hybrid:
         }
         return dataclasses.replace(self, **replaced)
 
-    def parts(self, length: float, source: int) -> tuple[Part, ...]:
-        """The first one is always asked; its calls count for both."""
-        asked = [self.first] if source == 0 else [self.first, self.second]
-        with_parts = [drafter for drafter in asked if hasattr(drafter, "parts")]
-        return tuple(part for drafter in with_parts for part in drafter.parts(length))  # type: ignore[attr-defined]
+    def parts(self, length: int, source: int) -> tuple[Part, ...]:
+        """The first one is always asked: its calls count for the second one's drafts too, and are
+        then those of its own last source, which is asked after all others."""
+        own = len(_names(self.first))
+        first = roles.parts_of(self.first, length, min(source, own - 1))
+        return first if source < own else first + roles.parts_of(self.second, length, source - own)
 
     def init(self, params: Params, context: Context) -> PyTree:
         first, second = roles.divided(self, (self.first, self.second), params)
@@ -96,11 +100,23 @@ class Hybrid:
         none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         loop = (jnp.any(wanted > 0), none, state[1])
         _, drawn, of_second = jax.lax.while_loop(lambda loop: loop[0], ask, loop)
-        return _merged(taken, copied, drawn, context), (of_first, of_second)
+        source = jnp.where(taken, _source(copied), len(_names(self.first)) + _source(drawn))
+        merged = _merged(taken, copied, drawn, context)
+        return merged.replace(source=source), (of_first, of_second)
+
+
+def _names(drafter: Any) -> tuple[str, ...]:
+    """Returns the names of the sources of one of the two: of a hybrid its own, else one name."""
+    return roles.sources_of(drafter) or (type(drafter).__name__,)
+
+
+def _source(draft: Draft) -> Array:
+    """[B] the index of a draft's source among those of its drafter."""
+    return jnp.zeros_like(draft.length) if draft.source is None else draft.source
 
 
 def _merged(taken: Array, copied: Draft, drawn: Draft, context: Context) -> Draft:
-    """Row by row the first draft or the second one."""
+    """Row by row the first draft or the second one, without their sources."""
 
     def either(first: Array | None, second: Array | None) -> Array | None:
         if first is None and second is None:
@@ -115,6 +131,5 @@ def _merged(taken: Array, copied: Draft, drawn: Draft, context: Context) -> Draf
         tokens=jnp.where(taken[:, None], copied.tokens, drawn.tokens),
         probs=either(copied.probs, drawn.probs),
         length=jnp.where(taken, copied.length, drawn.length),
-        source=jnp.where(taken, 0, 1),
         beliefs=either(copied.beliefs, drawn.beliefs),
     )

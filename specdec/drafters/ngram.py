@@ -31,6 +31,7 @@ class NGram:
 
     order: 1 for unigrams, 2 for bigrams, 3 for trigrams; the table may have more.
     sampling: what tokens are drawn with: `Greedy()` takes the likeliest one.
+    role: whose table it reads, where a drafter has several.
 
     Orders are interpolated as Witten and Bell (1991) do it, so that a context that was never seen
     falls back on the one that is a token shorter:
@@ -40,6 +41,7 @@ class NGram:
 
     order: int
     sampling: SamplingRule
+    role: str = "table"
 
     def __post_init__(self):
         if self.order not in (1, 2, 3):
@@ -47,7 +49,7 @@ class NGram:
         check_has("NGram.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
 
     def tables(self) -> dict[str, Table]:
-        return {"table": Table("ngram")}
+        return {self.role: Table("ngram")}
 
     def init(self, params: Params, context: Context) -> PyTree:
         known = max([int(x[-1]) for x in params.drafter if x.startswith("context_")], default=1)

@@ -9,6 +9,7 @@ search and with a chain in place of the tree. Outputs before it are what `Retrie
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -67,34 +68,61 @@ class SuffixDecoding:
         before = jnp.concatenate([context.inputs, context.tokens], axis=1)
         counts = jnp.concatenate([context.inputs != self.pad_id, written], axis=1)
         length = matches(before, last_tokens(context, self.longest), counts)
-        length = jnp.where(_next(counts), length, 0)
+        length = jnp.where(_behind(counts, -1), length, 0)  # something follows
         furthest = jnp.max(length, axis=1, keepdims=True)
         places = (length == furthest) & (furthest > 0)
+        ballot = _Ballot.of(before)
 
         def extend(carry, _):
-            places, before, counts, probability = carry
-            before, counts = _next(before), _next(counts)
-            token, chosen = _elected(before, places & counts)
+            places, probability = carry
+            token, chosen = ballot.elected(_behind(places, 1) & counts)
             share = jnp.sum(chosen, axis=1) / jnp.maximum(jnp.sum(places, axis=1), 1)
             probability = probability * share
-            return (chosen, before, counts, probability), (token, probability)
+            return (chosen, probability), (token, probability)
 
-        start = places, before, counts, jnp.ones(want.shape)
+        start = places, jnp.ones(want.shape)
         _, (tokens, probability) = jax.lax.scan(extend, start, None, keys.shape[1])
         likely = jnp.sum((probability > 0) & (probability >= self.least), axis=0)
         length = jnp.minimum(jnp.minimum(want, likely), self.factor * furthest[:, 0])
         return Draft(tokens.T, None, length.astype(jnp.int32)), state
 
 
-def _next(values: Array) -> Array:
-    """[B, L] of each place what the one behind it has; 0 at the end."""
-    return jnp.pad(values[:, 1:], ((0, 0), (0, 1)))
+def _behind(values: Array, by: int) -> Array:
+    """[B, L] at each place what stands `by` places before it, False beyond the ends."""
+    width = values.shape[1]
+    moved = jnp.pad(values, ((0, 0), (max(by, 0), max(-by, 0))))
+    return moved[:, max(-by, 0) :][:, :width]
 
 
-def _elected(tokens: Array, places: Array) -> tuple[Array, Array]:
-    """[B] the token [B, L] of most of the places [B, L] bool, and [B, L] those that have it."""
-    same = (tokens[:, :, None] == tokens[:, None, :]) & places[:, None, :]
-    score = jnp.sum(same, axis=2) * tokens.shape[1] + jnp.arange(tokens.shape[1])[None]
-    best = jnp.argmax(jnp.where(places, score, -1), axis=1)[:, None]
-    token = jnp.take_along_axis(tokens, best, axis=1)
-    return token[:, 0], places & (tokens == token)
+class _Ballot(NamedTuple):
+    """The tokens [B, L] of which some places elect one. They are sorted once, so that each election
+    counts the votes of all tokens in a number of steps that is linear in L."""
+
+    tokens: Array  # [B, L]
+    order: Array  # [B, L] the places by their tokens
+    first: Array  # [B, L] of each of these, where the places of the same token begin, and end
+    last: Array
+
+    @classmethod
+    def of(cls, tokens: Array) -> _Ballot:
+        index = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+        order = jnp.argsort(tokens, axis=1)
+        by_token = jnp.take_along_axis(tokens, order, axis=1)
+        changes = by_token[:, 1:] != by_token[:, :-1]
+        begins = jnp.pad(changes, ((0, 0), (1, 0)), constant_values=True)
+        ends = jnp.pad(changes, ((0, 0), (0, 1)), constant_values=True)
+        first = jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
+        last = jax.lax.cummin(jnp.where(ends, index, tokens.shape[1]), axis=1, reverse=True)
+        return cls(tokens, order, first, last)
+
+    def elected(self, places: Array) -> tuple[Array, Array]:
+        """[B] the token of most of the places [B, L] bool, and [B, L] those that have it."""
+        votes = jnp.take_along_axis(places, self.order, axis=1).astype(jnp.int32)
+        until = jnp.cumsum(votes, axis=1)
+        count = jnp.take_along_axis(until, self.last, axis=1)
+        count -= jnp.take_along_axis(until - votes, self.first, axis=1)
+        score = jnp.where(votes > 0, count * places.shape[1] + self.order, -1)
+        best = jnp.argmax(score, axis=1)[:, None]
+        place = jnp.take_along_axis(self.order, best, axis=1)
+        token = jnp.take_along_axis(self.tokens, place, axis=1)
+        return token[:, 0], places & (self.tokens == token)

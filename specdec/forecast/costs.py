@@ -31,7 +31,7 @@ from specdec.compile.hardware import Call, Chip
 from specdec.plan import Plan
 from specdec.program import Program
 from specdec.records import Lines, RecordsError
-from specdec.roles import calls_of, holder, plain_call
+from specdec.roles import calls_of, holder, plain_call, views_of
 from specdec.types import Part, PyTree
 
 ROUNDS = 7  # of each part, in turns
@@ -142,16 +142,15 @@ def measured(
     """
     slots = max(plan.capacity for plan in plans.values())
     first = next(iter(plans.values()))
-    view = getattr(first.drafter, "view", None)
     steps = min(first.max_length, LONGEST_SCAN)
     timed: dict[Any, _Part] = {}
 
-    def prefill_of(role: str, model: Any) -> tuple[Any, ...]:
+    def prefill_of(role: str, model: Any, plan: Plan) -> tuple[Any, ...]:
         """The key of a part, which is made if it is new."""
-        key = role, model, 0
+        views = views_of(plan.drafter)
+        key = role, model, 0, views.get(role)
         if key not in timed:
-            read = None if role in ("alone", "target") else view
-            program = Program(prefills({role: model}, slots, read))
+            program = Program(prefills({role: model}, slots, views))
             timed[key] = _Part(program, {role: tree_of(role, model)}, inputs, 1)
         return key
 
@@ -159,9 +158,10 @@ def measured(
         """Likewise; a drafter's own call may read the parameters of all models."""
         models = {"alone": plan.target} if role == "alone" else plan.models()
         own, of = calls_of(plan.drafter, plan.target).get(role), holder(role, models)
-        key = role, width, models[of], plan if own else None
+        read = prefill_of(of, models[of], plan)
+        key = role, width, read, plan if own else None
         if key not in timed:
-            before = timed[prefill_of(of, models[of])]
+            before = timed[read]
             begun = before.program(before.trees, inputs)
             trees = {r: tree_of(r, m) for r, m in models.items()} if own else before.trees
             program = Program(scan(of, own or plain_call(role, models[of]), width, steps))
@@ -174,17 +174,18 @@ def measured(
             return {}
         models, begun = plan.models(), {}
         for role, model in models.items():
-            before = timed[prefill_of(role, model)]
+            before = timed[prefill_of(role, model, plan)]
             begun |= before.program(before.trees, inputs)
         trees = {role: tree_of(role, model) for role, model in models.items()}
         steps = min(plan.max_length, LONGEST_TURNS)
         timed[TURN, plan] = _Part(Program(turns(plan, turn, steps)), trees, begun, steps)
         return {turn_name(turn): (TURN, plan)}
 
-    step, prefill = call_of("alone", 1, alone), prefill_of("alone", alone.target)
+    step, prefill = call_of("alone", 1, alone), prefill_of("alone", alone.target, alone)
     calls, prefills_of = {}, {}
     for name, plan in plans.items():
-        prefills_of[name] = [prefill_of(role, model) for role, model in plan.models().items()]
+        models = plan.models().items()
+        prefills_of[name] = [prefill_of(role, model, plan) for role, model in models]
         calls[name] = {
             name_of(role, width): call_of(role, width, plan)
             for role, width, _ in plan.parts(range(plan.longest_draft + 1))

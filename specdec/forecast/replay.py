@@ -186,17 +186,27 @@ def check(plan: Plan, passes: Sequence[Pass]) -> None:
                 f"text {one.index} has no layers of its tokens; make the passes with `specdec "
                 "acceptance` of this run"
             )
-        if len(one.output) > plan.max_length:
-            raise ValueError(
-                f"text {one.index} has {len(one.output)} tokens but outputs hold "
-                f"{plan.max_length}; replay the texts of this run"
-            )
+        _check_end(plan, one)
         for name, kind in kinds:
             if len(one.drafts.get(name, {}).get(kind, ())) != len(one.output):
                 raise ValueError(
                     f"text {one.index} has no recording {kind!r} of {name}; make the passes with "
                     "`specdec acceptance` of this run"
                 )
+
+
+def _check_end(plan: Plan, one: Pass) -> None:
+    """Raises ValueError for a text that this plan would not have ended where it ends."""
+    tokens, stops = len(one.output), np.isin(one.output, plan.stop_ids)
+    if tokens > plan.max_length:
+        what = f"has {tokens} tokens but outputs hold {plan.max_length}"
+    elif stops[:-1].any():
+        what = f"goes on behind the stop id {one.output[int(stops.argmax())]}"
+    elif tokens < plan.max_length and not stops[-1:].any():
+        what = f"ends with {tokens} tokens and no stop id, but outputs hold {plan.max_length}"
+    else:
+        return
+    raise ValueError(f"text {one.index} {what}; replay the texts of this run")
 
 
 def _kinds(plan: Plan, drafter: Any) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from specdec.forecast.costs import Costs
 from specdec.forecast.recorded import kind_of
 from specdec.forecast.replay import Pass
 from specdec.plan import Plan
+from specdec.roles import parts_of
 from specdec.schedules import (
     Confidence,
     CostOptimal,
@@ -78,12 +79,9 @@ def units(plan: Plan, costs: Costs, lengths: Sequence[int]) -> tuple[float, tupl
 
 def _drafts(plan: Plan) -> Iterator[tuple[str, int, float]]:
     """What one more draft token takes: the parts of a draft of two tokens that one of one lacks."""
-    drafter: Any = plan.drafter
-    if not hasattr(drafter, "parts"):
-        return
-    source = [len(plan.sources) - 1] if plan.sources else []  # the last one is the dearest
-    less = {(role, width): times for role, width, times in drafter.parts(1, *source)}
-    for role, width, times in drafter.parts(2, *source):
+    dearest = len(plan.sources) - 1  # the last source
+    less = {(role, width): times for role, width, times in parts_of(plan.drafter, 1, dearest)}
+    for role, width, times in parts_of(plan.drafter, 2, dearest):
         if extra := times - less.get((role, width), 0):
             yield role, width, extra
 

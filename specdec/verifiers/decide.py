@@ -15,19 +15,35 @@ def verdict(verifier, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
     """Decides about one row. Accepts token i iff u_i < accept_i, strictly: u can be 0."""
     found = _found(verifier, keys, draft, scores)
     if scores.processed and not getattr(verifier, "exact", False):
-        return _without_excluded(found, keys, draft, scores)
+        return _without_excluded(verifier, found, keys, draft, scores)
     return found
 
 
-def _without_excluded(found: Verdict, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
-    """The verdict of a verifier that is not exact, up to the first token that a processor excludes.
-    The target's own token comes there."""
+def _without_excluded(
+    verifier, found: Verdict, keys: Noise, draft: Draft, scores: Scores
+) -> Verdict:
+    """Returns the verdict of a verifier that is not exact, up to the first token that a processor
+    excludes. In its place comes the target's own token.
+
+    Where a kept token is excluded, that is a draw from p. Where the token after the kept ones would
+    be excluded, each excluded token x of its law r gives its probability r(x) to p:
+
+        law(y) = r(y) + r(excluded) p(y)    for y that is not excluded
+
+    One draw from this law replaces a draw from r and, if that is excluded, a second one from p. Two
+    draws would need two keys: from one key, the second depends on what the first has excluded.
+    """
     rows = jnp.arange(draft.tokens.shape[0])
     possible = scores.logits[rows, draft.tokens] > -jnp.inf
     n = jnp.minimum(found.num_accepted, leading(possible))
-    keeps = (n == found.num_accepted) & (scores.logits[n, found.next_token] > -jnp.inf)
-    own = draw(keys.correct[n], scores.probs[n])
-    return Verdict(n, jnp.where(keeps, found.next_token, own))
+    own, whole = scores.probs[n], n == found.num_accepted
+    if hasattr(verifier, "verdict") or not len(rows):  # by itself, or from p, which excludes alike
+        keeps = whole & (scores.logits[n, found.next_token] > -jnp.inf)
+        return Verdict(n, jnp.where(keeps, found.next_token, draw(keys.correct[n], own)))
+    law = jnp.where(whole, next_distribution(verifier, draft, scores, n), own)
+    excluded = scores.logits[n] == -jnp.inf
+    law = jnp.where(excluded, 0, law) + jnp.sum(jnp.where(excluded, law, 0)) * own
+    return Verdict(n, draw(keys.correct[n], law))
 
 
 def _found(verifier, keys: Noise, draft: Draft, scores: Scores) -> Verdict:

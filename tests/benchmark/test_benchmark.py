@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 from support import Cycle, StopAfterUnlikely, check_lines, device_of
 
-from specdec import benchmark, checkpoints, cli, theory
+from specdec import benchmark, checkpoints, cli, tables, tasks, theory
 from specdec.benchmark import File, Measurement, Workload
 from specdec.benchmark.measurement import parts_of
 from specdec.benchmark.summary import alpha_from_tau
 from specdec.benchmark.workload import TimedPart, prefills, turn_of, turns
-from specdec.cli import bench
+from specdec.cli import bench, settings
 from specdec.cli.placement import Placement
 from specdec.decoding import row_keys
 from specdec.drafters import Autoregressive
@@ -881,10 +881,54 @@ def test_the_target_alone_is_kept_as_is_best_for_it(run):
     assert machine in Path(f"{run.path}.gin").read_text()
 
 
-@pytest.mark.parametrize("setting", ["SEED=3", "SPLIT='test2'", "MIN_LENGTH=2"])
-def test_variants_have_one_baseline(specdec_bench, capsys, setting):
+@pytest.mark.parametrize(
+    "setting, says",
+    [
+        ("SEED=3", "seed 3, and the first variant 0"),
+        ("SPLIT='test2'", "split 'test2', and the first variant 'test'"),
+        ("MIN_LENGTH=2", "sampling "),
+        ("INT8=('draft', 'target')", "target.weights 'int8', and the first variant 'stored'"),
+    ],
+)
+def test_variants_have_one_baseline(specdec_bench, capsys, setting, says):
     assert specdec_bench("--variant=GAMMA=1", f"--variant={setting}") == 2
-    assert "only drafters, draft lengths and verifiers may vary" in capsys.readouterr().err
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert f"--variant={setting} has {says}" in line
+    assert line.endswith("; only drafters, draft lengths and verifiers may vary")
+
+
+def test_variants_may_differ_in_all_that_drafts_or_verifies(folder, monkeypatch):
+    """In eight bits of the draft, in exactness, in the drafter's mesh, in a schedule's table."""
+    arrays = {"mean": np.zeros(12), "scale": np.ones(12), "hidden": np.zeros((12, 4))}
+    arrays |= {"hidden_bias": np.zeros(4), "out": np.zeros(4), "out_bias": np.zeros([])}
+    arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
+    for name in ("one", "two"):
+        tables.save(folder / name, "classifier", arrays, tasks.Bytes().load())
+    disco = "schedules/disco.gin;DRAFT_LENGTHS=(1, 2);SCHEDULE_TABLE_PATH="
+    variants = [
+        "GAMMA=1",
+        "INT8=('draft',)",
+        "verifiers/lenient.gin;LOSSY=True",
+        f"{disco}'{folder / 'one'}'",
+        f"{disco}'{folder / 'two'}'",
+        "partitioning.Partitioner.draft_logical_axis_rules=()",
+    ]
+    monkeypatch.setattr(bench, "_workload", lambda run: None)
+    flags = [f"--gin_file={folder / 'run.gin'}", *(f"--variant={one}" for one in variants)]
+    found = list(bench._variants(cli.overview().parse_args(settings.joined(["bench", *flags]))))
+    plans = [one.run.plan for one in found]
+    assert [plan.models()["draft"].weights for plan in plans[:3]] == ["stored", "int8", "stored"]
+    assert [plan.exact for plan in plans] == [True, True, False, True, True, True]
+    assert found[3].run.schedule_table_path != found[4].run.schedule_table_path
+
+
+def test_two_variants_are_not_written_to_one_file(specdec_bench, tmp_path, capsys):
+    both = "--variant=BUCKETS=(1,2)", "--variant=BUCKETS=[1,2]"
+    assert specdec_bench(*both, f"--output_file={tmp_path / 'out.jsonl'}") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    path = tmp_path / "out_BUCKETS=-1-2-.jsonl"
+    assert f"{both[0]} and {both[1]} would both be written to {path}; leave one out" in line
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_report(run):

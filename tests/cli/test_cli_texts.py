@@ -196,7 +196,7 @@ MISTAKES = {
     ),
     "prefix that is long": (
         ["decode", "--target=TARGET", "--vocabulary=bytes", *SIZES, "--decoder_prefix=12345678"],
-        "prefix '12345678' has 8 tokens but targets hold 8",
+        "'12345678': the prefix has 8 tokens, which leaves no room in outputs of 8; give a sh",
     ),
     "greedy samples": (
         ["decode", "--target=TARGET", "--vocabulary=bytes", *SIZES, "--num_samples=2"],

@@ -30,11 +30,11 @@ from specdec.compile import (
 )
 from specdec.compile.hardware import CHIPS, HOP_SECONDS, LAYER_SECONDS, Call
 from specdec.compile.roofline import predict
-from specdec.drafters import Autoregressive
+from specdec.drafters import Autoregressive, Hybrid, NoSource, PromptLookup
 from specdec.models.t5 import T5Config, T5Target, calm
 from specdec.plan import Plan
 from specdec.program import batch_shapes
-from specdec.sampling import Sampling
+from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Confidence, Disco, Fixed, Heuristic
 from specdec.testing import Constant, TableTarget
 from specdec.types import Part
@@ -506,6 +506,25 @@ def test_a_drafter_has_any_number_of_models(drafter, parts, models):
     told = record(Topology.parse("v4:1x1x1"), found, {"0.8": 0.8})
     assert "alpha" in "\n".join(lines(told)) and "| 0.8 |" in markdown([told])
     assert (told["roofline"]["draft"] > 0) == bool(parts)
+
+
+@pytest.mark.parametrize("wrapped", [lambda x: x, lambda x: Hybrid(PromptLookup(), x)])
+def test_a_model_that_reads_no_source_is_compiled_without(wrapped):
+    """Its prefill has inputs of one token, and its cache no room for more."""
+
+    class Encoder(Table):
+        def prefill(self, params, inputs, capacity):
+            lengths.add((self.vocab_size, inputs.shape))
+            return super().prefill(params, inputs, capacity)
+
+        def cache_bytes(self, rows, slots, inputs_length, mesh=None):
+            return super().cache_bytes(rows, slots, inputs_length, mesh) + rows * inputs_length
+
+    lengths = set()
+    drafter = wrapped(Autoregressive(Encoder(5), Greedy(), NoSource()))
+    found = compiled(dataclasses.replace(TABLES, drafter=drafter, target=Encoder(7)))
+    assert lengths == {(7, (2, 16)), (5, (2, 1))}
+    assert found.cache_bytes == 2 * 8 * 2 * (MAX_LENGTH + GAMMA) + 2 * 16 + 2 * 1
 
 
 CLASSIFIER = {

@@ -272,10 +272,25 @@ def test_a_perfect_drafter_knows_the_prefix(pair):
     assert int(trace.drafted.sum()) == int(trace.accepted.sum()) > 50
 
 
-def test_a_prefix_may_be_the_whole_output(pair):
-    prefix = cut(jnp.full((len(pair.inputs), N), 7), [N] * len(pair.inputs))
-    output = pair.decode(Greedy(), GreedyMatch(), Fixed(4), prefix=prefix)
-    assert np.all(output.tokens == prefix) and int(output.trace.calls.sum()) == 0
+@pytest.mark.parametrize(
+    "lengths, message",
+    [
+        (
+            [N],
+            rf"the prefix has {N} tokens, which leaves no room in outputs of {N}; give a shorter",
+        ),
+        ([3, N], f"the prefix has {N} tokens, which leaves no room"),
+        ([2, N + 3], f"the prefix has {N + 3} tokens but outputs hold {N}: prefix is int32"),
+    ],
+)
+def test_a_prefix_that_fills_the_output_of_a_row_is_refused(pair, lengths, message):
+    longest = [*lengths, *[1] * len(pair.inputs)][: len(pair.inputs)]
+    prefix = jnp.where(jnp.arange(max(longest))[None] < jnp.array(longest)[:, None], 7, 0)
+    for run in (pair.alone, lambda *args, **kw: pair.decode(*args, GreedyMatch(), Fixed(4), **kw)):
+        with pytest.raises(ValueError, match=message):
+            run(Greedy(), prefix=prefix.astype(jnp.int32))
+    with pytest.raises(ValueError, match=rf"prefix is float32\[.*; give int32 \[{len(longest)}"):
+        pair.alone(Greedy(), prefix=prefix.astype(jnp.float32))
 
 
 def test_the_trace_accounts_for_every_token(pair):

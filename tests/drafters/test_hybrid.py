@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 from support import context_of
 
 from specdec.decoding import decode, prefill, row_keys
-from specdec.drafters import Autoregressive, Hybrid, PromptLookup, Uniform
+from specdec.drafters import Autoregressive, Hybrid, InputCopy, PromptLookup, Uniform
 from specdec.drafters.hybrid import _merged
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
@@ -187,6 +188,56 @@ def test_parts_are_those_of_who_proposed():
         ("draft", 1): 0.5,
     }
     assert dict((part[:2], part.calls) for part in plan.parts(None, [0])) == {("target", 4): 1}
+
+
+def test_lengths_belong_to_the_source_that_proposed_them():
+    """Eight tokens were copied in one call, and two drafted by the model in the other."""
+    hybrid = Hybrid(PromptLookup(), Autoregressive(TARGET, Greedy()))
+    schedule = Fixed(8, stop_at_end=True)
+    plan = Plan(TARGET, hybrid, SpeculativeSampling(), schedule, Greedy(), 32)
+    found = {part[:2]: part.calls for part in plan.parts([8, 2], [0, 1])}
+    assert found == {("target", 9): 1, ("draft", 2): 0.5, ("draft", 1): 0.5}
+    found = {part[:2]: part.calls for part in plan.parts([8, 0], [0, 1])}
+    assert found == {("target", 9): 1}, "nothing was wanted, so the model rested"
+    with pytest.raises(ValueError, match="longer|shorter"):
+        plan.parts([8, 2, 2], [0, 1])
+
+
+# Drafters made of drafters, and the index of the model among their sources.
+NESTED = {
+    "one of two": (lambda model: Hybrid(PromptLookup(shortest=2), model), 1),
+    "in the second": (
+        lambda model: Hybrid(InputCopy(), Hybrid(PromptLookup(shortest=2), model)),
+        2,
+    ),
+    "in the first": (lambda model: Hybrid(Hybrid(InputCopy(), PromptLookup(shortest=2)), model), 2),
+}
+
+
+@pytest.mark.parametrize("nested", NESTED)
+def test_parts_are_the_calls_that_a_program_makes(nested):
+    """Counted as the program runs, one text: all calls but the wider ones that catch up."""
+    calls = collections.Counter()
+
+    @dataclasses.dataclass(frozen=True)
+    class Counted(TableTarget):
+        def decode(self, params, tokens, cache):
+            jax.debug.callback(lambda _, width=tokens.shape[1]: calls.update([width]), tokens)
+            return super().decode(params, tokens, cache)
+
+    make, of_model = NESTED[nested]
+    drafter = make(Autoregressive(Counted(6, classes=3), Greedy()))
+    assert len(drafter.sources) == of_model + 1
+    schedule = Fixed(6, stop_at_end=True)
+    plan = Plan(TARGET, drafter, SpeculativeSampling(), schedule, Sampling(), 40, ())
+    inputs = jax.random.randint(jax.random.key(3), [1, 6], 2, 6)
+    output = jax.device_get(decode(Params(TREE, OTHER), row_keys(1, jnp.arange(1)), inputs, plan))
+    jax.effects_barrier()
+    row, sources = output.row(0), output.sources(0)
+    assert {0, of_model} <= set(sources) <= set(range(of_model + 1))
+    parts = {part[:2]: part.calls for part in plan.parts(row.drafted, sources)}
+    for width in (1, 2):
+        assert parts["draft", width] * len(sources) == pytest.approx(calls[width])
 
 
 def test_a_uniform_draft_is_kept_as_often_as_theory_says():

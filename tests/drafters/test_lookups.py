@@ -6,7 +6,9 @@ from __future__ import annotations
 import collections
 import fractions
 import functools
+import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -29,7 +31,7 @@ from specdec.forecast.recorded import Recorded
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
-from specdec.types import Params
+from specdec.types import Context, Params
 from specdec.verifiers import GreedyMatch
 
 V, S, N, ROWS = 12, 14, 20, 24
@@ -330,6 +332,39 @@ def test_a_committee_has_the_mean_of_its_members_weighted_votes():
     for weights, shares in ((None, [0.3, 0.6, 0.1]), ((3.0, 1.0), [0.4, 0.45, 0.15])):
         mean = Committee(members, Greedy(), weights)._mean(votes, 3)
         np.testing.assert_allclose(np.exp(mean), [shares], rtol=1e-6)
+
+
+def largest(jaxpr):
+    """The numbers in the largest array that a program makes."""
+    sizes = [math.prod(variable.aval.shape) for e in jaxpr.eqns for variable in e.outvars]
+    values = jax.tree.leaves([list(e.params.values()) for e in jaxpr.eqns])
+    inside = [getattr(value, "jaxpr", value) for value in values]
+    return max([*sizes, *(largest(one) for one in inside if hasattr(one, "eqns"))], default=0)
+
+
+@pytest.mark.parametrize("drafter", [PromptLookup(), SuffixDecoding(), InputCopy()], ids=str)
+def test_no_array_grows_faster_than_the_text(drafter):
+    """Twice the text, twice the numbers: comparing each token with each other one takes seconds."""
+
+    def size(length):
+        def propose(inputs, tokens):
+            context = Context(
+                tokens=tokens,
+                length=jnp.full([1], 9, jnp.int32),
+                inputs=inputs,
+                cache=None,
+                hidden=None,
+                active=jnp.ones([1], bool),
+                vocab_size=V,
+            )
+            params, keys, want = Params(()), row_keys(0, jnp.arange(8))[None], jnp.full([1], 8)
+            state = drafter.init(params, context)
+            return drafter.propose(params, keys, context, state, want, None)[0]
+
+        shapes = (jax.ShapeDtypeStruct((1, x), jnp.int32) for x in (length, length // 2))
+        return largest(jax.make_jaxpr(propose)(*shapes).jaxpr)
+
+    assert size(2048) < 2.2 * size(1024) < 2.2 * 2.2 * size(512)
 
 
 def test_the_places_that_are_asked_are_spread_over_all():

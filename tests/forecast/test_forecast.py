@@ -209,15 +209,32 @@ def test_the_command(passes, tmp_path, capsys):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--gin.SPLIT='train'"], "no split 'train'|is of SPLIT = 'test', and the run has 'train'"),
+        (["--gin.SPLIT='train'"], "is of SPLIT = 'test', and the run has 'train'"),
         (["--gin.SEED=3"], "is of SEED = 0, and the run has 3; make passes of this run"),
         (["--gammas=8"], "--gammas has 8 but outputs hold 8; give shorter drafts"),
         (["--gin_file=verifiers/coupled.gin"], "VERIFIER is Coupled.*; give verifiers/"),
         (
             ["--gin.DRAFT_SAMPLING=@sampling.Greedy()"],
-            r"is of DRAFT_SAMPLING = @sampling.with_processors\(\), and",
+            "is of Autoregressive.sampling = 'Sampling', and the run has 'Greedy'",
         ),
-        (["--no_repeat_ngram_size=2"], "is of NO_REPEAT_NGRAM_SIZE = 0, and the run has 2"),
+        (["--no_repeat_ngram_size=2"], "is of sampling = 'Sampling', and the run has 'Processed'"),
+        (["--gin.TEMPERATURE=0.5"], "is of sampling.temperature = 1.0, and the run has 0.5"),
+        (["--top_k=3"], "is of sampling.top_k = None, and the run has 3"),
+        (["--gin.INT8=('target',)"], "is of target.weights = 'stored', and the run has 'int8'"),
+        (["--gin.DTYPE='bfloat16'"], "is of target.config.dtype = 'float32', and the run has 'b"),
+        (["--gin.INT8=('draft',)"], "is of Autoregressive.model.weights = 'stored', and the run"),
+        (
+            ["--gin.draft/checkpoints.model_from.dtype='bfloat16'"],
+            "is of Autoregressive.model.config.dtype = 'float32'",
+        ),
+        (["--gin_file=drafters/no_source.gin"], "is of Autoregressive.view = None, and the run"),
+        (["--max_length=6"], "is of max_length = 8, and the run has 6"),
+        (["--max_length=9"], "is of max_length = 8, and the run has 9"),
+        (["--gin.DECODER_PREFIX='a'"], "is of DECODER_PREFIX = '', and the run has 'a'"),
+        (["--gin.NUM_SAMPLES=2"], "is of NUM_SAMPLES = 1, and the run has 2"),
+        (["--gin.CHECKPOINT_PATH=%DRAFT_CHECKPOINT_PATH"], "is of fingerprint of target = "),
+        (["--gin.DRAFT_CHECKPOINT_PATH=%CHECKPOINT_PATH"], "is of fingerprint of draft = "),
+        (["--variant=GAMMA=1", "--variant=INT8=('draft',)"], "Autoregressive.model.weights = 's"),
         (["--costs=none.jsonl"], "--costs none.jsonl does not exist; "),
     ],
 )
@@ -226,3 +243,55 @@ def test_a_mistake_is_one_line(passes, capsys, monkeypatch, flags, message):
     assert cli.main(["forecast", *passes, *flags]) == 2
     (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("specdec: ")]
     assert re.search(message, line)
+
+
+@pytest.mark.parametrize("damage", ["inputs", "more texts", "no record", "a damaged record"])
+def test_passes_that_are_not_of_the_run_are_refused(passes, tmp_path, capsys, monkeypatch, damage):
+    """By the texts themselves, whatever their settings say, and by what was recorded of them."""
+    monkeypatch.setattr(cli.DecodeRun, "load", lambda _: pytest.fail("long work"))
+    before = Path(passes[-1].partition("=")[2])
+    path, settings = tmp_path / "passes.jsonl", Path(f"{before}.gin").read_text()
+    texts = [json.loads(line) for line in before.read_text().splitlines()]
+    says = {
+        "inputs": "has another input for text 2 than the run's data; make passes of this run",
+        "more texts": "has text 1000, which the run's data does not have; make passes",
+        "no record": "is of TASK = not set, and the run has 'forecast'; make passes of this run",
+        "a damaged record": "'recorded' of .* is damaged; make the passes anew",
+    }
+    if damage == "inputs":
+        texts[2]["inputs"][0] += 1
+    if damage == "more texts":
+        texts[-1]["index"] = 1000
+    if damage == "no record":
+        settings = "".join(x for x in settings.splitlines(True) if "# recorded" not in x)
+    if damage == "a damaged record":
+        settings = settings.replace('{"texts": {', "{")
+    path.write_text("".join(f"{json.dumps(text)}\n" for text in texts))
+    Path(f"{path}.gin").write_text(settings)
+    assert cli.main(["forecast", *passes[:-1], f"--passes={path}"]) == 2
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("specdec: ")]
+    assert re.search(says[damage], line)
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--gin.INT8=('target',)"], "is of target.weights = 'stored', and the run has 'int8'"),
+        (["--gin.INT8=('draft',)"], "is of Autoregressive.model.weights = 'stored', and the run"),
+        (["--gin.DTYPE='bfloat16'"], "is of target.config.dtype = 'float32', and the run has 'b"),
+    ],
+)
+def test_a_classifier_is_trained_on_texts_of_the_run(passes, tmp_path, capsys, flags, message):
+    given = [*passes[:1], *passes[2:], *flags, f"--output_dir={tmp_path / 'out'}"]
+    assert cli.main(["train", "--table=classifier", *given]) == 2
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("specdec: ")]
+    assert message in line and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("setting", ["INT8=('target',)", "SEED=3", "MIN_LENGTH=2"])
+def test_variants_of_a_search_have_one_target(passes, tmp_path, capsys, monkeypatch, setting):
+    monkeypatch.setattr(cli.DecodeRun, "load", lambda _: pytest.fail("long work"))
+    flags = ["--variant=GAMMA=1", f"--variant={setting}", f"--output_dir={tmp_path / 'out'}"]
+    assert cli.main(["tune", *passes[:-1], *flags]) == 2
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("specdec: ")]
+    assert re.search(rf"--variant={re.escape(setting)} has .* = .*, and the first variant", line)

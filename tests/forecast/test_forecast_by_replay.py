@@ -298,6 +298,23 @@ def test_a_rule_that_nobody_recorded_is_not_replayed(schedule):
         replayed(one, before)
 
 
+@pytest.mark.parametrize(
+    "output, message",
+    [
+        ([5] * 4, f"text 7 ends with 4 tokens and no stop id, but outputs hold {N}; replay the"),
+        ([5, 1, 5, 1], "text 7 goes on behind the stop id 1; replay the texts of this run"),
+        ([5] * (N + 1), f"text 7 has {N + 1} tokens but outputs hold {N}; replay the texts"),
+        ([], f"text 7 ends with 0 tokens and no stop id, but outputs hold {N}; replay"),
+    ],
+)
+def test_a_text_that_this_plan_would_have_ended_elsewhere_is_refused(output, message):
+    one = plan(MODEL(GREEDY), Fixed(2))
+    drafts = {"Autoregressive": {"proposed": output}}
+    text = acceptance.Accepted(7, len(output), {}, [3], output, drafts)
+    with pytest.raises(ValueError, match=message):
+        replayed(one, [text])
+
+
 @pytest.mark.parametrize("gamma", [1, 2, 3, 5, 8])
 def test_calls_are_those_of_a_simulation_of_agreement(gamma):
     """In NumPy, of agreement alone: a call keeps what agrees up to the first that does not."""

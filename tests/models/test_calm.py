@@ -290,7 +290,7 @@ def test_commands_measure_it_against_the_whole_model(tmp_path, capsys):
     roles = {role for role, _, _ in found["prediction"]["parts"]}
     assert roles <= {"draft", "target/1", "target/2", "target/3"} and 1 <= found["depth"] <= 3
     assert cli.main(["forecast", *alone, f"--passes={passes}", "--gin.EXIT_THRESHOLD=0.4"]) == 2
-    assert "is of EXIT_THRESHOLD = 0.3" in capsys.readouterr().err
+    assert "is of target.threshold = 0.3, and the run has 0.4" in capsys.readouterr().err
 
 
 @pytest.mark.ci

@@ -31,7 +31,7 @@ from specdec.drafters import Autoregressive, Hybrid, PromptLookup
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.testing import Bench, Law, adversarial_trees, compare, output_law
-from specdec.types import Draft, Scores
+from specdec.types import Draft, Noise, Scores
 from specdec.verifiers import (
     BigLittle,
     Distance,
@@ -237,6 +237,55 @@ def test_what_copies_is_certain_in_a_mixture():
         one = bench._replace(drafter=drafter, params=bench.params)
         output = one.run(SpeculativeCascade("token", 0.5), Fixed(2), Greedy(), rows=50)
         assert output.length.min() > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """Keeps the first draft token, if it is said to, and goes on by a law of its own."""
+
+    keeps: bool
+    exact = False
+
+    def accept(self, draft, scores):
+        return jnp.array([float(self.keeps), 0.0])
+
+    def residual(self, draft, scores, n):
+        return R
+
+
+P = jnp.array([0.3, 0.0, 0.25, 0.25, 0.2, 0.0])  # a processor excludes tokens 1 and 5
+R = jnp.array([0.05, 0.4, 0.35, 0.05, 0.1, 0.05])
+REPLACED = jnp.where(P > 0, R, 0) + 0.45 * P
+
+
+@pytest.mark.parametrize(
+    "verifier, tokens, kept, law",
+    [
+        (Chosen(False), [2, 3], 0, REPLACED),
+        (Chosen(True), [2, 3], 1, REPLACED),
+        (Chosen(True), [1, 3], 0, P),  # a kept token is excluded: there the target speaks
+        (MinimumBlock(Chosen(False), 1), [2, 3], 1, REPLACED),
+        # pi = q, of which nothing is left where the draft was refused, but of (q - pi)+ it goes on.
+        (Ensemble(0.0), [1, 3], 0, P),
+    ],
+    ids=str,
+)
+def test_what_takes_the_place_of_an_excluded_token_is_drawn_from_p(verifier, tokens, kept, law):
+    """Over many keys: what one draw has excluded must say nothing about the next one."""
+    draws = 20_000
+    logits = jnp.where(P > 0, jnp.log(jnp.where(P > 0, P, 1)), -jnp.inf)
+    scores = Scores(jnp.tile(logits, (3, 1)), jnp.tile(P, (3, 1)), processed=True)
+    draft = Draft(jnp.array(tokens), jnp.tile(R, (2, 1)), jnp.int32(2))
+    keys = jax.vmap(lambda key: jax.random.split(key, 5))(row_keys(0, jnp.arange(draws)))
+    noise = Noise(keys[:, :2], keys[:, :2], keys[:, 2:])
+    decide = jax.jit(jax.vmap(lambda keys: verifiers.verdict(verifier, keys, draft, scores)))
+    found = decide(noise)
+    assert np.all(found.num_accepted == kept)
+    counts = np.bincount(found.next_token, minlength=6)
+    assert not counts[np.asarray(law) == 0].any()
+    expected = draws * np.asarray(law)[np.asarray(law) > 0]
+    chi2 = np.sum((counts[np.asarray(law) > 0] - expected) ** 2 / expected)
+    assert chi2 < 25, "3 degrees of freedom; false alarm: 2e-5"
 
 
 @pytest.mark.parametrize("verifier", LOSSY, ids=str)

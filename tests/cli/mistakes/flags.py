@@ -25,7 +25,30 @@ WORDS = {
     "no such colour": case("decode", RUN, "--color=blue", says="--color.*'blue'.*; "),
     "a flag without its value": case("decode", "--gin_file", says="--gin_file.*; "),
     "a prefix that is too long": case(
-        "decode", RUN, "--decoder_prefix=far too long", says="'far too long' .*; raise 'targets'"
+        "decode", RUN, "--decoder_prefix=far too long", says="prefix has 12 tokens but .*; give a"
+    ),
+    "a prefix that is longer than --max_length": case(
+        "decode",
+        RUN,
+        "--decoder_prefix=abc",
+        "--max_length=2",
+        "--gin.GAMMA=1",
+        says="'abc': the prefix has 3 tokens but outputs hold 2; give a shorter prefix, or raise",
+    ),
+    "a prefix as long as --max_length": case(
+        "decode",
+        RUN,
+        "--decoder_prefix=abc",
+        "--max_length=3",
+        says="the prefix has 3 tokens, which leaves no room in outputs of 3; give a shorter",
+    ),
+    "a prefix that fills what is evaluated": case(
+        "eval",
+        RUN,
+        "--gin.DECODER_PREFIX='abc'",
+        "--max_length=3",
+        "--output_dir=OUT/eval",
+        says="the prefix has 3 tokens, which leaves no room",
     ),
     "compare without a drafter": case(
         "decode", RUN, "--gin.DRAFTER=None", "--compare", says="compare is set, but .*; "

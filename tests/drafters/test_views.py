@@ -1,0 +1,88 @@
+"""A model that reads a part of the inputs, wherever it runs: pytest tests/drafters/test_views.py
+
+Counted as programs are traced: the length of the inputs that each model is given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec import acceptance
+from specdec.benchmark import Workload
+from specdec.drafters import Autoregressive, Committee, Hybrid, NoSource, PromptLookup
+from specdec.forecast.costs import measured
+from specdec.plan import Plan
+from specdec.sampling import Greedy
+from specdec.schedules import Fixed
+from specdec.testing import Skipping, TableTarget
+from specdec.verifiers import GreedyMatch
+
+LENGTHS: dict[str, set[int]] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen(TableTarget):
+    """A table that writes down how long its inputs are."""
+
+    name: str = ""
+
+    def prefill(self, params, inputs, capacity):
+        LENGTHS.setdefault(self.name, set()).add(inputs.shape[1])
+        return super().prefill(params, inputs, capacity)
+
+
+TARGET, MODEL, OTHER = (Seen(6, name=name) for name in ("target", "blind", "seeing"))
+BLIND = Autoregressive(MODEL, Greedy(), NoSource())
+SEEING = Autoregressive(OTHER, Greedy(), role="draft_2")
+DRAFTERS = {
+    "itself": BLIND,
+    "in a hybrid": Hybrid(PromptLookup(), BLIND),
+    "in a hybrid in a hybrid": Hybrid(PromptLookup(), Hybrid(PromptLookup(), BLIND)),
+    "in a committee": Committee((BLIND, SEEING), Greedy()),
+    "in a wrapper": Skipping(BLIND),
+}
+S = 7
+
+
+@pytest.fixture(params=DRAFTERS)
+def plan(request):
+    LENGTHS.clear()
+    yield Plan(TARGET, DRAFTERS[request.param], GreedyMatch(), Fixed(2), Greedy(), 4)
+    expected = {"target": {S}, "blind": {1}}
+    if "committee" in request.param:
+        expected["seeing"] = {S}
+    assert expected == LENGTHS
+
+
+def trees_of(plan):
+    return {role: model.init(jax.random.key(0)) for role, model in plan.models().items()}
+
+
+def test_it_is_timed_with_what_it_reads(plan):
+    trees = trees_of(plan)
+    part = Workload.of(plan, plan.alone()).parts["prefill"]
+    part.program.lower(trees, np.full([1, S], 3, np.int32))
+
+
+def test_it_is_forecast_with_what_it_reads(plan):
+    trees = trees_of(plan)
+    trees["alone"] = trees["target"]
+    clock = iter(range(10**6))
+    given = lambda role, model: trees[role], np.full([1, S], 3, np.int32)  # noqa: E731
+    measured({2: plan}, plan.alone(), *given, clock=lambda: float(next(clock)))
+
+
+def test_it_is_asked_with_what_it_reads(plan):
+    trees, inputs = plan.params(trees_of(plan)), jnp.full([1, S], 3)
+    tokens, length = jnp.full([1, 5], 3), jnp.array([4])
+
+    def ask(trees):
+        taught = acceptance.opinions.teach(trees, inputs, tokens[:, :-1], plan=plan)
+        return acceptance.opinions.opinions(trees, inputs, tokens, length, taught, plan=plan)
+
+    jax.eval_shape(ask, trees)

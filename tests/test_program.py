@@ -1,0 +1,65 @@
+"""Programs that several threads use: pytest tests/test_program.py"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import types
+from concurrent.futures import ThreadPoolExecutor
+
+import jax.numpy as jnp
+import pytest
+
+from specdec import program as programs
+from specdec.program import Program
+
+
+@pytest.fixture
+def meeting(monkeypatch):
+    """Two threads that end a measurement of one second wait for each other before they add it."""
+    barrier, own = threading.Barrier(2), threading.local()
+
+    def perf_counter():
+        ends = own.ends = not getattr(own, "ends", True)
+        if ends:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                barrier.wait(timeout=5)
+        return float(ends)
+
+    clock = types.SimpleNamespace(perf_counter=perf_counter)
+    monkeypatch.setattr(programs, "time", clock)
+
+
+def test_seconds_of_two_threads_are_added(meeting):
+    program = Program(lambda params, x: params + x)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda size: program.lower(1.0, jnp.zeros(size)), (2, 3)))
+    assert program.seconds == 2.0
+
+
+def test_two_threads_compile_a_shape_once():
+    traced, compiled = [], []
+    begun = threading.Barrier(2)
+
+    class Counted(Program):
+        def _lower(self, *arguments):
+            traced.append(threading.get_ident())
+            return super()._lower(*arguments)
+
+        def _compiled(self, lowered):
+            compiled.append(threading.get_ident())
+            return super()._compiled(lowered)
+
+    program = Counted(lambda params, x: params + x)
+
+    def run(value):
+        begun.wait()
+        return float(program(1.0, jnp.full([2], value))[0])
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(run, (1.0, 2.0))) == [2.0, 3.0]
+    assert len(traced) == len(compiled) == 1
+    program.begin_to_compile(1.0, jnp.zeros([3]))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda value: program(1.0, jnp.full([3], value)), (1.0, 2.0)))
+    assert len(traced) == len(compiled) == 2
