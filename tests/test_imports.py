@@ -240,7 +240,7 @@ DEMO = ("vocabulary.model", "target/config.json", "draft/config.json")
 
 def test_a_wheel_holds_the_gin_files_and_no_tests(tmp_path):
     python("-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path))
-    (wheel,) = tmp_path.glob("specdec-*.whl")
+    (wheel,) = tmp_path.glob("specdec_jax-*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
     assert {"specdec/__init__.py", "specdec/py.typed"} <= held
     for folder, installed in (("gin", "specdec/_gin"), ("configs", "specdec/_configs")):
