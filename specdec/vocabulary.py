@@ -48,9 +48,15 @@ def check_fit(
     recorded = None if path is None else checkpoints.vocabulary_from(path, needed=False)
     if recorded is None:
         return
-    saved = tasks.recorded_vocabulary(recorded.path, vocabulary.extra_ids)
+    said = recorded.tokenization
+    saved = tasks.recorded_vocabulary(recorded.path, vocabulary.extra_ids, said)
     if not tasks.same_vocabulary(tasks.for_texts(saved), vocabulary):
         raise ValueError(
             f"the {role} checkpoint {path} was saved with another vocabulary, "
-            f"{recorded.path or 'UTF-8 bytes'}; use that one, and models of one vocabulary"
+            f"{_shown(recorded)}; use that one, and models of one vocabulary"
         )
+
+
+def _shown(recorded: checkpoints.Vocabulary) -> str:
+    count = len(recorded.added)
+    return f"{recorded.path or 'UTF-8 bytes'}{f' and {count} added tokens' if count else ''}"

@@ -1,0 +1,92 @@
+"""Tokens that a tokenizer has in addition to its model's pieces, and how texts are split at them.
+
+The rules are those of transformers' tokenizers. An added token is found in a text before the model
+cuts the rest into pieces, wherever it stands, also inside a word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class AddedToken:
+    """One added token; the flags have transformers' names.
+
+    lstrip, rstrip: whether white space to its left, or to its right, belongs to it.
+    single_word: whether it is found only between spaces.
+    special: whether transformers leaves it out of texts with `skip_special_tokens`.
+    """
+
+    id: int
+    content: str
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+    special: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenization:
+    """The part of a tokenizer that is not in its SentencePiece model or `tokenizer.json`.
+
+    added: the tokens in addition to the model's pieces, sentinels included.
+    legacy: whether text after an added token begins with the mark of a space, as in transformers
+      before 4.31 and by default.
+    clean_up: whether spaces before punctuation are removed from decoded texts.
+    """
+
+    added: tuple[AddedToken, ...] = ()
+    legacy: bool = True
+    clean_up: bool = False
+
+
+_CLEANED = (" .", " ?", " !", " ,", " n't", " 'm", " 's", " 've", " 're")
+
+
+def cleaned_up(text: str) -> str:
+    """Removes spaces before punctuation, in the order of transformers."""
+    for spaced in _CLEANED:
+        text = text.replace(spaced, spaced[1:])
+        if spaced == " ,":
+            text = text.replace(" ' ", "'")
+    return text
+
+
+def split(text: str, tokens: Sequence[AddedToken]) -> Iterator[str | AddedToken]:
+    """Yields the added tokens of a text and the text between them, in their order.
+
+    The leftmost token is found first, and the longest one of those that begin there.
+    """
+    by_content = {token.content: token for token in tokens}
+    longest_first = sorted(by_content, key=len, reverse=True)
+    parts: list[str | AddedToken] = []
+    end = 0
+    for match in re.finditer("|".join(map(re.escape, longest_first)), text) if tokens else ():
+        parts += [text[end : match.start()], by_content[match[0]]]
+        end = match.end()
+    parts.append(text[end:])
+    parts = [part for part in parts if part != ""]
+    for place, token in enumerate(parts):
+        if isinstance(token, AddedToken):
+            _trim(parts, place, token)
+    return (part for part in parts if part != "")
+
+
+def _trim(parts: list[str | AddedToken], place: int, token: AddedToken) -> None:
+    """Applies the flags of the token at a place to the texts next to it."""
+    left = parts[place - 1] if place else None
+    right = parts[place + 1] if place + 1 < len(parts) else None
+    # Neighbours that are tokens themselves count as text to transformers.
+    before = left.content if isinstance(left, AddedToken) else left
+    after = right.content if isinstance(right, AddedToken) else right
+    if token.rstrip and isinstance(right, str):
+        parts[place + 1] = right.lstrip()
+    if token.lstrip and isinstance(left, str):
+        parts[place - 1] = left.rstrip()
+    if token.single_word and before and before[-1] != " ":
+        parts[place - 1], parts[place] = before + token.content, ""
+    elif token.single_word and after and after[0] != " ":
+        parts[place + 1], parts[place] = token.content + after, ""
