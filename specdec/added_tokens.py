@@ -62,31 +62,32 @@ def split(text: str, tokens: Sequence[AddedToken]) -> Iterator[str | AddedToken]
     """
     by_content = {token.content: token for token in tokens}
     longest_first = sorted(by_content, key=len, reverse=True)
-    parts: list[str | AddedToken] = []
-    end = 0
+    parts, end = [], 0
     for match in re.finditer("|".join(map(re.escape, longest_first)), text) if tokens else ():
-        parts += [text[end : match.start()], by_content[match[0]]]
+        parts += [text[end : match.start()], match[0]]
         end = match.end()
-    parts.append(text[end:])
-    parts = [part for part in parts if part != ""]
-    for place, token in enumerate(parts):
-        if isinstance(token, AddedToken):
-            _trim(parts, place, token)
-    return (part for part in parts if part != "")
+    parts = [part for part in (*parts, text[end:]) if part]
+    for place, part in enumerate(parts):
+        if part in by_content:
+            _trim(parts, place, by_content[part])
+    return (by_content.get(part, part) for part in parts if part)
 
 
-def _trim(parts: list[str | AddedToken], place: int, token: AddedToken) -> None:
-    """Applies the flags of the token at a place to the texts next to it."""
-    left = parts[place - 1] if place else None
-    right = parts[place + 1] if place + 1 < len(parts) else None
-    # Neighbours that are tokens themselves count as text to transformers.
-    before = left.content if isinstance(left, AddedToken) else left
-    after = right.content if isinstance(right, AddedToken) else right
-    if token.rstrip and isinstance(right, str):
+def _trim(parts: list[str], place: int, token: AddedToken) -> None:
+    """Applies the flags of the token at a place to its neighbours.
+
+    transformers does so to neighbours that are added tokens themselves: white space that was added
+    disappears next to a token that includes white space.
+    """
+    left = parts[place - 1] if place else ""
+    right = parts[place + 1] if place + 1 < len(parts) else ""
+    if token.rstrip and right:
         parts[place + 1] = right.lstrip()
-    if token.lstrip and isinstance(left, str):
+    if token.lstrip and left:
         parts[place - 1] = left.rstrip()
-    if token.single_word and before and before[-1] != " ":
-        parts[place - 1], parts[place] = before + token.content, ""
-    elif token.single_word and after and after[0] != " ":
-        parts[place + 1], parts[place] = token.content + after, ""
+    if token.single_word and left and left[-1] != " ":
+        parts[place - 1] += token.content
+        parts[place] = ""
+    elif token.single_word and right and right[0] != " ":
+        parts[place + 1] = token.content + parts[place + 1]
+        parts[place] = ""

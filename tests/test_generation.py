@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from specdec import InteractiveModel, Plan, checkpoints, cli, generation, sampling, tasks
+from specdec.added_tokens import AddedToken, Tokenization, split
 from specdec.checkpoints import CheckpointError
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling, before_each, standardised
+from specdec.vocabulary import check_fit
 
 GOLDEN = Path(__file__).parent / "golden" / "generation"
 RECORDS = {v: json.loads((GOLDEN / f"cases_{v}.json").read_text())["cases"] for v in ("4", "5")}
@@ -77,6 +79,12 @@ def test_ids_and_texts_are_those_of_transformers(version, directory):
         for row in case["texts"]:
             assert [*vocabulary.encode(row["text"]), 1] == row["inputs"], (name, row["text"])
             assert vocabulary.decode(row["shown"]) == row["shown_text"], (name, row["shown"])
+
+
+def test_tokens_that_include_white_space_take_added_white_space_away():
+    newline, wide = AddedToken(9, "\n"), AddedToken(8, "<a>", lstrip=True, rstrip=True)
+    assert list(split("x\n <a> \ny", (newline, wide))) == ["x", newline, wide, newline, "y"]
+    assert list(split("x\n<a>\n\ny", (newline, wide))) == ["x", wide, newline, "y"]
 
 
 @functools.partial(jax.jit, static_argnames="target")
@@ -254,8 +262,6 @@ def vocabulary_of_case(name: str):
 
 
 def _tokenization(record):
-    from specdec.added_tokens import AddedToken, Tokenization
-
     return Tokenization(
         tuple(AddedToken(int(id), token["content"]) for id, token in record.items() if int(id) > 2)
     )
@@ -272,6 +278,18 @@ def test_seqio_has_the_same_ids(directory):
     assert tasks.same_vocabulary(ours, theirs)
     without = tasks.SentencePiece(str(path / "spiece.model"), 4)
     assert not tasks.same_vocabulary(ours, without.plain())
+
+
+def test_a_task_can_take_the_vocabulary_of_a_checkpoint(directory):
+    path = directory("4", "added_tokens")
+    assert cli.saved_vocabulary(str(path)).plain().encode("a{b") == vocabulary_of(path).encode(
+        "a{b"
+    )
+    model = checkpoints.model_from(path)
+    check_fit(cli.saved_vocabulary(str(path)).plain(), model, "target", path)
+    without = tasks.SentencePiece(str(path / "spiece.model"), 4).plain()
+    with pytest.raises(ValueError, match="saved with another vocabulary, .* and 4 added tokens; "):
+        check_fit(without, model, "target", path)
 
 
 @pytest.mark.parametrize("version", RECORDS)

@@ -15,7 +15,7 @@ import jax
 from specdec import checkpoints, generation, partitioning, records, schemas, tables, tasks
 from specdec.checkpoints import TextModel
 from specdec.cli import machine, settings, shorthands
-from specdec.cli.data import Data
+from specdec.cli.data import Data, saved_vocabulary
 from specdec.cli.placement import Placement
 from specdec.cli.settings import UsageError
 from specdec.environment import version
@@ -439,10 +439,4 @@ def definition_of(run: DecodeRun) -> tasks.VocabularyDefinition:
     """The run's vocabulary, or else the one saved with the target."""
     if run.data.vocabulary is not None:
         return run.data.vocabulary
-    recorded = checkpoints.vocabulary_from(run.checkpoint_path)
-    if recorded is None:
-        raise UsageError(
-            f"no vocabulary was saved with {run.checkpoint_path}; name one: --vocabulary=FILE of a "
-            "SentencePiece model or of a tokenizer.json, or --vocabulary=bytes"
-        )
-    return tasks.recorded_vocabulary(*recorded)
+    return saved_vocabulary(run.checkpoint_path)

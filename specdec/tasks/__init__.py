@@ -33,6 +33,7 @@ from specdec.tasks.vocabularies import (
     for_texts,
     recorded_vocabulary,
     same_vocabulary,
+    tokenization_of,
     vocabulary_file,
 )
 
@@ -71,6 +72,7 @@ __all__ = [
     "t5_task",
     "text_batches",
     "token_counts",
+    "tokenization_of",
     "use_tfds_data_dir",
     "vocabulary_file",
 ]

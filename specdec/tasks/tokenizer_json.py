@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specdec import pieces
-from specdec.added_tokens import cleaned_up
+from specdec.added_tokens import Tokenization, cleaned_up
 from specdec.tasks.errors import TaskError
 from specdec.tasks.loading import read
 from specdec.tasks.plain import PlainVocabulary
@@ -33,11 +33,12 @@ class TokenizerJson:
     decomposed Korean syllable is unknown here and a piece there. `</s>` that is written out in a
     text never ends it. `path` is local or a gs:// address.
 
-    clean_up: whether spaces before punctuation are removed from decoded texts.
+    With a `tokenization` texts are transformers' too. Without one, a sentinel in a text is a word
+    of its own, as in seqio's texts.
     """
 
     path: str
-    clean_up: bool = False
+    tokenization: Tokenization | None = dataclasses.field(default=None, repr=False)
 
     def plain(self) -> PlainVocabulary:
         """Raises TaskError if there is no such file, it is of something else, or `tokenizers` is
@@ -56,10 +57,10 @@ class Tokenizer(PlainVocabulary):
       ValueError: see `pieces.parse`; or it does not pad with 0, or has no EOS.
     """
 
-    def __init__(self, file: str, text: str, clean_up: bool = False):
+    def __init__(self, file: str, text: str, tokenization: Tokenization | None = None):
         from tokenizers import Tokenizer as Backend
 
-        self.clean_up = clean_up
+        self._tokenization = tokenization
         self.file, self._names = file, pieces.of_tokenizer(text)
         self.digest = hashlib.sha256(text.encode()).hexdigest()
         record = pieces.parse(text)
@@ -95,14 +96,15 @@ class Tokenizer(PlainVocabulary):
     def _text(self, ids: Sequence[int]) -> str:
         shown = [self._pieces[id] for id in ids]
         text = self._backend.decoder.decode([piece for piece in shown if piece])
-        return cleaned_up(text) if self.clean_up else text
+        said = self._tokenization
+        return cleaned_up(text) if said is not None and said.clean_up else text
 
     def _shown(self, id: int, control: set[int]) -> str:
         """What the decoder is given, nothing for control ids; a sentinel is a word of its own."""
         if id == self.unk_id:
             return UNKNOWN
         name = self._backend.id_to_token(id) or ""
-        if _is_sentinel(name):
+        if _is_sentinel(name) and self._tokenization is None:
             return f"▁{name.removeprefix('▁')}"
         return "" if id in control else name
 
@@ -115,7 +117,7 @@ def _is_sentinel(name: str) -> bool:
 def _tokenizer(definition: TokenizerJson) -> Tokenizer:
     text = _text(definition.path)
     try:
-        return Tokenizer(definition.path, text, definition.clean_up)
+        return Tokenizer(definition.path, text, definition.tokenization)
     except ImportError as error:
         raise TaskError(
             f"vocabulary {definition.path} needs the package tokenizers; pip install tokenizers"

@@ -52,7 +52,7 @@ class SentencePiece:
 
     path: str
     extra_ids: int = 0
-    tokenization: Tokenization | None = None
+    tokenization: Tokenization | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
         if not is_word(self.path):
@@ -77,7 +77,7 @@ class Bytes:
     """
 
     extra_ids: int = 0
-    tokenization: Tokenization | None = None
+    tokenization: Tokenization | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
         _check_extra_ids(self)
@@ -128,7 +128,7 @@ def vocabulary_file(
 ) -> VocabularyDefinition:
     """What a file describes, by its name; a tokenizer.json has its own number of sentinels."""
     if path.endswith(".json"):
-        return TokenizerJson(path, tokenization is not None and tokenization.clean_up)
+        return TokenizerJson(path, tokenization)
     return SentencePiece(path, extra_ids, tokenization)
 
 
@@ -153,6 +153,12 @@ def _sentencepiece(definition: SentencePiece) -> PlainVocabulary:
 @functools.cache
 def _seqio_sentencepiece(definition: SentencePiece) -> Vocabulary:
     return load_seqio().SentencePieceVocabulary(definition.path, definition.extra_ids)
+
+
+def tokenization_of(vocabulary: Any) -> Tokenization | None:
+    """What a checkpoint's files add to a vocabulary; None of seqio's own vocabularies."""
+    plain = getattr(vocabulary, "plain", vocabulary)  # of a view for seqio
+    return plain.tokenization if isinstance(plain, WithAddedTokens) else None
 
 
 def refuse_unreachable(vocabulary: Any) -> None:
