@@ -140,6 +140,34 @@ def test_an_interactive_model_obeys(directory):
     end_to_end(directory, "4", "all_at_once")
 
 
+def test_commands_obey_and_can_be_told_not_to(directory, tmp_path, capsys):
+    """One program serves both, as their plans are equal."""
+    rows = RECORDS["5"]["plain"]["texts"]
+    for name, flags in (("plain", []), ("beams", ["--generation_settings=ignore"])):
+        file = tmp_path / f"{name}.jsonl"
+        flags += [f"--max_length={LENGTH}", f"--output_file={file}", f"--text={rows[0]['text']}"]
+        assert cli.main(["decode", f"--target={directory('5', name)}", *flags]) == 0
+        assert json.loads(file.read_text())["tokens"] == rows[0]["output"]
+    capsys.readouterr()
+
+
+def test_what_is_read_is_shown(directory, capsys):
+    path = directory("4", "added_tokens")
+    assert cli.main(["decode", f"--target={path}", "--text=a{b", "--dry_run"]) == 0
+    shown = capsys.readouterr().out
+    assert cli.main(["check", str(path), str(directory("4", "all_at_once"))]) == 0
+    checked = capsys.readouterr().out
+    for line in (
+        "added: '{' 41, '}' 42, '\\n' 43, '<sep>' 44",
+        "generation: start 0 (generation_config.json), ends 1 (generation_config.json)",
+        "ids: padding 0, end 1, unknown 2 (spiece.model)",
+    ):
+        assert f"#   {line}" in shown
+        what, _, note = line.partition(": ")
+        assert f"PASS {what:<10} {note}" in checked
+    assert "repetition_penalty 1.3 (generation_config.json)" in checked
+
+
 @pytest.mark.ci  # each compiles a program
 @pytest.mark.parametrize("version, name", OBEYED)
 def test_interactive_models_obey(directory, version, name):

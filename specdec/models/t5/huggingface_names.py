@@ -20,27 +20,26 @@ _WRAPPERS = {
     "_orig_mod": ("torch.compile", "model._orig_mod.save_pretrained(DIR)"),
     "base_model": ("PEFT", "model.merge_and_unload().save_pretrained(DIR)"),
     "_fsdp_wrapped_module": ("FSDP", "the full state_dict of the wrapped model"),
-    "transformer": ("a model with another head", "a T5ForConditionalGeneration"),
 }
 _MERGE = "merge the adapter first, model.merge_and_unload().save_pretrained(DIR)"
 
 
 def check(names: Collection[str], record: Record) -> None:
     """Raises ValueError for names that a T5ForConditionalGeneration does not have."""
-    _check_prefix(names)
+    what = ", ".join(record.get("architectures") or ["no architecture"])
+    _check_prefix(names, what)
     if adapter := next((n for n in names if any(part in n for part in _ADAPTERS)), None):
         raise ValueError(f"{adapter} is of an adapter that is not merged; {_MERGE}")
     others = sorted(name for name in names if not name.startswith(_PARTS))
     lacks = next((what for what, name in _NEEDED.items() if not _has(names, name)), None)
     if lacks == "decoder" or (lacks and others):
-        what = ", ".join(record.get("architectures") or ["no architecture"])
         raise ValueError(
             f"this has no {lacks} ({what} by its record), but {_list(others or sorted(names))}; "
             "give a T5ForConditionalGeneration"
         )
 
 
-def _check_prefix(names: Collection[str]) -> None:
+def _check_prefix(names: Collection[str], what: str) -> None:
     for name in names:
         for anchor in _ANCHORS:
             prefix, found, _ = name.partition(anchor)
@@ -48,6 +47,11 @@ def _check_prefix(names: Collection[str]) -> None:
                 continue
             if prefix.startswith(_PARTS):
                 continue  # of a part with parts of its own
+            if outside := sorted(n for n in names if not n.startswith(prefix)):
+                raise ValueError(
+                    f"this is another model ({what} by its record): a T5 under {prefix!r}, and "
+                    f"{_list(outside)}; give a T5ForConditionalGeneration"
+                )
             maker, remedy = _WRAPPERS.get(
                 prefix.partition(".")[0], ("a wrapper", "the model in it")
             )
