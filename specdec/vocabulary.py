@@ -25,9 +25,13 @@ def check_fit(
       spare: ids that no text has, which its drafter needs besides.
 
     Raises:
-      ValueError: the model has too few output ids, or was saved with another vocabulary. Or it is
-        the target, and its head lacks ids.
+      ValueError: the vocabulary's ids are not T5's; the model has too few output ids, or was saved
+        with another vocabulary. Or it is the target, and its head lacks ids.
     """
+    try:
+        tasks.check_ids(vocabulary)
+    except ValueError as error:
+        raise ValueError(f"vocabulary {tasks.file_of(vocabulary)}: {error}") from error
     known = getattr(getattr(model, "config", None), "head_ids", None)
     if role == "target" and known is not None:
         raise ValueError(

@@ -308,6 +308,20 @@ def test_seqio_has_the_same_ids(directory):
     assert not tasks.same_vocabulary(ours, without.plain())
 
 
+def test_seqios_own_vocabulary_needs_the_ids_too(directory, tmp_path):
+    import seqio
+    from sentencepiece import sentencepiece_model_pb2
+
+    path = directory("4", "plain")
+    proto = sentencepiece_model_pb2.ModelProto.FromString((path / "spiece.model").read_bytes())
+    for piece, name, kind in zip(proto.pieces, ("<unk>", "<s>", "</s>"), (2, 3, 3), strict=False):
+        piece.piece, piece.type = name, kind
+    (tmp_path / "other.model").write_bytes(proto.SerializeToString())
+    vocabulary = seqio.SentencePieceVocabulary(str(tmp_path / "other.model"))
+    with pytest.raises(ValueError, match="other.model: its ids .* are none, 2 and 0, and T5's"):
+        check_fit(vocabulary, checkpoints.model_from(path), "target")
+
+
 def test_a_task_can_take_the_vocabulary_of_a_checkpoint(directory):
     path = directory("4", "added_tokens")
     assert cli.saved_vocabulary(str(path)).plain().encode("a{b") == vocabulary_of(path).encode(

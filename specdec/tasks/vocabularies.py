@@ -155,6 +155,12 @@ def _seqio_sentencepiece(definition: SentencePiece) -> Vocabulary:
     return load_seqio().SentencePieceVocabulary(definition.path, definition.extra_ids)
 
 
+def check_ids(vocabulary: Any) -> None:
+    """Raises ValueError for seqio's vocabulary of a SentencePiece model without T5's ids."""
+    if getattr(vocabulary, "sp_model", None) is not None:
+        pieces.check_ids(vocabulary.tokenizer)
+
+
 def tokenization_of(vocabulary: Any) -> Tokenization | None:
     """What a checkpoint's files add to a vocabulary; None of seqio's own vocabularies."""
     plain = getattr(vocabulary, "plain", vocabulary)  # of a view for seqio
