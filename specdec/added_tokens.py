@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +41,18 @@ class Tokenization:
     added: tuple[AddedToken, ...] = ()
     legacy: bool = True
     clean_up: bool = False
+
+
+def agree(ours: Iterable[AddedToken], theirs: Iterable[AddedToken]) -> bool:
+    """Whether no id has two contents, and no content two ids; either may lack tokens."""
+    ours, theirs = tuple(ours), tuple(theirs)
+    contents = {token.id: token.content for token in ours}
+    ids = {token.content: token.id for token in ours}
+    return all(
+        contents.get(token.id, token.content) == token.content
+        and ids.get(token.content, token.id) == token.id
+        for token in theirs
+    )
 
 
 _CLEANED = (" .", " ?", " !", " ,", " n't", " 'm", " 's", " 've", " 're")

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from specdec import checkpoints, tasks
+from specdec.added_tokens import agree
 from specdec.types import Model
 
 
@@ -52,7 +53,9 @@ def check_fit(
     recorded = None if path is None else checkpoints.vocabulary_from(path, needed=False)
     if recorded is None:
         return
-    said = recorded.tokenization
+    said, ours = recorded.tokenization, tasks.tokenization_of(vocabulary)
+    if role != "target" and said is not None and ours is not None and agree(ours.added, said.added):
+        said = ours  # a draft may lack tokens that were added to the target
     saved = tasks.recorded_vocabulary(recorded.path, vocabulary.extra_ids, said)
     if not tasks.same_vocabulary(tasks.for_texts(saved), vocabulary):
         raise ValueError(

@@ -308,6 +308,18 @@ def test_seqio_has_the_same_ids(directory):
     assert not tasks.same_vocabulary(ours, without.plain())
 
 
+def test_a_draft_may_lack_added_tokens(directory):
+    target, draft = directory("4", "added_tokens"), directory("4", "plain")
+    for one, other in ((target, draft), (draft, target)):
+        checkpoints.check_pair(one, other)
+        check_fit(vocabulary_of(one), checkpoints.model_from(other), "draft", other)
+    other = directory("4", "added_with_flags")  # has <sep> as 43, which is a newline there
+    with pytest.raises(CheckpointError, match="spiece.model, .* and 4 added tokens, and spiece"):
+        checkpoints.check_pair(target, other)
+    with pytest.raises(ValueError, match="saved with another vocabulary"):
+        check_fit(vocabulary_of(target), checkpoints.model_from(other), "draft", other)
+
+
 def test_seqios_own_vocabulary_needs_the_ids_too(directory, tmp_path):
     import seqio
     from sentencepiece import sentencepiece_model_pb2

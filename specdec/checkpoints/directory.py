@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from specdec import pieces
-from specdec.added_tokens import AddedToken, Tokenization
+from specdec.added_tokens import AddedToken, Tokenization, agree
 from specdec.checkpoints import hub, huggingface, tokenizer_files
 from specdec.checkpoints.buckets import SCHEME, BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError, about
@@ -69,9 +69,9 @@ class Vocabulary(NamedTuple):
 
     def same_ids(self, other: Vocabulary) -> bool:
         """Whether ids mean the same, sentinels aside: also of a SentencePiece model and of the
-        tokenizer.json that was made of it."""
+        tokenizer.json that was made of it. Either may lack tokens that were added to the other."""
         if self.digest == other.digest or None in (self.path, other.path):
-            return self.digest == other.digest and self.added == other.added
+            return self.digest == other.digest and agree(self.added, other.added)
         paths = cast(Location, self.path), cast(Location, other.path)
         mixed = any(path.name.endswith(".json") for path in paths)
         return mixed and self._pieces() == other._pieces()
