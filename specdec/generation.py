@@ -14,7 +14,7 @@ from typing import Any
 from specdec.checkpoints import CheckpointError, TextModel
 from specdec.checkpoints import generation as names
 from specdec.checkpoints.generation import Setting
-from specdec.drafters import Autoregressive
+from specdec.drafters import Autoregressive, EarlyExit
 from specdec.plan import Plan
 from specdec.sampling import (
     ForcedTokens,
@@ -222,6 +222,7 @@ def _with(plan: Plan, made: tuple[LogitsProcessor, ...]) -> Plan:
     own = plan.sampling.processors if looks_back(plan.sampling) else ()
     sampling = with_processors(unprocessed(plan.sampling), filled_in(own, made))
     drafter = plan.drafter
-    if isinstance(drafter, Autoregressive) and drafter.sampling == plan.sampling:
+    samples = isinstance(drafter, Autoregressive | EarlyExit)
+    if samples and drafter.sampling == plan.sampling:
         drafter = dataclasses.replace(drafter, sampling=sampling)
     return dataclasses.replace(plan, sampling=sampling, drafter=drafter)

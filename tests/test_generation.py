@@ -264,6 +264,17 @@ def test_two_answers_are_refused(changed):
         ("special_tokens_map.json", {"pad_token": {"content": "</s>"}}, "pad_token '</s>', and"),
         ("tokenizer_config.json", {"do_lower_case": True}, "do_lower_case True, .*not done here"),
         ("tokenizer_config.json", {"sp_model_kwargs": {"alpha": 0.1}}, "sp_model_kwargs .*; set"),
+        (
+            "tokenizer_config.json",
+            {"added_tokens_decoder": [1]},
+            "added tokens that cannot be read",
+        ),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": 1}}, "added tokens that cannot"),
+        (
+            "tokenizer_config.json",
+            {"tokenizer_class": "AlbertTokenizer"},
+            "class 'AlbertTok.*; save",
+        ),
         ("added_tokens.json", {"{": 50}, "the added token '{' has the ids 42 and 50"),
         ("added_tokens.json", {"<extra_id_0>": 50}, "'<extra_id_0>' has the ids 40 and 50"),
     ],
@@ -273,6 +284,18 @@ def test_tokenizers_that_are_refused(changed, file, changes, message):
     with pytest.raises(CheckpointError, match=message) as raised:
         checkpoints.text_model_from(directory)
     assert "\n" not in str(raised.value) and "; " in str(raised.value)
+
+
+def test_convert_says_what_is_lost(directory, tmp_path, capsys):
+    source, pieces = directory("4", "added_tokens"), str(GOLDEN / "spiece.model")
+    out = str(tmp_path / "a"), "--format=orbax", f"--vocabulary={pieces}"
+    assert cli.main(["convert", str(source), *out]) == 0
+    assert "is without the input's 4 added tokens" in capsys.readouterr().out
+    (tmp_path / "other").mkdir()
+    source = _write(tmp_path / "other", "4", "plain")
+    (source / "spiece.model").write_bytes(b"noise")
+    assert cli.main(["convert", str(source), str(tmp_path / "b"), "--format=orbax"]) == 0
+    assert "is without the input's vocabulary: vocabulary " in capsys.readouterr().out
 
 
 def test_added_tokens_of_files_before_version_4_34(changed):

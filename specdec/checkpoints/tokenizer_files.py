@@ -19,6 +19,13 @@ _JSON = "tokenizer.json"
 
 _ROLES = {"pad_token": 0, "eos_token": 1, "unk_token": 2}  # T5's ids
 _NAMES = ("<pad>", "</s>", "<unk>")
+_CLASSES = (
+    "T5Tokenizer",
+    "MT5Tokenizer",
+    "ByT5Tokenizer",
+    "PreTrainedTokenizer",
+    "TokenizersBackend",
+)
 _BYTES = 259  # ids of ByT5 before its sentinels
 # Settings that change ids or texts and are not done here, with the values that change nothing.
 _REFUSED = {
@@ -61,8 +68,16 @@ def read(directory: Location, file: Location | None, extra_ids: int) -> Tokeniza
             )
     clean_up = config.get("clean_up_tokenization_spaces") is True
     if file is not None and file.name.endswith(".json"):
+        _check_tokens(directory, (), added)
         return Tokenization(clean_up=clean_up)  # it has its own added tokens
-    stated = _decoder(config) if "added_tokens_decoder" in config else _encoder(added, special)
+    _check_class(directory, config.get("tokenizer_class"))
+    try:
+        stated = _decoder(config) if "added_tokens_decoder" in config else _encoder(added, special)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{directory} has added tokens that cannot be read ({error!r}); copy "
+            f"{' and '.join(NAMES)} again"
+        ) from error
     found = _sentinels(count, extra_ids, file) | stated
     tokens = [token for token in found.values() if token.id >= 3 or token.content not in names]
     _check_tokens(directory, tokens, added)
@@ -119,6 +134,15 @@ def _check_role(directory: Location, name: str, role: str, content: str, names: 
         raise CheckpointError(
             f"{directory}: {name} {content!r}, and id {id} is {names[id]!r}, which T5 takes for "
             "it; use a tokenizer with T5's special tokens"
+        )
+
+
+def _check_class(directory: Location, name: Any) -> None:
+    """Refuses tokenizers that have a SentencePiece model too but treat texts otherwise."""
+    if name is not None and not str(name).startswith(_CLASSES):
+        raise CheckpointError(
+            f"{directory / CONFIG} has tokenizer_class {name!r}, and those read are "
+            f"{', '.join(_CLASSES)}; save the tokenizer as one of these"
         )
 
 

@@ -63,11 +63,27 @@ def _command(args: argparse.Namespace) -> None:
         f"written in {time.perf_counter() - loaded:.1f} s; "
         f"vocabulary: {vocabulary or 'none'}"
     )
+    if lost := _lost(args, text):
+        print(f"{output} is without {lost}")
     if args.format == "t5x" and (unread := _unread_by_t5x(vocabulary, text)):
         print(
             f"{output} keeps {' and '.join(unread)} in files that T5X itself does not read; "
             "specdec does"
         )
+
+
+def _lost(args: argparse.Namespace, text: TextModel) -> str | None:
+    """What of the input's vocabulary does not come along."""
+    if args.vocabulary is not None:
+        added = text.vocabulary.added if text.vocabulary else []
+        return (
+            f"the input's {len(added)} added tokens, for --vocabulary has none" if added else None
+        )
+    try:
+        checkpoints.vocabulary_from(args.input)
+    except checkpoints.CheckpointError as error:
+        return f"the input's vocabulary: {error}"
+    return None
 
 
 def _unread_by_t5x(vocabulary: Vocabulary | None, text: TextModel) -> list[str]:
