@@ -73,6 +73,7 @@ not the pieces with T5's ids, and a `generation_config.json` that claims to repe
 - Where a `tokenizer.json` has pieces for bytes, a character without a piece becomes bytes, as in
   the SentencePiece model. transformers 5 makes it unknown.
 - ByT5's sentinels have transformers' ids in a directory of transformers, and seqio's elsewhere.
+  Between bytes and added tokens a text has no spaces, as in version 5.
 
 A task takes the vocabulary of a checkpoint, added tokens included, with
 `VOCABULARY = @cli.saved_vocabulary()` and `cli.saved_vocabulary.path = %CHECKPOINT_PATH` in gin.
