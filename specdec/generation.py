@@ -15,6 +15,7 @@ from specdec.checkpoints import CheckpointError, TextModel
 from specdec.checkpoints import generation as names
 from specdec.checkpoints.generation import Setting
 from specdec.drafters import Autoregressive, EarlyExit
+from specdec.models.t5 import T5Config
 from specdec.plan import Plan
 from specdec.sampling import (
     ForcedTokens,
@@ -48,6 +49,21 @@ def check_choice(name: str, value: object) -> None:
 def stop_ids(text: TextModel | None, vocabulary: Any) -> tuple[int, ...]:
     """The ids that end an output: those of the checkpoint, or else the vocabulary's."""
     return (text and text.stop_ids) or (vocabulary.eos_id,)
+
+
+def check_start(plan: Plan, text: TextModel) -> None:
+    """Raises CheckpointError if the plan's target starts from another id than its checkpoint says.
+
+    A model from the checkpoint's own record has the id. A preset has T5's, unless it is given one.
+    """
+    config = getattr(plan.models()["target"], "config", None)
+    if not isinstance(config, T5Config) or text.start_id in (None, config.decoder_start_id):
+        return
+    raise CheckpointError(
+        f"{text.directory} says that outputs start from id {text.start_id}, and the run's model "
+        f"starts from {config.decoder_start_id}; set T5Config.decoder_start_id, or take the model "
+        "from the checkpoint (models/from_checkpoint.gin)"
+    )
 
 
 def obeyed(plan: Plan, text: TextModel, *, prefix: bool = False, num_samples: int = 1) -> Plan:

@@ -130,6 +130,7 @@ class InteractiveModel:
             max_length=lengths["targets"],
             stop_ids=generation.stop_ids(text, self._vocabulary),
         )
+        generation.check_start(plan, text)
         if generation_settings == "obey":
             plan = generation.obeyed(plan, text)
         if not (plan.exact or lossy):

@@ -3,6 +3,7 @@
 The golden checkpoints were run by transformers 4 and 5, see scripts/make_golden_generation.py.
 """
 
+import dataclasses
 import functools
 import json
 import shutil
@@ -255,6 +256,30 @@ def test_two_answers_are_refused(changed):
     )
     with pytest.raises(CheckpointError, match="contradicts itself: no_repeat_ngram_size is 2 in"):
         plan_of(directory)
+
+
+def test_a_preset_has_to_start_where_the_checkpoint_says(directory):
+    path = directory("4", "another_start")
+    text, plan = checkpoints.text_model_from(path), plan_of(path)
+    generation.check_start(plan, text)
+    config = dataclasses.replace(plan.target.config, decoder_start_id=0)
+    preset = dataclasses.replace(plan, target=T5Target(config))
+    with pytest.raises(CheckpointError, match="start from id 5, .* model starts from 0; set"):
+        generation.check_start(preset, text)
+
+
+def test_our_own_record_has_to_agree_about_the_start(directory, tmp_path):
+    source, path = directory("4", "another_start"), tmp_path / "own"
+    assert cli.main(["convert", str(source), str(path), "--format=orbax"]) == 0
+    assert plan_of(path).target.config.decoder_start_id == 5
+    settings = json.loads((path / "generation_config.json").read_text())
+    (path / "generation_config.json").write_text(
+        json.dumps(settings | {"decoder_start_token_id": 0})
+    )
+    with pytest.raises(CheckpointError, match="outputs start from 5 by config.json .* from 0 by"):
+        checkpoints.text_model_from(path)
+    (path / "generation_config.json").unlink()
+    assert checkpoints.text_model_from(path).start_id == 5
 
 
 @pytest.mark.parametrize(

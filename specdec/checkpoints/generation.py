@@ -107,6 +107,8 @@ def read(directory: Location) -> dict[str, Setting]:
     """
     file, config = directory / FILE, directory / CONFIG
     record = read_json(config) if config.is_file() else {}
+    if "model_type" not in record:
+        return _with_start(_checked(_own(file), directory), record, directory)
     in_config = {k: v for k, v in record.items() if k in NAMES and v is not None}
     if not file.is_file():
         return _checked({k: Setting(v, CONFIG) for k, v in in_config.items()}, directory)
@@ -114,6 +116,27 @@ def read(directory: Location) -> dict[str, Setting]:
     if given.get("_from_model_config") is True:
         _refuse_contradiction(given, in_config, directory)
     return _checked({k: Setting(v, FILE) for k, v in given.items()}, directory)
+
+
+def _own(file: Location) -> dict[str, Setting]:
+    """The settings in the file of a checkpoint that is not Hugging Face's."""
+    given = read_json(file) if file.is_file() else {}
+    return {name: Setting(value, FILE) for name, value in given.items() if value is not None}
+
+
+def _with_start(
+    settings: dict[str, Setting], record: Mapping[str, Any], directory: Location
+) -> dict[str, Setting]:
+    """The settings with the start id in our own record of a model, which must be the same."""
+    model = record.get("model", record)
+    recorded = model.get("decoder_start_id", 0) if isinstance(model, dict) else 0
+    stated = start_of(settings)
+    if stated is not None and record and stated != recorded:
+        raise CheckpointError(
+            f"{directory} contradicts itself: outputs start from {recorded} by {CONFIG} "
+            f"(decoder_start_id) and from {stated} by {FILE}; correct one of them"
+        )
+    return {START: Setting(recorded, CONFIG)} | settings if recorded else settings
 
 
 def start_of(settings: Mapping[str, Setting]) -> int | None:

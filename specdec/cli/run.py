@@ -264,7 +264,10 @@ def text_of(run: DecodeRun) -> TextModel | None:
 def _obeying(run: DecodeRun) -> DecodeRun:
     """The run with the settings of generation that its target's checkpoint states."""
     text = text_of(run)
-    if text is None or run.generation_settings == "ignore":
+    if text is None:
+        return run
+    generation.check_start(run.plan, text)
+    if run.generation_settings == "ignore":
         return run
     data = run.data
     asked = {"prefix": bool(data.decoder_prefix), "num_samples": data.num_samples}
