@@ -83,7 +83,7 @@ _ORDER = (
 
 def ordered(processors: Sequence[LogitsProcessor]) -> tuple[LogitsProcessor, ...]:
     """Returns the processors in the order of `in_order`, one's own last."""
-    places = {kind: place for place, kind in enumerate(_ORDER)}
+    places: dict[type, int] = {kind: place for place, kind in enumerate(_ORDER)}
     return tuple(sorted(processors, key=lambda one: places.get(type(one), len(places))))
 
 
@@ -91,5 +91,5 @@ def filled_in(
     own: Sequence[LogitsProcessor], others: Sequence[LogitsProcessor]
 ) -> tuple[LogitsProcessor, ...]:
     """Returns `own` processors and, of the kinds that it lacks, those of `others`, in order."""
-    kinds = set(map(type, own))
+    kinds = {type(one) for one in own}
     return ordered([*own, *(one for one in others if type(one) not in kinds)])
