@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from specdec import checkpoints, demo, partitioning, roles, tables, tasks, terminal
+from specdec import checkpoints, demo, generation, partitioning, roles, tables, tasks, terminal
 from specdec.decoding import row_keys, score
 from specdec.drafters import Autoregressive
 from specdec.plan import Plan
@@ -78,6 +78,8 @@ class InteractiveModel:
       lengths: the longest 'inputs' and 'targets', in tokens.
       batch_size: texts that are decoded together.
       dtype: 'float32' or 'bfloat16' to compute in; None as the checkpoints say.
+      generation_settings: 'obey' the settings of generation in the target's checkpoint, or 'ignore'
+        all but the ids that outputs start from and end in.
 
     Raises:
       CheckpointError, TaskError, ValueError: before any parameter is read, for what does not exist,
@@ -100,7 +102,9 @@ class InteractiveModel:
         lengths: Mapping[str, int] = {"inputs": 512, "targets": 128},
         batch_size: int = 1,
         dtype: str | None = None,
+        generation_settings: str = "obey",
     ):
+        generation.check_choice("generation_settings", generation_settings)
         sampling = sampling or Greedy()
         if drafter is None and draft is not None:
             path = draft["draft"] if isinstance(draft, Mapping) else draft
@@ -114,6 +118,7 @@ class InteractiveModel:
         spare = roles.spare_ids_of(drafter)
         self._vocabulary = _vocabulary(vocabulary, self._paths, models, spare)
         check_ids(sampling, self._vocabulary.vocab_size)
+        text = checkpoints.text_model_from(target, needed=False)
         parts: dict[str, Any] = {"drafter": drafter, "verifier": None, "schedule": None}
         if drafter is not None:
             parts["verifier"] = verifier or Block()
@@ -123,8 +128,11 @@ class InteractiveModel:
             **parts,
             sampling=sampling,
             max_length=lengths["targets"],
-            stop_ids=(self._vocabulary.eos_id,),
+            stop_ids=generation.stop_ids(text, self._vocabulary),
         )
+        generation.check_start(plan, text)
+        if generation_settings == "obey":
+            plan = generation.obeyed(plan, text)
         if not (plan.exact or lossy):
             raise ValueError(f"{plan} does not keep the target's law; give lossy=True to have it")
         for role, table in plan.tables().items():

@@ -24,6 +24,32 @@ def of_tokenizer(text: str) -> list[str]:
     return _plain(_names(parse(text)))
 
 
+def check_ids(processor: Any) -> None:
+    """Raises ValueError unless a `SentencePieceProcessor` has T5's ids.
+
+    They are 0 for padding, 1 for the end and 2 for unknown.
+    """
+    pad, end, unknown = processor.pad_id(), processor.eos_id(), processor.unk_id()
+    if pad < 0 and processor.get_piece_size() and processor.is_control(0):
+        pad = 0  # a control symbol that was not declared as padding
+    if (pad, end, unknown) != (0, 1, 2):
+        shown = (str(id) if id >= 0 else "none" for id in (pad, end, unknown))
+        raise ValueError(
+            "its ids of padding, end and unknown are {}, {} and {}, and T5's are 0, 1 and 2; use "
+            "the model's own SentencePiece file".format(*shown)
+        )
+
+
+def names_of_tokenizer(text: str) -> list[str]:
+    """Returns the names of all ids of a `tokenizer.json`; see `parse`."""
+    return _names(parse(text))
+
+
+def added_to_tokenizer(text: str) -> dict[str, int]:
+    """Returns {content: id} of the added tokens of a `tokenizer.json`; see `parse`."""
+    return {token["content"]: token["id"] for token in parse(text).get("added_tokens") or ()}
+
+
 def sentinels(text: str) -> int:
     """How many `<extra_id_N>` a `tokenizer.json` has; see `parse`."""
     return sum(SENTINEL.fullmatch(name) is not None for name in _names(parse(text)))

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from specdec import checkpoints, tasks
+from specdec.added_tokens import agree
 from specdec.types import Model
 
 
@@ -25,9 +26,13 @@ def check_fit(
       spare: ids that no text has, which its drafter needs besides.
 
     Raises:
-      ValueError: the model has too few output ids, or was saved with another vocabulary. Or it is
-        the target, and its head lacks ids.
+      ValueError: the vocabulary's ids are not T5's; the model has too few output ids, or was saved
+        with another vocabulary. Or it is the target, and its head lacks ids.
     """
+    try:
+        tasks.check_ids(vocabulary)
+    except ValueError as error:
+        raise ValueError(f"vocabulary {tasks.file_of(vocabulary)}: {error}") from error
     known = getattr(getattr(model, "config", None), "head_ids", None)
     if role == "target" and known is not None:
         raise ValueError(
@@ -48,9 +53,17 @@ def check_fit(
     recorded = None if path is None else checkpoints.vocabulary_from(path, needed=False)
     if recorded is None:
         return
-    saved = tasks.recorded_vocabulary(recorded.path, vocabulary.extra_ids)
+    said, ours = recorded.tokenization, tasks.tokenization_of(vocabulary)
+    if role != "target" and said is not None and ours is not None and agree(ours.added, said.added):
+        said = ours  # a draft may lack tokens that were added to the target
+    saved = tasks.recorded_vocabulary(recorded.path, vocabulary.extra_ids, said)
     if not tasks.same_vocabulary(tasks.for_texts(saved), vocabulary):
         raise ValueError(
             f"the {role} checkpoint {path} was saved with another vocabulary, "
-            f"{recorded.path or 'UTF-8 bytes'}; use that one, and models of one vocabulary"
+            f"{_shown(recorded)}; use that one, and models of one vocabulary"
         )
+
+
+def _shown(recorded: checkpoints.Vocabulary) -> str:
+    count = len(recorded.added)
+    return f"{recorded.path or 'UTF-8 bytes'}{f' and {count} added tokens' if count else ''}"

@@ -25,7 +25,7 @@ ROWS = (
         "compile",
         "training",
     ),
-    ("program", "vocabulary", "tables"),
+    ("program", "vocabulary", "tables", "generation"),
     ("tasks", "checkpoints", "partitioning", "testing", "terminal"),
     ("decoding",),
     ("plan",),
@@ -33,7 +33,18 @@ ROWS = (
     ("verifiers", "schedules"),
     ("sampling", "models", "roles"),
     ("types", "theory", "demo", "statistics", "calibration", "synthetic"),
-    ("published", "resources", "pieces", "schemas", "progress", "values", "records", "environment"),
+    (
+        "published",
+        "resources",
+        "pieces",
+        "added_tokens",
+        "lines",
+        "schemas",
+        "progress",
+        "values",
+        "records",
+        "environment",
+    ),
 )
 ROW = {module: row for row, modules in enumerate(ROWS) for module in modules}
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -19,17 +20,19 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from specdec import progress, records
-from specdec.checkpoints import directory, huggingface, tree
+from specdec.checkpoints import directory, huggingface, text_model, tokenizer_files, tree
 from specdec.checkpoints.directory import (
     Vocabulary,
     check_pair,
     config_from,
+    locate,
     model_from,
     read_config,
     vocabulary_from,
 )
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.fingerprint import fingerprint
+from specdec.checkpoints.text_model import TextModel, text_model_from
 from specdec.checkpoints.tree import parameter_count
 from specdec.types import PyTree
 
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS",
     "CheckpointError",
+    "TextModel",
     "Vocabulary",
     "check_output",
     "check_pair",
@@ -46,11 +50,13 @@ __all__ = [
     "examine",
     "fingerprint",
     "load",
+    "locate",
     "model_from",
     "parameter_count",
     "read_config",
     "record_checksums",
     "save",
+    "text_model_from",
     "vocabulary_from",
 ]
 
@@ -131,6 +137,7 @@ def save(
     config: Any,
     format: str = "orbax",
     vocabulary: str | os.PathLike | Vocabulary | None = None,
+    generation: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Writes a checkpoint that `load`, `config_from` and `vocabulary_from` read back.
 
@@ -145,6 +152,7 @@ def save(
       format: 'orbax', our own; 't5x', T5X's native one; or 'huggingface'.
       vocabulary: of the model's texts: a SentencePiece `.model` file, or what `vocabulary_from`
         gives. A copy is kept with the parameters.
+      generation: settings of generation, by transformers' names, for `generation_config.json`.
 
     Raises:
       CheckpointError: an unknown format, a path that exists, no such vocabulary, or parameters that
@@ -161,6 +169,7 @@ def save(
         writing = progress.written(f"writing {path.name}", complete, size)
         with records.naming(path), writing:
             _write(format, complete, params, config, vocabulary)
+            text_model.keep(complete, vocabulary, generation)
         complete.rename(path)
 
 
@@ -190,6 +199,8 @@ def _write(
             pieces = folder.parent / vocabulary.path.name
             pieces.write_bytes(vocabulary.path.read_bytes())  # from a bucket, perhaps
         huggingface.write(folder, params, config, pieces)
+        if vocabulary is not None and vocabulary.path is None:
+            tokenizer_files.write_bytes_tokenizer(folder, vocabulary.extra_ids)
     elif format == "t5x":
         t5x.write(folder, params, config, vocabulary)
     else:

@@ -29,7 +29,8 @@ from specdec.checkpoints.errors import CheckpointError
 from specdec.types import Array, PyTree
 
 KvStore = dict[str, Any]  # a TensorStore kvstore specification
-Source = KvStore | np.ndarray
+Spec = dict[str, Any]  # of an array: its driver and kvstore
+Source = Spec | np.ndarray
 Opened = ts.TensorStore | np.ndarray
 Index = tuple[slice, ...]
 T = TypeVar("T")
@@ -37,6 +38,8 @@ T = TypeVar("T")
 _IN_FLIGHT = 64 * 2**20  # bytes on disk of the arrays that are read or written at the same time
 _CHUNK = 64 * 2**20  # bytes, at most, of a piece of an array that is written; T5X's limit
 _THREADS = 8
+# By default a chunk that was lost on the way reads as zeros.
+_OPENED = {"open": True, "fill_missing_data_reads": False}
 _INCOMPLETE = "the copy may be incomplete, make it again"
 
 
@@ -56,8 +59,17 @@ def folder(directory: Location) -> KvStore:
     return {"driver": "file", "path": f"{directory}/"}
 
 
-def ocdbt(directory: Location) -> dict[str, KvStore]:
-    """The arrays in an OCDBT database (a few large files), as {name: kvstore}.
+# The file of an array's metadata: the driver that reads it.
+DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}
+
+
+def spec(kvstore: KvStore, driver: str = "zarr") -> Spec:
+    """The specification of the array in a kvstore."""
+    return {"driver": driver, "kvstore": kvstore}
+
+
+def ocdbt(directory: Location) -> dict[str, Spec]:
+    """Returns {name: specification} of the arrays in an OCDBT database (a few large files).
 
     Orbax joins the keys of the tree with dots; names here have slashes.
     """
@@ -66,8 +78,12 @@ def ocdbt(directory: Location) -> dict[str, KvStore]:
         keys = [key.decode() for key in ts.KvStore.open(database).result().list().result()]
     except ValueError as error:
         raise CheckpointError(f"cannot read {directory}: {_line(error)}; {_INCOMPLETE}") from error
-    folders = [key.removesuffix(".zarray") for key in keys if key.endswith("/.zarray")]
-    return {path[:-1].replace(".", "/"): database | {"path": path} for path in folders}
+    found = {}
+    for path, slash, file in (key.rpartition("/") for key in keys):
+        if file in DRIVERS:
+            kvstore = database | {"path": path + slash}
+            found[path.replace(".", "/")] = spec(kvstore, DRIVERS[file])
+    return found
 
 
 def open_all(sources: Mapping[str, Source], where: Location) -> dict[str, Opened]:
@@ -76,7 +92,7 @@ def open_all(sources: Mapping[str, Source], where: Location) -> dict[str, Opened
     Raises CheckpointError for an array that cannot be opened, or is not of a floating type.
     """
     pending = {
-        name: source if isinstance(source, np.ndarray) else ts.open(_zarr(source))
+        name: source if isinstance(source, np.ndarray) else ts.open(source | _OPENED)
         for name, source in sources.items()
     }
     opened = {}
@@ -264,11 +280,6 @@ def _bytes(array: Stored) -> int:
 
 def _dtype(data: Opened) -> np.dtype:
     return data.dtype.numpy_dtype if isinstance(data, ts.TensorStore) else data.dtype
-
-
-def _zarr(kvstore: KvStore) -> dict[str, Any]:
-    # By default a chunk that was lost on the way reads as zeros.
-    return {"driver": "zarr", "kvstore": kvstore, "open": True, "fill_missing_data_reads": False}
 
 
 def _line(error: ValueError) -> str:

@@ -3,9 +3,10 @@ sound."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ from specdec.checkpoints.arrays import Stored
 from specdec.checkpoints.checksums import checksum, damage
 from specdec.checkpoints.directory import Found
 from specdec.checkpoints.errors import CheckpointError
+from specdec.checkpoints.text_model import text_model_from
+from specdec.models import families
 
 CHECKED_IN_READING = {"t5x": "its compressed chunks have checksums"}
 
@@ -53,7 +56,7 @@ def examine(path: str | os.PathLike) -> Iterator[Finding]:
     checkpoint = directory.locate(path)
     yield Finding("format", True, f"{checkpoint.format}, in {checkpoint.directory}")
     yield _tried("model", lambda: _model(checkpoint))
-    yield _tried("vocabulary", lambda: _vocabulary(checkpoint))
+    yield from _text(checkpoint)
     try:
         stored = opened(checkpoint, _config(checkpoint))
     except CheckpointError as error:
@@ -82,9 +85,26 @@ def _config(checkpoint: Found) -> Any:
     return directory.config_from(found) if recorded else None
 
 
-def _vocabulary(checkpoint: Found) -> str:
-    found = directory.vocabulary_from(checkpoint.directory)
-    return "none is recorded" if found is None else str(found)
+def _text(checkpoint: Found) -> Iterator[Finding]:
+    """The text side: vocabulary, added tokens, and settings of generation."""
+    try:
+        text = text_model_from(checkpoint.directory)
+        yield from (Finding(what, True, note) for what, note in text.lines())
+    except CheckpointError as error:
+        yield Finding("vocabulary", False, str(error))
+        return
+    with contextlib.suppress(CheckpointError):  # reported by `_model`
+        if (config := _config(checkpoint)) is not None:
+            size = families.model_of(config).vocab_size
+            yield from _wrong(lambda: text.check_ids(size))
+
+
+def _wrong(check: Callable[[], None]) -> Iterator[Finding]:
+    """A finding about ids, if they are wrong."""
+    try:
+        check()
+    except CheckpointError as error:
+        yield Finding("ids", False, str(error))
 
 
 def _data(checkpoint: Found, stored: list[Stored]) -> Iterator[Finding]:

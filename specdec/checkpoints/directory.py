@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from specdec import pieces
-from specdec.checkpoints import hub, huggingface
+from specdec.added_tokens import AddedToken, Tokenization, agree
+from specdec.checkpoints import hub, huggingface, tokenizer_files
 from specdec.checkpoints.buckets import SCHEME, BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.models import families
@@ -21,6 +22,7 @@ from specdec.records import write
 from specdec.types import Model
 
 CONFIG = "config.json"
+_ADAPTER = "adapter_config.json"
 VERSION = 1  # of our own record in it
 
 # The files that tell a format; Hugging Face's has many, see there. Ours needs its config too, which
@@ -43,10 +45,22 @@ class Found(NamedTuple):
 
 class Vocabulary(NamedTuple):
     """What a model's ids mean: a SentencePiece model or a tokenizer.json, or UTF-8 bytes, then
-    sentinels."""
+    sentinels and other added tokens.
+
+    tokenization: what the tokenizer's other files say; None without such files.
+    files: those files, which go wherever the vocabulary goes.
+    """
 
     path: Location | None  # None: ByT5's bytes
     extra_ids: int = 0
+    tokenization: Tokenization | None = None
+    files: tuple[Location, ...] = ()
+
+    @property
+    def added(self) -> list[AddedToken]:
+        """The added tokens that are not sentinels."""
+        tokens = self.tokenization.added if self.tokenization else ()
+        return [token for token in tokens if not pieces.SENTINEL.fullmatch(token.content)]
 
     @property
     def digest(self) -> str | None:
@@ -55,17 +69,27 @@ class Vocabulary(NamedTuple):
 
     def same_ids(self, other: Vocabulary) -> bool:
         """Whether ids mean the same, sentinels aside: also of a SentencePiece model and of the
-        tokenizer.json that was made of it."""
+        tokenizer.json that was made of it. Either may lack tokens that were added to the other."""
         if self.digest == other.digest or None in (self.path, other.path):
-            return self.digest == other.digest
+            return self.digest == other.digest and agree(self.added, other.added)
         paths = cast(Location, self.path), cast(Location, other.path)
         mixed = any(path.name.endswith(".json") for path in paths)
-        return mixed and _pieces(paths[0]) == _pieces(paths[1])
+        return mixed and self._pieces() == other._pieces()
+
+    def _pieces(self) -> list[str]:
+        """What each id stands for, sentinels aside."""
+        path = cast(Location, self.path)
+        if not path.name.endswith(".json"):
+            own = pieces.of_sentencepiece(tokenizer_files.sentencepiece(path))
+            return own + [token.content for token in self.added]
+        with about(path):
+            return pieces.of_tokenizer(path.read_bytes().decode())
 
     def __str__(self) -> str:
+        added = f" and {len(self.added)} added tokens" if self.added else ""
         if self.path is None:
-            return "UTF-8 bytes"
-        return f"{self.path.name}, sha256 {sha256(self.path)[:8]}"
+            return f"UTF-8 bytes{added}"
+        return f"{self.path.name}, sha256 {sha256(self.path)[:8]}{added}"
 
 
 def local(path: str | os.PathLike) -> Path:
@@ -172,11 +196,11 @@ def vocabulary_from(path: str | os.PathLike, needed: bool = True) -> Vocabulary 
     if format == "huggingface":
         try:
             found = huggingface.vocabulary(disk(directory))
+            return found and _with_files(Vocabulary(*found), directory, always=True)
         except CheckpointError:
             if needed:
                 raise
             return None
-        return found and Vocabulary(*found)
     file = directory / CONFIG
     recorded = _record(file).get("vocabulary") if file.is_file() else None
     if recorded is None:
@@ -185,14 +209,26 @@ def vocabulary_from(path: str | os.PathLike, needed: bool = True) -> Vocabulary 
         raise CheckpointError(f"{file} has a vocabulary without a file, {recorded!r}; restore it")
     extra_ids = recorded.get("extra_ids", 0)
     if recorded["file"] is None:
-        return Vocabulary(None, extra_ids)
+        return _with_files(Vocabulary(None, extra_ids), directory)
     file = directory / recorded["file"]
     if not file.is_file() or sha256(file) != recorded["sha256"]:
         raise CheckpointError(
             f"checkpoint {directory} was saved with the vocabulary {recorded['file']} "
             f"(sha256 {recorded['sha256'][:8]}), which is missing or changed; put it back"
         )
-    return Vocabulary(file, extra_ids)
+    return _with_files(Vocabulary(file, extra_ids), directory)
+
+
+def _with_files(vocabulary: Vocabulary, directory: Location, always: bool = False) -> Vocabulary:
+    """The vocabulary with what the tokenizer's other files in the directory say.
+
+    always: also where there is no such file, as transformers reads its own directories.
+    """
+    files = tokenizer_files.present(directory, vocabulary.path)
+    if not files and not always:
+        return vocabulary
+    said = tokenizer_files.read(directory, vocabulary.path, vocabulary.extra_ids)
+    return vocabulary._replace(tokenization=said, files=files)
 
 
 def check_pair(target_path: str | os.PathLike, draft_path: str | os.PathLike) -> None:
@@ -252,13 +288,6 @@ def sha256(file: Location) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _pieces(file: Location) -> list[str]:
-    if not file.name.endswith(".json"):
-        return pieces.of_sentencepiece(huggingface.sentencepiece(file))
-    with about(file):
-        return pieces.of_tokenizer(file.read_bytes().decode())
-
-
 def _format(directory: Location) -> str | None:
     for name, files in MARKS:
         if all((directory / file).is_file() for file in files):
@@ -288,6 +317,11 @@ def _why_none(path: Location, directory: Location) -> str:
     if isinstance(path, Path) and not path.exists():
         nearest = next(parent for parent in path.parents if parent.exists())
         return f"checkpoint {path} does not exist; {nearest} holds {_contents(nearest)}"
+    if (directory / _ADAPTER).is_file():
+        return (
+            f"no checkpoint in {directory}: {_ADAPTER} says that it has an adapter of PEFT alone; "
+            "merge it into its model, model.merge_and_unload().save_pretrained(DIR)"
+        )
     marks = {name: " and ".join(files) for name, files in reversed(MARKS)}  # the first of each
     marks |= {"huggingface": f"{CONFIG} and model.safetensors"}
     wanted = "; ".join(f"{name}: {files}" for name, files in marks.items())

@@ -8,14 +8,14 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tqdm import tqdm
 
-from specdec.checkpoints import huggingface
+from specdec.checkpoints import generation, huggingface
 from specdec.checkpoints.errors import CheckpointError
 
 _NAME = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w./-]+))?")
@@ -46,15 +46,16 @@ class _Bar(tqdm):
 def _folder(repository: str, revision: str | None) -> str:
     hub = _hub(repository)
     cached = _cached(hub, repository, revision)
-    if cached is not None and huggingface.has_vocabulary(cached):
-        return str(cached)
+    if cached is not None and _is_settled(hub, repository, revision):
+        if huggingface.has_vocabulary(cached):
+            return str(cached)
     try:
         with _one_line(repository, revision):
             return _downloaded(hub, repository, revision)
     except CheckpointError:
         if cached is None:
             raise
-        return str(cached)  # without a tokenizer, which the repository may not have either
+        return str(cached)  # without files that the repository may not have either
 
 
 def _hub(repository: str) -> ModuleType:
@@ -76,6 +77,12 @@ def _cached(hub: ModuleType, repository: str, revision: str | None) -> Path | No
     return folder if folder is not None and huggingface.is_whole(folder) else None
 
 
+def _is_settled(hub: ModuleType, repository: str, revision: str | None) -> bool:
+    """Whether the cache knows about settings of generation: it has them, or that there are none."""
+    found = hub.try_to_load_from_cache(repository, generation.FILE, revision=revision)
+    return found is not None
+
+
 def _downloaded(hub: ModuleType, repository: str, revision: str | None) -> str:
     """Only what is read of it, under bars if there is a terminal."""
     info = hub.HfApi().model_info(repository, revision=revision)
@@ -86,9 +93,15 @@ def _downloaded(hub: ModuleType, repository: str, revision: str | None) -> str:
             f"checkpoint {repository} has no config.json with model.safetensors or "
             f"pytorch_model.bin on the Hugging Face Hub, but {found}; name another repository"
         )
-    return hub.snapshot_download(
+    folder = hub.snapshot_download(
         repository, revision=revision, allow_patterns=wanted, tqdm_class=_Bar
     )
+    if generation.FILE not in names:
+        from huggingface_hub.errors import EntryNotFoundError
+
+        with suppress(EntryNotFoundError):  # the cache keeps that there is none
+            hub.hf_hub_download(repository, generation.FILE, revision=revision)
+    return folder
 
 
 @contextmanager

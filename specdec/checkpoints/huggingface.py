@@ -16,8 +16,7 @@ import jax
 import numpy as np
 
 from specdec import pieces
-from specdec.checkpoints import huggingface_files, safetensors, tree
-from specdec.checkpoints.buckets import Location
+from specdec.checkpoints import generation, huggingface_files, safetensors, tokenizer_files, tree
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 from specdec.models import families
@@ -25,7 +24,7 @@ from specdec.models.family import HuggingFace, Record
 from specdec.types import PyTree
 
 _SENTENCEPIECE, _TOKENIZER_JSON = "spiece.model", "tokenizer.json"
-_TOKENIZER = "tokenizer_config.json"  # beside either
+_TOKENIZER = tokenizer_files.CONFIG  # beside either
 
 
 def is_checkpoint(directory: Path) -> bool:
@@ -39,7 +38,8 @@ def wanted(names: Collection[str]) -> list[str]:
     """Of the files in a directory elsewhere, those that make it a checkpoint, if it is one."""
     arrays = huggingface_files.wanted(names)
     tokenizer = _SENTENCEPIECE if _SENTENCEPIECE in names else _TOKENIZER_JSON
-    others = [name for name in (CONFIG, tokenizer, _TOKENIZER) if name in names]
+    text = (tokenizer, *tokenizer_files.NAMES, generation.FILE)
+    others = [name for name in (CONFIG, *text) if name in names]
     return [*others, *arrays] if arrays and CONFIG in others else []
 
 
@@ -56,10 +56,19 @@ def config(directory: Path) -> Any:
 
     Raises CheckpointError for models that no family knows, and for what theirs refuses.
     """
-    record = read_json(directory / CONFIG)
+    record = _record(directory)
     adapter, arrays = _adapter(directory, record), huggingface_files.read(directory)
     with about(directory):
         return adapter.to_config(record, arrays)
+
+
+def _record(directory: Path) -> dict[str, Any]:
+    """The record of a model, with the ids that it generates with."""
+    settings = generation.read(directory)
+    ids = {name: settings[name].value for name in generation.IDS if name in settings}
+    if (start := generation.start_of(settings)) is not None:
+        ids[generation.START] = start
+    return read_json(directory / CONFIG) | ids
 
 
 def sources(directory: Path) -> dict[str, np.ndarray]:
@@ -68,7 +77,7 @@ def sources(directory: Path) -> dict[str, np.ndarray]:
     Names that the model does not have stay as they are. PyTorch's files from before 2020 are read
     at once, and so is what the family cannot give as a view.
     """
-    record = read_json(directory / CONFIG)
+    record = _record(directory)
     adapter, arrays = _adapter(directory, record), huggingface_files.read(directory)
     with about(directory):
         return adapter.parameters(record, adapter.to_config(record, arrays), arrays)
@@ -150,18 +159,6 @@ def _spec(adapter: HuggingFace, name: str, leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, leaf.dtype)
 
 
-def sentencepiece(file: Location) -> Any:
-    """The `SentencePieceProcessor` of a file; raises CheckpointError if it is none."""
-    from sentencepiece import SentencePieceProcessor
-
-    try:
-        return SentencePieceProcessor(model_proto=file.read_bytes())
-    except RuntimeError as error:
-        raise CheckpointError(
-            f"vocabulary {file} is not a SentencePiece model; give a .model file"
-        ) from error
-
-
 def _write_tokenizer(folder: Path, vocabulary: Path, adapter: HuggingFace, config: Any) -> None:
     if vocabulary.name.endswith(".json"):
         name, text = _TOKENIZER_JSON, vocabulary.read_text(encoding="utf-8")
@@ -169,7 +166,7 @@ def _write_tokenizer(folder: Path, vocabulary: Path, adapter: HuggingFace, confi
             record = {"extra_ids": pieces.sentinels(text)}
         record = adapter.tokenizer_record(config, len(pieces.of_tokenizer(text))) | record
     else:
-        name, count = _SENTENCEPIECE, sentencepiece(vocabulary).get_piece_size()
+        name, count = _SENTENCEPIECE, tokenizer_files.sentencepiece(vocabulary).get_piece_size()
         record = adapter.tokenizer_record(config, count)
     shutil.copyfile(vocabulary, folder / name)
     write_json(folder / _TOKENIZER, record)

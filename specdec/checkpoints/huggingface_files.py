@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.checkpoints import safetensors
+from specdec.checkpoints.buckets import Location
 from specdec.checkpoints.errors import CheckpointError
 
 CONFIG = "config.json"
@@ -83,10 +84,10 @@ def write(
     write_json(folder / (_SAFETENSORS + _INDEX), index)
 
 
-def read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Location) -> dict[str, Any]:
     """The object in a JSON file; CheckpointError if there is none."""
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = json.loads(file.read_bytes())
     except ValueError as error:
         raise CheckpointError(f"{file} is not JSON ({error}); copy it again") from error
     if not isinstance(record, dict):
@@ -131,6 +132,14 @@ def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
     try:
         mmap = zipfile.is_zipfile(file)
         tensors = torch.load(file, map_location="cpu", mmap=mmap, weights_only=True)
+        narrow = {name: t.dtype for name, t in tensors.items() if "float8" in str(t.dtype)}
+        for name, dtype in narrow.items():
+            raise CheckpointError(
+                f"{name} in {file} is {dtype}, which is not read; save the model again as float32, "
+                "bfloat16 or float16"
+            )
         return {name: view(tensor.detach()) for name, tensor in tensors.items()}
+    except CheckpointError:
+        raise
     except Exception as error:  # pickle, zip and PyTorch raise many types on a damaged file
         raise CheckpointError(f"cannot read {file} ({error!r}); copy it again") from error

@@ -47,7 +47,7 @@ def native(folder: Location) -> dict[str, arrays.Source]:
     return {name: _source(leaf, folder) for name, leaf in leaves.items()}
 
 
-def with_orbax(folder: Location) -> dict[str, arrays.KvStore]:
+def with_orbax(folder: Location) -> dict[str, arrays.Spec]:
     """`OrbaxCheckpointManagerInterface`'s format: the whole train state in an OCDBT database.
 
     Before that there was a folder for each array, 'target.decoder.decoder_norm.scale'.
@@ -56,7 +56,7 @@ def with_orbax(folder: Location) -> dict[str, arrays.KvStore]:
     if (state / "manifest.ocdbt").is_file():
         sources = arrays.ocdbt(state)
     else:
-        sources = {entry.name.replace(".", "/"): arrays.folder(entry) for entry in state.iterdir()}
+        sources = {entry.name.replace(".", "/"): _folder(entry) for entry in state.iterdir()}
     prefix = f"{_TARGET}/"
     sources = {
         name.removeprefix(prefix): source
@@ -92,4 +92,10 @@ def _source(leaf: Any, folder: Location) -> arrays.Source:
     # The path is relative to the checkpoint, wherever that was written (often a bucket). Before
     # TensorStore 0.1.14 it was a field of the array, not of its kvstore.
     path = leaf["kvstore"].get("path") or leaf["path"]
-    return arrays.folder(folder / path)
+    return arrays.spec(arrays.folder(folder / path))
+
+
+def _folder(directory: Location) -> arrays.Spec:
+    """The array in a folder of its own."""
+    is_newer = (directory / "zarr.json").is_file()
+    return arrays.spec(arrays.folder(directory), "zarr3" if is_newer else "zarr")

@@ -33,7 +33,7 @@ from specdec.cli import (
     tune,
     verify,
 )
-from specdec.cli.data import Data, longest_target, token_ids
+from specdec.cli.data import Data, longest_target, saved_vocabulary, token_ids
 from specdec.cli.distill import Distillation
 from specdec.cli.help import Overview
 from specdec.cli.placement import Placement
@@ -50,6 +50,7 @@ __all__ = [
     "longest_target",
     "main",
     "path_in",
+    "saved_vocabulary",
     "token_ids",
 ]
 

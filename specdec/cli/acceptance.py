@@ -90,7 +90,7 @@ def plain(run: DecodeRun) -> DecodeRun:
     for name, value in (given | {"num_samples": 0 if samples == 1 else samples}).items():
         if value:
             raise UsageError(f"{name} is {value!r}; leave it out, one plain output per text counts")
-    return run.ending_with(runs.vocabulary_of(run).eos_id)
+    return run.ending_with(*runs.stop_ids_of(run, runs.vocabulary_of(run)))
 
 
 def _texts(lines: Lines | None) -> Iterator[Accepted]:

@@ -187,7 +187,7 @@ def _variants(args: argparse.Namespace) -> Iterator[Variant]:
         common = common or _common(run)
         _refuse_another_baseline(name, common, _common(run))
         in_force = runs.in_force(run, "bench") + _machine(run)
-        stop_ids = (runs.vocabulary_of(run).eos_id,)
+        stop_ids = runs.stop_ids_of(run, runs.vocabulary_of(run))
         if synthetic:
             plan = dataclasses.replace(run.plan, verifier=synthetic)
             run, stop_ids = dataclasses.replace(run, plan=plan), ()

@@ -35,7 +35,7 @@ def make(args: argparse.Namespace) -> None:
         )
     run = runs.in_eight_bits(settings.build(DecodeRun, args, {}))
     runs.require_drafter(run)
-    run = run.ending_with(runs.vocabulary_of(run).eos_id)
+    run = run.ending_with(*runs.stop_ids_of(run, runs.vocabulary_of(run)))
     texts = passes.read(args.passes)
     name, drafter = _recorded(run.plan.drafter, args.passes)
     passes.check(args.passes, runs.in_force(run), run, texts, {name: drafter})

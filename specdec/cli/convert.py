@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from specdec import checkpoints, tasks
-from specdec.checkpoints import Vocabulary
+from specdec.checkpoints import TextModel, Vocabulary
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -46,13 +46,15 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
-    vocabulary = _vocabulary(args)
+    text = checkpoints.text_model_from(args.input, needed=False)
+    vocabulary = _vocabulary(args, text)
     output = checkpoints.check_output(args.output, args.format, vocabulary)
     config = _config(args)
     start = time.perf_counter()
     params = checkpoints.load(args.input, config=config, dtype=args.dtype)
     loaded = time.perf_counter()
-    checkpoints.save(output, params, config=config, format=args.format, vocabulary=vocabulary)
+    kept = {**text.kept(), "vocabulary": vocabulary}
+    checkpoints.save(output, params, config=config, format=args.format, **kept)
     leaves = jax.tree.leaves(params)
     size, dtypes = sum(leaf.nbytes for leaf in leaves), {leaf.dtype.name for leaf in leaves}
     print(
@@ -61,11 +63,44 @@ def _command(args: argparse.Namespace) -> None:
         f"written in {time.perf_counter() - loaded:.1f} s; "
         f"vocabulary: {vocabulary or 'none'}"
     )
+    if lost := _lost(args, text):
+        print(f"{output} is without {lost}")
+    if args.format == "t5x" and (unread := _unread_by_t5x(vocabulary, text)):
+        print(
+            f"{output} keeps {' and '.join(unread)} in files that T5X itself does not read; "
+            "specdec does"
+        )
 
 
-def _vocabulary(args: argparse.Namespace) -> Vocabulary | None:
+def _lost(args: argparse.Namespace, text: TextModel) -> str | None:
+    """What of the input's vocabulary does not come along."""
+    if args.vocabulary is not None:
+        added = text.vocabulary.added if text.vocabulary else []
+        return (
+            f"the input's {len(added)} added tokens, for --vocabulary has none" if added else None
+        )
+    try:
+        checkpoints.vocabulary_from(args.input)
+    except checkpoints.CheckpointError as error:
+        return f"the input's vocabulary: {error}"
+    return None
+
+
+def _unread_by_t5x(vocabulary: Vocabulary | None, text: TextModel) -> list[str]:
+    """What T5X's format has no place of its own for."""
+    found = [f"generation settings ({', '.join(text.in_effect)})"] if text.in_effect else []
+    if vocabulary is not None and vocabulary.added:
+        found.append(f"{len(vocabulary.added)} added tokens")
+    if text.start_id:
+        found.append(f"the start id {text.start_id}")
+    if len(text.stop_ids) > 1:
+        found.append(f"the end ids {', '.join(map(str, text.stop_ids))}")
+    return found
+
+
+def _vocabulary(args: argparse.Namespace, text: TextModel) -> Vocabulary | None:
     if args.vocabulary is None:
-        return checkpoints.vocabulary_from(args.input, needed=False)
+        return text.vocabulary
     if args.vocabulary == "bytes":
         return Vocabulary(None)
     tasks.SentencePiece(args.vocabulary).plain()

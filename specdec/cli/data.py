@@ -129,12 +129,22 @@ def token_ids(
     """
     if not text:
         return ()
-    if vocabulary is None:
-        recorded = checkpoints.vocabulary_from(checkpoint_path)
-        if recorded is None:
-            raise UsageError(
-                f"{text!r} needs a vocabulary, and none was saved with {checkpoint_path}; set "
-                "VOCABULARY"
-            )
-        vocabulary = tasks.recorded_vocabulary(*recorded)
+    vocabulary = vocabulary or saved_vocabulary(checkpoint_path)
     return tuple(int(token) for token in tasks.for_texts(vocabulary).encode(text.rstrip()))
+
+
+def saved_vocabulary(path: str) -> tasks.VocabularyDefinition:
+    """Returns the vocabulary that was saved with a checkpoint, with its added tokens.
+
+    A task has it with VOCABULARY = @cli.saved_vocabulary(), and the path bound to a checkpoint.
+
+    Raises:
+      UsageError: none was saved.
+    """
+    recorded = checkpoints.vocabulary_from(path)
+    if recorded is None:
+        raise UsageError(
+            f"no vocabulary was saved with {path}; name one: --vocabulary=FILE of a SentencePiece "
+            "model or of a tokenizer.json, or --vocabulary=bytes"
+        )
+    return tasks.recorded_vocabulary(*recorded)

@@ -97,7 +97,7 @@ def _command(args: argparse.Namespace) -> None:
     if args.dry_run:
         return dry_run.show(run, _given(args))
     vocabulary = runs.vocabulary_of(run)
-    run = run.ending_with(vocabulary.eos_id)
+    run = run.ending_with(*runs.stop_ids_of(run, vocabulary))
     text_of = functools.partial(tasks.detokenize, vocabulary)
     prefix = run.data.prefix(vocabulary, run.plan.max_length)
     texts = _given(args)

@@ -26,7 +26,18 @@ def show(run: DecodeRun, texts: Iterable[tuple[str, str | None]] | None = None) 
     if batch is None:
         raise UsageError("there is no example, so nothing to decode; check the split and the data")
     print(settings.in_force())
-    print(*_lines(batch), sep="\n")
+    print(*_text_lines(run), *_lines(batch), sep="\n")
+
+
+def _text_lines(run: DecodeRun) -> Iterator[str]:
+    """The text side of the target's checkpoint: each fact with the file that it is from."""
+    if (text := runs.text_of(run)) is not None:
+        yield f"# The target's text side, from {text.directory}:"
+        for what, note in text.lines():
+            yield f"#   {what}: {note}"
+        if run.generation_settings == "ignore":
+            yield "#   its generation settings are ignored, ids aside"
+        yield f"#   decoding: {run.plan.sampling}"
 
 
 def _lines(batch: tasks.Batch) -> Iterator[str]:

@@ -100,7 +100,7 @@ def _command(args: argparse.Namespace) -> None:
     flags = {"DecodeRun.compare": args.compare, "Data.num_samples": args.num_samples}
     run = runs.build(args, flags)
     vocabulary = runs.vocabulary_of(run)
-    run = run.ending_with(vocabulary.eos_id)
+    run = run.ending_with(*runs.stop_ids_of(run, vocabulary))
     prefix = run.data.prefix(vocabulary, run.plan.max_length)
     share = run.placement.share()
     host, hosts = shard = share[:2]

@@ -163,7 +163,7 @@ def _variants(
     for name in args.variant or [""]:
         run = runs.build(with_variant(args, name))
         runs.require_baseline(run)
-        run = run.ending_with(runs.vocabulary_of(run).eos_id)
+        run = run.ending_with(*runs.stop_ids_of(run, runs.vocabulary_of(run)))
         in_force = runs.in_force(run, "forecast")
         names = dict(acceptance.recorded(run.plan.drafter))
         own = passes.check(args.passes, in_force, run, texts, names)

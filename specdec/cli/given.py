@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 from specdec.cli.settings import UsageError
+from specdec.lines import text_of, text_of_flag
 
 STDIN = "standard input"
 
 
 def lines_of(flag: str | None, stream: TextIO, path: str = "-") -> Iterator[str]:
-    """The lines of a file that a flag names, or of standard input, as they come.
+    """The lines of a file that a flag names, or of standard input, as they come; see
+    `specdec.lines` for where they end.
+
+    stream: a file is opened with newline="\n".
 
     Raises:
       UsageError: at a line that is not UTF-8.
     """
+    if isinstance(stream, io.TextIOWrapper):
+        with contextlib.suppress(io.UnsupportedOperation):  # something was read before
+            stream.reconfigure(newline="\n")
     name, lines = STDIN if path == "-" else f"{flag} {path}", iter(stream)
     for number in itertools.count(1):
         try:
@@ -28,7 +37,7 @@ def lines_of(flag: str | None, stream: TextIO, path: str = "-") -> Iterator[str]
             raise UsageError(
                 f"{name}, line {number} or near it, is not UTF-8; convert it"
             ) from error
-        yield line.rstrip("\n")
+        yield text_of(line, first=number == 1)
 
 
 def utf8(text: str) -> str:
@@ -38,7 +47,7 @@ def utf8(text: str) -> str:
     except UnicodeEncodeError as error:
         shown = text.encode(errors="replace").decode()
         raise UsageError(f"--text {shown} is not UTF-8; convert it, or set LANG=C.UTF-8") from error
-    return text
+    return text_of_flag(text)
 
 
 def not_nothing(lines: Iterable[str], name: str, purpose: str) -> Iterator[str]:

@@ -52,8 +52,8 @@ def _command(args: argparse.Namespace) -> None:
         check_seed("--seed", args.seed)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    vocabulary = checkpoints.vocabulary_from(args.input, needed=False)
-    output = checkpoints.check_output(args.output, "orbax", vocabulary)
+    text = checkpoints.text_model_from(args.input, needed=False)
+    output = checkpoints.check_output(args.output, "orbax", text.vocabulary)
     model = checkpoints.model_from(args.input)
     try:
         growth = families.growth_of(model.config)
@@ -74,7 +74,7 @@ def _command(args: argparse.Namespace) -> None:
         difference = growth.logit_difference(
             params, model.config, grown, to.config, test_key, grown_by=growth_key
         )
-    checkpoints.save(output, grown, config=to.config, vocabulary=vocabulary)
+    checkpoints.save(output, grown, config=to.config, **text.kept())
     print(f"read {args.input}: {described(params, model)}")
     print(f"wrote {output}: {described(grown, to)}")
     print(difference)

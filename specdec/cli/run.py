@@ -13,9 +13,10 @@ from typing import Any
 
 import jax
 
-from specdec import checkpoints, partitioning, records, schemas, tables, tasks
+from specdec import checkpoints, generation, partitioning, records, schemas, tables, tasks
+from specdec.checkpoints import TextModel
 from specdec.cli import machine, settings, shorthands
-from specdec.cli.data import Data
+from specdec.cli.data import Data, saved_vocabulary
 from specdec.cli.placement import Placement
 from specdec.cli.settings import UsageError
 from specdec.decoding import NonFiniteLogits
@@ -42,6 +43,8 @@ class DecodeRun:
     int8: the roles of models whose kernels are rounded to eight bits; they are other models then.
     lossy: whether the output may have another law than the target's.
     compare: run the target alone as well.
+    generation_settings: "obey" the settings of generation in the target's checkpoint, or "ignore"
+      them. The ids that outputs start from and end in are always the checkpoint's.
     """
 
     plan: Plan
@@ -53,8 +56,10 @@ class DecodeRun:
     int8: Sequence[str] = ()
     lossy: bool = False
     compare: bool = False
+    generation_settings: str = "obey"
 
     def __post_init__(self):
+        generation.check_choice("GENERATION_SETTINGS", self.generation_settings)
         if not isinstance(self.draft_checkpoint_paths, Mapping):
             raise ValueError(
                 f"draft_checkpoint_paths is {self.draft_checkpoint_paths!r}; give role -> path, as "
@@ -260,7 +265,35 @@ def described(
     if files or args.gin_file:  # shorthands alone are no run
         args.gin_file = [*before, *files, *args.gin_file]
     args.gin_bindings = [*bindings, *args.gin_bindings, *after]
-    return in_eight_bits(_shortened(settings.build(DecodeRun, args, overrides, unneeded)))
+    run = _obeying(settings.build(DecodeRun, args, overrides, unneeded))
+    return in_eight_bits(_shortened(run))
+
+
+def text_of(run: DecodeRun) -> TextModel | None:
+    """The text side of the target's checkpoint; None where there is no checkpoint yet."""
+    try:
+        checkpoints.locate(run.checkpoint_path)
+    except checkpoints.CheckpointError:
+        return None  # refused where it is read
+    return checkpoints.text_model_from(run.checkpoint_path, needed=False)
+
+
+def _obeying(run: DecodeRun) -> DecodeRun:
+    """The run with the settings of generation that its target's checkpoint states."""
+    text = text_of(run)
+    if text is None:
+        return run
+    generation.check_start(run.plan, text)
+    if run.generation_settings == "ignore":
+        return run
+    data = run.data
+    asked = {"prefix": bool(data.decoder_prefix), "num_samples": data.num_samples}
+    return dataclasses.replace(run, plan=generation.obeyed(run.plan, text, **asked))
+
+
+def stop_ids_of(run: DecodeRun, vocabulary: Any) -> tuple[int, ...]:
+    """The ids that end an output: those that the target's checkpoint states, or else EOS."""
+    return generation.stop_ids(text_of(run), vocabulary)
 
 
 def in_eight_bits(run: DecodeRun) -> DecodeRun:
@@ -392,7 +425,8 @@ def vocabulary_of(run: DecodeRun) -> Any:
     for role, table in run.plan.tables().items():
         tables.check_vocabulary(paths[role], table, vocabulary)
     try:
-        check_ids(run.plan.sampling, vocabulary.vocab_size)
+        size = run.plan.models()["target"].vocab_size  # some ids have no text
+        check_ids(run.plan.sampling, max(vocabulary.vocab_size, size))
     except ValueError as error:
         raise UsageError(str(error)) from error
     return vocabulary
@@ -425,10 +459,4 @@ def definition_of(run: DecodeRun) -> tasks.VocabularyDefinition:
     """The run's vocabulary, or else the one saved with the target."""
     if run.data.vocabulary is not None:
         return run.data.vocabulary
-    recorded = checkpoints.vocabulary_from(run.checkpoint_path)
-    if recorded is None:
-        raise UsageError(
-            f"no vocabulary was saved with {run.checkpoint_path}; name one: --vocabulary=FILE of a "
-            "SentencePiece model or of a tokenizer.json, or --vocabulary=bytes"
-        )
-    return tasks.recorded_vocabulary(*recorded)
+    return saved_vocabulary(run.checkpoint_path)

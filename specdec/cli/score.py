@@ -63,7 +63,7 @@ def _command(args: argparse.Namespace) -> None:
         batches = run.data.text_batches(_pairs(args.pairs), vocabulary)
     in_force = runs.in_force(run, "score") if args.output_file else ""
     params = run.load().target
-    scores_of = _scores_of(run.ending_with(vocabulary.eos_id).plan)
+    scores_of = _scores_of(run.ending_with(*runs.stop_ids_of(run, vocabulary)).plan)
     tokens, total = 0, 0.0
     file = settings.json_lines(args.output_file, in_force)
     for batch in batches:
@@ -96,7 +96,7 @@ def _pairs(path: str) -> Iterator[tuple[str, str]]:
         lines = lines_of("--pairs", sys.stdin)
         return map(_pair, itertools.repeat(path), itertools.count(1), _some(lines, STDIN))
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", newline="\n") as file:
             lines = list(lines_of("--pairs", file, path))
     except OSError as error:
         raise UsageError(

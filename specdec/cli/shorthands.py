@@ -21,6 +21,7 @@ from specdec import resources
 from specdec.cli import gin_files
 from specdec.cli.settings import UsageError
 from specdec.cli.suggest import did_you_mean
+from specdec.generation import CHOICES
 
 # Flag: the macros that a file of the folder, which is named like it, chooses.
 FRAGMENTS = {
@@ -77,6 +78,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--min_length", type=int, metavar="N", help="the shortest output, in tokens before its EOS"
     )
+    group.add_argument(
+        "--generation_settings",
+        choices=CHOICES,
+        help="what to do with the settings in the target's generation_config.json: 'obey' them "
+        "(default), or 'ignore' all but the ids that outputs start from and end in",
+    )
     for flag in FRAGMENTS:
         known = ", ".join(names(flag))
         group.add_argument(f"--{flag}", metavar="NAME", help=f"a file of {flag}s/: {known}")
@@ -117,6 +124,7 @@ def _given(args: argparse.Namespace) -> Iterator[tuple[str, Any, tuple[str, ...]
         **{name: (name.upper(), "SAMPLING") for name in SAMPLING},
         "max_length": (MAX_LENGTH,),
         **{name: (name.upper(),) for name in PROCESSORS},
+        "generation_settings": ("GENERATION_SETTINGS",),
         **FRAGMENTS,
     }
     for name, macros in meanings.items():

@@ -66,7 +66,7 @@ def make(args: argparse.Namespace) -> None:
     except ValueError as error:
         raise UsageError(str(error)) from error
     vocabulary = runs.vocabulary_of(run)
-    run = run.ending_with(vocabulary.eos_id)
+    run = run.ending_with(*runs.stop_ids_of(run, vocabulary))
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     folder = Path(args.output_dir)
     folder.mkdir(parents=True, exist_ok=True)

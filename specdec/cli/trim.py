@@ -60,8 +60,8 @@ def _command(args: argparse.Namespace) -> None:
     if (args.head_size is None) != (args.predictions is None):
         given, other = ("head_size", "predictions")[:: 1 if args.predictions is None else -1]
         raise UsageError(f"--{given} is {getattr(args, given)} without --{other}; give both")
-    vocabulary = checkpoints.vocabulary_from(args.input, needed=False)
-    output = checkpoints.check_output(args.output, "orbax", vocabulary)
+    text = checkpoints.text_model_from(args.input, needed=False)
+    output = checkpoints.check_output(args.output, "orbax", text.vocabulary)
     model = checkpoints.model_from(args.input)
     counts = Counter() if args.predictions is None else tasks.token_counts(args.predictions)
     try:
@@ -72,7 +72,7 @@ def _command(args: argparse.Namespace) -> None:
         raise UsageError(str(error)) from error
     params = checkpoints.load(args.input, config=model.config)
     ours = families.resize(params, model.config, kept)
-    checkpoints.save(output, ours, config=to.config, vocabulary=vocabulary)
+    checkpoints.save(output, ours, config=to.config, **text.kept())
     print(f"read {args.input}: {described(params, model)}")
     print(f"wrote {output}: {described(ours, to)}")
     if kept.head_ids is not None:

@@ -52,7 +52,7 @@ def _command(args: argparse.Namespace) -> int:
         certificate.refuse(run.plan)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    run = run.ending_with(runs.vocabulary_of(run).eos_id)
+    run = run.ending_with(*runs.stop_ids_of(run, runs.vocabulary_of(run)))
     batches = run.batches()
     programs_of(run, ())  # what cannot work together shows here
     in_force = runs.in_force(run)  # of the files as they are now

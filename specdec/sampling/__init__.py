@@ -15,7 +15,7 @@ from specdec.sampling.bans import (
 )
 from specdec.sampling.draws import draw, draw_shared, gumbel
 from specdec.sampling.forced import ForcedEOS, ForcedTokens
-from specdec.sampling.order import in_order
+from specdec.sampling.order import filled_in, in_order, ordered
 from specdec.sampling.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
 from specdec.sampling.processed import (
     Processed,
@@ -47,12 +47,14 @@ __all__ = [
     "check_ids",
     "draw",
     "draw_shared",
+    "filled_in",
     "fit_vocabulary",
     "gumbel",
     "in_order",
     "instead",
     "is_distribution",
     "looks_back",
+    "ordered",
     "standardised",
     "unprocessed",
     "with_processors",

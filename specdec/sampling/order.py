@@ -65,3 +65,31 @@ def in_order(
         at = len(forced_prefix_ids)
         made.append(SuppressTokensAtBegin(tuple(begin_suppress_tokens), at))
     return (*made, *others)
+
+
+_ORDER = (
+    RepetitionPenalty,
+    FrequencyPenalty,
+    PresencePenalty,
+    NoRepeatNGram,
+    NoBadWords,
+    MinLength,
+    ForcedTokens,
+    ForcedEOS,
+    SuppressTokens,
+    SuppressTokensAtBegin,
+)
+
+
+def ordered(processors: Sequence[LogitsProcessor]) -> tuple[LogitsProcessor, ...]:
+    """Returns the processors in the order of `in_order`, one's own last."""
+    places: dict[type, int] = {kind: place for place, kind in enumerate(_ORDER)}
+    return tuple(sorted(processors, key=lambda one: places.get(type(one), len(places))))
+
+
+def filled_in(
+    own: Sequence[LogitsProcessor], others: Sequence[LogitsProcessor]
+) -> tuple[LogitsProcessor, ...]:
+    """Returns `own` processors and, of the kinds that it lacks, those of `others`, in order."""
+    kinds = {type(one) for one in own}
+    return ordered([*own, *(one for one in others if type(one) not in kinds)])

@@ -27,12 +27,14 @@ from specdec.tasks.vocabularies import (
     Bytes,
     SentencePiece,
     VocabularyDefinition,
+    check_ids,
     detokenize,
     digest,
     file_of,
     for_texts,
     recorded_vocabulary,
     same_vocabulary,
+    tokenization_of,
     vocabulary_file,
 )
 
@@ -49,6 +51,7 @@ __all__ = [
     "TokenizerJson",
     "VocabularyDefinition",
     "batches",
+    "check_ids",
     "check_lengths",
     "check_sizes",
     "bleu",
@@ -71,6 +74,7 @@ __all__ = [
     "t5_task",
     "text_batches",
     "token_counts",
+    "tokenization_of",
     "use_tfds_data_dir",
     "vocabulary_file",
 ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from specdec.lines import text_of_bytes
 from specdec.tasks.errors import TaskError
 from specdec.tasks.loading import load_seqio
 from specdec.tasks.vocabularies import VOCABULARIES, VocabularyDefinition
@@ -32,7 +33,7 @@ def local_task(
 
     Args:
       name: the task's name in seqio's registry.
-      files: split -> path of a UTF-8 text file.
+      files: split -> path of a UTF-8 text file; see `specdec.lines` for where its lines end.
       vocabulary: of both features, for instance `SentencePiece(path)` or `Bytes()`.
       prefix: put before every input, such as 'translate English to German: '.
       columns: what the TAB-separated columns of a line are; ('inputs',) takes the whole line as
@@ -90,7 +91,7 @@ def _register(definition: _Definition) -> Task:
         raise TaskError(f"task {definition.name!r} exists with another definition; rename this one")
     return seqio.TaskRegistry.add(
         definition.name,
-        source=seqio.TextLineDataSource(dict(definition.files), num_input_examples=sizes),
+        source=seqio.FileDataSource(_lines, dict(definition.files), num_input_examples=sizes),
         preprocessors=[
             functools.partial(_parse, columns=definition.columns, prefix=definition.prefix),
             seqio.preprocessors.tokenize,
@@ -130,6 +131,19 @@ def _examine_line(line: bytes, place: str, columns: Sequence[str]) -> None:
         line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise TaskError(f"{place}: not UTF-8 ({error.reason}); convert the file") from error
+
+
+def _lines(file):
+    """A dataset of the texts of a file's lines. (TensorFlow's own drops every CR.)"""
+    import tensorflow as tf
+
+    def read(path: bytes) -> Iterator[bytes]:
+        with open(path, "rb") as stream:
+            for number, line in enumerate(stream):
+                yield text_of_bytes(line, first=not number)
+
+    line = tf.TensorSpec([], tf.string)
+    return tf.data.Dataset.from_generator(read, args=(file,), output_signature=line)
 
 
 def _parse(dataset, *, columns: Sequence[str], prefix: str):

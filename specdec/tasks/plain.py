@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from specdec import pieces
+from specdec.added_tokens import AddedToken, Tokenization, cleaned_up, split
 
 BYTES, SPECIAL = 256, 3  # of ByT5: padding, EOS and unknown come before the bytes
+SPACE = "▁"  # SentencePiece's mark of a space
 
 
 class PlainVocabulary:
@@ -72,7 +75,7 @@ class PlainSentencePiece(PlainVocabulary):
     """A SentencePiece model with sentinels behind its pieces, the last one first, as T5's are.
 
     Raises:
-      RuntimeError, ValueError: the bytes are not those of a SentencePiece model.
+      RuntimeError, ValueError: the bytes are not those of a SentencePiece model with T5's ids.
     """
 
     def __init__(self, file: str, serialized: bytes, extra_ids: int):
@@ -80,9 +83,11 @@ class PlainSentencePiece(PlainVocabulary):
 
         if not serialized:
             raise ValueError("it is empty")
+        self._serialized = serialized
         if extra_ids:
             serialized = _with_sentinels(serialized, extra_ids)
         self.tokenizer = SentencePieceProcessor(model_proto=serialized)
+        pieces.check_ids(self.tokenizer)
         self.file, self.extra_ids = file, extra_ids
         self.digest = hashlib.sha256(serialized).hexdigest()
         self.eos_id, self.unk_id = self.tokenizer.eos_id(), self.tokenizer.unk_id()
@@ -91,11 +96,50 @@ class PlainSentencePiece(PlainVocabulary):
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text)
 
+    def encode_piece(self, text: str) -> list[int]:
+        """The ids of text between added tokens, in which no sentinel is looked for."""
+        return self._without_sentinels.encode(text)
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Likewise, where only the text's own mark of a space begins a word.
+
+        SentencePiece drops such a mark at the begin of a text. So transformers encodes the name of
+        the unknown piece before it, and takes its pieces off again.
+        """
+        if not text.startswith((SPACE, " ")):
+            return self._without_prefix.encode(text)
+        before = self.tokenizer.id_to_piece(self.unk_id)
+        return self._without_prefix.encode(before + text)[self._pieces_of_unknown :]
+
+    @functools.cached_property
+    def _without_sentinels(self) -> Any:
+        return _processor(self._serialized)
+
+    @functools.cached_property
+    def _without_prefix(self) -> Any:
+        return _processor(self._serialized, add_dummy_prefix=False)
+
+    @functools.cached_property
+    def _pieces_of_unknown(self) -> int:
+        return len(self._without_prefix.encode(self.tokenizer.id_to_piece(self.unk_id)))
+
     def pieces(self) -> list[str]:
         return pieces.of_sentencepiece(self.tokenizer)
 
     def _text(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids))
+
+
+def _processor(serialized: bytes, **normalizer: bool) -> Any:
+    """A processor of a model, with fields of its normalizer replaced."""
+    from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
+
+    if normalizer:
+        record: Any = sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore
+        for name, value in normalizer.items():
+            setattr(record.normalizer_spec, name, value)
+        serialized = record.SerializeToString()
+    return SentencePieceProcessor(model_proto=serialized)
 
 
 def _with_sentinels(serialized: bytes, extra_ids: int) -> bytes:
@@ -106,3 +150,90 @@ def _with_sentinels(serialized: bytes, extra_ids: int) -> bytes:
     for number in reversed(range(extra_ids)):
         record.pieces.add(piece=f"▁<extra_id_{number}>", score=0.0, type=user_defined)
     return record.SerializeToString()
+
+
+class WithAddedTokens(PlainVocabulary):
+    """A vocabulary whose texts are split at added tokens, as transformers 4 does.
+
+    The token for the end, for padding and for unknown are not among them: a text never has them,
+    also where they are written out.
+
+    Args:
+      base: the ids and texts of what is between added tokens.
+      tokenization: the added tokens, and what else the tokenizer's files say.
+    """
+
+    def __init__(self, base: PlainVocabulary, tokenization: Tokenization):
+        self.base, self.tokenization = base, tokenization
+        self.eos_id, self.unk_id = base.eos_id, base.unk_id
+        self.file, self.extra_ids = base.file, base.extra_ids
+        self._by_id = {token.id: token for token in tokenization.added}
+        self.vocab_size = max([base.vocab_size, *(id + 1 for id in self._by_id)])
+        self.others = tuple(
+            (token.id, token.content)
+            for token in tokenization.added
+            if not pieces.SENTINEL.fullmatch(token.content)
+        )
+        self.digest = base.digest
+        if self.others:
+            said = f"{base.digest} {self.others}"
+            self.digest = hashlib.sha256(said.encode()).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = []
+        legacy = self.tokenization.legacy
+        for part in split(text if legacy else _marked(text), self.tokenization.added):
+            if isinstance(part, AddedToken):
+                alone = not legacy and ids == self._encode(SPACE)
+                ids = [part.id] if alone and part.special else [*ids, part.id]
+            else:
+                ids += self._encode(part)
+        return ids
+
+    def pieces(self) -> list[str]:
+        return self.base.pieces() + [content for _, content in self.others]
+
+    def _encode(self, text: str) -> list[int]:
+        if isinstance(self.base, PlainSentencePiece) and not self.tokenization.legacy:
+            return self.base.encode_inside(text)
+        if isinstance(self.base, PlainSentencePiece):
+            return self.base.encode_piece(text)
+        return self.base.encode(text)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        if isinstance(self.base, PlainBytes):
+            text = self._bytes(ids)
+        else:
+            parts = [self._part(run) for run in _runs(ids, self._by_id)]
+            text = " ".join(part for part in parts if part)
+        return cleaned_up(text) if self.tokenization.clean_up else text
+
+    def _part(self, run: Sequence[int]) -> str:
+        """An added token as it is written, and other ids without spaces around their text."""
+        token = self._by_id.get(run[0])
+        return self.base.decode(run).strip() if token is None else token.content
+
+    def _bytes(self, ids: Sequence[int]) -> str:
+        """Bytes that belong to one character may have an added token between them."""
+        found = b""
+        for id in ids:
+            token = self._by_id.get(id)
+            is_byte = SPECIAL <= id < SPECIAL + BYTES
+            found += token.content.encode() if token else bytes([id - SPECIAL] * is_byte)
+        return found.decode("utf-8", errors="ignore")
+
+
+def _runs(ids: Sequence[int], added: Iterable[int]) -> list[list[int]]:
+    """The ids in runs: each added token alone, others together."""
+    runs: list[list[int]] = []
+    for id in ids:
+        if id in added or not runs or runs[-1][-1] in added:
+            runs.append([id])
+        else:
+            runs[-1].append(id)
+    return runs
+
+
+def _marked(text: str) -> str:
+    """The text with the mark of a space before it, as T5Tokenizer does without `legacy`."""
+    return SPACE + text.replace(SPACE, " ") if text else text

@@ -8,14 +8,14 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from specdec import pieces
+from specdec.added_tokens import Tokenization, cleaned_up
 from specdec.tasks.errors import TaskError
-from specdec.tasks.loading import load_seqio, read
+from specdec.tasks.loading import read
 from specdec.tasks.plain import PlainVocabulary
+from specdec.tasks.seqio_view import as_seqio
 
 if TYPE_CHECKING:
     from seqio import Vocabulary
@@ -28,11 +28,17 @@ BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))  # of what has no pi
 class TokenizerJson:
     """A `tokenizer.json` of a T5: a Unigram model, its normalizer, and its sentinels if it has any.
 
-    Ids are those of the SentencePiece model that it was made of, also for texts in which `</s>` is
-    written out: what is in a text never ends it. `path` is local or a gs:// address.
+    Ids are those of transformers. Those of the SentencePiece model that it was made of are the
+    same, but for texts that Unicode would compose (NFC) and that the model's own rules do not: a
+    decomposed Korean syllable is unknown here and a piece there. `</s>` that is written out in a
+    text never ends it. `path` is local or a gs:// address.
+
+    With a `tokenization` texts are transformers' too. Without one, a sentinel in a text is a word
+    of its own, as in seqio's texts.
     """
 
     path: str
+    tokenization: Tokenization | None = dataclasses.field(default=None, repr=False)
 
     def plain(self) -> PlainVocabulary:
         """Raises TaskError if there is no such file, it is of something else, or `tokenizers` is
@@ -41,7 +47,7 @@ class TokenizerJson:
 
     def load(self) -> Vocabulary:
         """The same for seqio's tasks; raises likewise."""
-        return _seqio_class()(_tokenizer(self))
+        return as_seqio(_tokenizer(self))
 
 
 class Tokenizer(PlainVocabulary):
@@ -51,9 +57,10 @@ class Tokenizer(PlainVocabulary):
       ValueError: see `pieces.parse`; or it does not pad with 0, or has no EOS.
     """
 
-    def __init__(self, file: str, text: str):
+    def __init__(self, file: str, text: str, tokenization: Tokenization | None = None):
         from tokenizers import Tokenizer as Backend
 
+        self._tokenization = tokenization
         self.file, self._names = file, pieces.of_tokenizer(text)
         self.digest = hashlib.sha256(text.encode()).hexdigest()
         record = pieces.parse(text)
@@ -88,14 +95,18 @@ class Tokenizer(PlainVocabulary):
 
     def _text(self, ids: Sequence[int]) -> str:
         shown = [self._pieces[id] for id in ids]
-        return self._backend.decoder.decode([piece for piece in shown if piece])
+        text = self._backend.decoder.decode([piece for piece in shown if piece])
+        said = self._tokenization
+        return cleaned_up(text) if said is not None and said.clean_up else text
 
     def _shown(self, id: int, control: set[int]) -> str:
         """What the decoder is given, nothing for control ids; a sentinel is a word of its own."""
         if id == self.unk_id:
             return UNKNOWN
         name = self._backend.id_to_token(id) or ""
-        return "" if id in control else f"▁{name}" if _is_sentinel(name) else name
+        if _is_sentinel(name) and self._tokenization is None:
+            return f"▁{name.removeprefix('▁')}"
+        return "" if id in control else name
 
 
 def _is_sentinel(name: str) -> bool:
@@ -106,7 +117,7 @@ def _is_sentinel(name: str) -> bool:
 def _tokenizer(definition: TokenizerJson) -> Tokenizer:
     text = _text(definition.path)
     try:
-        return Tokenizer(definition.path, text)
+        return Tokenizer(definition.path, text, definition.tokenization)
     except ImportError as error:
         raise TaskError(
             f"vocabulary {definition.path} needs the package tokenizers; pip install tokenizers"
@@ -119,50 +130,3 @@ def _text(path: str) -> str:
     if "://" not in path and not os.path.isfile(path):
         raise TaskError(f"vocabulary {path} is not a file; give a tokenizer.json")
     return read(path).decode("utf-8")
-
-
-@functools.cache
-def _seqio_class() -> Any:
-    """The class that seqio knows, made at the first call: seqio is seconds to import."""
-    seqio = load_seqio()
-    import tensorflow as tf
-
-    class TokenizerVocabulary(seqio.Vocabulary):
-        """seqio's view of a `Tokenizer`."""
-
-        def __init__(self, plain: Tokenizer):
-            super().__init__(extra_ids=plain.extra_ids)
-            self.plain, self.file, self.digest = plain, plain.file, plain.digest
-
-        eos_id = property(lambda self: self.plain.eos_id)
-        unk_id = property(lambda self: self.plain.unk_id)
-        vocab_size = _base_vocab_size = property(lambda self: self.plain.vocab_size)
-
-        def _encode(self, s):
-            return self.plain.encode(s)
-
-        def _decode(self, ids):
-            return self.plain.decode(ids)
-
-        def pieces(self):
-            return self.plain.pieces()
-
-        def _encode_tf(self, s):
-            ids = tf.numpy_function(self._encode_bytes, [tf.convert_to_tensor(s)], tf.int32)
-            return tf.ensure_shape(ids, [None])
-
-        def _encode_bytes(self, s):
-            text = np.asarray(s, object).item().decode("utf-8", errors="replace")
-            return np.array(self._encode(text), np.int32)
-
-        def _decode_tf(self, ids):
-            text = tf.numpy_function(lambda ids: self._decode(ids.tolist()), [ids], tf.string)
-            return tf.ensure_shape(text, [])
-
-        def __eq__(self, other):
-            return getattr(other, "digest", None) == self.digest
-
-        def __str__(self):
-            return f"TokenizerVocabulary({self.file}, sha256 {self.plain.digest:.8})"
-
-    return TokenizerVocabulary

@@ -10,9 +10,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from specdec import pieces
+from specdec.added_tokens import Tokenization
 from specdec.tasks.errors import TaskError
 from specdec.tasks.loading import load_seqio, read, read_in_time
-from specdec.tasks.plain import PlainBytes, PlainSentencePiece, PlainVocabulary
+from specdec.tasks.plain import (
+    PlainBytes,
+    PlainSentencePiece,
+    PlainVocabulary,
+    WithAddedTokens,
+)
+from specdec.tasks.seqio_view import as_seqio
 from specdec.tasks.tokenizer_json import TokenizerJson
 from specdec.values import is_integer, is_word
 
@@ -39,10 +46,13 @@ class SentencePiece:
     """A SentencePiece model with T5's ids (0 padding, 1 EOS, 2 unknown).
 
     `path` is local or a gs:// address; `extra_ids` sentinels are added behind the pieces (T5: 100).
+    With a `tokenization` it is transformers' tokenizer: sentinels and other added tokens are found
+    inside of words too. Without one it is seqio's vocabulary.
     """
 
     path: str
     extra_ids: int = 0
+    tokenization: Tokenization | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
         if not is_word(self.path):
@@ -55,25 +65,32 @@ class SentencePiece:
 
     def load(self) -> Vocabulary:
         """The same for seqio's tasks; raises likewise."""
-        self.plain()
-        return _seqio_sentencepiece(self)
+        plain = self.plain()
+        return _seqio_sentencepiece(self) if self.tokenization is None else as_seqio(plain)
 
 
 @dataclasses.dataclass(frozen=True)
 class Bytes:
-    """ByT5's vocabulary: UTF-8 bytes from id 3 on, then `extra_ids` sentinels (ByT5: 125)."""
+    """ByT5's vocabulary: UTF-8 bytes from id 3 on, then `extra_ids` sentinels (ByT5: 125).
+
+    With a `tokenization` it is transformers' tokenizer, whose texts may have added tokens.
+    """
 
     extra_ids: int = 0
+    tokenization: Tokenization | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
         _check_extra_ids(self)
 
     def plain(self) -> PlainVocabulary:
         """For texts."""
-        return PlainBytes(self.extra_ids)
+        plain = PlainBytes(self.extra_ids)
+        return WithAddedTokens(plain, self.tokenization) if self.tokenization else plain
 
     def load(self) -> Vocabulary:
         """The same for seqio's tasks."""
+        if self.tokenization is not None:
+            return as_seqio(self.plain())
         return load_seqio().ByteVocabulary(extra_ids=self.extra_ids)
 
 
@@ -94,14 +111,25 @@ def for_texts(definition: VocabularyDefinition) -> Vocabulary | PlainVocabulary:
     return definition.plain() if hasattr(definition, "plain") else definition.load()
 
 
-def recorded_vocabulary(path: str | os.PathLike | None, extra_ids: int) -> VocabularyDefinition:
-    """Of what `checkpoints.Vocabulary` records: bytes if the path is None."""
-    return Bytes(extra_ids) if path is None else vocabulary_file(os.fspath(path), extra_ids)
+def recorded_vocabulary(
+    path: str | os.PathLike | None,
+    extra_ids: int,
+    tokenization: Tokenization | None = None,
+    *_: object,
+) -> VocabularyDefinition:
+    """Returns what the fields of a `checkpoints.Vocabulary` describe: bytes if the path is None."""
+    if path is None:
+        return Bytes(extra_ids, tokenization)
+    return vocabulary_file(os.fspath(path), extra_ids, tokenization)
 
 
-def vocabulary_file(path: str, extra_ids: int = 0) -> VocabularyDefinition:
+def vocabulary_file(
+    path: str, extra_ids: int = 0, tokenization: Tokenization | None = None
+) -> VocabularyDefinition:
     """What a file describes, by its name; a tokenizer.json has its own number of sentinels."""
-    return TokenizerJson(path) if path.endswith(".json") else SentencePiece(path, extra_ids)
+    if path.endswith(".json"):
+        return TokenizerJson(path, tokenization)
+    return SentencePiece(path, extra_ids, tokenization)
 
 
 @functools.cache
@@ -111,16 +139,32 @@ def _sentencepiece(definition: SentencePiece) -> PlainVocabulary:
         raise TaskError(f"vocabulary {path} is not a file; give a SentencePiece .model")
     serialized = read(path)
     try:
-        return PlainSentencePiece(path, serialized, definition.extra_ids)
+        plain = PlainSentencePiece(path, serialized, definition.extra_ids)
     except Exception as error:  # of SentencePiece or of protobuf
+        if "T5's" in str(error):
+            raise TaskError(f"vocabulary {path}: {_line(error)}") from error
         raise TaskError(
             f"vocabulary {path} is not a SentencePiece model ({_line(error)}); give a .model file"
         ) from error
+    added = definition.tokenization
+    return plain if added is None else WithAddedTokens(plain, added)
 
 
 @functools.cache
 def _seqio_sentencepiece(definition: SentencePiece) -> Vocabulary:
     return load_seqio().SentencePieceVocabulary(definition.path, definition.extra_ids)
+
+
+def check_ids(vocabulary: Any) -> None:
+    """Raises ValueError for seqio's vocabulary of a SentencePiece model without T5's ids."""
+    if getattr(vocabulary, "sp_model", None) is not None:
+        pieces.check_ids(vocabulary.tokenizer)
+
+
+def tokenization_of(vocabulary: Any) -> Tokenization | None:
+    """What a checkpoint's files add to a vocabulary; None of seqio's own vocabularies."""
+    plain = getattr(vocabulary, "plain", vocabulary)  # of a view for seqio
+    return plain.tokenization if isinstance(plain, WithAddedTokens) else None
 
 
 def refuse_unreachable(vocabulary: Any) -> None:
@@ -156,7 +200,12 @@ def file_of(vocabulary: Vocabulary | PlainVocabulary) -> str | None:
 
 
 def _is_bytes(vocabulary: Any) -> bool:
-    return type(vocabulary).__name__ in ("PlainBytes", "ByteVocabulary")
+    """Whether ids are bytes and sentinels, without other added tokens."""
+    if digest(vocabulary) is not None:
+        return False
+    plain = getattr(vocabulary, "plain", vocabulary)  # of a view for seqio
+    base = plain.base if isinstance(plain, WithAddedTokens) else plain
+    return type(base).__name__ in ("PlainBytes", "ByteVocabulary")
 
 
 def _is_tokenizer(vocabulary: Any) -> bool:

@@ -276,6 +276,8 @@ def _vocabulary(run: TrainRun) -> checkpoints.Vocabulary | None:
     file = tasks.file_of(vocabulary)
     if not file or not os.path.isfile(file):
         return None
+    if tasks.tokenization_of(vocabulary) is not None:
+        return checkpoints.vocabulary_from(Path(file).parent)  # with the tokenizer's other files
     return checkpoints.Vocabulary(Path(file), vocabulary.extra_ids)
 
 

@@ -236,3 +236,14 @@ def test_equal_trees_are_written_equally(tmp_path, params, config_of):
         save(tmp_path / name, given, config=config_of("v1_1"), format="huggingface")
     a, b = ((tmp_path / name / "model.safetensors").read_bytes() for name in "ab")
     assert a == b
+
+
+@pytest.mark.parametrize("ocdbt", (True, False))
+def test_zarr3_of_orbax_is_read(tmp_path, params, ocdbt):
+    import orbax.checkpoint as ocp
+
+    folder = tmp_path / "checkpoint_5"
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=ocdbt, use_zarr3=True)
+    with ocp.Checkpointer(handler) as checkpointer:
+        checkpointer.save(folder / "state", {"target": params, "state": {"step": np.int32(5)}})
+    assert_identical(load(folder), params)

@@ -70,7 +70,7 @@ def test_a_step_can_be_saved_and_the_vocabulary_comes_along(tmp_path, params, co
     run = tmp_path / "run"
     save(run / "checkpoint_5", params, config=config_of("v1_1"), vocabulary=vocabulary)
     vocabulary.unlink()
-    assert vocabulary_from(run) == (run / "checkpoint_5" / "pieces.model", 0)
+    assert vocabulary_from(run)[:2] == (run / "checkpoint_5" / "pieces.model", 0)
     assert bits(load(run)) == bits(params)
 
 

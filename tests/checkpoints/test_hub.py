@@ -28,7 +28,8 @@ for name in sys.argv[1:]:
     try:
         vocabulary = checkpoints.vocabulary_from(name)
         file = vocabulary and vocabulary.path and vocabulary.path.name
-        print("found", checkpoints.config_from(name).emb_dim, file)
+        ends = checkpoints.text_model_from(name).stop_ids
+        print("found", checkpoints.config_from(name).emb_dim, file, *ends)
     except checkpoints.CheckpointError as error:
         print(error)
 """
@@ -58,7 +59,10 @@ class Hub(http.server.BaseHTTPRequestHandler):
             return self._answer(404, b"{}", ("X-Error-Code", "RevisionNotFound"))
         commit = OLDER if revision in ("old", OLDER) else COMMIT
         if rest[:1] == ["resolve"]:
-            content = found["/".join(rest[2:])]
+            content = found.get("/".join(rest[2:]))
+            if content is None:
+                missing = ("X-Error-Code", "EntryNotFound"), ("X-Repo-Commit", commit)
+                return self._answer(404, b"{}", *missing)
             etag = f'"{hashlib.sha1(content).hexdigest()}"'
             return self._answer(200, content, ("ETag", etag), ("X-Repo-Commit", commit))
         if rest[:1] == ["tree"]:
@@ -134,9 +138,10 @@ def cached(folder: Path, name: str, model: str, *more: Path) -> None:
 def test_only_what_is_read_is_downloaded_and_kept(hub, found, tmp_path):
     tokenizer = GOLDEN / "tokenizer" / "tokenizer.json"
     unread = {"pytorch_model.bin": b"p", "tf_model.h5": b"t", "README.md": b"r", "a/b.bin": b"b"}
+    settings = {"generation_config.json": b'{"eos_token_id": [1, 7]}'}
     sentencepiece = {"spiece.model": (ROOT / "demo" / "vocabulary.model").read_bytes()}
     Hub.repositories = {
-        "google/small": files_of("hf_v1_1", tokenizer) | unread,
+        "google/small": files_of("hf_v1_1", tokenizer) | unread | settings,
         "google/shards": files_of("hf_byt5") | unread,
         "google/both": files_of("hf_v1_0", tokenizer) | sentencepiece,
         "google/none": {"README.md": b"r"},
@@ -156,7 +161,9 @@ def test_only_what_is_read_is_downloaded_and_kept(hub, found, tmp_path):
     ]
     lines, err = found(*names, HF_ENDPOINT=hub)
     width = "found 16"
-    assert lines[:3] == [f"{width} tokenizer.json", f"{width} None", f"{width} spiece.model"]
+    small, shards, both = lines[:3]
+    assert small == f"{width} tokenizer.json 1 7"
+    assert (shards, both) == (f"{width} None 1", f"{width} spiece.model 1")
     assert "google/none has no config.json with model.safetensors" in lines[3]
     assert "but README.md; name another" in lines[3]
     assert "google/gated is gated" in lines[4] and "hf auth login" in lines[4]
@@ -171,6 +178,7 @@ def test_only_what_is_read_is_downloaded_and_kept(hub, found, tmp_path):
     shards = {f"model-0000{i}-of-00004.safetensors" for i in range(1, 5)}
     assert got == shards | {
         "config.json",
+        "generation_config.json",
         "model.safetensors",
         "model.safetensors.index.json",
         "spiece.model",
@@ -191,13 +199,16 @@ def test_without_a_network_the_cache_has_to_have_it(found, tmp_path):
     shutil.copytree(GOLDEN / "hf_byt5", here)
     names = ["google/small", "google/mute", "google/torn", "google/here", "google/away"]
     lines, _ = found(*names, HF_HUB_OFFLINE="1")
-    assert lines[:2] == ["found 16 tokenizer.json", "found 16 None"] and lines[3] == "found 16 None"
+    assert (
+        lines[:2] == ["found 16 tokenizer.json 1", "found 16 None 1"]
+        and lines[3] == "found 16 None 1"
+    )
     for name, line in ((names[2], lines[2]), (names[4], lines[4])):
         assert line.startswith(f"checkpoint {name} does not exist here, is not in {tmp_path}")
         assert "offline mode is enabled" in line
     assert len(lines) == len(names)
     lines, _ = found("google/away", "google/mute", HF_ENDPOINT="http://127.0.0.1:9")
-    assert "cannot be had from http://127.0.0.1:9" in lines[0] and lines[1] == "found 16 None"
+    assert "cannot be had from http://127.0.0.1:9" in lines[0] and lines[1] == "found 16 None 1"
 
 
 def test_the_package_is_named_where_it_is_missing(monkeypatch):

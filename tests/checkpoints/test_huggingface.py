@@ -219,9 +219,10 @@ def test_arrays_that_a_t5_lacks_keep_their_names(edited):
         ({"model_type": "umt5"}, "is of a 'umt5' model; those that can be read: t5, mt5"),
         ({"model_type": "longt5"}, "is of a 'longt5' model"),
         ({"is_encoder_decoder": False}, "is of an encoder alone"),
-        ({"decoder_start_token_id": 2}, "decoder_start_token_id is 2, and .* takes 0"),
-        ({"eos_token_id": 3}, "eos_token_id is 3, and decoding a T5 takes 1"),
-        ({"pad_token_id": 5}, "pad_token_id is 5, and decoding a T5 takes 0"),
+        ({"decoder_start_token_id": "2"}, "config.json has decoder_start_token_id '2'; give"),
+        ({"eos_token_id": [3, None]}, r"config.json has eos_token_id \[3, None\]; give a token id"),
+        ({"pad_token_id": 5}, "pad_token_id is 5, and a T5 is padded with 0; use"),
+        ({"quantization_config": {"quant_method": "fp8"}}, r"quantised \(.*, fp8\), .*; save it"),
         ({"d_kv": None, "d_ff": None}, "d_kv, d_ff missing"),
         ({"d_ff": "16384"}, r"does not describe a T5 \(T5Config.mlp_dim is '16384'"),
         ({"feed_forward_proj": "gelu"}, r"activation is 'gelu' \(feed_forward_proj 'gelu'\)"),
@@ -241,7 +242,66 @@ def test_an_encoder_is_refused(edited):
     arrays = safetensors.read(directory / "model.safetensors")
     encoder = {name: array for name, array in arrays.items() if not name.startswith("decoder")}
     rewrite(directory / "model.safetensors", encoder)
-    assert "is T5EncoderModel and has no decoder" in error_of(huggingface.sources, directory)
+    message = error_of(huggingface.sources, directory)
+    assert "has no decoder (T5EncoderModel by its record), but encoder.block.0" in message
+
+
+@pytest.mark.parametrize(
+    "rename, message",
+    [
+        (lambda name: f"module.{name}", "begin with 'module.' .*DistributedDataParallel.*; save"),
+        (lambda name: f"_orig_mod.{name}", "begin with '_orig_mod.' .*torch.compile.*; save"),
+        (lambda name: f"_orig_mod.module.{name}", "begin with '_orig_mod.module.' "),
+        (lambda name: f"base_model.model.{name}", "'base_model.model.' .*PEFT.*merge_and_unload"),
+        (lambda name: f"model.{name}", "begin with 'model.' .*a wrapper.*; save the model in it"),
+        (
+            lambda name: name if name == HEAD else f"transformer.{name}",
+            "is another model .*: a T5 under 'transformer.', and lm_head.weight; give",
+        ),
+        (
+            lambda name: name.replace(".q.", ".q.base_layer."),
+            "an adapter that is not merged; merge",
+        ),
+    ],
+)
+def test_names_of_wrappers_are_named(edited, rename, message):
+    directory = edited("hf_v1_1")
+    arrays = safetensors.read(directory / "model.safetensors")
+    rewrite(directory / "model.safetensors", {rename(name): a for name, a in arrays.items()})
+    with pytest.raises(CheckpointError, match=message) as raised:
+        huggingface.config(directory)
+    assert "no decoder" not in str(raised.value)
+
+
+def test_another_head_is_named(edited):
+    """A T5ForQuestionAnswering has a decoder, and a T5ForTokenClassification has none."""
+    directory = edited("hf_v1_1", architectures=["T5ForQuestionAnswering"])
+    arrays = safetensors.read(directory / "model.safetensors")
+    del arrays[HEAD]
+    head = {"qa_outputs.weight": np.ones([2, 4], np.float32)}
+    rewrite(directory / "model.safetensors", arrays | head)
+    message = error_of(huggingface.config, directory)
+    assert (
+        "no output layer (T5ForQuestionAnswering by its record), but qa_outputs.weight" in message
+    )
+    encoder = {name: array for name, array in arrays.items() if not name.startswith("decoder")}
+    rewrite(directory / "model.safetensors", encoder | {"classifier.weight": head.popitem()[1]})
+    assert "has no decoder" in (message := error_of(huggingface.config, directory))
+    assert "but classifier.weight; give a T5ForConditionalGeneration" in message
+
+
+def test_an_adapter_alone_is_named(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert "has an adapter of PEFT alone; merge it" in error_of(checkpoints.load, tmp_path)
+
+
+def test_narrow_floats_are_named(edited):
+    file = edited("hf_v1_0") / "model.safetensors"
+    content = file.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = content[8 : 8 + length].replace(b'"F32"', b'"F8_E5M2"', 1)
+    file.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + length :])
+    assert "is F8_E5M2, which is not read; save" in error_of(huggingface.config, file.parent)
 
 
 def test_only_a_config_of_transformers_beside_arrays_is_a_checkpoint(edited):

@@ -582,6 +582,10 @@ def sentencepiece_model(tmp_path):
             sentence_iterator=iter(["ein Mann läuft", "ein Haus"] * 20),
             model_writer=file,
             vocab_size=20,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
             hard_vocab_limit=False,
             minloglevel=2,
         )

@@ -13,6 +13,7 @@ from tolerances import LOGITS, SMALL_LOGITS
 
 import specdec
 from specdec import checkpoints, cli, tasks
+from specdec.cli import given, score
 from specdec.models.t5 import T5Target
 
 TEXTS = [line.split("\t")[0] for line in LINES]
@@ -226,3 +227,28 @@ def test_a_mistake_is_one_line(folder, cache, capsys, tmp_path, flags, message):
     capsys.readouterr()
     code = cli.main([*flags, f"--compilation_cache_dir={cache}"])
     assert re.search(message, the_line(code, *capsys.readouterr()))
+
+
+LINES_OF_OTHERS = b"\xef\xbb\xbfthe cook\r\na\rb\r\n\xef\xbb\xbf\n\r\nlast\r"
+TEXTS_OF_OTHERS = ["the cook", "a b", "\ufeff", "", "last"]
+
+
+def test_lines_of_other_systems_on_standard_input(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(LINES_OF_OTHERS), "utf-8")
+    assert list(given.lines_of(None, stream)) == TEXTS_OF_OTHERS
+    assert list(given.lines_of(None, stream)) == []  # given a second time
+    assert list(given.lines_of(None, io.StringIO(LINES_OF_OTHERS.decode()))) == TEXTS_OF_OTHERS
+
+
+def test_lines_of_other_systems_in_pairs(tmp_path):
+    file = tmp_path / "pairs.tsv"
+    file.write_bytes(b"\xef\xbb\xbfa\tb\r\nc\rd\te\n")
+    assert list(score._pairs(str(file))) == [("a", "b"), ("c d", "e")]
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [("\ufeffa\r\nb\r", "a\nb"), ("a\rb", "a b"), ("a\nb", "a\nb"), ("a\n", "a\n"), ("", "")],
+)
+def test_line_ends_in_a_flag(text, expected):
+    assert given.utf8(text) == expected

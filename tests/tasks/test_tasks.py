@@ -127,8 +127,9 @@ def test_plain_text_has_no_targets(tmp_path):
 
 def test_line_ends_of_other_systems(tmp_path):
     file = tmp_path / "dos.tsv"
-    file.write_bytes(b"one\teins\r\ntwo\tzwei\r\n")
+    file.write_bytes(b"\xef\xbb\xbfone\teins\r\ntwo\rtoo\tzwei\r\n")
     (batch,) = tasks.batches(byte_task("dos", file), "test", LENGTHS, batch_size=2)
+    assert batch.input_texts == ["one", "two too"]
     assert batch.target_texts == ["eins", "zwei"]
 
 

@@ -100,6 +100,20 @@ def test_sentinels_count_down_from_the_last_id(ours, text):
     assert ours.decode(ids) == theirs.decode(ids) == text
 
 
+def test_sentinels_among_the_pieces_of_mt5(edited):
+    """As transformers 5 saves mT5's: with the mark of a space, and added as they are."""
+
+    def marked(record):
+        for token in record["model"]["vocab"][-4:]:
+            token[0] = f"▁{token[0]}"
+        for token in record["added_tokens"][-4:]:
+            token["content"] = f"▁{token['content']}"
+
+    ours = tasks.TokenizerJson(edited(marked)).plain()
+    assert ours.extra_ids == 4
+    assert ours.decode(ours.encode("The <extra_id_0> house")) == "The <extra_id_0> house"
+
+
 def test_seqio_takes_it_as_a_vocabulary():
     import seqio
 

@@ -30,6 +30,9 @@ class T5Config:
     'bfloat16'; parameters may be stored in another one. With `relative_bias_per_layer` every layer
     has relative-position biases of its own, as in models trained with T5X's scalable_t5.
 
+    `decoder_start_id` is the id that outputs start from, the padding id unless a checkpoint of
+    Hugging Face names another one.
+
     `exit_classifier` adds a classifier of the states behind any layer: whether the last one would
     say the same (`models.t5.Calm`).
 
@@ -65,6 +68,7 @@ class T5Config:
     markov_rank: int | None = None
     confidence_head: bool = False
     head_ids: tuple[int, ...] | None = dataclasses.field(default=None, repr=False)
+    decoder_start_id: int = dataclasses.field(default=PAD_ID, repr=False)
 
     def __post_init__(self):
         # gin and JSON hand over lists and dtype objects; a static argument must be hashable.
@@ -96,8 +100,15 @@ class T5Config:
             value = getattr(self, field.name)
             if field.name == "num_encoder_layers" and self.encoded_dim:
                 continue
+            if field.name == "decoder_start_id":
+                continue
             if field.type == "int" and not is_integer(value, 1):
                 raise ValueError(f"T5Config.{field.name} is {value!r}; give a positive integer")
+        if not is_integer(self.decoder_start_id, 0) or self.decoder_start_id >= self.vocab_size:
+            raise ValueError(
+                f"T5Config.decoder_start_id is {self.decoder_start_id!r} but the model has "
+                f"{self.vocab_size} ids; give one of them"
+            )
         if not is_number(self.layer_norm_epsilon) or self.layer_norm_epsilon <= 0:
             raise ValueError(
                 f"T5Config.layer_norm_epsilon is {self.layer_norm_epsilon!r}; give a positive "

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from specdec.models.family import Arrays, Record
+from specdec.models.t5 import huggingface_names
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.huggingface_config import from_record, scales_logits, to_record
 
@@ -64,13 +65,11 @@ _MLP = {"wi": "wi", "wi_0": "wi_0", "wi_1": "wi_1", "wo": "wo"}
 def to_config(record: Record, arrays: Arrays) -> T5Config:
     """The model, from the record and the arrays that are there.
 
-    Raises ValueError for models without a decoder or without an output layer that the record
-    promises, and for what `from_record` refuses.
+    Raises ValueError for names of wrappers, adapters and other heads, for models without an output
+    layer that the record promises, and for what `from_record` refuses.
     """
+    huggingface_names.check(arrays.keys(), record)
     config, head = from_record(record), arrays.get(_HEAD)
-    if not any(name.startswith("decoder.block.") for name in arrays):
-        what = ", ".join(record.get("architectures") or ["a model"])
-        raise ValueError(f"this is {what} and has no decoder; give a T5ForConditionalGeneration")
     if head is None and record.get("tie_word_embeddings") is False:
         raise ValueError(
             "the logits are not tied to the embedding (tie_word_embeddings is false), but there "
@@ -125,7 +124,7 @@ def extra_ids(record: Record, tokenizer: str) -> int:
     if sentinels := len(set(re.findall(r"<extra_id_\d+>", tokenizer))):
         return sentinels
     if has_bytes(record):
-        return _BYTES_EXTRA_IDS
+        return record.get("extra_ids", _BYTES_EXTRA_IDS)
     return record.get("extra_ids", _EXTRA_IDS.get(record["model_type"], 0))
 
 

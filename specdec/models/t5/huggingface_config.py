@@ -20,7 +20,8 @@ _FIELDS = {  # ours: theirs
     "layer_norm_epsilon": "layer_norm_epsilon",
 }
 _REQUIRED = ("vocab_size", "d_model", "num_heads", "d_kv", "d_ff", "num_layers")
-_IDS = {"pad_token_id": PAD_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": PAD_ID}
+_START = "decoder_start_token_id"
+_IDS = {"pad_token_id": PAD_ID, "eos_token_id": EOS_ID}
 # Theirs: ours. Our gelu is the tanh approximation, as in T5X and Flax; their 'gelu' is exact.
 _ACTIVATIONS = {"relu": "relu", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "silu": "silu"}
 _WRITTEN = {"relu": "relu", "gelu": "gelu_new", "silu": "silu"}
@@ -30,13 +31,14 @@ _GATED = "gated-"
 def from_record(record: Record) -> T5Config:
     """The model that a record describes, tied if its logits are scaled.
 
-    Raises ValueError for encoders, for special ids other than T5's, for activations that T5X lacks
+    Raises ValueError for encoders, for another padding id than T5's, for activations that T5X lacks
     and for a record that is not complete.
     """
     _check(record)
     fields = {ours: record[name] for ours, name in _FIELDS.items() if record.get(name) is not None}
     fields.setdefault("num_decoder_layers", record["num_layers"])
     fields["mlp_activations"] = _activations(record)
+    fields["decoder_start_id"] = PAD_ID if record.get(_START) is None else record[_START]
     try:
         return T5Config(**fields, logits_via_embedding=scales_logits(record))
     except (TypeError, ValueError) as error:
@@ -89,6 +91,7 @@ def to_record(config: T5Config) -> dict[str, Any]:
         "tie_word_embeddings": config.logits_via_embedding,
         **{theirs: getattr(config, ours) for ours, theirs in _FIELDS.items()},
         **_IDS,
+        _START: config.decoder_start_id,
     }
 
 
@@ -98,12 +101,17 @@ def _check(record: Record) -> None:
             "this is of an encoder alone (is_encoder_decoder is false); give a "
             "T5ForConditionalGeneration"
         )
-    for name, expected in _IDS.items():
-        if record.get(name) not in (expected, [expected], None):
-            raise ValueError(
-                f"{name} is {record[name]}, and decoding a T5 takes {expected}; use a model with "
-                "T5's special ids"
-            )
+    if record.get("pad_token_id") not in (PAD_ID, None):
+        raise ValueError(
+            f"pad_token_id is {record['pad_token_id']}, and a T5 is padded with {PAD_ID}; use a "
+            "model with T5's padding id"
+        )
+    if quantised := record.get("quantization_config"):
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+        raise ValueError(
+            f"the model is quantised (quantization_config, {method}), and its arrays are not the "
+            "parameters; save it dequantised"
+        )
     missing = [name for name in _REQUIRED if record.get(name) is None]
     if missing:
         raise ValueError(f"{', '.join(missing)} missing; copy it again")

@@ -121,8 +121,8 @@ class T5Target(LinenModel):
         return layouts.to_stored(params, self.config, self.layout)
 
     def start(self, inputs: Array) -> Array:
-        """T5 starts decoding from its padding id."""
-        return jnp.full(inputs.shape[0], self.pad_id, jnp.int32)
+        """T5 starts decoding from its padding id, unless its config names another one."""
+        return jnp.full(inputs.shape[0], self.config.decoder_start_id, jnp.int32)
 
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
         """Encodes [B, S] int32 inputs and computes the cross-attention's keys and values.

@@ -16,6 +16,7 @@ KINDS: dict[str, Cases] = {
     "Pairs to score": files.PAIRS,
     "Texts to decode": files.TEXTS,
     "Checkpoints": files.CHECKPOINTS,
+    "What checkpoints ask for": files.ASKED,
     "Vocabularies": files.VOCABULARIES,
     "Flags": flags.WORDS,
     "Flags of one command": flags.COMMANDS,

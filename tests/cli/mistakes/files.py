@@ -153,6 +153,13 @@ CHECKPOINTS = (
             "hf_config_fields": "hf_config_fields.*d_model.*; ",
             "hf_config_word": "hf_config_word.*emb_dim is 'eleven'; ",
             "hf_no_arrays": "no checkpoint in .*hf_no_arrays: .*; give the directory",
+            "hf_padding": "pad_token_id is 5, and a T5 is padded with 0; use",
+            "hf_prefix": "begin with 'module.' .*DistributedDataParallel.*; save",
+            "hf_encoder": "has no decoder .*but classifier; give",
+            "hf_adapter": "shared.base_layer.weight is of an adapter .*; merge",
+            "hf_float8": "shared.weight .* is F8_E4M3, which is not read; save",
+            "hf_quantised": r"quantised \(quantization_config, fp8\), .*; save",
+            "adapter": "no checkpoint in .*adapter: .*adapter of PEFT alone; merge",
         }.items()
     }
     | {
@@ -191,6 +198,43 @@ CHECKPOINTS = (
         ),
     }
 )
+# What the files of a checkpoint say of its texts.
+ASKED = {
+    f"asked by {name}": case("decode", RUN, f"--gin.CHECKPOINT_PATH='YARD/{name}'", says=says)
+    for name, says in {
+        "gen_beams": "generation_config.json has num_beams 4, .*not done here; leave out",
+        "gen_text": "generation_config.json is not JSON .*; copy it again",
+        "gen_samples": "has num_return_sequences 3, .*; leave out",
+        "gen_sampled": "has do_sample True, and this run is greedy; draw with --temperature=0.7",
+        "gen_encoder_ngrams": "has encoder_no_repeat_ngram_size 3, .*; leave out",
+        "gen_encoder_penalty": "has encoder_repetition_penalty 1.2, .*; leave out",
+        "gen_bias": "has sequence_bias .*; leave out",
+        "gen_decay": "has exponential_decay_length_penalty .*; leave out",
+        "gen_strings": "has stop_strings .*; leave out",
+        "gen_seconds": "has max_time 1.5, .*; leave out",
+        "gen_watermark": "has watermarking_config .*; leave out",
+        "gen_decoder_ids": "has forced_decoder_ids .*; leave out",
+        "gen_misspelt": "has surpress_tokens .*no setting that is known here; leave out",
+        "gen_min_length": "has min_length 30, and outputs hold 8 tokens; raise --max_length",
+        "gen_kind": "no_repeat_ngram_size is '3', which is not an integer.*; correct it",
+        "gen_beyond": "names token 300 but the vocabulary has 261; .*correct it",
+        "gen_both": "token 5 is in forced_prefix_ids and in suppress_tokens; ",
+        "gen_end": "eos_token_id in generation_config.json is 300, and the model has 261 ids; ",
+        "gen_end_kind": "has eos_token_id '</s>'; give a token id",
+        "gen_no_end": "has no eos_token_id, and transformers ends no text without; add it",
+        "gen_in_config": "config.json has num_beams 4, .*; leave out",
+        "gen_two_answers": "contradicts itself: no_repeat_ngram_size is 2 in .*; correct",
+    }.items()
+} | {
+    f"asked by {name}": case("decode", f"--target=YARD/{name}", "--text=a", says=says)
+    for name, says in {
+        "tok_end": "eos_token '<end>', and id 1 is '</s>', .*; use a tokenizer",
+        "tok_lower": "tokenizer_config.json has do_lower_case True, .*; set it to False",
+        "tok_twice": "contradicts itself: the added token .* has the ids 2049 and 2048 .*; correct",
+        "tok_beyond": "the added token '{' is 3000, and the model has 2048 ids; correct",
+        "tok_other_ids": "spiece.model: its ids of padding, .* are none, 2 and 0, .*; use",
+    }.items()
+}
 VOCABULARIES = {
     f"vocabulary {name}": case(
         "decode", *PAIR[:2], f"--vocabulary=YARD/{name}", "--text=a", says=says
@@ -199,6 +243,7 @@ VOCABULARIES = {
         "none.model": "vocabulary .*none.model is not a file; give",
         "folder": "vocabulary .*folder is not a file; give",
         "noise.model": "vocabulary .*noise.model is not a SentencePiece model.*; give",
+        "other_ids.model": "other_ids.model: its ids of padding, .* are none, 2 and 0, .*; use",
         "empty.model": "vocabulary .*empty.model is not a SentencePiece model.*; give",
         "test.tsv": "vocabulary .*test.tsv is not a SentencePiece model.*; give",
     }.items()
@@ -222,4 +267,4 @@ VOCABULARIES = {
     ),
 }
 
-CASES = {**GIN, **TSV, **PAIRS, **TEXTS, **CHECKPOINTS, **VOCABULARIES}
+CASES = {**GIN, **TSV, **PAIRS, **TEXTS, **CHECKPOINTS, **ASKED, **VOCABULARIES}

@@ -64,6 +64,10 @@ def make(yard: Path) -> Path:
     _save(yard / "hf", 11, 261, format="huggingface")
     pieces = checkpoints.Vocabulary(Path(demo.path("vocabulary.model")))
     _save(yard / "pieces", 11, 2048, vocabulary=pieces)
+    _save(yard / "hf_pieces", 11, 2048, vocabulary=pieces, format="huggingface")
+    (yard / "other_ids.model").write_bytes(_with_other_ids(pieces.path.read_bytes()))
+    (yard / "adapter").mkdir()
+    (yard / "adapter" / "adapter_config.json").write_text("{}")
     for name, (of, damage) in _DAMAGED.items():
         shutil.copytree(yard / of, yard / name)
         damage(yard / name)
@@ -174,6 +178,33 @@ def _header(header: object, data: bytes = b"") -> Callable[[Path], None]:
     return _write("model.safetensors", len(text).to_bytes(8, "little") + text + data)
 
 
+def _with_other_ids(serialized: bytes) -> bytes:
+    """SentencePiece's own ids, 0 for unknown and 2 for the end, instead of T5's."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto.FromString(serialized)
+    first = model.pieces[:3]
+    for piece, name, kind in zip(first, ("<unk>", "<s>", "</s>"), (2, 3, 3), strict=True):
+        piece.piece, piece.type = name, kind
+    return model.SerializeToString()
+
+
+def _json(name: str, **record) -> Callable[[Path], None]:
+    return _write(name, json.dumps(record).encode())
+
+
+def _generation(**settings) -> Callable[[Path], None]:
+    return _json("generation_config.json", decoder_start_token_id=0, eos_token_id=1, **settings)
+
+
+def _both(*damages: Callable[[Path], None]) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        for one in damages:
+            one(folder)
+
+    return damage
+
+
 _ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 _DAMAGED: dict[str, tuple[str, Callable[[Path], None]]] = {
     "no_config": ("target", _without("config.json")),
@@ -219,6 +250,53 @@ _DAMAGED: dict[str, tuple[str, Callable[[Path], None]]] = {
     "hf_config_fields": ("hf", _record(d_model=None)),
     "hf_config_word": ("hf", _record(d_model="eleven")),
     "hf_no_arrays": ("hf", _without("model.safetensors")),
+    "hf_padding": ("hf", _generation(pad_token_id=5)),
+    "hf_prefix": ("hf", _header({"module.shared.weight": _ENTRY}, b"\0" * 8)),
+    "hf_encoder": ("hf", _header({"shared.weight": _ENTRY, "classifier": _ENTRY}, b"\0" * 8)),
+    "hf_adapter": ("hf", _header({"shared.base_layer.weight": _ENTRY}, b"\0" * 8)),
+    "hf_float8": ("hf", _header({"shared.weight": _ENTRY | {"dtype": "F8_E4M3"}}, b"\0" * 8)),
+    "hf_quantised": ("hf", _record(quantization_config={"quant_method": "fp8"})),
+    "gen_text": ("hf", _write("generation_config.json", b"{")),
+    "gen_beams": ("hf", _generation(num_beams=4)),
+    "gen_samples": ("hf", _generation(num_return_sequences=3)),
+    "gen_sampled": ("hf", _generation(do_sample=True, temperature=0.7)),
+    "gen_encoder_ngrams": ("hf", _generation(encoder_no_repeat_ngram_size=3)),
+    "gen_encoder_penalty": ("hf", _generation(encoder_repetition_penalty=1.2)),
+    "gen_bias": ("hf", _generation(sequence_bias=[[[5], -1.0]])),
+    "gen_decay": ("hf", _generation(exponential_decay_length_penalty=[5, 1.1])),
+    "gen_strings": ("hf", _generation(stop_strings=["."])),
+    "gen_seconds": ("hf", _generation(max_time=1.5)),
+    "gen_watermark": ("hf", _generation(watermarking_config={"bias": 2.0})),
+    "gen_decoder_ids": ("hf", _generation(forced_decoder_ids=[[1, 5]])),
+    "gen_misspelt": ("hf", _generation(surpress_tokens=[5])),
+    "gen_min_length": ("hf", _generation(min_length=30)),
+    "gen_kind": ("hf", _generation(no_repeat_ngram_size="3")),
+    "gen_beyond": ("hf", _generation(suppress_tokens=[300])),
+    "gen_both": ("hf", _generation(forced_bos_token_id=5, suppress_tokens=[5])),
+    "gen_end": ("hf", _json("generation_config.json", eos_token_id=300)),
+    "gen_end_kind": ("hf", _json("generation_config.json", eos_token_id="</s>")),
+    "gen_no_end": ("hf", _json("generation_config.json", decoder_start_token_id=0)),
+    "gen_in_config": ("hf", _record(num_beams=4)),
+    "gen_two_answers": (
+        "hf",
+        _both(_record(no_repeat_ngram_size=2), _generation(_from_model_config=True)),
+    ),
+    "tok_end": ("hf_pieces", _json("tokenizer_config.json", eos_token="<end>")),
+    "tok_lower": ("hf_pieces", _json("tokenizer_config.json", do_lower_case=True)),
+    "tok_twice": (
+        "hf_pieces",
+        _both(
+            _json("added_tokens.json", **{"{": 2048}),
+            _json("tokenizer_config.json", added_tokens_decoder={"2049": {"content": "{"}}),
+        ),
+    ),
+    "tok_beyond": ("hf_pieces", _json("added_tokens.json", **{"{": 3000})),
+    "tok_other_ids": (
+        "hf_pieces",
+        lambda folder: (
+            shutil.copy(folder.parent / "other_ids.model", folder / "spiece.model") and None
+        ),
+    ),
 }
 
 

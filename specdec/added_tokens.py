@@ -1,0 +1,105 @@
+"""Tokens that a tokenizer has in addition to its model's pieces, and how texts are split at them.
+
+The rules are those of transformers' tokenizers. An added token is found in a text before the model
+cuts the rest into pieces, wherever it stands, also inside a word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class AddedToken:
+    """One added token; the flags have transformers' names.
+
+    lstrip, rstrip: whether white space to its left, or to its right, belongs to it.
+    single_word: whether it is found only between spaces.
+    special: whether transformers leaves it out of texts with `skip_special_tokens`.
+    """
+
+    id: int
+    content: str
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+    special: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenization:
+    """The part of a tokenizer that is not in its SentencePiece model or `tokenizer.json`.
+
+    added: the tokens in addition to the model's pieces, sentinels included.
+    legacy: whether text after an added token begins with the mark of a space, as in transformers
+      before 4.31 and by default.
+    clean_up: whether spaces before punctuation are removed from decoded texts.
+    """
+
+    added: tuple[AddedToken, ...] = ()
+    legacy: bool = True
+    clean_up: bool = False
+
+
+def agree(ours: Iterable[AddedToken], theirs: Iterable[AddedToken]) -> bool:
+    """Whether no id has two contents, and no content two ids; either may lack tokens."""
+    ours, theirs = tuple(ours), tuple(theirs)
+    contents = {token.id: token.content for token in ours}
+    ids = {token.content: token.id for token in ours}
+    return all(
+        contents.get(token.id, token.content) == token.content
+        and ids.get(token.content, token.id) == token.id
+        for token in theirs
+    )
+
+
+_CLEANED = (" .", " ?", " !", " ,", " n't", " 'm", " 's", " 've", " 're")
+
+
+def cleaned_up(text: str) -> str:
+    """Removes spaces before punctuation, in the order of transformers."""
+    for spaced in _CLEANED:
+        text = text.replace(spaced, spaced[1:])
+        if spaced == " ,":
+            text = text.replace(" ' ", "'")
+    return text
+
+
+def split(text: str, tokens: Sequence[AddedToken]) -> Iterator[str | AddedToken]:
+    """Yields the added tokens of a text and the text between them, in their order.
+
+    The leftmost token is found first, and the longest one of those that begin there.
+    """
+    by_content = {token.content: token for token in tokens}
+    longest_first = sorted(by_content, key=len, reverse=True)
+    parts, end = [], 0
+    for match in re.finditer("|".join(map(re.escape, longest_first)), text) if tokens else ():
+        parts += [text[end : match.start()], match[0]]
+        end = match.end()
+    parts = [part for part in (*parts, text[end:]) if part]
+    for place, part in enumerate(parts):
+        if part in by_content:
+            _trim(parts, place, by_content[part])
+    return (by_content.get(part, part) for part in parts if part)
+
+
+def _trim(parts: list[str], place: int, token: AddedToken) -> None:
+    """Applies the flags of the token at a place to its neighbours.
+
+    transformers does so to neighbours that are added tokens themselves: white space that was added
+    disappears next to a token that includes white space.
+    """
+    left = parts[place - 1] if place else ""
+    right = parts[place + 1] if place + 1 < len(parts) else ""
+    if token.rstrip and right:
+        parts[place + 1] = right.lstrip()
+    if token.lstrip and left:
+        parts[place - 1] = left.rstrip()
+    if token.single_word and left and left[-1] != " ":
+        parts[place - 1] += token.content
+        parts[place] = ""
+    elif token.single_word and right and right[0] != " ":
+        parts[place + 1] = token.content + parts[place + 1]
+        parts[place] = ""

@@ -1,0 +1,184 @@
+"""Settings of generation that a checkpoint states, found where transformers finds them.
+
+`generation_config.json` holds them. Checkpoints without that file may have some in `config.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from specdec.checkpoints.buckets import Location
+from specdec.checkpoints.errors import CheckpointError
+from specdec.checkpoints.huggingface_files import CONFIG, read_json
+
+FILE = "generation_config.json"
+START, BEGIN, ENDS, PADDING = (
+    "decoder_start_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+)
+IDS = (START, BEGIN, ENDS, PADDING)
+
+# Settings that change no token that this engine writes, whatever their value.
+NO_EFFECT = frozenset(
+    """
+    transformers_version _from_model_config _commit_hash _original_object_hash generation_kwargs
+    use_cache cache_config max_cache_len prefill_chunk_size low_memory compile_config
+    disable_compile continuous_batching_config
+    output_attentions output_hidden_states output_scores output_logits return_dict_in_generate
+    is_assistant num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold
+    assistant_lookbehind target_lookbehind assistant_early_exit assistant_ensemble_weight
+    prompt_lookup_num_tokens max_matching_ngram_size speculation_type use_mtp
+    max_length max_new_tokens early_stopping length_penalty
+    renormalize_logits remove_invalid_values
+    """.split()
+)
+# Settings that matter only where tokens are drawn, with the values that change nothing.
+DRAWING: Mapping[str, tuple[Any, ...]] = {
+    "temperature": (1.0,),
+    "top_k": (0,),
+    "top_p": (1.0,),
+    "min_p": (0,),
+    "top_h": (),
+    "typical_p": (1.0,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+}
+# Settings that this engine does not have, with the values that change nothing.
+MISSING: Mapping[str, tuple[Any, ...]] = {
+    "num_beams": (0, 1),
+    "num_beam_groups": (0, 1),
+    "num_return_sequences": (1,),
+    "diversity_penalty": (0,),
+    "penalty_alpha": (0,),
+    "dola_layers": (),
+    "constraints": ([],),
+    "force_words_ids": ([],),
+    "forced_decoder_ids": ([],),
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1.0,),
+    "sequence_bias": ({}, []),
+    "guidance_scale": (1.0,),
+    "exponential_decay_length_penalty": (),
+    "watermarking_config": (),
+    "stop_strings": ([], ""),
+    "max_time": (),
+    "token_healing": (False,),
+    "cache_implementation": ("dynamic", "static", "offloaded", "offloaded_static", "hybrid"),
+}
+# Settings that have a logits processor here, with the values that change nothing.
+PROCESSORS: Mapping[str, tuple[Any, ...]] = {
+    "repetition_penalty": (1.0,),
+    "no_repeat_ngram_size": (0,),
+    "bad_words_ids": ([],),
+    "min_length": (0, 1),
+    "min_new_tokens": (0,),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+}
+NAMES = frozenset({*IDS, *NO_EFFECT, *DRAWING, *MISSING, *PROCESSORS, "do_sample"})
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "do_sample": (False,),
+    **DRAWING,
+    **MISSING,
+    **PROCESSORS,
+}
+
+
+class Setting(NamedTuple):
+    """A value, and the name of the file that it is from."""
+
+    value: Any
+    file: str
+
+    def __str__(self) -> str:
+        return f"{self.value} ({self.file})"
+
+
+def read(directory: Location) -> dict[str, Setting]:
+    """Returns the settings of a checkpoint's directory that are not null, by name.
+
+    Raises:
+      CheckpointError: a file is damaged, the files contradict each other, or an id is no number.
+    """
+    file, config = directory / FILE, directory / CONFIG
+    record = read_json(config) if config.is_file() else {}
+    if "model_type" not in record:
+        return _with_start(_checked(_own(file), directory), record, directory)
+    in_config = {k: v for k, v in record.items() if k in NAMES and v is not None}
+    if not file.is_file():
+        return _checked({k: Setting(v, CONFIG) for k, v in in_config.items()}, directory)
+    given = {k: v for k, v in read_json(file).items() if v is not None}
+    if given.get("_from_model_config") is True:
+        _refuse_contradiction(given, in_config, directory)
+    return _checked({k: Setting(v, FILE) for k, v in given.items()}, directory)
+
+
+def _own(file: Location) -> dict[str, Setting]:
+    """The settings in the file of a checkpoint that is not Hugging Face's."""
+    given = read_json(file) if file.is_file() else {}
+    return {name: Setting(value, FILE) for name, value in given.items() if value is not None}
+
+
+def _with_start(
+    settings: dict[str, Setting], record: Mapping[str, Any], directory: Location
+) -> dict[str, Setting]:
+    """The settings with the start id in our own record of a model, which must be the same."""
+    model = record.get("model", record)
+    recorded = model.get("decoder_start_id", 0) if isinstance(model, dict) else 0
+    stated = start_of(settings)
+    if stated is not None and record and stated != recorded:
+        raise CheckpointError(
+            f"{directory} contradicts itself: outputs start from {recorded} by {CONFIG} "
+            f"(decoder_start_id) and from {stated} by {FILE}; correct one of them"
+        )
+    return {START: Setting(recorded, CONFIG)} | settings if recorded else settings
+
+
+def start_of(settings: Mapping[str, Setting]) -> int | None:
+    """The id that outputs start from, None where the settings do not say.
+
+    transformers takes `bos_token_id` where there is no `decoder_start_token_id`.
+    """
+    found = settings.get(START) or settings.get(BEGIN)
+    return None if found is None else found.value
+
+
+def changes(name: str, value: Any) -> bool:
+    """Whether a setting of this name and value changes anything where tokens are generated."""
+    return name not in NO_EFFECT and value not in NEUTRAL.get(name, ())
+
+
+def _refuse_contradiction(
+    given: Mapping[str, Any], in_config: Mapping[str, Any], directory: Location
+) -> None:
+    """Raises CheckpointError for settings that two versions of transformers read differently.
+
+    `_from_model_config` says that the file repeats `config.json`. Version 4 then prefers the
+    settings in `config.json`, and version 5 those in the file.
+    """
+    for name in NEUTRAL:
+        ours, theirs = given.get(name), in_config.get(name)
+        if theirs is not None and changes(name, theirs) and theirs != ours:
+            raise CheckpointError(
+                f"{directory} contradicts itself: {name} is {theirs!r} in {CONFIG} and {ours!r} in "
+                f"{FILE}, which claims to repeat it (_from_model_config); correct one of them"
+            )
+
+
+def _checked(settings: dict[str, Setting], directory: Location) -> dict[str, Setting]:
+    for name in IDS:
+        if name not in settings:
+            continue
+        value, file = settings[name]
+        ids = value if name == ENDS and isinstance(value, list) else [value]
+        if not ids or not all(type(x) is int and x >= 0 for x in ids):
+            raise CheckpointError(
+                f"{directory / file} has {name} {value!r}; give a token id"
+                f"{', or a list of them' if name == ENDS else ''}"
+            )
+    return settings

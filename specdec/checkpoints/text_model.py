@@ -1,0 +1,129 @@
+"""The text side of a checkpoint: what its ids mean, where outputs start and end, and how they are
+generated."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from specdec.checkpoints import directory, generation
+from specdec.checkpoints.buckets import Location
+from specdec.checkpoints.directory import Vocabulary
+from specdec.checkpoints.errors import CheckpointError
+from specdec.checkpoints.generation import Setting
+from specdec.checkpoints.huggingface_files import read_json, write_json
+
+_T5 = {generation.START: 0, generation.ENDS: 1, generation.PADDING: 0}
+
+
+@dataclasses.dataclass(frozen=True)
+class TextModel:
+    """The text side of one checkpoint, read from all files that say something about it.
+
+    directory: where the files are.
+    vocabulary: None where none is recorded.
+    settings: the settings of generation by transformers' names, each with its file; null ones are
+      left out.
+    """
+
+    directory: Location
+    vocabulary: Vocabulary | None
+    settings: Mapping[str, Setting]
+
+    @property
+    def start_id(self) -> int | None:
+        """The id that outputs start from; None where the files do not say."""
+        return generation.start_of(self.settings)
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The ids that end an output; () where the files do not say."""
+        found = self.settings.get(generation.ENDS)
+        if found is None:
+            return ()
+        return tuple(found.value) if isinstance(found.value, list) else (found.value,)
+
+    @property
+    def in_effect(self) -> dict[str, Setting]:
+        """The settings that change something, without ids."""
+        return {
+            name: setting
+            for name, setting in self.settings.items()
+            if name not in generation.IDS and generation.changes(name, setting.value)
+        }
+
+    def kept(self) -> dict[str, Any]:
+        """Returns the arguments of `save` that keep all of this."""
+        return {"vocabulary": self.vocabulary, "generation": self._generation()}
+
+    def _generation(self) -> dict[str, Any]:
+        """The contents of a `generation_config.json`, {} where nothing differs from T5's own."""
+        file = self.directory / generation.FILE
+        if file.is_file():
+            return read_json(file)
+        given = {name: setting.value for name, setting in self.settings.items()}
+        is_usual = self.start_id in (0, None) and self.stop_ids in ((1,), ())
+        return {} if is_usual and not self.in_effect else _T5 | given
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yields the facts and where each is from, by what they are about."""
+        yield "vocabulary", str(self.vocabulary or "none is recorded")
+        if self.vocabulary is not None:
+            file = self.vocabulary.path.name if self.vocabulary.path else "ByT5's"
+            yield "ids", f"padding 0, end 1, unknown 2 ({file})"
+        if self.vocabulary is not None and (added := self.vocabulary.added):
+            shown = ", ".join(f"{token.content!r} {token.id}" for token in added[:5])
+            yield "added", shown + (f", and {len(added) - 5} more" if len(added) > 5 else "")
+        names = {"start": generation.START, "ends": generation.ENDS}
+        if self.start_id is not None and generation.START not in self.settings:
+            names["start"] = generation.BEGIN
+        stated = [
+            f"{what} {self.settings[name]}" if name in self.settings else f"{what} T5's"
+            for what, name in names.items()
+        ]
+        stated += [f"{name} {setting}" for name, setting in self.in_effect.items()]
+        yield "generation", ", ".join(stated)
+
+    def check_ids(self, vocab_size: int) -> None:
+        """Raises CheckpointError for an id that a model of this size lacks."""
+        added = self.vocabulary.added if self.vocabulary else []
+        found = {f"the added token {token.content!r}": token.id for token in added}
+        for name in generation.IDS:
+            if name in self.settings:
+                value, file = self.settings[name]
+                for id in value if isinstance(value, list) else [value]:
+                    found[f"{name} in {file}"] = id
+        for name, id in found.items():
+            if id >= vocab_size:
+                raise CheckpointError(
+                    f"{self.directory}: {name} is {id}, and the model has {vocab_size} ids; "
+                    "correct it, or give the model that it is for"
+                )
+
+
+def text_model_from(path: str | os.PathLike, needed: bool = True) -> TextModel:
+    """Returns the text side of a checkpoint.
+
+    Args:
+      path: the checkpoint, as `load` takes it.
+      needed: whether a vocabulary that cannot be read is refused. False leaves it out.
+
+    Raises:
+      CheckpointError: there is no checkpoint, or its files are damaged or contradict each other.
+    """
+    found = directory.locate(path).directory
+    return TextModel(found, directory.vocabulary_from(found, needed), generation.read(found))
+
+
+def keep(folder: Path, vocabulary: Vocabulary | None, settings: Mapping[str, Any]) -> None:
+    """Puts the tokenizer's other files and settings of generation into a new checkpoint.
+
+    Every format keeps them under transformers' names, and `text_model_from` reads them again.
+    """
+    for file in () if vocabulary is None else vocabulary.files:
+        (folder / file.name).write_bytes(file.read_bytes())
+    if settings:
+        write_json(folder / generation.FILE, settings)

@@ -1,0 +1,203 @@
+"""The files of a tokenizer beside its SentencePiece model or `tokenizer.json`: added tokens, and
+settings of encoding and decoding, as transformers reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from specdec import pieces
+from specdec.added_tokens import AddedToken, Tokenization
+from specdec.checkpoints.buckets import Location
+from specdec.checkpoints.errors import CheckpointError, about
+from specdec.checkpoints.huggingface_files import read_json, write_json
+
+CONFIG, _SPECIAL, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+NAMES = (CONFIG, _SPECIAL, _ADDED)
+_JSON = "tokenizer.json"
+
+_ROLES = {"pad_token": 0, "eos_token": 1, "unk_token": 2}  # T5's ids
+_NAMES = ("<pad>", "</s>", "<unk>")
+_CLASSES = (
+    "T5Tokenizer",
+    "MT5Tokenizer",
+    "ByT5Tokenizer",
+    "PreTrainedTokenizer",
+    "TokenizersBackend",
+)
+_BYTES = 259  # ids of ByT5 before its sentinels
+# Settings that change ids or texts and are not done here, with the values that change nothing.
+_REFUSED = {
+    "do_lower_case": (False,),
+    "split_special_tokens": (False,),
+    "sp_model_kwargs": ({},),
+    "remove_space": (True,),
+    "keep_accents": (True,),
+}
+
+
+def present(directory: Location, file: Location | None) -> tuple[Location, ...]:
+    """The files that a directory has of its tokenizer, other than the vocabulary `file`."""
+    names = (*NAMES, _JSON) if file is not None and file.name != _JSON else NAMES
+    return tuple(directory / name for name in names if (directory / name).is_file())
+
+
+def read(directory: Location, file: Location | None, extra_ids: int) -> Tokenization:
+    """Returns what the files of a directory say about encoding and decoding.
+
+    Args:
+      directory: where the files are.
+      file: the SentencePiece model or `tokenizer.json`; None for UTF-8 bytes.
+      extra_ids: the sentinels.
+
+    Raises:
+      CheckpointError: a damaged file, two answers to one question, or a setting that is not done.
+    """
+    config, special, added = (
+        read_json(directory / name) if (directory / name).is_file() else {} for name in NAMES
+    )
+    count, names = _ids_of(file)
+    for name, (key, value) in _stated(config, special).items():
+        _check_role(directory, name, key, value, names)
+    for key, neutral in _REFUSED.items():
+        if (value := config.get(key)) is not None and value not in neutral:
+            raise CheckpointError(
+                f"{directory / CONFIG} has {key} {value!r}, which is not done here; set it to "
+                f"{neutral[0]!r} if the model does without"
+            )
+    clean_up = config.get("clean_up_tokenization_spaces") is True
+    if file is not None and file.name.endswith(".json"):
+        _check_tokens(directory, (), added)
+        return Tokenization(clean_up=clean_up)  # it has its own added tokens
+    _check_class(directory, config.get("tokenizer_class"))
+    try:
+        stated = _decoder(config) if "added_tokens_decoder" in config else _encoder(added, special)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{directory} has added tokens that cannot be read ({error!r}); copy "
+            f"{' and '.join(NAMES)} again"
+        ) from error
+    found = _sentinels(count, extra_ids, file) | stated
+    tokens = [token for token in found.values() if token.id >= 3 or token.content not in names]
+    _check_tokens(directory, tokens, added)
+    legacy = config.get("legacy") is not False
+    return Tokenization(tuple(sorted(tokens, key=lambda token: token.id)), legacy, clean_up)
+
+
+def sentencepiece(file: Location) -> Any:
+    """Returns the `SentencePieceProcessor` of a file.
+
+    Raises:
+      CheckpointError: it is no SentencePiece model, or its ids are not T5's.
+    """
+    from sentencepiece import SentencePieceProcessor
+
+    try:
+        processor = SentencePieceProcessor(model_proto=file.read_bytes())
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"vocabulary {file} is not a SentencePiece model; give a .model file"
+        ) from error
+    with about(f"vocabulary {file}"):
+        pieces.check_ids(processor)
+    return processor
+
+
+def _ids_of(file: Location | None) -> tuple[int, list[str]]:
+    """How many ids a model has without added tokens, and the names of the first three."""
+    if file is None:
+        return _BYTES, list(_NAMES)
+    if file.name.endswith(".json"):
+        with about(file):
+            names = pieces.names_of_tokenizer(file.read_bytes().decode("utf-8"))
+        return len(names), names[:3]
+    processor = sentencepiece(file)
+    return processor.get_piece_size(), [processor.id_to_piece(id) for id in range(3)]
+
+
+def _stated(config: Mapping[str, Any], special: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """{file and key: (role, content)} of padding, end and unknown."""
+    found = {}
+    for name, record in ((CONFIG, config), (_SPECIAL, special)):
+        for role in _ROLES:
+            value = record.get(role)
+            content = value.get("content") if isinstance(value, dict) else value
+            if isinstance(content, str):
+                found[f"{name} has {role}"] = (role, content)
+    return found
+
+
+def _check_role(directory: Location, name: str, role: str, content: str, names: list[str]) -> None:
+    id = _ROLES[role]
+    if content != names[id]:
+        raise CheckpointError(
+            f"{directory}: {name} {content!r}, and id {id} is {names[id]!r}, which T5 takes for "
+            "it; use a tokenizer with T5's special tokens"
+        )
+
+
+def _check_class(directory: Location, name: Any) -> None:
+    """Refuses tokenizers that have a SentencePiece model too but treat texts otherwise."""
+    if name is not None and not str(name).startswith(_CLASSES):
+        raise CheckpointError(
+            f"{directory / CONFIG} has tokenizer_class {name!r}, and those read are "
+            f"{', '.join(_CLASSES)}; save the tokenizer as one of these"
+        )
+
+
+def _sentinels(count: int, extra_ids: int, file: Location | None) -> dict[int, AddedToken]:
+    """The sentinels that transformers 4 adds behind the ids of a model.
+
+    Those of a SentencePiece model count down and include white space. ByT5's count up.
+    """
+    found = {}
+    for number in range(extra_ids):
+        id = count + (number if file is None else extra_ids - 1 - number)
+        strip = file is not None
+        name = f"<extra_id_{number}>"
+        found[id] = AddedToken(id, name, lstrip=strip, rstrip=strip, special=True)
+    return found
+
+
+def _decoder(config: Mapping[str, Any]) -> dict[int, AddedToken]:
+    """The tokens of `tokenizer_config.json`."""
+    found = {}
+    for id, fields in config["added_tokens_decoder"].items():
+        flags = ("lstrip", "rstrip", "single_word", "special")
+        given = {name: bool(fields.get(name, False)) for name in flags}
+        found[int(id)] = AddedToken(int(id), fields["content"], **given)
+    return found
+
+
+def _encoder(added: Mapping[str, int], special: Mapping[str, Any]) -> dict[int, AddedToken]:
+    """The tokens of `added_tokens.json`, as of checkpoints before transformers 4.34."""
+    listed = special.get("additional_special_tokens") or []
+    names = {token["content"] if isinstance(token, dict) else token for token in listed}
+    return {id: AddedToken(id, content, special=content in names) for content, id in added.items()}
+
+
+def _check_tokens(
+    directory: Location, tokens: Iterable[AddedToken], added: Mapping[str, int]
+) -> None:
+    """Raises CheckpointError for an added token with two ids, in one file or in two."""
+    ids: dict[str, int] = {}
+    stated = [*((token.content, token.id) for token in tokens), *added.items()]
+    if (directory / _JSON).is_file():
+        with about(directory / _JSON):
+            text = (directory / _JSON).read_bytes().decode("utf-8")
+            stated += pieces.added_to_tokenizer(text).items()
+    for content, id in stated:
+        if ids.setdefault(content, id) != id:
+            raise CheckpointError(
+                f"{directory} contradicts itself: the added token {content!r} has the ids "
+                f"{ids[content]} and {id} in its files; correct one of them"
+            )
+
+
+def write_bytes_tokenizer(folder: Path, extra_ids: int) -> None:
+    """Writes the record of transformers' ByT5 tokenizer, which has no vocabulary file."""
+    record = {"tokenizer_class": "ByT5Tokenizer", "extra_ids": extra_ids}
+    if not extra_ids:
+        record["additional_special_tokens"] = []  # otherwise it adds 125
+    write_json(folder / CONFIG, record)

@@ -1,0 +1,244 @@
+"""Settings of generation that a checkpoint states, obeyed by a plan or refused.
+
+transformers' `generate` decodes as `generation_config.json` says. A plan with the same logits
+processors writes the same tokens. What has no counterpart here is refused, because the output would
+silently be another one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from specdec.checkpoints import CheckpointError, TextModel
+from specdec.checkpoints import generation as names
+from specdec.checkpoints.generation import Setting
+from specdec.drafters import Autoregressive, EarlyExit
+from specdec.models.t5 import T5Config
+from specdec.plan import Plan
+from specdec.sampling import (
+    ForcedTokens,
+    MinLength,
+    Sampling,
+    check_ids,
+    filled_in,
+    in_order,
+    looks_back,
+    ordered,
+    unprocessed,
+    with_processors,
+)
+from specdec.types import LogitsProcessor
+from specdec.values import is_integer, is_number
+
+CHOICES = ("obey", "ignore")  # what a run does with the settings, ids aside
+_IGNORE = "leave out the checkpoint's settings with --generation_settings=ignore"
+_FLAGS = {"temperature": 1.0, "top_k": None, "top_p": None}  # with our defaults
+# Settings with the same name and meaning in `sampling.in_order`.
+_SAME = ("repetition_penalty", "no_repeat_ngram_size", "suppress_tokens", "begin_suppress_tokens")
+_TOP_K = 50  # transformers' own, where tokens are drawn and no file says otherwise
+
+
+def check_choice(name: str, value: object) -> None:
+    """Raises ValueError unless it says what to do with a checkpoint's settings."""
+    if value not in CHOICES:
+        raise ValueError(f"{name} is {value!r}; give one of {', '.join(map(repr, CHOICES))}")
+
+
+def stop_ids(text: TextModel | None, vocabulary: Any) -> tuple[int, ...]:
+    """The ids that end an output: those of the checkpoint, or else the vocabulary's."""
+    return (text and text.stop_ids) or (vocabulary.eos_id,)
+
+
+def check_start(plan: Plan, text: TextModel) -> None:
+    """Raises CheckpointError if the plan's target starts from another id than its checkpoint says.
+
+    A model from the checkpoint's own record has the id. A preset has T5's, unless it is given one.
+    """
+    config = getattr(plan.models()["target"], "config", None)
+    if not isinstance(config, T5Config) or text.start_id in (None, config.decoder_start_id):
+        return
+    raise CheckpointError(
+        f"{text.directory} says that outputs start from id {text.start_id}, and the run's model "
+        f"starts from {config.decoder_start_id}; set T5Config.decoder_start_id, or take the model "
+        "from the checkpoint (models/from_checkpoint.gin)"
+    )
+
+
+def obeyed(plan: Plan, text: TextModel, *, prefix: bool = False, num_samples: int = 1) -> Plan:
+    """Returns the plan with the settings of its target's checkpoint.
+
+    A setting that the plan has itself, other than its default, takes the place of the checkpoint's,
+    as arguments of `generate` do. Lengths are the plan's.
+
+    Args:
+      plan: what would be decoded without the settings.
+      text: the text side of the target's checkpoint.
+      prefix: whether outputs are made to begin with a prefix.
+      num_samples: outputs for each text.
+
+    Raises:
+      CheckpointError: a setting asks for something that is not done, or not by this plan.
+    """
+    size = plan.models()["target"].vocab_size
+    text.check_ids(size)
+    refusals = _Refusals(text)
+    refusals.check_missing(num_samples)
+    refusals.check_drawing(plan)
+    refusals.check_ends()
+    if prefix:
+        refusals.check_prefix()
+    try:
+        made = _processors(plan, text)
+        check_ids(with_processors(unprocessed(plan.sampling), made), size)
+    except ValueError as error:
+        raise CheckpointError(f"{text.directory}: {error}; correct it, or {_IGNORE}") from error
+    refusals.check_lengths(plan, made)
+    return _with(plan, made)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Refusals:
+    """Checks of the settings, each with an error that names the key, its value and its file."""
+
+    text: TextModel
+
+    def refuse(self, name: str, why: str, remedy: str = "") -> None:
+        """Raises the error about one setting."""
+        value, file = self.text.settings[name]
+        shown = repr(value) if len(repr(value)) < 60 else f"{repr(value)[:57]}..."
+        raise CheckpointError(
+            f"{self.text.directory / file} has {name} {shown}, {why}; "
+            f"{f'{remedy}, or ' if remedy else ''}{_IGNORE}"
+        )
+
+    def check_missing(self, num_samples: int) -> None:
+        """Refuses what this engine does not do."""
+        for name, (value, file) in self.text.in_effect.items():
+            if name == "num_return_sequences" and value == num_samples:
+                continue
+            if name in names.MISSING:
+                self.refuse(name, "which is not done here")
+            if name not in names.NAMES and file == names.FILE:
+                self.refuse(name, "which is no setting that is known here")
+
+    def check_drawing(self, plan: Plan) -> None:
+        """Refuses settings of drawing that the plan does not have."""
+        in_effect = self.text.in_effect
+        stated = {name: in_effect[name].value for name in names.DRAWING if name in in_effect}
+        if "do_sample" in in_effect:
+            given = _values(self.text.settings, names.DRAWING)
+            wanted = {"temperature": 1.0, "top_k": _TOP_K} | given
+            stated = {name: value for name, value in wanted.items() if names.changes(name, value)}
+            if plan.sampling.greedy:
+                flags = [f"--{name}={value}" for name, value in stated.items() if name in _FLAGS]
+                remedy = f"draw with {' '.join(flags) or '--temperature=1'}"
+                self.refuse("do_sample", "and this run is greedy", remedy)
+        own = unprocessed(plan.sampling)
+        if isinstance(own, Sampling):
+            ours = {name: getattr(own, name) for name in _FLAGS}
+            for name, value in stated.items():
+                self._check_drawn(name, value, ours)
+
+    def _check_drawn(self, name: str, value: Any, ours: Mapping[str, Any]) -> None:
+        """Refuses one setting of drawing, unless the plan has it or another one of its own."""
+        if name not in _FLAGS:
+            self.refuse(name, "which is not done here")
+        if ours[name] not in (_FLAGS[name], value):
+            return  # the run's own choice, which takes the place of the checkpoint's
+        if ours[name] != value:
+            stated = name in self.text.settings
+            why = "" if stated else f"with which transformers has {name} {value}, "
+            why += f"and this run has {ours[name]}"
+            self.refuse(name if stated else "do_sample", why, f"give --{name}={value}")
+
+    def check_ends(self) -> None:
+        """Refuses a file with which transformers never ends a text."""
+        settings = self.text.settings
+        has_file = any(setting.file == names.FILE for setting in settings.values())
+        if has_file and names.ENDS not in settings:
+            raise CheckpointError(
+                f"{self.text.directory / names.FILE} has no {names.ENDS}, and transformers ends no "
+                f"text without; add it, or {_IGNORE}"
+            )
+
+    def check_prefix(self) -> None:
+        """Refuses settings that count tokens from the end of a prefix."""
+        for name in ("min_new_tokens", "begin_suppress_tokens"):
+            if name in self.text.in_effect:
+                self.refuse(name, "which counts from the end of a decoder prefix", "drop that")
+
+    def check_lengths(self, plan: Plan, made: tuple[LogitsProcessor, ...]) -> None:
+        """Refuses a shortest output that is as long as the longest one."""
+        for one in made:
+            if isinstance(one, MinLength) and one.length >= plan.max_length:
+                key = "min_length" if "min_length" in self.text.in_effect else "min_new_tokens"
+                why = f"and outputs hold {plan.max_length} tokens"
+                self.refuse(key, why, "raise --max_length")
+
+
+def _values(settings: Mapping[str, Setting], wanted: Any) -> dict[str, Any]:
+    return {name: settings[name].value for name in wanted if name in settings}
+
+
+def _processors(plan: Plan, text: TextModel) -> tuple[LogitsProcessor, ...]:
+    """The processors that the settings ask for; raises ValueError for values that are none."""
+    given = _values(text.in_effect, names.PROCESSORS)
+    for name, value in given.items():
+        _check_kind(name, value)
+    ends = text.stop_ids or plan.stop_ids
+    options = {name: given[name] for name in _SAME if name in given}
+    # transformers leaves out a sequence that is one end.
+    rows = [tuple(row) for row in given.get("bad_words_ids", ())]
+    options["bad_words_ids"] = [row for row in rows if row not in [(end,) for end in ends]]
+    # min_length counts the start token.
+    shortest = given.get("min_length", 1) - 1, given.get("min_new_tokens", 0)
+    options["min_length"] = max(shortest)
+    if "forced_bos_token_id" in given:
+        options["forced_prefix_ids"] = (given["forced_bos_token_id"],)
+    forced = given.get("forced_eos_token_id", [])
+    forced = forced if isinstance(forced, list) else [forced]
+    if both := set(forced) & set(given.get("suppress_tokens", ())):
+        raise ValueError(f"token {min(both)} is in forced_eos_token_id and in suppress_tokens")
+    last = [ForcedTokens((id,), plan.max_length - 1) for id in forced]
+    if len(forced) > 1 and set(forced) != set(ends):
+        raise ValueError(f"forced_eos_token_id is {forced}, and outputs end in {list(ends)}")
+    if set(forced) == set(ends):
+        options["forced_eos_length"], last = plan.max_length, []
+    return ordered((*in_order(**options), *last))
+
+
+def _check_kind(name: str, value: Any) -> None:
+    """Raises ValueError for a value that is not of the setting's kind."""
+    kinds: dict[str, tuple[Callable[[Any], bool], str]] = {
+        "repetition_penalty": (is_number, "a number"),
+        "bad_words_ids": (lambda rows: _is_list(rows, lambda row: _is_list(row, _is_id)), "lists"),
+        "suppress_tokens": (lambda ids: _is_list(ids, _is_id), "a list of token ids"),
+        "begin_suppress_tokens": (lambda ids: _is_list(ids, _is_id), "a list of token ids"),
+        "forced_eos_token_id": (lambda ids: _is_id(ids) or _is_list(ids, _is_id), "token ids"),
+    }
+    is_right, kind = kinds.get(name, (_is_id, "an integer, not negative"))
+    if not is_right(value):
+        raise ValueError(f"{name} is {value!r}, which is not {kind}")
+
+
+def _is_id(value: Any) -> bool:
+    return is_integer(value, 0)
+
+
+def _is_list(value: Any, is_right: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(is_right, value))
+
+
+def _with(plan: Plan, made: tuple[LogitsProcessor, ...]) -> Plan:
+    """The plan behind these processors, and so its drafter if it samples as the plan does."""
+    if not made:
+        return plan
+    own = plan.sampling.processors if looks_back(plan.sampling) else ()
+    sampling = with_processors(unprocessed(plan.sampling), filled_in(own, made))
+    drafter = plan.drafter
+    samples = isinstance(drafter, Autoregressive | EarlyExit)
+    if samples and drafter.sampling == plan.sampling:
+        drafter = dataclasses.replace(drafter, sampling=sampling)
+    return dataclasses.replace(plan, sampling=sampling, drafter=drafter)
