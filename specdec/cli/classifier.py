@@ -33,7 +33,7 @@ def make(args: argparse.Namespace) -> None:
             "--table=classifier needs --passes=FILE; make it with `specdec acceptance "
             "--output_file=FILE` of this run"
         )
-    run = runs.in_eight_bits(settings.build(DecodeRun, args, {}))
+    run = runs.resolved(settings.build(DecodeRun, args, {}))
     runs.require_drafter(run)
     run = run.ending_with(*runs.stop_ids_of(run, runs.vocabulary_of(run)))
     texts = passes.read(args.passes)

@@ -265,8 +265,13 @@ def described(
     if files or args.gin_file:  # shorthands alone are no run
         args.gin_file = [*before, *files, *args.gin_file]
     args.gin_bindings = [*bindings, *args.gin_bindings, *after]
-    run = _obeying(settings.build(DecodeRun, args, overrides, unneeded))
-    return in_eight_bits(_shortened(run))
+    return _shortened(resolved(settings.build(DecodeRun, args, overrides, unneeded)))
+
+
+def resolved(run: DecodeRun) -> DecodeRun:
+    """Returns the run with the settings of generation that its target's checkpoint states, and with
+    the kernels of the models that `int8` names in eight bits."""
+    return _in_eight_bits(_obeying(run))
 
 
 def text_of(run: DecodeRun) -> TextModel | None:
@@ -296,8 +301,7 @@ def stop_ids_of(run: DecodeRun, vocabulary: Any) -> tuple[int, ...]:
     return generation.stop_ids(text_of(run), vocabulary)
 
 
-def in_eight_bits(run: DecodeRun) -> DecodeRun:
-    """Returns the run with the kernels of the models that `int8` names in eight bits."""
+def _in_eight_bits(run: DecodeRun) -> DecodeRun:
     models = run.plan.models()
     rounded = {role: dataclasses.replace(models[role], weights="int8") for role in run.int8}
     return dataclasses.replace(run, plan=run.plan.with_models(rounded))

@@ -60,7 +60,7 @@ def make(args: argparse.Namespace) -> None:
     if tokens < 1:
         raise UsageError(f"--tokens is {tokens}; give a positive number")
     overrides = {"Data.seed": args.seed}
-    run = runs.in_eight_bits(settings.build(DecodeRun, args, overrides, {"DRAFTER": None}))
+    run = runs.resolved(settings.build(DecodeRun, args, overrides, {"DRAFTER": None}))
     try:
         run = run.without_drafter().laid_out()
     except ValueError as error:
