@@ -22,7 +22,7 @@ from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.partitioning import Share
-from specdec.records import FINGERPRINT, FORMAT, Lines, settings_in
+from specdec.records import FINGERPRINT, FORMAT, Lines, as_json, settings_in
 from specdec.roles import owned_by
 
 RECORD = "# recorded = "  # begins the comment, one line of JSON
@@ -63,7 +63,7 @@ def with_record(run: DecodeRun, in_force: str) -> str:
 def _record(run: DecodeRun, in_force: str) -> str:
     named = {WHOLE: run.plan.drafter, **dict(acceptance.recorded(run.plan.drafter))}
     drafters = {name: _of_drafter(name, one, in_force) for name, one in named.items()}
-    return json.dumps({"texts": key(run, in_force), "drafters": drafters})
+    return as_json({"texts": key(run, in_force), "drafters": drafters})
 
 
 def _of_drafter(name: str, drafter: Any, in_force: str) -> dict[str, Any]:

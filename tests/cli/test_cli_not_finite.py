@@ -1,4 +1,4 @@
-"""Checkpoints whose numbers are NaN, through every command: pytest tests/cli/test_cli_not_finite.py"""
+"""Checkpoints with NaN, through every command: pytest tests/cli/test_cli_not_finite.py"""
 
 from __future__ import annotations
 
