@@ -30,7 +30,7 @@ from specdec.acceptance import Accepted
 from specdec.cli import forecast as forecasts
 from specdec.cli.run import DecodeRun
 from specdec.decoding import row_keys
-from specdec.program import Program, decoder
+from specdec.program import Decoder, Program
 from specdec.records import Lines
 from specdec.schedules import Fixed
 
@@ -126,9 +126,9 @@ def timed(
             line[: len(text.inputs)] = text.inputs
         batches.append((row_keys(0, jnp.arange(start, start + rows)), jnp.asarray(inputs)))
     stored = first.load()
-    ways: dict[int, tuple[Program, Any]] = {0: (decoder(first.alone), first.params_alone(stored))}
+    ways: dict[int, tuple[Program, Any]] = {0: (Decoder(first.alone), first.params_alone(stored))}
     for gamma, run in runs.items():
-        ways[gamma] = decoder(run.plan), run.load()
+        ways[gamma] = Decoder(run.plan), run.load()
     found: dict[int, list[float]] = {name: [] for name in ways}
     for turn in range(-1, TURNS):  # the first turn compiles
         for name, (program, params) in ways.items():

@@ -33,7 +33,7 @@ from specdec.cli import forecast as forecasts
 from specdec.cli.run import DecodeRun
 from specdec.decoding import row_keys
 from specdec.forecast import tuning
-from specdec.program import CACHED, decoder
+from specdec.program import CACHED, Decoder
 from specdec.records import Lines
 from specdec.schedules import Fixed, Heuristic
 
@@ -148,13 +148,13 @@ def timed(
     """Tokens per call, and [texts] seconds of all turns; "alone" is the target's."""
     first = next(iter(runs.values()))
     stored = first.load()
-    ways: dict[str, Any] = {"alone": (decoder(first.alone), first.params_alone(stored))}
+    ways: dict[str, Any] = {"alone": (Decoder(first.alone), first.params_alone(stored))}
     trees: dict[Any, Any] = {}
     for name, run in runs.items():
         models = tuple(run.plan.models().values())
         if models not in trees:
             trees[models] = run.load()
-        ways[name] = decoder(run.plan), trees[models]
+        ways[name] = Decoder(run.plan), trees[models]
     del stored, trees
     seconds = {name: np.zeros(len(texts)) for name in ways}
     counts = {name: np.zeros(2) for name in ways}

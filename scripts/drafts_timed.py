@@ -31,7 +31,7 @@ from specdec.decoding import row_keys
 from specdec.forecast import Costs, tuning
 from specdec.models import families
 from specdec.plan import Plan
-from specdec.program import decoder
+from specdec.program import Decoder
 from specdec.records import Lines
 from specdec.roles import verifies
 from specdec.schedules import Fixed
@@ -164,7 +164,7 @@ def write(ways: Mapping[str, Way], run: DecodeRun, turns: int) -> None:
     texts = [
         batch.inputs[i : i + 1] for batch in run.batches() for i in range(len(batch.input_texts))
     ]
-    programs = {name: decoder(one.plan) for name, one in ways.items()}
+    programs = {name: Decoder(one.plan) for name, one in ways.items()}
     for turn in range(-1, turns):
         seconds: dict[str, list[float]] = {name: [] for name in ways}
         for place, text in enumerate(texts if turn >= 0 else texts[:1]):

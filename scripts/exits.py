@@ -39,7 +39,7 @@ from specdec.cli.run import DecodeRun
 from specdec.decoding import row_keys
 from specdec.drafters import Autoregressive, EarlyExit
 from specdec.models.t5 import calm
-from specdec.program import decoder
+from specdec.program import Decoder
 from specdec.records import Lines
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
@@ -232,7 +232,7 @@ def model_of(directory: str) -> tuple[Any, PyTree]:
 
 def depths(run: DecodeRun, mode: Mode) -> np.ndarray:
     """[texts, layers] tokens of each text that left behind each layer."""
-    program, found = decoder(mode.plan), []
+    program, found = Decoder(mode.plan), []
     for batch in run.batches():
         inputs = jnp.asarray(batch.inputs)
         output = program(mode.params, row_keys(run.data.seed, jnp.asarray(batch.index), 0), inputs)

@@ -31,7 +31,7 @@ from specdec.cli.run import DecodeRun
 from specdec.decoding import row_keys
 from specdec.models.t5 import calm
 from specdec.plan import Plan
-from specdec.program import decoder
+from specdec.program import Decoder
 from specdec.types import Params, PyTree
 
 THRESHOLD = 0.6  # of softmax
@@ -167,7 +167,7 @@ def of_model(args: argparse.Namespace, *flags: str) -> DecodeRun:
 
 
 def by_turns(ways: Ways, texts: Sequence[jax.Array]) -> dict[str, Times]:
-    programs = {name: decoder(plan) for name, plan in ways.plans.items()}
+    programs = {name: Decoder(plan) for name, plan in ways.plans.items()}
     spent = {name: np.zeros(len(texts)) for name in programs}
     outputs: dict[str, list[Any]] = {name: [None] * len(texts) for name in programs}
     for turn in range(-1, TURNS):  # the first turn compiles, and warms up

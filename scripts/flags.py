@@ -107,7 +107,7 @@ def measured(texts: int) -> dict[str, Any]:
 
     from specdec.decoding import row_keys
     from specdec.models.products import described
-    from specdec.program import decoder
+    from specdec.program import Decoder
 
     found: dict[str, Any] = {}
     for temperature, flags in RUNS.items():
@@ -115,8 +115,8 @@ def measured(texts: int) -> dict[str, Any]:
         run = dataclasses.replace(run, data=dataclasses.replace(run.data, batch_size=1)).laid_out()
         stored = run.load()
         ways: dict[str, Any] = {
-            "alone": (decoder(run.alone), run.params_alone(stored), run.alone.target),
-            "speculative": (decoder(run.plan), stored, run.plan.target),
+            "alone": (Decoder(run.alone), run.params_alone(stored), run.alone.target),
+            "speculative": (Decoder(run.plan), stored, run.plan.target),
         }
         for mode, (program, params, target) in ways.items():
             digest, times = hashlib.sha256(), []

@@ -34,7 +34,7 @@ from specdec.cli import settings
 from specdec.cli.run import DecodeRun
 from specdec.decoding import row_keys
 from specdec.forecast import replay
-from specdec.program import decoder
+from specdec.program import Decoder
 from specdec.schedules import (
     Confidence,
     CostOptimal,
@@ -185,7 +185,7 @@ def passes(run: DecodeRun, params: Params) -> Iterator[Accepted]:
 
 def loop(run: DecodeRun, params: Params, schedule: Any, samples: int) -> np.ndarray:
     """[2, texts] tokens and target calls of the engine, over all samples of a text."""
-    program = decoder(dataclasses.replace(run.plan, schedule=schedule))
+    program = Decoder(dataclasses.replace(run.plan, schedule=schedule))
     counts = []
     for batch in run.batches():
         found = np.zeros([2, len(batch.index)])

@@ -25,7 +25,7 @@ from remeasure import RESULTS, device_name
 
 from specdec.cli.run import DecodeRun
 from specdec.decoding import row_keys
-from specdec.program import decoder
+from specdec.program import Decoder
 from specdec.records import Lines
 from specdec.schedules import Fixed, ForeseenCost
 from specdec.verifiers import GreedyMatch
@@ -101,7 +101,7 @@ def time(one: Decoded, v: tuple[float, ...]) -> np.ndarray:
 
 def decoded(run: DecodeRun, params: Any, schedule: Any) -> Decoded:
     plan = dataclasses.replace(run.plan, verifier=GreedyMatch(), schedule=schedule)
-    program, found = decoder(plan), []
+    program, found = Decoder(plan), []
     for batch in run.batches():
         keys = row_keys(run.data.seed, jnp.asarray(batch.index))
         output = jax.device_get(program(params, keys, jnp.asarray(batch.inputs)))

@@ -23,7 +23,7 @@ from forecast_check import built
 from remeasure import RESULTS, device_name
 
 from specdec.decoding import row_keys
-from specdec.program import decoder
+from specdec.program import Decoder
 from specdec.records import Lines
 from specdec.statistics import bootstrap
 
@@ -63,9 +63,9 @@ def timed(flags: Sequence[str], texts: int, turns: int) -> Iterator[dict[str, An
         data = dataclasses.replace(run.data, batch_size=1)
         runs[name] = dataclasses.replace(run, data=data).laid_out()
     first = next(iter(runs.values()))
-    programs: dict[str, Any] = {name: (decoder(r.plan), r.load()) for name, r in runs.items()}
+    programs: dict[str, Any] = {name: (Decoder(r.plan), r.load()) for name, r in runs.items()}
     programs = {
-        ALONE: (decoder(first.alone), first.params_alone(programs["float32"][1]))
+        ALONE: (Decoder(first.alone), first.params_alone(programs["float32"][1]))
     } | programs
     batches = list(first.batches())
     for turn in range(turns):

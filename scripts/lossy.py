@@ -34,7 +34,7 @@ from specdec.cli.run import DecodeRun
 from specdec.decoding import row_keys
 from specdec.forecast import Costs
 from specdec.plan import Plan
-from specdec.program import decoder
+from specdec.program import Decoder
 from specdec.records import Lines
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
@@ -237,7 +237,7 @@ def modes_of(run: DecodeRun, params: Params) -> Iterator[Mode]:
 
 def outputs(run: DecodeRun, mode: Mode, vocabulary: Any) -> Outputs:
     """All texts, in batches."""
-    program = decoder(mode.plan)
+    program = Decoder(mode.plan)
     found: list[list[tuple]] = []
     for sample in range(SAMPLES if mode.temperature else 1):
         found.append([])

@@ -13,7 +13,7 @@ from specdec import checkpoints, demo, generation, partitioning, roles, tables, 
 from specdec.decoding import row_keys, score
 from specdec.drafters import Autoregressive
 from specdec.plan import Plan
-from specdec.program import batch_shapes, decoder
+from specdec.program import Decoder, batch_shapes
 from specdec.sampling import Greedy, check_ids
 from specdec.schedules import Fixed
 from specdec.theory import block_efficiency, empirical_alpha
@@ -139,7 +139,7 @@ class InteractiveModel:
             tables.check_vocabulary(self._paths[role], table, self._vocabulary)
         plan = plan.laid_out(batch_size)
         self._plan, self._lengths, self._batch_size = plan, lengths, batch_size
-        self._program = decoder(plan)
+        self._program = Decoder(plan)
         self._try()
         self._params = plan.params(
             {role: _read(owned, self._paths[role]) for role, owned in plan.owned().items()}

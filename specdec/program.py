@@ -164,11 +164,8 @@ class Decoder(Program):
         return output, seconds
 
 
-decoder = Decoder
-
-
 def batch_shapes(rows: int, length: int, mesh: Mesh | None = None) -> tuple[Any, Any]:
-    """The shapes of a batch for `decoder`: keys [rows], and inputs [rows, length] int32."""
+    """The shapes of a batch for `Decoder`: keys [rows], and inputs [rows, length] int32."""
     sharding = None if mesh is None else partitioning.rows(mesh)
     inputs = jax.ShapeDtypeStruct([rows, length], jnp.int32, sharding=sharding)
     return decoding.abstract_keys(rows, sharding), inputs

@@ -264,4 +264,4 @@ def test_a_wheel_holds_the_gin_files_and_no_tests(tmp_path):
     suffixes = (".csv", ".json", ".txt", ".html", ".css", ".js")
     files = {path for path in PACKAGE.rglob("*") if path.suffix in suffixes}
     assert files and {file.relative_to(ROOT).as_posix() for file in files} <= held
-    assert all(name.startswith(("specdec/", "specdec-")) for name in held)
+    assert all(name.startswith(("specdec/", "specdec_jax-")) for name in held)

@@ -31,7 +31,7 @@ from jax.sharding import Mesh
 
 from specdec.models.inputs import read
 from specdec.plan import Plan
-from specdec.program import Program, batch_shapes, decoder
+from specdec.program import Decoder, Program, batch_shapes
 from specdec.roles import calls_of, depths_of, holder, plain_call, verifies, views_of
 from specdec.types import Params, Part, PyTree, Target
 
@@ -63,7 +63,7 @@ class Workload(NamedTuple):
     @classmethod
     def of(cls, plan: Plan, alone: Plan, mesh: Mesh | None = None) -> Workload:
         """What is timed of speculation and of its target alone, on the devices of a mesh."""
-        decoders = {"alone": decoder(alone, mesh=mesh), "speculative": decoder(plan, mesh=mesh)}
+        decoders = {"alone": Decoder(alone, mesh=mesh), "speculative": Decoder(plan, mesh=mesh)}
         return cls(plan, alone, decoders, _parts(plan, alone), mesh)
 
     def params(self, trees: Mapping[str, PyTree]) -> dict[str, Params]:

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from specdec.decoding import row_keys
 from specdec.drafters import Autoregressive
 from specdec.plan import Plan
-from specdec.program import Program, decoder
+from specdec.program import Decoder, Program
 from specdec.roles import itself, tables_of
 from specdec.sampling import Greedy, Sampling, before_each, instead, standardised
 from specdec.testing import divergences
@@ -130,7 +130,7 @@ class Subject:
         sample: which of the samples that may be drawn of each text.
         """
         rows = len(self.inputs) if rows is None else rows
-        program = self._programs.setdefault(plan, decoder(plan, mesh=self.mesh))
+        program = self._programs.setdefault(plan, Decoder(plan, mesh=self.mesh))
         batches = self.batches(rows, sample)
         outputs = [program.fetch(params or self.params, *batch)[0] for batch in batches]
         return joined(outputs, rows)

@@ -12,7 +12,7 @@ from specdec.cli import explain
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.decoding import Decided, NonFiniteLogits, row_keys
-from specdec.program import Program, Stepwise, batch_shapes, decoder
+from specdec.program import Decoder, Program, Stepwise, batch_shapes
 from specdec.types import Array, DecodeOutput, Params
 
 TextOf: TypeAlias = Callable[[Sequence[int]], str]
@@ -46,7 +46,7 @@ def programs_of(
     """
     mesh, rows = run.placement.mesh, run.data.batch_size
     given = jnp.tile(jnp.array(prefix, jnp.int32), (rows, 1)) if prefix else None
-    ours = decoder(run.plan, mesh=mesh, prefix=given)
+    ours = Decoder(run.plan, mesh=mesh, prefix=given)
     if stepwise and mesh is None and run.plan.drafts:
         ours = Stepwise(run.plan, prefix=given)
     batch = batch_shapes(rows, length or run.data.lengths["inputs"], mesh)
@@ -56,7 +56,7 @@ def programs_of(
         raise UsageError(str(error)) from error
     if length:
         ours.begin_to_compile(run.abstract(), *batch)
-    alone = decoder(run.alone, mesh=mesh, prefix=given) if run.compare else None
+    alone = Decoder(run.alone, mesh=mesh, prefix=given) if run.compare else None
     again = explain.replayer(run.plan, mesh=mesh, prefix=given) if explained else None
     return Programs(ours, alone, again)
 

@@ -18,7 +18,7 @@ from specdec.compile.calls import device_bytes, silent_call, together, with_coll
 from specdec.compile.hardware import Call
 from specdec.models.inputs import read
 from specdec.plan import Plan
-from specdec.program import Program, batch_shapes, decoder
+from specdec.program import Decoder, Program, batch_shapes
 from specdec.roles import calls_of, depths_of, holder, of_depth, partial_models, verifies, views_of
 from specdec.types import PyTree
 
@@ -124,7 +124,7 @@ def compile_for(
     with jax.set_mesh(mesh):
         progress("decode")
         params = plan.params({**trees, **tables})
-        whole, _ = _compiled("decode", decoder(plan, mesh=mesh), params, keys, inputs)
+        whole, _ = _compiled("decode", Decoder(plan, mesh=mesh), params, keys, inputs)
         made = tuple(_parts(plan, trees, inputs, progress)) if parts else ()
     caches = {
         role: model.cache_bytes(shape[0], plan.capacity, _length_of(role, plan, inputs), mesh.shape)

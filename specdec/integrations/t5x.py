@@ -16,7 +16,7 @@ from specdec.decoding import decode
 from specdec.integrations import bridge
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
-from specdec.program import batch_shapes, decoder
+from specdec.program import Decoder, batch_shapes
 from specdec.roles import models_of, owned_by, packed, spare_ids_of, tables_of
 from specdec.sampling import check_ids
 from specdec.types import (
@@ -165,7 +165,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         """Traces a small batch, which is where parts that do not go together show."""
         params = jax.eval_shape(self._target.init, jax.random.key(0))
         batch = batch_shapes(1, 1)
-        decoder(self._plan).lower(Params(params, *self._others), *batch)
+        Decoder(self._plan).lower(Params(params, *self._others), *batch)
 
 
 def _check_params(params: PyTree, target: T5Target) -> None:

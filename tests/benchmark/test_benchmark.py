@@ -488,7 +488,7 @@ def test_each_record_says_what_was_measured():
     assert set(counts.values()) == {1}
     for one in generations:
         assert one.seconds == SECONDS[one.mode]
-        assert one[4:] == (2, [4, 5, 1], [2, 2], [1, 0], [], [])
+        assert one[4:] == (2, [4, 5, 1], [2, 2], [1, 0], [], [], 0)
     parts = [record for record in records if isinstance(record, benchmark.Timing)]
     assert [(part.part, part.text, part.repeat) for part in parts] == [
         (name, text, repeat) for repeat in (0, 1) for text in (0, 4) for name in ("first", "second")
@@ -915,7 +915,9 @@ def test_variants_may_differ_in_all_that_drafts_or_verifies(folder, monkeypatch)
     ]
     monkeypatch.setattr(bench, "_workload", lambda run: None)
     flags = [f"--gin_file={folder / 'run.gin'}", *(f"--variant={one}" for one in variants)]
-    found = list(bench._variants(cli.overview().parse_args(settings.joined(["bench", *flags]))))
+    args = cli.overview().parse_args(settings.joined(["bench", *flags]))
+    with contextlib.ExitStack() as args.contexts:
+        found = list(bench._variants(args))
     plans = [one.run.plan for one in found]
     assert [plan.models()["draft"].weights for plan in plans[:3]] == ["stored", "int8", "stored"]
     assert [plan.exact for plan in plans] == [True, True, False, True, True, True]

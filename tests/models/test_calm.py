@@ -20,7 +20,7 @@ from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive, EarlyExit
 from specdec.models.t5 import Calm, T5Config, T5Target, calm
 from specdec.plan import Plan
-from specdec.program import batch_shapes, decoder
+from specdec.program import Decoder, batch_shapes
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.types import Params, Part
@@ -333,7 +333,7 @@ def test_a_layer_that_may_be_skipped_copies_no_cache():
 def copies(target: T5Target) -> int:
     plan = Plan(target, None, None, None, Greedy(), 50)  # type: ignore[arg-type]
     shapes = plan.params({"target": jax.eval_shape(target.init, jax.random.key(0))})
-    compiled = decoder(plan).lower(shapes, *batch_shapes(1, 8)).compile()
+    compiled = Decoder(plan).lower(shapes, *batch_shapes(1, 8)).compile()
     operations = hlo.read(compiled.as_text() or "").inside("decode").operations
     caches = [x for x in operations if f"[1,2,{plan.capacity},8]" in x.shape]
     return sum(x.opcode == "copy" for x in caches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections import Counter
@@ -230,7 +231,8 @@ def test_padding_is_what_the_target_says():
     other, others = PadsWithSeven(target.config), jnp.where(inputs == 0, 7, inputs)
     expected = teacher_forced(target, params, inputs, tokens)
     np.testing.assert_array_equal(teacher_forced(other, params, others, tokens), expected)
-    assert set(other.start(others).tolist()) == {7}
+    starts = T5Target(dataclasses.replace(target.config, decoder_start_id=5))
+    assert set(starts.start(others).tolist()) == {5} and set(target.start(inputs).tolist()) == {0}
     assert other.active(jnp.full([1, 2], 7)).tolist() == [False]
 
 
