@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec import checkpoints, demo, generation, partitioning, roles, tables, tasks, terminal
-from specdec.decoding import row_keys, score
+from specdec.decoding import naming_texts, row_keys, score
 from specdec.drafters import Autoregressive
 from specdec.plan import Plan
 from specdec.program import Decoder, batch_shapes
@@ -180,12 +180,10 @@ class InteractiveModel:
         scores = []
         for batch in self._batches(zip(inputs, targets, strict=True)):
             assert batch.targets is not None
-            log_probs = score(
-                self._params.target,
-                jnp.asarray(batch.inputs),
-                jnp.asarray(batch.targets),
-                target=self._plan.target,
-            )
+            texts, outputs = jnp.asarray(batch.inputs), jnp.asarray(batch.targets)
+            params, target = self._params.target, self._plan.target
+            with naming_texts(batch.index):
+                log_probs = score(params, texts, outputs, target=target)
             scores += np.sum(log_probs, axis=1)[: len(batch.input_texts)].tolist()
         return scores
 
@@ -245,7 +243,8 @@ class InteractiveModel:
 
     def _decode(self, batch: tasks.Batch, seed: int) -> Iterator[Decoded]:
         keys = row_keys(seed, jnp.asarray(batch.index))
-        output, seconds = self._program.fetch(self._params, keys, batch.inputs)
+        with naming_texts(batch.index):
+            output, seconds = self._program.fetch(self._params, keys, batch.inputs)
         self.stats.seconds += seconds
         self.stats.compile_seconds = self._program.seconds - self._compiled_before
         for index, text in enumerate(batch.input_texts):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.decoding import decode, row_keys
+from specdec.decoding import decode, naming_texts, row_keys
 from specdec.plan import Plan
 from specdec.types import Params, PyTree
 
@@ -47,7 +47,8 @@ def generate(
         new = ~np.isin(index, list(skip))
         if new.any():
             keys, given = row_keys(seed, jnp.asarray(index)), jnp.asarray(inputs)
-            output = decode(Params(params), keys, given, alone)
+            with naming_texts(index):
+                output = decode(Params(params), keys, given, alone)
             length = np.where(new, output.length, 0)
             length = np.where(np.cumsum(length) - length < tokens, length, 0)
             start = np.asarray(alone.target.start(given))

@@ -13,7 +13,7 @@ import numpy as np
 
 from specdec.benchmark.file import Elsewhere, Generation, Timing
 from specdec.benchmark.workload import Workload
-from specdec.decoding import NonFiniteLogits, check_finite, row_keys
+from specdec.decoding import check_finite, naming_texts, row_keys
 from specdec.program import Program
 from specdec.types import DecodeOutput, PyTree
 
@@ -166,10 +166,8 @@ def _generation(mode: str, text: int, repeat: int, seconds: float, output) -> Ge
 
 def _sound(output: DecodeOutput, workload: Workload, text: int) -> DecodeOutput:
     """The output; raises NonFiniteLogits, with the text's index, if its row has failed."""
-    try:
+    with naming_texts([text]):
         check_finite(output, workload.plan.target)
-    except NonFiniteLogits as error:
-        raise error.of_text(text) from error
     return output
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from specdec.decoding import row_keys
+from specdec.decoding import naming_texts, row_keys
 from specdec.drafters import Autoregressive
 from specdec.plan import Plan
 from specdec.program import Decoder, Program
@@ -132,7 +132,11 @@ class Subject:
         rows = len(self.inputs) if rows is None else rows
         program = self._programs.setdefault(plan, Decoder(plan, mesh=self.mesh))
         batches = self.batches(rows, sample)
-        outputs = [program.fetch(params or self.params, *batch)[0] for batch in batches]
+        outputs, read = [], 0
+        for keys, inputs in batches:
+            with naming_texts(range(read, read + len(inputs))):
+                outputs.append(program.fetch(params or self.params, keys, inputs)[0])
+            read += len(inputs)
         return joined(outputs, rows)
 
     def texts(self, plan: Plan) -> DecodeOutput:

@@ -136,7 +136,10 @@ def read_all(
             data = fetch_checked(array, where, recorded)
             data = data.astype(dtype or data.dtype, copy=False)
         else:
-            data = fetch_named(array, where, box if as_stored else None, dtype)
+            wide = _dtype(array.data) == np.float64
+            data = fetch_named(array, where, box if as_stored else None, None if wide else dtype)
+        if data.dtype == np.float64:
+            data = _narrowed(data, dtype or data.dtype, array.names[0], where)
         layers = [data] if array.axis is None else np.moveaxis(data, array.axis, 0)
         placed = {}
         for name, part in zip(array.names, layers, strict=False):
@@ -150,6 +153,25 @@ def read_all(
             params |= placed
             bar.update(_bytes(array))
     return params
+
+
+def overflows(data: np.ndarray, dtype: Any = np.float32) -> int:
+    """Counts the finite numbers of float64 data that are beyond the range of `dtype`."""
+    if data.dtype != np.float64:
+        return 0
+    largest = float(jnp.finfo(dtype).max)
+    return int(np.count_nonzero(np.isfinite(data) & (np.abs(data) > largest)))
+
+
+def _narrowed(data: np.ndarray, dtype: Any, name: str, where: Location) -> np.ndarray:
+    """Returns float64 data as JAX keeps it; raises CheckpointError if a number becomes infinite."""
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    if count := overflows(data, dtype):
+        raise CheckpointError(
+            f"{name} in {where} has {count} numbers that {dtype} cannot hold; save the model in "
+            f"{dtype}, and look for why its numbers are so large"
+        )
+    return data.astype(dtype, copy=False)
 
 
 def fetch_named(

@@ -136,7 +136,11 @@ def _compared(format: str, compared: int, arrays: int) -> str:
 
 def _not_finite(array: Stored, data: np.ndarray) -> str | None:
     count = data.size - int(np.count_nonzero(np.isfinite(data)))
-    return f"{array.names[0]} has {count} numbers that are not finite" if count else None
+    if count:
+        return f"{array.names[0]} has {count} numbers that are not finite"
+    if count := arrays.overflows(data):
+        return f"{array.names[0]} has {count} numbers that float32 cannot hold"
+    return None
 
 
 def _numbers(stored: list[Stored]) -> int:

@@ -23,6 +23,7 @@ from specdec.types import Model
 
 CONFIG = "config.json"
 _ADAPTER = "adapter_config.json"
+_ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 VERSION = 1  # of our own record in it
 
 # The files that tell a format; Hugging Face's has many, see there. Ours needs its config too, which
@@ -130,6 +131,12 @@ def locate(path: str | os.PathLike) -> Found:
         raise CheckpointError(
             f"checkpoint {directory} is Hugging Face's, which is read from disks only; copy it to "
             "one first"
+        )
+    if any((directory / name).is_file() for name in _ADAPTER_FILES):
+        raise CheckpointError(
+            f"{directory} has an adapter of PEFT beside its model, and adapters are not read; "
+            "merge it, model.merge_and_unload().save_pretrained(DIR), or remove its files if that "
+            "is done"
         )
     return Found(format, directory)
 

@@ -18,7 +18,7 @@ from specdec.cli import output, settings
 from specdec.cli import run as runs
 from specdec.cli.given import STDIN, lines_of, not_nothing
 from specdec.cli.settings import UsageError
-from specdec.decoding import NonFiniteLogits, check_scores, score
+from specdec.decoding import check_scores, naming_texts, score
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.types import SamplingRule
@@ -70,10 +70,8 @@ def _command(args: argparse.Namespace) -> None:
         if batch.targets is None:
             raise UsageError("the task has no targets to score; give --pairs")
         scores = jax.device_get(scores_of(params, batch.inputs, batch.targets))
-        try:
+        with naming_texts(batch.index):
             check_scores(scores["log_probs"], run.plan.target)
-        except NonFiniteLogits as error:
-            raise error.of_text(int(batch.index[error.row])) from error
         for record in _records(batch, scores):
             tokens += len(record["tokens"])
             total += record["log_prob"]

@@ -11,7 +11,7 @@ from specdec import tasks, terminal
 from specdec.cli import explain
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.decoding import Decided, NonFiniteLogits, row_keys
+from specdec.decoding import Decided, naming_texts, row_keys
 from specdec.program import Decoder, Program, Stepwise, batch_shapes
 from specdec.types import Array, DecodeOutput, Params
 
@@ -144,10 +144,8 @@ def _fetched(
     program: Program, params: Params, keys: Array, batch: tasks.Batch
 ) -> tuple[DecodeOutput, float]:
     """As `Program.fetch`; a NonFiniteLogits error names the text by its index."""
-    try:
+    with naming_texts(batch.index):
         return program.fetch(params, keys, batch.inputs)
-    except NonFiniteLogits as error:
-        raise error.of_text(int(batch.index[error.row])) from error
 
 
 def _text(

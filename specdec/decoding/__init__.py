@@ -14,7 +14,7 @@ random numbers come from, `finite` the error for a target without logits, `forci
 tokens are scored, `replay` what both models thought of each token of a text that is finished.
 """
 
-from specdec.decoding.finite import NonFiniteLogits, check_finite, check_scores
+from specdec.decoding.finite import NonFiniteLogits, check_finite, check_scores, naming_texts
 from specdec.decoding.forcing import score
 from specdec.decoding.keys import abstract_keys, row_keys, token_key
 from specdec.decoding.loop import autoregressive_decode, decode, prefill, step
@@ -31,6 +31,7 @@ __all__ = [
     "check_prefix",
     "check_scores",
     "decode",
+    "naming_texts",
     "output",
     "prefill",
     "replay",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
+
 import jax
 import numpy as np
 from jax.core import Tracer
@@ -28,6 +31,19 @@ class NonFiniteLogits(ValueError):
     def of_text(self, index: int) -> NonFiniteLogits:
         """The same error, which names the text by its index in the task instead of the row."""
         return NonFiniteLogits(self.target, self.row, self.position, f"text {index}")
+
+
+@contextlib.contextmanager
+def naming_texts(index: Sequence[int] | np.ndarray) -> Iterator[None]:
+    """Makes a NonFiniteLogits error about a batch name the text instead of the row.
+
+    Args:
+      index: [B] the index of each row's text.
+    """
+    try:
+        yield
+    except NonFiniteLogits as error:
+        raise error.of_text(int(index[error.row])) from error
 
 
 def check_finite(output: DecodeOutput, target: Target) -> None:

@@ -89,9 +89,12 @@ def _register(definition: _Definition) -> Task:
     seqio = load_seqio()
     if definition.name in seqio.TaskRegistry.names():
         raise TaskError(f"task {definition.name!r} exists with another definition; rename this one")
+    import tensorflow as tf
+
+    lines = tf.autograph.experimental.do_not_convert(_lines)  # else a warning
     return seqio.TaskRegistry.add(
         definition.name,
-        source=seqio.FileDataSource(_lines, dict(definition.files), num_input_examples=sizes),
+        source=seqio.FileDataSource(lines, dict(definition.files), num_input_examples=sizes),
         preprocessors=[
             functools.partial(_parse, columns=definition.columns, prefix=definition.prefix),
             seqio.preprocessors.tokenize,

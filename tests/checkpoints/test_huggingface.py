@@ -295,6 +295,25 @@ def test_an_adapter_alone_is_named(tmp_path):
     assert "has an adapter of PEFT alone; merge it" in error_of(checkpoints.load, tmp_path)
 
 
+@pytest.mark.parametrize("file", ["adapter_model.safetensors", "adapter_model.bin"])
+def test_an_adapter_beside_its_model_is_refused(edited, file):
+    directory = edited("hf_v1_0")
+    (directory / file).touch()
+    assert "an adapter of PEFT beside its model" in error_of(checkpoints.load, directory)
+
+
+def test_numbers_that_float32_cannot_hold_are_refused(edited):
+    directory = edited("hf_v1_1")
+    file = directory / "model.safetensors"
+    wide = {name: array.astype(np.float64) for name, array in safetensors.read(file).items()}
+    wide[HEAD][0, :2] = 1e39, -1e300
+    rewrite(file, wide)
+    message = error_of(checkpoints.load, directory)
+    assert f"{LOGITS} in {directory} has 2 numbers that float32 cannot hold" in message
+    found = [finding.note for finding in checkpoints.examine(directory) if not finding.sound]
+    assert found == [f"{LOGITS} has 2 numbers that float32 cannot hold"]
+
+
 def test_narrow_floats_are_named(edited):
     file = edited("hf_v1_0") / "model.safetensors"
     content = file.read_bytes()

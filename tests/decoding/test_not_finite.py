@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from specdec.decoding import NonFiniteLogits, autoregressive_decode, decode, row_keys, score
+from specdec.decoding import (
+    NonFiniteLogits,
+    autoregressive_decode,
+    decode,
+    naming_texts,
+    row_keys,
+    score,
+)
 from specdec.decoding.states import trim
 from specdec.drafters import Autoregressive
 from specdec.models.cache import KVCache
@@ -220,3 +228,8 @@ def test_rows_that_fail_do_not_depend_on_their_batch():
     for row in np.flatnonzero(output.trace.failed)[:2]:
         one = traced(params, plan, KEYS[row : row + 1], INPUTS[:1])
         assert one.trace.failed[0] and (one.tokens[0] == output.tokens[row]).all()
+
+
+def test_an_error_about_a_batch_names_the_text():
+    with pytest.raises(NonFiniteLogits, match="output token 3 of text 7;"), naming_texts([5, 7]):
+        raise NonFiniteLogits(cast(Any, None), 1, 2)
