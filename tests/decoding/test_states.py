@@ -71,6 +71,15 @@ def test_a_sampling_rule_is_told_the_position_of_each_token(sampling):
     assert scored.tolist() == [[0] * 5, [-np.inf, -np.inf, 0, 0, 0]]
 
 
+def test_scores_say_whether_processors_have_changed_them():
+    text = jnp.array([[0, 2, 0]]), jnp.array([2])
+    for sampling in (Sampling(), Processed(Sampling(), (MinLength(4),))):
+        plan = Plan(TARGET, Constant(2), SpeculativeSampling(), Fixed(1), sampling, 2, (1,))
+        scores = states.opinion(jnp.zeros([1, 2, SIZE]), jnp.array([[3]]), *text, plan)
+        assert scores.processed == isinstance(sampling, Processed)
+        assert bool((scores.logits[0, :, 1] == -jnp.inf).all()) == scores.processed
+
+
 def test_a_prefix_is_fed_but_for_its_last_token():
     """Row 2 has the whole output already."""
     heads = TableHeads(SIZE, heads=2)
