@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ import pytest
 from scipy import stats
 
 from specdec.decoding import NonFiniteLogits, autoregressive_decode, decode, row_keys, score
+from specdec.decoding.finite import check_finite, check_scores
 from specdec.decoding.states import trim
 from specdec.drafters import Autoregressive
 from specdec.models.cache import KVCache
@@ -93,6 +95,21 @@ def test_a_target_without_logits_is_an_error_that_names_row_and_token(value):
         run(broken, KEYS, INPUTS)
     assert (error.value.row, error.value.position) == (row, first_two[row] + 1)
     assert f"output token {first_two[row] + 2} of row {row + 1};" in str(error.value)
+
+
+def test_the_error_names_the_first_row_that_failed_and_where():
+    """Or the text, where its index is known. An excluded token has a score."""
+    trace = types.SimpleNamespace(failed=jnp.array([False, True, False]))
+    output = types.SimpleNamespace(trace=trace, length=jnp.array([4, 2, 1]))
+    with pytest.raises(NonFiniteLogits, match="for output token 3 of row 2;") as error:
+        check_finite(output, BENCH.target)
+    other = error.value.of_text(7)
+    assert (other.row, other.position) == (1, 2) and "output token 3 of text 7;" in str(other)
+    scores = np.array([[0, -np.inf, 0], [0, 0, np.nan]])
+    with pytest.raises(NonFiniteLogits, match="for output token 3 of row 2;"):
+        check_scores(scores, BENCH.target)
+    check_scores(scores[:1], BENCH.target)
+    jax.eval_shape(lambda traced: check_scores(traced, BENCH.target), scores)  # nothing is known
 
 
 @dataclasses.dataclass(frozen=True)
