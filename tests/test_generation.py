@@ -15,7 +15,7 @@ import pytest
 
 from specdec import InteractiveModel, Plan, checkpoints, cli, generation, sampling, tasks
 from specdec.added_tokens import AddedToken, Tokenization, split
-from specdec.checkpoints import CheckpointError
+from specdec.checkpoints import CheckpointError, tokenizer_files
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling, before_each, standardised
 from specdec.vocabulary import check_fit
@@ -309,6 +309,23 @@ def test_tokenizers_that_are_refused(changed, file, changes, message):
     with pytest.raises(CheckpointError, match=message) as raised:
         checkpoints.text_model_from(directory)
     assert "\n" not in str(raised.value) and "; " in str(raised.value)
+
+
+def test_the_files_of_a_tokenizer_other_than_its_vocabulary(tmp_path):
+    for name in ("tokenizer_config.json", "tokenizer.json", "spiece.model", "other.json"):
+        (tmp_path / name).touch()
+
+    def names(vocabulary):
+        return [file.name for file in tokenizer_files.present(tmp_path, vocabulary)]
+
+    assert names(tmp_path / "spiece.model") == ["tokenizer_config.json", "tokenizer.json"]
+    assert names(tmp_path / "tokenizer.json") == names(None) == ["tokenizer_config.json"]
+
+
+def test_null_in_a_tokenizers_file_is_no_setting(changed):
+    file = changed("tokenizer_config.json") / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"do_lower_case": None}))
+    assert checkpoints.text_model_from(file.parent).vocabulary is not None
 
 
 def test_convert_says_what_is_lost(directory, tmp_path, capsys):

@@ -75,6 +75,7 @@ def test_what_a_drawing_drafter_says():
     # Of the first two tokens more is drafted than the target has: 0.4 and 0.1.
     refused = [one_place(p, q, coin=coin).refused for coin in (0.0, 0.79, 0.81, 0.99)]
     assert refused == pytest.approx([0.5, 0.5, 0.3, 0.3])
+    assert one_place([0.7, 0.2, 0.1], [0.2, 0.3, 0.5]).refused == pytest.approx(0.3), "coin 0"
 
 
 def test_what_a_greedy_drafter_says():
@@ -91,6 +92,16 @@ def test_what_a_greedy_drafter_says():
     assert one_place([1.0, 0.0], [0.0, 1.0], [0.5, 0.5], [0.1, 0.9]).rates == [0, 1, 1, 1], "a tie"
     nothing = one_place(p, [0.0] * 3, likely, believed)
     assert nothing.proposed == -1 and nothing.rates == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("row", [[np.nan, 0.5, 0.5], [0.5, 0.5, 0.5], [1.5, -0.5, 0.0]])
+def test_a_row_that_is_no_distribution_is_no_proposal(row):
+    """It is what a drafter draws from, or what a greedy one holds likely."""
+    p, certain = [0.2, 0.3, 0.5], [0.0, 0.0, 1.0]
+    for found in (one_place(p, row), one_place(p, certain, likely=p, believed=row)):
+        assert found.proposed == -1 and found.rates == [0, 0, 0, 0]
+        assert found.ratio == 0 and found.refused == 0
+        assert found.confidence == 0 and found.entropy == 0 and not any(found.top)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(0.7), Greedy()], ids=["drawn", "greedy"])

@@ -27,6 +27,7 @@ from specdec.schedules import Fixed
 from specdec.testing import BROKEN, FALSE_ALARM, Bench, Constant, broken_rows
 from specdec.types import Draft, Params
 from specdec.verifiers import Block, Coupled
+from specdec.verifiers.decide import usable_tokens
 
 SIZE, ROWS, STOP = 6, 64, 1
 BENCH = Bench.create(max_length=7)
@@ -48,6 +49,13 @@ def test_beliefs_of_a_greedy_drafter_are_distributions_too():
     beliefs = jnp.full([1, 2, SIZE], 1 / SIZE, jnp.float32).at[0, 1, 0].set(jnp.nan)
     draft = Draft(jnp.full([1, 2], 2), None, jnp.array([2]), beliefs=beliefs)
     assert trim(draft, jnp.array([2]), SIZE, ()).length.tolist() == [1]
+
+
+def test_a_token_needs_both_probabilities_and_beliefs_that_are_distributions():
+    sound, broken = [0.5, 0.5], [0.5, 0.6]
+    probs, beliefs = jnp.array([[sound, broken, sound]]), jnp.array([[sound, sound, broken]])
+    draft = Draft(jnp.zeros([1, 3], jnp.int32), probs, jnp.array([3]), beliefs=beliefs)
+    assert usable_tokens(draft).tolist() == [[True, False, False]]
 
 
 def test_a_draft_that_has_ended_before_is_not_counted_as_broken():
