@@ -348,6 +348,27 @@ def test_added_tokens_of_files_before_version_4_34(changed):
     assert vocabulary.vocab_size == 45
 
 
+def test_sentinels_need_no_entry_and_an_entry_has_the_last_word(changed):
+    directory = changed("tokenizer_config.json", name="added_tokens", added_tokens_decoder=None)
+    (directory / "added_tokens.json").write_text('{"{": 41}')
+    text = "a <extra_id_0> b{<extra_id_3>"
+    assert vocabulary_of(directory).encode(text) == vocabulary_of_case("added_tokens").encode(text)
+    entry = {"40": {"content": "<extra_id_0>", "lstrip": False, "special": True}}
+    changed("tokenizer_config.json", name="added_tokens", added_tokens_decoder=entry)
+    found = checkpoints.text_model_from(directory).vocabulary.tokenization.added
+    assert [token.id for token in found] == [37, 38, 39, 40]
+    assert found[3] == AddedToken(40, "<extra_id_0>", special=True)
+    assert found[0] == AddedToken(37, "<extra_id_3>", lstrip=True, rstrip=True, special=True)
+
+
+def test_an_added_token_has_one_id_in_a_tokenizer_json_too(changed):
+    directory = changed(
+        "added_tokens.json", version="5", name="added_tokens", **{"<extra_id_0>": 3}
+    )
+    with pytest.raises(CheckpointError, match="the added token '<extra_id_0>' has the ids"):
+        checkpoints.text_model_from(directory)
+
+
 def vocabulary_of_case(name: str):
     record = RECORDS["4"][name]["files"]["tokenizer_config.json"]["added_tokens_decoder"]
     assert {"41", "44"} <= record.keys()

@@ -18,7 +18,7 @@ from specdec.drafters import Autoregressive, EarlyExit, Hybrid, NoSource, Prompt
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Processed, Sampling
 from specdec.schedules import Fixed
-from specdec.testing import TableTarget
+from specdec.testing import Constant, TableTarget
 from specdec.types import Draft, Params
 from specdec.verifiers import Coupled
 
@@ -144,6 +144,7 @@ class Reports:
         ]
         tokens = jnp.stack([x.astype(jnp.int32) for x in given], axis=1)
         assert keys.shape == (2, 6) and context.taught.shape == (2, 6) and stop is None
+        assert context.stop_ids == (1,)
         assert context.cache.capacity >= T + self.block, "a whole block fits behind any place"
         return Draft(tokens, None, want), state + 1
 
@@ -247,6 +248,25 @@ def test_a_model_is_asked_in_one_call_as_it_drafts():
     np.testing.assert_array_equal(found.proposed, q.argmax(axis=2))
     confidence = np.take_along_axis(q, TEXTS[:, 1:, None], axis=2)[:, :, 0]
     np.testing.assert_allclose(found.confidence, confidence, atol=PROBABILITIES)
+
+
+def test_where_nothing_is_drafted_nothing_is_proposed():
+    _, found = asked(Constant(2, length=0), Sampling())
+    assert (found.proposed == -1).all() and not found.rates.any()
+
+
+@pytest.mark.parametrize("size", [V - 1, V + 2])
+def test_an_id_that_a_model_or_the_target_lacks_has_no_probability(size):
+    model = TableTarget(size, classes=3)
+    params = PARAMS._replace(drafter=model.init(jax.random.key(1)))
+    taught, found = asked(Autoregressive(model, Sampling(0.7)), Sampling(), params)
+    fed, classes = TEXTS[:, :-1], jnp.sum(INPUTS, axis=1, keepdims=True) % 3
+    logits = params.drafter["logits"][classes, jnp.cumsum(fed, axis=1) % size, fed]
+    q = np.zeros([2, T, V], np.float32)
+    q[:, :, : min(size, V)] = jax.nn.softmax(logits[:, :, :V] / 0.7)
+    right = np.minimum(taught.p, q).sum(axis=2)
+    np.testing.assert_allclose(found.rates[:, :, 0], right, atol=PROBABILITIES)
+    np.testing.assert_array_equal(found.proposed, q.argmax(axis=2))
 
 
 def test_drafters_are_recorded_by_where_they_are():

@@ -36,6 +36,7 @@ TREE = TARGET.init(jax.random.key(0))
         ((2, 2, 2, 2), 3, 4, 3),
         ((2, 2, 2, 2), 4, 1, 1),
         ((2, 2, 2, 2), 4, 0, 0),
+        ((2, 2, 2, 2), -1, 4, 0),  # a drafter may count wrongly
         ((2, SIZE, STOP, 2), 4, 4, 1),
         ((STOP, SIZE, 2, 2), 4, 4, 1),
     ],
