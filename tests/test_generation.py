@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from specdec import InteractiveModel, Plan, checkpoints, cli, generation, sampling, tasks
-from specdec.added_tokens import AddedToken, Tokenization, split
+from specdec.added_tokens import AddedToken, Tokenization, agree, cleaned_up, split
 from specdec.checkpoints import CheckpointError, tokenizer_files
+from specdec.checkpoints.generation import read as settings_of
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling, before_each, standardised
 from specdec.vocabulary import check_fit
@@ -202,6 +203,13 @@ def test_settings_that_are_refused(changed, settings, message):
     assert "\n" not in str(raised.value) and str(directory) in str(raised.value)
 
 
+def test_as_many_outputs_may_be_asked_for_as_are_drawn(changed):
+    directory = changed("generation_config.json", num_return_sequences=2)
+    assert plan_of(directory, num_samples=2)
+    with pytest.raises(CheckpointError, match="has num_return_sequences 2"):
+        plan_of(directory, num_samples=3)
+
+
 def test_drawing_has_to_be_the_checkpoints(changed):
     directory = changed("generation_config.json", do_sample=True, temperature=0.7, top_p=0.9)
     right = Sampling(0.7, 50, 0.9)
@@ -246,6 +254,58 @@ def test_config_json_counts_where_there_is_no_other_file(changed):
     plan = plan_of(directory)
     assert plan.target.config.decoder_start_id == 5
     assert plan.sampling.processors == (sampling.NoRepeatNGram(2),)
+
+
+def test_null_is_no_setting(directory, tmp_path):
+    source = directory("4", "plain")
+    for file in ("config.json", "generation_config.json"):
+        record = json.loads((source / file).read_text())
+        (tmp_path / file).write_text(json.dumps(record | {"no_repeat_ngram_size": None}))
+        assert "no_repeat_ngram_size" not in settings_of(tmp_path)
+        (tmp_path / file).write_text(json.dumps(record | {"no_repeat_ngram_size": 2}))
+        assert settings_of(tmp_path)["no_repeat_ngram_size"] == (2, file)
+        assert "d_model" in record or file != "config.json"
+        assert "d_model" not in settings_of(tmp_path)
+
+
+def test_added_tokens_agree_where_both_have_them():
+    def agreed(*theirs):
+        ours = ((5, "a"), (6, "b"))
+        return agree(*((AddedToken(*x) for x in tokens) for tokens in (ours, theirs)))
+
+    assert agreed() and agreed((5, "a")) and agreed((7, "c"), (6, "b"))
+    assert not agreed((5, "c")) and not agreed((7, "a"))
+
+
+STRIPS = AddedToken(5, "<s>", lstrip=True, rstrip=True)
+WORD = AddedToken(6, "x", single_word=True)
+SHORT, LONG = AddedToken(7, "a+"), AddedToken(8, "a+b")
+
+
+@pytest.mark.parametrize(
+    "text, tokens, parts",
+    [
+        ("ab", (), ["ab"]),
+        ("a <s> b", (STRIPS,), ["a", STRIPS, "b"]),
+        ("<s>b ", (STRIPS,), [STRIPS, "b "]),
+        (" b<s>", (STRIPS,), [" b", STRIPS]),
+        ("a x b", (WORD,), ["a ", WORD, " b"]),
+        ("ax b", (WORD,), ["ax", " b"]),
+        ("a xb", (WORD,), ["a ", "xb"]),
+        ("a+ba+aab", (SHORT, LONG), [LONG, SHORT, "aab"]),
+    ],
+)
+def test_a_text_is_split_at_its_added_tokens(text, tokens, parts):
+    assert list(split(text, tokens)) == parts
+
+
+def test_spaces_are_removed_in_the_order_of_transformers():
+    assert cleaned_up("it 's ' so ' , he does n't .") == "it's'so ', he doesn't."
+
+
+def test_null_in_the_settings_of_our_own_checkpoint_is_no_setting(tmp_path):
+    (tmp_path / "generation_config.json").write_text('{"top_k": null, "bos_token_id": 5}')
+    assert list(settings_of(tmp_path)) == ["bos_token_id"]
 
 
 def test_two_answers_are_refused(changed):

@@ -11,10 +11,19 @@ import numpy as np
 import pytest
 from tolerances import PROBABILITIES
 
+from specdec import tables
 from specdec.acceptance import LENIENCE, Texts, measure, recorded
 from specdec.acceptance.measure import _rounded
-from specdec.acceptance.opinions import MOST, Taught, of, opinions, teach
-from specdec.drafters import Autoregressive, EarlyExit, Hybrid, NoSource, PromptLookup
+from specdec.acceptance.opinions import MOST, Taught, _refused, of, opinions, teach, tossed
+from specdec.drafters import (
+    Autoregressive,
+    Committee,
+    EarlyExit,
+    Hybrid,
+    NGram,
+    NoSource,
+    PromptLookup,
+)
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Processed, Sampling
 from specdec.schedules import Fixed
@@ -240,7 +249,7 @@ def test_a_model_is_asked_in_one_call_as_it_drafts():
     rule = Processed(Sampling(0.7), (MinLength(2),))
     drafter = Autoregressive(TARGET, rule, view=NoSource())
     params = PARAMS._replace(drafter=PARAMS.target)
-    _, found = asked(drafter, Sampling(), params)
+    taught, found = asked(drafter, Sampling(), params)
     fed = TEXTS[:, :-1]
     logits = PARAMS.target["logits"][1, jnp.cumsum(fed, axis=1) % V, fed]  # of an input [1]
     logits = logits.at[:, :2, 1].set(-jnp.inf)
@@ -248,6 +257,17 @@ def test_a_model_is_asked_in_one_call_as_it_drafts():
     np.testing.assert_array_equal(found.proposed, q.argmax(axis=2))
     confidence = np.take_along_axis(q, TEXTS[:, 1:, None], axis=2)[:, :, 0]
     np.testing.assert_allclose(found.confidence, confidence, atol=PROBABILITIES)
+    refused = _refused(q, taught.p, tossed(TEXTS[:, 1:]))
+    np.testing.assert_allclose(found.refused, refused, atol=PROBABILITIES)
+
+
+def test_a_model_that_votes_with_a_table_is_not_asked_alone():
+    """The model is the target: alone, every token of it would be accepted."""
+    members = Autoregressive(TARGET, Sampling()), NGram(1, Sampling())
+    table = {name: jnp.asarray(x) for name, x in tables.count([[0, 3, 4, 1]], V, order=1).items()}
+    params = PARAMS._replace(drafter={"draft": PARAMS.target, "table": table})
+    _, found = asked(Committee(members, Sampling()), Sampling(), params)
+    assert (found.rates[:, :, 0] < 0.99).all()
 
 
 def test_where_nothing_is_drafted_nothing_is_proposed():
