@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from specdec import InteractiveModel, Plan, checkpoints, cli, generation, sampling, tasks
-from specdec.added_tokens import AddedToken, Tokenization, agree, cleaned_up, split
-from specdec.checkpoints import CheckpointError, tokenizer_files
+from specdec.added_tokens import AddedToken, Tokenization, split
+from specdec.checkpoints import CheckpointError
 from specdec.checkpoints.generation import read as settings_of
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling, before_each, standardised
@@ -193,6 +193,7 @@ def test_interactive_models_obey(directory, version, name):
         ({"eos_token_id": [1, 64]}, "eos_token_id in generation_config.json is 64, and the model"),
         ({"eos_token_id": "1"}, "has eos_token_id '1'; give a token id"),
         ({"decoder_start_token_id": -1}, "has decoder_start_token_id -1; give a token id"),
+        ({"do_sample": True, "min_p": 0.1}, "draw with --top_k=50, or leave out"),
         ({"do_sample": True, "top_p": 0.9}, "draw with --temperature.*|top_k=50 --top_p=0.9"),
     ],
 )
@@ -224,6 +225,12 @@ def test_drawing_has_to_be_the_checkpoints(changed):
             plan_of(directory, wrong)
 
 
+def test_a_rule_of_drawing_that_is_not_here_is_refused(changed):
+    directory = changed("generation_config.json", do_sample=True, min_p=0.1)
+    with pytest.raises(CheckpointError, match="has min_p 0.1, which is not done here"):
+        plan_of(directory, Sampling(1.0, 50))
+
+
 def test_the_runs_own_settings_come_first(changed):
     directory = changed(
         "generation_config.json",
@@ -243,6 +250,7 @@ def test_the_runs_own_settings_come_first(changed):
 
 def test_a_prefix_does_not_go_with_what_counts_from_its_end(changed):
     directory = changed("generation_config.json", begin_suppress_tokens=[5])
+    assert plan_of(directory, prefix=False)
     with pytest.raises(CheckpointError, match="begin_suppress_tokens .*decoder prefix; drop that"):
         plan_of(directory, prefix=True)
 
@@ -266,46 +274,6 @@ def test_null_is_no_setting(directory, tmp_path):
         assert settings_of(tmp_path)["no_repeat_ngram_size"] == (2, file)
         assert "d_model" in record or file != "config.json"
         assert "d_model" not in settings_of(tmp_path)
-
-
-def test_added_tokens_agree_where_both_have_them():
-    def agreed(*theirs):
-        ours = ((5, "a"), (6, "b"))
-        return agree(*((AddedToken(*x) for x in tokens) for tokens in (ours, theirs)))
-
-    assert agreed() and agreed((5, "a")) and agreed((7, "c"), (6, "b"))
-    assert not agreed((5, "c")) and not agreed((7, "a"))
-
-
-STRIPS = AddedToken(5, "<s>", lstrip=True, rstrip=True)
-WORD = AddedToken(6, "x", single_word=True)
-SHORT, LONG = AddedToken(7, "a+"), AddedToken(8, "a+b")
-
-
-@pytest.mark.parametrize(
-    "text, tokens, parts",
-    [
-        ("ab", (), ["ab"]),
-        ("a <s> b", (STRIPS,), ["a", STRIPS, "b"]),
-        ("<s>b ", (STRIPS,), [STRIPS, "b "]),
-        (" b<s>", (STRIPS,), [" b", STRIPS]),
-        ("a x b", (WORD,), ["a ", WORD, " b"]),
-        ("ax b", (WORD,), ["ax", " b"]),
-        ("a xb", (WORD,), ["a ", "xb"]),
-        ("a+ba+aab", (SHORT, LONG), [LONG, SHORT, "aab"]),
-    ],
-)
-def test_a_text_is_split_at_its_added_tokens(text, tokens, parts):
-    assert list(split(text, tokens)) == parts
-
-
-def test_spaces_are_removed_in_the_order_of_transformers():
-    assert cleaned_up("it 's ' so ' , he does n't .") == "it's'so ', he doesn't."
-
-
-def test_null_in_the_settings_of_our_own_checkpoint_is_no_setting(tmp_path):
-    (tmp_path / "generation_config.json").write_text('{"top_k": null, "bos_token_id": 5}')
-    assert list(settings_of(tmp_path)) == ["bos_token_id"]
 
 
 def test_two_answers_are_refused(changed):
@@ -369,17 +337,6 @@ def test_tokenizers_that_are_refused(changed, file, changes, message):
     with pytest.raises(CheckpointError, match=message) as raised:
         checkpoints.text_model_from(directory)
     assert "\n" not in str(raised.value) and "; " in str(raised.value)
-
-
-def test_the_files_of_a_tokenizer_other_than_its_vocabulary(tmp_path):
-    for name in ("tokenizer_config.json", "tokenizer.json", "spiece.model", "other.json"):
-        (tmp_path / name).touch()
-
-    def names(vocabulary):
-        return [file.name for file in tokenizer_files.present(tmp_path, vocabulary)]
-
-    assert names(tmp_path / "spiece.model") == ["tokenizer_config.json", "tokenizer.json"]
-    assert names(tmp_path / "tokenizer.json") == names(None) == ["tokenizer_config.json"]
 
 
 def test_null_in_a_tokenizers_file_is_no_setting(changed):
