@@ -16,6 +16,7 @@ import pytest
 from specdec import InteractiveModel, Plan, checkpoints, cli, generation, sampling, tasks
 from specdec.added_tokens import AddedToken, Tokenization, split
 from specdec.checkpoints import CheckpointError
+from specdec.checkpoints.generation import read as settings_of
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling, before_each, standardised
 from specdec.vocabulary import check_fit
@@ -192,6 +193,7 @@ def test_interactive_models_obey(directory, version, name):
         ({"eos_token_id": [1, 64]}, "eos_token_id in generation_config.json is 64, and the model"),
         ({"eos_token_id": "1"}, "has eos_token_id '1'; give a token id"),
         ({"decoder_start_token_id": -1}, "has decoder_start_token_id -1; give a token id"),
+        ({"do_sample": True, "min_p": 0.1}, "draw with --top_k=50, or leave out"),
         ({"do_sample": True, "top_p": 0.9}, "draw with --temperature.*|top_k=50 --top_p=0.9"),
     ],
 )
@@ -200,6 +202,13 @@ def test_settings_that_are_refused(changed, settings, message):
     with pytest.raises(CheckpointError, match=message) as raised:
         plan_of(directory)
     assert "\n" not in str(raised.value) and str(directory) in str(raised.value)
+
+
+def test_as_many_outputs_may_be_asked_for_as_are_drawn(changed):
+    directory = changed("generation_config.json", num_return_sequences=2)
+    assert plan_of(directory, num_samples=2)
+    with pytest.raises(CheckpointError, match="has num_return_sequences 2"):
+        plan_of(directory, num_samples=3)
 
 
 def test_drawing_has_to_be_the_checkpoints(changed):
@@ -214,6 +223,12 @@ def test_drawing_has_to_be_the_checkpoints(changed):
     ):
         with pytest.raises(CheckpointError, match=says):
             plan_of(directory, wrong)
+
+
+def test_a_rule_of_drawing_that_is_not_here_is_refused(changed):
+    directory = changed("generation_config.json", do_sample=True, min_p=0.1)
+    with pytest.raises(CheckpointError, match="has min_p 0.1, which is not done here"):
+        plan_of(directory, Sampling(1.0, 50))
 
 
 def test_the_runs_own_settings_come_first(changed):
@@ -235,6 +250,7 @@ def test_the_runs_own_settings_come_first(changed):
 
 def test_a_prefix_does_not_go_with_what_counts_from_its_end(changed):
     directory = changed("generation_config.json", begin_suppress_tokens=[5])
+    assert plan_of(directory, prefix=False)
     with pytest.raises(CheckpointError, match="begin_suppress_tokens .*decoder prefix; drop that"):
         plan_of(directory, prefix=True)
 
@@ -246,6 +262,18 @@ def test_config_json_counts_where_there_is_no_other_file(changed):
     plan = plan_of(directory)
     assert plan.target.config.decoder_start_id == 5
     assert plan.sampling.processors == (sampling.NoRepeatNGram(2),)
+
+
+def test_null_is_no_setting(directory, tmp_path):
+    source = directory("4", "plain")
+    for file in ("config.json", "generation_config.json"):
+        record = json.loads((source / file).read_text())
+        (tmp_path / file).write_text(json.dumps(record | {"no_repeat_ngram_size": None}))
+        assert "no_repeat_ngram_size" not in settings_of(tmp_path)
+        (tmp_path / file).write_text(json.dumps(record | {"no_repeat_ngram_size": 2}))
+        assert settings_of(tmp_path)["no_repeat_ngram_size"] == (2, file)
+        assert "d_model" in record or file != "config.json"
+        assert "d_model" not in settings_of(tmp_path)
 
 
 def test_two_answers_are_refused(changed):
@@ -311,6 +339,12 @@ def test_tokenizers_that_are_refused(changed, file, changes, message):
     assert "\n" not in str(raised.value) and "; " in str(raised.value)
 
 
+def test_null_in_a_tokenizers_file_is_no_setting(changed):
+    file = changed("tokenizer_config.json") / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"do_lower_case": None}))
+    assert checkpoints.text_model_from(file.parent).vocabulary is not None
+
+
 def test_convert_says_what_is_lost(directory, tmp_path, capsys):
     source, pieces = directory("4", "added_tokens"), str(GOLDEN / "spiece.model")
     out = str(tmp_path / "a"), "--format=orbax", f"--vocabulary={pieces}"
@@ -329,6 +363,27 @@ def test_added_tokens_of_files_before_version_4_34(changed):
     vocabulary = vocabulary_of(directory)
     assert vocabulary.encode("a{b") == vocabulary_of_case("added_tokens").encode("a{b")
     assert vocabulary.vocab_size == 45
+
+
+def test_sentinels_need_no_entry_and_an_entry_has_the_last_word(changed):
+    directory = changed("tokenizer_config.json", name="added_tokens", added_tokens_decoder=None)
+    (directory / "added_tokens.json").write_text('{"{": 41}')
+    text = "a <extra_id_0> b{<extra_id_3>"
+    assert vocabulary_of(directory).encode(text) == vocabulary_of_case("added_tokens").encode(text)
+    entry = {"40": {"content": "<extra_id_0>", "lstrip": False, "special": True}}
+    changed("tokenizer_config.json", name="added_tokens", added_tokens_decoder=entry)
+    found = checkpoints.text_model_from(directory).vocabulary.tokenization.added
+    assert [token.id for token in found] == [37, 38, 39, 40]
+    assert found[3] == AddedToken(40, "<extra_id_0>", special=True)
+    assert found[0] == AddedToken(37, "<extra_id_3>", lstrip=True, rstrip=True, special=True)
+
+
+def test_an_added_token_has_one_id_in_a_tokenizer_json_too(changed):
+    directory = changed(
+        "added_tokens.json", version="5", name="added_tokens", **{"<extra_id_0>": 3}
+    )
+    with pytest.raises(CheckpointError, match="the added token '<extra_id_0>' has the ids"):
+        checkpoints.text_model_from(directory)
 
 
 def vocabulary_of_case(name: str):

@@ -7,11 +7,17 @@ import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
 
+import jax
 import jax.numpy as jnp
 import pytest
 
+from specdec import Params, Plan, decode, row_keys
 from specdec import program as programs
-from specdec.program import Program
+from specdec.program import Program, Stepwise
+from specdec.sampling import Sampling
+from specdec.schedules import Fixed
+from specdec.testing import Constant, TableTarget
+from specdec.verifiers import SpeculativeSampling
 
 
 @pytest.fixture
@@ -63,3 +69,18 @@ def test_two_threads_compile_a_shape_once():
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda value: program(1.0, jnp.full([3], value)), (1.0, 2.0)))
     assert len(traced) == len(compiled) == 2
+
+
+def test_a_watched_batch_is_decoded_until_its_last_row_has_ended():
+    target, lengths = TableTarget(6, classes=3), []
+    plan = Plan(target, Constant(2), SpeculativeSampling(), Fixed(1), Sampling(), 4)
+    given = (
+        Params(target.init(jax.random.key(0))),
+        row_keys(0, jnp.arange(8)),
+        jnp.ones([8, 2], int),
+    )
+    right = decode(*given, plan)
+    program = Stepwise(plan)
+    program.watch = lambda output: lengths.append(output.length.tolist())
+    assert program(*given).tokens.tolist() == right.tokens.tolist()
+    assert lengths[-1] == right.length.tolist() and len(set(lengths[-1])) > 1

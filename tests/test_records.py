@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import json
+import math
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -158,3 +161,13 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     with pytest.raises(RecordsError, match="--output_dir .* cannot be used: "):
         with records.locked(tmp_path / "file" / "folder", lock, "--output_dir", "*"):
             pass
+
+
+def test_figures_that_json_does_not_have_are_null():
+    row = collections.OrderedDict(nan=math.nan, more=(math.inf, [-math.inf, 1.5]), text="ä", n=1)
+    assert records.as_json({"row": row}) == (
+        '{"row": {"nan": null, "more": [null, [null, 1.5]], "text": "ä", "n": 1}}'
+    )
+    assert records.as_json({"a": 1}, indent=2) == '{\n  "a": 1\n}'
+    view = types.MappingProxyType({"a": math.nan})
+    assert records.as_json([view]) == '[{"a": null}]'

@@ -11,14 +11,23 @@ import numpy as np
 import pytest
 from tolerances import PROBABILITIES
 
+from specdec import tables
 from specdec.acceptance import LENIENCE, Texts, measure, recorded
 from specdec.acceptance.measure import _rounded
-from specdec.acceptance.opinions import MOST, Taught, of, opinions, teach
-from specdec.drafters import Autoregressive, EarlyExit, Hybrid, NoSource, PromptLookup
+from specdec.acceptance.opinions import MOST, Taught, _refused, of, opinions, teach, tossed
+from specdec.drafters import (
+    Autoregressive,
+    Committee,
+    EarlyExit,
+    Hybrid,
+    NGram,
+    NoSource,
+    PromptLookup,
+)
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Processed, Sampling
 from specdec.schedules import Fixed
-from specdec.testing import TableTarget
+from specdec.testing import Constant, TableTarget
 from specdec.types import Draft, Params
 from specdec.verifiers import Coupled
 
@@ -75,6 +84,7 @@ def test_what_a_drawing_drafter_says():
     # Of the first two tokens more is drafted than the target has: 0.4 and 0.1.
     refused = [one_place(p, q, coin=coin).refused for coin in (0.0, 0.79, 0.81, 0.99)]
     assert refused == pytest.approx([0.5, 0.5, 0.3, 0.3])
+    assert one_place([0.7, 0.2, 0.1], [0.2, 0.3, 0.5]).refused == pytest.approx(0.3), "coin 0"
 
 
 def test_what_a_greedy_drafter_says():
@@ -91,6 +101,16 @@ def test_what_a_greedy_drafter_says():
     assert one_place([1.0, 0.0], [0.0, 1.0], [0.5, 0.5], [0.1, 0.9]).rates == [0, 1, 1, 1], "a tie"
     nothing = one_place(p, [0.0] * 3, likely, believed)
     assert nothing.proposed == -1 and nothing.rates == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("row", [[np.nan, 0.5, 0.5], [0.5, 0.5, 0.5], [1.5, -0.5, 0.0]])
+def test_a_row_that_is_no_distribution_is_no_proposal(row):
+    """It is what a drafter draws from, or what a greedy one holds likely."""
+    p, certain = [0.2, 0.3, 0.5], [0.0, 0.0, 1.0]
+    for found in (one_place(p, row), one_place(p, certain, likely=p, believed=row)):
+        assert found.proposed == -1 and found.rates == [0, 0, 0, 0]
+        assert found.ratio == 0 and found.refused == 0
+        assert found.confidence == 0 and found.entropy == 0 and not any(found.top)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(0.7), Greedy()], ids=["drawn", "greedy"])
@@ -133,6 +153,7 @@ class Reports:
         ]
         tokens = jnp.stack([x.astype(jnp.int32) for x in given], axis=1)
         assert keys.shape == (2, 6) and context.taught.shape == (2, 6) and stop is None
+        assert context.stop_ids == (1,)
         assert context.cache.capacity >= T + self.block, "a whole block fits behind any place"
         return Draft(tokens, None, want), state + 1
 
@@ -228,7 +249,7 @@ def test_a_model_is_asked_in_one_call_as_it_drafts():
     rule = Processed(Sampling(0.7), (MinLength(2),))
     drafter = Autoregressive(TARGET, rule, view=NoSource())
     params = PARAMS._replace(drafter=PARAMS.target)
-    _, found = asked(drafter, Sampling(), params)
+    taught, found = asked(drafter, Sampling(), params)
     fed = TEXTS[:, :-1]
     logits = PARAMS.target["logits"][1, jnp.cumsum(fed, axis=1) % V, fed]  # of an input [1]
     logits = logits.at[:, :2, 1].set(-jnp.inf)
@@ -236,6 +257,36 @@ def test_a_model_is_asked_in_one_call_as_it_drafts():
     np.testing.assert_array_equal(found.proposed, q.argmax(axis=2))
     confidence = np.take_along_axis(q, TEXTS[:, 1:, None], axis=2)[:, :, 0]
     np.testing.assert_allclose(found.confidence, confidence, atol=PROBABILITIES)
+    refused = _refused(q, taught.p, tossed(TEXTS[:, 1:]))
+    np.testing.assert_allclose(found.refused, refused, atol=PROBABILITIES)
+
+
+def test_a_model_that_votes_with_a_table_is_not_asked_alone():
+    """The model is the target: alone, every token of it would be accepted."""
+    members = Autoregressive(TARGET, Sampling()), NGram(1, Sampling())
+    table = {name: jnp.asarray(x) for name, x in tables.count([[0, 3, 4, 1]], V, order=1).items()}
+    params = PARAMS._replace(drafter={"draft": PARAMS.target, "table": table})
+    _, found = asked(Committee(members, Sampling()), Sampling(), params)
+    assert (found.rates[:, :, 0] < 0.99).all()
+
+
+def test_where_nothing_is_drafted_nothing_is_proposed():
+    _, found = asked(Constant(2, length=0), Sampling())
+    assert (found.proposed == -1).all() and not found.rates.any()
+
+
+@pytest.mark.parametrize("size", [V - 1, V + 2])
+def test_an_id_that_a_model_or_the_target_lacks_has_no_probability(size):
+    model = TableTarget(size, classes=3)
+    params = PARAMS._replace(drafter=model.init(jax.random.key(1)))
+    taught, found = asked(Autoregressive(model, Sampling(0.7)), Sampling(), params)
+    fed, classes = TEXTS[:, :-1], jnp.sum(INPUTS, axis=1, keepdims=True) % 3
+    logits = params.drafter["logits"][classes, jnp.cumsum(fed, axis=1) % size, fed]
+    q = np.zeros([2, T, V], np.float32)
+    q[:, :, : min(size, V)] = jax.nn.softmax(logits[:, :, :V] / 0.7)
+    right = np.minimum(taught.p, q).sum(axis=2)
+    np.testing.assert_allclose(found.rates[:, :, 0], right, atol=PROBABILITIES)
+    np.testing.assert_array_equal(found.proposed, q.argmax(axis=2))
 
 
 def test_drafters_are_recorded_by_where_they_are():

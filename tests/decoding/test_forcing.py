@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import ClassVar
 
 import jax
@@ -74,3 +75,20 @@ def test_scores_are_of_what_the_sampling_leaves(base, stop_ids):
     found = score(TREE, INPUTS, TEXTS, target=TARGET, sampling=sampling, stop_ids=stop_ids)
     np.testing.assert_allclose(found, right, atol=PROBABILITIES)
     assert np.isneginf(found).any()
+
+
+@dataclasses.dataclass(frozen=True)
+class NotAgain:
+    """Excludes the token that was the last one."""
+
+    def process(self, logits, history):
+        return logits.at[history.tokens[history.length - 1]].set(-jnp.inf)
+
+
+def test_processors_see_the_start_token_and_the_text_before_each_token():
+    fed = np.concatenate([[[6], [6]], TEXTS[:, :-1]], axis=1)
+    left = logits()
+    np.put_along_axis(left, fed[:, :, None], -np.inf, axis=2)
+    sampling = Processed(Greedy(), (NotAgain(),))
+    found = score(TREE, INPUTS, TEXTS, target=TARGET, sampling=sampling)
+    np.testing.assert_allclose(found, expected(jax.nn.log_softmax(left)), atol=PROBABILITIES)

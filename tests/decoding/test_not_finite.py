@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 from typing import Any, cast
 
 import jax
@@ -23,6 +24,7 @@ from specdec.decoding import (
     row_keys,
     score,
 )
+from specdec.decoding.finite import check_finite, check_scores
 from specdec.decoding.states import trim
 from specdec.drafters import Autoregressive
 from specdec.models.cache import KVCache
@@ -33,6 +35,7 @@ from specdec.schedules import Fixed
 from specdec.testing import BROKEN, FALSE_ALARM, Bench, Constant, broken_rows
 from specdec.types import Draft, Params
 from specdec.verifiers import Block, Coupled
+from specdec.verifiers.decide import usable_tokens
 
 SIZE, ROWS, STOP = 6, 64, 1
 BENCH = Bench.create(max_length=7)
@@ -54,6 +57,13 @@ def test_beliefs_of_a_greedy_drafter_are_distributions_too():
     beliefs = jnp.full([1, 2, SIZE], 1 / SIZE, jnp.float32).at[0, 1, 0].set(jnp.nan)
     draft = Draft(jnp.full([1, 2], 2), None, jnp.array([2]), beliefs=beliefs)
     assert trim(draft, jnp.array([2]), SIZE, ()).length.tolist() == [1]
+
+
+def test_a_token_needs_both_probabilities_and_beliefs_that_are_distributions():
+    sound, broken = [0.5, 0.5], [0.5, 0.6]
+    probs, beliefs = jnp.array([[sound, broken, sound]]), jnp.array([[sound, sound, broken]])
+    draft = Draft(jnp.zeros([1, 3], jnp.int32), probs, jnp.array([3]), beliefs=beliefs)
+    assert usable_tokens(draft).tolist() == [[True, False, False]]
 
 
 def test_a_draft_that_has_ended_before_is_not_counted_as_broken():
@@ -101,6 +111,21 @@ def test_a_target_without_logits_is_an_error_that_names_row_and_token(value):
         run(broken, KEYS, INPUTS)
     assert (error.value.row, error.value.position) == (row, first_two[row] + 1)
     assert f"output token {first_two[row] + 2} of row {row + 1};" in str(error.value)
+
+
+def test_the_error_names_the_first_row_that_failed_and_where():
+    """Or the text, where its index is known. An excluded token has a score."""
+    trace = types.SimpleNamespace(failed=jnp.array([False, True, False]))
+    output = types.SimpleNamespace(trace=trace, length=jnp.array([4, 2, 1]))
+    with pytest.raises(NonFiniteLogits, match="for output token 3 of row 2;") as error:
+        check_finite(output, BENCH.target)
+    other = error.value.of_text(7)
+    assert (other.row, other.position) == (1, 2) and "output token 3 of text 7;" in str(other)
+    scores = np.array([[0, -np.inf, 0], [0, 0, np.nan]])
+    with pytest.raises(NonFiniteLogits, match="for output token 3 of row 2;"):
+        check_scores(scores, BENCH.target)
+    check_scores(scores[:1], BENCH.target)
+    jax.eval_shape(lambda traced: check_scores(traced, BENCH.target), scores)  # nothing is known
 
 
 @dataclasses.dataclass(frozen=True)

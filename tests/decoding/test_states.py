@@ -36,6 +36,7 @@ TREE = TARGET.init(jax.random.key(0))
         ((2, 2, 2, 2), 3, 4, 3),
         ((2, 2, 2, 2), 4, 1, 1),
         ((2, 2, 2, 2), 4, 0, 0),
+        ((2, 2, 2, 2), -1, 4, 0),  # a drafter may count wrongly
         ((2, SIZE, STOP, 2), 4, 4, 1),
         ((STOP, SIZE, 2, 2), 4, 4, 1),
     ],
@@ -69,6 +70,15 @@ def test_a_sampling_rule_is_told_the_position_of_each_token(sampling):
     assert found.trace.accepted.sum(axis=1).tolist() == [1, 1]
     scored = score(TREE, inputs, found.tokens, target=TARGET, sampling=sampling)
     assert scored.tolist() == [[0] * 5, [-np.inf, -np.inf, 0, 0, 0]]
+
+
+def test_scores_say_whether_processors_have_changed_them():
+    text = jnp.array([[0, 2, 0]]), jnp.array([2])
+    for sampling in (Sampling(), Processed(Sampling(), (MinLength(4),))):
+        plan = Plan(TARGET, Constant(2), SpeculativeSampling(), Fixed(1), sampling, 2, (1,))
+        scores = states.opinion(jnp.zeros([1, 2, SIZE]), jnp.array([[3]]), *text, plan)
+        assert scores.processed == isinstance(sampling, Processed)
+        assert bool((scores.logits[0, :, 1] == -jnp.inf).all()) == scores.processed
 
 
 def test_a_prefix_is_fed_but_for_its_last_token():
@@ -135,33 +145,41 @@ def test_drafting_ends_with_the_text_or_by_the_schedules_rule():
 
 def test_what_a_call_adds_to_each_row():
     """The rows draft a stop id, have a token refused, get a stop id from the target, are full then,
-    or had ended."""
+    have a next token without finite logits, or had ended. The first and the last have none either,
+    which does not matter there."""
     plan = Plan(TARGET, Constant(2), SpeculativeSampling(), Fixed(2), Sampling(), 3, (1, 4))
-    active = jnp.array([True, True, True, True, False])
-    given = row_keys(0, jnp.arange(5)), jnp.ones([5, 2], jnp.int32), plan
+    active = jnp.array([True, True, True, True, True, False])
+    given = row_keys(0, jnp.arange(6)), jnp.ones([6, 2], jnp.int32), plan
     state = prefill(Params(TREE), *given, active=active)
-    drafted = [[2, 4], [2, 3], [2, 3], [2, 3], [2, 3]]
-    draft = Draft(jnp.array(drafted), None, jnp.full(5, 2))
-    verdict = Verdict(jnp.array([2, 1, 0, 2, 2]), jnp.array([5, 5, 4, 5, 5]))
-    scored = ModelOutput(jax.random.normal(jax.random.key(1), [5, 3, SIZE]), jnp.zeros([5, 3, 3]))
-    after = states.commit(state, draft, scored, verdict, plan.stop_ids)
-    tokens = np.array([[2, 4, 0], [2, 5, 0], [4, 0, 0], [2, 3, 5], [0, 0, 0]])
+    drafted = [[2, 4], [2, 3], [2, 3], [2, 3], [2, 3], [2, 3]]
+    broken = jnp.array([False, True, False, False, False, True])
+    draft = Draft(jnp.array(drafted), None, jnp.full(6, 2), broken=broken)
+    verdict = Verdict(jnp.array([2, 1, 0, 2, 1, 2]), jnp.array([5, 5, 4, 5, 5, 5]))
+    scored = ModelOutput(jax.random.normal(jax.random.key(1), [6, 3, SIZE]), jnp.zeros([6, 3, 3]))
+    failed = jnp.array([True, False, False, False, True, True])
+    after = states.commit(state, draft, scored, verdict, plan.stop_ids, failed)
+    tokens = np.array([[2, 4, 0], [2, 5, 0], [4, 0, 0], [2, 3, 5], [2, 0, 0], [0, 0, 0]])
     assert after.tokens[:, 1:].tolist() == tokens.tolist()
-    assert after.length.tolist() == [3, 3, 2, 4, 1]
-    assert after.active.tolist() == [False, True, False, False, False]
+    assert after.length.tolist() == [3, 3, 2, 4, 2, 1]
+    assert after.active.tolist() == [False, True, False, False, False, False]
     log_probs = np.asarray(jax.nn.log_softmax(scored.logits))
     own = np.take_along_axis(log_probs, tokens[:, :, None], axis=2)[:, :, 0]
     np.testing.assert_allclose(after.log_probs, np.where(tokens, own, 0), rtol=1e-6)
     trace = after.trace
-    assert trace.proposed[:, 0].tolist() == [*drafted[:4], [0, 0]]
-    assert trace.accepted[:, 0].tolist() == [2, 1, 0, 2, 0]
-    assert trace.drafted[:, 0].tolist() == [2, 2, 2, 2, 0]
-    assert trace.calls.tolist() == [1, 1, 1, 1, 0] and int(trace.steps) == 1
-    assert trace.ended_in_draft.tolist() == [True, False, False, False, False]
-    nothing = Draft(jnp.zeros([5, 2], jnp.int32), None, jnp.zeros(5, jnp.int32))
-    verdict = verdict._replace(num_accepted=jnp.zeros(5, jnp.int32))
-    again = states.commit(after, nothing, scored, verdict, plan.stop_ids)
-    assert again.tokens[1, 1:].tolist() == [2, 5, 5] and again.length.tolist() == [3, 4, 2, 4, 1]
-    assert not again.active.any() and again.trace.calls.tolist() == [1, 2, 1, 1, 0]
+    assert trace.proposed[:, 0].tolist() == [*drafted[:5], [0, 0]]
+    assert trace.accepted[:, 0].tolist() == [2, 1, 0, 2, 1, 0]
+    assert trace.drafted[:, 0].tolist() == [2, 2, 2, 2, 2, 0]
+    assert trace.calls.tolist() == [1, 1, 1, 1, 1, 0] and int(trace.steps) == 1
+    assert trace.ended_in_draft.tolist() == [True, False, False, False, False, False]
+    assert trace.failed.tolist() == [False, False, False, False, True, False]
+    assert trace.broken_drafts.tolist() == [0, 1, 0, 0, 0, 0]
+    nothing = Draft(jnp.zeros([6, 2], jnp.int32), None, jnp.zeros(6, jnp.int32), broken=broken)
+    verdict = verdict._replace(num_accepted=jnp.zeros(6, jnp.int32))
+    none = jnp.zeros(6, bool)
+    again = states.commit(after, nothing, scored, verdict, plan.stop_ids, none)
+    assert again.tokens[1, 1:].tolist() == [2, 5, 5] and again.length.tolist() == [3, 4, 2, 4, 2, 1]
+    assert not again.active.any() and again.trace.calls.tolist() == [1, 2, 1, 1, 1, 0]
     np.testing.assert_array_equal(again.trace.proposed, trace.proposed)
-    assert again.trace.ended_in_draft.tolist() == [True, False, False, False, False]
+    assert again.trace.ended_in_draft.tolist() == [True, False, False, False, False, False]
+    assert again.trace.failed.tolist() == trace.failed.tolist()
+    assert again.trace.broken_drafts.tolist() == [0, 2, 0, 0, 0, 0]

@@ -18,7 +18,7 @@ from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.testing import Bench, Constant, TableTarget, check_drafter
-from specdec.types import Draft, Params
+from specdec.types import Draft, Params, Stop
 from specdec.verifiers import SpeculativeSampling
 
 TARGET = TableTarget(6, classes=3)
@@ -118,6 +118,19 @@ def test_a_copy_is_taken_if_it_is_long_enough(copied, wanted, sources):
     draft, _ = drafter.propose(*given)
     assert draft.source.tolist() == sources
     assert draft.tokens[:, 0].tolist() == [4 if source else 2 for source in sources]
+
+
+def test_a_stopping_rule_is_for_the_second_drafter():
+    class Ends(Constant):
+        def propose(self, params, keys, context, state, want, stop):
+            draft, state = super().propose(params, keys, context, state, want, stop)
+            return draft if stop is None else draft.replace(length=jnp.minimum(want, 1)), state
+
+    context, keys = context_of(np.zeros([2, 3]), vocab_size=6), jnp.zeros([2, 4])
+    stop = Stop((), lambda carry, index, probs, tokens: (carry, tokens > 0))
+    given = Params(()), keys, context, ((), ()), jnp.array([4, 3]), stop
+    assert Hybrid(Ends(2, length=0), Ends(4)).propose(*given)[0].length.tolist() == [1, 1]
+    assert Hybrid(Ends(2), Ends(4)).propose(*given)[0].length.tolist() == [4, 3]
 
 
 def test_each_row_has_the_probabilities_and_beliefs_of_its_own_draft():

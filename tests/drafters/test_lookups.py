@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 import fractions
 import functools
+import re
 import math
 
 import jax
@@ -308,6 +309,21 @@ def proposed(drafter, source, output, trees=()) -> list[int]:
 )
 def test_what_is_copied_from_where(drafter, source, output, tokens):
     assert proposed(drafter, source, output) == tokens
+
+
+@pytest.mark.parametrize("drafter", [PromptLookup(), SuffixDecoding(), InputCopy()], ids=str)
+@pytest.mark.parametrize(
+    "inputs, are",
+    [
+        (np.ones([1, 3], np.float32), "float32[1, 3]"),
+        (np.ones([1, 3, 2], int), "int64[1, 3, 2]"),
+        ({"tokens": np.ones([1, 3])}, "dict"),
+    ],
+)
+def test_only_token_ids_are_copied(drafter, inputs, are):
+    context = context_of([[0, 5]], inputs=inputs, vocab_size=V)
+    with pytest.raises(ValueError, match=re.escape(f"inputs, which are {are}; it needs token ids")):
+        drafter.init(Params(()), context)
 
 
 def test_a_store_is_asked_from_a_number_of_tokens_on():

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import FLOAT64, PROBABILITIES
 
-from specdec.sampling import Greedy, Sampling, draw, draw_shared, fit_vocabulary
+from specdec.sampling import (
+    Greedy,
+    Sampling,
+    draw,
+    draw_shared,
+    fit_vocabulary,
+    is_distribution,
+)
 from specdec.sampling.draws import _invert
 from specdec.sampling.standard import _nucleus_threshold
 from specdec.testing import FALSE_ALARM, Law, compare
@@ -180,3 +187,35 @@ def test_shared_noise_draws_the_same_token_from_similar_distributions():
 def test_wrong_values_are_named(fields, message):
     with pytest.raises(ValueError, match=message):
         Sampling(**fields)
+
+
+UNIT = 2.0**-23  # float32's relative precision
+
+
+@pytest.mark.parametrize(
+    "row, is_one",
+    [
+        ([0.5, 0.5], True),
+        ([1, 0], True),
+        ([0.5, 0.5 + 1000 * UNIT], True),
+        ([0.5, 0.5 - 1000 * UNIT], True),
+        ([0.5, 0.5 + 1050 * UNIT], False),
+        ([0.5, 0.5 - 1050 * UNIT], False),
+        ([1.5, -0.5], False),
+        ([0, 0], False),
+        ([np.nan, 1], False),
+        ([np.inf, 0], False),
+    ],
+)
+def test_what_is_a_distribution(row, is_one):
+    assert bool(is_distribution(jnp.array(row, jnp.float32))) == is_one
+
+
+def test_the_sum_of_a_bfloat16_row_is_not_rounded_to_bfloat16():
+    row = jnp.array([0.5, 0.5 + 2**-8], jnp.bfloat16)
+    assert float(row.sum()) == 1 and not is_distribution(row)
+
+
+def test_the_sum_of_a_float64_row_has_to_be_as_exact_as_float64():
+    with jax.enable_x64(True):
+        assert is_distribution(jnp.array([[0.5, 0.5], [0.5, 0.5 + UNIT]])).tolist() == [True, False]

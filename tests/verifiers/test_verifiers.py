@@ -12,7 +12,7 @@ from tolerances import FLOAT64
 
 from specdec import theory, verifiers
 from specdec.decoding import states
-from specdec.sampling import Greedy, Sampling
+from specdec.sampling import Greedy, Sampling, draw
 from specdec.schedules import Fixed
 from specdec.testing import (
     Bench,
@@ -25,8 +25,8 @@ from specdec.testing import (
     output_law,
 )
 from specdec.types import Draft, Noise, Scores, Verdict
-from specdec.verifiers import Block, Coupled, GreedyMatch, SpeculativeSampling, TopK
-from specdec.verifiers.decide import token_probs
+from specdec.verifiers import Block, Coupled, GreedyMatch, Lenient, SpeculativeSampling, TopK
+from specdec.verifiers.decide import gaps, ratio, token_probs
 
 # The exact ones; a new one is a row.
 VERIFIERS = (Block(), SpeculativeSampling(), GreedyMatch(), Coupled())
@@ -247,6 +247,27 @@ def test_what_processors_exclude_ends_a_verdict_that_is_not_exact(draft, said, r
     assert verifiers.verdict(Says(*said, exact=True), noise(2), draft, scores) == said
     unchanged = scores.replace(processed=False)
     assert verifiers.verdict(Says(*said), noise(2), draft, unchanged) == said
+
+
+@pytest.mark.parametrize("verifier", [SpeculativeSampling(), Says(2, 9), Lenient(0.5)])
+def test_the_next_token_is_drawn_with_the_key_of_its_place(verifier):
+    """Two tokens are accepted. A processor excludes the token that the second verifier names."""
+    logits = jax.random.normal(jax.random.key(0), [3, 64]).at[2, 9].set(-jnp.inf)
+    p = jax.nn.softmax(logits)
+    draft, scores = row(p, p[:2], tokens=[5, 6], logits=logits)
+    keys = noise(2)
+    found = verifiers.verdict(verifier, keys, draft, scores.replace(processed=True))
+    assert found == (2, draw(keys.correct[2], p[2]))
+
+
+def test_a_gap_is_between_two_logits_of_one_place():
+    draft, scores = row(np.ones([3, 3]), None, [1, 2], logits=[[4, 1, 0], [9, 2, 3], [30, 0, 0]])
+    assert gaps(draft, scores).tolist() == [3, 6]
+
+
+def test_nothing_is_accepted_that_the_draft_cannot_have_drawn():
+    p, q = jnp.array([0.2, 0.2, 0.0, 0.9]), jnp.array([0.0, 0.8, 0.0, 0.3])
+    np.testing.assert_allclose(ratio(p, q), [0, 0.25, 0, 1])
 
 
 def test_a_token_kept_by_rank_may_still_be_excluded():
