@@ -6,8 +6,8 @@ from __future__ import annotations
 import collections
 import fractions
 import functools
-import re
 import math
+import re
 
 import jax
 import jax.numpy as jnp
