@@ -188,6 +188,8 @@ def test_interactive_models_obey(directory, version, name):
         ({"no_repeat_ngram_size": "2"}, "no_repeat_ngram_size is '2', .*; correct it"),
         ({"forced_bos_token_id": 5, "suppress_tokens": [5]}, "token 5 is in .*; correct it"),
         ({"forced_eos_token_id": 1, "suppress_tokens": [1]}, "token 1 is in .*; correct it"),
+        ({"min_length": 11}, "has min_length 11, and outputs hold 10 tokens"),
+        ({"min_new_tokens": 12}, "has min_new_tokens 12, and outputs hold 10 tokens"),
         ({"min_length": 40}, "has min_length 40, and outputs hold 10 tokens; raise --max_length"),
         ({"eos_token_id": None}, "has no eos_token_id, and transformers ends no text .*; add it"),
         ({"eos_token_id": [1, 64]}, "eos_token_id in generation_config.json is 64, and the model"),
@@ -248,11 +250,39 @@ def test_the_runs_own_settings_come_first(changed):
     )
 
 
-def test_a_prefix_does_not_go_with_what_counts_from_its_end(changed):
-    directory = changed("generation_config.json", begin_suppress_tokens=[5])
+@pytest.mark.parametrize("name, value", [("begin_suppress_tokens", [5]), ("min_new_tokens", 3)])
+def test_a_prefix_does_not_go_with_what_counts_from_its_end(changed, name, value):
+    directory = changed("generation_config.json", **{name: value})
     assert plan_of(directory, prefix=False)
-    with pytest.raises(CheckpointError, match="begin_suppress_tokens .*decoder prefix; drop that"):
+    with pytest.raises(CheckpointError, match=f"{name} .*decoder prefix; drop that"):
         plan_of(directory, prefix=True)
+
+
+@pytest.mark.parametrize("ends, banned", [([1, 7], ((5,),)), ([1], ((7,), (5,)))])
+def test_a_bad_word_that_is_one_end_is_left_out(changed, ends, banned):
+    words = {"bad_words_ids": [[1], [7], [5]], "min_length": 3, "min_new_tokens": 5}
+    directory = changed("generation_config.json", eos_token_id=ends, **words)
+    found = plan_of(directory).sampling.processors
+    assert found == sampling.in_order(min_length=5, bad_words_ids=banned)
+    (directory / "generation_config.json").unlink()  # the plan's own end counts then
+    record = json.loads((directory / "config.json").read_text()) | {"bad_words_ids": [[1], [5]]}
+    (directory / "config.json").write_text(json.dumps({**record, "eos_token_id": None}))
+    assert plan_of(directory).sampling.processors == sampling.in_order(bad_words_ids=[(5,)])
+
+
+def test_ids_are_no_settings_in_effect_and_a_file_is_kept_as_it_is(changed):
+    directory = changed("generation_config.json", transformers_version="4.1", top_k=None)
+    text = checkpoints.text_model_from(directory)
+    assert not text.in_effect and text.settings["eos_token_id"]
+    assert text.kept()["generation"] == json.loads(
+        (directory / "generation_config.json").read_text()
+    )
+
+
+@pytest.mark.parametrize("choice", ["", "Ignore", None, "refuse"])
+def test_a_checkpoints_settings_are_obeyed_or_ignored(choice):
+    with pytest.raises(ValueError, match=f"name is {choice!r}; give one of 'obey', 'ignore'"):
+        generation.check_choice("name", choice)
 
 
 def test_config_json_counts_where_there_is_no_other_file(changed):

@@ -64,7 +64,7 @@ def _score(
         return log_probs
     fed = jnp.concatenate([start[:, None], targets[:, :-1]], axis=1)
     left, probs = standardised(sampling, output.logits, *before_each(fed, stop_ids))
-    scores = _log_softmax(left) if sampling.greedy else jnp.log(probs)
+    scores = jax.nn.log_softmax(left, axis=-1) if sampling.greedy else jnp.log(probs)
     return _of_tokens(target, scores, targets)
 
 
@@ -75,14 +75,8 @@ def force(
     0 after a row's last token, with the target's output and cache."""
     fed = jnp.concatenate([start[:, None], tokens[:, :-1]], axis=1)
     output, cache = target.decode(params, fed, cache)
-    log_probs = _of_tokens(target, _log_softmax(output.logits), tokens)
+    log_probs = _of_tokens(target, jax.nn.log_softmax(output.logits, axis=-1), tokens)
     return log_probs, output, cache
-
-
-def _log_softmax(logits: Array) -> Array:
-    """[..., V] -> [..., V], NaN throughout a row that is not finite (one +inf makes it so)."""
-    finite = jnp.isfinite(jnp.max(logits, axis=-1, keepdims=True))
-    return jnp.where(finite, jax.nn.log_softmax(logits, axis=-1), jnp.nan)
 
 
 def _of_tokens(target: Target, scores: Array, tokens: Array) -> Array:
