@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tolerances import PROBABILITIES
 
 from specdec import tables
 from specdec.decoding import prefill, row_keys
@@ -46,7 +47,7 @@ def test_members_of_one_role_read_one_table():
     unigram, bigram = NGram(1, rule), NGram(2, rule)
     both = Committee((unigram, bigram), rule, (1.0, 3.0))
     expected = 0.25 * first_q(unigram, ONE) + 0.75 * first_q(bigram, ONE)
-    np.testing.assert_allclose(first_q(both, ONE), expected, atol=1e-6)
+    np.testing.assert_allclose(first_q(both, ONE), expected, atol=PROBABILITIES)
     assert list(both.tables()) == ["table"]
     assert Hybrid(Hybrid(PromptLookup(), unigram), bigram).tables() == both.tables()
 
@@ -57,7 +58,9 @@ def test_members_of_other_roles_read_tables_of_their_own():
     one, two = NGram(2, rule), NGram(2, rule, role="table_2")
     trees = {"table": ONE, "table_2": TWO}
     expected = (first_q(one, ONE) + first_q(two, TWO)) / 2
-    np.testing.assert_allclose(first_q(Committee((one, two), rule), trees), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        first_q(Committee((one, two), rule), trees), expected, atol=PROBABILITIES
+    )
     model = Autoregressive(TARGET, rule)
     with pytest.raises(ValueError, match="several members of Committee own draft; give each its"):
         Committee((model, one, model), rule)
