@@ -292,8 +292,8 @@ def test_a_history_that_keeps_rejected_tokens_is_seen(plant):
     """What was drafted last and refused stands behind the text, and is taken for it."""
     real = states.commit
 
-    def keeping(state, draft, scored, verdict, stop_ids):
-        after = real(state, draft, scored, verdict, stop_ids)
+    def keeping(state, draft, scored, verdict, *others):
+        after = real(state, draft, scored, verdict, *others)
         if draft.tokens.shape[1]:
             behind = jnp.arange(after.tokens.shape[1])[None] == after.length[:, None]
             refused = verdict.num_accepted < draft.length
