@@ -38,7 +38,7 @@ LINES = ROOT / "docs" / "results" / "mutants.jsonl"
 PROGRAMS = Path(tempfile.gettempdir()) / "specdec.mutants.programs"  # compiled, kept between calls
 DEFAULT, MORE = "not slow and not planted and not ci", "not slow"  # which tests
 IN_CI = ("training/", "models/")  # modules whose tests are mostly of `ci`
-LIMIT = 600  # seconds, for tests of which nobody knows how long they take
+LIMIT = 600  # seconds, for tests whose own time is not known
 TESTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 SWAPS: dict[type, type] = {
     ast.Add: ast.Sub,

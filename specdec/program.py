@@ -158,7 +158,7 @@ class Decoder(Program):
         self._target = plan.target
 
     def fetch(self, params: PyTree, keys: Array, inputs: PyTree) -> tuple[DecodeOutput, float]:
-        """As of `Program`; raises NonFiniteLogits for a row that has failed."""
+        """Calls `Program.fetch`, and raises NonFiniteLogits for a row that has failed."""
         output, seconds = super().fetch(params, keys, inputs)
         decoding.check_finite(output, self._target)
         return output, seconds
@@ -172,7 +172,7 @@ def batch_shapes(rows: int, length: int, mesh: Mesh | None = None) -> tuple[Any,
 
 
 class Stepwise(Decoder):
-    """The same, one dispatch for each target call, watched as it goes.
+    """Decodes like `Decoder`, with one dispatch for each target call, watched as it goes.
 
     watch: is given what has been decoded so far, on the host, after each call.
     """

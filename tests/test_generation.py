@@ -264,6 +264,9 @@ def test_a_bad_word_that_is_one_end_is_left_out(changed, ends, banned):
     directory = changed("generation_config.json", eos_token_id=ends, **words)
     found = plan_of(directory).sampling.processors
     assert found == sampling.in_order(min_length=5, bad_words_ids=banned)
+    other = dataclasses.replace(plan_of(directory), sampling=Greedy(), stop_ids=(1,))
+    text = checkpoints.text_model_from(directory)  # its ends count, and not the plan's
+    assert generation.obeyed(other, text).sampling.processors == found
     (directory / "generation_config.json").unlink()  # the plan's own end counts then
     record = json.loads((directory / "config.json").read_text()) | {"bad_words_ids": [[1], [5]]}
     (directory / "config.json").write_text(json.dumps({**record, "eos_token_id": None}))

@@ -92,8 +92,10 @@ def opinions(
 def of(
     q: Array, taught: Taught, tokens: Array, coins: Array, likely: Array | None = None
 ) -> Opinions:
-    """Those of who proposes tokens [..., T] with q [..., T, V]; 0 everywhere for no proposal. A
-    row of q that is not a distribution is no proposal either, as in `decode`.
+    """Returns the opinions of a drafter that proposes tokens [..., T] from q [..., T, V].
+
+    A row of q that is 0 everywhere stands for no proposal. So does a row that is not a
+    distribution, as in `decode`.
 
     coins: [..., T] uniform from 0 to 1, by which a refused token is drawn.
     likely: [..., T, V] the softmax of who proposes its argmax; None for who draws.

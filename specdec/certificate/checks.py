@@ -20,7 +20,7 @@ ALGEBRA_ERROR = 1e-12  # float64
 # which is how often the ratio rule rejects; a rejection cuts the draft short once.
 REJECTIONS = 1e-4  # of the draft tokens, and one is always allowed
 BFLOAT16_ACCEPTANCE = 0.95
-FEW_ROWS = 16
+FEW_ROWS = 16  # the cache of up to 16 rows is written row by row
 LAW_ROWS = 200_000  # finds noise that is used twice also at low temperatures; 30,000 do not
 
 

@@ -78,7 +78,7 @@ class Vocabulary(NamedTuple):
         return mixed and self._pieces() == other._pieces()
 
     def _pieces(self) -> list[str]:
-        """What each id stands for, sentinels aside."""
+        """Returns the piece of each id, without sentinels."""
         path = cast(Location, self.path)
         if not path.name.endswith(".json"):
             own = pieces.of_sentencepiece(tokenizer_files.sentencepiece(path))
@@ -134,7 +134,7 @@ def locate(path: str | os.PathLike) -> Found:
         )
     if any((directory / name).is_file() for name in _ADAPTER_FILES):
         raise CheckpointError(
-            f"{directory} has an adapter of PEFT beside its model, and adapters are not read; "
+            f"{directory} has an adapter of PEFT next to its model, and adapters are not read; "
             "merge it, model.merge_and_unload().save_pretrained(DIR), or remove its files if that "
             "is done"
         )

@@ -24,7 +24,7 @@ from specdec.models.family import HuggingFace, Record
 from specdec.types import PyTree
 
 _SENTENCEPIECE, _TOKENIZER_JSON = "spiece.model", "tokenizer.json"
-_TOKENIZER = tokenizer_files.CONFIG  # beside either
+_TOKENIZER = tokenizer_files.CONFIG  # next to either
 
 
 def is_checkpoint(directory: Path) -> bool:

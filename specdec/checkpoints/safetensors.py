@@ -27,7 +27,7 @@ _DTYPES = {
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(jnp.bfloat16),
 }
-# Floating types of eight bits and less, whose arrays mean something only with scales beside them.
+# Floating types of eight bits and less, whose arrays mean something only with scales next to them.
 _NARROW = (
     "F8_E4M3",
     "F8_E5M2",

@@ -1,4 +1,4 @@
-"""The files of a tokenizer beside its SentencePiece model or `tokenizer.json`: added tokens, and
+"""The files of a tokenizer next to its SentencePiece model or `tokenizer.json`: added tokens, and
 settings of encoding and decoding, as transformers reads them."""
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def _command(args: argparse.Namespace) -> None:
 
 
 def _lost(args: argparse.Namespace, text: TextModel) -> str | None:
-    """What of the input's vocabulary does not come along."""
+    """Returns the parts of the input's vocabulary that the output lacks."""
     if args.vocabulary is not None:
         added = text.vocabulary.added if text.vocabulary else []
         return (
@@ -87,7 +87,7 @@ def _lost(args: argparse.Namespace, text: TextModel) -> str | None:
 
 
 def _unread_by_t5x(vocabulary: Vocabulary | None, text: TextModel) -> list[str]:
-    """What T5X's format has no place of its own for."""
+    """Returns the parts that T5X's format has no place of its own for."""
     found = [f"generation settings ({', '.join(text.in_effect)})"] if text.in_effect else []
     if vocabulary is not None and vocabulary.added:
         found.append(f"{len(vocabulary.added)} added tokens")

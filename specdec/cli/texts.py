@@ -143,7 +143,7 @@ def decoded(
 def _fetched(
     program: Program, params: Params, keys: Array, batch: tasks.Batch
 ) -> tuple[DecodeOutput, float]:
-    """As `Program.fetch`; a NonFiniteLogits error names the text by its index."""
+    """Calls `Program.fetch`; a NonFiniteLogits error names the text by its index."""
     with naming_texts(batch.index):
         return program.fetch(params, keys, batch.inputs)
 

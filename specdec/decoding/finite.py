@@ -59,7 +59,7 @@ def check_finite(output: DecodeOutput, target: Target) -> None:
 
 
 def check_scores(log_probs: Array, target: Target) -> None:
-    """Raises NonFiniteLogits if a log-probability [B, N] is NaN, likewise."""
+    """Raises NonFiniteLogits if a log-probability [B, N] is NaN; see `check_finite`."""
     if _is_known(log_probs):
         for row, position in np.argwhere(np.isnan(jax.device_get(log_probs))):
             raise NonFiniteLogits(target, int(row), int(position))

@@ -315,7 +315,7 @@ def check_inputs(inputs: PyTree, active: Array | None, prefix: Array | None, pla
 
 
 def check_prefix(tokens: int, max_length: int) -> None:
-    """Raises ValueError for a prefix of so many tokens, if it leaves no room in an output."""
+    """Raises ValueError if a prefix of this many tokens leaves no room in an output."""
     if tokens < max_length:
         return
     if tokens > max_length:

@@ -162,7 +162,7 @@ def check_ids(vocabulary: Any) -> None:
 
 
 def tokenization_of(vocabulary: Any) -> Tokenization | None:
-    """What a checkpoint's files add to a vocabulary; None of seqio's own vocabularies."""
+    """Returns the part of a vocabulary that a checkpoint's files add; None for seqio's own."""
     plain = getattr(vocabulary, "plain", vocabulary)  # of a view for seqio
     return plain.tokenization if isinstance(plain, WithAddedTokens) else None
 

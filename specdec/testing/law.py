@@ -291,7 +291,7 @@ def broken_trees(seed: int, size: int, longest: int, sampling: SamplingRule) -> 
     }
 
 
-# What a row of q may be instead of a distribution: see `broken_rows`.
+# The kinds of rows that `broken_rows` makes in place of distributions.
 BROKEN = (
     "NaN",
     "+inf",

@@ -299,7 +299,7 @@ def test_an_adapter_alone_is_named(tmp_path):
 def test_an_adapter_beside_its_model_is_refused(edited, file):
     directory = edited("hf_v1_0")
     (directory / file).touch()
-    assert "an adapter of PEFT beside its model" in error_of(checkpoints.load, directory)
+    assert "an adapter of PEFT next to its model" in error_of(checkpoints.load, directory)
 
 
 def test_numbers_that_float32_cannot_hold_are_refused(edited):
