@@ -18,8 +18,8 @@ from specdec.checkpoints import hub, huggingface, tokenizer_files
 from specdec.checkpoints.buckets import SCHEME, BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.models import families
+from specdec.models.model import Model
 from specdec.records import write
-from specdec.types import Model
 
 CONFIG = "config.json"
 _ADAPTER = "adapter_config.json"

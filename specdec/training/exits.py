@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specdec.models.model import Target
 from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, shifted
 from specdec.training.objectives import check_head, check_smoothing
-from specdec.types import Array, ModelOutput, PyTree, Target
+from specdec.types import Array, ModelOutput, PyTree
 from specdec.values import is_integer
 
 WEIGHTS = {"linear": lambda layer: layer, "uniform": lambda layer: 1, "doubling": lambda i: 2**i}
