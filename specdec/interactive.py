@@ -6,24 +6,20 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
-from specdec import checkpoints, demo, generation, partitioning, tables, tasks, terminal
-from specdec.decoding import naming_texts, row_keys, score
+from specdec import checkpoints, demo, generation, tasks, terminal
 from specdec.drafters import Autoregressive
 from specdec.drafters.drafter import Drafter
-from specdec.models.model import Model
+from specdec.engine import Engine, NotExact
 from specdec.plan import Plan
-from specdec.program import Decoder, batch_shapes
-from specdec.sampling import Greedy, check_ids
+from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.schedules.schedule import Schedule
 from specdec.theory import block_efficiency, empirical_alpha
-from specdec.types import PyTree, SamplingRule, Table
+from specdec.types import SamplingRule
 from specdec.verifiers import Block
 from specdec.verifiers.decide import Verifier
-from specdec.vocabulary import check_fit
 
 SHORTEST_BUCKET = 32  # tokens; each longer one is twice as long
 
@@ -113,42 +109,34 @@ class InteractiveModel:
         if drafter is None and draft is not None:
             path = draft["draft"] if isinstance(draft, Mapping) else draft
             drafter = Autoregressive(checkpoints.model_from(path, dtype), sampling)
-        models = {"target": checkpoints.model_from(target, dtype)}
-        models |= drafter.models() if drafter else {}
-        self._paths = {"target": target, **_paths(drafter, draft)}
-        for role in schedule.tables() if schedule else ():
-            if schedule_table is None:
-                raise ValueError(f"{schedule} has a table; give schedule_table")
-            self._paths[role] = schedule_table
-        spare = drafter.spare_ids() if drafter else {}
-        self._vocabulary = _vocabulary(vocabulary, self._paths, models, spare)
-        check_ids(sampling, self._vocabulary.vocab_size)
-        text = checkpoints.text_model_from(target, needed=False)
         parts: dict[str, Any] = {"drafter": drafter, "verifier": None, "schedule": None}
+        weights = {"target": target, **_paths(drafter, draft)}
         if drafter is not None:
             parts["verifier"] = verifier or Block()
             parts["schedule"] = schedule or Fixed(gamma)
-        plan = Plan(
-            models["target"],
-            **parts,
-            sampling=sampling,
-            max_length=lengths["targets"],
-            stop_ids=generation.stop_ids(text, self._vocabulary),
-        )
-        generation.check_start(plan, text)
-        if generation_settings == "obey":
-            plan = generation.obeyed(plan, text)
-        if not (plan.exact or lossy):
-            raise ValueError(f"{plan} does not keep the target's law; give lossy=True to have it")
-        for role, table in plan.tables().items():
-            tables.check_vocabulary(self._paths[role], table, self._vocabulary)
-        plan = plan.laid_out(batch_size)
-        self._plan, self._lengths, self._batch_size = plan, lengths, batch_size
-        self._program = Decoder(plan)
-        self._try()
-        self._params = plan.params(
-            {role: _read(owned, self._paths[role]) for role, owned in plan.owned().items()}
-        )
+            for role in parts["schedule"].tables():
+                if schedule_table is None:
+                    raise ValueError(f"{schedule} has a table; give schedule_table")
+                weights[role] = schedule_table
+        model, longest = checkpoints.model_from(target, dtype), lengths["targets"]
+        plan = Plan(model, **parts, sampling=sampling, max_length=longest, stop_ids=())
+        try:
+            self._engine = Engine.open(
+                plan,
+                weights,
+                vocabulary and tasks.for_texts(vocabulary),
+                rows=batch_size,
+                generation_settings=generation_settings,
+                lossy=lossy,
+            )
+        except NotExact as error:
+            raise ValueError(
+                f"{error} does not keep the target's law; give lossy=True to have it"
+            ) from error
+        self._lengths, self._batch_size = lengths, batch_size
+        # The shortest texts show whether parts can work together.
+        self._engine.check(min([*_buckets(lengths["inputs"]), lengths["inputs"]]))
+        self._engine.load()
         self.reset()
 
     @classmethod
@@ -184,11 +172,7 @@ class InteractiveModel:
             raise ValueError(f"{len(inputs)} inputs but {len(targets)} targets; give pairs")
         scores = []
         for batch in self._batches(zip(inputs, targets, strict=True)):
-            assert batch.targets is not None
-            texts, outputs = jnp.asarray(batch.inputs), jnp.asarray(batch.targets)
-            params, target = self._params["target"], self._plan.target
-            with naming_texts(batch.index):
-                log_probs = score(params, texts, outputs, target=target)
+            log_probs = self._engine.score(batch)
             scores += np.sum(log_probs, axis=1)[: len(batch.input_texts)].tolist()
         return scores
 
@@ -223,35 +207,24 @@ class InteractiveModel:
     def reset(self) -> None:
         """Begins the statistics anew."""
         self.stats = terminal.Summary()
-        self._compiled_before = self._program.seconds
+        self._compiled_before = self._engine.decoder.seconds
 
     def _text_of(self, tokens: Sequence[int]) -> str:
-        return tasks.detokenize(self._vocabulary, tokens)
+        return tasks.detokenize(self._engine.vocabulary, tokens)
 
     def _batches(self, pairs: Iterable[tuple[str, str | None]]) -> Iterator[tasks.Batch]:
         return tasks.text_batches(
             pairs,
-            self._vocabulary,
+            self._engine.vocabulary,
             self._lengths,
             batch_size=self._batch_size,
             buckets=_buckets(self._lengths["inputs"]),
         )
 
-    def _try(self) -> None:
-        """Traces the program of the shortest texts, which is where a combination that cannot work
-        shows."""
-        owned = self._plan.owned().items()
-        shapes = {role: _shapes(model, self._paths[role]) for role, model in owned}
-        longest = self._lengths["inputs"]
-        batch = batch_shapes(self._batch_size, min([*_buckets(longest), longest]))
-        self._program.lower(self._plan.params(shapes), *batch)
-
     def _decode(self, batch: tasks.Batch, seed: int) -> Iterator[Decoded]:
-        keys = row_keys(seed, jnp.asarray(batch.index))
-        with naming_texts(batch.index):
-            output, seconds = self._program.fetch(self._params, keys, batch.inputs)
+        output, seconds = self._engine.decode(batch, seed=seed)
         self.stats.seconds += seconds
-        self.stats.compile_seconds = self._program.seconds - self._compiled_before
+        self.stats.compile_seconds = self._engine.decoder.seconds - self._compiled_before
         for index, text in enumerate(batch.input_texts):
             row = output.row(index)
             self.stats.texts += 1
@@ -275,43 +248,7 @@ def _paths(drafter: Drafter | None, draft: Any) -> dict[str, Any]:
     return {role: given[role] for role in own}
 
 
-def _shapes(owned: Model | Table, path: str | os.PathLike) -> PyTree:
-    """Of what `_read` gives."""
-    if isinstance(owned, Table):
-        return tables.shapes(path, owned)
-    return partitioning.abstract(owned, None)
-
-
-def _read(model: Model | Table, path: str | os.PathLike) -> PyTree:
-    """A model's parameters, in its dtype and layout, or a table."""
-    if isinstance(model, Table):
-        return tables.load(path, model)
-    stored = checkpoints.load(path, config=model.config, dtype=model.dtype)
-    return model.from_stored(stored)
-
-
 def _buckets(longest: int) -> tuple[int, ...]:
     """Input lengths below the longest."""
     lengths = (SHORTEST_BUCKET << doublings for doublings in range(longest.bit_length()))
     return tuple(length for length in lengths if length < longest)
-
-
-def _vocabulary(
-    definition: tasks.VocabularyDefinition | None,
-    paths: Mapping[str, str | os.PathLike],
-    models: Mapping[str, Model],
-    spare: Mapping[str, int],
-) -> Any:
-    """The vocabulary of all models; refuses models of another one."""
-    if definition is None:
-        recorded = checkpoints.vocabulary_from(paths["target"])
-        if recorded is None:
-            raise ValueError(
-                f"no vocabulary was saved with {paths['target']}; give one, "
-                "vocabulary=tasks.SentencePiece('FILE') or tasks.Bytes()"
-            )
-        definition = tasks.recorded_vocabulary(*recorded)
-    vocabulary = tasks.for_texts(definition)
-    for role, model in models.items():
-        check_fit(vocabulary, model, role, paths[role], spare.get(role, 0))
-    return vocabulary

@@ -25,6 +25,7 @@ ROWS = (
         "compile",
         "training",
     ),
+    ("engine",),
     ("program", "vocabulary", "tables", "generation"),
     ("tasks", "checkpoints", "partitioning", "testing", "terminal"),
     ("decoding",),

@@ -36,9 +36,9 @@ from specdec.cli import (
 from specdec.cli.data import Data, longest_target, saved_vocabulary, token_ids
 from specdec.cli.distill import Distillation
 from specdec.cli.help import Overview
-from specdec.cli.placement import Placement
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError, path_in
+from specdec.engine import Placement
 from specdec.records import RecordsError
 
 __all__ = [

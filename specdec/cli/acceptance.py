@@ -15,9 +15,9 @@ from specdec import acceptance, records, tasks
 from specdec.acceptance import Accepted
 from specdec.cli import output, passes
 from specdec.cli import run as runs
-from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
+from specdec.engine import parameter_counts
 from specdec.environment import environment
 from specdec.records import Lines
 
@@ -90,7 +90,7 @@ def plain(run: DecodeRun) -> DecodeRun:
     for name, value in (given | {"num_samples": 0 if samples == 1 else samples}).items():
         if value:
             raise UsageError(f"{name} is {value!r}; leave it out, one plain output per text counts")
-    return run.ending_with(*runs.stop_ids_of(run, runs.vocabulary_of(run)))
+    return run
 
 
 def _texts(lines: Lines | None) -> Iterator[Accepted]:

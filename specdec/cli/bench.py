@@ -20,9 +20,9 @@ from specdec import benchmark, records
 from specdec.benchmark import File, Measurement, Workload
 from specdec.cli import machine, output, shorthands
 from specdec.cli import run as runs
-from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
+from specdec.engine import parameter_counts
 from specdec.environment import hardware
 from specdec.models import device as devices
 from specdec.models.products import described
@@ -182,18 +182,17 @@ def _variants(args: argparse.Namespace) -> Iterator[Variant]:
     synthetic, common = _synthetic(args.synthetic_alpha), None
     refuse_twice(args.variant or (), args.output_file)
     for name in args.variant or [""]:
-        run = _one_text_at_a_time(runs.build(with_variant(args, name)), warn=common is None)
+        change = functools.partial(_one_text_at_a_time, warn=common is None)
+        run, _ = runs.opened(with_variant(args, name), change=change)
         runs.require_baseline(run)
         common = common or _common(run)
         _refuse_another_baseline(name, common, _common(run))
         in_force = runs.in_force(run, "bench") + _machine(run)
-        stop_ids = runs.stop_ids_of(run, runs.vocabulary_of(run))
         if synthetic:
-            plan = dataclasses.replace(run.plan, verifier=synthetic)
-            run, stop_ids = dataclasses.replace(run, plan=plan), ()
+            plan = dataclasses.replace(run.plan, verifier=synthetic, stop_ids=())
+            run = dataclasses.replace(run, plan=plan)
             # No gin file reads this: who repeats the run by its settings alone is stopped.
             in_force += f"\nSYNTHETIC_ALPHA = {synthetic.alpha}  # --synthetic_alpha, NOT EXACT\n"
-        run = run.ending_with(*stop_ids)
         _refuse_timed_split(run, args.forecast_split)
         yield Variant(name, run, _workload(run), _path_of(args.output_file, name), in_force)
 
@@ -257,12 +256,7 @@ def _one_text_at_a_time(run: DecodeRun, warn: bool) -> DecodeRun:
         )
     limit = LIMIT if data.limit is None else data.limit
     data = dataclasses.replace(data, batch_size=1, buckets=(), limit=limit)
-    run = dataclasses.replace(run, data=data)
-    try:
-        run = run if run.placement.mesh is None else runs.over(run, run.placement.mesh)
-    except ValueError as error:  # a mesh that divides rows
-        raise UsageError(str(error)) from error
-    return run.laid_out()
+    return dataclasses.replace(run, data=data)
 
 
 def _common(run: DecodeRun) -> dict[str, Any]:

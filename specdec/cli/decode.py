@@ -16,7 +16,7 @@ from specdec.cli import run as runs
 from specdec.cli.given import lines_of, not_nothing, utf8
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.cli.texts import Text, TextOf, decoded, programs_of
+from specdec.cli.texts import Text, TextOf, decoded, ways_of
 from specdec.program import Stepwise
 
 
@@ -90,19 +90,15 @@ def _command(args: argparse.Namespace) -> None:
         "Data.num_samples": args.num_samples,
         "Data.decoder_prefix": args.decoder_prefix,
     }
-    run = runs.build(args, flags)
+    if args.dry_run:
+        return dry_run.show(runs.resolved(runs.described(args, flags)), _given(args))
+    run, engine = runs.opened(args, flags)
     _refuse_comparison_of_distributions(run)
     if args.explain:
         _refuse_explaining_nothing(run, args.output_file)
-    if args.dry_run:
-        return dry_run.show(run, _given(args))
-    vocabulary = runs.vocabulary_of(run)
-    run = run.ending_with(*runs.stop_ids_of(run, vocabulary))
-    text_of = functools.partial(tasks.detokenize, vocabulary)
-    prefix = run.data.prefix(vocabulary, run.plan.max_length)
-    texts = _given(args)
-    batches = run.batches() if texts is None else run.data.text_batches(texts, vocabulary)
-    painter = _painter(args.color, text_of, len(prefix)) if run.plan.drafts else None
+    text_of, texts = functools.partial(tasks.detokenize, engine.vocabulary), _given(args)
+    batches = run.batches() if texts is None else run.data.text_batches(texts, engine.vocabulary)
+    painter = _painter(args.color, text_of, len(engine.prefix)) if run.plan.drafts else None
     one_by_one = texts is not None and run.data.batch_size == 1
     streaming = one_by_one and painter is not None and not args.output_file
     waits = texts is not None and (not args.text or "-" in args.text)  # for standard input
@@ -110,16 +106,16 @@ def _command(args: argparse.Namespace) -> None:
     batches = itertools.chain(first, batches)
     length = first[0].inputs.shape[1] if first else None
     how = {"stepwise": streaming, "explained": args.explain}
-    programs = programs_of(run, prefix, length=length, **how)
+    ways = ways_of(run, engine, length=length, **how)
     in_force = runs.in_force(run, "decode") if args.output_file else ""
     # All that can be wrong has been looked at; from here on it takes long.
-    params = run.load()
+    engine.load()
     if painter:
         print(painter.legend(), flush=True)
-    if isinstance(programs.ours, Stepwise) and painter:
-        programs.ours.watch = lambda output: painter.show(*output.row(0))
+    if isinstance(ways.ours.decoder, Stepwise) and painter:
+        ways.ours.decoder.watch = lambda output: painter.show(*output.row(0))
     summary = terminal.Summary(exact=run.plan.exact)
-    outputs = decoded(run, params, batches, programs, text_of, summary, given=len(prefix))
+    outputs = decoded(run, batches, ways, summary)
     try:
         _write(_with_progress(outputs, run, texts is not None), painter, args, in_force)
     finally:

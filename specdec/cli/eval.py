@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import functools
 import itertools
 import re
 import sys
@@ -22,7 +21,7 @@ from specdec.cli import machine, predictions
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.cli.texts import Programs, decoded, programs_of
+from specdec.cli.texts import Ways, decoded, ways_of
 from specdec.environment import environment
 from specdec.partitioning import Share
 from specdec.plan import Plan
@@ -98,17 +97,14 @@ def _command(args: argparse.Namespace) -> None:
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     machine.refuse_unwritable_folder("--metrics_dir", args.metrics_dir)
     flags = {"DecodeRun.compare": args.compare, "Data.num_samples": args.num_samples}
-    run = runs.build(args, flags)
-    vocabulary = runs.vocabulary_of(run)
-    run = run.ending_with(*runs.stop_ids_of(run, vocabulary))
-    prefix = run.data.prefix(vocabulary, run.plan.max_length)
+    run, engine = runs.opened(args, flags)
     share = run.placement.share()
     host, hosts = shard = share[:2]
     batches = run.batches()
     expected = _references(run)
     metrics = _metrics_of(run, args.metric)
     writers = _metric_writers() if args.metrics_dir else None
-    programs = programs_of(run, prefix)
+    ways = ways_of(run, engine)
     folder = predictions.Folder(args.output_dir, runs.in_force(run, "eval"), shard)
     if share.first:  # of the hosts that share rows, the one that writes them
         args.contexts.enter_context(folder.locked(alone=jax.process_count() == 1))
@@ -118,8 +114,7 @@ def _command(args: argparse.Namespace) -> None:
     done = _common_start(run, share, folder.done(), total)
     if done is not None:
         # All that can be wrong has been looked at; from here on it takes long.
-        text_of = functools.partial(tasks.detokenize, vocabulary)
-        records = _decoded(run, batches, programs, text_of, len(prefix), done)
+        records = _decoded(run, batches, ways, done)
         shown = tqdm(
             records,
             initial=done,
@@ -136,7 +131,7 @@ def _command(args: argparse.Namespace) -> None:
     if rows is None:
         print("the metrics are computed on the host that is the last to finish", file=sys.stderr)
         return
-    report = _report(run, metrics, expected, rows, len(prefix))
+    report = _report(run, metrics, expected, rows, len(engine.prefix))
     folder.conclude(f"{as_json(report, indent=2)}\n")
     print(*_lines(report), f"figures in {folder.metrics}", sep="\n")
     if writers:
@@ -213,17 +208,13 @@ def _signatures(metrics: Iterable[Callable]) -> dict[str, str]:
 def _decoded(
     run: DecodeRun,
     batches: Iterator[tasks.Batch],
-    programs: Programs,
-    text_of: Callable[[Sequence[int]], str],
-    given: int,
+    ways: Ways,
     done: int,
 ) -> Iterator[dict[str, Any]]:
     """The records behind those that are done; what happened goes to stderr at the end."""
-    params, summary = run.load(), terminal.Summary(exact=run.plan.exact)
+    summary = terminal.Summary(exact=run.plan.exact)
     try:
-        for text in decoded(
-            run, params, batches, programs, text_of, summary, given=given, skip=done
-        ):
+        for text in decoded(run, batches, ways, summary, skip=done):
             yield text.record()
     finally:
         if summary.texts:

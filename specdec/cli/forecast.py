@@ -163,7 +163,6 @@ def _variants(
     for name in args.variant or [""]:
         run = runs.build(with_variant(args, name))
         runs.require_baseline(run)
-        run = run.ending_with(*runs.stop_ids_of(run, runs.vocabulary_of(run)))
         in_force = runs.in_force(run, "forecast")
         names = dict(acceptance.recorded(run.plan.drafter))
         own = passes.check(args.passes, in_force, run, texts, names)
@@ -222,9 +221,7 @@ def measured(
     own, as `specdec bench` does it with one."""
     data = dataclasses.replace(run.data, batch_size=rows, buckets=())
     run = dataclasses.replace(run, data=data)
-    plans = {
-        name: dataclasses.replace(run, plan=plan).laid_out().plan for name, plan in plans.items()
-    }
+    plans = {name: run.placement.laid_out(plan, rows) for name, plan in plans.items()}
     inputs = np.zeros([rows, data.lengths["inputs"]], np.int32)
     for row, text in zip(inputs, itertools.cycle(texts), strict=False):
         ids = text.inputs[: data.lengths["inputs"]]

@@ -13,19 +13,18 @@ from typing import Any
 
 import jax
 
-from specdec import checkpoints, generation, partitioning, records, schemas, tables, tasks
+from specdec import checkpoints, generation, records, schemas, tasks
 from specdec.checkpoints import TextModel
 from specdec.cli import machine, settings, shorthands
 from specdec.cli.data import Data, saved_vocabulary
-from specdec.cli.placement import Placement
 from specdec.cli.settings import UsageError
-from specdec.decoding import NonFiniteLogits
+from specdec.decoding import NonFiniteLogits, PrefixError
+from specdec.engine import Engine, NotExact, Placement, fingerprints, in_eight_bits, obeying
 from specdec.environment import version
 from specdec.plan import RESERVED, Plan
-from specdec.sampling import MinLength, check_ids
-from specdec.types import Params, PyTree, Table
+from specdec.sampling import MinLength
+from specdec.types import Params, PyTree
 from specdec.values import is_word
-from specdec.vocabulary import check_fit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,20 +129,10 @@ class DecodeRun:
         """This run with texts that end so; see `vocabulary_of`."""
         return dataclasses.replace(self, plan=dataclasses.replace(self.plan, stop_ids=stop_ids))
 
-    def laid_out(self) -> DecodeRun:
-        """This run with its models' kernels as the devices read them fastest."""
-        plan = self.placement.laid_out(self.plan, self.data.batch_size)
-        return dataclasses.replace(self, plan=plan)
-
     @property
     def alone(self) -> Plan:
         """What the plan is measured against, which is kept as that reads it fastest."""
         return self.placement.laid_out(self.plan.baseline(), self.data.batch_size)
-
-    def params_alone(self, params: Params) -> Params:
-        """The parameters of `alone`, made from those of the plan."""
-        stored = self.plan.target.to_stored(params["target"])
-        return Params(self.alone.target.from_stored(stored))
 
     def batches(self) -> Iterator[tasks.Batch]:
         """The task's examples, of several hosts those that this one feeds; raises TaskError at the
@@ -165,12 +154,6 @@ class DecodeRun:
         """
         return self.params(self.placement.shape)
 
-    def check_tables(self) -> None:
-        """Raises ValueError for a table that is not there, or of another kind."""
-        paths = self.paths()
-        for role, table in self.plan.tables().items():
-            self.placement.shape(table, paths[role])
-
     def params(self, tree_of: Callable[[Any, str], PyTree]) -> Params:
         """The parameters, `tree_of(model, checkpoint)` for each model, and for each table."""
         return self.plan.params(self.trees(tree_of))
@@ -189,31 +172,63 @@ def _required(role: str, macro: str) -> str:
     return f"{name} is required; set it in a gin file or with --gin.{name}=VALUE"
 
 
-def build(
-    args: argparse.Namespace, overrides: Mapping[str, Any] = {}, unmarked: bool = False
-) -> DecodeRun:
-    """The run of the gin files and flags; programs are kept from now on if the flags say where.
+def opened(
+    args: argparse.Namespace,
+    overrides: Mapping[str, Any] = {},
+    unmarked: bool = False,
+    change: Callable[[DecodeRun], DecodeRun] = lambda run: run,
+) -> tuple[DecodeRun, Engine]:
+    """Returns the run of the gin files and flags, and its engine; programs are kept from now on if
+    the flags say where.
 
-    overrides: settings of other flags, such as {"Data.num_samples": 3}; None leaves what gin says.
-    unmarked: take a run that is not exact and does not say that it is lossy.
+    Args:
+      overrides: settings of other flags, such as {"Data.num_samples": 3}; None leaves what gin
+        says.
+      unmarked: take a run that is not exact and does not say that it is lossy.
+      change: what a command changes of the run before it is opened.
     """
     machine.refuse_unwritable_folder("--compilation_cache_dir", args.compilation_cache_dir)
     jax.config.update("jax_compilation_cache_dir", args.compilation_cache_dir or None)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    run = described(args, overrides)
-    if not (run.plan.exact or run.lossy or unmarked):
-        raise UsageError(unmarked_lossy(run.plan))
+    run = change(described(args, overrides))
+    engine = engine_of(run, unmarked)
+    if engine.placement.mesh is not None:
+        args.contexts.enter_context(jax.set_mesh(engine.placement.mesh))
+    args.contexts.enter_context(_naming_target(run))
+    return dataclasses.replace(run, plan=engine.plan, placement=engine.placement), engine
+
+
+def engine_of(run: DecodeRun, unmarked: bool = False) -> Engine:
+    """Returns the engine of a run; raises as `Engine.open` does, or UsageError."""
+    data = run.data
     try:
-        mesh = run.placement.partitioner.mesh()
-        if mesh is not None:
-            run = over(run, mesh)
-            run.abstract()
-            args.contexts.enter_context(jax.set_mesh(mesh))
-        run.check_tables()
-        args.contexts.enter_context(_naming_target(run))
-        return run.laid_out()
+        return Engine.open(
+            run.plan,
+            run.paths(),
+            vocabulary_of(run),
+            run.placement,
+            rows=data.batch_size,
+            int8=run.int8,
+            generation_settings=run.generation_settings,
+            num_samples=data.num_samples,
+            prefix=data.decoder_prefix,
+            lossy=run.lossy or unmarked,
+        )
+    except checkpoints.CheckpointError:
+        raise
+    except NotExact as error:
+        raise UsageError(unmarked_lossy(run.plan)) from error
+    except PrefixError as error:
+        raise UsageError(f"--decoder_prefix {data.decoder_prefix!r}: {error}") from error
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def build(
+    args: argparse.Namespace, overrides: Mapping[str, Any] = {}, unmarked: bool = False
+) -> DecodeRun:
+    """Returns the run alone, with the plan as its engine has it; see `opened`."""
+    return opened(args, overrides, unmarked)[0]
 
 
 @contextlib.contextmanager
@@ -235,17 +250,6 @@ def unmarked_lossy(plan: Plan) -> str:
     )
 
 
-def over(run: DecodeRun, mesh: jax.sharding.Mesh) -> DecodeRun:
-    """The run with its models divided over a mesh.
-
-    Raises:
-      ValueError: the mesh does not divide a batch.
-    """
-    partitioning.check_batch(run.data.batch_size, mesh)
-    placement = run.placement.over(mesh)
-    return dataclasses.replace(run, placement=placement, plan=placement.divided(run.plan))
-
-
 def described(
     args: argparse.Namespace,
     overrides: Mapping[str, Any] = {},
@@ -264,13 +268,17 @@ def described(
     if files or args.gin_file:  # shorthands alone are no run
         args.gin_file = [*before, *files, *args.gin_file]
     args.gin_bindings = [*bindings, *args.gin_bindings, *after]
-    return _shortened(resolved(settings.build(DecodeRun, args, overrides, unneeded)))
+    return _shortened(settings.build(DecodeRun, args, overrides, unneeded))
 
 
 def resolved(run: DecodeRun) -> DecodeRun:
-    """Returns the run with the settings of generation that its target's checkpoint states, and with
-    the kernels of the models that `int8` names in eight bits."""
-    return _in_eight_bits(_obeying(run))
+    """Returns the run as far as it is known without a vocabulary and devices: with the settings of
+    generation of its target's checkpoint, if that is there, and in eight bits."""
+    data, text = run.data, text_of(run)
+    plan = obeying(
+        run.plan, text, run.generation_settings, bool(data.decoder_prefix), data.num_samples
+    )
+    return dataclasses.replace(run, plan=in_eight_bits(plan, run.int8))
 
 
 def text_of(run: DecodeRun) -> TextModel | None:
@@ -282,28 +290,9 @@ def text_of(run: DecodeRun) -> TextModel | None:
     return checkpoints.text_model_from(run.checkpoint_path, needed=False)
 
 
-def _obeying(run: DecodeRun) -> DecodeRun:
-    """The run with the settings of generation that its target's checkpoint states."""
-    text = text_of(run)
-    if text is None:
-        return run
-    generation.check_start(run.plan, text)
-    if run.generation_settings == "ignore":
-        return run
-    data = run.data
-    asked = {"prefix": bool(data.decoder_prefix), "num_samples": data.num_samples}
-    return dataclasses.replace(run, plan=generation.obeyed(run.plan, text, **asked))
-
-
 def stop_ids_of(run: DecodeRun, vocabulary: Any) -> tuple[int, ...]:
     """The ids that end an output: those that the target's checkpoint states, or else EOS."""
     return generation.stop_ids(text_of(run), vocabulary)
-
-
-def _in_eight_bits(run: DecodeRun) -> DecodeRun:
-    models = run.plan.models()
-    rounded = {role: dataclasses.replace(models[role], weights="int8") for role in run.int8}
-    return dataclasses.replace(run, plan=run.plan.with_models(rounded))
 
 
 def _shortened(run: DecodeRun) -> DecodeRun:
@@ -404,7 +393,7 @@ def require_baseline(run: DecodeRun) -> None:
 
 
 def vocabulary_of(run: DecodeRun) -> Any:
-    """The vocabulary of the task, or else the run's, which must be that of all models."""
+    """Returns the vocabulary of the task, or else the run's."""
     if run.data.task is not None:
         vocabulary = tasks.get_task(run.data.task).output_features["targets"].vocabulary
     else:
@@ -415,23 +404,6 @@ def vocabulary_of(run: DecodeRun) -> Any:
             f"the draft's vocabulary, {given}, is not the target's, {vocabulary}; "
             "a draft is read as the target's ids: use models of one vocabulary"
         )
-    paths, spare = run.paths(), run.plan.drafter.spare_ids()
-    for role, model in run.plan.models().items():
-        if role != "target":
-            checkpoints.check_pair(run.checkpoint_path, paths[role])
-        try:
-            check_fit(vocabulary, model, role, paths[role], spare.get(role, 0))
-        except checkpoints.CheckpointError:
-            raise
-        except ValueError as error:
-            raise UsageError(str(error)) from error
-    for role, table in run.plan.tables().items():
-        tables.check_vocabulary(paths[role], table, vocabulary)
-    try:
-        size = run.plan.models()["target"].vocab_size  # some ids have no text
-        check_ids(run.plan.sampling, max(vocabulary.vocab_size, size))
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     return vocabulary
 
 
@@ -439,23 +411,13 @@ def in_force(run: DecodeRun, lines: str | None = None) -> str:
     """The settings in force, a gin file, with what they name as comments: fingerprints of the
     checkpoints and the vocabulary, and the versions of the code and of the lines that a command
     writes (`schemas.KINDS`). `records` compares those too."""
-    made_of: dict[str, str | None] = {
-        f"{records.FINGERPRINT}{role}": _fingerprint(run.plan.owned()[role], path)
-        for role, path in run.paths().items()
-    }
-    if digest := tasks.digest(vocabulary_of(run)):  # none of UTF-8 bytes
-        made_of[f"{records.FINGERPRINT}vocabulary"] = digest[:16]
+    prints = fingerprints(run.plan.owned(), run.paths(), vocabulary_of(run))
+    made_of: dict[str, str | None] = {f"# {name}": value for name, value in prints.items()}
     made_of[f"{records.VERSION}specdec"] = version("specdec")
     if lines is not None:
         made_of[f"{records.FORMAT}{lines}"] = str(schemas.version(lines))
     comments = "".join(f"{name} = {value}\n" for name, value in made_of.items())
     return f"{settings.in_force()}\n{comments}"
-
-
-def _fingerprint(owned: Any, path: str) -> str:
-    if isinstance(owned, Table):
-        return tables.fingerprint(path, owned)
-    return checkpoints.fingerprint(path)
 
 
 def definition_of(run: DecodeRun) -> tasks.VocabularyDefinition:

@@ -53,17 +53,15 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 def _command(args: argparse.Namespace) -> None:
     output.check_new(args)
-    run = runs.build(args)
-    vocabulary = runs.vocabulary_of(run)
+    run, engine = runs.opened(args)
     if args.pairs is None:
         if run.data.task is None:
             raise UsageError("there is no task and no text; set TASK, or give --pairs")
         batches = run.batches()
     else:
-        batches = run.data.text_batches(_pairs(args.pairs), vocabulary)
+        batches = run.data.text_batches(_pairs(args.pairs), engine.vocabulary)
     in_force = runs.in_force(run, "score") if args.output_file else ""
-    params = run.load()["target"]
-    scores_of = _scores_of(run.ending_with(*runs.stop_ids_of(run, vocabulary)).plan)
+    params, scores_of = engine.params["target"], _scores_of(engine.plan)
     tokens, total = 0, 0.0
     file = settings.json_lines(args.output_file, in_force)
     for batch in batches:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shutil
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from specdec.cli import classifier, machine, settings
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
+from specdec.engine import Engine
 from specdec.records import Lines
 
 TOKENS = 100_000
@@ -60,28 +62,24 @@ def make(args: argparse.Namespace) -> None:
     if tokens < 1:
         raise UsageError(f"--tokens is {tokens}; give a positive number")
     overrides = {"Data.seed": args.seed}
-    run = runs.resolved(settings.build(DecodeRun, args, overrides, {"DRAFTER": None}))
-    try:
-        run = run.without_drafter().laid_out()
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    vocabulary = runs.vocabulary_of(run)
-    run = run.ending_with(*runs.stop_ids_of(run, vocabulary))
+    run = settings.build(DecodeRun, args, overrides, {"DRAFTER": None}).without_drafter()
+    engine = runs.engine_of(run, unmarked=True)
+    run = dataclasses.replace(run, plan=engine.plan, placement=engine.placement)
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     folder = Path(args.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     lines = Lines.of(folder / "texts.jsonl", runs.in_force(run))
     table = folder / "table"
-    texts = list(_texts(run, lines, tokens))
+    texts = list(_texts(run, engine, lines, tokens))
     if not texts:
         raise UsageError(f"split {run.data.split!r} has no examples; nothing to count")
     arrays = (
-        tables.count(texts, run.plan.target.vocab_size)  # type: ignore[attr-defined]
+        tables.count(texts, run.plan.models()["target"].vocab_size)
         if args.table == "ngram"
         else tables.store(texts)
     )
     shutil.rmtree(table, ignore_errors=True)
-    tables.save(table, args.table, arrays, vocabulary)
+    tables.save(table, args.table, arrays, engine.vocabulary)
     written = sum(len(text) - 1 for text in texts)
     size = sum(array.nbytes for array in arrays.values())
     print(f"{table}: {written} tokens of {len(texts)} texts, {size / 1e6:.1f} MB")
@@ -93,7 +91,7 @@ def make(args: argparse.Namespace) -> None:
         )
 
 
-def _texts(run: DecodeRun, lines: Lines, tokens: int) -> Iterator[list[int]]:
+def _texts(run: DecodeRun, engine: Engine, lines: Lines, tokens: int) -> Iterator[list[int]]:
     """Texts of the target alone, the start token first: those that are there, then others."""
     before: dict[int, list[int]] = dict(lines.map(_line, "train"))
     lines.replace({"index": index, "tokens": text} for index, text in before.items())
@@ -101,7 +99,7 @@ def _texts(run: DecodeRun, lines: Lines, tokens: int) -> Iterator[list[int]]:
     left = tokens - sum(len(text) - 1 for text in before.values())
     if left <= 0:
         return
-    params, given = run.load(), ((batch.index, batch.inputs) for batch in run.batches())
+    params, given = engine.params, ((batch.index, batch.inputs) for batch in run.batches())
     texts = acceptance.generate(
         run.plan, params["target"], given, seed=run.data.seed, tokens=left, skip=list(before)
     )

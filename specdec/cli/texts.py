@@ -2,63 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
-
-import jax.numpy as jnp
 
 from specdec import tasks, terminal
 from specdec.cli import explain
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.decoding import Decided, naming_texts, row_keys
-from specdec.program import Decoder, Program, Stepwise, batch_shapes
-from specdec.types import Array, DecodeOutput, Params
+from specdec.decoding import Decided
+from specdec.engine import Engine
+from specdec.program import Program
+from specdec.types import DecodeOutput
 
 TextOf: TypeAlias = Callable[[Sequence[int]], str]
 
 
-class Programs(NamedTuple):
-    """What a run computes; nothing of it is compiled before it is needed."""
+class Ways(NamedTuple):
+    """How the texts of a run are decoded; nothing is compiled before it is needed."""
 
-    ours: Program  # of the run's plan
-    alone: Program | None  # of the target alone, if the run compares
+    ours: Engine
+    alone: Engine | None  # the target alone, if the run compares
     again: Program | None = None  # of `explain.replayer`, if texts are to be explained
 
+    @property
+    def compile_seconds(self) -> float:
+        """What compiling took so far."""
+        programs = [one.decoder for one in (self.ours, self.alone) if one]
+        return sum(one.seconds for one in (*programs, self.again) if one)
 
-def programs_of(
+
+def ways_of(
     run: DecodeRun,
-    prefix: Sequence[int],
+    engine: Engine,
     *,
     stepwise: bool = False,
     explained: bool = False,
     length: int | None = None,
-) -> Programs:
-    """The programs of a run whose outputs begin with `prefix`.
+) -> Ways:
+    """Returns how a run decodes, checked.
 
     Args:
-      stepwise: they can be watched.
-      explained: there is one more, see `Programs`.
+      stepwise: its program can be watched.
+      explained: there is one more program, see `Ways`.
       length: of the first inputs, whose program is then begun to compile; None for not yet.
 
     Raises:
       UsageError: a combination that cannot work, before anything is compiled.
     """
-    mesh, rows = run.placement.mesh, run.data.batch_size
-    given = jnp.tile(jnp.array(prefix, jnp.int32), (rows, 1)) if prefix else None
-    ours = Decoder(run.plan, mesh=mesh, prefix=given)
-    if stepwise and mesh is None and run.plan.drafts:
-        ours = Stepwise(run.plan, prefix=given)
-    batch = batch_shapes(rows, length or run.data.lengths["inputs"], mesh)
+    plan, mesh = engine.plan, engine.placement.mesh
+    ours = engine.stepwise() if stepwise and mesh is None and plan.drafts else engine
     try:
-        ours.lower(run.abstract(), *batch)
+        ours.check(length or run.data.lengths["inputs"], compile=length is not None)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if length:
-        ours.begin_to_compile(run.abstract(), *batch)
-    alone = Decoder(run.alone, mesh=mesh, prefix=given) if run.compare else None
-    again = explain.replayer(run.plan, mesh=mesh, prefix=given) if explained else None
-    return Programs(ours, alone, again)
+    again = explain.replayer(plan, mesh=mesh, prefix=engine.given_prefix) if explained else None
+    return Ways(ours, engine.alone() if run.compare else None, again)
 
 
 class Text(NamedTuple):
@@ -87,44 +87,38 @@ class Text(NamedTuple):
 
 def decoded(
     run: DecodeRun,
-    params: Params,
-    batches: Iterator[tasks.Batch],
-    programs: Programs,
-    text_of: TextOf,
+    batches: Iterable[tasks.Batch],
+    ways: Ways,
     summary: terminal.Summary,
     *,
-    given: int = 0,
     skip: int = 0,
 ) -> Iterator[Text]:
     """Decodes batch by batch, each batch sample by sample, and adds up what happened.
 
-    Args:
-      given: how many tokens of each output are the prefix.
-      skip: how many texts to leave out at the beginning; what is never asked for is not decoded.
+    skip: how many texts to leave out at the beginning; what is never asked for is not decoded.
     """
-    ours, alone, again = programs
-    params_alone = run.params_alone(params) if alone else None
-    samples = range(run.data.num_samples)
-    for batch, sample in ((batch, sample) for batch in batches for sample in samples):
+    ours, alone, again = ways
+    given, text_of = len(ours.prefix), functools.partial(tasks.detokenize, ours.vocabulary)
+    samples, seed = range(run.data.num_samples), run.data.seed
+    for batch, sample in itertools.product(batches, samples):
         rows = range(len(batch.input_texts))
         if skip and skip >= len(rows):
             skip -= len(rows)
             continue
-        keys = row_keys(run.data.seed, jnp.asarray(batch.index), sample)
-        output, seconds = _fetched(ours, params, keys, batch)
+        output, seconds = ours.decode(batch, seed=seed, sample=sample)
         summary.seconds += seconds
         explained = None
         if again:
-            trace = output.trace
+            trace, keys = output.trace, ours.keys(batch, seed, sample)
             decided = Decided(output.tokens, trace.proposed, trace.drafted, trace.accepted)
-            replay, _ = again.fetch(params, keys, (batch.inputs, decided))
-            explained = explain.Batch(run.plan, text_of, given, output, replay, seconds)
+            replay, _ = again.fetch(ours.params, keys, (batch.inputs, decided))
+            explained = explain.Batch(ours.plan, text_of, given, output, replay, seconds)
         baseline = None
-        if alone and params_alone:
-            baseline, seconds = _fetched(alone, params_alone, keys, batch)
+        if alone:
+            baseline, seconds = alone.decode(batch, seed=seed, sample=sample)
             summary.baseline_seconds += seconds
             summary.baseline_calls += int(baseline.trace.calls.sum())
-        summary.compile_seconds = sum(program.seconds for program in programs if program)
+        summary.compile_seconds = ways.compile_seconds
         for row in rows[skip:]:
             text = _text(batch, sample, output, baseline, row, text_of)
             if explained:
@@ -138,14 +132,6 @@ def decoded(
             summary.identical += text.tokens == text.alone_tokens
             yield text
         skip = 0
-
-
-def _fetched(
-    program: Program, params: Params, keys: Array, batch: tasks.Batch
-) -> tuple[DecodeOutput, float]:
-    """Calls `Program.fetch`; a NonFiniteLogits error names the text by its index."""
-    with naming_texts(batch.index):
-        return program.fetch(params, keys, batch.inputs)
 
 
 def _text(

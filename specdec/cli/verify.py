@@ -14,10 +14,10 @@ from specdec import certificate, records
 from specdec.certificate import Check, Subject
 from specdec.cli import output
 from specdec.cli import run as runs
-from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.cli.texts import programs_of
+from specdec.cli.texts import ways_of
+from specdec.engine import parameter_counts
 from specdec.environment import environment
 
 LIMIT = 64
@@ -46,15 +46,14 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 def _command(args: argparse.Namespace) -> int:
     output.check(args, holding="checks")
-    run = _whole_outputs(runs.build(args, unmarked=True))
+    run, engine = runs.opened(args, unmarked=True, change=_whole_outputs)
     runs.require_drafter(run)
     try:
         certificate.refuse(run.plan)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    run = run.ending_with(*runs.stop_ids_of(run, runs.vocabulary_of(run)))
     batches = run.batches()
-    programs_of(run, ())  # what cannot work together shows here
+    ways_of(run, engine)  # what cannot work together shows here
     in_force = runs.in_force(run)  # of the files as they are now
     # All that can be wrong has been looked at; from here on it takes long.
     inputs = [batch.inputs[: len(batch.input_texts)] for batch in batches]
@@ -62,7 +61,7 @@ def _command(args: argparse.Namespace) -> int:
         raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
     subject = Subject(
         run.plan,
-        run.load(),
+        engine.params,
         np.concatenate(inputs),
         seed=run.data.seed,
         batch_size=run.data.batch_size,

@@ -19,11 +19,12 @@ from specdec.decoding.forcing import score
 from specdec.decoding.keys import abstract_keys, row_keys, token_key
 from specdec.decoding.loop import autoregressive_decode, decode, prefill, step
 from specdec.decoding.replay import Decided, Replay, replay
-from specdec.decoding.states import check_prefix, output
+from specdec.decoding.states import PrefixError, check_prefix, output
 
 __all__ = [
     "Decided",
     "NonFiniteLogits",
+    "PrefixError",
     "Replay",
     "abstract_keys",
     "autoregressive_decode",

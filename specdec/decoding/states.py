@@ -307,15 +307,19 @@ def check_inputs(inputs: PyTree, active: Array | None, prefix: Array | None, pla
     check_prefix(longest, room)
 
 
+class PrefixError(ValueError):
+    """A prefix leaves no room in an output."""
+
+
 def check_prefix(tokens: int, max_length: int) -> None:
-    """Raises ValueError if a prefix of this many tokens leaves no room in an output."""
+    """Raises PrefixError if a prefix of this many tokens leaves no room in an output."""
     if tokens < max_length:
         return
     if tokens > max_length:
         what = f"the prefix has {tokens} tokens but outputs hold {max_length}"
     else:
         what = f"the prefix has {tokens} tokens, which leaves no room in outputs of {max_length}"
-    raise ValueError(f"{what}; give a shorter prefix, or raise max_length")
+    raise PrefixError(f"{what}; give a shorter prefix, or raise max_length")
 
 
 def check_capacity(state: DecodeState, plan: Plan) -> None:

@@ -10,20 +10,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specdec import checkpoints, tables
 from specdec.checkpoints import tree
 from specdec.decoding import decode
 from specdec.drafters.drafter import Drafter
+from specdec.engine import Engine, NotExact, Placement
 from specdec.integrations import bridge
 from specdec.models.model import Model
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.program import Decoder, batch_shapes
-from specdec.sampling import check_ids
 from specdec.schedules.schedule import Schedule
-from specdec.types import Array, Params, PyTree, SamplingRule, Table
+from specdec.types import Array, Params, PyTree, SamplingRule
 from specdec.verifiers.decide import Verifier
-from specdec.vocabulary import check_fit
 
 try:
     from t5x import models  # pyright: ignore[reportMissingImports]
@@ -77,30 +75,31 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         if (draft is None) != (draft_checkpoint_path is None):
             raise ValueError("draft and draft_checkpoint_path belong together; give both or none")
         self._target = T5Target(bridge.config_of(module))
-        self._plan = Plan(self._target, drafter, verifier, schedule, sampling, max_length=2)
-        check_ids(sampling, output_vocabulary.vocab_size)
-        if not (self._plan.exact or lossy):
-            raise ValueError(f"{verifier} does not keep the target's law; give lossy = True")
-        trees: dict[str, PyTree] = {}
-        if draft is not None and draft_checkpoint_path is not None:
-            spare = max(drafter.spare_ids().values(), default=0)
-            check_fit(output_vocabulary, draft, "draft", draft_checkpoint_path, spare)
-            trees = dict.fromkeys(drafter.models(), _load(draft, draft_checkpoint_path))
+        plan = Plan(self._target, drafter, verifier, schedule, sampling, max_length=2)
+        weights: dict[str, str] = {}
+        if draft_checkpoint_path is not None:
+            weights |= dict.fromkeys(drafter.models(), draft_checkpoint_path)
         for owner, path, name in (
             (drafter, draft_table_path, "draft_table_path"),
             (schedule, schedule_table_path, "schedule_table_path"),
         ):
-            for role, table in owner.tables().items():
+            for role in owner.tables():
                 if path is None:
                     raise ValueError(f"{type(owner).__name__} has a table, {role}; give {name}")
-                tables.check_vocabulary(path, table, output_vocabulary)
-                trees[role] = _table(path, table)
-        if missing := drafter.owned().keys() - trees.keys():
+                weights[role] = path
+        if missing := drafter.owned().keys() - weights.keys():
             raise ValueError(
                 f"the drafter has parameters for {', '.join(missing)}; give draft and "
                 "draft_checkpoint_path"
             )
-        self._others = trees
+        try:
+            engine = Engine.open(plan, weights, output_vocabulary, lossy=lossy, layouts=False)
+        except NotExact as error:
+            raise ValueError(
+                f"{verifier} does not keep the target's law; give lossy = True"
+            ) from error
+        self._plan = engine.plan
+        self._others = {role: _read(engine.plan.owned()[role], weights[role]) for role in weights}
         self._try()
         bridge.announce(str(self._plan))
 
@@ -167,13 +166,7 @@ def _check_params(params: PyTree, target: T5Target) -> None:
 
 
 @functools.cache
-def _load(draft: Model, path: str) -> PyTree:
-    """On the host, so that a program for any mesh can take them in; once, however often gin builds
-    the model."""
-    return jax.device_get(checkpoints.load(path, config=draft.config, dtype=draft.dtype))
-
-
-@functools.cache
-def _table(path: str, table: Table) -> PyTree:
-    """Likewise."""
-    return jax.device_get(tables.load(path, table))
+def _read(owned: Any, path: str) -> PyTree:
+    """Reads parameters to the host, so that a program for any mesh can take them in; once, however
+    often gin builds the model."""
+    return jax.device_get(Placement().read(owned, path))

@@ -1,0 +1,16 @@
+"""The engine: a plan resolved once for its weights, its vocabulary and its devices."""
+
+from specdec.engine.engine import Engine, NotExact, in_eight_bits, obeying
+from specdec.engine.key import drafter_key, fingerprints
+from specdec.engine.placement import Placement, parameter_counts
+
+__all__ = [
+    "Engine",
+    "NotExact",
+    "Placement",
+    "drafter_key",
+    "fingerprints",
+    "in_eight_bits",
+    "obeying",
+    "parameter_counts",
+]

@@ -1,0 +1,309 @@
+"""A plan resolved once: the vocabulary, what ends a text, eight bits, devices and layouts."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec import checkpoints, decoding, generation, partitioning, tables, tasks
+from specdec.engine.key import drafter_key, fingerprints, flat
+from specdec.engine.placement import Placement
+from specdec.plan import Plan
+from specdec.program import Decoder, Stepwise, batch_shapes
+from specdec.sampling import check_ids
+from specdec.types import Array, DecodeOutput, Params, PyTree
+from specdec.vocabulary import check_fit
+
+LOCAL = Placement()  # one device, no mesh
+
+
+class NotExact(ValueError):
+    """The output may have another law than the target's, and nobody has said that it may."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Engine:
+    """What decodes: a plan whose models are as these devices run them, and their parameters.
+
+    `Engine.open` makes one. Nothing is compiled, and no parameter is read, before it is needed.
+
+    plan: with the ids that end a text, settings of generation, eight bits, axis rules and layouts.
+    vocabulary: seqio's, of all models.
+    weights: role -> directory of a checkpoint or a table. The target's may be missing where
+      its parameters come from elsewhere.
+    placement: on which devices.
+    rows: of a batch.
+    text: the text side of the target's checkpoint; None if it is missing.
+    prefix: the ids that every output begins with.
+    origin: the engine whose parameters this one shares, as far as it has them.
+    """
+
+    plan: Plan
+    vocabulary: Any
+    weights: Mapping[str, str | PathLike]
+    placement: Placement = LOCAL
+    rows: int = 1
+    text: checkpoints.TextModel | None = None
+    prefix: tuple[int, ...] = ()
+    origin: Engine | None = None
+
+    @classmethod
+    def open(
+        cls,
+        plan: Plan,
+        weights: Mapping[str, str | PathLike],
+        vocabulary: Any = None,
+        devices: Placement = LOCAL,
+        *,
+        rows: int = 1,
+        int8: Sequence[str] = (),
+        generation_settings: str = "obey",
+        num_samples: int = 1,
+        prefix: str = "",
+        lossy: bool = False,
+        layouts: bool = True,
+    ) -> Engine:
+        """Resolves everything that an output depends on, in this order: vocabulary, stop ids,
+        settings of generation, fit of the vocabularies, eight bits, mesh, tables, layouts.
+
+        Args:
+          plan: what is decoded with what; its stop ids are replaced by the checkpoint's.
+          weights: role -> directory, for all that the plan `owned`; perhaps without the target.
+          vocabulary: seqio's, or `tasks.for_texts` of a definition; None for the one that was saved
+            with the target.
+          devices: over which devices models are divided.
+          rows: of a batch.
+          int8: roles of models whose kernels are rounded to eight bits.
+          generation_settings: "obey" or "ignore" those of the target's checkpoint.
+          num_samples: outputs for each text, which a checkpoint may state.
+          prefix: what every output is made to begin with.
+          lossy: whether the output may have another law than the target's.
+          layouts: whether kernels are kept as the devices read them fastest; False where the
+            target's parameters are not the engine's own.
+
+        Raises:
+          NotExact: it has, and `lossy` does not say that it may.
+          CheckpointError, TableError, TaskError, ValueError: for what does not exist, cannot be
+            read or does not go together.
+        """
+        for role in plan.owned().keys() - weights.keys() - {"target"}:
+            raise ValueError(f"nothing says where the parameters of {role!r} are; give a directory")
+        if vocabulary is None:
+            vocabulary = _saved_vocabulary(weights["target"])
+        path, text = weights.get("target"), None
+        if path is not None:
+            text = checkpoints.text_model_from(path, needed=False)
+            stop_ids = generation.stop_ids(text, vocabulary)
+            plan = dataclasses.replace(plan, stop_ids=stop_ids)
+            plan = obeying(plan, text, generation_settings, bool(prefix), num_samples)
+        _check_fit(plan, weights, vocabulary)
+        plan = in_eight_bits(plan, int8)
+        if not (plan.exact or lossy):
+            raise NotExact(plan)
+        ids = tuple(vocabulary.encode(prefix)) if prefix else ()
+        decoding.check_prefix(len(ids), plan.max_length)
+        mesh = devices.mesh or devices.partitioner.mesh()
+        if mesh is not None:
+            partitioning.check_batch(rows, mesh)
+            devices = devices.over(mesh)
+            plan = devices.divided(plan)
+        opened = cls(plan, vocabulary, dict(weights), devices, rows, text, ids)
+        for role, owned in plan.owned().items():
+            if role in weights and (mesh is not None or role in plan.tables()):
+                devices.shape(owned, str(weights[role]))
+        return dataclasses.replace(opened, plan=devices.laid_out(plan, rows) if layouts else plan)
+
+    def alone(self) -> Engine:
+        """Returns the baseline: the engine of the whole target by itself, as its calls are read
+        fastest."""
+        plan = self.placement.laid_out(self.plan.baseline(), self.rows)
+        weights = {role: path for role, path in self.weights.items() if role == "target"}
+        return dataclasses.replace(self, plan=plan, weights=weights, origin=self)
+
+    def variant(self, weights: Mapping[str, str | PathLike] | None = None, **parts: Any) -> Engine:
+        """Returns this engine with other parts of the plan: a drafter, schedule or verifier.
+
+        weights: where the parameters of roles are that this engine has not.
+        """
+        plan = dataclasses.replace(self.plan, **parts)
+        plan = self.placement.divided(plan) if self.placement.mesh is not None else plan
+        found = {**self.weights, **(weights or {})}
+        kept = {role: path for role, path in found.items() if role in plan.owned()}
+        plan = self.placement.laid_out(plan, self.rows)
+        return dataclasses.replace(self, plan=plan, weights=kept, origin=self)
+
+    @functools.cached_property
+    def params(self) -> Params:
+        """The parameters of all roles, read when they are asked for."""
+        return Params(
+            **{role: self._tree(role, owned) for role, owned in self.plan.owned().items()}
+        )
+
+    def load(self) -> Params:
+        """Reads the parameters, now and not at their first use."""
+        return self.params
+
+    def abstract(self) -> Params:
+        """Returns the shapes and dtypes of `params`, over a mesh with their shardings.
+
+        Raises:
+          ValueError: a model cannot be divided over the mesh.
+        """
+        owned = self.plan.owned().items()
+        shapes = {role: self.placement.shape(x, str(self.weights[role])) for role, x in owned}
+        return Params(**shapes)
+
+    def _tree(self, role: str, owned: Any) -> PyTree:
+        theirs = self.origin and self.origin.plan.owned().get(role)
+        if self.origin is not None and theirs == owned:
+            return self.origin.params[role]
+        if self.origin is not None and role == "target" and theirs is not None:
+            return owned.from_stored(theirs.to_stored(self.origin.params[role]))
+        return self.placement.read(owned, str(self.weights[role]))
+
+    @functools.cached_property
+    def decoder(self) -> Decoder:
+        """The program of the plan."""
+        return Decoder(self.plan, mesh=self.placement.mesh, prefix=self.given_prefix)
+
+    def stepwise(self) -> Engine:
+        """Returns this engine with a program that can be watched, one dispatch for each call."""
+        found = dataclasses.replace(self, origin=self)
+        found.__dict__["decoder"] = Stepwise(self.plan, prefix=self.given_prefix)
+        return found
+
+    @property
+    def given_prefix(self) -> Array | None:
+        """The prefix of every row, [B, P] int32; None if there is none."""
+        if not self.prefix:
+            return None
+        return jnp.tile(jnp.array(self.prefix, jnp.int32), (self.rows, 1))
+
+    def check(self, length: int, *, compile: bool = False) -> None:
+        """Traces the program for inputs of `length` tokens, which is where parts that cannot work
+        together show, and begins to compile it if asked.
+
+        Raises:
+          ValueError: they cannot.
+        """
+        batch = batch_shapes(self.rows, length, self.placement.mesh)
+        shapes = self.abstract()
+        self.decoder.lower(shapes, *batch)
+        if compile:
+            self.decoder.begin_to_compile(shapes, *batch)
+
+    def decode(
+        self, batch: tasks.Batch, *, seed: int = 0, sample: int = 0
+    ) -> tuple[DecodeOutput, float]:
+        """Decodes a batch of texts.
+
+        Args:
+          seed: of all random draws. The output of a text depends on it, on the text's index and on
+            the sample, and on nothing else.
+          sample: which of the outputs that may be drawn of each text.
+
+        Returns:
+          The output, on the host, and the seconds that it took without compiling.
+
+        Raises:
+          NonFiniteLogits: with the index of the text.
+        """
+        with decoding.naming_texts(batch.index):
+            return self.decoder.fetch(self.params, self.keys(batch, seed, sample), batch.inputs)
+
+    def keys(self, batch: tasks.Batch, seed: int, sample: int = 0) -> Array:
+        """Returns the random keys of a batch, [B]."""
+        return decoding.row_keys(seed, jnp.asarray(batch.index), sample)
+
+    def score(self, batch: tasks.Batch, **options: Any) -> np.ndarray:
+        """Returns the log-probabilities of the targets of a batch, [B, N] float32 in nats, 0 after
+        a target's last token; `options` are those of `decoding.score`.
+
+        Raises:
+          NonFiniteLogits: with the index of the text.
+        """
+        texts, targets = jnp.asarray(batch.inputs), jnp.asarray(batch.targets)
+        given = self.params["target"], texts, targets
+        with decoding.naming_texts(batch.index):
+            return jax.device_get(decoding.score(*given, target=self.plan.target, **options))
+
+    @functools.cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """What the checkpoints, tables and the vocabulary hold, by name."""
+        return fingerprints(self.plan.owned(), self.weights, self.vocabulary)
+
+    def key(self) -> dict[str, Any]:
+        """Returns everything that the target's outputs for a text and a seed depend on, as plain
+        values by name: two engines with equal keys write the same texts if they are exact."""
+        prints = self.fingerprints
+        names = ("fingerprint of target", "fingerprint of vocabulary")
+        return {
+            "max_length": self.plan.max_length,
+            "stop_ids": list(self.plan.stop_ids),
+            "the vocabulary's size": self.vocabulary.vocab_size,
+            **{name: prints[name] for name in names if name in prints},
+            **flat("sampling", self.plan.sampling),
+            **flat("target", self.plan.target),
+        }
+
+    def drafter_keys(self, drafters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Returns everything that each drafter's proposals along a text depend on, by its name."""
+        return {name: drafter_key(name, x, self.fingerprints) for name, x in drafters.items()}
+
+
+def _saved_vocabulary(path: str | PathLike) -> Any:
+    recorded = checkpoints.vocabulary_from(path)
+    if recorded is None:
+        raise ValueError(
+            f"no vocabulary was saved with {path}; give one, "
+            "vocabulary=tasks.SentencePiece('FILE') or tasks.Bytes()"
+        )
+    return tasks.for_texts(tasks.recorded_vocabulary(*recorded))
+
+
+def obeying(
+    plan: Plan,
+    text: checkpoints.TextModel | None,
+    settings: str = "obey",
+    prefix: bool = False,
+    num_samples: int = 1,
+) -> Plan:
+    """Returns the plan with the settings of generation that its target's checkpoint states; raises
+    as `Engine.open` does."""
+    if text is None:
+        return plan
+    generation.check_start(plan, text)
+    if settings == "ignore":
+        return plan
+    return generation.obeyed(plan, text, prefix=prefix, num_samples=num_samples)
+
+
+def _check_fit(plan: Plan, weights: Mapping[str, str | PathLike], vocabulary: Any) -> None:
+    """Raises for models and tables of another vocabulary, and for ids that it lacks."""
+    spare = plan.drafter.spare_ids()
+    for role, model in plan.models().items():
+        if role not in weights:
+            continue
+        if role != "target" and "target" in weights:
+            checkpoints.check_pair(weights["target"], weights[role])
+        check_fit(vocabulary, model, role, weights[role], spare.get(role, 0))
+    for role, table in plan.tables().items():
+        tables.check_vocabulary(weights[role], table, vocabulary)
+    size = vocabulary.vocab_size
+    if "target" in weights:  # some ids of the model have no text
+        size = max(size, plan.models()["target"].vocab_size)
+    check_ids(plan.sampling, size)
+
+
+def in_eight_bits(plan: Plan, roles: Sequence[str]) -> Plan:
+    """Returns the plan with the kernels of the models in these roles in eight bits."""
+    models = plan.models()
+    rounded = {role: dataclasses.replace(models[role], weights="int8") for role in roles}
+    return plan.with_models(rounded)

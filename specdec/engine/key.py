@@ -1,0 +1,69 @@
+"""What an output depends on, as plain values by name, which can be compared and written down."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from specdec import checkpoints, tables, tasks
+from specdec.types import Table
+
+# Fields of a model that say where its parameters are and how they lie in memory.
+PLACEMENT = ("axis_rules", "layout", "orders")
+
+
+def fingerprints(
+    owned: Mapping[str, Any], weights: Mapping[str, Any], vocabulary: Any
+) -> dict[str, str]:
+    """Returns what checkpoints, tables and a vocabulary hold, by name, in a few letters each."""
+    found = {f"fingerprint of {role}": _fingerprint(owned[role], weights[role]) for role in weights}
+    if digest := tasks.digest(vocabulary):  # none of UTF-8 bytes
+        found["fingerprint of vocabulary"] = digest[:16]
+    return found
+
+
+def _fingerprint(owned: Any, path: str) -> str:
+    if isinstance(owned, Table):
+        return tables.fingerprint(path, owned)
+    return checkpoints.fingerprint(path)
+
+
+def drafter_key(name: str, drafter: Any, prints: Mapping[str, str]) -> dict[str, Any]:
+    """Returns everything that a drafter's proposals along a text depend on.
+
+    Args:
+      name: what the drafter is called.
+      prints: the `fingerprints` of a run.
+    """
+    names = (f"fingerprint of {role}" for role in drafter.owned())
+    return {one: prints[one] for one in names if one in prints} | flat(name, drafter)
+
+
+def flat(name: str, value: Any) -> dict[str, Any]:
+    """Returns the plain values inside a value, by dotted names; of an object also its class."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [x.name for x in dataclasses.fields(value) if x.name not in PLACEMENT]
+        inside = {field: getattr(value, field) for field in fields}
+        found = {name: type(value).__name__}
+    elif isinstance(value, Mapping):
+        inside, found = dict(value), {name: len(value)}
+    elif isinstance(value, list | tuple) and any(map(_has_parts, value)):
+        inside, found = dict(enumerate(value)), {name: len(value)}
+    elif isinstance(value, list | tuple):
+        return {name: [_plain(one) for one in value]}
+    else:
+        return {name: _plain(value)}
+    for part, one in inside.items():
+        found |= flat(f"{name}.{part}", one)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return value.__qualname__ if callable(value) and hasattr(value, "__qualname__") else repr(value)
+
+
+def _has_parts(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) or isinstance(value, Mapping | list | tuple)
