@@ -79,14 +79,14 @@ def measured(
     if other := dict(args.of).get(name):
         flags.append(checkpoint_flag(other, ""))
     run = harness.run_of(flags, args.texts)
-    params, golds = run.load(), harness.references(run)
+    params, references = run.load(), harness.references(run)
     drafter: Any = run.plan.drafter
     about = {
         "pair": args.pair,
         "drafter": name,
         "kind": type(drafter).__name__,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params.drafter)),
-        "texts": len(golds),
+        "texts": len(references),
     }
     if name in args.alpha:
         texts = harness.written(run, params, TOKENS)
@@ -107,7 +107,7 @@ def measured(
             "exact": dataclasses.replace(run.plan, verifier=verifier).exact,
             "tokens_per_call": harness.tokens_per_call(found),
             "against": harness.calls_over(found, base),
-            **harness.quality(found.texts, own.texts * len(found.texts), own.texts[0], golds),
+            **harness.quality(found.texts, own.texts * len(found.texts), own.texts[0], references),
         }
 
     exact: Any = None

@@ -251,15 +251,15 @@ def quality(
     found: Sequence[Sequence[str]],
     exact: Sequence[Sequence[str]],
     own: Sequence[str],
-    golds: Sequence[str],
+    references: Sequence[str],
 ) -> dict[str, Any]:
     """Returns BLEU of texts [samples][texts], with the difference to exact ones, BLEU against the
     target's own greedy texts, and the share of texts that are the target's own."""
     bleu = tasks.Bleu()
     less = evaluate.differences(bleu, own, found, [own] * len(found))["bleu"]
     return {
-        "bleu": evaluate.values(bleu, golds, found)["bleu"],
-        "bleu_difference": list(evaluate.differences(bleu, golds, found, exact)["bleu"]),
+        "bleu": evaluate.values(bleu, references, found)["bleu"],
+        "bleu_difference": list(evaluate.differences(bleu, references, found, exact)["bleu"]),
         "own_bleu": [100 + x for x in less],
         "unchanged": float(np.mean([np.array(sample) == np.array(own) for sample in found])),
     }

@@ -93,7 +93,7 @@ def main() -> None:
 def measured(args: argparse.Namespace, costs: Costs) -> Iterator[dict[str, Any]]:
     """Yields a line for each mode that is asked for, and for the target alone."""
     run = harness.run_of(harness.pair_flags(args.pair), args.texts)
-    golds = harness.references(run)
+    references = harness.references(run)
     exact: dict[tuple[int, int], Outputs] = {}
     alone: dict[str, Outputs] = {}
     for mode in modes_of(run, run.load()):
@@ -113,15 +113,15 @@ def measured(args: argparse.Namespace, costs: Costs) -> Iterator[dict[str, Any]]
             "temperature": mode.temperature,
             "gamma": mode.gamma,
             "exact": mode.plan.exact and not mode.name.startswith(("draft", "target of")),
-            "texts": len(golds),
+            "texts": len(references),
             "samples": len(found.texts),
             "tokens_per_call": harness.tokens_per_call(found),
             "over_exact": harness.calls_over(found, first),
-            **harness.quality(found.texts, first.texts, alone["target alone"].texts[0], golds),
+            **harness.quality(found.texts, first.texts, alone["target alone"].texts[0], references),
             "speedup": of_sums([baseline, took], lambda s: s[0] / s[1]),
         }
     if not args.only:
-        yield from cascades(alone, golds, costs)
+        yield from cascades(alone, references, costs)
 
 
 def seconds(mode: Mode, found: Outputs, costs: Costs, whole: Mode) -> np.ndarray:
@@ -189,7 +189,7 @@ def modes_of(run: DecodeRun, params: Params) -> Iterator[Mode]:
 
 
 def cascades(
-    alone: Mapping[str, Outputs], golds: Sequence[str], costs: Costs
+    alone: Mapping[str, Outputs], references: Sequence[str], costs: Costs
 ) -> Iterator[dict[str, Any]]:
     """Yields lines of draft texts, of which the least sure are left to the target."""
     big, small = alone["target alone"], alone["draft alone"]
@@ -206,11 +206,11 @@ def cascades(
             "temperature": 0,
             "gamma": 0,
             "exact": False,
-            "texts": len(golds),
+            "texts": len(references),
             "samples": 1,
             "tokens_per_call": [1.0, 1.0, 1.0],
             "over_exact": [1.0, 1.0, 1.0],
-            **harness.quality([texts], big.texts, big.texts[0], golds),
+            **harness.quality([texts], big.texts, big.texts[0], references),
             "speedup": of_sums([slow, took], lambda s: s[0] / s[1]),
         }
 
