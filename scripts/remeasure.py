@@ -126,7 +126,7 @@ def differences(rows: Sequence[str], folder: Path) -> Iterator[str]:
     yield from ("", *harness.head(*head, "measured / predicted").splitlines())
     for row in rows:
         here = summary(folder / row)
-        others = [path.parent for path in sorted(folder.parent.glob(f"*/{row}.jsonl"))]
+        others = [path.parent for path in sorted(harness.RESULTS.glob(f"*/{row}.jsonl"))]
         for device in (folder, *(other for other in others if other != folder)):
             with contextlib.suppress(FileNotFoundError):
                 found = cells(row, device.name, summary(device / row), here)
