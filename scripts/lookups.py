@@ -1,6 +1,6 @@
 """Measures drafters without a model: tokens per target call, and what a store's size and kind do.
 
-  python scripts/lookups.py --task NAME PASSES STORE [--task ...] [--write]
+  python scripts/lookups.py --task NAME PASSES STORE [--task ...]
 
 PASSES is what `specdec acceptance --output_file` wrote of a greedy run with a model as its drafter,
 STORE the `texts.jsonl` of `specdec train --table=store` of other texts of the same target, or - for
@@ -8,22 +8,21 @@ none. Without a store the model and a hybrid are measured, by what PASSES says o
 InputCopy is told of what all sources begin with. The loop decodes the texts of
 PASSES with a recording of the target, so that counts are exact and nothing but the drafter runs.
 With several tasks each one's texts are also looked up in the others' stores. A table goes to
-stdout; with --write lines go to docs/results/lookups.jsonl, in place of those of the same tasks,
-and a figure to docs/figures/store.svg (needs the extra `report`).
+stdout, lines go to docs/results/lookups.jsonl; make_figures.py draws them.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import harness
 import jax
 import jax.numpy as jnp
 import numpy as np
+from harness import Results
 
 from specdec import tables
 from specdec.decoding import decode, row_keys
@@ -38,49 +37,37 @@ from specdec.drafters import (
 )
 from specdec.forecast import Recorded
 from specdec.plan import Plan
+from specdec.records import Lines
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
-from specdec.statistics import bootstrap
 from specdec.verifiers import GreedyMatch
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
 ROWS = 64
 SHARES = (0.01, 0.1, 1.0)
 LENGTHS = (3, 8)
 COPIED = (8, 24, 48)  # where outputs are copies
-HEAD = """| task | drafter | store | K | tokens per call | 95 % interval |
-|---|---|---|---:|---:|---|"""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--task", nargs=3, action="append", required=True, metavar="X")
-    parser.add_argument("--write", action="store_true", help="to docs/")
     args = parser.parse_args()
     stores = {name: _texts(store) for name, _, store in args.task if store != "-"}
-    print(HEAD)
-    lines = []
+    print(harness.head("task", "drafter", "store", "K", "tokens per call", "95 % interval"))
+    lines = Results(args.results, "lookups", "task", "drafter", "store", "K")
     for name, passes, _ in args.task:
-        texts = [json.loads(line) for line in Path(passes).read_text().splitlines()]
+        texts = list(Lines(Path(passes)))
         found = _measured(name, texts, stores) if name in stores else _copied(name, texts)
         for line in found:
-            lines.append(line)
+            lines.put(line)
             low, high = line["interval"]
-            print(
-                f"| {line['task']} | {line['drafter']} | {line['store']} | {line['K']} "
-                f"| {line['tokens_per_call']:.3f} | {low:.3f} to {high:.3f} |",
-                flush=True,
-            )
-    if args.write:
-        path, measured = DOCS / "results" / "lookups.jsonl", {line["task"] for line in lines}
-        before = [json.loads(line) for line in path.read_text().splitlines()]
-        lines = [*(line for line in before if line["task"] not in measured), *lines]
-        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-        _draw(lines, DOCS / "figures" / "store.svg")
+            cells = (line[x] for x in ("task", "drafter", "store", "K"))
+            rate = f"{line['tokens_per_call']:.3f}"
+            print(harness.row(*cells, rate, f"{low:.3f} to {high:.3f}"), flush=True)
 
 
 def _texts(path: str) -> list[list[int]]:
-    return [json.loads(line)["tokens"] for line in Path(path).read_text().splitlines()]
+    return [line["tokens"] for line in Lines(Path(path))]
 
 
 def _measured(name: str, texts: Sequence[dict], stores: dict[str, Any]) -> Iterator[dict]:
@@ -157,16 +144,15 @@ def _line(
             assert tokens[: len(row["output"])] == row["output"]
         counts.append(np.stack([output.length, output.trace.calls])[:, : len(rows)])
     both = np.concatenate(counts, axis=1).astype(float)
-    low, high = bootstrap(both, lambda sums: sums[0] / sums[1])
-    value = both[0].sum() / both[1].sum()
+    value, low, high = harness.of_sums(both, lambda sums: sums[0] / sums[1])
     return {
         "task": name,
         "drafter": drafter_name,
         "store": store,
         "K": longest,
         "texts": len(texts),
-        "tokens_per_call": round(float(value), 4),
-        "interval": [round(float(low), 4), round(float(high), 4)],
+        "tokens_per_call": round(value, 4),
+        "interval": [round(low, 4), round(high, 4)],
     }
 
 
@@ -175,29 +161,6 @@ def _filled(rows: Sequence[Sequence[int]], width: int) -> jax.Array:
     for row, tokens in zip(block, rows, strict=False):
         row[: len(tokens)] = tokens
     return jnp.asarray(block)
-
-
-def _draw(lines: Sequence[dict], path: Path) -> None:
-    """Tokens per call over the share of the store, in and out of its own task."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "specdec"
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4))
-    drawn = [line for line in lines if line["drafter"] == "Retrieval"]
-    for task in dict.fromkeys(line["task"] for line in drawn):
-        for of in dict.fromkeys(line["of"] for line in drawn):
-            some = [line for line in drawn if (line["task"], line["of"]) == (task, of)]
-            x, y = ([line[key] for line in some] for key in ("stored_texts", "tokens_per_call"))
-            low, high = zip(*(line["interval"] for line in some), strict=True)
-            style = "-o" if of == task else ":x"
-            (curve,) = axes.plot(x, y, style, label=f"{task}, from {of}")
-            axes.fill_between(x, low, high, alpha=0.15, color=curve.get_color())
-    axes.set(xscale="log", xlabel="stored texts", ylabel="tokens per target call")
-    axes.legend(fontsize=8)
-    figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
 
 
 if __name__ == "__main__":

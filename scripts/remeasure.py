@@ -10,23 +10,20 @@ that do not come along.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import harness
 import numpy as np
 
 from specdec import cli, demo
 from specdec.benchmark.estimator import Measured, calls, iteration, medians, seconds, tokens
 from specdec.benchmark.file import Elsewhere, Timing, record
-from specdec.environment import hardware
 from specdec.types import Part
 
-RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 SMALL = ("--limit=50", "--forecast_split=validation", "--gin.SPLIT='test'", "--repeats=2")
 GROWN = ("--gin_file=demo.gin", "--limit=12", *SMALL[1:])
 SAMPLED = ("--gin_file=sampling/temperature.gin",)
@@ -80,26 +77,17 @@ DRAFT = ("draft", "t5_1_1_small")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS)[:4], metavar="ROW")
     parser.add_argument("--models", default="grown", metavar="DIR", help="of grown models")
     args = parser.parse_args()
-    folder = RESULTS / device_name()
+    folder = args.results / harness.device_name()
     folder.mkdir(parents=True, exist_ok=True)
     for row in args.rows:
         flags = [*ROWS[row], *models(row, Path(args.models)), *table(row, Path(args.models))]
         if cli.main(["bench", *flags, f"--output_file={folder / row}.jsonl"]):
             raise SystemExit(f"{row} was not measured")
     print(*differences(args.rows, folder), sep="\n")
-
-
-def device_name() -> str:
-    """Of the machine at hand: processor, its widest vectors, cores."""
-    about = hardware()
-    widest = [name for name in about["features"] if re.match("sse|avx2$|avx512f", name)][-1:]
-    words = [about["cpu"] if about["backend"] == "cpu" else about["device"], *widest]
-    slug = re.sub(r"[^a-z0-9]+", "_", " ".join(words).lower()).removesuffix("f")
-    return f"{slug}_{about['cores']}_cores"
 
 
 def models(row: str, folder: Path) -> list[str]:
@@ -135,21 +123,20 @@ def table(row: str, folder: Path) -> list[str]:
 def differences(rows: Sequence[str], folder: Path) -> Iterator[str]:
     """A table: each row here, and on each other device that has it."""
     head = "row", "device", "speed-up", "over that here", "c", "v", "identical"
-    yield f"\n| {' | '.join(head)} | measured / predicted |"
-    yield "|---|---|---:|---:|---:|---:|---|---:|"
+    yield from ("", *harness.head(*head, "measured / predicted").splitlines())
     for row in rows:
         here = summary(folder / row)
-        others = [path.parent for path in sorted(RESULTS.glob(f"*/{row}.jsonl"))]
+        others = [path.parent for path in sorted(harness.RESULTS.glob(f"*/{row}.jsonl"))]
         for device in (folder, *(other for other in others if other != folder)):
             with contextlib.suppress(FileNotFoundError):
                 found = cells(row, device.name, summary(device / row), here)
-                yield "| " + " | ".join([*found, over_predicted(device / row)]) + " |"
+                yield harness.row(*found, over_predicted(device / row))
 
 
 def cells(row: str, device: str, found: dict, here: dict) -> Iterator[str]:
     speedup, predicted = found["speedup"], found["prediction"]
     yield from (row, device)
-    yield f"{speedup['ratio']:.2f} ({speedup['low']:.2f} to {speedup['high']:.2f})"
+    yield harness.interval([speedup[name] for name in ("ratio", "low", "high")])
     yield f"{speedup['ratio'] / here['speedup']['ratio']:.2f}"
     yield f"{predicted['cost_ratio']:.3f}"
     yield f"{predicted['verify_cost']:.2f}"
@@ -185,8 +172,8 @@ def over_predicted(stem: Path) -> str:
         some = rng.integers(values.shape[1], size=values.shape[1])
         drawn = {name: np.median(rng.choice(x, len(x))) for name, x in timings.items()}
         found.append(ratio(values[:, some].sum(axis=1), drawn))
-    low, high = np.percentile(found, (2.5, 97.5))
-    return f"{ratio(values.sum(axis=1), dict(measured.seconds)):.2f} ({low:.2f} to {high:.2f})"
+    value = ratio(values.sum(axis=1), dict(measured.seconds))
+    return harness.interval([value, *np.percentile(found, (2.5, 97.5))])
 
 
 def summary(stem: Path) -> dict:

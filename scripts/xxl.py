@@ -13,10 +13,8 @@ import argparse
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import math
-import statistics
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +24,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import traverse_util
 
 from specdec import benchmark, published, records
 from specdec.benchmark import Workload
@@ -47,7 +44,7 @@ STEPS = ("step", "verify", "draft 2", "draft 1")
 DRAFTING = ("draft 2", "draft 1", "extend")
 
 
-def t5(emb_dim: int, heads: int, mlp_dim: int, layers: int, **sizes: int) -> T5Target:
+def t5(emb_dim: int, heads: int, mlp_dim: int, layers: int, **sizes: Any) -> T5Target:
     sizes = {"vocab_size": 32128, "head_dim": 64} | sizes
     sizes |= {"num_encoder_layers": layers, "num_decoder_layers": layers}
     config = T5Config(emb_dim=emb_dim, num_heads=heads, mlp_dim=mlp_dim, dtype="bfloat16", **sizes)
@@ -138,11 +135,10 @@ class Row:
         return {"alone": trees["target"], **trees}
 
     def about(self) -> dict[str, Any]:
-        """What `specdec bench` writes about a run and `specdec report` reads."""
+        """Returns what `specdec bench` writes about a run and `specdec report` reads."""
         models = self.plan.models()
         leaves = {role: jax.tree.leaves(shapes(model)) for role, model in models.items()}
         return {
-            **benchmark.described(self.plan),
             "dtype": {role: model.dtype for role, model in models.items()},
             "parameters": {role: sum(leaf.size for leaf in of) for role, of in leaves.items()},
             "lengths": {"inputs": self.inputs, "targets": self.outputs},
@@ -152,6 +148,13 @@ class Row:
             "repeats": self.sizes.repeats,
             "variant": self.name,
         }
+
+    def settings(self) -> str:
+        """Returns all that the times depend on, as lines of `name = value`."""
+        place = environment()
+        named = {name: place[name] for name in ("device", "versions", "xla_flags")}
+        named |= benchmark.described(self.plan) | self.about()
+        return "".join(f"{name} = {value!r}\n" for name, value in named.items())
 
 
 @functools.cache
@@ -164,14 +167,16 @@ def shapes(model: T5Target) -> Any:
 @functools.cache
 def parameters(model: T5Target) -> Any:
     """Random ones, spread as T5's initial ones, made on the device one array after the other."""
-    made = {}
-    for name, leaf in traverse_util.flatten_dict(shapes(model), sep="/").items():
+
+    def made(path: Any, leaf: Any) -> jax.Array:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if name.endswith("scale"):
+            return jnp.ones_like(leaf)
         fan_in = 1 if name.startswith("token_embedder") else leaf.shape[0]
         fan_in *= model.config.head_dim if "/query/" in name else 1
-        key = jax.random.key(zlib.crc32(name.encode()))
-        one = name.endswith("scale")
-        made[name] = jnp.ones_like(leaf) if one else normal(key, fan_in**-0.5, leaf.shape)
-    return jax.block_until_ready(traverse_util.unflatten_dict(made, sep="/"))
+        return normal(jax.random.key(zlib.crc32(name.encode())), fan_in**-0.5, leaf.shape)
+
+    return jax.block_until_ready(jax.tree_util.tree_map_with_path(made, shapes(model)))
 
 
 @functools.partial(jax.jit, static_argnames="shape")
@@ -179,15 +184,10 @@ def normal(key: jax.Array, deviation: float, shape: tuple[int, ...]) -> jax.Arra
     return jax.random.normal(key, shape, jnp.bfloat16) * deviation
 
 
-def step_bytes(model: T5Target) -> int:
-    """Of the parameters that a decoder step reads."""
-    return sum(
-        x.size * x.dtype.itemsize for x in jax.tree.leaves(model.read_by_decode(shapes(model)))
-    )
-
-
 class Shared(Program):
     """A program that is compiled only if none of its text and arguments has been."""
+
+    _known: dict[Any, Any]
 
     def __init__(self, program: Program, known: dict[Any, Any]):
         vars(self).update(vars(program), _known=known)
@@ -231,40 +231,16 @@ def read_memory(trips: int, trees: Any, memory: jax.Array) -> jax.Array:
 
 
 def measure(row: Row, path: Path, known: dict[Any, Any]) -> None:
-    """Writes the records as they come, then the figures."""
-    programs, trees, sizes = workload(row, known), row.trees(parameters), row.sizes
-    seconds = programs.compile(trees, row.inputs)
-    vocabulary, shape = row.plan.target.config.vocab_size, (sizes.texts, 1, row.inputs)
+    """Measures what is left of a row; the records are written as they come, then the figures."""
+    vocabulary, shape = row.sizes.models["xxl"].config.vocab_size, (row.sizes.texts, 1, row.inputs)
     inputs = np.random.default_rng(SEED).integers(1, vocabulary, shape, np.int32)
-    texts, found = dict(enumerate(inputs)), []
-    turns = benchmark.measure_by_text(programs, trees, texts, seed=SEED, repeats=sizes.repeats)
-    lines = records.Lines(path)
-    lines.replace([])
-    for record in itertools.chain.from_iterable(turns):
-        found.append(record)
-        lines.append(record._asdict())
-    figures = {
-        "environment": environment(),
-        "run": row.about(),
-        "compile_seconds": seconds,
-        **dataclasses.asdict(summarized(row, found)),
-        "operations": operations(programs, trees, row),
-        **costs(programs, trees, row, found),
-    }
-    records.write(summary_of(path), f"{json.dumps(figures, indent=2)}\n")
-
-
-def summarized(row: Row, found: Sequence[benchmark.Record]) -> benchmark.Summary:
-    """The figures of a row's records."""
-    plan = row.plan
-    return benchmark.summarize(
-        found,
-        parts=plan.parts,
-        gamma=plan.gamma,
-        same_output=plan.same_output,
-        exact=plan.exact,
-        step_bytes=step_bytes(plan.target),
-    )
+    programs, trees = workload(row, known), row.trees(parameters)
+    given = programs, trees, dict(enumerate(inputs)), benchmark.File(str(path), row.settings())
+    measurement = benchmark.Measurement(*given, seed=SEED, repeats=row.sizes.repeats)
+    for records_of_text in measurement.by_text():
+        for _ in records_of_text:
+            pass
+    measurement.conclude(row.about() | {"operations": operations(programs, trees, row)})
 
 
 def operations(programs: Workload, trees: Mapping[str, Any], row: Row) -> dict[str, int]:
@@ -288,39 +264,25 @@ def operations(programs: Workload, trees: Mapping[str, Any], row: Row) -> dict[s
     return found
 
 
-def costs(
-    programs: Workload, trees: Mapping[str, Any], row: Row, found: Sequence[benchmark.Record]
-) -> dict[str, dict[str, float]]:
-    """FLOPs and bytes of a generation in each mode, by XLA's analysis of the compiled parts. It
-    counts the body of a loop once, so of the whole generation it would tell an iteration's."""
-    generations = [one for one in found if isinstance(one, benchmark.Generation)]
-    calls = statistics.fmean(one.calls for one in generations if one.mode == "speculative")
-    of_parts = programs.costs(trees, row.inputs)
-
-    def cost(kind: str) -> dict[str, float]:
-        one = {name: part.get(kind, math.nan) for name, part in of_parts.items()}
-        iteration = sum(n * one[name_of(role, width)] for role, width, n in row.plan.parts())
-        return {
-            "alone": one["alone prefill"] + row.outputs * one["alone 1"],
-            "speculative": one["prefill"] + calls * iteration,
-        }
-
-    return {kind: cost(kind) for kind in ("flops", "bytes")}
+def costs(row: Row, found: Mapping[str, Any], kind: str) -> dict[str, float]:
+    """Returns FLOPs or bytes of a generation in each mode, by XLA's analysis of the compiled parts.
+    It counts the body of a loop once, so of the whole generation it would tell an iteration's."""
+    one = {name: part.get(kind, math.nan) for name, part in found["run"]["costs"].items()}
+    iteration = sum(n * one[name_of(role, width)] for role, width, n in row.plan.parts())
+    calls = row.outputs / found["tau"]  # no text ends early
+    return {
+        "alone": one["alone prefill"] + row.outputs * one["alone 1"],
+        "speculative": one["prefill"] + calls * iteration,
+    }
 
 
 def measured(row: Row, path: Path) -> dict[str, Any] | None:
-    """The figures of a row, if there are any; ends the program if they are of other settings."""
+    """Returns the figures of a row, if there are any; raises RecordsError for other settings."""
     if not summary_of(path).exists():
         return None
-    found = json.loads(summary_of(path).read_text(encoding="utf-8"))
-    before, now = found["environment"] | found["run"], environment() | row.about()
-    for name in (*row.about(), "device", "versions", "xla_flags"):
-        if before.get(name) != now[name]:
-            raise SystemExit(
-                f"{summary_of(path)} was measured with {name} {before.get(name)!r}, and now it is "
-                f"{now[name]!r}; give another --output_dir"
-            )
-    return found
+    beside = Path(f"{path}.gin")
+    records.claim(path, beside, row.settings(), begun=path, instead="--output_dir")
+    return json.loads(summary_of(path).read_text(encoding="utf-8"))
 
 
 def summary_of(path: Path) -> Path:
@@ -350,17 +312,34 @@ def contents(row: Row, found: Mapping[str, Any]) -> dict[str, Any]:
     """A line of the second table; in brackets per decoder layer."""
     line: dict[str, Any] = {"row": row.name}
     models = row.plan.models()
-    for name, count in found["operations"].items():
+    for name, count in found["run"]["operations"].items():
         layers = models["draft" if name in DRAFTING else "target"].num_layers
         line[name] = count if name == "iteration" else f"{count} ({count / layers:.1f})"
     for kind, unit in (("flops", "GFLOP"), ("bytes", "GB")):
-        line |= {f"{unit} {mode}": f"{x / 1e9:.3g}" for mode, x in found[kind].items()}
+        figures = costs(row, found, kind)
+        line |= {f"{unit} {mode}": f"{x / 1e9:.3g}" for mode, x in figures.items()}
     return line
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> str:
     rows = [list(lines[0]), ["---"] * len(lines[0]), *(line.values() for line in lines)]
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
+
+
+def measured_in_time(rows: Sequence[Row], folder: Path, end: float) -> dict[Row, Any]:
+    """Returns the figures of rows by row; none begins that may end later than `end`."""
+    figures: dict[Row, Any] = {}
+    known, longest = {}, 0.0
+    for row in rows:
+        path, begun = folder / f"{row.name}.jsonl", time.monotonic()
+        if measured(row, path) is None:
+            if begun + longest >= end:
+                continue  # a later one may have been measured before
+            measure(row, path, known)
+            longest = max(longest, time.monotonic() - begun)
+            print(f"{row.name} took {time.monotonic() - begun:.0f} s", flush=True)
+        figures[row] = measured(row, path)
+    return figures
 
 
 def main() -> None:
@@ -375,17 +354,10 @@ def main() -> None:
     except OSError as error:
         parser.error(f"--output_dir {args.output_dir} cannot be made: {error.strerror}")
     rows = [Row(SIZES[args.sizes], *each) for each in SIZES[args.sizes].rows]
-    figures, known, longest = {}, {}, 0.0
-    for row in rows:
-        path, begun = args.output_dir / f"{row.name}.jsonl", time.monotonic()
-        if (found := measured(row, path)) is None:
-            if begun - started + longest >= 60 * args.minutes:
-                continue  # a later one may have been measured before
-            measure(row, path, known)
-            found, took = measured(row, path), time.monotonic() - begun
-            longest = max(longest, took)
-            print(f"{row.name}: {found['speedup']['ratio']:.2f}, in {took:.0f} s", flush=True)
-        figures[row] = found
+    try:
+        figures = measured_in_time(rows, args.output_dir, started + 60 * args.minutes)
+    except records.RecordsError as error:
+        parser.error(str(error))
     for line in (speed, contents):
         if figures:
             print("", table([line(*one) for one in figures.items()]), sep="\n")

@@ -115,6 +115,16 @@ def test_files_that_are_named_exist(name):
     assert (ROOT / name).exists()
 
 
+def test_scripts_that_pages_name_exist():
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("demo*/*.md"), *ROOT.glob("docs/*.md")]
+    pages += [*ROOT.glob("tests/golden/*.md"), *ROOT.glob("scripts/**/*.md")]
+    named = {
+        one for page in pages for one in re.findall(r"python (scripts/\S+\.py)", page.read_text())
+    }
+    assert len(named) > 15
+    assert not [one for one in named if not (ROOT / one).exists()]
+
+
 def test_the_first_figure_is_that_of_the_committed_measurement():
     file = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "ende_t0.jsonl.summary.json"
     found = json.loads(file.read_text())

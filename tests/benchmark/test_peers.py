@@ -10,7 +10,8 @@ import pytest
 
 from specdec.records import RecordsError
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "peers"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts" / "peers"))
 import compare  # noqa: E402
 import table  # noqa: E402
 import turns  # noqa: E402
@@ -100,6 +101,28 @@ def test_the_interval_is_over_texts_and_paired():
     *_, twice, uneven = table.lines(records)
     assert " 2.00 (2.00 to 2.00) " in twice  # whichever texts are drawn
     assert " 1.18 (1.00 to 3.00) " in uneven
+
+
+def cells(device: str, name: str) -> dict[str, list[str]]:
+    """Returns the table of a committed measurement: the cells of each engine."""
+    records = table.read(ROOT / "docs" / "results" / device / "peers" / f"{name}.jsonl")
+    rows = [line.strip("| ").split(" | ") for line in list(table.lines(records))[2:]]
+    return {first: rest for first, *rest in rows}
+
+
+def test_the_page_has_what_the_lines_say():
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    names = "base_ende", "large_ende", "large_multi30k"
+    tables = [cells("amd_epyc_avx512_2_cores", name) for name in names]
+    for engine in tables[0]:
+        own = [one[engine] for one in tables if engine in one]
+        figures = [f"{ms} ({over.split()[0]})" for _, _, over, ms, _ in own]
+        figures += [""] * (len(names) - len(own))
+        identical = ", ".join(one[-1].replace(" of ", "/") for one in own)
+        assert f"| {' | '.join([engine, *figures, identical])} |" in page
+    for engine, (_, *ratios, ms, _) in cells("amd_epyc_avx2_2_cores", "large_ende").items():
+        known = [one.removesuffix(" (1.00 to 1.00)") for one in ratios]
+        assert f"| {' | '.join([engine, ms, *known])} |" in page
 
 
 @pytest.mark.parametrize("threads", ["0", "100000"])

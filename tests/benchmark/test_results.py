@@ -8,6 +8,7 @@ import math
 import re
 import runpy
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from specdec import benchmark, theory
 from specdec.types import Part
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import harness  # noqa: E402
+import remeasure  # noqa: E402
+
 LINES = sorted((ROOT / "docs" / "results").glob("*/*.jsonl"))
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "make_tables.py"))
 
@@ -357,9 +362,8 @@ def test_nothing_of_the_machine_is_in_them():
 
 
 def test_devices_are_compared():
-    script = runpy.run_path(str(ROOT / "scripts" / "remeasure.py"))
     folder = ROOT / "docs" / "results" / "amd_epyc_avx2_2_cores"
-    rows = list(script["differences"](["ende_t0"], folder))[2:]
+    rows = list(remeasure.differences(["ende_t0"], folder))[3:]
     here, there = ([cell.strip() for cell in row.strip("|").split("|")] for row in rows)
     assert here[:2] == ["ende_t0", "amd_epyc_avx2_2_cores"] and here[3] == "1.00"
     assert there[1] == "amd_epyc_avx512_2_cores" and there[6] == "100 of 100"
@@ -369,30 +373,27 @@ def test_devices_are_compared():
 
 def test_all_drafters_may_take_what_is_predicted():
     """Each row's ratio is the summary's, and 1 is within its noise."""
-    script = runpy.run_path(str(ROOT / "scripts" / "remeasure.py"))
     here = [path for path in LINES if path.parent.name == "amd_epyc_avx2_2_cores"]
     rows = [path.with_suffix("") for path in here if "_highlights_t0_" in path.stem]
     assert len(rows) == 18
     for row in rows:
-        ratio, low, high = map(float, re.findall(r"[\d.]+", script["over_predicted"](row)))
-        predicted = script["summary"](row)["prediction"]
+        ratio, low, high = map(float, re.findall(r"[\d.]+", remeasure.over_predicted(row)))
+        predicted = remeasure.summary(row)["prediction"]
         rounded = 0.0051  # two decimals
         assert ratio == pytest.approx(predicted["measured_over_predicted"], abs=rounded)
         assert low < 1 < high
 
 
 def test_a_device_is_named_by_what_times_depend_on(monkeypatch):
-    script = runpy.run_path(str(ROOT / "scripts" / "remeasure.py"))
     about = {"backend": "cpu", "device": "cpu", "cpu": "AMD EPYC 7B13", "cores": 4}
     for features, word in ((["sse4_2", "avx2", "fma"], "avx2"), (["avx2", "avx512f"], "avx512")):
         found = about | {"features": features}
-        monkeypatch.setitem(script["device_name"].__globals__, "hardware", lambda f=found: f)
-        assert script["device_name"]() == f"amd_epyc_7b13_{word}_4_cores"
+        monkeypatch.setattr(harness, "hardware", lambda f=found: f)
+        assert harness.device_name() == f"amd_epyc_7b13_{word}_4_cores"
 
 
 def test_rows_that_are_measured_again_have_the_settings_of_those_that_were():
-    script = runpy.run_path(str(ROOT / "scripts" / "remeasure.py"))
-    for row in script["ROWS"]:
+    for row in remeasure.ROWS:
         found = [path for path in LINES if path.stem == row]
         wanted = ("gamma", "sampling", "verifier", "split", "seed", "repeats", "lengths", "limit")
         settings = []

@@ -1,0 +1,281 @@
+"""Shares what the measuring scripts need: runs, decoded texts, one timer, result lines and tables.
+
+Scripts use the library's runs through this module, so that a change of its interfaces is made here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec import acceptance, cli, evaluate, tasks
+from specdec.acceptance import Accepted, Texts
+from specdec.cli import run as runs
+from specdec.cli import settings
+from specdec.cli.run import DecodeRun
+from specdec.decoding import row_keys
+from specdec.environment import hardware
+from specdec.plan import Plan
+from specdec.program import CACHED, Decoder
+from specdec.records import Lines
+from specdec.statistics import bootstrap
+from specdec.types import Params, PyTree
+
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+PAIRS = {
+    "ende": "demo.gin",
+    "highlights": "demo_highlights.gin",
+    "captions": "configs/multi30k.gin",  # needs ../shared/multi30k
+}
+SAMPLED = "--gin_file=sampling/temperature.gin"
+DEFAULTS = {"pair": "captions", "temperature": 0}  # of lines from before they had these fields
+
+
+def parser(
+    doc: str | None, *, texts: int | None = None, pairs: Sequence[str] = ()
+) -> argparse.ArgumentParser:
+    """Returns a parser that the first line of a script's docstring describes.
+
+    Args:
+      texts: the default of --texts; None leaves the flag out.
+      pairs: the default of --pairs; nothing leaves the flag out.
+    """
+    made = argparse.ArgumentParser(description=str(doc).partition("\n")[0])
+    if texts:
+        made.add_argument("--texts", type=int, default=texts, metavar="N")
+    if pairs:
+        names = {"nargs": "+", "choices": PAIRS, "metavar": "PAIR"}
+        made.add_argument("--pairs", default=list(pairs), **names)
+    where = "where result lines go, a folder for each device"
+    made.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help=where)
+    return made
+
+
+def device_name() -> str:
+    """Names the machine at hand by its processor, its widest vectors and its cores."""
+    about = hardware()
+    widest = [name for name in about["features"] if re.match("sse|avx2$|avx512f", name)][-1:]
+    words = [about["cpu"] if about["backend"] == "cpu" else about["device"], *widest]
+    slug = re.sub(r"[^a-z0-9]+", "_", " ".join(words).lower()).removesuffix("f")
+    return f"{slug}_{about['cores']}_cores"
+
+
+class Results(Lines):
+    """A file of result lines. A line replaces an earlier one with the same values of `keys`."""
+
+    def __init__(self, folder: Path, name: str, *keys: str):
+        super().__init__(folder / f"{name}.jsonl")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._keys = keys
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, name: str, *keys: str) -> Results:  # type: ignore[override]
+        """Returns the lines of this device in --results."""
+        return cls(args.results / device_name(), name, *keys)
+
+    def key(self, line: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(str(line.get(name, DEFAULTS.get(name))) for name in self._keys)
+
+    def known(self) -> set[tuple[str, ...]]:
+        """Returns the keys of all lines, so that a script can leave out what was measured."""
+        return set(map(self.key, self))
+
+    def put(self, line: Mapping[str, Any]) -> None:
+        """Writes a line immediately."""
+        self.replace([*(one for one in self if self.key(one) != self.key(line)), line])
+
+
+def run_of(
+    flags: Sequence[str], texts: int, split: str = "test", batch_size: int = 32
+) -> DecodeRun:
+    """Returns the run of gin files and settings on the first texts of a split."""
+    data = f"--limit={texts}", f"--gin.BATCH_SIZE={batch_size}", f"--gin.SPLIT={split!r}"
+    args = cli.overview().parse_args(settings.joined(["decode", *flags, *data]))
+    with contextlib.ExitStack() as args.contexts:
+        run = runs.build(args)
+    return run.ending_with(runs.vocabulary_of(run).eos_id)
+
+
+def pair_flags(pair: str, *files: str) -> list[str]:
+    """Returns the flags for the gin files of a pair and more files."""
+    return [f"--gin_file={name}" for name in (PAIRS[pair], *files)]
+
+
+def checkpoint_flag(path: str | Path, role: str = "DRAFT_") -> str:
+    """Returns the flag for the draft's checkpoint, or for the target's if the role is ''."""
+    return f"--gin.{role}CHECKPOINT_PATH={str(Path(path).resolve())!r}"
+
+
+def in_batches(run: DecodeRun, rows: int, schedule: Any) -> DecodeRun:
+    """Returns the run with a schedule and batches of some rows, in the layout that suits them."""
+    data = dataclasses.replace(run.data, batch_size=rows, buckets=())
+    plan = dataclasses.replace(run.plan, schedule=schedule)
+    return dataclasses.replace(run, data=data, plan=plan).laid_out()
+
+
+def written(run: DecodeRun, params: Params, tokens: int = 10**9) -> list[Texts]:
+    """Returns what the target writes on the run's texts, up to a number of tokens."""
+    given = ((batch.index, batch.inputs) for batch in run.batches())
+    return list(
+        acceptance.generate(run.plan, params.target, given, seed=run.data.seed, tokens=tokens)
+    )
+
+
+def passes(run: DecodeRun, params: Params, texts: Sequence[Texts] | None = None) -> list[Accepted]:
+    """Returns what `specdec acceptance` stores of texts, the run's own if none are given."""
+    texts = written(run, params) if texts is None else texts
+    return list(acceptance.measure(run.plan, params, texts, tables=False))
+
+
+def alpha(found: Sequence[Accepted]) -> list[float]:
+    """Returns the acceptance rate of the draft model, and its interval over texts."""
+    one = acceptance.summarize(found).alphas["model"][0]
+    return [one.value, one.low, one.high]
+
+
+def references(run: DecodeRun) -> list[str]:
+    return [text for batch in run.batches() for text in batch.target_texts or ()]
+
+
+class Outputs(NamedTuple):
+    """The outputs of all texts of a run, [samples][texts] each; log_probs are means over tokens."""
+
+    texts: list[list[str]]
+    tokens: np.ndarray
+    calls: np.ndarray
+    log_probs: np.ndarray
+
+
+def outputs(
+    run: DecodeRun, plan: Plan, params: Params, samples: int = 1, seed: int | None = None
+) -> Outputs:
+    """Decodes all texts of a run by a plan, in batches."""
+    program, vocabulary, found = Decoder(plan), runs.vocabulary_of(run), []
+    seed = run.data.seed if seed is None else seed
+    for sample in range(samples):
+        rows: list[tuple] = []
+        for batch in run.batches():
+            keys = row_keys(seed, jnp.asarray(batch.index), sample)
+            output = jax.device_get(program(params, keys, jnp.asarray(batch.inputs)))
+            for i in range(len(batch.input_texts)):
+                length = int(output.length[i])
+                text = tasks.detokenize(vocabulary, output.tokens[i, :length].tolist())
+                mean = float(np.mean(output.log_probs[i, :length]))
+                rows.append((text, length, int(output.trace.calls[i]), mean))
+        found.append([list(column) for column in zip(*rows, strict=True)])
+    texts, *numbers = zip(*found, strict=True)
+    return Outputs(list(texts), *(np.array(x) for x in numbers))
+
+
+def read_by_step(model: Any, tree: PyTree) -> int:
+    """Returns how many numbers a decoding step of a model reads; `tree` may be shapes."""
+    return sum(leaf.size for leaf in jax.tree.leaves(model.read_by_decode(tree)))
+
+
+class Times(NamedTuple):
+    """The times of one way to decode, [turns, batches] each."""
+
+    seconds: np.ndarray
+    tokens: np.ndarray
+    calls: np.ndarray
+
+
+def timed(
+    given: Mapping[str, DecodeRun], texts: Sequence[Accepted], turns: int, rows: int = 1
+) -> dict[str, Times]:
+    """Times runs that differ in their plans, and the target of the first one as "alone".
+
+    All decode a batch before the next one, in alternating order. The first turn, of two batches, is
+    not counted: it compiles. A turn is another sample of each text.
+    """
+    first = next(iter(given.values()))
+    stored = first.load()
+    ways: dict[str, Any] = {"alone": (Decoder(first.alone), first.params_alone(stored))}
+    trees: dict[Any, Params] = {}
+    for name, run in given.items():
+        models = tuple(run.plan.models().values())
+        if models not in trees:
+            trees[models] = run.load()
+        ways[name] = Decoder(run.plan), trees[models]
+    del stored, trees
+    batches = np.zeros([len(texts) // rows, rows, first.data.lengths["inputs"]], np.int32)
+    for row, text in zip(batches.reshape(-1, batches.shape[-1]), texts, strict=False):
+        row[: len(text.inputs)] = text.inputs
+    found = {name: np.zeros([3, turns, len(batches)]) for name in ways}
+    for turn in range(-1, turns):
+        if sum(leaf.nbytes for leaf in jax.tree.leaves(ways["alone"][1])) < CACHED:
+            # Where small parameters lie in memory makes some per cent, which chance decides.
+            ways = {name: (run, jax.tree.map(jnp.copy, x)) for name, (run, x) in ways.items()}
+        for place, inputs in enumerate(batches if turn >= 0 else batches[:2]):
+            index = place * rows + jnp.arange(rows)
+            batch = row_keys(first.data.seed, index, max(turn, 0)), jnp.asarray(inputs)
+            order = list(ways.items())
+            for name, (program, params) in order if (place + turn) % 2 else order[::-1]:
+                execute = program.warmed(params, *batch)
+                start = time.perf_counter()
+                output = jax.block_until_ready(execute(params, *batch))
+                if turn >= 0:
+                    seconds = time.perf_counter() - start
+                    sums = seconds, output.length.sum(), output.trace.calls.sum()
+                    found[name][:, turn, place] = sums
+    return {name: Times(*values) for name, values in found.items()}
+
+
+def of_sums(values: Iterable[np.ndarray], figure: Callable[[np.ndarray], Any]) -> list[float]:
+    """Returns a figure of sums over texts, [texts] values each, and its 95 % interval."""
+    stacked = np.stack(list(values)).astype(float)
+    return [float(figure(stacked.sum(axis=1))), *(float(x) for x in bootstrap(stacked, figure))]
+
+
+def tokens_per_call(found: Outputs) -> list[float]:
+    return of_sums([found.tokens.sum(0), found.calls.sum(0)], lambda s: s[0] / s[1])
+
+
+def calls_over(found: Outputs, other: Outputs) -> list[float]:
+    """Returns the ratio of tokens per call to those of other outputs of the same texts."""
+    sums = [x.sum(0) for x in (found.tokens, found.calls, other.tokens, other.calls)]
+    return of_sums(sums, lambda s: s[0] / s[1] / (s[2] / s[3]))
+
+
+def quality(
+    found: Sequence[Sequence[str]],
+    exact: Sequence[Sequence[str]],
+    own: Sequence[str],
+    references: Sequence[str],
+) -> dict[str, Any]:
+    """Returns BLEU of texts [samples][texts], with the difference to exact ones, BLEU against the
+    target's own greedy texts, and the share of texts that are the target's own."""
+    bleu = tasks.Bleu()
+    less = evaluate.differences(bleu, own, found, [own] * len(found))["bleu"]
+    return {
+        "bleu": evaluate.values(bleu, references, found)["bleu"],
+        "bleu_difference": list(evaluate.differences(bleu, references, found, exact)["bleu"]),
+        "own_bleu": [100 + x for x in less],
+        "unchanged": float(np.mean([np.array(sample) == np.array(own) for sample in found])),
+    }
+
+
+def interval(figure: Sequence[float], form: str = ".2f") -> str:
+    """Returns 'value (low to high)'."""
+    value, low, high = (format(x, form) for x in figure)
+    return f"{value} ({low} to {high})"
+
+
+def row(*cells: Any) -> str:
+    """Returns a row of a table in Markdown."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def head(*columns: str) -> str:
+    """Returns the first two lines of a table in Markdown."""
+    return f"{row(*columns)}\n|{'---|' * len(columns)}"

@@ -1,0 +1,83 @@
+"""scripts/harness.py without models: pytest tests/benchmark/test_harness.py"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+import harness  # noqa: E402
+
+
+def test_a_line_replaces_that_with_the_same_keys(tmp_path):
+    args = argparse.Namespace(results=tmp_path)
+    lines = harness.Results.of(args, "blocks/lines", "pair", "length")
+    for line in ({"length": 1, "x": 1}, {"pair": "ende", "length": 1}, {"length": 2}):
+        lines.put(line)
+    assert lines.path == tmp_path / harness.device_name() / "blocks" / "lines.jsonl"
+    lines.put({"pair": "captions", "length": 1, "x": 2})  # what lines without a pair are of
+    assert [(x.get("pair"), x["length"], x.get("x")) for x in lines] == [
+        ("ende", 1, None),
+        (None, 2, None),
+        ("captions", 1, 2),
+    ]
+    assert lines.known() == {("ende", "1"), ("captions", "2"), ("captions", "1")}
+
+
+class Way:
+    """A run and a program that decodes nothing; it counts what it is asked for."""
+
+    asked: list[tuple[str, int]] = []
+
+    def __init__(self, name: str):
+        self.plan, self.alone, self.name = self, self, name
+        self.data = types.SimpleNamespace(lengths={"inputs": 3}, seed=0)
+
+    def load(self) -> dict:
+        return {}
+
+    def params_alone(self, stored: dict) -> dict:
+        return stored
+
+    def models(self) -> dict:
+        return {}
+
+    def warmed(self, params, keys, inputs):
+        def execute(params, keys, inputs):
+            Way.asked.append((self.name, int(inputs[0, 0])))
+            calls = types.SimpleNamespace(calls=np.ones(len(inputs), int))
+            return types.SimpleNamespace(length=np.full(len(inputs), 5), trace=calls)
+
+        return execute
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_ways_alternate_batch_by_batch(rows, monkeypatch):
+    monkeypatch.setattr(harness, "Decoder", lambda plan: plan)
+    Way.asked = []
+    texts = [types.SimpleNamespace(inputs=[text]) for text in range(1, 7)]
+    found = harness.timed({"a": Way("a"), "b": Way("b")}, texts, 2, rows)
+    count = 6 // rows
+    assert found.keys() == {"alone", "a", "b"}
+    for one in found.values():
+        assert one.seconds.shape == (2, count) and np.all(one.seconds > 0)
+        assert np.all(one.tokens == 5 * rows) and np.all(one.calls == rows)
+    groups = [Way.asked[i : i + 3] for i in range(0, len(Way.asked), 3)]
+    assert len(groups) == 2 + 2 * count  # two batches are not counted
+    assert all(len({text for _, text in group}) == 1 for group in groups)
+    firsts = [group[0][0] for group in groups[2 : 2 + count]]
+    assert all(one != other for one, other in zip(firsts, firsts[1:], strict=False))
+    assert groups[2][0] != groups[2 + count][0]  # the other one is first in the next turn
+
+
+def test_figures_are_of_sums_over_texts():
+    seconds = np.array([1.0, 3.0]), np.array([2.0, 2.0])
+    value, low, high = harness.of_sums(seconds, lambda sums: sums[0] / sums[1])
+    assert (value, low, high) == (1.0, 0.5, 1.5)
+    assert harness.interval([value, low, high], "+.0%") == "+100% (+50% to +150%)"
+    assert harness.head("a", "b") == "| a | b |\n|---|---|"
