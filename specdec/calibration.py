@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from specdec.values import InsideUnit, check
+
 
 def calibrate(
     losses: Mapping[float, np.ndarray], *, risk: float, confidence: float
@@ -29,8 +31,7 @@ def calibrate(
       ValueError: numbers outside these ranges, or no texts.
     """
     for name, value in (("risk", risk), ("confidence", confidence)):
-        if not 0 < value < 1:
-            raise ValueError(f"calibrate.{name} is {value}; give a number between 0 and 1")
+        check(f"calibrate.{name}", value, InsideUnit)
     chosen = None
     for threshold in sorted(losses, reverse=True):
         values = np.asarray(losses[threshold], float)

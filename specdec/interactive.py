@@ -18,6 +18,7 @@ from specdec.sampling import Greedy, check_ids
 from specdec.schedules import Fixed
 from specdec.theory import block_efficiency, empirical_alpha
 from specdec.types import Drafter, Model, PyTree, SamplingRule, Schedule, Table, Verifier
+from specdec.values import check
 from specdec.verifiers import Block
 from specdec.vocabulary import check_fit
 
@@ -104,7 +105,7 @@ class InteractiveModel:
         dtype: str | None = None,
         generation_settings: str = "obey",
     ):
-        generation.check_choice("generation_settings", generation_settings)
+        check("generation_settings", generation_settings, generation.Choice)
         sampling = sampling or Greedy()
         if drafter is None and draft is not None:
             path = draft["draft"] if isinstance(draft, Mapping) else draft

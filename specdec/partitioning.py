@@ -24,7 +24,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from specdec.types import AxisRules, Model, PyTree
-from specdec.values import is_integer
+from specdec.values import Checked, PositiveInt
 
 DATA, MODEL = "data", "model"
 
@@ -54,7 +54,7 @@ def replicated_logical_axis_rules() -> AxisRules:
 
 
 @dataclasses.dataclass(frozen=True)
-class Partitioner:
+class Partitioner(Checked):
     """How a pair of models is divided over devices.
 
     num_partitions: the size of the `model` axis, as in T5X; the devices that are left make the
@@ -62,14 +62,12 @@ class Partitioner:
     logical_axis_rules, draft_logical_axis_rules: of the target and of the drafter's model.
     """
 
-    num_partitions: int | None = None
+    num_partitions: PositiveInt | None = None
     logical_axis_rules: AxisRules = standard_logical_axis_rules()
     draft_logical_axis_rules: AxisRules = replicated_logical_axis_rules()
 
     def __post_init__(self):
-        count = self.num_partitions
-        if count is not None and not is_integer(count, 1):
-            raise ValueError(f"num_partitions is {count!r}; give a positive integer or None")
+        super().__post_init__()
         for name in ("logical_axis_rules", "draft_logical_axis_rules"):
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
 

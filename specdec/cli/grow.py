@@ -15,7 +15,7 @@ from specdec.cli import settings
 from specdec.cli.settings import UsageError
 from specdec.models import families
 from specdec.types import Model, PyTree
-from specdec.values import check_seed
+from specdec.values import Seed, check
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -48,10 +48,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
-    try:
-        check_seed("--seed", args.seed)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    check("--seed", args.seed, Seed, UsageError)
     text = checkpoints.text_model_from(args.input, needed=False)
     output = checkpoints.check_output(args.output, "orbax", text.vocabulary)
     model = checkpoints.model_from(args.input)

@@ -25,12 +25,12 @@ from specdec.plan import Plan
 from specdec.roles import RESERVED, spare_ids_of, tables_of
 from specdec.sampling import MinLength, check_ids
 from specdec.types import Params, PyTree, Table
-from specdec.values import is_word
+from specdec.values import Checked, is_word
 from specdec.vocabulary import check_fit
 
 
 @dataclasses.dataclass(frozen=True)
-class DecodeRun:
+class DecodeRun(Checked):
     """Everything that decides what is decoded, and how; gin builds it.
 
     plan: what is decoded with what.
@@ -56,10 +56,10 @@ class DecodeRun:
     int8: Sequence[str] = ()
     lossy: bool = False
     compare: bool = False
-    generation_settings: str = "obey"
+    generation_settings: generation.Choice = "obey"
 
     def __post_init__(self):
-        generation.check_choice("GENERATION_SETTINGS", self.generation_settings)
+        super().__post_init__()
         if not isinstance(self.draft_checkpoint_paths, Mapping):
             raise ValueError(
                 f"draft_checkpoint_paths is {self.draft_checkpoint_paths!r}; give role -> path, as "

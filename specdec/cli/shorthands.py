@@ -15,13 +15,13 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from specdec import resources
 from specdec.cli import gin_files
 from specdec.cli.settings import UsageError
 from specdec.cli.suggest import did_you_mean
-from specdec.generation import CHOICES
+from specdec.generation import Choice
 
 # Flag: the macros that a file of the folder, which is named like it, chooses.
 FRAGMENTS = {
@@ -80,7 +80,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--generation_settings",
-        choices=CHOICES,
+        choices=get_args(Choice),
         help="what to do with the settings in the target's generation_config.json: 'obey' them "
         "(default), or 'ignore' all but the ids that outputs start from and end in",
     )

@@ -18,6 +18,7 @@ from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.records import Lines
+from specdec.values import PositiveInt, check
 
 TOKENS = 100_000
 
@@ -57,8 +58,7 @@ def make(args: argparse.Namespace) -> None:
     if args.steps is not None:
         raise UsageError("--steps is of a model, and --table makes none; leave one of them out")
     tokens = TOKENS if args.tokens is None else args.tokens
-    if tokens < 1:
-        raise UsageError(f"--tokens is {tokens}; give a positive number")
+    check("--tokens", tokens, PositiveInt, UsageError)
     overrides = {"Data.seed": args.seed}
     run = runs.resolved(settings.build(DecodeRun, args, overrides, {"DRAFTER": None}))
     try:

@@ -9,21 +9,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from specdec.models.layers import ACTIVATIONS, constrain, parameter, precision
+from specdec.models.layers import ACTIVATIONS, DType, constrain, parameter, precision
 from specdec.models.linen import LinenModel
 from specdec.types import Array, Model, ModelOutput, PyTree
-from specdec.values import check_has, is_integer, is_number
+from specdec.values import Checked, NonNegativeFloat, PositiveInt, check_has, one_of
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadsConfig:
+class HeadsConfig(Checked):
     """The architecture.
 
     vocab_size: of the model whose states are read, which projects to the logits.
@@ -34,24 +34,16 @@ class HeadsConfig:
     dtype: of the products, 'float32' or 'bfloat16'.
     """
 
-    vocab_size: int
-    states_dim: int
-    heads: int
-    mlp_dim: int
-    activation: str = "relu"
-    dtype: str = "float32"
+    vocab_size: PositiveInt
+    states_dim: PositiveInt
+    heads: PositiveInt
+    mlp_dim: PositiveInt
+    activation: Annotated[str, one_of(ACTIVATIONS)] = "relu"
+    dtype: DType = "float32"
 
     def __post_init__(self):
         object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
-        for name in ("vocab_size", "states_dim", "heads", "mlp_dim"):
-            if not is_integer(value := getattr(self, name), 1):
-                raise ValueError(f"HeadsConfig.{name} is {value!r}; give a positive integer")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(
-                f"HeadsConfig.activation is {self.activation!r}; known: {', '.join(ACTIVATIONS)}"
-            )
-        if self.dtype not in ("float32", "bfloat16"):
-            raise ValueError(f"HeadsConfig.dtype is {self.dtype!r}; use 'float32' or 'bfloat16'")
+        super().__post_init__()
 
 
 class Network(nn.Module):
@@ -168,7 +160,7 @@ class HeadedConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadedTarget:
+class HeadedTarget(Checked):
     """A target and heads on its states that are trained together (1811.03115, section 6).
 
     What comes of it is another target, with other texts: its own greedy text is what speculation
@@ -181,9 +173,10 @@ class HeadedTarget:
 
     target: Model
     heads: Heads
-    target_rate: float = 1.0
+    target_rate: NonNegativeFloat = 1.0
 
     def __post_init__(self):
+        super().__post_init__()
         check_has("HeadedTarget.target", self.target, "logits decode", "a model, T5Target(config)")
         check_has("HeadedTarget.heads", self.heads, "ahead places", "models.heads.Heads(config)")
         sizes = ("states_dim", self.target.config.emb_dim), ("vocab_size", self.target.vocab_size)
@@ -193,10 +186,6 @@ class HeadedTarget:
                     f"HeadedTarget.heads has {name} {value} and its target {own}; give {name} = "
                     f"{own}"
                 )
-        if not is_number(self.target_rate) or self.target_rate < 0:
-            raise ValueError(
-                f"HeadedTarget.target_rate is {self.target_rate!r}; give a number from 0 on"
-            )
 
     @property
     def parts(self) -> Mapping[str, Model]:

@@ -15,10 +15,11 @@ from flax.core import meta
 from specdec.models.cache import kv_bytes
 from specdec.models.products import Orders
 from specdec.types import Array, AxisRules, ModelOutput, PyTree
+from specdec.values import Checked
 
 
 @dataclasses.dataclass(frozen=True)
-class LinenModel:
+class LinenModel(Checked):
     """Most of a `Model` of int32 tokens [B, S], its parameters kept as checkpoints have them.
 
     A family adds `network`, whose call is `decode`, `example`, `stop_ids`, and what depends on its
@@ -35,6 +36,7 @@ class LinenModel:
     has_int8: ClassVar[bool] = False  # whether `weights` may be "int8"
 
     def __post_init__(self):
+        super().__post_init__()
         if self.weights != "stored" and not self.has_int8:
             name = type(self).__name__
             raise ValueError(f"{name}.weights is {self.weights!r}, and it has 'stored' ones only")

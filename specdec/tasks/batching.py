@@ -12,7 +12,7 @@ import numpy as np
 from specdec.tasks.datasets import refuse_missing_data
 from specdec.tasks.errors import TaskError
 from specdec.tasks.loading import load_seqio
-from specdec.values import is_integer
+from specdec.values import PositiveInt, check, is_integer
 
 if TYPE_CHECKING:
     from seqio import Mixture, Task, Vocabulary
@@ -163,9 +163,8 @@ def check_sizes(
     lengths: Mapping[str, int], batch_size: int, limit: int | None, buckets: Sequence[int]
 ) -> tuple[list[int], int]:
     """The widths of inputs, and N; raises TaskError for an argument of `batches` that is wrong."""
-    for name, value in (("batch_size", batch_size), ("limit", 1 if limit is None else limit)):
-        if not is_integer(value, 1):
-            raise TaskError(f"{name} is {value!r}; give a positive integer")
+    check("batch_size", batch_size, PositiveInt, TaskError)
+    check("limit", limit, PositiveInt | None, TaskError)
     longest = lengths["inputs"]
     widths = [*buckets, longest] if isinstance(buckets, list | tuple) else []
     ascending = all(is_integer(width, 1) for width in widths) and widths == sorted(set(widths))

@@ -135,7 +135,7 @@ CHECKPOINTS = (
             "config_model_kind": "config.json does not describe a model .*; its fields must be",
             "config_model_fields": "config.json does not describe a model .*width.*; its fields",
             "config_model_word": "config.json does not describe .*emb_dim is 'eleven'; give",
-            "config_model_dtype": "config.json does not describe .*dtype is 'float99'; use",
+            "config_model_dtype": "config.json does not describe .*dtype is 'float99'; give one of",
             "config_model_activations": "config.json does not describe .*'swish'; known",
             "config_model_activations_kind": "config.json does not describe .*activations is 3; ",
             "config_vocabulary_kind": "config.json .*vocabulary.*'spiece.model'.*; ",
