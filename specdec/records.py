@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -179,6 +180,18 @@ def write(path: Path, text: str) -> None:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def complete_folder(path: Path) -> Iterator[Path]:
+    """Yields a folder to make and to fill, which gets its name when it is complete: what is killed
+    before leaves nothing under that name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as staging:
+        folder = Path(staging) / path.name
+        with naming(path):
+            yield folder
+        folder.rename(path)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Values that users give: each kind at its bounds, and dataclasses that declare them."""
 
 import dataclasses
+import importlib
 import math
 import pickle
 from typing import Annotated, Literal
@@ -142,3 +143,15 @@ def test_lists_become_tuples_so_that_it_is_hashable():
     assert window == Window(1, ids=(5, 7)) and hash(window) == hash(Window(1, ids=(5, 7)))
     assert pickle.loads(pickle.dumps(window)) == window
     assert repr(window) == "Window(size=1, limit=None, ids=(5, 7), other=None)"
+
+
+def test_annotations_of_all_classes_can_be_read():
+    """A name that only type checkers import would fail when the first instance is made."""
+    importlib.import_module("specdec.cli")
+    classes = list(Checked.__subclasses__())
+    for cls in classes:
+        classes += cls.__subclasses__()
+    ours = [cls for cls in classes if cls.__module__.startswith("specdec.")]
+    assert len(ours) > 20
+    for cls in ours:
+        values._declared(cls)

@@ -17,11 +17,11 @@ from specdec.added_tokens import AddedToken, Tokenization, agree
 from specdec.checkpoints import hub, huggingface, tokenizer_files
 from specdec.checkpoints.buckets import SCHEME, BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError, about
+from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 from specdec.models import families
 from specdec.records import write
 from specdec.types import Model
 
-CONFIG = "config.json"
 _ADAPTER = "adapter_config.json"
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 VERSION = 1  # of our own record in it
@@ -281,7 +281,7 @@ def describe(
             contents["vocabulary"] |= {"file": copy.name, "sha256": sha256(copy)}
     if checksums:
         contents["crc32"] = dict(checksums)
-    (folder / CONFIG).write_text(json.dumps(contents, indent=2) + "\n")
+    write_json(folder / CONFIG, contents)
 
 
 def amend(folder: Path, **entries: Any) -> None:
@@ -340,14 +340,7 @@ def _why_none(path: Location, directory: Location) -> str:
 
 
 def _record(file: Location) -> dict[str, Any]:
-    try:
-        record = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON ({error}); restore it") from error
-    if not isinstance(record, dict):
-        raise CheckpointError(
-            f"{file} holds a JSON {type(record).__name__}, not an object; restore it"
-        )
+    record = read_json(file)
     if record.get("version", VERSION) != VERSION:
         raise CheckpointError(
             f"{file} has format version {record['version']} and this specdec reads version "

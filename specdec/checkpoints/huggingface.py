@@ -7,7 +7,6 @@ all that transformers 5 saves. What names and words in it mean is asked of the f
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 
 from specdec import pieces
 from specdec.checkpoints import generation, huggingface_files, safetensors, tokenizer_files, tree
+from specdec.checkpoints.buckets import Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 from specdec.models import families
@@ -112,7 +112,7 @@ def has_vocabulary(directory: Path) -> bool:
         return True
 
 
-def write(folder: Path, params: PyTree, config: Any, vocabulary: Path | None) -> None:
+def write(folder: Path, params: PyTree, config: Any, vocabulary: Location | None) -> None:
     """Writes a checkpoint that transformers reads, one array after the other, each in its dtype.
 
     A SentencePiece vocabulary becomes `spiece.model`, and a tokenizer.json stays one.
@@ -159,7 +159,7 @@ def _spec(adapter: HuggingFace, name: str, leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, leaf.dtype)
 
 
-def _write_tokenizer(folder: Path, vocabulary: Path, adapter: HuggingFace, config: Any) -> None:
+def _write_tokenizer(folder: Path, vocabulary: Location, adapter: HuggingFace, config: Any) -> None:
     if vocabulary.name.endswith(".json"):
         name, text = _TOKENIZER_JSON, vocabulary.read_text(encoding="utf-8")
         with about(f"vocabulary {vocabulary}"):
@@ -168,5 +168,5 @@ def _write_tokenizer(folder: Path, vocabulary: Path, adapter: HuggingFace, confi
     else:
         name, count = _SENTENCEPIECE, tokenizer_files.sentencepiece(vocabulary).get_piece_size()
         record = adapter.tokenizer_record(config, count)
-    shutil.copyfile(vocabulary, folder / name)
+    (folder / name).write_bytes(vocabulary.read_bytes())
     write_json(folder / _TOKENIZER, record)
