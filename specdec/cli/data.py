@@ -10,9 +10,8 @@ from specdec import checkpoints, tasks
 from specdec.cli.settings import UsageError
 from specdec.decoding import check_prefix
 from specdec.partitioning import Share
-from specdec.values import Checked, PositiveInt, Seed, Text, check_has, is_integer
+from specdec.values import Checked, PositiveInt, Seed, Text, check_has
 
-EXAMPLE = "{'inputs': 64, 'targets': 64}"
 # What each kind has, and what to give.
 _KINDS = {
     "task": ("output_features", "a task, or the name of a registered one"),
@@ -57,7 +56,7 @@ class Data(Checked):
         for name in ("task", "vocabulary", "draft_vocabulary"):
             self._check_kind(name, getattr(self, name))
         for side in ("inputs", "targets"):
-            length_of(self.lengths, side)
+            tasks.length_of(self.lengths, side)
         tasks.check_sizes(self.lengths, self.batch_size, self.limit, self.buckets)
 
     def _check_kind(self, name: str, value: Any) -> None:
@@ -98,19 +97,7 @@ class Data(Checked):
 
 def longest_target(lengths: Mapping[str, int]) -> int:
     """N, the longest output in tokens, of the feature lengths."""
-    return length_of(lengths, "targets")
-
-
-def length_of(lengths: Any, side: str) -> int:
-    """One of the feature lengths; raises ValueError where there is none."""
-    if not isinstance(lengths, Mapping):
-        raise ValueError(f"lengths is {lengths!r}; give a Mapping, as in {EXAMPLE}")
-    length = lengths.get(side)
-    if not is_integer(length, 1):
-        raise ValueError(
-            f"no sequence length for {side!r} in {dict(lengths)}; give one, as in {EXAMPLE}"
-        )
-    return length
+    return tasks.length_of(lengths, "targets")
 
 
 def token_ids(

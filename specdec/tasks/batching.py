@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -142,12 +142,20 @@ def check_lengths(task: str | Task | Mixture, lengths: Mapping[str, int]) -> Non
     """Raises TaskError unless there is a length for each feature of the task, and for no other."""
     task = get_task(task)
     for feature in task.output_features:
-        if not is_integer(lengths.get(feature), 1):
-            raise TaskError(
-                f"no sequence length for {feature!r} of task {task.name!r}; give one, as in "
-                f"{LENGTHS}"
-            )
+        length_of(lengths, feature)
     _refuse_unknown(lengths, tuple(task.output_features))
+
+
+def length_of(lengths: Any, feature: str) -> int:
+    """Returns the length that a feature is trimmed to; raises TaskError where there is none."""
+    if not isinstance(lengths, Mapping):
+        raise TaskError(f"lengths is {lengths!r}; give a Mapping, as in {LENGTHS}")
+    length = lengths.get(feature)
+    if not is_integer(length, 1):
+        raise TaskError(
+            f"no sequence length for {feature!r} in {dict(lengths)}; give one, as in {LENGTHS}"
+        )
+    return length
 
 
 def _refuse_unknown(lengths: Mapping[str, int], features: Sequence[str]) -> None:

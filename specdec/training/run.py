@@ -13,7 +13,7 @@ from specdec.training.loss import reads_target
 from specdec.training.objectives import Objective, TeacherForced
 from specdec.training.optimizer import Adafactor
 from specdec.types import Model
-from specdec.values import Checked, PositiveInt, Seed, check, check_has
+from specdec.values import Checked, PositiveInt, Seed, check_has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,10 +97,8 @@ class TrainRun(Checked):
         self._check_reference()
         if self.best_by is not None:
             self._check_best()
-        if not isinstance(self.lengths, Mapping):
-            raise ValueError(f"TrainRun.lengths is {self.lengths!r}; give {tasks.LENGTHS}")
         for name in ("inputs", "targets"):
-            check(f"TrainRun.lengths[{name!r}]", self.lengths.get(name), PositiveInt)
+            tasks.length_of(self.lengths, name)
 
     def _check_parts(self) -> None:
         if not isinstance(self.model, HeadedTarget):
