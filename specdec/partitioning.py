@@ -208,7 +208,7 @@ class Share(NamedTuple):
 
 
 def share(mesh: Mesh, process: int | None = None) -> Share:
-    """What this process, or another, feeds: the rows that its devices hold.
+    """Returns the share that this process, or another, feeds: the rows that its devices hold.
 
     Several processes feed the same rows if a model is divided over the devices of them all.
 
@@ -232,12 +232,12 @@ def share(mesh: Mesh, process: int | None = None) -> Share:
 
 
 def rows(mesh: Mesh) -> NamedSharding:
-    """Of arrays with a row of the batch each, [B, ...]."""
+    """Returns the sharding of arrays with one row for each of the batch, [B, ...]."""
     return NamedSharding(mesh, PartitionSpec(DATA))
 
 
 def whole(mesh: Mesh) -> NamedSharding:
-    """Of arrays that every device has."""
+    """Returns the sharding of arrays that every device has."""
     return NamedSharding(mesh, PartitionSpec())
 
 

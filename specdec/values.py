@@ -35,7 +35,7 @@ SEEDS = 2**32  # larger ones would draw what smaller ones draw: JAX keeps 32 bit
 
 
 def is_integer(value: Any, least: int) -> TypeGuard[int]:
-    """Whether it is an integer, of at least so much."""
+    """Whether it is an integer, and `least` or more."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 

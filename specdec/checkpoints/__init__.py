@@ -140,7 +140,7 @@ def save(
 
 
 def check_output(path: str | os.PathLike, format: str, vocabulary: Vocabulary | None) -> Path:
-    """What `save` refuses before it looks at parameters; returns the path as an absolute one."""
+    """Returns the absolute path; raises what `save` raises before it looks at parameters."""
     path = directory.local(path)
     if format not in FORMATS:
         raise CheckpointError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")

@@ -1,5 +1,4 @@
-"""What a checkpoint holds: its arrays, opened and compared with the model, and whether they are
-sound."""
+"""The arrays of a checkpoint, opened and compared with its model, and whether they are sound."""
 
 from __future__ import annotations
 
@@ -127,7 +126,7 @@ def _text(checkpoint: Found) -> Iterator[Finding]:
 
 
 def _data(checkpoint: Found, stored: list[Stored]) -> Iterator[Finding]:
-    """Of each damaged array, and one of them all."""
+    """Yields a finding for each damaged array, or one for all if they are sound."""
     recorded, bad, compared = directory.checksums_from(checkpoint.directory), 0, 0
     for array in stored:
         wrong = None

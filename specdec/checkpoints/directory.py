@@ -1,4 +1,4 @@
-"""What a directory is: its format, its model, its vocabulary. No array is touched here."""
+"""The format, the model and the vocabulary of a directory. No array is touched here."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Found(NamedTuple):
 
 
 class Vocabulary(NamedTuple):
-    """What a model's ids mean: a SentencePiece model or a tokenizer.json, or UTF-8 bytes, then
+    """The meaning of a model's ids: a SentencePiece model or a tokenizer.json, or UTF-8 bytes, then
     sentinels and other added tokens.
 
     tokenization: what the tokenizer's other files say; None without such files.
@@ -155,9 +155,9 @@ def model_from(path: str | os.PathLike, dtype: str | None = None) -> Model:
 def config_from(path: str | os.PathLike, dtype: str | None = None) -> Any:
     """The config that a checkpoint's `config.json` records, with this `dtype` if that is given.
 
-    Our own checkpoints and Hugging Face's always have one. One with a config's fields beside a T5X
-    checkpoint, in its directory or in the parent, counts too. Raises CheckpointError where there is
-    none, or where it describes something else.
+    Our own checkpoints and Hugging Face's always have one. A file with a config's fields counts
+    too, in the directory of a T5X checkpoint or in its parent. Raises CheckpointError where there
+    is none, or where it describes something else.
     """
     format, directory = locate(path)
     if format == "huggingface":
@@ -253,7 +253,7 @@ def check_pair(target_path: str | os.PathLike, draft_path: str | os.PathLike) ->
 
 
 def checksums_from(path: str | os.PathLike) -> dict[str, str]:
-    """Those recorded with a checkpoint: the array's name -> `checksums.checksum` of it."""
+    """Returns the recorded checksums by the arrays' names, {} where none are recorded."""
     format, directory = locate(path)
     file = directory / CONFIG
     return _record(file).get("crc32", {}) if format == "orbax" else {}

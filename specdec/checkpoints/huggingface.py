@@ -28,14 +28,14 @@ _TOKENIZER = tokenizer_files.CONFIG  # next to either
 
 
 def is_checkpoint(directory: Path) -> bool:
-    """Whether there are arrays beside a config of transformers, be it of a known family or not."""
+    """Whether there are arrays and a config of transformers, be it of a known family or not."""
     file = directory / CONFIG
     there = huggingface_files.are_in(directory) and file.is_file()
     return there and "model_type" in read_json(file)
 
 
 def wanted(names: Collection[str]) -> list[str]:
-    """Of the files in a directory elsewhere, those that make it a checkpoint, if it is one."""
+    """Picks the files that make a directory elsewhere a checkpoint, none if it is not one."""
     arrays = huggingface_files.wanted(names)
     tokenizer = _SENTENCEPIECE if _SENTENCEPIECE in names else _TOKENIZER_JSON
     text = (tokenizer, *tokenizer_files.NAMES, generation.FILE)
@@ -136,7 +136,7 @@ def write(folder: Path, params: PyTree, config: Any, vocabulary: Location | None
 
 
 def _adapter(directory: Path, record: Record) -> HuggingFace:
-    """That of the family which the record's model is of."""
+    """Returns the adapter of the record's family."""
     adapters = (family.huggingface for family in families.FAMILIES.values())
     known = {kind: adapter for adapter in adapters if adapter for kind in adapter.MODEL_TYPES}
     kind = record.get("model_type")
@@ -154,7 +154,7 @@ def _turned(adapter: HuggingFace, name: str, leaf: Any) -> np.ndarray:
 
 
 def _spec(adapter: HuggingFace, name: str, leaf: Any) -> jax.ShapeDtypeStruct:
-    """What `_turned` makes of it."""
+    """Returns the shape and dtype of `_turned`."""
     shape = leaf.shape[::-1] if adapter.is_transposed(name) else leaf.shape
     return jax.ShapeDtypeStruct(shape, leaf.dtype)
 

@@ -65,7 +65,7 @@ class Data(Checked):
             check_has(f"Data.{name}", value, method, remedy)
 
     def batches(self, share: Share, batch_size: int | None = None) -> Iterator[tasks.Batch]:
-        """The task's examples, of several hosts those of a share, in batches of so many rows.
+        """Iterates over the task's examples, or a share of them, in batches of `batch_size` rows.
 
         Raises:
           UsageError, TaskError: at the call.

@@ -28,7 +28,7 @@ Split = Annotated[str, Rule(is_word, "the name of a split")]
 
 @dataclasses.dataclass(frozen=True)
 class Distillation(Checked):
-    """What is made of a target; gin builds it.
+    """The recipe of a drafter from its target; gin builds it.
 
     texts: the split whose inputs the target answers, for the drafter to learn from.
     held_out: the split for alpha while training, and for tuning.
@@ -205,7 +205,7 @@ def _invoke(command: ModuleType, args: argparse.Namespace, *flags: str) -> int:
 
 
 def _settings(args: argparse.Namespace) -> str:
-    """Of the pair, as a gin file."""
+    """Returns the settings of the pair as a gin file."""
     before, after = shorthands.settings_of(args)
     files = [os.path.abspath(x) if os.path.exists(x) else x for x in [*before, *args.gin_file]]
     bindings = [binding.replace("=", " = ", 1) for binding in [*args.gin_bindings, *after]]

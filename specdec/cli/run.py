@@ -183,7 +183,7 @@ class DecodeRun(Checked):
 
 
 def _required(role: str, macro: str) -> str:
-    """What to say of a macro without a value; those of the target have no prefix."""
+    """Returns the error about a macro without a value; those of the target have no prefix."""
     name = macro if role == "target" else f"{role.upper()}_{macro}"
     if macro == "TABLE_PATH" and role != "schedule":
         name = "DRAFT_TABLE_PATH"
@@ -227,7 +227,7 @@ def _naming_target(run: DecodeRun) -> Iterator[None]:
 
 
 def unmarked_lossy(plan: Plan) -> str:
-    """What to say of a run that is not exact and does not say so."""
+    """Returns the error about a run that is not exact and does not say so."""
     verifier = plan.verifier
     inexact = plan.target if getattr(verifier, "exact", False) else verifier
     return (
@@ -351,7 +351,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_checkpoint_flags(parser: argparse.ArgumentParser) -> None:
-    """What stands in for a gin file where the texts are given."""
+    """Adds the flags that stand in for a gin file where the texts are given."""
     parser.add_argument(
         "--target",
         metavar="DIR",

@@ -82,8 +82,8 @@ class NoCache(struct.PyTreeNode):
 class Heads(LinenModel):
     """The heads as a `Model`, so that they are trained, saved, loaded and divided as one.
 
-    They have no vocabulary of their own: whoever runs them projects `ahead` with the model whose
-    states they read.
+    They have no vocabulary of their own: `ahead` is projected with the model whose states they
+    read.
     """
 
     config: HeadsConfig
@@ -189,7 +189,7 @@ class HeadedTarget(Checked):
 
     @property
     def parts(self) -> Mapping[str, Model]:
-        """What is a checkpoint of its own, by the name of its parameters."""
+        """Returns the models with a checkpoint each, by the name of their parameters."""
         return {"target": self.target, "heads": self.heads}
 
     @property
@@ -206,7 +206,7 @@ class HeadedTarget(Checked):
 
     @property
     def places(self) -> range:
-        """As of `Heads`, the target's own next token before them."""
+        """The places of `Heads`, and the target's own next token before them."""
         return range(1 + self.heads.config.heads)
 
     def init(self, key: Array) -> PyTree:
@@ -219,7 +219,7 @@ class HeadedTarget(Checked):
         return updates | {"target": own}
 
     def ahead(self, params: PyTree, states: Array, only: Array | None = None) -> Array:
-        """As of `Heads`, with the states themselves as those of the target's own next token."""
+        """Returns what `Heads` returns, and before it the states themselves, of the next token."""
         own, heads = states[:, :, None], params["heads"]
         if only is None:
             return jnp.concatenate([own, self.heads.ahead(heads, states)], axis=2)

@@ -1,4 +1,4 @@
-"""What families whose network is a Linen module have in common."""
+"""The common part of families whose network is a Linen module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a smaller model keeps of the one that it is made of."""
+"""The parts of a model that a smaller one is made of."""
 
 from __future__ import annotations
 

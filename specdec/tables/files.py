@@ -90,7 +90,7 @@ def mapped(
 def shapes(
     path: str | os.PathLike, table: Table, *, sharding: Any = None
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """The shapes and dtypes of what `load` gives; raises TableError likewise."""
+    """The shapes and dtypes of what `load` gives; raises TableError as it does."""
     return {
         name: jax.ShapeDtypeStruct(tuple(described["shape"]), described["dtype"], sharding=sharding)
         for name, described in _record(path, table)["arrays"].items()

@@ -58,7 +58,7 @@ def local_task(
 
 
 def _check(name: Any, files: Any, vocabulary: Any, prefix: Any) -> None:
-    """That each argument is of its kind."""
+    """Raises TaskError for an argument of another kind."""
     check("the task's name", name, Word, TaskError)
     paths = files.values() if isinstance(files, Mapping) else ()
     if not paths or not all(map(is_word, paths)):

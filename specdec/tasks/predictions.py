@@ -56,7 +56,7 @@ def predictions_task(
 
 
 def token_counts(folder: str) -> Counter[int]:
-    """How often each id is in the outputs in the `--output_dir` of a run of `specdec eval`.
+    """Counts each id in the outputs that a run of `specdec eval` has in its `--output_dir`.
 
     Raises:
       TaskError: a folder without predictions or with a line that is none.

@@ -63,7 +63,7 @@ class SentencePiece(Checked):
         return _sentencepiece(self)
 
     def load(self) -> Vocabulary:
-        """The same for seqio's tasks; raises likewise."""
+        """The same for seqio's tasks; raises TaskError as `plain` does."""
         plain = self.plain()
         return _seqio_sentencepiece(self) if self.tokenization is None else as_seqio(plain)
 
@@ -96,7 +96,7 @@ def _line(error: Exception) -> str:
 
 
 def for_texts(definition: VocabularyDefinition) -> Vocabulary | PlainVocabulary:
-    """What encodes texts: without TensorFlow, if the definition can do that."""
+    """Returns an encoder of texts, without TensorFlow if the definition can do that."""
     return definition.plain() if hasattr(definition, "plain") else definition.load()
 
 
@@ -115,7 +115,7 @@ def recorded_vocabulary(
 def vocabulary_file(
     path: str, extra_ids: int = 0, tokenization: Tokenization | None = None
 ) -> VocabularyDefinition:
-    """What a file describes, by its name; a tokenizer.json has its own number of sentinels."""
+    """Returns the vocabulary of a file, by its name; a tokenizer.json has its own sentinels."""
     if path.endswith(".json"):
         return TokenizerJson(path, tokenization)
     return SentencePiece(path, extra_ids, tokenization)

@@ -1,4 +1,4 @@
-"""What training makes small. A new objective is a frozen dataclass with these methods."""
+"""Objectives, which training makes small. A new one is a frozen dataclass with these methods."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Objective(Protocol):
     def check(self, model: Any, ids: int | None) -> None:
         """Raises ValueError for a model that cannot be trained so.
 
-        ids: of the vocabulary; None if nobody knows.
+        ids: of the vocabulary; None if that is not known.
         """
         ...
 
@@ -37,7 +37,7 @@ class Objective(Protocol):
         key: Array,
         progress: Array,
     ) -> Sums:
-        """Of an update; `progress` [] is the share of all updates that have been made."""
+        """Returns the loss of an update; `progress` [] is the share of updates that were made."""
         ...
 
     def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
