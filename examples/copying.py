@@ -5,7 +5,7 @@
 For each row it looks for the last place in the input where the pending token stands, preferably
 behind the same token as in the output, and proposes what follows there: names and numbers that a
 translation or a summary keeps. That costs next to nothing and is mostly wrong; the output is the
-target's own all the same. See `specdec.types.Drafter` for what `init` and `propose` are given.
+target's own all the same. See `specdec.drafters.Drafter` for what `propose` is given.
 """
 
 from __future__ import annotations
@@ -14,41 +14,30 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from specdec.types import Array, Context, Draft, Params, PyTree, Stop
+from specdec.drafters import Drafter
+from specdec.types import Array, Context, Draft, Params, PyTree, Request
 
 
 @dataclasses.dataclass(frozen=True)
-class Copying:
+class Copying(Drafter):
     """Proposes what follows the pending token in the input [B, S]; nothing where it is not there.
 
     pad_id: what the inputs are filled up with.
 
-    It has no state, no parameters and no model, so `models` and `parts` need not be defined: an
+    It has no state, no parameters and no model, so nothing but `propose` need be defined: an
     iteration is one call of the target.
     """
 
     pad_id: int = 0
 
-    def init(self, params: Params, context: Context) -> PyTree:
-        """Looks at nothing."""
-        return ()
-
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
         """A draft of K tokens per row, certain of each (`probs` None), as long as the input goes
         on behind the match."""
-        longest = keys.shape[1]
+        context = request.context
         start, found = _match(context)
-        tokens = _following(context.inputs, start, longest)
+        tokens = _following(context.inputs, start, request.longest)
         inside = jnp.cumprod(tokens != self.pad_id, axis=1).sum(axis=1)
-        length = jnp.where(found, jnp.minimum(want, inside), 0)
+        length = jnp.where(found, jnp.minimum(request.want, inside), 0)
         return Draft(tokens, None, length.astype(jnp.int32)), state
 
 

@@ -25,13 +25,14 @@ import jax
 import jax.numpy as jnp
 
 from specdec.types import Array, Draft, Scores
+from specdec.verifiers import Verifier
 
 
 @dataclasses.dataclass(frozen=True)
-class OwnDraw:
+class OwnDraw(Verifier):
     """Keeps draft token i with the probability that the target gives it. Exact.
 
-    `accept` and `residual` see one row and hold no randomness (`specdec.types.Verifier`), so that
+    `accept` and `residual` see one row and hold no randomness (`Verifier`), so that
     their law can be computed; the uniforms are compared elsewhere. They keep the dtype of
     `scores.probs`, which is float64 in a proof.
     """

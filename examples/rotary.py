@@ -108,8 +108,6 @@ class Rotary(LinenModel):
     """A decoder of [B, S] int32 prompts, padded behind."""
 
     stop_ids: ClassVar[tuple[int, ...]] = (1,)
-    num_layers = property(lambda self: self.config.num_layers)
-    sizes = property(lambda self: {k: v for k, v in vars(self.config).items() if k != "dtype"})
 
     def network(self):
         return Network(self.config)

@@ -9,17 +9,21 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from specdec import checkpoints, demo, generation, partitioning, roles, tables, tasks, terminal
+from specdec import checkpoints, demo, generation, partitioning, tables, tasks, terminal
 from specdec.decoding import naming_texts, row_keys, score
 from specdec.drafters import Autoregressive
+from specdec.drafters.drafter import Drafter
+from specdec.models.model import Model
 from specdec.plan import Plan
 from specdec.program import Decoder, batch_shapes
 from specdec.sampling import Greedy, check_ids
 from specdec.schedules import Fixed
+from specdec.schedules.schedule import Schedule
 from specdec.theory import block_efficiency, empirical_alpha
-from specdec.types import Drafter, Model, PyTree, SamplingRule, Schedule, Table, Verifier
+from specdec.types import PyTree, SamplingRule, Table
 from specdec.values import check
 from specdec.verifiers import Block
+from specdec.verifiers.decide import Verifier
 from specdec.vocabulary import check_fit
 
 SHORTEST_BUCKET = 32  # tokens; each longer one is twice as long
@@ -110,13 +114,14 @@ class InteractiveModel:
         if drafter is None and draft is not None:
             path = draft["draft"] if isinstance(draft, Mapping) else draft
             drafter = Autoregressive(checkpoints.model_from(path, dtype), sampling)
-        models = {"target": checkpoints.model_from(target, dtype), **roles.models_of(drafter)}
+        models = {"target": checkpoints.model_from(target, dtype)}
+        models |= drafter.models() if drafter else {}
         self._paths = {"target": target, **_paths(drafter, draft)}
-        for role in roles.tables_of(schedule):
+        for role in schedule.tables() if schedule else ():
             if schedule_table is None:
                 raise ValueError(f"{schedule} has a table; give schedule_table")
             self._paths[role] = schedule_table
-        spare = roles.spare_ids_of(drafter)
+        spare = drafter.spare_ids() if drafter else {}
         self._vocabulary = _vocabulary(vocabulary, self._paths, models, spare)
         check_ids(sampling, self._vocabulary.vocab_size)
         text = checkpoints.text_model_from(target, needed=False)
@@ -182,7 +187,7 @@ class InteractiveModel:
         for batch in self._batches(zip(inputs, targets, strict=True)):
             assert batch.targets is not None
             texts, outputs = jnp.asarray(batch.inputs), jnp.asarray(batch.targets)
-            params, target = self._params.target, self._plan.target
+            params, target = self._params["target"], self._plan.target
             with naming_texts(batch.index):
                 log_probs = score(params, texts, outputs, target=target)
             scores += np.sum(log_probs, axis=1)[: len(batch.input_texts)].tolist()
@@ -261,7 +266,7 @@ class InteractiveModel:
 
 def _paths(drafter: Drafter | None, draft: Any) -> dict[str, Any]:
     """Where the parameters are that a drafter has, by role."""
-    own = list(roles.owned_by(drafter))
+    own = list(drafter.owned()) if drafter else []
     given = draft if isinstance(draft, Mapping) else dict.fromkeys(own[:1], draft)
     if missing := [role for role in own if given.get(role) is None]:
         raise ValueError(

@@ -23,7 +23,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from specdec.types import AxisRules, Model, PyTree
+from specdec.models.model import Model
+from specdec.types import AxisRules, PyTree
 from specdec.values import Checked, PositiveInt
 
 DATA, MODEL = "data", "model"
@@ -166,10 +167,8 @@ def abstract(model: Model, mesh: Mesh | None) -> PyTree:
     as `shardings`."""
 
     def read(key: jax.Array) -> PyTree:
-        family = hasattr(model, "stored")  # a target of none has one form
-        stored = (model.stored() if family else model).init(key)
-        stored = jax.tree.map(lambda leaf: leaf.astype(model.dtype), stored)
-        return model.from_stored(stored) if family else stored
+        stored = jax.tree.map(lambda leaf: leaf.astype(model.dtype), model.stored().init(key))
+        return model.from_stored(stored)
 
     shapes = jax.eval_shape(read, jax.random.key(0))
     if mesh is None:

@@ -5,44 +5,36 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from specdec.roles import (
-    check_names,
-    depths_of,
-    holder,
-    models_of,
-    of_depth,
-    owned_by,
-    packed,
-    parts_of,
-    reads_hidden,
-    sources_of,
-    tables_of,
-    unpacked,
-)
+from specdec.drafters.drafter import Drafter
+from specdec.models.model import Model, Target
 from specdec.sampling import draw_shared
+from specdec.schedules.schedule import Schedule
 from specdec.types import (
+    UNKNOWN_CALL,
     Array,
-    Context,
     Draft,
-    Drafter,
     Noise,
     Params,
     Part,
     PyTree,
+    Request,
     SamplingRule,
-    Schedule,
     Scores,
     Table,
-    Target,
+    TargetCall,
     Verdict,
-    Verifier,
+    of_depth,
 )
-from specdec.values import check_has, is_integer
+from specdec.values import check_has, check_is, is_integer, is_word
+from specdec.verifiers.decide import Verifier
+
+# The roles of the target's calls: in speculation, and where it is timed alone.
+RESERVED = ("target", "alone")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +62,10 @@ class Plan:
     stop_ids: tuple[int, ...] = None  # type: ignore[assignment]
 
     def __post_init__(self):
-        for name, methods, remedy in _ALWAYS:
-            check_has(f"Plan.{name}", getattr(self, name), methods, remedy)
+        check_is("Plan.target", self.target, Target, "a model, such as T5Target(config)")
+        check_has(
+            "Plan.sampling", self.sampling, "greedy probabilities", "a rule, such as Greedy()"
+        )
         if self.drafter is None or isinstance(self.drafter, Alone):
             width = 1 if self.drafter is None else self.drafter.width
             alone = Alone(width, self.sampling.greedy)
@@ -87,12 +81,8 @@ class Plan:
 
     @property
     def exact(self) -> bool:
-        """Whether the output has the law of the target alone, as target and verifier state it.
-
-        Who states nothing is not exact.
-        """
-        parts = (self.target, self.verifier)
-        return all(getattr(part, "exact", False) for part in parts)
+        """Whether the output has the law of the target alone, as target and verifier state it."""
+        return self.target.exact and self.verifier.exact
 
     @property
     def same_output(self) -> bool:
@@ -102,17 +92,17 @@ class Plan:
     @property
     def shared_noise(self) -> bool:
         """Whether draft and target are drawn with the same noise."""
-        return getattr(self.verifier, "shared_noise", False)
+        return self.verifier.shared_noise
 
     @property
     def reads_beliefs(self) -> bool:
         """Whether the verifier reads what a greedy drafter holds likely."""
-        return getattr(self.verifier, "reads_beliefs", False) and self.sampling.greedy
+        return self.verifier.reads_beliefs and self.sampling.greedy
 
     @property
     def reads_hidden(self) -> bool:
         """Whether the drafter reads the target's states."""
-        return reads_hidden(self.drafter)
+        return self.drafter.reads_hidden
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -131,9 +121,8 @@ class Plan:
 
     @property
     def lengths_vary(self) -> bool:
-        """Whether drafting takes now more steps and now fewer."""
-        stops = any(hasattr(self.schedule, name) for name in ("stop", "cut"))
-        return len(self.buckets) > 1 or stops or getattr(self.schedule, "stop_at_end", False)
+        """Whether some drafts take more steps than others."""
+        return self.schedule.lengths_vary
 
     @property
     def width(self) -> int | None:
@@ -148,69 +137,64 @@ class Plan:
 
     def models(self) -> dict[str, Any]:
         """The models by role: "target", and those of the drafter."""
-        return {"target": self.target, **models_of(self.drafter)}
+        return {"target": self.target, **self.drafter.models()}
 
     def tables(self) -> dict[str, Table]:
         """The tables by role: those of the drafter, and the schedule's."""
-        return {**tables_of(self.drafter), **tables_of(self.schedule)}
+        return {**self.drafter.tables(), **self.schedule.tables()}
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The names of the drafters that the drafter is made of, () if it is one."""
-        return sources_of(self.drafter)
+        return self.drafter.sources
 
     def with_models(self, models: Mapping[str, Any]) -> Plan:
         """This plan with other models in the roles that are named."""
-        own = models_of(self.drafter)
-        drafter: Any = self.drafter
-        if own:
-            drafter = drafter.with_models({role: models.get(role, own[role]) for role in own})
         target = models.get("target", self.target)
-        return dataclasses.replace(self, target=target, drafter=drafter)
+        return dataclasses.replace(self, target=target, drafter=self.drafter.with_models(models))
 
     def params(self, trees: Mapping[str, PyTree]) -> Params:
-        """The argument of `decode`, from the parameters of each of `models()` and `tables()`."""
-        return Params(trees["target"], packed(self.drafter, trees), packed(self.schedule, trees))
+        """Returns the argument of `decode`: the trees of everything that is `owned`."""
+        return Params(**{role: trees[role] for role in self.owned()})
 
-    def trees(self, params: Params) -> dict[str, PyTree]:
-        """The parameters of each of `models()` and `tables()`: the inverse of `params`."""
-        of_schedule = unpacked(self.schedule, params.schedule)
-        return {"target": params.target, **unpacked(self.drafter, params.drafter), **of_schedule}
-
-    def parts(
-        self,
-        drafted: Iterable[int] | None = None,
-        sources: Iterable[int] | None = None,
-        depths: Iterable[int] | None = None,
-    ) -> tuple[Part, ...]:
-        """The model calls of one iteration, beside which it takes next to nothing.
+    def parts(self, calls: Iterable[TargetCall] = (UNKNOWN_CALL,)) -> tuple[Part, ...]:
+        """Returns the model calls of one iteration, beside which it takes next to nothing.
 
         Args:
-          drafted: draft lengths of measured calls, over which the result is a mean; None for each
-            of the schedule's buckets equally often.
-          sources: which part of a drafter that is made of others proposed in each of these calls;
-            None for each of them equally often.
-          depths: how many layers each of these calls went through, of a target whose tokens may
-            leave; None for each number of layers equally often.
-
-        The arguments that are given describe the same calls, in the same order: a length belongs to
-        the source that proposed it. What is not given is combined with all of them.
-
-        Raises:
-          ValueError: the arguments describe different numbers of calls.
+          calls: measured target calls, over which the result is a mean. What is None in a call
+            stands for all that is possible, equally often: the schedule's buckets, the drafter's
+            sources, the numbers of layers. All calls must have the same fields.
         """
-        calls: collections.Counter[tuple[str, int]] = collections.Counter()
-        kinds = self._kinds(drafted, sources, depths)
-        for (bucket, length, source, depth), times in kinds.items():
-            share = times / kinds.total()
-            calls[of_depth(depth), bucket + 1] += share  # type: ignore[assignment]
-            for role, width, count in parts_of(self.drafter, length, source) if bucket else ():
-                calls[role, width] += share * count  # type: ignore[assignment]
-        return tuple(Part(*one, count) for one, count in calls.items() if count)
+        times: collections.Counter[tuple[str, int]] = collections.Counter()
+        kinds = collections.Counter(kind for call in calls for kind in self._kinds(call))
+        for (bucket, length, source, depth), count in kinds.items():
+            share = count / kinds.total()
+            times[of_depth(depth), bucket + 1] += share  # type: ignore[assignment]
+            for role, width, of in self.drafter.parts(length, source) if bucket else ():
+                times[role, width] += share * of  # type: ignore[assignment]
+        return tuple(Part(*one, count) for one, count in times.items() if count)
+
+    def holder(self, role: str) -> str:
+        """Returns whose cache the calls of a part run on: its model's, or the target's where it has
+        none."""
+        return role if role in self.models() else "target"
+
+    def call_of(self, role: str) -> Callable:
+        """Returns a call of a part, (trees by role, tokens [B, T], cache) -> (tokens, cache), for
+        timing: that of the drafter, or a plain call of `decode`."""
+        found = self.own_calls().get(role)
+        return found or plain_call(role, self.models()[role])
+
+    def own_calls(self) -> dict[str, Callable]:
+        """Returns the calls of parts that are no plain calls of `decode`, by role: the drafter's,
+        and those of a target whose calls go through more layers or fewer."""
+        always = {of_depth(depth): self.target.always(depth) for depth in self.target.depths}
+        of_target = {role: plain_call("target", target) for role, target in always.items()}
+        return self.drafter.timed(self.target) | of_target
 
     def owned(self) -> dict[str, Any]:
         """Everything that has parameters, by role: `models` and `tables`."""
-        return {"target": self.target, **owned_by(self.drafter), **owned_by(self.schedule)}
+        return {**self.models(), **self.tables()}
 
     @property
     def widest(self) -> dict[str, int]:
@@ -223,7 +207,7 @@ class Plan:
         own = self.models()
         calls: dict[str, dict[int, float]] = {role: {} for role in own}
         for role, width, count in self.parts():
-            of = calls[holder(role, own)]
+            of = calls[self.holder(role)]
             of[rows * width] = of.get(rows * width, 0.0) + count
         models = {role: model.laid_out(calls[role] or {rows: 1.0}) for role, model in own.items()}
         return self.with_models(models)
@@ -235,8 +219,7 @@ class Plan:
     def baseline(self) -> Plan:
         """What this plan is measured against: the target alone, and of one whose tokens may leave
         before the last layer the whole model."""
-        whole = getattr(self.target, "whole", self.target)
-        return dataclasses.replace(self.alone(), target=whole)
+        return dataclasses.replace(self.alone(), target=self.target.whole)
 
     def __str__(self) -> str:
         """How it decodes, in a line for people."""
@@ -249,32 +232,23 @@ class Plan:
     def _rounded(self) -> str:
         """Which models are not those of their checkpoints."""
         models = self.models().items()
-        roles = [role for role, model in models if getattr(model, "weights", "stored") == "int8"]
+        roles = [
+            role for role, model in models if isinstance(model, Model) and model.weights == "int8"
+        ]
         return f", {' and '.join(roles)} in int8" if roles else ""
 
-    def _kinds(
-        self,
-        drafted: Iterable[int] | None,
-        sources: Iterable[int] | None,
-        depths: Iterable[int] | None,
-    ) -> collections.Counter[tuple[int, int, int | None, int | None]]:
-        """Counts calls by bucket, tokens drafted, source and layers; the last two are None where
-        there is but one source and where all calls run all layers."""
-        lengths = None if drafted is None else [self._length(length) for length in drafted]
-        given = [lengths, sources, depths]
-        possible = [
-            [(bucket, bucket) for bucket in self.buckets],
-            range(len(self.sources)) or [None],
-            depths_of(self.target) or [None],
-        ]
-        of_calls = [i for i, one in enumerate(given) if one is not None]
-        others = [i for i, one in enumerate(given) if one is None]
-        measured = zip(*(given[i] for i in of_calls), strict=True) if of_calls else [()]
-        kinds: collections.Counter[Any] = collections.Counter()
-        for own, *rest in itertools.product(measured, *(possible[i] for i in others)):
-            kind = dict(zip([*of_calls, *others], [*own, *rest], strict=True))
-            kinds[*kind[0], kind[1], kind[2]] += 1
-        return kinds
+    def _kinds(self, call: TargetCall) -> Iterator[tuple[int, int, int | None, int | None]]:
+        """Yields what a call may be: its bucket, tokens drafted, source and layers; the last two
+        are None where there is but one source and where all calls run all layers."""
+        lengths = [(bucket, bucket) for bucket in self.buckets]
+        if call.drafted is not None:
+            lengths = [self._length(call.drafted)]
+        sources = range(len(self.sources)) if call.source is None else [call.source]
+        depths = self.target.depths if call.depth is None else [call.depth]
+        for length, source, depth in itertools.product(
+            lengths, sources or [None], depths or [None]
+        ):
+            yield *length, source, depth
 
     def _length(self, drafted: int) -> tuple[int, int]:
         """Returns the bucket of a measured call, and the tokens that were drafted for it."""
@@ -288,38 +262,53 @@ class Plan:
         # A drafter that is asked drafts one token at least, also for a row that wants none.
         return bucket, max(drafted, 1) if bucket else 0
 
+    def _check_roles(self) -> None:
+        """Raises ValueError for a role that is the target's, or that drafter and schedule have."""
+        of_drafter, of_schedule = self.drafter.owned(), self.schedule.tables()
+        for owner, owned in ((self.drafter, of_drafter), (self.schedule, of_schedule)):
+            for role in owned:
+                if not is_word(role) or role.partition("/")[0] in RESERVED:
+                    raise ValueError(
+                        f"{type(owner).__name__} has the role {role!r}; give it one that does not "
+                        f"name the target ({', '.join(RESERVED)}), such as 'draft'"
+                    )
+        if both := of_drafter.keys() & of_schedule.keys():
+            raise ValueError(
+                f"{type(self.drafter).__name__} and {type(self.schedule).__name__} both own "
+                f"{', '.join(sorted(both))}; give the drafter's another role"
+            )
+
     def _check(self) -> None:
         if self.verifier is None or self.schedule is None:
             lacking = "verifier" if self.verifier is None else "schedule"
             raise ValueError(f"the plan has a drafter but its {lacking} is None; give one")
-        for name, methods, remedy in _PARTS:
-            check_has(f"Plan.{name}", getattr(self, name), methods, remedy)
-        decides = "verdict" if hasattr(self.verifier, "verdict") else "accept residual"
-        check_has("Plan.verifier", self.verifier, decides, "a verifier, such as Coupled()")
-        check_names(self.drafter, self.schedule)
+        remedy = "a drafter, such as Autoregressive(model, sampling)"
+        check_is("Plan.drafter", self.drafter, Drafter, remedy)
+        check_is("Plan.schedule", self.schedule, Schedule, "a schedule, such as Fixed(4)")
+        check_is("Plan.verifier", self.verifier, Verifier, "a verifier, such as Coupled()")
+        self._check_roles()
         if not is_integer(self.max_length, 1):
             raise ValueError(f"max_length is {self.max_length!r}; give a positive number of tokens")
-        if getattr(self.verifier, "greedy_only", False) and not self.sampling.greedy:
+        if self.verifier.greedy_only and not self.sampling.greedy:
             raise ValueError(
                 f"{type(self.verifier).__name__} compares argmaxes but sampling is "
                 f"{self.sampling}; use SpeculativeSampling() or Coupled() to sample, or Greedy()"
             )
 
 
-# What each part of a plan has, and what to give.
-_ALWAYS = (
-    ("target", "prefill decode", "a model, such as T5Target(config)"),
-    ("sampling", "greedy probabilities", "a rule, such as Greedy()"),
-)
-_PARTS = (
-    ("drafter", "init propose", "a drafter, such as Autoregressive(model, sampling)"),
-    ("schedule", "buckets want", "a schedule, such as Fixed(4)"),
-)
+def plain_call(role: str, model: Any) -> Callable:
+    """Returns a call of `decode` for timing, of whose logits the argmaxes are taken."""
+
+    def call(trees: Mapping[str, PyTree], tokens: Any, cache: PyTree) -> tuple[Any, PyTree]:
+        output, fed = model.decode(trees[role], tokens, cache)
+        return jnp.argmax(output.logits, axis=-1).astype(jnp.int32), fed
+
+    return call
 
 
 def _stop_ids(given: Any, target: Target) -> tuple[int, ...]:
     if given is None:
-        given = getattr(target, "stop_ids", None)
+        given = target.stop_ids
     if given is None:
         raise ValueError(
             f"nothing says what ends a text of {type(target).__name__}; give Plan.stop_ids"
@@ -331,7 +320,7 @@ def _stop_ids(given: Any, target: Target) -> tuple[int, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Alone:
+class Alone(Drafter, Schedule, Verifier):
     """No drafter: the drafter, schedule and verifier of the target decoding alone.
 
     width: tokens of a target call, of which the first one counts.
@@ -350,20 +339,24 @@ class Alone:
     def buckets(self) -> tuple[int, ...]:
         return (self.width - 1,)
 
+    def tables(self) -> dict[str, Table]:
+        return {}
+
     def init(self, *_) -> PyTree:
         return ()
 
     def want(self, state: PyTree) -> Array:
         return jnp.zeros([1], jnp.int32)
 
-    def update(self, state: PyTree, draft: Draft, verdict: Verdict) -> PyTree:
-        return state
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
+        nothing = jnp.zeros(request.keys.shape, jnp.int32)
+        return Draft(nothing, None, jnp.zeros(len(nothing), jnp.int32)), state
 
-    def propose(
-        self, params: Params, keys: Array, context: Context, state, want: Array, stop
-    ) -> tuple[Draft, PyTree]:
-        nothing = jnp.zeros(keys.shape, jnp.int32)
-        return Draft(nothing, None, jnp.zeros(keys.shape[0], jnp.int32)), state
+    def accept(self, draft: Draft, scores: Scores) -> Array:
+        return jnp.zeros(draft.tokens.shape, scores.probs.dtype)
+
+    def residual(self, draft: Draft, scores: Scores, n: Array) -> Array:
+        return scores.probs[n]
 
     def verdict(self, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
         """The target's own token, drawn as in a text that nobody drafts for."""

@@ -1,4 +1,4 @@
-"""The records that flow between the parts, and the protocols of the parts.
+"""The records that flow between the parts: targets, drafters, verifiers, schedules.
 
 Letters used for shapes everywhere:
 
@@ -18,8 +18,8 @@ dataclasses; dynamic things are the pytrees below; parameters are an explicit fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -47,15 +47,29 @@ class Cache(Protocol):
     def rewind(self, length: Array) -> Any: ...
 
 
-class Params(NamedTuple):
-    """The parameters of everything that has some: three trees, one argument.
+@jax.tree_util.register_pytree_with_keys_class
+class Params(dict[str, Any]):
+    """The parameters of everything that has some: role -> tree, one argument of every program.
 
-    `drafter` is the tree of the drafter's model or table; of several, a dict of them by role.
+    Params(target, draft) has the roles "target" and "draft"; others are given by name.
     """
 
-    target: PyTree
-    drafter: PyTree = ()
-    schedule: PyTree = ()
+    def __init__(self, target: PyTree = None, draft: PyTree = None, **others: PyTree):
+        given = {"target": target, "draft": draft, **others}
+        super().__init__({role: tree for role, tree in given.items() if tree is not None})
+
+    def __or__(self, others: Mapping[str, PyTree]) -> Params:  # type: ignore[override]
+        return Params(**{**self, **others})
+
+    def tree_flatten_with_keys(self) -> tuple[Any, tuple[str, ...]]:
+        roles = tuple(sorted(self))
+        return [(jax.tree_util.DictKey(role), self[role]) for role in roles], roles
+
+    @classmethod
+    def tree_unflatten(cls, roles: tuple[str, ...], trees: Any) -> Params:
+        made = cls.__new__(cls)  # a tree of parameters may be None while JAX transforms it
+        dict.__init__(made, zip(roles, trees, strict=True))
+        return made
 
 
 class ModelOutput(NamedTuple):
@@ -122,7 +136,7 @@ class Context(struct.PyTreeNode):
     taught: Array | None = None
     vocab_size: int | None = struct.field(pytree_node=False, default=None)  # V
     stop_ids: tuple[int, ...] = struct.field(pytree_node=False, default=())
-    # The target itself, to which `Params.target` belongs.
+    # The target itself, to which params["target"] belongs.
     target: Any = struct.field(pytree_node=False, default=None)
     # The target draws with the very keys that `propose` is given: see `sampling.draw_shared`.
     shared_noise: bool = struct.field(pytree_node=False, default=False)
@@ -309,148 +323,18 @@ class Stop(NamedTuple):
     cut: Callable[[Array], Array] | None = None  # kept [B, K] -> [B], the schedule's, if it has one
 
 
-class Target(Protocol):
-    """A model, as two pure functions over an explicit parameter tree.
+class Request(NamedTuple):
+    """What a drafter is asked for: `want` tokens of each row behind the text of a context."""
 
-    Five more members are optional:
-
-      active(inputs) -> [B] bool    rows that hold a text; without it all do
-      stop_ids: tuple[int, ...]     what ends a text; without it `Plan.stop_ids` must say
-      pad_id: int                   what fills up inputs, prefixes and targets; without it 0
-      exact: bool                   whether it computes the model it names; a wrapper that skips
-                                    some of it says False, and who says nothing is not exact
-      logits(params, hidden)        [B, T, D] states -> [B, T, V], as `decode` projects them
-
-    `decode` may have one more argument, `ancestors` [T, T] or [B, T, T] bool, for blocks that are
-    not text: see `models.blocks`. Only drafters that feed such blocks need it. Two more are for who
-    runs some of its layers:
-
-      layers (a, b)                 runs layers a .. b - 1 only, and writes the keys and values of
-                                    these; `ModelOutput.stream` is what the last of them left, and
-                                    the logits are what the model's own head makes of that
-      resume [B, T, D]              the stream of layer a - 1, where a > 0
-
-    (0, e) and then (e, num_layers) on what that left is the whole call. The second one begins at
-    the same length of the cache: each of them lengthens it by T.
-
-    A target whose tokens may leave before the last layer says so in `ModelOutput.depth`, and has
-
-      whole: Target                 itself without that: what it is measured against
-      depths: tuple[int, ...]       how many layers a call may go through, ascending
-      always(depth) -> Target       itself with calls that all go through so many, for timing; what
-                                    it says that `decode` reads, and of its cache, is of these
-    """
-
-    def init(self, key: Array) -> PyTree:
-        """Random parameters."""
-        ...
-
-    def axes(self) -> PyTree:
-        """The parameters' logical axis names: the same tree, a tuple of names for each array."""
-        ...
-
-    def start(self, inputs: PyTree) -> Array:
-        """The token that each row's output begins behind, [B] int32."""
-        ...
-
-    def prefill(self, params: PyTree, inputs: PyTree, capacity: int) -> Any:
-        """Reads the inputs; a `Cache` of length 0 with room for `capacity` output positions."""
-        ...
-
-    def decode(self, params: PyTree, tokens: Array, cache: Any) -> tuple[ModelOutput, Any]:
-        """Feeds [B, T] tokens at positions cache.length + (0..T-1); the cache's length grows by T.
-
-        Position 0 is that of the start token, whatever a model keeps in front of it.
-        """
-        ...
-
-
-class Model(Target, Protocol):
-    """A target of some family (`models.families`), with what commands need to know: a frozen
-    dataclass with the fields `config`, `axis_rules`, `layout`, `orders` and `weights`.
-
-    config: the architecture, a frozen dataclass of plain values.
-    axis_rules: how its arrays are divided over a mesh, () for not at all.
-    layout: how its parameters are kept in memory, "checkpoint" for as they are stored.
-    orders: how products are computed with them, see `models.products`; of no influence on how they
-      are kept.
-    weights: "int8" for kernels in eight bits, which is another model than the checkpoint's.
-    pad_id, stop_ids, exact: see `Target`.
-    """
-
-    pad_id: ClassVar[int]
-    stop_ids: ClassVar[tuple[int, ...]]
-    exact: ClassVar[bool]
+    context: Context
+    keys: Array  # [B, K] finished keys, one per draft token
+    want: Array  # [B] int32, 0..K: how many tokens are of use
+    stop: Stop | None = None  # None: nothing ends a draft early
 
     @property
-    def config(self) -> Any: ...
-
-    @property
-    def axis_rules(self) -> AxisRules: ...
-
-    @property
-    def layout(self) -> str: ...
-
-    @property
-    def orders(self) -> tuple[tuple[int, str], ...]: ...
-
-    @property
-    def weights(self) -> str: ...
-
-    @property
-    def vocab_size(self) -> int:
-        """V, with ids that only pad the table."""
-        ...
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of matrix products and of the cache, 'float32' or 'bfloat16'."""
-        ...
-
-    @property
-    def num_layers(self) -> int:
-        """Layers that a call of `decode` runs through."""
-        ...
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """The sizes that make it small or large, by the name of the config's field."""
-        ...
-
-    def active(self, inputs: PyTree) -> Array:
-        """[B] bool: rows that hold a text, and not only padding."""
-        ...
-
-    def laid_out(self, calls: Mapping[int, float], device: Any = None) -> Any:
-        """This model in the layout that is fastest for its calls.
-
-        calls: the tokens of a call, of all rows -> how often there is one.
-        device: a `models.device.Device`; None for the default device.
-        """
-        ...
-
-    def stored(self) -> Any:
-        """This model with parameters as a checkpoint has them."""
-        ...
-
-    def from_stored(self, params: PyTree) -> PyTree:
-        """Parameters as a checkpoint has them, in this layout."""
-        ...
-
-    def to_stored(self, params: PyTree) -> PyTree:
-        """The inverse of `from_stored`, bit for bit."""
-        ...
-
-    def read_by_decode(self, params: PyTree) -> PyTree:
-        """The part of the parameters that a call of `decode` reads as a whole: its bytes, and its
-        numbers times 2 FLOPs a token, are what a step costs."""
-        ...
-
-    def cache_bytes(
-        self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
-    ) -> int:
-        """Bytes of keys and values on one device; `mesh` has the sizes of its axes."""
-        ...
+    def longest(self) -> int:
+        """K, the tokens that a draft has room for."""
+        return self.keys.shape[1]
 
 
 class Table(NamedTuple):
@@ -462,104 +346,44 @@ class Table(NamedTuple):
 class Part(NamedTuple):
     """One kind of work in an iteration: calls of one model, each `width` tokens wide."""
 
-    role: str  # of the model, see `Plan.models` and `roles.of_depth`
+    role: str  # of the model, see `Plan.models` and `of_depth`
     width: int
     calls: float  # in an iteration; a mean where that varies
 
 
-class Drafter(Protocol):
-    """Proposes tokens. `params` is always the whole `Params`.
+class TargetCall(NamedTuple):
+    """One target call, as far as it is known; None for what is not."""
 
-    A drafter that runs models has three more methods:
+    drafted: int | None = None  # tokens
+    source: int | None = None  # which of the drafter's sources proposed them
+    depth: int | None = None  # layers that the call went through, of a target that tokens may leave
 
-      models() -> {role: Model}             those whose parameters are in `Params.drafter`
-      with_models({role: Model}) -> itself  with these instead
-      parts(length) -> tuple[Part, ...]     the calls that a draft of `length` tokens takes
+    @classmethod
+    def each(
+        cls, drafted: Iterable[int], sources: Iterable[int] = (), depths: Iterable[int] = ()
+    ) -> list[TargetCall]:
+        """Returns the calls of a text; sources and depths may be empty where they are not known.
 
-    One that looks something up has `tables() -> {role: Table}`, which are in `Params.drafter` too.
-    One that drafts a block of tokens, none of which has led to another, has `block`, how many it
-    drafts at most. One that is made of others has `sources`, their names; its drafts say which of
-    them proposed (`Draft.source`), and it is asked for `parts(length, source)`, with length 0 for a
-    call in which nothing was drafted. One that reads
-    `Context.hidden` has `reads_hidden`, True. One whose calls are not plain calls of `decode` has
-
-      timed(target) -> {role: call}         call(trees, tokens [B, T], cache) -> (tokens, cache)
-
-    for the roles of its `parts`: what such a call takes is measured with that, `trees` by role.
-
-    One that runs layers of the target gives a `Draft.resume`. A part that is not of one of its
-    models is a call on the target's cache, and `timed` says what; it has two more methods,
-
-      partial_models(target) -> {role: Model}  the layers that such a part is, as a model
-      itself(target) -> a drafter              of its class, with all layers of the target
-    """
-
-    def init(self, params: Params, context: Context) -> PyTree: ...
-
-    def propose(
-        self,
-        params: Params,
-        keys: Array,  # [B, K] finished keys, one per draft token
-        context: Context,
-        state: PyTree,
-        want: Array,  # [B] int32, 0..K: how many tokens are of use
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]: ...
-
-
-class Verifier(Protocol):
-    """Decides about one row of a draft; see `verifiers` for what it may declare."""
-
-    exact: ClassVar[bool]  # whether the output has the target's law; who says nothing is not
-
-    def accept(self, draft: Draft, scores: Scores) -> Array:
-        """[K] the probability of accepting draft token i, given that those before it were."""
-        ...
-
-    def residual(self, draft: Draft, scores: Scores, n: Array) -> Array:
-        """[V] the distribution of the next token after n accepted ones, n < length."""
-        ...
-
-
-class Schedule(Protocol):
-    """Chooses draft lengths. It may also have a method
-
-      stop(params, carry, index [], probs [B, V], tokens [B]) -> (carry, stop [B])
-
-    asked after each draft token with `Params.schedule` (its carry starts as the schedule's state).
-    A schedule may stop *after* a token it has seen; it must never have one discarded: dropping a
-    token because of its value biases the output under sampling. A forecast can replay a rule that
-    also has `stops(params, signals) -> stop`, see `schedules.stopping`.
-
-    Or it has a method
-
-      cut(kept [B, K] float32) -> [B] int32
-
-    which a drafter of blocks asks how many tokens are enough, if it knows before it draws any how
-    probable each is to be kept, those before it kept. It may not be told what depends on a token.
-
-    One that has parameters has `tables() -> {role: Table}`, which are in `Params.schedule`.
-
-    Drafting ends as well once each row has what it wants, or has drafted a stop id. With one bucket
-    and no `stop` it is a loop of K steps, unless `stop_at_end` is True.
-    """
-
-    @property
-    def buckets(self) -> tuple[int, ...]:
-        """Static ascending draft lengths, the last one is K. The target call has the width of the
-        smallest that holds what was drafted; with a bucket of 0 nobody drafts if nothing is wanted.
+        Raises:
+          ValueError: the arguments describe different numbers of calls.
         """
-        ...
+        fields = [list(field) for field in (drafted, sources, depths)]
+        unknown = [None] * len(fields[0])
+        return [cls(*call) for call in zip(*(field or unknown for field in fields), strict=True)]
 
-    def init(self, batch: int) -> PyTree: ...
 
-    def want(self, state: PyTree) -> Array:
-        """[B] int32: how many tokens to draft next."""
-        ...
+UNKNOWN_CALL = TargetCall()
 
-    def update(self, state: PyTree, draft: Draft, verdict: Verdict) -> PyTree:
-        """Learns from the outcome; fields have a leading B, and the draft its bucket's length."""
-        ...
+
+def of_depth(depth: int | None) -> str:
+    """Returns the role of the target's calls that go through `depth` layers, 'target/6' for
+    example; 'target' where all calls go through all layers (None)."""
+    return "target" if depth is None else f"target/{depth}"
+
+
+def verifies(role: str) -> bool:
+    """Returns whether calls of this role are the target's, and not those of a draft."""
+    return role.partition("/")[0] == "target"
 
 
 class SamplingRule(Protocol):

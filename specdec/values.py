@@ -161,6 +161,12 @@ def check_probability(name: str, value: Any) -> None:
     check(name, value, Probability)
 
 
+def check_is(name: str, value: Any, kind: type, remedy: str) -> None:
+    """Raises ValueError unless a part is of its kind; `remedy` is what to give."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} is {value!r}; give {remedy}")
+
+
 def check_has(name: str, value: Any, methods: str, remedy: str) -> None:
     """Raises ValueError unless a part has the attributes, divided by spaces, that tell its kind."""
     if not all(hasattr(value, method) for method in methods.split()):

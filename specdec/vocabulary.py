@@ -7,7 +7,7 @@ from typing import Any
 
 from specdec import checkpoints, tasks
 from specdec.added_tokens import agree
-from specdec.types import Model
+from specdec.models.model import Model
 
 
 def check_fit(

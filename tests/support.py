@@ -22,7 +22,7 @@ from specdec import checkpoints, schemas
 from specdec.models.device import SIZES, Device
 from specdec.models.products import ORDERS, Order
 from specdec.models.t5 import T5Config, T5Target
-from specdec.schedules import Fixed
+from specdec.schedules import Fixed, Schedule
 from specdec.testing import TableTarget
 from specdec.training.folder import Folder
 from specdec.types import Context
@@ -142,6 +142,7 @@ class StopAfterUnlikely(Fixed):
     """Up to gamma tokens, ending after one that was drawn with a probability below `threshold`."""
 
     threshold: float = 0.4
+    stops_within: ClassVar[bool] = True
 
     def stop(self, params, carry, index, probs, tokens):
         drawn = jnp.take_along_axis(probs, tokens[:, None], axis=1)[:, 0]
@@ -149,7 +150,7 @@ class StopAfterUnlikely(Fixed):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cycle:
+class Cycle(Schedule):
     """Wants 0, 1, 2, .. K, 0, 1, .. tokens."""
 
     buckets: tuple[int, ...]
@@ -165,7 +166,7 @@ class Cycle:
 
 
 @dataclasses.dataclass(frozen=True)
-class AfterAcceptance:
+class AfterAcceptance(Schedule):
     """One more token than was accepted last time: lengths that depend on the past output."""
 
     buckets: tuple[int, ...]

@@ -16,7 +16,7 @@ from tolerances import PROBABILITIES
 
 from specdec import acceptance, checkpoints, cli, theory
 from specdec.acceptance import LENIENCE, Accepted, Tables
-from specdec.drafters import Autoregressive
+from specdec.drafters import Autoregressive, Drafter
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Processed, Sampling
@@ -58,7 +58,7 @@ def tables_of(plan: Plan) -> list[np.ndarray]:
     """[N, ..] p and q at each position after everything that can be fed, and what a lenient target
     goes by."""
     params = params_of(plan)
-    logits, draft = params.target["logits"], params.drafter["logits"][..., : TARGET.vocab_size]
+    logits, draft = params["target"]["logits"], params["draft"]["logits"][..., : TARGET.vocab_size]
     padding = TARGET.vocab_size - draft.shape[-1]
     draft = jnp.pad(draft, [(0, 0)] * 3 + [(0, padding)], constant_values=-jnp.inf)
     rules = (plan.sampling, plan.drafter.sampling)
@@ -105,7 +105,7 @@ def measured(request):
     """A plan, 60 texts in batches of 8, and the records of all drafters."""
     one = request.param
     params = params_of(one)
-    texts = list(acceptance.generate(one, params.target, batches(60, 8), seed=3, tokens=10**6))
+    texts = list(acceptance.generate(one, params["target"], batches(60, 8), seed=3, tokens=10**6))
     return one, texts, list(acceptance.measure(one, params, texts, tables=True))
 
 
@@ -161,14 +161,14 @@ def test_alpha_is_that_of_all_texts_the_target_can_write():
     sums, lengths = np.zeros(len(LENIENCE)), 0.0
     for given in (2, 3):
         law = sequence_law(
-            TARGET, params.target, np.array([given]), sampling=one.sampling, max_length=N
+            TARGET, params["target"], np.array([given]), sampling=one.sampling, max_length=N
         )
         for tokens, probability in zip(law.tokens, law.probs, strict=True):
             text = tokens[: 1 + np.argmax(tokens == 1)] if 1 in tokens else tokens
             p, q, likely = distributions(one, given, text)
             sums += probability * np.array(expected(one, p, q, likely))
             lengths += probability * len(text)
-    texts = acceptance.generate(one, params.target, batches(4000, 4000), seed=0, tokens=10**6)
+    texts = acceptance.generate(one, params["target"], batches(4000, 4000), seed=0, tokens=10**6)
     summary = acceptance.summarize(acceptance.measure(one, params, texts, tables=False))
     assert summary.texts == 4000 and list(summary.alphas) == ["model"]
     for alpha, exact in zip(summary.alphas["model"], sums / lengths, strict=True):
@@ -178,40 +178,41 @@ def test_alpha_is_that_of_all_texts_the_target_can_write():
 
 
 @dataclasses.dataclass(frozen=True)
-class Unsaid:
+class Unsaid(Drafter):
     """A drafter that has a model inside, and does not say what it draws with."""
 
-    inner: Autoregressive
-    propose = init = None
+    own: Autoregressive
 
-    def __getattribute__(self, name):
-        if name in ("init", "propose", "models", "with_models", "parts"):
-            return getattr(object.__getattribute__(self, "inner"), name)
-        return object.__getattribute__(self, name)
+    def inner(self):
+        return {"own": self.own}
+
+    def init(self, params, context):
+        return self.own.init(params, context)
+
+    def propose(self, params, request, state):
+        return self.own.propose(params, request, state)
 
 
 @pytest.mark.parametrize("one", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_a_drafter_that_is_asked_token_by_token_says_what_it_says_at_once(one):
     params = params_of(one)
-    texts = list(acceptance.generate(one, params.target, batches(60, 8), seed=3, tokens=10**6))
+    texts = list(acceptance.generate(one, params["target"], batches(60, 8), seed=3, tokens=10**6))
     asked = dataclasses.replace(one, drafter=Unsaid(one.drafter))
     both = [list(acceptance.measure(x, params, texts, tables=False)) for x in (one, asked)]
     for at_once, in_turn in zip(*both, strict=True):
         sums = (x.accepted["model"] for x in (at_once, in_turn))
         np.testing.assert_allclose(*sums, rtol=1e-5)
         assert at_once.proposes == in_turn.proposes == at_once.tokens
-        assert list(in_turn.drafts) == ["inner Autoregressive"]
-        assert in_turn.drafts["inner Autoregressive"] == at_once.drafts["Autoregressive"]
+        assert list(in_turn.drafts) == ["own Autoregressive"]
+        assert in_turn.drafts["own Autoregressive"] == at_once.drafts["Autoregressive"]
 
 
 @dataclasses.dataclass(frozen=True)
-class AfterZero:
+class AfterZero(Drafter):
     """Proposes token 3 behind token 0, the start, and nothing else."""
 
-    def init(self, params, context):
-        return ()
-
-    def propose(self, params, keys, context, state, want, stop):
+    def propose(self, params, request, state):
+        context, keys, want = request.context, request.keys, request.want
         last = jnp.take_along_axis(context.tokens, context.length[:, None] - 1, axis=1)[:, 0]
         tokens = jnp.full(keys.shape, 3, jnp.int32)
         return Draft(tokens, None, jnp.where(last == 0, want, 0)), state
@@ -220,8 +221,8 @@ class AfterZero:
 @pytest.mark.parametrize("one", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_where_nothing_is_proposed_nothing_is_accepted(one):
     params, one = params_of(one), dataclasses.replace(one, drafter=AfterZero())
-    params = params._replace(drafter=())
-    texts = list(acceptance.generate(one, params.target, batches(60, 8), seed=3, tokens=10**6))
+    params = params
+    texts = list(acceptance.generate(one, params["target"], batches(60, 8), seed=3, tokens=10**6))
     records = list(acceptance.measure(one, params, texts, tables=False))
     with_model = dataclasses.replace(one, drafter=GREEDY.drafter)
     for (given, text), record in zip(rows(texts), records, strict=True):
@@ -262,7 +263,7 @@ def test_which_texts_count_does_not_depend_on_the_batch_size():
     one, params = SAMPLED, params_of(SAMPLED)
 
     def records(size: int) -> list[Accepted]:
-        texts = acceptance.generate(one, params.target, batches(60, size), seed=0, tokens=50)
+        texts = acceptance.generate(one, params["target"], batches(60, size), seed=0, tokens=50)
         return list(acceptance.measure(one, params, texts, tables=True))
 
     alone, together = records(5), records(8)
@@ -279,7 +280,7 @@ def test_texts_that_were_measured_before_are_not_written_again():
     one, params = SAMPLED, params_of(SAMPLED)
 
     def records(**options) -> list[Accepted]:
-        texts = acceptance.generate(one, params.target, batches(60, 8), seed=0, **options)
+        texts = acceptance.generate(one, params["target"], batches(60, 8), seed=0, **options)
         return list(acceptance.measure(one, params, texts, tables=False))
 
     whole = records(tokens=50)
@@ -293,7 +294,7 @@ def test_batches_are_written_when_they_are_asked_for():
     one, params = GREEDY, params_of(GREEDY)
     asked = []
     given = (asked.append(batch) or batch for batch in batches(60, 8))
-    texts = acceptance.generate(one, params.target, given, seed=0, tokens=10**6)
+    texts = acceptance.generate(one, params["target"], given, seed=0, tokens=10**6)
     next(acceptance.measure(one, params, texts, tables=False))
     assert len(asked) == 1
 

@@ -57,11 +57,11 @@ def test_the_target_is_better_and_speculation_does_not_change_it(pair):
 
     plain = decode(params, keys, inputs, plan.alone())
     of_drafter = dataclasses.replace(plan.alone(), target=draft)
-    drafts = decode(Params(params.drafter), keys, inputs, of_drafter)
+    drafts = decode(Params(params["draft"]), keys, inputs, of_drafter)
     assert bleu(plain) > bleu(drafts) + 5
     ours = decode(params, keys, inputs, plan)
     found = divergences(
-        target, params.target, keys, inputs, ours.tokens, plain.tokens, sampling=Greedy()
+        target, params["target"], keys, inputs, ours.tokens, plain.tokens, sampling=Greedy()
     )
     assert len(found) <= 1 and all(divergence.gap < LOGITS for divergence in found)
     assert np.sum(ours.length) / np.sum(ours.trace.calls) > 3

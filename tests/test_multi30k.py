@@ -62,7 +62,7 @@ class Captions(NamedTuple):
     def differences(self, ours, plain, sampling):
         found = divergences(
             self.target,
-            self.params.target,
+            self.params["target"],
             self.keys(),
             self.inputs,
             jnp.asarray(ours),
@@ -161,8 +161,8 @@ def test_alpha_is_what_was_measured_with_t5x(every_caption):
     captions = every_caption
     greedy = captions.alone(Greedy())
     within = np.arange(LENGTH)[None] < greedy.length[:, None]
-    target = captions.logits(captions.target, captions.params.target, greedy.tokens)[within]
-    draft = captions.logits(captions.model, captions.params.drafter, greedy.tokens)[within]
+    target = captions.logits(captions.target, captions.params["target"], greedy.tokens)[within]
+    draft = captions.logits(captions.model, captions.params["draft"], greedy.tokens)[within]
     p, q = (np.asarray(jax.nn.softmax(x, axis=-1)) for x in (target, draft))
     one_hot = np.eye(p.shape[1], dtype=np.float32)
     best_p, best_q = (one_hot[np.argmax(x, axis=-1)] for x in (p, q))
@@ -181,7 +181,7 @@ def test_log_probs_are_those_of_teacher_forcing(captions, rule):
         ours = captions.speculate(Greedy(), GreedyMatch())
     else:
         ours = captions.speculate(Sampling(temperature=0.7, top_p=0.9), SpeculativeSampling())
-    logits = captions.logits(captions.target, captions.params.target, ours.tokens)
+    logits = captions.logits(captions.target, captions.params["target"], ours.tokens)
     within = np.arange(LENGTH)[None] < ours.length[:, None]
     expected = np.asarray(jax.nn.log_softmax(jnp.asarray(logits[within]), axis=-1))
     expected = np.take_along_axis(expected, ours.tokens[within][:, None], axis=1)[:, 0]

@@ -188,7 +188,7 @@ def test_a_mesh_changes_no_token_of_the_targets_first_layers(head, parts):
         params, *rows = placed(mesh) if mesh else arguments()
         its = jax.device_put(own, shardings(one, mesh)) if mesh and head else own
         with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
-            return decode(Params(params.target, its), *rows, plan)
+            return decode(Params(params["target"], its), *rows, plan)
 
     output, mesh = jax.device_get(run(None)), make_mesh(parts)
     assert_equal(run(mesh), output, mesh)
@@ -223,7 +223,7 @@ def test_a_mesh_changes_no_token_of_a_drafter_on_the_targets_states(kind, parts)
         drafter = Masked(one, Greedy(), GAMMA) if kind == "masks" else Blockwise(one, Greedy())
         kept = MinimumBlock(GreedyMatch(), 1)  # else hardly any draft is, and states tell nothing
         plan = Plan(T5Target(TINY, rules[0]), drafter, kept, Fixed(GAMMA), Greedy(), MAX_LENGTH)
-        given = Params(params.target, own), *rows
+        given = Params(params["target"], own), *rows
         if mesh:
             places = Params(shardings(plan.target, mesh), shardings(one, mesh))
             given = jax.device_put(given[0], places), *placed(mesh)[1:]

@@ -11,13 +11,19 @@ import pytest
 from support import Cycle, StopAfterUnlikely
 
 from specdec import Params, Plan, autoregressive_decode, decode, row_keys
-from specdec.drafters import Autoregressive, Hybrid, PromptLookup
+from specdec.drafters import Autoregressive, Drafter, Hybrid, PromptLookup
 from specdec.plan import Alone
 from specdec.sampling import Greedy, Sampling
-from specdec.schedules import Disco, Fixed
+from specdec.schedules import Disco, Fixed, Schedule
 from specdec.testing import Constant, TableTarget
-from specdec.types import Part, Table
-from specdec.verifiers import Coupled, GreedyMatch, SpeculativeSampling, SyntheticAcceptance
+from specdec.types import Part, Table, TargetCall
+from specdec.verifiers import (
+    Coupled,
+    GreedyMatch,
+    SpeculativeSampling,
+    SyntheticAcceptance,
+    Verifier,
+)
 
 TARGET, DRAFT = TableTarget(5), TableTarget(5, scale=2.0)
 
@@ -29,7 +35,7 @@ def plan(drafter=None, verifier=None, schedule=None, sampling=None, **others):
 
 
 @dataclasses.dataclass(frozen=True)
-class Both:
+class Both(Drafter):
     """Two models, the second of which drafts only the first token."""
 
     one: TableTarget
@@ -39,13 +45,10 @@ class Both:
         return {"one": self.one, "two": self.two}
 
     def with_models(self, models):
-        return Both(**models)
+        return dataclasses.replace(self, **models)
 
-    def parts(self, length):
+    def parts(self, length, source=None):
         return Part("one", 1, length), Part("two", 2, min(length, 1))
-
-    def init(self, params, context):
-        return ()
 
     def propose(self, *arguments):
         raise NotImplementedError
@@ -53,7 +56,7 @@ class Both:
 
 def test_exactness_is_stated_and_never_inferred():
     @dataclasses.dataclass(frozen=True)
-    class Silent:
+    class Silent(Verifier):
         def accept(self, draft, scores):
             return jnp.ones(draft.tokens.shape)
 
@@ -88,7 +91,7 @@ def test_parts_are_the_calls_of_an_iteration():
 
 def test_where_lengths_vary_parts_are_means_over_the_measured_ones():
     buckets = plan(schedule=Cycle((0, 2, 4)))
-    found = {one[:2]: one.calls for one in buckets.parts([0, 1, 2, 4])}
+    found = {one[:2]: one.calls for one in buckets.parts(TargetCall.each([0, 1, 2, 4]))}
     assert found == {
         ("target", 1): 0.25,
         ("target", 3): 0.5,
@@ -97,27 +100,27 @@ def test_where_lengths_vary_parts_are_means_over_the_measured_ones():
         ("draft", 1): (0 + 1 + 3) / 4,  # drafting ends with what is wanted
     }
     stops = plan(schedule=StopAfterUnlikely(4))
-    found = {one[:2]: one.calls for one in stops.parts([1, 3])}
+    found = {one[:2]: one.calls for one in stops.parts(TargetCall.each([1, 3]))}
     assert found == {("target", 5): 1, ("draft", 2): 1, ("draft", 1): (0 + 2) / 2}
-    asked = {one[:2]: one.calls for one in stops.parts([0])}
+    asked = {one[:2]: one.calls for one in stops.parts([TargetCall(0)])}
     assert asked["draft", 2] == 1, "without a bucket of 0 the drafter is asked for nothing"
     ends = plan(schedule=Fixed(4, stop_at_end=True))
-    assert ends.parts([1, 3]) == stops.parts([1, 3]) and ends.gamma is None
+    assert (
+        ends.parts(TargetCall.each([1, 3])) == stops.parts(TargetCall.each([1, 3]))
+        and ends.gamma is None
+    )
     assert stops.gamma is None and buckets.gamma is None and plan().gamma == 3
-    assert plan().parts([1, 2]) == plan().parts(), "a fixed length is what it is"
+    assert plan().parts(TargetCall.each([1, 2])) == plan().parts(), "a fixed length is what it is"
 
 
 def test_models_and_their_parameters_go_by_role():
     trees = {"target": "t", "draft": "d"}
     assert plan().params(trees) == Params("t", "d")
-    assert plan().trees(Params("t", "d")) == trees
     learnt = plan(schedule=Disco(0.5, buckets=(3,)))
-    assert learnt.params(trees | {"schedule": "s"}) == Params("t", "d", "s")
-    assert learnt.trees(Params("t", "d", "s")) == trees | {"schedule": "s"}
+    assert learnt.params(trees | {"schedule": "s"}) == Params("t", "d", schedule="s")
     two = plan(drafter=Both(TARGET, DRAFT))
     trees = {"target": "t", "one": "1", "two": "2"}
-    assert two.params(trees) == Params("t", {"one": "1", "two": "2"})
-    assert two.trees(two.params(trees)) == trees
+    assert two.params(trees | {"more": "3"}) == Params("t", one="1", two="2")
     other = TableTarget(5, classes=2)
     assert two.with_models({"two": other}).models() == {
         "target": TARGET,
@@ -223,12 +226,12 @@ def test_parts_that_do_not_go_together_are_refused(change, message):
 
 
 @dataclasses.dataclass(frozen=True)
-class Renamed:
+class Renamed(Drafter, Schedule):
     """Another drafter or schedule whose table has this role."""
 
     role: str
     buckets = (3,)
-    want = propose = init = None
+    propose = None
 
     def tables(self):
         return {self.role: Table("ngram")}
@@ -257,12 +260,12 @@ def test_drafter_and_schedule_have_parameters_of_their_own():
 
 
 def test_who_does_not_say_what_ends_a_text_is_asked():
-    class Silent:
-        prefill = decode = TableTarget.decode
+    class Silent(TableTarget):
+        stop_ids = None
 
     with pytest.raises(ValueError, match="nothing says what ends a text of Silent; give Plan.stop"):
-        Plan(Silent(), None, None, None, Greedy(), 8)
-    assert Plan(Silent(), None, None, None, Greedy(), 8, stop_ids=[2]).stop_ids == (2,)
+        Plan(Silent(5), None, None, None, Greedy(), 8)
+    assert Plan(Silent(5), None, None, None, Greedy(), 8, stop_ids=[2]).stop_ids == (2,)
 
 
 def test_a_plan_is_one_static_argument():

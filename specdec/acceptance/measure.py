@@ -37,7 +37,7 @@ def measure(
         taught = teach(params, batch.inputs, batch.tokens[:, :-1], plan=plan)
         asked = _asked(plan, params, batch, taught)
         whole = asked.pop("")
-        if hasattr(plan.drafter, "block"):  # alpha is of what is next
+        if plan.drafter.block is not None:  # alpha is of what is next
             whole = jax.tree.map(lambda x: x[:, :, 0], whole)
         sums = {"model": _sums(whole, batch)}
         if tables:
@@ -62,14 +62,14 @@ _of = jax.jit(of)
 
 def _asked(plan: Plan, params: Params, batch: Texts, taught: Taught) -> dict[str, Opinions]:
     """Of the plan's drafter under '', and of those that are recorded under their names."""
-    trees, found = plan.trees(params), {}
+    found = {}
     for name, drafter in [("", plan.drafter), *recorded(plan.drafter)]:
         if name and drafter is plan.drafter:
             found[name] = found[""]
             continue
         asked = dataclasses.replace(plan, drafter=drafter)
         given = (batch.inputs, batch.tokens, batch.length)
-        own = asked.params(trees)
+        own = asked.params(params)
         found[name] = jax.device_get(opinions(own, *given, taught, plan=asked))
     return found
 
@@ -88,7 +88,7 @@ def _text(
     asked: Mapping[str, Opinions],
 ) -> Accepted:
     """What is kept of one row."""
-    size, padding = int(batch.length[row]), getattr(plan.target, "pad_id", 0)
+    size, padding = int(batch.length[row]), plan.target.pad_id
     given = np.flatnonzero(batch.inputs[row] != padding)
     return Accepted(
         index=int(batch.index[row]),

@@ -3,7 +3,6 @@ at each place through its own `propose`, for one token or for a block."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -13,12 +12,12 @@ import jax.numpy as jnp
 
 from specdec.decoding import row_keys
 from specdec.decoding.states import trim
+from specdec.drafters import Drafter, Drawing
 from specdec.models.inputs import read
 from specdec.plan import Plan
-from specdec.roles import models_of, tables_of, views_of
 from specdec.sampling import before_each, fit_vocabulary, is_distribution, standardised
 from specdec.schedules.stopping import signals
-from specdec.types import Array, Cache, Context, Draft, Params, PyTree, SamplingRule, Target
+from specdec.types import Array, Cache, Context, Draft, Params, PyTree, Request
 
 LENIENCE = (1.0, 0.5, 0.3, 0.1)
 MOST = 1e6  # of a ratio: JSON has no infinity
@@ -48,23 +47,21 @@ class Opinions(NamedTuple):
     refused: Array  # [B, T] float32, q(x) of a token x that is drawn and refused there
 
 
-def recorded(drafter: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def recorded(drafter: Drafter, name: str = "") -> Iterator[tuple[str, Drawing]]:
     """The drafters whose opinion of a token depends on the text before it alone, which have a
     `sampling`, by name: the drafter itself, or those that it is made of, 'second Autoregressive'.
     """
-    if hasattr(drafter, "sampling"):
+    if isinstance(drafter, Drawing):
         yield f"{name} {type(drafter).__name__}".strip(), drafter
-    elif dataclasses.is_dataclass(drafter):
-        for field in dataclasses.fields(drafter):
-            if hasattr(inner := getattr(drafter, field.name), "propose"):
-                yield from recorded(inner, f"{name} {field.name}".strip())
+    for field, inner in () if isinstance(drafter, Drawing) else drafter.inner().items():
+        yield from recorded(inner, f"{name} {field}".strip())
 
 
 @functools.partial(jax.jit, static_argnames="plan")
 def teach(params: Params, inputs: Array, fed: Array, *, plan: Plan) -> Taught:
     """Of [B, T] tokens, the start token first."""
-    cache = plan.target.prefill(params.target, inputs, fed.shape[1])
-    output = plan.target.decode(params.target, fed, cache)[0]
+    cache = plan.target.prefill(params["target"], inputs, fed.shape[1])
+    output = plan.target.decode(params["target"], fed, cache)[0]
     left, probs = standardised(plan.sampling, output.logits, *before_each(fed, plan.stop_ids))
     likely = jax.nn.softmax(left, axis=-1) if plan.sampling.greedy else None
     return Taught(probs, likely, output.hidden, output.depth)
@@ -81,10 +78,10 @@ def opinions(
       length: [B] output tokens.
     """
     drafter = plan.drafter
-    alone = len(models_of(drafter)) == 1 and not tables_of(drafter)
-    alone &= not hasattr(drafter, "block") and not hasattr(drafter, "itself")
-    if alone and hasattr(drafter, "sampling"):
-        q, likely = _forced(params, inputs, tokens[:, :-1], taught, plan)
+    alone = len(drafter.models()) == 1 and not drafter.tables()
+    alone &= drafter.block is None and not drafter.runs_target
+    if alone and isinstance(drafter, Drawing):
+        q, likely = _forced(params, inputs, tokens[:, :-1], taught, plan, drafter)
         return of(q, taught, tokens[:, 1:], tossed(tokens[:, 1:]), likely)
     return _asked(params, inputs, tokens, length, taught, plan)
 
@@ -133,19 +130,17 @@ def _refused(q: Array, p: Array, coins: Array) -> Array:
 
 
 def _forced(
-    params: Params, inputs: Array, fed: Array, taught: Taught, plan: Plan
+    params: Params, inputs: Array, fed: Array, taught: Taught, plan: Plan, drafter: Drawing
 ) -> tuple[Array, Array | None]:
     """[B, T, V] q of a drafter that is a model, and its softmax if it is greedy. An id that one of
     the models lacks gets no probability from it, as when it drafts."""
-    (role,) = plan.models().keys() - {"target"}
-    view = views_of(plan.drafter).get(role)
-    model: Target = plan.models()[role]
-    tree = plan.trees(params)[role]
-    given = plan.target.prefill(params.target, inputs, 1)  # dropped, unless the model reads it
+    ((role, model),) = drafter.models().items()
+    view, tree = drafter.views().get(role), params[role]
+    given = plan.target.prefill(params["target"], inputs, 1)  # dropped, unless the model reads it
     cache = read(model, tree, view(inputs) if view else inputs, fed.shape[1], given)
     logits = model.decode(tree, fed, cache)[0].logits
     logits = fit_vocabulary(logits, taught.p.shape[-1])
-    sampling: SamplingRule = plan.drafter.sampling  # type: ignore[attr-defined]
+    sampling = drafter.sampling
     logits, probs = standardised(sampling, logits, *before_each(fed, plan.stop_ids))
     return probs, jax.nn.softmax(logits, axis=-1) if sampling.greedy else None
 
@@ -155,11 +150,11 @@ def _asked(
 ) -> Opinions:
     """Asked for a draft at each position, its state carried along."""
     rows, longest = tokens.shape[0], tokens.shape[1] - 1
-    block, vocab_size = getattr(plan.drafter, "block", 1), taught.p.shape[-1]
+    block, vocab_size = plan.drafter.block or 1, taught.p.shape[-1]
     keys = jnp.broadcast_to(row_keys(0, jnp.arange(rows))[:, None], (rows, block))
     room = longest + max(block, plan.longest_draft)
-    cache = plan.target.prefill(params.target, inputs, room)
-    cache = plan.target.decode(params.target, tokens[:, :-1], cache)[1]
+    cache = plan.target.prefill(params["target"], inputs, room)
+    cache = plan.target.decode(params["target"], tokens[:, :-1], cache)[1]
     ahead = jnp.arange(block)
     states = jnp.pad(taught.hidden, ((0, 0), (1, 0), (0, 0)))
 
@@ -182,10 +177,10 @@ def _asked(
     def ask(state: PyTree, given: Any) -> tuple[PyTree, Opinions]:
         position, *own = given
         want = jnp.full([rows], block, jnp.int32)
-        draft, state = plan.drafter.propose(params, keys, at(position), state, want, None)
+        draft, state = plan.drafter.propose(params, Request(at(position), keys, want), state)
         draft = trim(draft, want, vocab_size, ())
         q, likely = _drawn_from(draft, vocab_size), draft.beliefs
-        if not hasattr(plan.drafter, "block"):
+        if plan.drafter.block is None:
             q, likely = q[:, 0], None if likely is None else likely[:, 0]
             return state, of(q, *own, likely=likely)
         places = jnp.minimum(position + ahead, longest - 1)

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from specdec.benchmark.file import Elsewhere, Generation, Record, Timing
 from specdec.benchmark.workload import READ_BYTES, by_turns, name_of
-from specdec.roles import verifies
-from specdec.types import Part
+from specdec.types import Part, verifies
 
 
 class Measured(NamedTuple):

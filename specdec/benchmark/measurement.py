@@ -16,7 +16,6 @@ from specdec.benchmark.summary import Parts, summarize
 from specdec.benchmark.workload import Workload
 from specdec.environment import environment
 from specdec.plan import Plan
-from specdec.roles import partial_models
 from specdec.types import PyTree
 
 
@@ -97,11 +96,8 @@ class Measurement:
         self.file.conclude(report)
         return summary
 
-    def _step_bytes(self) -> int | None:
-        target = self.workload.alone.target
-        if not hasattr(target, "read_by_decode"):
-            return None
-        read = target.read_by_decode(self._trees["alone"])  # type: ignore[attr-defined]
+    def _step_bytes(self) -> int:
+        read = self.workload.alone.target.read_by_decode(self._trees["alone"])
         return sum(leaf.nbytes for leaf in jax.tree.leaves(read))
 
     def _written(self, records: Iterator[Record]) -> Iterator[Record]:
@@ -114,7 +110,7 @@ def parts_of(plan: Plan) -> Parts | None:
     """The model calls of an iteration, None if the drafter has a model and does not say when it
     is called."""
     known = {"target", *(role for role, _, _ in plan.parts())}
-    within = partial_models(plan.drafter, plan.target)  # a head is a part of such a call
+    within = plan.drafter.partial_models(plan.target)  # a head is a part of such a call
     return plan.parts if within or known >= plan.models().keys() else None
 
 

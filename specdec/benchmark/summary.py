@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -23,12 +24,10 @@ from specdec.benchmark.figures import (
 )
 from specdec.benchmark.file import Elsewhere, Generation, Record
 from specdec.statistics import bootstrap
-from specdec.types import Part
+from specdec.types import Part, TargetCall
 
 # What is known of measured calls -> the model calls of an iteration, as `Plan.parts` tells them.
-Parts: TypeAlias = Callable[
-    [Iterable[int], Iterable[int] | None, Iterable[int] | None], Sequence[Part]
-]
+Parts: TypeAlias = Callable[[Iterable[TargetCall]], Sequence[Part]]
 
 
 def summarize(
@@ -112,8 +111,8 @@ def _mean_depth(generations: Sequence[Generation]) -> float | None:
 
 def _parts(parts: Parts, generations: Sequence[Generation | Elsewhere]) -> tuple[Part, ...]:
     """The model calls of an iteration, of these texts."""
-    kinds = estimator.drafted, estimator.sources, estimator.depths
-    return tuple(parts(*(kind(generations) for kind in kinds)))  # type: ignore[arg-type]
+    calls = (TargetCall.each(one.drafted, one.sources, one.depths) for one in generations)
+    return tuple(parts(itertools.chain.from_iterable(calls)))
 
 
 def _known(shares: np.ndarray) -> list[float | None]:

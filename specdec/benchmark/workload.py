@@ -30,10 +30,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from specdec.models.inputs import read
-from specdec.plan import Plan
+from specdec.models.model import Target
+from specdec.plan import Plan, plain_call
 from specdec.program import Decoder, Program, batch_shapes
-from specdec.roles import calls_of, depths_of, holder, plain_call, verifies, views_of
-from specdec.types import Params, Part, PyTree, Target
+from specdec.types import Params, Part, PyTree, TargetCall, verifies
 
 READ_BYTES, READ_ROWS = 2**29, 1024  # of what `memory_read` reads
 LONGEST_SCAN = 32  # steps; enough that a scan's start does not count
@@ -126,13 +126,11 @@ def _parts(plan: Plan, alone: Plan) -> dict[str, TimedPart]:
         "memory_read": TimedPart(Program(read_memory), "memory", 1),
         "alone prefill": _prefill({"alone": alone.target}, alone.capacity),
         "alone 1": _calls("alone", of_alone, 1, "alone prefill", alone.max_length),
-        "prefill": _prefill(plan.models(), plan.capacity, views_of(plan.drafter)),
+        "prefill": _prefill(plan.models(), plan.capacity, plan.drafter.views()),
     }
-    models, own = plan.models(), calls_of(plan.drafter, plan.target)
-    for role, width, _ in plan.parts(range(plan.longest_draft + 1)):
-        call = own.get(role) or plain_call(role, models[role])
-        of = holder(role, models)
-        parts[name_of(role, width)] = _calls(of, call, width, "prefill", plan.max_length)
+    for role, width, _ in plan.parts(TargetCall.each(range(plan.longest_draft + 1))):
+        given = plan.holder(role), plan.call_of(role), width, "prefill", plan.max_length
+        parts[name_of(role, width)] = _calls(*given)
     if turn := turn_of(plan):
         steps = min(plan.max_length, LONGEST_TURNS)
         parts[turn_name(turn)] = TimedPart(Program(turns(plan, turn, steps)), "prefill", steps)
@@ -142,7 +140,7 @@ def _parts(plan: Plan, alone: Plan) -> dict[str, TimedPart]:
 def turn_of(plan: Plan) -> tuple[Part, ...]:
     """The model calls of an iteration with the longest draft, in whole numbers and the draft's
     first; () if no model drafts, or calls go through more layers or fewer."""
-    calls = plan.parts([plan.longest_draft]) if not depths_of(plan.target) else ()
+    calls = () if plan.target.depths else plan.parts([TargetCall(plan.longest_draft)])
     if all(verifies(role) for role, _, _ in calls):
         return ()
     whole = (Part(role, width, math.ceil(times)) for role, width, times in calls)
@@ -179,7 +177,7 @@ def prefills(
 ) -> Callable:
     """What comes before the first step: role -> (start token [1], cache).
 
-    views: what models read of the inputs, see `roles.views_of`.
+    views: what models read of the inputs, see `Drafter.views`.
     """
 
     def run(trees: Mapping[str, PyTree], inputs: PyTree) -> dict[str, tuple[jax.Array, Any]]:
@@ -200,7 +198,7 @@ class _Encoded(NamedTuple):
 
 def _encoded(model: Any, inputs: PyTree) -> _Encoded | None:
     """Zeros in place of what an encoder has made, for a model that reads it and is timed alone."""
-    if not getattr(model, "reads_encoded", False):
+    if not model.reads_encoded:
         return None
     encoded = jnp.zeros([*inputs.shape, model.config.encoded_dim], model.dtype)
     return _Encoded(encoded, jnp.ones(inputs.shape, bool))
@@ -242,11 +240,10 @@ def turns(plan: Plan, turn: Sequence[Part], steps: int) -> Callable:
 
     turn: see `turn_of`.
     """
-    models, own = plan.models(), calls_of(plan.drafter, plan.target)
-    call_of = {role: own.get(role) or plain_call(role, models[role]) for role, _, _ in turn}
+    call_of = {role: plan.call_of(role) for role, _, _ in turn}
 
     def run(trees: Mapping[str, PyTree], prefilled: Mapping[str, Any]) -> jax.Array:
-        begun = {role: prefilled[holder(role, models)] for role in call_of}
+        begun = {role: prefilled[plan.holder(role)] for role in call_of}
         widest = max(width for _, width, _ in turn)
 
         def calls(part: Part, tokens: jax.Array, cache: Any) -> tuple[jax.Array, Any]:

@@ -35,8 +35,8 @@ from specdec.certificate.draws import draws
 from specdec.certificate.hostile import hostile
 from specdec.certificate.subject import Subject
 from specdec.plan import Plan
-from specdec.types import Verifier
 from specdec.verifiers import GreedyMatch, SpeculativeSampling
+from specdec.verifiers.decide import Verifier
 
 __all__ = ["CHECKS", "Check", "Subject", "certify", "divergence", "refuse", "stand_in"]
 
@@ -62,7 +62,7 @@ def refuse(plan: Plan) -> None:
     not the model it names, or nothing is drafted."""
     if not plan.drafts:
         raise ValueError("the plan drafts nothing, so there is nothing to certify; give a drafter")
-    if not getattr(plan.target, "exact", False):
+    if not plan.target.exact:
         raise ValueError(
             f"the target {type(plan.target).__name__} does not state that it is exact, so there is "
             "nothing to certify; use one with exact = True"
@@ -71,7 +71,7 @@ def refuse(plan: Plan) -> None:
 
 def stand_in(plan: Plan) -> Verifier | None:
     """The exact verifier that takes the place of one that is not."""
-    if getattr(plan.verifier, "exact", False):
+    if plan.verifier.exact:
         return None
     return GreedyMatch() if plan.sampling.greedy else SpeculativeSampling()
 

@@ -15,7 +15,7 @@ from specdec.decoding import prefill, step
 from specdec.plan import Plan
 from specdec.program import Program
 from specdec.testing import Skipping
-from specdec.types import Array, DecodeState, Draft, Params
+from specdec.types import Array, DecodeState, Draft, Params, Request
 
 TEXTS = 8
 DIFFERENT = 1e-4  # of the drafts, and one is always allowed: a near-tie of another width's rounding
@@ -28,7 +28,7 @@ def afresh(subject: Subject) -> Check:
 
     A drafter whose drafts depend on more than the text (`adapts = True`) has nothing to compare.
     """
-    if getattr(subject.plan.drafter, "adapts", False):
+    if subject.plan.drafter.adapts:
         note = f"{type(subject.plan.drafter).__name__} adapts, so that no draft need be the same"
         return Check("afresh", {"drafts": 0, "different": 0}, {}, note)
     plan = subject.variant(subject.greedy)
@@ -55,9 +55,9 @@ def _count(params: Params, keys: Array, inputs: Array, *, plan: Plan) -> tuple[A
         context = state.context(plan)
         room = jnp.minimum(plan.max_length - state.length, plan.longest_draft)
         want = jnp.where(state.active, room, 0)
-        ask = functools.partial(own.propose, params, _keys(state, plan), context)
-        carried, _ = ask(state.drafter, want, None)
-        anew, _ = ask(own.init(params, context), want, None)
+        request = Request(context, _keys(state, plan), want)
+        carried, _ = own.propose(params, request, state.drafter)
+        anew, _ = own.propose(params, request, own.init(params, context))
         drafts += jnp.sum(want > 0)
         different += jnp.sum((want > 0) & _differ(carried, anew))
         return step(params, state, skipping), drafts, different

@@ -12,8 +12,9 @@ from specdec.certificate.check import Check, agreement
 from specdec.certificate.subject import Subject
 from specdec.sampling import Greedy, unprocessed
 from specdec.testing import BROKEN, FALSE_ALARM, Bench, Skipping, output_law, trees_for
-from specdec.types import DecodeOutput, SamplingRule, Trace, Verifier
+from specdec.types import DecodeOutput, SamplingRule, Trace
 from specdec.verifiers import Coupled, SpeculativeSampling
+from specdec.verifiers.decide import Verifier
 
 ALGEBRA_ERROR = 1e-12  # float64
 # p and q of a perfect drafter come from calls of other widths. In float32 they differ by some 1e-6,
@@ -160,7 +161,8 @@ def broken(subject: Subject) -> Check:
 
 def _bench(subject: Subject) -> Bench:
     bench = Bench.create(rows=LAW_ROWS)
-    return bench._replace(params=bench.params._replace(schedule=subject.params.schedule))
+    of_schedule = {role: subject.params[role] for role in subject.plan.schedule.tables()}
+    return bench._replace(params=bench.params | of_schedule)
 
 
 def _drawing(subject: Subject) -> Verifier:

@@ -12,8 +12,9 @@ import numpy as np
 from specdec import testing
 from specdec.certificate.check import Check, agreement
 from specdec.certificate.subject import Subject
+from specdec.drafters.drafter import Drafter
 from specdec.testing import Constant, OneOf
-from specdec.types import DecodeOutput, Drafter, Params, SamplingRule
+from specdec.types import DecodeOutput, Params, SamplingRule
 from specdec.verifiers import Coupled
 
 TEXTS, REPEATS = 8, 3
@@ -90,7 +91,7 @@ def _drafters(subject: Subject) -> dict[str, tuple[Drafter, Params]]:
     several = OneOf(tuple(constant.values()))
     found: dict[str, tuple[Drafter, Params]] = {n: (d, subject.params) for n, d in drafters.items()}
     for number, name in enumerate(constant):
-        found[name] = several, subject.params._replace(drafter=np.int32(number))
+        found[name] = several, subject.params | {"number": np.int32(number)}
     return found
 
 

@@ -15,12 +15,12 @@ from jax.sharding import Mesh
 
 from specdec.decoding import naming_texts, row_keys
 from specdec.drafters import Autoregressive
+from specdec.drafters.drafter import Drafter, Drawing
 from specdec.plan import Plan
 from specdec.program import Decoder, Program
-from specdec.roles import itself, tables_of
 from specdec.sampling import Greedy, Sampling, before_each, instead, standardised
 from specdec.testing import divergences
-from specdec.types import Array, DecodeOutput, Drafter, Params, PyTree, SamplingRule
+from specdec.types import Array, DecodeOutput, Params, PyTree, SamplingRule
 
 FLOAT32_GAP = 1e-4  # nats; rounding alone gives some 1e-6
 # In bfloat16, of the largest logit: two to four units in its last place. Programs of different
@@ -61,7 +61,7 @@ class Subject:
     @property
     def dtype(self) -> str:
         """What the target computes in; it says what rounding may excuse."""
-        return getattr(self.plan.target, "dtype", "float32")
+        return self.plan.target.dtype
 
     @property
     def float32(self) -> bool:
@@ -71,7 +71,7 @@ class Subject:
     @property
     def greedy_only(self) -> bool:
         """Whether the verifier means nothing at a temperature."""
-        return getattr(self.plan.verifier, "greedy_only", False)
+        return self.plan.verifier.greedy_only
 
     @property
     def drawn(self) -> SamplingRule:
@@ -93,7 +93,7 @@ class Subject:
             cache = target.prefill(params, inputs, 1)
             return target.decode(params, target.start(inputs)[:, None], cache)[0].logits
 
-        return jax.eval_shape(logits, self.params.target, self.inputs[:1]).shape[-1]
+        return jax.eval_shape(logits, self.params["target"], self.inputs[:1]).shape[-1]
 
     def variant(self, sampling: SamplingRule, **parts: Any) -> Plan:
         """The plan with another sampling, which its drafter draws with as well, and other parts."""
@@ -106,17 +106,16 @@ class Subject:
         of its own class, with the target in each role, if models of texts are all that it proposes
         by: a target does not fill in blocks."""
         target, given = self.plan.target, self.plan.drafter
-        if (whole := itself(given, target)) is not None:
-            drafter = _drawing_with(sampling, whole)
-            return self.variant(sampling, drafter=drafter), self.params._replace(drafter=())
+        if given.runs_target:
+            drafter = _drawing_with(sampling, given.itself(target))
+            return self.variant(sampling, drafter=drafter), self.params
         drafter = _drawing_with(sampling, given)
-        blocks = hasattr(given, "block")
-        if len(self.plan.models()) == 1 or tables_of(given) or self.plan.sources or blocks:
+        blocks = given.block is not None
+        if len(self.plan.models()) == 1 or given.tables() or self.plan.sources or blocks:
             drafter = Autoregressive(target, sampling)
         plan = self.variant(sampling, drafter=drafter)
         plan = plan.with_models(dict.fromkeys(plan.models(), target))
-        trees = self.plan.trees(self.params) | dict.fromkeys(plan.models(), self.params.target)
-        return plan, plan.params(trees)
+        return plan, self.params | dict.fromkeys(plan.models(), self.params["target"])
 
     def alone(self, sampling: SamplingRule, width: int = 1) -> Plan:
         """The plan of the target by itself."""
@@ -165,7 +164,7 @@ class Subject:
     def fed(self, *outputs: Array) -> Iterator[tuple[Any, ...]]:
         """Of each batch the target's parameters, the inputs, and the rows of the outputs."""
         for start, (_, inputs) in zip(self._starts, self._batches(0), strict=True):
-            yield self.params.target, inputs, *(self._block(x, start, 0) for x in outputs)
+            yield self.params["target"], inputs, *(self._block(x, start, 0) for x in outputs)
 
     def gap(self, row: int, ours: Array, plain: Array, sampling: SamplingRule) -> float:
         """How far two different outputs of a text are apart where they first differ, in nats."""
@@ -173,7 +172,7 @@ class Subject:
         inputs, ours, plain = (jnp.asarray(x)[None] for x in (self.inputs[row], ours, plain))
         (found,) = divergences(
             self.plan.target,
-            self.params.target,
+            self.params["target"],
             keys,
             inputs,
             ours,
@@ -214,7 +213,7 @@ class Subject:
     def _batches(self, sample: int) -> list[tuple[Array, Array]]:
         """Keys [B] and inputs [B, S], made once, so that nothing but decoding is timed."""
         if sample not in self._by_sample:
-            padding = getattr(self.plan.target, "pad_id", 0)
+            padding = self.plan.target.pad_id
             self._by_sample[sample] = [
                 (
                     row_keys(self.seed, jnp.arange(start, start + self.batch_size), sample),
@@ -231,17 +230,11 @@ class Subject:
         return np.pad(block, missing, constant_values=padding)
 
 
-def _drawing_with(sampling: SamplingRule, drafter: Any) -> Drafter:
-    """The drafter with this sampling, if it has one, or those that it is made of."""
-    values = {field.name: getattr(drafter, field.name) for field in dataclasses.fields(drafter)}
-    new: dict[str, Any] = {
-        name: _drawing_with(sampling, value)
-        for name, value in values.items()
-        if hasattr(value, "propose")
-    }
-    if "sampling" in values:
-        new["sampling"] = sampling
-    return dataclasses.replace(drafter, **new) if new else drafter
+def _drawing_with(sampling: SamplingRule, drafter: Drafter) -> Drafter:
+    """Returns the drafter with this sampling, if it has one, and those that it is made of."""
+    inner = drafter.inner().items()
+    drafter = drafter.with_inner({name: _drawing_with(sampling, one) for name, one in inner})
+    return drafter.drawing_with(sampling) if isinstance(drafter, Drawing) else drafter
 
 
 def joined(trees: list, rows: int) -> PyTree:

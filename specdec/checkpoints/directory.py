@@ -19,8 +19,8 @@ from specdec.checkpoints.buckets import SCHEME, BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 from specdec.models import families
+from specdec.models.model import Model
 from specdec.records import write
-from specdec.types import Model
 
 _ADAPTER = "adapter_config.json"
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")

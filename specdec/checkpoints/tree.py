@@ -12,7 +12,8 @@ from flax import traverse_util
 from specdec.checkpoints.errors import CheckpointError
 from specdec.models import families
 from specdec.models.family import Shape, Shapes
-from specdec.types import Model, PyTree
+from specdec.models.model import Model
+from specdec.types import PyTree
 
 
 def flatten(tree: PyTree) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def _others(
         params, seed, skip = run.load(), run.data.seed, [one.index for one in before]
         given = ((batch.index, batch.inputs) for batch in batches)
         texts = acceptance.generate(
-            run.plan, params.target, given, seed=seed, tokens=left, skip=skip
+            run.plan, params["target"], given, seed=seed, tokens=left, skip=skip
         )
         yield from acceptance.measure(run.plan, params, _shown(texts, left), tables=tables)
 

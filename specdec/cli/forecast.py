@@ -182,7 +182,7 @@ def _check(
         raise UsageError(
             f"--gammas has {gammas[-1]} but {forecast.bound(plan)}; give shorter drafts"
         )
-    if not getattr(plan.verifier, "exact", False):
+    if not plan.verifier.exact:
         raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give one that is")
     draws = any(forecast.kind_of(x) == "ratio" for _, x in acceptance.recorded(plan.drafter))
     known = isinstance(plan.verifier, Block | SpeculativeSampling)

@@ -14,7 +14,8 @@ from specdec import checkpoints, progress
 from specdec.cli import settings
 from specdec.cli.settings import UsageError
 from specdec.models import families
-from specdec.types import Model, PyTree
+from specdec.models.model import Model
+from specdec.types import PyTree
 from specdec.values import Seed, check
 
 

@@ -23,7 +23,6 @@ from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.partitioning import Share
 from specdec.records import FINGERPRINT, FORMAT, Lines, as_json, settings_in
-from specdec.roles import owned_by
 
 RECORD = "# recorded = "  # begins the comment, one line of JSON
 WHOLE = "drafter"  # the name of the run's own drafter in a record
@@ -68,7 +67,7 @@ def _record(run: DecodeRun, in_force: str) -> str:
 
 def _of_drafter(name: str, drafter: Any, in_force: str) -> dict[str, Any]:
     """Returns everything that a drafter's proposals along a text depend on, as `key` does."""
-    return _fingerprints(in_force, *owned_by(drafter)) | _flat(name, drafter)
+    return _fingerprints(in_force, *drafter.owned()) | _flat(name, drafter)
 
 
 def _fingerprints(in_force: str, *of: str) -> dict[str, Any]:

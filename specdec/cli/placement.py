@@ -11,9 +11,10 @@ import jax
 from jax.sharding import Mesh
 
 from specdec import checkpoints, partitioning, tables
+from specdec.models.model import Model
 from specdec.partitioning import Partitioner, Share
 from specdec.plan import Plan
-from specdec.types import Model, PyTree, Table
+from specdec.types import PyTree, Table
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,8 +21,7 @@ from specdec.cli.placement import Placement
 from specdec.cli.settings import UsageError
 from specdec.decoding import NonFiniteLogits
 from specdec.environment import version
-from specdec.plan import Plan
-from specdec.roles import RESERVED, spare_ids_of, tables_of
+from specdec.plan import RESERVED, Plan
 from specdec.sampling import MinLength, check_ids
 from specdec.types import Params, PyTree, Table
 from specdec.values import Checked, is_word
@@ -108,7 +107,7 @@ class DecodeRun(Checked):
                 f"int8 is {self.int8!r}; give roles, of {', '.join(models)}, as in ('target',)"
             )
         for role in self.int8:
-            if not getattr(models[role], "has_int8", False):
+            if not models[role].has_int8:
                 family = type(models[role]).__name__
                 raise ValueError(f"int8 names the {role}, but {family} has no such kernels")
 
@@ -120,7 +119,7 @@ class DecodeRun(Checked):
     def paths(self) -> dict[str, str]:
         """The checkpoints and tables by role, of those that `Plan.owned` has."""
         given: dict[str, Any] = {"target": self.checkpoint_path, **self.draft_checkpoint_paths}
-        given |= dict.fromkeys(tables_of(self.plan.schedule), self.schedule_table_path)
+        given |= dict.fromkeys(self.plan.schedule.tables(), self.schedule_table_path)
         return {role: path for role, path in given.items() if role in self.plan.owned()}
 
     def without_drafter(self) -> DecodeRun:
@@ -143,8 +142,8 @@ class DecodeRun(Checked):
 
     def params_alone(self, params: Params) -> Params:
         """The parameters of `alone`, made from those of the plan."""
-        stored = self.plan.target.to_stored(params.target)  # type: ignore[attr-defined]
-        return Params(self.alone.target.from_stored(stored))  # type: ignore[attr-defined]
+        stored = self.plan.target.to_stored(params["target"])
+        return Params(self.alone.target.from_stored(stored))
 
     def batches(self) -> Iterator[tasks.Batch]:
         """The task's examples, of several hosts those that this one feeds; raises TaskError at the
@@ -229,7 +228,7 @@ def _naming_target(run: DecodeRun) -> Iterator[None]:
 def unmarked_lossy(plan: Plan) -> str:
     """Returns the error about a run that is not exact and does not say so."""
     verifier = plan.verifier
-    inexact = plan.target if getattr(verifier, "exact", False) else verifier
+    inexact = plan.target if verifier.exact else verifier
     return (
         f"{inexact} does not keep the target's law, and the run does not say that it may be lossy; "
         "give --gin.LOSSY=True if that is what you want"
@@ -316,7 +315,8 @@ def _shortened(run: DecodeRun) -> DecodeRun:
     plan, room = run.plan, max(1, run.plan.max_length - 1)  # the target's own token comes behind
     if not plan.drafts or plan.longest_draft <= room:
         return run
-    if not hasattr(plan.schedule, "up_to"):
+    schedule = plan.schedule.up_to(room)
+    if schedule is None:
         raise UsageError(
             f"{plan.schedule} drafts up to {plan.longest_draft} tokens but outputs hold "
             f"{plan.max_length}; give shorter drafts, or raise 'targets' in the feature lengths"
@@ -326,7 +326,6 @@ def _shortened(run: DecodeRun) -> DecodeRun:
         f"{plan.max_length}",
         file=sys.stderr,
     )
-    schedule = plan.schedule.up_to(room)  # type: ignore[attr-defined]
     return dataclasses.replace(run, plan=dataclasses.replace(plan, schedule=schedule))
 
 
@@ -416,7 +415,7 @@ def vocabulary_of(run: DecodeRun) -> Any:
             f"the draft's vocabulary, {given}, is not the target's, {vocabulary}; "
             "a draft is read as the target's ids: use models of one vocabulary"
         )
-    paths, spare = run.paths(), spare_ids_of(run.plan.drafter)
+    paths, spare = run.paths(), run.plan.drafter.spare_ids()
     for role, model in run.plan.models().items():
         if role != "target":
             checkpoints.check_pair(run.checkpoint_path, paths[role])

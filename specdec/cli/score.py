@@ -62,7 +62,7 @@ def _command(args: argparse.Namespace) -> None:
     else:
         batches = run.data.text_batches(_pairs(args.pairs), vocabulary)
     in_force = runs.in_force(run, "score") if args.output_file else ""
-    params = run.load().target
+    params = run.load()["target"]
     scores_of = _scores_of(run.ending_with(*runs.stop_ids_of(run, vocabulary)).plan)
     tokens, total = 0, 0.0
     file = settings.json_lines(args.output_file, in_force)

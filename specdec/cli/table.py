@@ -103,7 +103,7 @@ def _texts(run: DecodeRun, lines: Lines, tokens: int) -> Iterator[list[int]]:
         return
     params, given = run.load(), ((batch.index, batch.inputs) for batch in run.batches())
     texts = acceptance.generate(
-        run.plan, params.target, given, seed=run.data.seed, tokens=left, skip=list(before)
+        run.plan, params["target"], given, seed=run.data.seed, tokens=left, skip=list(before)
     )
     with tqdm(total=left, unit="token", leave=False, disable=not sys.stderr.isatty()) as bar:
         for batch in texts:

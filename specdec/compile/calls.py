@@ -12,7 +12,8 @@ import jax
 from specdec import partitioning
 from specdec.compile import hlo
 from specdec.compile.hardware import Call
-from specdec.types import Model, PyTree
+from specdec.models.model import Model
+from specdec.types import PyTree
 
 
 def silent_call(

@@ -19,8 +19,7 @@ from specdec.compile.hardware import Call
 from specdec.models.inputs import read
 from specdec.plan import Plan
 from specdec.program import Decoder, Program, batch_shapes
-from specdec.roles import calls_of, depths_of, holder, of_depth, partial_models, verifies, views_of
-from specdec.types import PyTree
+from specdec.types import PyTree, of_depth, verifies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,14 +133,14 @@ def compile_for(
         role: silent_call(model, trees[role], caches[role], shape[0], mesh.shape)
         for role, model in models.items()
     }
-    for role, model in partial_models(plan.drafter, plan.target).items():
+    for role, model in plan.drafter.partial_models(plan.target).items():
         cache = model.cache_bytes(shape[0], plan.capacity, shape[1], mesh.shape)
         tree = model.part_of(trees["target"])
         of_layers = silent_call(model, tree, cache, shape[0], mesh.shape)
         heads = [one for one in models if one not in plan.widest]
         calls[role] = together(of_layers, *(calls.pop(one) for one in heads))
-    for depth in depths_of(plan.target):
-        model = plan.target.always(depth)  # type: ignore[attr-defined]
+    for depth in plan.target.depths:
+        model = plan.target.always(depth)
         cache = model.cache_bytes(shape[0], plan.capacity, shape[1], mesh.shape)
         call = silent_call(model, trees["target"], cache, shape[0], mesh.shape)
         calls[of_depth(depth)] = dataclasses.replace(call, layers=depth)
@@ -168,7 +167,7 @@ def _communicating(
 ) -> dict[str, Call]:
     """The calls with the collectives of each model's widest one; {} where one is not known. A call
     of some layers has its share of them."""
-    found, layers = {}, getattr(plan.target, "num_layers", 1)
+    found, layers = {}, plan.models()["target"].num_layers
     for role, call in calls.items():
         width = plan.widest.get(role, 1)
         part = parts.get(_name(_compiled_as(role), width))
@@ -196,13 +195,13 @@ def _parts(
     if executable is None:
         return
     caches = jax.tree.map(_placed, executable.out_info)
-    own = calls_of(plan.drafter, plan.target)
+    own = plan.own_calls()
     for role, width in _calls_of(plan):
         name = _name(role, width)
         progress(name)
         tokens = jax.ShapeDtypeStruct([inputs.shape[0], width], jnp.int32)
         if role in own and (role, width) != ("target", 1):
-            given = trees, tokens, caches[holder(role, trees)]
+            given = trees, tokens, caches[plan.holder(role)]
             yield _compiled(name, Program(own[role], donate=[2]), *given)[0]
             continue
         call = Program(plan.models()[role].decode, donate=[2])
@@ -212,7 +211,7 @@ def _parts(
 def _prefill(trees: Mapping[str, PyTree], inputs: Any, *, plan: Plan) -> dict[str, PyTree]:
     """Each model's cache, by role."""
     caches: dict[str, PyTree] = {}
-    views = views_of(plan.drafter)
+    views = plan.drafter.views()
     for role, model in plan.models().items():
         seen = views[role](inputs) if role in views else inputs
         caches[role] = read(model, trees[role], seen, plan.capacity, caches.get("target"))
@@ -221,7 +220,7 @@ def _prefill(trees: Mapping[str, PyTree], inputs: Any, *, plan: Plan) -> dict[st
 
 def _length_of(role: str, plan: Plan, inputs: jax.ShapeDtypeStruct) -> int:
     """The length of what a model reads of the inputs."""
-    view = views_of(plan.drafter).get(role)
+    view = plan.drafter.views().get(role)
     return inputs.shape[1] if view is None else jax.eval_shape(view, inputs).shape[1]
 
 

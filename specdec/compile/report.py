@@ -11,7 +11,6 @@ from specdec.compile import hlo
 from specdec.compile.compilation import Compilation, Compiled
 from specdec.compile.hardware import GIB, HOP_SECONDS, LAYER_SECONDS, Topology
 from specdec.compile.roofline import exits, predict
-from specdec.roles import depths_of
 
 
 def record(
@@ -28,7 +27,7 @@ def record(
         "inputs": compilation.length,
         "outputs": plan.max_length,
         "gamma": plan.longest_draft,
-        "dtype": plan.target.dtype,  # type: ignore[attr-defined]
+        "dtype": plan.target.dtype,
         "memory": _memory(topology, compilation),
         "compile_seconds": {each.name: round(each.seconds, 1) for each in programs},
         "programs": {each.name: _contents(each) for each in programs if each.module},
@@ -38,7 +37,7 @@ def record(
     if compilation.calls and compilation.whole.module:
         if plan.drafts:
             found |= _predictions(topology, compilation, alphas)
-        if depths_of(plan.target):
+        if plan.target.depths:
             leaving = exits(topology.chip, plan, compilation.calls)
             found["exits"] = [dataclasses.asdict(one) for one in leaving]
     return found

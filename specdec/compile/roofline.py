@@ -9,8 +9,8 @@ from typing import NamedTuple
 from specdec import published, theory
 from specdec.compile.hardware import LAYER_SECONDS, Call, Chip
 from specdec.plan import Plan
-from specdec.roles import depths_of, of_depth, verifies
 from specdec.schedules import Fixed
+from specdec.types import of_depth, verifies
 
 LONGEST = 10  # draft tokens that are predicted for
 
@@ -106,7 +106,7 @@ def exits(chip: Chip, plan: Plan, calls: Mapping[str, Call]) -> list[Exit]:
         return calls[role].seconds(chip, 1), calls[role].seconds(chip, 1, LAYER_SECONDS)
 
     found, whole = [], seconds("target")
-    for depth in depths_of(plan.target):
+    for depth in plan.target.depths:
         taken = seconds(of_depth(depth))
         found.append(Exit(depth, taken, (whole[0] / taken[0], whole[1] / taken[1])))
     return found

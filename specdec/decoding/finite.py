@@ -9,7 +9,8 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from specdec.types import Array, DecodeOutput, Target
+from specdec.models.model import Target
+from specdec.types import Array, DecodeOutput
 
 
 class NonFiniteLogits(ValueError):

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from specdec.decoding.finite import check_scores
+from specdec.models.model import Target
 from specdec.sampling import before_each, standardised
-from specdec.types import Array, ModelOutput, PyTree, SamplingRule, Target
+from specdec.types import Array, ModelOutput, PyTree, SamplingRule
 
 
 def score(
@@ -40,7 +41,7 @@ def score(
       NonFiniteLogits: the target's logits are NaN or infinite for one of the tokens. While this
         function is traced there is no error, and the log-probability is NaN.
     """
-    ids = getattr(target, "stop_ids", ()) if stop_ids is None else stop_ids
+    ids = target.stop_ids or () if stop_ids is None else stop_ids
     rules = {"target": target, "sampling": sampling, "stop_ids": tuple(ids)}
     log_probs = _score(target_params, inputs, targets, **rules)
     check_scores(log_probs, target)
@@ -89,5 +90,5 @@ def _of_tokens(target: Target, scores: Array, tokens: Array) -> Array:
 def given_lengths(target: Target, tokens: Array) -> Array:
     """[B] how many tokens each row of [B, T] has: up to its last that is not padding."""
     index = jnp.arange(1, tokens.shape[1] + 1, dtype=jnp.int32)[None]
-    padding = getattr(target, "pad_id", 0)
+    padding = target.pad_id
     return jnp.max(jnp.where(tokens != padding, index, 0), axis=1)

@@ -12,6 +12,7 @@ from specdec import verifiers
 from specdec.decoding import states
 from specdec.decoding.finite import check_finite
 from specdec.decoding.keys import check_keys, noise
+from specdec.models.model import Target
 from specdec.models.resume import finish
 from specdec.plan import Alone, Plan
 from specdec.types import (
@@ -22,9 +23,9 @@ from specdec.types import (
     Noise,
     Params,
     PyTree,
+    Request,
     SamplingRule,
     Stop,
-    Target,
 )
 from specdec.verifiers.decide import leading
 
@@ -117,7 +118,7 @@ def prefill(
     """Reads the inputs and lays out everything `step` updates; arguments as for `decode`."""
     state = states.empty(params, keys, inputs, plan, active)
     if prefix is not None:
-        state = states.begin_with(prefix, state, plan.target, params.target)
+        state = states.begin_with(prefix, state, plan.target, params["target"])
     state = state.replace(drafter=plan.drafter.init(params, state.context(plan)))
     return states.divided_by_rows(state, len(state.length))
 
@@ -161,11 +162,11 @@ def _propose(
         none = jnp.zeros([rows, 0], jnp.int32)
         return Draft(none, None, want, broken=jnp.zeros([rows], bool)), state
     context = state.context(plan)
-    stop = _stop(params.schedule, state.schedule, plan)
+    stop = _stop(params, state.schedule, plan)
 
     def ask(drafter_state: PyTree, cache: PyTree) -> tuple[Draft, PyTree, PyTree]:
-        given = params, keys.draft, context.replace(cache=cache), drafter_state
-        draft, drafter_state = plan.drafter.propose(*given, want, stop)
+        request = Request(context.replace(cache=cache), keys.draft, want, stop)
+        draft, drafter_state = plan.drafter.propose(params, request, drafter_state)
         if draft.resume is None:
             return draft, drafter_state, cache
         # The target's cache is the loop's: it is nowhere twice.
@@ -193,23 +194,23 @@ def _wanted(state: DecodeState, plan: Plan) -> Array:
     return jnp.where(state.active, want, 0)
 
 
-def _stop(params: PyTree, state: PyTree, plan: Plan) -> Stop | None:
+def _stop(params: Params, state: PyTree, plan: Plan) -> Stop | None:
     """What ends drafting early: the end of the text, and the schedule's own rule if it has one.
 
     Where lengths are fixed nothing does, and drafting needs no loop of unknown length.
     """
     if not plan.lengths_vary:
         return None
-    own = getattr(plan.schedule, "stop", None)
+    schedule = plan.schedule
 
     def ask(carry: PyTree, index: Array, probs: Array, tokens: Array) -> tuple[PyTree, Array]:
         ended = states.ends_text(tokens, plan.stop_ids)
-        if own is None:
+        if not schedule.stops_within:
             return carry, ended
-        carry, stopped = own(params, carry, index, probs, tokens)
+        carry, stopped = schedule.stop(params, carry, index, probs, tokens)
         return carry, ended | stopped
 
-    return Stop(state, ask, getattr(plan.schedule, "cut", None))
+    return Stop(state, ask, schedule.cut if schedule.cuts else None)
 
 
 def _decide(
@@ -221,10 +222,10 @@ def _decide(
         pending = jnp.take_along_axis(state.tokens, committed[:, None], axis=1)
         block = jnp.concatenate([pending, draft.tokens], axis=1)
         if draft.resume is None:
-            scored, cache = plan.target.decode(params.target, block, state.cache)
+            scored, cache = plan.target.decode(params["target"], block, state.cache)
         else:
             resume = draft.resume.replace(cache=state.cache)
-            scored, cache = finish(plan.target, params.target, block, resume, draft.length)
+            scored, cache = finish(plan.target, params["target"], block, resume, draft.length)
             draft = draft.replace(resume=None)
     with jax.named_scope("accept"):
         scores = states.opinion(scored.logits, draft.tokens, state.tokens, state.length, plan)

@@ -12,7 +12,7 @@ from specdec.decoding import states
 from specdec.decoding.keys import noise
 from specdec.decoding.loop import prefill
 from specdec.plan import Plan
-from specdec.types import Array, DecodeState, Draft, Params, PyTree, Verdict
+from specdec.types import Array, DecodeState, Draft, Params, PyTree, Request, Verdict
 
 
 class Decided(NamedTuple):
@@ -78,7 +78,7 @@ def _call(
 
     pending = jnp.take_along_axis(state.tokens, committed[:, None], axis=1)
     block = jnp.concatenate([pending, tested], axis=1)
-    scored, cache = plan.target.decode(params.target, block, state.cache)
+    scored, cache = plan.target.decode(params["target"], block, state.cache)
     probs = states.opinion(scored.logits, tested, state.tokens, state.length, plan).probs
 
     end = jnp.minimum(committed + accepted, plan.max_length - 1)
@@ -107,7 +107,7 @@ def _ask_again(
     keys_of = functools.partial(noise, width=plan.longest_draft, shared=plan.shared_noise)
     keys = jax.vmap(keys_of)(state.keys, state.length - 1)
     context = state.context(plan)
-    return plan.drafter.propose(params, keys.draft, context, state.drafter, length, None)
+    return plan.drafter.propose(params, Request(context, keys.draft, length), state.drafter)
 
 
 def _drafter_probabilities(

@@ -14,8 +14,8 @@ from jax.sharding import PartitionSpec
 from specdec.decoding.forcing import force, given_lengths
 from specdec.decoding.keys import purpose_keys
 from specdec.models.cache import write_rows
+from specdec.models.model import Target
 from specdec.plan import Plan
-from specdec.roles import depths_of
 from specdec.sampling import looks_back, standardised
 from specdec.types import (
     Array,
@@ -27,7 +27,6 @@ from specdec.types import (
     Params,
     PyTree,
     Scores,
-    Target,
     Trace,
     Verdict,
 )
@@ -53,14 +52,14 @@ def empty(
 ) -> DecodeState:
     """A batch of which nothing is decoded yet; the drafter's state is missing."""
     target, batch, longest = plan.target, rows_of(inputs), plan.max_length
-    cache = target.prefill(params.target, inputs, plan.capacity)
+    cache = target.prefill(params["target"], inputs, plan.capacity)
     tokens = jnp.zeros([batch, 1 + longest], jnp.int32)
     tokens = tokens.at[:, 0].set(target.start(inputs))
-    shapes, _ = jax.eval_shape(target.decode, params.target, tokens[:, :1], cache)
+    shapes, _ = jax.eval_shape(target.decode, params["target"], tokens[:, :1], cache)
     return DecodeState(
         tokens=tokens,
         length=jnp.ones([batch], jnp.int32),
-        active=_active(target, inputs, batch) if active is None else active,
+        active=target.active(inputs) if active is None else active,
         cache=cache,
         hidden=_no_states(shapes.hidden, plan) if plan.reads_hidden else None,
         drafter=(),
@@ -86,12 +85,6 @@ def _with_states(hidden: Array | None, of_call: Array, start: Array) -> Array | 
     return write_rows(hidden[:, None], of_call[:, :, None], start)[:, 0]
 
 
-def _active(target: Target, inputs: PyTree, batch: int) -> Array:
-    if hasattr(target, "active"):
-        return target.active(inputs)  # type: ignore[attr-defined]
-    return jnp.ones([batch], bool)
-
-
 def _empty_trace(batch: int, longest: int, plan: Plan) -> Trace:
     return Trace(
         proposed=jnp.zeros([batch, longest, plan.longest_draft], jnp.int32),
@@ -101,7 +94,7 @@ def _empty_trace(batch: int, longest: int, plan: Plan) -> Trace:
         ended_in_draft=jnp.zeros([batch], bool),
         steps=jnp.zeros([], jnp.int32),
         source=jnp.zeros([batch, longest], jnp.int32) if plan.sources else None,
-        depth=jnp.zeros([batch, longest], jnp.int32) if depths_of(plan.target) else None,
+        depth=jnp.zeros([batch, longest], jnp.int32) if plan.target.depths else None,
         broken_drafts=jnp.zeros([batch], jnp.int32),
         failed=jnp.zeros([batch], bool),
     )
@@ -305,7 +298,7 @@ def check_inputs(inputs: PyTree, active: Array | None, prefix: Array | None, pla
     if prefix.ndim != 2 or prefix.shape[0] != rows or prefix.dtype != jnp.int32:
         raise ValueError(kind)
     if not isinstance(prefix, Tracer):  # of which the tokens are not known yet
-        real = jax.device_get(prefix) != getattr(plan.target, "pad_id", 0)
+        real = jax.device_get(prefix) != plan.target.pad_id
         longest = int(np.max(np.where(real, np.arange(1, prefix.shape[1] + 1), 0), initial=0))
     if longest > room:
         raise ValueError(f"the prefix has {longest} tokens but outputs hold {room}: {kind}")

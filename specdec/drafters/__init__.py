@@ -1,8 +1,9 @@
-"""Drafters: where proposed tokens come from. A new one is one file here (`types.Drafter`)."""
+"""Drafters: where proposed tokens come from. A new one is one file here (`Drafter`)."""
 
 from specdec.drafters.autoregressive import Autoregressive
 from specdec.drafters.blockwise import Blockwise
 from specdec.drafters.committee import Committee
+from specdec.drafters.drafter import Drafter, Drawing, TokenByToken
 from specdec.drafters.early_exit import EarlyExit
 from specdec.drafters.hybrid import Hybrid
 from specdec.drafters.input_copy import InputCopy
@@ -19,6 +20,8 @@ __all__ = [
     "Autoregressive",
     "Blockwise",
     "Committee",
+    "Drafter",
+    "Drawing",
     "EarlyExit",
     "Hybrid",
     "InputCopy",
@@ -29,6 +32,7 @@ __all__ = [
     "Retrieval",
     "Steps",
     "SuffixDecoding",
+    "TokenByToken",
     "Uniform",
     "draft_block",
     "draft_loop",

@@ -10,23 +10,14 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from specdec.drafters.drafter import TokenByToken
 from specdec.drafters.feeding import catch_up
-from specdec.drafters.loop import Steps, draft_loop
+from specdec.drafters.loop import Steps
 from specdec.drafters.matching import slices
 from specdec.models.inputs import read
-from specdec.types import (
-    Array,
-    Cache,
-    Context,
-    Draft,
-    Params,
-    Part,
-    PyTree,
-    SamplingRule,
-    Stop,
-    Target,
-)
-from specdec.values import check_has
+from specdec.models.model import Target
+from specdec.types import Array, Cache, Context, Params, Part, PyTree, SamplingRule
+from specdec.values import check_has, check_is
 
 
 class Memory(struct.PyTreeNode):
@@ -47,8 +38,8 @@ class Memory(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class Autoregressive:
-    """Drafts with a model of its own, whose parameters are `Params.drafter`.
+class Autoregressive(TokenByToken):
+    """Drafts with a model of its own, whose parameters are those of its role.
 
     model: any `Target`. Its vocabulary may be padded to another width than the target's.
     sampling: what draft tokens are drawn with; usually the target's.
@@ -76,47 +67,31 @@ class Autoregressive:
     role: str = "draft"
 
     def __post_init__(self):
-        remedies = {"model": "a model, such as T5Target(config)", "sampling": "a rule, as Greedy()"}
         if self.model is not None:  # the command line says better what is missing
-            check_has("Autoregressive.model", self.model, "prefill decode", remedies["model"])
-        check_has("Autoregressive.sampling", self.sampling, "probabilities", remedies["sampling"])
+            check_is(
+                "Autoregressive.model", self.model, Target, "a model, such as T5Target(config)"
+            )
+        check_has("Autoregressive.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
 
     def models(self) -> dict[str, Any]:
         return {self.role: self.model}
 
     def with_models(self, models: Mapping[str, Any]) -> Autoregressive:
-        return dataclasses.replace(self, model=models[self.role])
+        return dataclasses.replace(self, model=models.get(self.role, self.model))
 
-    def parts(self, length: float) -> tuple[Part, ...]:
+    def views(self) -> dict[str, Callable[[PyTree], PyTree]]:
+        return {self.role: self.view} if self.view else {}
+
+    def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:
         """The first step is two tokens wide, the others have one."""
         return Part(self.role, 2, min(length, 1)), Part(self.role, 1, max(length - 1, 0))
 
     def init(self, params: Params, context: Context) -> PyTree:
         inputs = self.view(context.inputs) if self.view else context.inputs
-        cache = read(self.model, params.drafter, inputs, context.cache.capacity, context.cache)
+        cache = read(self.model, params[self.role], inputs, context.cache.capacity, context.cache)
         longest = context.cache.capacity - context.tokens.shape[1] + 1  # K, see `Plan.capacity`
         drafted = jnp.zeros([len(context.length), longest], jnp.int32)
         return Memory(cache, drafted, jnp.zeros_like(context.length))
-
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
-        steps = self.begin(params, context, state, longest=keys.shape[1])
-        draft, cache = draft_loop(
-            steps,
-            context,
-            keys=keys,
-            want=want,
-            stop=stop,
-            sampling=self.sampling,
-        )
-        return draft, self.end(cache, draft.tokens, context, state)
 
     def begin(self, params: Params, context: Context, state: PyTree, longest: int) -> Steps:
         """The logits [B, any width] of the first token of a draft, of `longest` at most."""
@@ -128,14 +103,14 @@ class Autoregressive:
             cache = self._catch_up(params, context, cache, previous, width=longest + 1)
 
         output, cache = self.model.decode(
-            params.drafter, slices(context.tokens, previous, 2), cache
+            params[self.role], slices(context.tokens, previous, 2), cache
         )
         # At the very start the pair is the start token and garbage, and the first row is the one.
         logits = jnp.take_along_axis(output.logits, (pending - previous)[:, None, None], 1)[:, 0]
         cache = cache.rewind(pending + 1)
 
         def advance(cache: Cache, tokens: Array) -> tuple[Array, Cache]:
-            output, cache = self.model.decode(params.drafter, tokens[:, None], cache)
+            output, cache = self.model.decode(params[self.role], tokens[:, None], cache)
             return output.logits[:, 0], cache
 
         return Steps(logits, advance, cache)
@@ -150,5 +125,5 @@ class Autoregressive:
         self, params: Params, context: Context, cache: Cache, until: Array, width: int
     ) -> Cache:
         """Fills the cache with the committed tokens at positions < until, normally in no trips."""
-        known = params.drafter, context.tokens
+        known = params[self.role], context.tokens
         return catch_up(self.model, *known, cache, until=until, width=width)

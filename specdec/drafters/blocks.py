@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from specdec.drafters.loop import Steps
 from specdec.drafters.matching import last_tokens
-from specdec.types import Array, Context
+from specdec.types import Array, Context, Request
 
 
 def mask_ids(vocab_size: int, masks: int, distinct: bool) -> Array:
@@ -57,17 +57,13 @@ def neighbours(behind: Callable[[Array], Array], logits: Array, context: Context
     return Steps(at(jnp.int32(0), last_tokens(context, 1)[:, 0]), advance, jnp.int32(1))
 
 
-def for_timing(block: Array) -> dict[str, Any]:
-    """What a block [B, K] is drafted with, where only the time that it takes counts."""
+def for_timing(block: Array) -> Request:
+    """Returns a request for a block [B, K], where only the time that it takes counts."""
     keys = jax.vmap(jax.random.key)(jnp.sum(block, axis=1))
     one = jnp.ones([len(block)], jnp.int32)
     given: Any = {"inputs": None, "cache": None, "hidden": None, "active": one > 0}
-    return {
-        "context": Context(tokens=block, length=one, **given),
-        "keys": jnp.broadcast_to(keys[:, None], block.shape),
-        "want": block.shape[1] * one,
-        "stop": None,
-    }
+    context = Context(tokens=block, length=one, **given)
+    return Request(context, jnp.broadcast_to(keys[:, None], block.shape), block.shape[1] * one)
 
 
 def check_length(what: str, block: int, context: Context) -> None:

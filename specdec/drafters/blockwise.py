@@ -12,13 +12,14 @@ from typing import Any
 import jax.numpy as jnp
 
 from specdec.drafters.blocks import check_length, check_states, last_state
+from specdec.drafters.drafter import Drawing
 from specdec.drafters.loop import draft_block
-from specdec.types import Array, Context, Draft, Params, Part, PyTree, SamplingRule, Stop, Target
+from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request, SamplingRule
 from specdec.values import check_has
 
 
 @dataclasses.dataclass(frozen=True)
-class Blockwise:
+class Blockwise(Drawing):
     """Drafts one token with each head, from the state that produced the pending token.
 
     The pending token is the paper's first head: the target's own, so that its output stays exact.
@@ -53,13 +54,13 @@ class Blockwise:
         return {self.role: self.heads}
 
     def with_models(self, models: Mapping[str, Any]) -> Blockwise:
-        return dataclasses.replace(self, heads=models[self.role])
+        return dataclasses.replace(self, heads=models.get(self.role, self.heads))
 
-    def parts(self, length: float) -> tuple[Part, ...]:
+    def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:
         """One call of all heads."""
         return (Part(self.role, self.block, min(length, 1)),)
 
-    def timed(self, target: Target) -> dict[str, Callable]:
+    def timed(self, target: Any) -> dict[str, Callable]:
         """What a call of the heads is: their states, and the target's projection of them."""
 
         def call(trees: Mapping[str, PyTree], tokens: Array, cache: PyTree):
@@ -73,29 +74,15 @@ class Blockwise:
 
     def init(self, params: Params, context: Context) -> PyTree:
         check_length(f"Blockwise has {self.block} heads", self.block, context)
-        check_has("the target", context.target, "logits", "a target that projects states")
         check_states("heads", self.heads.config.states_dim, context)
         return ()
 
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
-        logits = self._logits(context.target, params.target, params.drafter, last_state(context))
-        draft = draft_block(
-            logits[:, : keys.shape[1]],
-            context,
-            keys=keys,
-            want=jnp.where(context.length > 1, want, 0),
-            stop=stop,
-            sampling=self.sampling,
-        )
-        return draft, state
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
+        context, own = request.context, params[self.role]
+        logits = self._logits(context.target, params["target"], own, last_state(context))
+        # Before the first call there is no state to look ahead from.
+        asked = request._replace(want=jnp.where(context.length > 1, request.want, 0))
+        return draft_block(logits[:, : request.longest], asked, self.sampling), state
 
     def _logits(self, target: Any, params: PyTree, heads: PyTree, state: Array) -> Array:
         """[B, heads, V] from [B, 1, D]."""

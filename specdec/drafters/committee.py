@@ -5,31 +5,21 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from specdec import roles
-from specdec.drafters.loop import Steps, draft_loop
+from specdec.drafters.drafter import Drafter, TokenByToken, shared_roles
+from specdec.drafters.loop import Steps
 from specdec.sampling import fit_vocabulary
-from specdec.types import (
-    Array,
-    Context,
-    Draft,
-    Drafter,
-    Params,
-    Part,
-    PyTree,
-    SamplingRule,
-    Stop,
-    Table,
-)
-from specdec.values import check_has
+from specdec.types import Array, Context, Params, PyTree, SamplingRule
+from specdec.values import check_has, check_is
+
+REMEDY = "a drafter that proposes token by token, such as NGram(2, sampling)"
 
 
 @dataclasses.dataclass(frozen=True)
-class Committee:
+class Committee(TokenByToken):
     """Drafts from the mean of what several drafters hold likely (Wang et al. 2020, arXiv
     2012.01988, where models answer so).
 
@@ -44,7 +34,7 @@ class Committee:
     committee may be accepted more often than its best member, and costs as much as all of them.
     """
 
-    members: tuple[Drafter, ...]
+    members: tuple[TokenByToken, ...]
     sampling: SamplingRule
     weights: tuple[float, ...] | None = None
 
@@ -52,10 +42,9 @@ class Committee:
         object.__setattr__(self, "members", tuple(self.members))
         if len(self.members) < 2:
             raise ValueError(f"Committee.members is {self.members}; give two drafters or more")
-        for i, member in enumerate(self.members):
-            remedy = "a drafter that proposes token by token, such as NGram(2, sampling)"
-            check_has(f"Committee.members[{i}]", member, "begin end", remedy)
-        if several := roles.shared_roles(self.members):
+        for name, member in self.inner().items():
+            check_is(f"Committee.{name}", member, TokenByToken, REMEDY)
+        if several := shared_roles(self.members):
             raise ValueError(
                 f"several members of Committee own {', '.join(several)}; give each its own role, "
                 "as in Autoregressive(model, sampling, role='draft_2')"
@@ -70,39 +59,18 @@ class Committee:
                     "numbers, one for each member"
                 )
 
-    def models(self) -> dict[str, Any]:
-        return {k: v for member in self.members for k, v in roles.models_of(member).items()}
+    def inner(self) -> dict[str, Drafter]:
+        return {f"members[{i}]": member for i, member in enumerate(self.members)}
 
-    def tables(self) -> dict[str, Table]:
-        return {k: v for member in self.members for k, v in roles.tables_of(member).items()}
-
-    def with_models(self, models: Mapping[str, Any]) -> Committee:
-        return dataclasses.replace(
-            self, members=tuple(roles.with_models(member, models) for member in self.members)
-        )
-
-    def parts(self, length: float) -> tuple[Part, ...]:
-        with_parts = [member for member in self.members if hasattr(member, "parts")]
-        return tuple(part for member in with_parts for part in member.parts(length))  # type: ignore[attr-defined]
+    def with_inner(self, inner: Mapping[str, Drafter]) -> Committee:
+        return dataclasses.replace(self, members=tuple(inner.values()))
 
     def init(self, params: Params, context: Context) -> PyTree:
-        given = zip(self.members, roles.divided(self, self.members, params), strict=True)
-        return tuple(member.init(own, context) for member, own in given)
+        return tuple(member.init(params, context) for member in self.members)
 
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
-        asked = zip(self.members, roles.divided(self, self.members, params), state, strict=True)
-        begun = [
-            member.begin(own, context, memory, longest=keys.shape[1])  # type: ignore[attr-defined]
-            for member, own, memory in asked
-        ]
+    def begin(self, params: Params, context: Context, state: PyTree, longest: int) -> Steps:
+        asked = zip(self.members, state, strict=True)
+        begun = [member.begin(params, context, own, longest) for member, own in asked]
 
         def advance(carries: PyTree, tokens: Array) -> tuple[Array, PyTree]:
             each = [one.advance(carry, tokens) for one, carry in zip(begun, carries, strict=True)]
@@ -110,19 +78,11 @@ class Committee:
             return self._mean(logits, context.vocab_size), carries
 
         logits, _, carries = zip(*begun, strict=True)
-        draft, carries = draft_loop(
-            Steps(self._mean(logits, context.vocab_size), advance, carries),
-            context,
-            keys=keys,
-            want=want,
-            stop=stop,
-            sampling=self.sampling,
-        )
-        ended = zip(self.members, carries, state, strict=True)
-        return draft, tuple(
-            member.end(carry, draft.tokens, context, memory)  # type: ignore[attr-defined]
-            for member, carry, memory in ended
-        )
+        return Steps(self._mean(logits, context.vocab_size), advance, carries)
+
+    def end(self, carry: PyTree, tokens: Array, context: Context, state: PyTree) -> PyTree:
+        ended = zip(self.members, carry, state, strict=True)
+        return tuple(member.end(left, tokens, context, own) for member, left, own in ended)
 
     def _mean(self, logits: tuple[Array, ...], vocab_size: int | None) -> Array:
         """[B, V] the logarithm of the mean of the members' softmaxes."""

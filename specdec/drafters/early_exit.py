@@ -10,31 +10,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from specdec.drafters.drafter import Drawing
 from specdec.drafters.loop import Steps, draft_loop
 from specdec.drafters.matching import last_tokens
+from specdec.models.model import LayeredTarget
 from specdec.models.resume import finish
-from specdec.types import (
-    Array,
-    Context,
-    Draft,
-    Params,
-    Part,
-    PyTree,
-    Resume,
-    SamplingRule,
-    Stop,
-    Target,
-)
-from specdec.values import check_has, is_integer
+from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request, Resume, SamplingRule
+from specdec.values import check_has, check_is, is_integer
 
 
 @dataclasses.dataclass(frozen=True)
-class EarlyExit:
+class EarlyExit(Drawing):
     """Drafts with the first layers of the target, on the target's own cache.
 
     layers: how many of the decoder, from the first one. All of them draft what the target says.
@@ -70,30 +61,33 @@ class EarlyExit:
         return {} if self.head is None else {self.role: self.head}
 
     def with_models(self, models: Mapping[str, Any]) -> EarlyExit:
-        return dataclasses.replace(self, head=models[self.role])
+        return dataclasses.replace(self, head=models.get(self.role, self.head))
+
+    @property
+    def runs_target(self) -> bool:
+        return True
 
     def itself(self, target: Any) -> EarlyExit:
         """With the whole target in place of its first layers."""
         return dataclasses.replace(self, layers=target.num_layers, head=None)
 
-    def parts(self, length: float) -> tuple[Part, ...]:
+    def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:
         """A call of the lower layers for each token."""
         return (Part("exit", 1, length),)
 
     def partial_models(self, target: Any) -> dict[str, Any]:
-        """What the calls of `parts` are of, where the target can say so."""
-        return {"exit": target.first(self.layers)} if hasattr(target, "first") else {}
+        known = target.first(self.layers)
+        return {} if known is None else {"exit": known}
 
-    def timed(self, target: Target) -> dict[str, Callable]:
+    def timed(self, target: Any) -> dict[str, Callable]:
         """The lower layers with the head, and the rest of a call that they have begun."""
 
         def draft(trees: Mapping[str, PyTree], tokens: Array, cache: Any):
-            params = Params(trees["target"], trees.get(self.role, ()))
-            logits, _, fed = self._exit(target, params, tokens, cache)
+            logits, _, fed = self._exit(target, trees, tokens, cache)
             return jnp.argmax(logits, axis=-1).astype(jnp.int32), fed
 
         def rest(trees: Mapping[str, PyTree], tokens: Array, cache: Any):
-            lower = functools.partial(cast(Any, target).decode, layers=(0, self.layers))
+            lower = functools.partial(target.decode, layers=(0, self.layers))
             begun = jax.eval_shape(lower, trees["target"], tokens, cache)[0].stream
             shape = *tokens[:, :-1].shape, begun.shape[-1]
             stream = jnp.broadcast_to(tokens[:, :-1, None], shape).astype(begun.dtype)
@@ -105,25 +99,19 @@ class EarlyExit:
         return {"exit": draft, "target": rest}
 
     def init(self, params: Params, context: Context) -> PyTree:
+        target = context.target
         remedy = "a target whose layers can be run apart, such as T5Target(config)"
-        check_has("the target", context.target, "num_layers pass_by", remedy)
-        if self.layers > (layers := context.target.num_layers):
+        check_is("the target", target, LayeredTarget, remedy)
+        if self.layers > (layers := target.num_layers):
             raise ValueError(
                 f"EarlyExit.layers is {self.layers} and the target has {layers}; give so many at "
                 "most"
             )
         return ()
 
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
-        target, drafts = context.target, keys.shape[1]
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
+        context, drafts = request.context, request.longest
+        target = context.target
         logits, first, cache = self._exit(target, params, last_tokens(context, 1), context.cache)
         stream = jnp.zeros([first.shape[0], drafts, first.shape[2]], first.dtype)
 
@@ -133,21 +121,19 @@ class EarlyExit:
             return logits[:, 0], (i + 1, _put(stream, left, i), cache)
 
         steps = Steps(logits[:, 0], advance, (jnp.int32(1), _put(stream, first, 0), cache))
-        draft, (_, stream, cache) = draft_loop(
-            steps, context, keys=keys, want=want, stop=stop, sampling=self.sampling
-        )
+        draft, (_, stream, cache) = draft_loop(steps, request, self.sampling)
         cache = cache.rewind(context.cache.length)
         return draft.replace(resume=Resume(stream, cache, self.layers)), state
 
     def _exit(
-        self, target: Any, params: Params, tokens: Array, cache: Any
+        self, target: Any, params: Mapping[str, PyTree], tokens: Array, cache: Any
     ) -> tuple[Array, Array, Any]:
         """[B, T, V] logits of tokens [B, T], what the last layer left of them, and the cache."""
-        output, cache = target.decode(params.target, tokens, cache, layers=(0, self.layers))
+        output, cache = target.decode(params["target"], tokens, cache, layers=(0, self.layers))
         if self.head is None:
             return output.logits, output.stream, cache
-        states = self.head.ahead(params.drafter, output.hidden)[:, :, 0]
-        return target.logits(params.target, states), output.stream, cache
+        states = self.head.ahead(params[self.role], output.hidden)[:, :, 0]
+        return target.logits(params["target"], states), output.stream, cache
 
 
 def _put(stream: Array, left: Array, place: Array | int) -> Array:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from specdec.drafters.matching import slices
-from specdec.types import Array, Cache, PyTree, Target
+from specdec.types import Array, Cache, PyTree
 
 
 def catch_up(
-    model: Target,
+    model: Any,
     params: PyTree,
     tokens: Array,
     cache: Cache,

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from specdec import roles
-from specdec.types import Array, Context, Draft, Drafter, Params, Part, PyTree, Stop, Table
-from specdec.values import check_has, is_integer
+from specdec.drafters.drafter import Drafter, shared_roles
+from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
+from specdec.values import check_is, is_integer
 
 
 @dataclasses.dataclass(frozen=True)
-class Hybrid:
+class Hybrid(Drafter):
     """Takes a row's draft from the first drafter, or from the second where that has none.
 
     first: costs next to nothing, such as `PromptLookup`.
@@ -37,64 +35,46 @@ class Hybrid:
     shortest: int = 1
 
     def __post_init__(self):
-        for name in ("first", "second"):
-            remedy = "a drafter, such as PromptLookup()"
-            check_has(f"Hybrid.{name}", getattr(self, name), "init propose", remedy)
-            if hasattr(one := getattr(self, name), "itself"):
+        for name, one in self.inner().items():
+            check_is(f"Hybrid.{name}", one, Drafter, "a drafter, such as PromptLookup()")
+            if one.runs_target:
                 raise ValueError(
                     f"Hybrid.{name} is {one}, which begins the target's call for all rows or for "
                     "none; give a drafter of another kind"
                 )
         if not is_integer(self.shortest, 1):
             raise ValueError(f"Hybrid.shortest is {self.shortest!r}; give a positive integer")
-        if both := roles.shared_roles([self.first, self.second]):
+        if both := shared_roles([self.first, self.second]):
             raise ValueError(f"both drafters of Hybrid own {', '.join(both)}; give others")
+
+    def inner(self) -> dict[str, Drafter]:
+        return {"first": self.first, "second": self.second}
 
     @property
     def sources(self) -> tuple[str, ...]:
         return *_names(self.first), *_names(self.second)
 
-    def models(self) -> dict[str, Any]:
-        return {**roles.models_of(self.first), **roles.models_of(self.second)}
-
-    def tables(self) -> dict[str, Table]:
-        return {**roles.tables_of(self.first), **roles.tables_of(self.second)}
-
-    def with_models(self, models: Mapping[str, Any]) -> Hybrid:
-        replaced = {
-            name: roles.with_models(getattr(self, name), models) for name in ("first", "second")
-        }
-        return dataclasses.replace(self, **replaced)
-
-    def parts(self, length: int, source: int) -> tuple[Part, ...]:
+    def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:
         """The first one is always asked: its calls count for the second one's drafts too, and are
         then those of its own last source, which is asked after all others."""
+        assert source is not None, "a hybrid has sources"
         own = len(_names(self.first))
-        first = roles.parts_of(self.first, length, min(source, own - 1))
-        return first if source < own else first + roles.parts_of(self.second, length, source - own)
+        first = self.first.parts(length, min(source, own - 1))
+        return first if source < own else first + self.second.parts(length, source - own)
 
     def init(self, params: Params, context: Context) -> PyTree:
-        first, second = roles.divided(self, (self.first, self.second), params)
-        return self.first.init(first, context), self.second.init(second, context)
+        return self.first.init(params, context), self.second.init(params, context)
 
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
-        first, second = roles.divided(self, (self.first, self.second), params)
-        copied, of_first = self.first.propose(first, keys, context, state[0], want, None)
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
+        context, want = request.context, request.want
+        copied, of_first = self.first.propose(params, request._replace(stop=None), state[0])
         taken = (copied.length > 0) & (copied.length >= jnp.minimum(want, self.shortest))
         wanted = jnp.where(taken, 0, want)
 
         def ask(loop: tuple[Array, Draft, PyTree]) -> tuple[Array, Draft, PyTree]:
             _, _, of_second = loop
-            drawn = self.second.propose(second, keys, context, of_second, wanted, stop)
-            return jnp.bool_(False), *drawn
+            asked = request._replace(want=wanted)
+            return jnp.bool_(False), *self.second.propose(params, asked, of_second)
 
         shapes = jax.eval_shape(ask, (jnp.bool_(True), None, state[1]))[1]  # type: ignore[arg-type]
         none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
@@ -105,9 +85,9 @@ class Hybrid:
         return merged.replace(source=source), (of_first, of_second)
 
 
-def _names(drafter: Any) -> tuple[str, ...]:
+def _names(drafter: Drafter) -> tuple[str, ...]:
     """Returns the names of the sources of one of the two: of a hybrid its own, else one name."""
-    return roles.sources_of(drafter) or (type(drafter).__name__,)
+    return drafter.sources or (type(drafter).__name__,)
 
 
 def _source(draft: Draft) -> Array:

@@ -12,15 +12,16 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from specdec.drafters.drafter import Drafter
 from specdec.drafters.matching import NOTHING, check_inputs, slices
-from specdec.types import Array, Context, Draft, Params, PyTree, Stop
+from specdec.types import Array, Context, Draft, Params, PyTree, Request
 from specdec.values import is_integer
 
 NOWHERE = -1
 
 
 @dataclasses.dataclass(frozen=True)
-class InputCopy:
+class InputCopy(Drafter):
     """Copies the source [B, S] from a pointer on, up to its end, the stop id included.
 
     prefix: the ids that every source begins with and no output does, "correct: " for example. They
@@ -52,15 +53,8 @@ class InputCopy:
         check_inputs(self, context.inputs)
         return self._start(context.inputs), jnp.ones_like(context.length)
 
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
+        context, want = request.context, request.want
         pointer, seen = jax.lax.while_loop(
             lambda state: jnp.any(state[1] < context.length),
             lambda state: self._advanced(context, *state),
@@ -68,7 +62,7 @@ class InputCopy:
         )
         end = jnp.sum(context.inputs != self.pad_id, axis=1, dtype=jnp.int32)
         left = jnp.where(pointer == NOWHERE, 0, jnp.maximum(end - pointer, 0))
-        tokens = slices(context.inputs, jnp.maximum(pointer, 0), keys.shape[1])
+        tokens = slices(context.inputs, jnp.maximum(pointer, 0), request.longest)
         length = jnp.minimum(want, left).astype(jnp.int32)
         return Draft(tokens, None, length), (pointer, seen)
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.sampling import Processed, draw, draw_shared, fit_vocabulary, looks_back
-from specdec.types import Array, Context, Draft, History, PyTree, SamplingRule, Stop
+from specdec.types import Array, Context, Draft, History, PyTree, Request, SamplingRule, Stop
 
 
 class Steps(NamedTuple):
@@ -22,15 +22,7 @@ class Steps(NamedTuple):
     carry: PyTree  # what `advance` threads, a model's cache for example
 
 
-def draft_loop(
-    steps: Steps,
-    context: Context,
-    *,
-    keys: Array,
-    want: Array,
-    stop: Stop | None,
-    sampling: SamplingRule,
-) -> tuple[Draft, PyTree]:
+def draft_loop(steps: Steps, request: Request, sampling: SamplingRule) -> tuple[Draft, PyTree]:
     """Draws K tokens per row, each from the logits that the ones before it lead to.
 
     The first token is drawn from `steps.logits`; the others are a `lax.scan` over the remaining
@@ -38,18 +30,17 @@ def draft_loop(
 
     Args:
       steps: the logits and what leads to the next ones.
-      context: as `propose` was given it. To its `vocab_size` narrower or wider logits are padded or
-        cut *before* drawing, so that the probabilities are those drawn from and shared noise has
-        one width; None leaves them as wide as they are.
-      keys: [B, K] finished keys. want: [B] int32. stop: see `types.Stop`.
+      request: as `propose` was given it. To the `vocab_size` of its context narrower or wider
+        logits are padded or cut *before* drawing, so that the probabilities are those drawn from
+        and shared noise has one width; None leaves them as wide as they are.
       sampling: turns logits into what is drawn from. Greedy drafts have `probs=None`. Processors
         see the text and the draft so far.
     """
     if looks_back(sampling):
-        steps = _processed(steps, context, sampling)
-        without = {"keys": keys, "want": want, "stop": stop, "sampling": sampling.sampling}
-        draft, (carry, _) = draft_loop(steps, context, **without)
+        steps = _processed(steps, request.context, sampling)
+        draft, (carry, _) = draft_loop(steps, request, sampling.sampling)
         return draft, carry
+    context, keys, want, stop = request
     draw_tokens = functools.partial(_draw_tokens, context=context, sampling=sampling)
     first = draw_tokens(steps.logits, keys[:, 0], jnp.int32(0))
     with jax.named_scope("extend"):
@@ -78,15 +69,7 @@ def _processed(steps: Steps, context: Context, sampling: Processed) -> Steps:
     return Steps(process(steps.logits, context.history), advance, (steps.carry, context.history))
 
 
-def draft_block(
-    logits: Array,
-    context: Context,
-    *,
-    keys: Array,
-    want: Array,
-    stop: Stop | None,
-    sampling: SamplingRule,
-) -> Draft:
+def draft_block(logits: Array, request: Request, sampling: SamplingRule) -> Draft:
     """Draws K tokens per row, each from logits [B, K, any width] that no other one has led to.
 
     A stopping rule is asked as in `draft_loop`: it may drop a token by those before it, and by the
@@ -94,8 +77,8 @@ def draft_block(
     Where processors look back, the tokens are drawn one by one.
     """
     if looks_back(sampling):
-        given = {"keys": keys, "want": want, "stop": stop, "sampling": sampling}
-        return draft_loop(_one_by_one(logits), context, **given)[0]
+        return draft_loop(_one_by_one(logits), request, sampling)[0]
+    context, keys, want, stop = request
     draw_tokens = functools.partial(_draw_tokens, context=context, sampling=sampling)
     index = jnp.arange(keys.shape[1], dtype=jnp.int32)
     drawn = jax.vmap(draw_tokens, in_axes=(1, 1, 0), out_axes=1)(logits, keys, index)

@@ -23,16 +23,18 @@ from specdec.drafters.blocks import (
     neighbours,
     visible_in_block,
 )
+from specdec.drafters.drafter import Drawing
 from specdec.drafters.feeding import catch_up
 from specdec.drafters.loop import draft_block, draft_loop
 from specdec.drafters.matching import slices
 from specdec.models.inputs import read
-from specdec.types import Array, Context, Draft, Params, Part, PyTree, SamplingRule, Stop, Target
-from specdec.values import check_has, is_integer
+from specdec.models.model import Target
+from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request, SamplingRule
+from specdec.values import check_has, check_is, is_integer
 
 
 @dataclasses.dataclass(frozen=True)
-class Masked:
+class Masked(Drawing):
     """Drafts a block in one call of a model that was trained to fill in masks.
 
     Each token is drawn without the others: q is one distribution per place, and the verdict is
@@ -58,7 +60,7 @@ class Masked:
     Only the text stays in the cache; the masks are forgotten by an integer.
     """
 
-    model: Target
+    model: Any  # a `models.model.Model`
     sampling: SamplingRule
     masks: int = 8
     distinct: bool = True
@@ -71,14 +73,13 @@ class Masked:
         if self.reread is not None and not is_integer(self.reread, 1):
             raise ValueError(f"Masked.reread is {self.reread!r}; give the longest output, or None")
         if self.model is not None:  # the command line says better what is missing
-            remedy = "a model that fills in masks, such as T5Target(config)"
-            check_has("Masked.model", self.model, "prefill decode logits vocab_size", remedy)
+            check_is("Masked.model", self.model, Target, "a model, such as T5Target(config)")
         check_has("Masked.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
 
     @property
     def reads_hidden(self) -> bool:
         """Whether the model reads the target's states."""
-        return getattr(self.model, "reads_states", False)
+        return self.model.reads_states
 
     @property
     def block(self) -> int:
@@ -93,13 +94,13 @@ class Masked:
         return {self.role: self.masks if self.distinct else 1}
 
     def with_models(self, models: Mapping[str, Any]) -> Masked:
-        return dataclasses.replace(self, model=models[self.role])
+        return dataclasses.replace(self, model=models.get(self.role, self.model))
 
-    def parts(self, length: float) -> tuple[Part, ...]:
+    def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:
         """One call, as wide for a short draft as for a long one."""
         return (Part(self.role, self._room + self.masks, min(length, 1)),)
 
-    def timed(self, target: Target) -> dict[str, Callable]:
+    def timed(self, target: Any) -> dict[str, Callable]:
         """What a call is: it projects the masks' states only, and then runs through neighbours."""
         model: Any = self.model
 
@@ -111,7 +112,7 @@ class Masked:
             output, fed = model.decode(own, tokens, cache, **states)
             text, block = tokens[:, : self._room], tokens[:, self._room :]
             logits = model.logits(own, output.hidden[:, self._room :])
-            drafted = self._drafted(own, logits, **for_timing(block))
+            drafted = self._drafted(own, logits, for_timing(block))
             text = jnp.where(drafted.tokens[:, :1] < 0, 0, text)  # needs the drafted
             return jnp.concatenate([text, drafted.tokens], axis=1), fed
 
@@ -125,25 +126,17 @@ class Masked:
                 "tokens; give that, or None"
             )
         if self.reads_hidden:
-            check_states("blocks", self.model.config.states_dim, context)  # type: ignore[attr-defined]
+            check_states("blocks", self.model.config.states_dim, context)
         capacity = max(context.tokens.shape[1], self._room) + self.masks
-        return read(self.model, params.drafter, context.inputs, capacity, context.cache)
+        return read(self.model, params[self.role], context.inputs, capacity, context.cache)
 
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
-        model: Any = self.model
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
+        model, context = self.model, request.context
         start = jnp.maximum(context.length - self._room, 0)
         width = min(self._room, context.tokens.shape[1])
-        known = params.drafter, context.tokens
+        own = params[self.role]
         hidden = context.hidden if self.reads_hidden else None
-        cache = catch_up(model, *known, state, until=start, width=width, hidden=hidden)
+        cache = catch_up(model, own, context.tokens, state, until=start, width=width, hidden=hidden)
         text = slices(context.tokens, start, self._room)
         ids = mask_ids(model.vocab_size, self.masks, self.distinct)
         block = jnp.concatenate([text, jnp.broadcast_to(ids, (len(start), self.masks))], axis=1)
@@ -151,28 +144,22 @@ class Masked:
             context.length - start, self._room, self.masks, self.reread is None
         )
         states = self._states(context, start)
-        output, cache = model.decode(params.drafter, block, cache, ancestors=ancestors, **states)
-        filled = output.hidden[:, self._room : self._room + keys.shape[1]]
-        if stop is not None and stop.cut is not None and getattr(model, "has_confidence", False):
-            kept = jax.nn.sigmoid(model.confidence(params.drafter, filled))
-            want = jnp.minimum(want, stop.cut(kept))
-        draft = self._drafted(
-            params.drafter,
-            model.logits(params.drafter, filled),
-            context,
-            keys=keys,
-            want=want,
-            stop=stop,
-        )
+        output, cache = model.decode(own, block, cache, ancestors=ancestors, **states)
+        filled = output.hidden[:, self._room : self._room + request.longest]
+        stop = request.stop
+        if stop is not None and stop.cut is not None and model.has_confidence:
+            kept = jax.nn.sigmoid(model.confidence(own, filled))
+            request = request._replace(want=jnp.minimum(request.want, stop.cut(kept)))
+        draft = self._drafted(own, model.logits(own, filled), request)
         return draft, cache.rewind(context.length)
 
-    def _drafted(self, params: PyTree, logits: Array, context: Context, **given: Any) -> Draft:
-        """Drawn from the logits [B, K, V] of a block, behind the pending token."""
-        if not getattr(self.model, "has_markov", False):
-            return draft_block(logits, context, sampling=self.sampling, **given)
-        behind = functools.partial(cast(Any, self.model).markov, params)
-        steps = neighbours(behind, logits, context)
-        return draft_loop(steps, context, sampling=self.sampling, **given)[0]
+    def _drafted(self, params: PyTree, logits: Array, request: Request) -> Draft:
+        """Draws a draft from the logits [B, K, V] of a block, behind the pending token."""
+        if not self.model.has_markov:
+            return draft_block(logits, request, self.sampling)
+        behind = functools.partial(self.model.markov, params)
+        steps = neighbours(behind, logits, request.context)
+        return draft_loop(steps, request, self.sampling)[0]
 
     def _states(self, context: Context, start: Array) -> dict[str, Array]:
         """Those of the text and the masks; the masks' is that of the pending token."""

@@ -10,24 +10,16 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from specdec.drafters.loop import Steps, draft_loop
+from specdec.drafters.drafter import TokenByToken
+from specdec.drafters.loop import Steps
 from specdec.drafters.matching import last_tokens
-from specdec.types import (
-    Array,
-    Context,
-    Draft,
-    Params,
-    PyTree,
-    SamplingRule,
-    Stop,
-    Table,
-)
+from specdec.types import Array, Context, Params, PyTree, SamplingRule, Table
 from specdec.values import check_has
 
 
 @dataclasses.dataclass(frozen=True)
-class NGram:
-    """Drafts with the n-gram counts in `Params.drafter`, which `tables.count` makes.
+class NGram(TokenByToken):
+    """Drafts with the n-gram counts of its role, which `tables.count` makes.
 
     order: 1 for unigrams, 2 for bigrams, 3 for trigrams; the table may have more.
     sampling: what tokens are drawn with: `Greedy()` takes the likeliest one.
@@ -52,43 +44,20 @@ class NGram:
         return {self.role: Table("ngram")}
 
     def init(self, params: Params, context: Context) -> PyTree:
-        known = max([int(x[-1]) for x in params.drafter if x.startswith("context_")], default=1)
+        known = max([int(x[-1]) for x in params[self.role] if x.startswith("context_")], default=1)
         if self.order > known:
             raise ValueError(f"the table has n-grams up to {known} and NGram.order is {self.order}")
         return ()
-
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
-        draft, _ = draft_loop(
-            self.begin(params, context, state, longest=keys.shape[1]),
-            context,
-            keys=keys,
-            want=want,
-            stop=stop,
-            sampling=self.sampling,
-        )
-        return draft, state
 
     def begin(self, params: Params, context: Context, state: PyTree, longest: int) -> Steps:
         """The logits [B, V] of the first token of a draft."""
 
         def advance(last: Array, tokens: Array) -> tuple[Array, Array]:
             last = jnp.concatenate([tokens[:, None], last], axis=1)[:, : self.order - 1]
-            return jnp.log(self._probabilities(params.drafter, last)), last
+            return jnp.log(self._probabilities(params[self.role], last)), last
 
         last = last_tokens(context, self.order - 1)
-        return Steps(jnp.log(self._probabilities(params.drafter, last)), advance, last)
-
-    def end(self, last: Array, tokens: Array, context: Context, state: PyTree) -> PyTree:
-        """The state behind a draft of tokens [B, K]: there is none."""
-        return state
+        return Steps(jnp.log(self._probabilities(params[self.role], last)), advance, last)
 
     def _probabilities(self, table: PyTree, last: Array) -> Array:
         """[B, V] q of what comes behind the newest tokens [B, order - 1], the newest first."""

@@ -11,13 +11,14 @@ import dataclasses
 
 import jax.numpy as jnp
 
+from specdec.drafters.drafter import Drafter
 from specdec.drafters.matching import check_inputs, last_tokens, matches
-from specdec.types import Array, Context, Draft, Params, PyTree, Stop
+from specdec.types import Array, Context, Draft, Params, PyTree, Request
 from specdec.values import is_integer
 
 
 @dataclasses.dataclass(frozen=True)
-class PromptLookup:
+class PromptLookup(Drafter):
     """Proposes what follows the place where the end of the output stood before.
 
     The place whose tokens match furthest back counts; of equals the last one, and one in the output
@@ -57,15 +58,8 @@ class PromptLookup:
             check_inputs(self, context.inputs)
         return ()
 
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
+        context, want = request.context, request.want
         before, counts, end = self._before(context)
         places = jnp.arange(before.shape[1])[None]
         length = matches(before, last_tokens(context, self.longest), counts)
@@ -75,10 +69,10 @@ class PromptLookup:
         found = jnp.max(score, axis=1) >= 0
         end = jnp.take_along_axis(end, best, axis=1)
         period = jnp.maximum(end - best - 1, 1)
-        index = best + 1 + jnp.arange(keys.shape[1])[None] % period
+        index = best + 1 + jnp.arange(request.longest)[None] % period
         tokens = jnp.take_along_axis(before, index, axis=1)
         # Behind the end of the source nothing is known; the output goes on with the copy.
-        inside = jnp.where(best < self._width(context), period[:, 0:1], keys.shape[1])[:, 0]
+        inside = jnp.where(best < self._width(context), period[:, 0:1], request.longest)[:, 0]
         length = jnp.where(found, jnp.minimum(want, inside), 0)
         return Draft(tokens, None, length.astype(jnp.int32)), state
 

@@ -11,14 +11,15 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from specdec.drafters.drafter import Drafter
 from specdec.drafters.matching import last_tokens
-from specdec.types import Array, Context, Draft, Params, PyTree, Stop, Table
+from specdec.types import Array, Draft, Params, PyTree, Request, Table
 from specdec.values import is_integer
 
 
 @dataclasses.dataclass(frozen=True)
-class Retrieval:
-    """Looks the end of the output up in the store in `Params.drafter`, which `tables.store` makes.
+class Retrieval(Drafter):
+    """Looks the end of the output up in the store that `tables.store` makes.
 
     longest: how many tokens are compared, at most.
     shortest: how many must match; with fewer nothing is proposed.
@@ -49,21 +50,11 @@ class Retrieval:
     def tables(self) -> dict[str, Table]:
         return {"store": Table("store")}
 
-    def init(self, params: Params, context: Context) -> PyTree:
-        return ()
-
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
-        store = params.drafter["tokens"], params.drafter["order"]
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
+        context, want = request.context, request.want
+        store = params["store"]["tokens"], params["store"]["order"]
         last = last_tokens(context, self.longest)
-        tokens, found = jax.vmap(lambda row: self._continuation(*store, row, keys.shape[1]))(last)
+        tokens, found = jax.vmap(lambda row: self._continuation(*store, row, request.longest))(last)
         length = jnp.where(found, want, 0).astype(jnp.int32)
         return Draft(tokens, None, length), state
 

@@ -14,13 +14,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specdec.drafters.drafter import Drafter
 from specdec.drafters.matching import check_inputs, last_tokens, matches
-from specdec.types import Array, Context, Draft, Params, PyTree, Stop
+from specdec.types import Array, Context, Draft, Params, PyTree, Request
 from specdec.values import is_integer
 
 
 @dataclasses.dataclass(frozen=True)
-class SuffixDecoding:
+class SuffixDecoding(Drafter):
     """Proposes, token by token, what most of the places go on with that match furthest back.
 
     longest: how many tokens are compared, at most.
@@ -54,15 +55,8 @@ class SuffixDecoding:
         check_inputs(self, context.inputs)
         return ()
 
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
+        context, want = request.context, request.want
         index = jnp.arange(context.tokens.shape[1])[None]
         written = (index > 0) & (index < context.length[:, None])  # the start token parts both
         before = jnp.concatenate([context.inputs, context.tokens], axis=1)
@@ -81,7 +75,7 @@ class SuffixDecoding:
             return (chosen, probability), (token, probability)
 
         start = places, jnp.ones(want.shape)
-        _, (tokens, probability) = jax.lax.scan(extend, start, None, keys.shape[1])
+        _, (tokens, probability) = jax.lax.scan(extend, start, None, request.longest)
         likely = jnp.sum((probability > 0) & (probability >= self.least), axis=0)
         length = jnp.minimum(jnp.minimum(want, likely), self.factor * furthest[:, 0])
         return Draft(tokens.T, None, length.astype(jnp.int32)), state

@@ -6,13 +6,14 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from specdec.drafters.loop import Steps, draft_loop
+from specdec.drafters.drafter import TokenByToken
+from specdec.drafters.loop import Steps
 from specdec.sampling import Sampling
-from specdec.types import Array, Context, Draft, Params, PyTree, SamplingRule, Stop
+from specdec.types import Context, Params, PyTree, SamplingRule
 
 
 @dataclasses.dataclass(frozen=True)
-class Uniform:
+class Uniform(TokenByToken):
     """Draws q(x) = 1 / V. Leviathan et al. 2022, section 3.6: it improves every model a little.
 
     Of a target with probabilities p it has alpha = sum_x min(p(x), 1 / V): 1 / V where the target
@@ -24,25 +25,11 @@ class Uniform:
         """What it draws with, whatever the target does."""
         return Sampling()
 
-    def init(self, params: Params, context: Context) -> PyTree:
-        return ()
+    def drawing_with(self, sampling: SamplingRule) -> Uniform:
+        """Returns this drafter: it draws as it does whatever the sampling is."""
+        return self
 
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
+    def begin(self, params: Params, context: Context, state: PyTree, longest: int) -> Steps:
         assert context.vocab_size is not None
-        logits = jnp.zeros([keys.shape[0], context.vocab_size], jnp.float32)
-        return draft_loop(
-            Steps(logits, lambda state, tokens: (logits, state), state),
-            context,
-            keys=keys,
-            want=want,
-            stop=stop,
-            sampling=self.sampling,
-        )
+        logits = jnp.zeros([context.tokens.shape[0], context.vocab_size], jnp.float32)
+        return Steps(logits, lambda carry, tokens: (logits, carry), ())

@@ -28,11 +28,10 @@ from specdec.benchmark.workload import (
     turns,
 )
 from specdec.compile.hardware import Call, Chip
-from specdec.plan import Plan
+from specdec.plan import Plan, plain_call
 from specdec.program import Program
 from specdec.records import Lines, RecordsError
-from specdec.roles import calls_of, holder, plain_call, views_of
-from specdec.types import Part, PyTree
+from specdec.types import UNKNOWN_CALL, Part, PyTree, TargetCall
 
 ROUNDS = 7  # of each part, in turns
 
@@ -54,21 +53,9 @@ class Costs(NamedTuple):
     step: float
     source: str
 
-    def iteration(
-        self,
-        plan: Plan,
-        drafted: int | None = None,
-        source: int | None = None,
-        depth: int | None = None,
-    ) -> float | None:
-        """Of one target call and its draft, None where a part is not known.
-
-        Args:
-          drafted: tokens of the draft, where lengths vary. source: who made it, of several. depth:
-            how many layers the call goes through, where that varies.
-        """
-        kinds = ([x] if x is not None else None for x in (drafted, source, depth))
-        return self.of(plan.parts(*kinds))
+    def iteration(self, plan: Plan, call: TargetCall = UNKNOWN_CALL) -> float | None:
+        """Returns what one target call and its draft take, None where a part is not known."""
+        return self.of(plan.parts([call]))
 
     def of(self, parts: Iterable[Part]) -> float | None:
         """Of some calls, likewise."""
@@ -147,7 +134,7 @@ def measured(
 
     def prefill_of(role: str, model: Any, plan: Plan) -> tuple[Any, ...]:
         """The key of a part, which is made if it is new."""
-        views = views_of(plan.drafter)
+        views = plan.drafter.views()
         key = role, model, 0, views.get(role)
         if key not in timed:
             program = Program(prefills({role: model}, slots, views))
@@ -156,8 +143,9 @@ def measured(
 
     def call_of(role: str, width: int, plan: Plan) -> tuple[Any, ...]:
         """Likewise; a drafter's own call may read the parameters of all models."""
-        models = {"alone": plan.target} if role == "alone" else plan.models()
-        own, of = calls_of(plan.drafter, plan.target).get(role), holder(role, models)
+        alone = role == "alone"
+        models = {"alone": plan.target} if alone else plan.models()
+        own, of = plan.own_calls().get(role), role if alone else plan.holder(role)
         read = prefill_of(of, models[of], plan)
         key = role, width, read, plan if own else None
         if key not in timed:
@@ -188,7 +176,7 @@ def measured(
         prefills_of[name] = [prefill_of(role, model, plan) for role, model in models]
         calls[name] = {
             name_of(role, width): call_of(role, width, plan)
-            for role, width, _ in plan.parts(range(plan.longest_draft + 1))
+            for role, width, _ in plan.parts(TargetCall.each(range(plan.longest_draft + 1)))
         }
     longest = max(plans, key=lambda name: plans[name].longest_draft)
     in_turn = {**calls[longest], **turn_in(plans[longest])}

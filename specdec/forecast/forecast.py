@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,9 +13,9 @@ from specdec import theory
 from specdec.forecast.costs import Costs
 from specdec.forecast.replay import Replayed, grouped
 from specdec.plan import Plan
-from specdec.roles import verifies
 from specdec.schedules import Fixed
 from specdec.statistics import bootstrap
+from specdec.types import TargetCall, verifies
 
 
 class Figure(NamedTuple):
@@ -98,7 +99,7 @@ def forecast(
 def seconds(plan: Plan, replayed: Replayed, costs: Costs, texts: int) -> np.ndarray | None:
     """[texts] of each text with its prefill, the mean over samples; None where a part's costs are
     not known."""
-    found = _seconds(replayed, replayed.drafted, lambda *call: costs.iteration(plan, *call))
+    found = _seconds(replayed, replayed.drafted, functools.partial(costs.iteration, plan))
     return None if found is None else costs.prefill + _by_text(found, texts)
 
 
@@ -109,7 +110,7 @@ def oracle_seconds(
 
     costs: by gamma, of those that may come up.
     """
-    found = _seconds(replayed, replayed.accepted, lambda *call: _oracle(plan, costs, *call))
+    found = _seconds(replayed, replayed.accepted, functools.partial(_oracle, plan, costs))
     own = costs[plan.gamma]
     return None if found is None else own.prefill + _by_text(found, texts)
 
@@ -175,7 +176,7 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> Figure:
 def _seconds(
     replayed: Replayed,
     drafted: np.ndarray,
-    of_call: Callable[[int, int | None, int | None], float | None],
+    of_call: Callable[[TargetCall], float | None],
 ) -> np.ndarray | None:
     """[R] of all calls of a text; None if those of one are not known.
 
@@ -187,7 +188,7 @@ def _seconds(
     kinds, which = np.unique(np.stack(columns)[:, made], axis=1, return_inverse=True)
     told = [True, *(x is not None for x in known)]
     seconds = [
-        of_call(*(int(x) if is_told else None for x, is_told in zip(kind, told, strict=True)))  # type: ignore[arg-type]
+        of_call(TargetCall(*(int(x) if y else None for x, y in zip(kind, told, strict=True))))
         for kind in kinds.T
     ]
     if None in seconds:
@@ -200,17 +201,16 @@ def _seconds(
 def _oracle(
     plan: Plan,
     costs: Mapping[int | None, Costs],
-    length: int,
-    source: int | None,
-    depth: int | None,
+    call: TargetCall,
 ) -> float | None:
-    """Seconds of a call behind a draft of just so many tokens."""
+    """Returns the seconds of a call if schedules knew how many tokens it drafts."""
+    length = call.drafted
     if not length:
         return next(iter(costs.values())).step
     if length not in costs:
         return None
     fixed = dataclasses.replace(plan, schedule=Fixed(length))
-    return costs[length].iteration(fixed, None, source, depth)
+    return costs[length].iteration(fixed, call._replace(drafted=None))
 
 
 def _formula(plan: Plan, costs: Costs, alpha: float | None) -> tuple[float, float | None] | None:

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from specdec.drafters import Autoregressive
-from specdec.roles import owned_by
+from specdec.drafters import Autoregressive, Drafter, Drawing
+from specdec.models.model import Target
 from specdec.sampling import Greedy
-from specdec.types import (
-    Array,
-    Context,
-    Draft,
-    ModelOutput,
-    Params,
-    PyTree,
-    Stop,
-    Target,
-)
+from specdec.types import Array, Context, Draft, ModelOutput, Params, PyTree, Request
 
 
 class Tape(struct.PyTreeNode):
@@ -36,8 +27,8 @@ class Tape(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class Recorded:
-    """A `types.Target` whose argmax at position t of row b is params["tokens"][b, t], whatever it
+class Recorded(Target):
+    """A target whose argmax at position t of row b is params["tokens"][b, t], whatever it
     is fed. The parameters, [B, N] int32, are those of a batch; beyond N the last token is repeated.
 
     vocab_size: V.
@@ -73,8 +64,8 @@ class Recorded:
         return ModelOutput(logits, hidden), cache.rewind(cache.length + width)
 
 
-def kind_of(drafter: Any) -> str:
-    """What a replay needs of its recording."""
+def kind_of(drafter: Drawing) -> str:
+    """Returns which recording of a drafter a replay needs."""
     return "proposed" if drafter.sampling.greedy else "ratio"
 
 
@@ -86,37 +77,26 @@ class ByStart(Autoregressive):
     def init(self, params: Params, context: Context) -> PyTree:
         return ()
 
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
-        tokens, length = (params.drafter[name] for name in ("tokens", "length"))
-        start = jnp.minimum(context.length - 1, length.shape[1] - 1)[:, None]
-        draft = jnp.take_along_axis(tokens, start[:, :, None], axis=1)[:, 0, : keys.shape[1]]
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
+        tokens, length = (params[self.role][name] for name in ("tokens", "length"))
+        start = jnp.minimum(request.context.length - 1, length.shape[1] - 1)[:, None]
+        draft = jnp.take_along_axis(tokens, start[:, :, None], axis=1)[:, 0, : request.longest]
         length = jnp.take_along_axis(length, start, axis=1)[:, 0]
-        return Draft(draft, None, jnp.minimum(want, length)), state
+        return Draft(draft, None, jnp.minimum(request.want, length)), state
 
 
-def played_by(drafter: Any, model: Recorded, by_start: Callable[[Any], bool]) -> Any:
-    """The drafter with recordings in place of all that are in `acceptance.recorded`.
+def played_by(drafter: Drafter, model: Recorded, by_start: Callable[[Drawing], bool]) -> Drafter:
+    """Returns the drafter with recordings in place of all that are in `acceptance.recorded`.
 
     by_start: whether the recording of a drafter is `ByStart`.
     """
-    if hasattr(drafter, "sampling"):
+    if isinstance(drafter, Drawing):
         player = ByStart if by_start(drafter) else Autoregressive
         return player(model, Greedy(), role=role_of(drafter))
-    if not dataclasses.is_dataclass(drafter):
-        return drafter
-    fields = {field.name: getattr(drafter, field.name) for field in dataclasses.fields(drafter)}
-    inner = {k: played_by(v, model, by_start) for k, v in fields.items() if hasattr(v, "propose")}
-    return dataclasses.replace(drafter, **inner) if inner else drafter  # type: ignore[type-var]
+    inner = drafter.inner().items()
+    return drafter.with_inner({name: played_by(one, model, by_start) for name, one in inner})
 
 
-def role_of(drafter: Any) -> str:
-    """That of the recording which takes its place."""
-    return next(iter(owned_by(drafter)), "draft")
+def role_of(drafter: Drafter) -> str:
+    """Returns the role of the recording that takes a drafter's place."""
+    return next(iter(drafter.owned()), "draft")

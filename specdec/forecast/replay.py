@@ -39,7 +39,6 @@ from specdec.acceptance import recorded
 from specdec.decoding import decode, row_keys
 from specdec.forecast.recorded import Recorded, kind_of, played_by, role_of
 from specdec.plan import Plan
-from specdec.roles import depths_of, packed
 from specdec.sampling import Greedy
 from specdec.schedules.stopping import Signals
 from specdec.types import Params, PyTree
@@ -107,7 +106,7 @@ def replay(
     """
     check(plan, passes)
     found = _replayed(plan, passes, vocab_size, length, tables or {}, samples, seed)
-    depths = _depths(plan, passes, found) if depths_of(plan.target) else None
+    depths = _depths(plan, passes, found) if plan.target.depths else None
     return found._replace(depth=depths)
 
 
@@ -127,7 +126,7 @@ def _replayed(
     draws = any(not drafter.sampling.greedy for drafter in names.values())
     size = min(ROWS[whole], len(passes))
     width = 1 if whole else length or max(len(one.inputs) for one in passes)
-    program, rule = _program(played), packed(plan.schedule, tables)
+    program, rule = _program(played), Params(**tables)
     found = []
     for sample in range(samples if draws else 1):
         coins = np.random.default_rng((seed, sample))
@@ -162,7 +161,7 @@ class _Row(NamedTuple):
 def longest(plan: Plan) -> int:
     """The longest draft of use: the target's own token comes behind it, and who drafts a block
     drafts no more than that."""
-    blocks = [one.block for _, one in recorded(plan.drafter) if hasattr(one, "block")]
+    blocks = [one.block for _, one in recorded(plan.drafter) if one.block is not None]
     return min([plan.max_length - 1, *blocks])
 
 
@@ -179,7 +178,7 @@ def check(plan: Plan, passes: Sequence[Pass]) -> None:
     if plan.longest_draft > longest(plan) < plan.max_length - 1:
         raise ValueError(f"drafts have {plan.longest_draft} tokens but {bound(plan)}; draft fewer")
     kinds = [(name, k) for name, x in recorded(plan.drafter) for k in _kinds(plan, x)]
-    leave = len(depths_of(plan.target)) > 0
+    leave = len(plan.target.depths) > 0
     for one in passes:
         if leave and len(one.depths) != len(one.output):
             raise ValueError(
@@ -263,7 +262,7 @@ def _played(plan: Plan, vocab_size: int, whole: bool) -> Plan:
 
 def _row(
     plan: Plan,
-    rule: PyTree,
+    rule: Params,
     one: Pass,
     names: Mapping[str, Any],
     coins: np.random.Generator,
@@ -296,14 +295,14 @@ def _row(
 
 def _by_start(plan: Plan, drafter: Any) -> bool:
     """Whether what is recorded of a drafter depends on where the draft starts."""
-    by_start = hasattr(drafter, "block") or _stops(plan)
+    by_start = drafter.block is not None or _stops(plan)
     return by_start or (_by_block(plan) and kind_of(drafter) == "ratio")
 
 
 def _of_drafts(recording: Mapping[str, Any], kind: str, at: np.ndarray, drafter: Any) -> np.ndarray:
     """What is recorded of the tokens `at`, [T], or [T, K] of drafts from each start."""
     values = np.array(recording[kind])
-    return values[:, : at.shape[1]] if hasattr(drafter, "block") else values[at]
+    return values[:, : at.shape[1]] if drafter.block is not None else values[at]
 
 
 def _agrees(
@@ -317,7 +316,7 @@ def _agrees(
     """Whether tokens with these ratios are kept; [T], or [T, K] of drafts from each start."""
     if _by_block(plan):
         return _kept_of_blocks(ratios, coins)
-    if hasattr(drafter, "block"):
+    if drafter.block is not None:
         return _kept(ratios, coins)
     return _kept(np.array(recording["ratio"]), coins)[at]  # a token is tested once
 
@@ -331,7 +330,7 @@ def _from_each_start(tokens: int, longest: int) -> np.ndarray:
 
 def _lengths(
     plan: Plan,
-    rule: PyTree,
+    rule: Params,
     recording: Mapping[str, Any],
     at: np.ndarray,
     agrees: np.ndarray,
@@ -358,18 +357,18 @@ def _lengths(
             agrees, told["confidence"][:tokens], of(REFUSED)[:tokens]
         )
     index = np.broadcast_to(np.arange(longest), (plan.max_length, longest))
-    stops = np.asarray(plan.schedule.stops(rule, Signals(**told, index=index)))[:tokens]  # type: ignore[attr-defined]
+    stops = np.asarray(plan.schedule.stops(rule, Signals(**told, index=index)))[:tokens]
     return np.where(stops.any(axis=1), stops.argmax(axis=1) + 1, longest).astype(np.int32)
 
 
 def _stops(plan: Plan) -> bool:
     """Whether the schedule has a rule that stops within a draft."""
-    return any(hasattr(plan.schedule, name) for name in ("stop", "cut"))
+    return plan.schedule.stops_within or plan.schedule.cuts
 
 
 def _check_stops(plan: Plan) -> None:
     """Raises ValueError for a rule that cannot be replayed."""
-    if not hasattr(plan.schedule, "stops"):
+    if not plan.schedule.replayable:
         raise ValueError(
             f"{plan.schedule} stops by what is not recorded; measure it with `specdec bench`"
         )

@@ -13,7 +13,6 @@ from specdec.forecast.costs import Costs
 from specdec.forecast.recorded import kind_of
 from specdec.forecast.replay import Pass
 from specdec.plan import Plan
-from specdec.roles import parts_of
 from specdec.schedules import (
     Confidence,
     CostOptimal,
@@ -80,8 +79,8 @@ def units(plan: Plan, costs: Costs, lengths: Sequence[int]) -> tuple[float, tupl
 def _drafts(plan: Plan) -> Iterator[tuple[str, int, float]]:
     """What one more draft token takes: the parts of a draft of two tokens that one of one lacks."""
     dearest = len(plan.sources) - 1  # the last source
-    less = {(role, width): times for role, width, times in parts_of(plan.drafter, 1, dearest)}
-    for role, width, times in parts_of(plan.drafter, 2, dearest):
+    less = {(role, width): times for role, width, times in plan.drafter.parts(1, dearest)}
+    for role, width, times in plan.drafter.parts(2, dearest):
         if extra := times - less.get((role, width), 0):
             yield role, width, extra
 

@@ -13,23 +13,16 @@ import jax.numpy as jnp
 from specdec import checkpoints, tables
 from specdec.checkpoints import tree
 from specdec.decoding import decode
+from specdec.drafters.drafter import Drafter
 from specdec.integrations import bridge
+from specdec.models.model import Model
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.program import Decoder, batch_shapes
-from specdec.roles import models_of, owned_by, packed, spare_ids_of, tables_of
 from specdec.sampling import check_ids
-from specdec.types import (
-    Array,
-    Drafter,
-    Model,
-    Params,
-    PyTree,
-    SamplingRule,
-    Schedule,
-    Table,
-    Verifier,
-)
+from specdec.schedules.schedule import Schedule
+from specdec.types import Array, Params, PyTree, SamplingRule, Table
+from specdec.verifiers.decide import Verifier
 from specdec.vocabulary import check_fit
 
 try:
@@ -90,24 +83,24 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
             raise ValueError(f"{verifier} does not keep the target's law; give lossy = True")
         trees: dict[str, PyTree] = {}
         if draft is not None and draft_checkpoint_path is not None:
-            spare = max(spare_ids_of(drafter).values(), default=0)
+            spare = max(drafter.spare_ids().values(), default=0)
             check_fit(output_vocabulary, draft, "draft", draft_checkpoint_path, spare)
-            trees = dict.fromkeys(models_of(drafter), _load(draft, draft_checkpoint_path))
+            trees = dict.fromkeys(drafter.models(), _load(draft, draft_checkpoint_path))
         for owner, path, name in (
             (drafter, draft_table_path, "draft_table_path"),
             (schedule, schedule_table_path, "schedule_table_path"),
         ):
-            for role, table in tables_of(owner).items():
+            for role, table in owner.tables().items():
                 if path is None:
                     raise ValueError(f"{type(owner).__name__} has a table, {role}; give {name}")
                 tables.check_vocabulary(path, table, output_vocabulary)
                 trees[role] = _table(path, table)
-        if missing := owned_by(drafter).keys() - trees.keys():
+        if missing := drafter.owned().keys() - trees.keys():
             raise ValueError(
                 f"the drafter has parameters for {', '.join(missing)}; give draft and "
                 "draft_checkpoint_path"
             )
-        self._others = packed(drafter, trees), packed(schedule, trees)
+        self._others = trees
         self._try()
         bridge.announce(str(self._plan))
 
@@ -148,7 +141,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         inputs, targets = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
         prompt = self._prompt(targets, stop_ids) if prompt_with_targets else None
         output = decode(
-            Params(params, *self._others),
+            Params(params, **self._others),
             bridge.row_keys(rng, inputs.shape[0], samples),
             jnp.repeat(inputs, samples, axis=0),
             dataclasses.replace(self._plan, max_length=targets.shape[1], stop_ids=stop_ids),
@@ -165,7 +158,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         """Traces a small batch, which is where parts that do not go together show."""
         params = jax.eval_shape(self._target.init, jax.random.key(0))
         batch = batch_shapes(1, 1)
-        Decoder(self._plan).lower(Params(params, *self._others), *batch)
+        Decoder(self._plan).lower(Params(params, **self._others), *batch)
 
 
 def _check_params(params: PyTree, target: T5Target) -> None:

@@ -15,10 +15,11 @@ import jax
 from specdec.models import heads_growth
 from specdec.models.family import Config, Family, Growth, Trimming
 from specdec.models.heads import Heads, HeadsConfig
+from specdec.models.model import Model
 from specdec.models.t5 import T5Config, T5Target, growth, huggingface, scanned, trimming
 from specdec.models.t5.shapes import misfit
 from specdec.models.trim import Trim
-from specdec.types import Array, Model, PyTree
+from specdec.types import Array, PyTree
 
 __all__ = [
     "DEFAULT",

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from specdec.models.model import Model
 from specdec.models.trim import Trim
-from specdec.types import Array, Model, PyTree
+from specdec.types import Array, PyTree
 
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Shape]  # by the parameters' names, 'decoder/decoder_norm/scale'

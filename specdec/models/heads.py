@@ -18,7 +18,8 @@ from flax import struct
 
 from specdec.models.layers import ACTIVATIONS, DType, constrain, parameter, precision
 from specdec.models.linen import LinenModel
-from specdec.types import Array, Model, ModelOutput, PyTree
+from specdec.models.model import Model
+from specdec.types import Array, ModelOutput, PyTree
 from specdec.values import Checked, NonNegativeFloat, PositiveInt, check_has, one_of
 
 
@@ -88,7 +89,10 @@ class Heads(LinenModel):
 
     config: HeadsConfig
     stop_ids: ClassVar[tuple[int, ...]] = ()
-    reads_states: ClassVar[bool] = True
+
+    @property
+    def reads_states(self) -> bool:
+        return True
 
     @property
     def num_layers(self) -> int:
@@ -140,9 +144,6 @@ class Heads(LinenModel):
             "heads look ahead from the states of a model, and decode nothing by themselves; use "
             "them in the drafter Blockwise"
         )
-
-    def read_by_decode(self, params: PyTree) -> PyTree:
-        return params
 
     def cache_bytes(
         self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None

@@ -45,7 +45,7 @@ def read(model: Any, params: PyTree, inputs: PyTree, capacity: int, given: Any) 
     Raises:
       ValueError: the target has made nothing that can be read, or of another width.
     """
-    if not getattr(model, "reads_encoded", False):
+    if not model.reads_encoded:
         return model.prefill(params, inputs, capacity)
     encoded: Any = getattr(given, "encoded", ())
     width = model.config.encoded_dim

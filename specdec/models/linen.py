@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 from collections.abc import Mapping
@@ -13,13 +14,14 @@ from flax import linen as nn
 from flax.core import meta
 
 from specdec.models.cache import kv_bytes
+from specdec.models.model import Model
 from specdec.models.products import Orders
 from specdec.types import Array, AxisRules, ModelOutput, PyTree
 from specdec.values import Checked
 
 
 @dataclasses.dataclass(frozen=True)
-class LinenModel(Checked):
+class LinenModel(Checked, Model):
     """Most of a `Model` of int32 tokens [B, S], its parameters kept as checkpoints have them.
 
     A family adds `network`, whose call is `decode`, `example`, `stop_ids`, and what depends on its
@@ -33,7 +35,6 @@ class LinenModel(Checked):
     weights: str = "stored"
     pad_id: ClassVar[int] = 0
     exact: ClassVar[bool] = True
-    has_int8: ClassVar[bool] = False  # whether `weights` may be "int8"
 
     def __post_init__(self):
         super().__post_init__()
@@ -42,28 +43,18 @@ class LinenModel(Checked):
             raise ValueError(f"{name}.weights is {self.weights!r}, and it has 'stored' ones only")
         object.__setattr__(self, "axis_rules", tuple(map(tuple, self.axis_rules)))
 
-    @property
-    def num_layers(self) -> int:
-        """Layers of the decoder."""
-        raise NotImplementedError
-
+    @abc.abstractmethod
     def network(self) -> nn.Module:
-        """The module, in this model's layout."""
-        raise NotImplementedError
+        """Returns the module, in this model's layout."""
 
+    @abc.abstractmethod
     def example(self) -> tuple:
-        """Arguments of the module's `__call__`, for the shapes of its parameters."""
-        raise NotImplementedError
+        """Returns arguments of the module's `__call__`, for the shapes of its parameters."""
 
     @property
-    def vocab_size(self) -> int:
-        """V, with the ids that only pad the table."""
-        return self.config.vocab_size
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of matrix products and of the cache."""
-        return self.config.dtype
+    def sizes(self) -> Mapping[str, int]:
+        fields = dataclasses.asdict(self.config).items()
+        return {name: value for name, value in fields if isinstance(value, int)}
 
     def init(self, key: Array) -> PyTree:
         """Random float32 parameters: in every layout the same numbers."""
@@ -87,21 +78,9 @@ class LinenModel(Checked):
         """Feeds [B, T] int32 tokens; see `Target.decode`."""
         return self.apply(params, tokens, cache)
 
-    def laid_out(self, calls: Mapping[int, float], device: Any = None) -> Any:
-        """This model: it has one layout."""
-        return self
-
     def stored(self) -> Any:
         """This model with parameters as checkpoints have them."""
         return dataclasses.replace(self, layout="checkpoint", orders=(), weights="stored")
-
-    def from_stored(self, params: PyTree) -> PyTree:
-        """The same parameters."""
-        return params
-
-    def to_stored(self, params: PyTree) -> PyTree:
-        """The same parameters."""
-        return params
 
     def cache_bytes(
         self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None

@@ -1,5 +1,5 @@
-"""Schedules: how many tokens to draft. A new one is one file here; `types.Schedule` says what one
-must and must not do."""
+"""Schedules: how many tokens to draft. A new one is one file here; `Schedule` says what one must
+and must not do."""
 
 from specdec.schedules.confidence import Confidence
 from specdec.schedules.cost_optimal import CostOptimal
@@ -10,6 +10,7 @@ from specdec.schedules.foreseen_cost import ForeseenCost
 from specdec.schedules.guard import Guard
 from specdec.schedules.heuristic import Heuristic
 from specdec.schedules.joint_confidence import JointConfidence
+from specdec.schedules.schedule import Schedule
 
 __all__ = [
     "Confidence",
@@ -21,4 +22,5 @@ __all__ = [
     "Guard",
     "Heuristic",
     "JointConfidence",
+    "Schedule",
 ]

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import jax.numpy as jnp
 
-from specdec.types import Array, Draft, Verdict
+from specdec.schedules.schedule import Schedule
+from specdec.types import Array
 from specdec.values import is_integer, is_number
 
 BUCKETS = (1, 3, 7)  # target calls of 2, 4 and 8 tokens
@@ -16,7 +17,7 @@ BUCKETS = (1, 3, 7)  # target calls of 2, 4 and 8 tokens
 Self = TypeVar("Self", bound="UpToLongest")
 
 
-def check_buckets(schedule: Any) -> None:
+def check_buckets(schedule: Schedule) -> None:
     """Raises ValueError unless a schedule's buckets are ascending draft lengths."""
     given: Any = schedule.buckets
     integers = isinstance(given, tuple) and all(is_integer(one, 0) for one in given)
@@ -63,10 +64,10 @@ def shortened(buckets: tuple[int, ...], longest: int) -> tuple[int, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class UpToLongest:
+class UpToLongest(Schedule):
     """Wants the longest draft, every time: what a schedule that only stops begins with.
 
-    buckets: static ascending draft lengths, see `types.Schedule`.
+    buckets: static ascending draft lengths, see `Schedule`.
     """
 
     buckets: tuple[int, ...] = dataclasses.field(default=BUCKETS, kw_only=True)
@@ -75,14 +76,4 @@ class UpToLongest:
         check_buckets(self)
 
     def up_to(self: Self, longest: int) -> Self:
-        """This schedule, or that of shorter drafts where no longer ones can be used."""
         return dataclasses.replace(self, buckets=shortened(self.buckets, longest))
-
-    def init(self, batch: int) -> Array:
-        return jnp.full([batch], self.buckets[-1], jnp.int32)
-
-    def want(self, state: Array) -> Array:
-        return state
-
-    def update(self, state: Array, draft: Draft, verdict: Verdict) -> Array:
-        return state

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from specdec.schedules.stopping import Signals, Stopping
-from specdec.types import PyTree
+from specdec.types import Params
 from specdec.values import check_probability
 
 
@@ -19,7 +19,7 @@ class Confidence(Stopping):
 
     threshold: from 0, which never stops, to 1. The probability is the one that the token was drawn
       with; of a greedy draft that of the softmax.
-    buckets: static ascending draft lengths, see `types.Schedule`.
+    buckets: static ascending draft lengths, see `Schedule`.
     """
 
     threshold: float
@@ -28,5 +28,5 @@ class Confidence(Stopping):
         super().__post_init__()
         check_probability("Confidence.threshold", self.threshold)
 
-    def stops(self, params: PyTree, signals: Signals) -> Any:
+    def stops(self, params: Params, signals: Signals) -> Any:
         return signals.confidence < self.threshold

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from specdec.schedules.buckets import check_buckets, check_costs, shortened, time_of, tokens_of
+from specdec.schedules.schedule import Schedule
 from specdec.types import Array, Draft, Verdict
 from specdec.values import is_number
 
@@ -20,7 +21,7 @@ class Seen(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class CostOptimal:
+class CostOptimal(Schedule):
     """Drafts as many tokens as have the least expected time per token.
 
     With a_i the probability that token i of a draft is kept, given that those before it were, a
@@ -39,7 +40,7 @@ class CostOptimal:
 
     c: time of a draft step, over that of a target step of one token.
     v: time of the target call of each bucket, likewise: v[i] is of buckets[i] + 1 tokens.
-    buckets: static ascending draft lengths, see `types.Schedule`; any length up to the last may be
+    buckets: static ascending draft lengths, see `Schedule`; any length up to the last may be
       chosen. With a bucket of 0 a text may do without drafts, and then learns nothing more.
     prior: probability that a token is kept, before anything is known.
     strength: tokens that a prior counts for.
@@ -62,7 +63,6 @@ class CostOptimal:
             raise ValueError(f"CostOptimal.strength is {self.strength!r}; give a positive number")
 
     def up_to(self, longest: int) -> CostOptimal:
-        """This schedule, or that of shorter drafts where no longer ones can be used."""
         buckets = shortened(self.buckets, longest)
         return dataclasses.replace(self, buckets=buckets, v=self.v[: len(buckets)])
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.schedules.stopping import Signals, Stopping
-from specdec.types import Array, PyTree, Table
+from specdec.types import Array, Params, PyTree, Table
 from specdec.values import check_probability
 
 
@@ -37,8 +37,8 @@ class Disco(Stopping):
     def tables(self) -> dict[str, Table]:
         return {self.role: Table("classifier")}
 
-    def stops(self, params: PyTree, signals: Signals) -> Any:
-        return jax.nn.sigmoid(logit(params, features(signals))) < self.threshold
+    def stops(self, params: Params, signals: Signals) -> Any:
+        return jax.nn.sigmoid(logit(params[self.role], features(signals))) < self.threshold
 
 
 def features(signals: Signals) -> Array:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from specdec.schedules.stopping import Signals, Stopping
-from specdec.types import PyTree
+from specdec.types import Params
 from specdec.values import is_number
 
 
@@ -19,7 +19,7 @@ class Entropy(Stopping):
 
     threshold: in nats, from 0 to log V, which never stops. The distribution is the one that is
       drawn from; of a greedy draft it is the softmax.
-    buckets: static ascending draft lengths, see `types.Schedule`.
+    buckets: static ascending draft lengths, see `Schedule`.
     """
 
     threshold: float
@@ -32,5 +32,5 @@ class Entropy(Stopping):
                 f"Entropy.threshold is {given!r}; give a number of nats from 0 on, as in 1.5"
             )
 
-    def stops(self, params: PyTree, signals: Signals) -> Any:
+    def stops(self, params: Params, signals: Signals) -> Any:
         return signals.entropy > self.threshold

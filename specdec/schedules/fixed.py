@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax.numpy as jnp
-
 from specdec.schedules.buckets import check_buckets, shortened
-from specdec.types import Array, Draft, Verdict
+from specdec.schedules.schedule import Schedule
 from specdec.values import is_integer
 
 
 @dataclasses.dataclass(frozen=True)
-class Fixed:
+class Fixed(Schedule):
     """gamma tokens, every time (Leviathan et al. 2022, section 2.3).
 
     gamma: tokens of a draft.
@@ -42,16 +40,10 @@ class Fixed:
     def buckets(self) -> tuple[int, ...]:
         return (*self.shorter, self.gamma)
 
+    @property
+    def lengths_vary(self) -> bool:
+        return self.stop_at_end or super().lengths_vary
+
     def up_to(self, longest: int) -> Fixed:
-        """This schedule, or that of shorter drafts where no longer ones can be used."""
         *shorter, gamma = shortened(self.buckets, longest)
         return dataclasses.replace(self, gamma=gamma, shorter=tuple(shorter))
-
-    def init(self, batch: int) -> Array:
-        return jnp.full([batch], self.gamma, jnp.int32)
-
-    def want(self, state: Array) -> Array:
-        return state
-
-    def update(self, state: Array, draft: Draft, verdict: Verdict) -> Array:
-        return state

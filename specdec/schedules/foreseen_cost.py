@@ -26,7 +26,7 @@ class ForeseenCost(UpToLongest):
 
     c: time of a block, over that of a target step of one token.
     v: time of the target call of each bucket, likewise: v[i] is of buckets[i] + 1 tokens.
-    buckets: static ascending draft lengths, see `types.Schedule`. With a bucket of 0 a block may be
+    buckets: static ascending draft lengths, see `Schedule`. With a bucket of 0 a block may be
       thrown away.
     """
 
@@ -38,11 +38,13 @@ class ForeseenCost(UpToLongest):
         check_costs(self, self.buckets)
 
     def up_to(self, longest: int) -> ForeseenCost:
-        """This schedule, or that of shorter drafts where no longer ones can be used."""
         buckets = shortened(self.buckets, longest)
         return dataclasses.replace(self, buckets=buckets, v=self.v[: len(buckets)])
 
+    @property
+    def cuts(self) -> bool:
+        return True
+
     def cut(self, kept: Array) -> Array:
-        """[B] int32 of [B, K] the probability that each token is kept if those before it are."""
         time = self.c + jnp.array(time_of(0.0, self.v, self.buckets), jnp.float32)
         return jnp.argmin(time[None] / tokens_of(kept), axis=1).astype(jnp.int32)

@@ -8,10 +8,11 @@ from typing import Any
 import jax.numpy as jnp
 from flax import struct
 
-from specdec.roles import tables_of
 from specdec.schedules.buckets import check_costs, shortened, time_of
-from specdec.types import Array, Draft, PyTree, Schedule, Table, Verdict
-from specdec.values import check_has, is_integer, is_number
+from specdec.schedules.schedule import Schedule
+from specdec.schedules.stopping import Signals
+from specdec.types import Array, Draft, Params, PyTree, Table, Verdict
+from specdec.values import check_is, is_integer, is_number
 
 
 class Account(struct.PyTreeNode):
@@ -23,7 +24,7 @@ class Account(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class Guard:
+class Guard(Schedule):
     """Keeps a text from being slower than the target alone, by more than a limit, whatever the
     drafter is worth for it.
 
@@ -57,7 +58,7 @@ class Guard:
     prefill: tuple[float, float] = (0.0, 0.0)
 
     def __post_init__(self):
-        check_has("Guard.schedule", self.schedule, "buckets want", "a schedule, such as Fixed(4)")
+        check_is("Guard.schedule", self.schedule, Schedule, "a schedule, such as Fixed(4)")
         check_costs(self, self.buckets)
         if not is_number(self.limit) or self.limit <= 1:
             raise ValueError(f"Guard.limit is {self.limit!r}; give a number above 1, as in 1.05")
@@ -76,14 +77,13 @@ class Guard:
         own = self.schedule.buckets
         return own if own[0] == 0 else (0, *own)
 
-    def up_to(self, longest: int) -> Guard:
-        """This schedule, or that of shorter drafts where no longer ones can be used."""
-        schedule: Any = self.schedule
+    def up_to(self, longest: int) -> Guard | None:
+        schedule = self.schedule.up_to(longest)
         v = self.v[: len(shortened(self.buckets, longest))]
-        return dataclasses.replace(self, schedule=schedule.up_to(longest), v=v)
+        return schedule and dataclasses.replace(self, schedule=schedule, v=v)
 
     def tables(self) -> dict[str, Table]:
-        return dict(tables_of(self.schedule))
+        return self.schedule.tables()
 
     def init(self, batch: int) -> Account:
         alone, all_models = self.prefill
@@ -106,27 +106,28 @@ class Guard:
         )
 
     @property
-    def stop(self) -> Any:
-        """The other schedule's rule; none if it has none."""
-        own = self.schedule.stop  # type: ignore[attr-defined]
+    def stops_within(self) -> bool:
+        return self.schedule.stops_within
 
-        def ask(
-            params: PyTree, carry: Account, index: Array, probs: Array, tokens: Array
-        ) -> tuple[Account, Array]:
-            guarded, stopped = own(params, carry.guarded, index, probs, tokens)
-            return carry.replace(guarded=guarded), stopped
-
-        return ask
+    def stop(
+        self, params: Params, carry: Account, index: Array, probs: Array, tokens: Array
+    ) -> tuple[Account, Array]:
+        guarded, stopped = self.schedule.stop(params, carry.guarded, index, probs, tokens)
+        return carry.replace(guarded=guarded), stopped
 
     @property
-    def cut(self) -> Any:
-        """Likewise."""
-        return self.schedule.cut  # type: ignore[attr-defined]
+    def cuts(self) -> bool:
+        return self.schedule.cuts
+
+    def cut(self, kept: Array) -> Array:
+        return self.schedule.cut(kept)
 
     @property
-    def stops(self) -> Any:
-        """Likewise of a replay."""
-        return self.schedule.stops  # type: ignore[attr-defined]
+    def replayable(self) -> bool:
+        return self.schedule.replayable
+
+    def stops(self, params: Params, signals: Signals) -> Any:
+        return self.schedule.stops(params, signals)
 
     def _time(self) -> Array:
         """[1+K] of an iteration with 0 .. K draft tokens."""

@@ -7,19 +7,20 @@ import dataclasses
 import jax.numpy as jnp
 
 from specdec.schedules.buckets import BUCKETS, check_buckets, shortened
+from specdec.schedules.schedule import Schedule
 from specdec.types import Array, Draft, Verdict
 from specdec.values import is_integer
 
 
 @dataclasses.dataclass(frozen=True)
-class Heuristic:
+class Heuristic(Schedule):
     """Two tokens more after a draft that was accepted whole, one token fewer after another.
 
     The rule of Hugging Face's assisted generation (`num_assistant_tokens_schedule="heuristic"`). A
     draft is at least one token long. A call without a draft changes nothing.
 
     start: tokens of a text's first draft.
-    buckets: static ascending draft lengths, see `types.Schedule`; the last is the longest draft.
+    buckets: static ascending draft lengths, see `Schedule`; the last is the longest draft.
     """
 
     start: int = 5
@@ -34,14 +35,10 @@ class Heuristic:
             )
 
     def up_to(self, longest: int) -> Heuristic:
-        """This schedule, or that of shorter drafts where no longer ones can be used."""
         return Heuristic(min(self.start, longest), shortened(self.buckets, longest))
 
     def init(self, batch: int) -> Array:
         return jnp.full([batch], self.start, jnp.int32)
-
-    def want(self, state: Array) -> Array:
-        return state
 
     def update(self, state: Array, draft: Draft, verdict: Verdict) -> Array:
         whole = verdict.num_accepted == draft.length

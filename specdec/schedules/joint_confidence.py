@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from specdec.schedules.stopping import Signals, Stopping, signals
-from specdec.types import Array, PyTree
+from specdec.types import Array, Params, PyTree
 from specdec.values import check_probability
 
 
@@ -20,7 +20,7 @@ class JointConfidence(Stopping):
     probability under the draft, this rule multiplies those of the draft's tokens.
 
     threshold: from 0, which never stops, to 1.
-    buckets: static ascending draft lengths, see `types.Schedule`.
+    buckets: static ascending draft lengths, see `Schedule`.
     """
 
     threshold: float
@@ -37,11 +37,11 @@ class JointConfidence(Stopping):
         return state[0]
 
     def stop(
-        self, params: PyTree, carry: PyTree, index: Array, probs: Array, tokens: Array
+        self, params: Params, carry: PyTree, index: Array, probs: Array, tokens: Array
     ) -> tuple[PyTree, Array]:
         longest, joint = carry
         joint = joint * signals(probs, tokens, index).confidence
         return (longest, joint), joint < self.threshold
 
-    def stops(self, params: PyTree, signals: Signals) -> Any:
+    def stops(self, params: Params, signals: Signals) -> Any:
         return jnp.cumprod(signals.confidence, axis=-1) < self.threshold

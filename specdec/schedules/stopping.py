@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.scipy.special import entr
 
 from specdec.schedules.buckets import UpToLongest
-from specdec.types import Array, PyTree
+from specdec.types import Array, Params, PyTree
 
 TOP = 10  # of the greatest probabilities
 
@@ -36,20 +36,27 @@ def signals(probs: Array, tokens: Array, index: Any) -> Signals:
 
 
 @dataclasses.dataclass(frozen=True)
-class Stopping(UpToLongest, abc.ABC):
+class Stopping(UpToLongest):
     """Wants the longest draft, and stops after a token by what is to be seen of it.
 
     The token itself is kept and verified: to drop it by its value would bias what is sampled.
     Drafters that copy show nothing, and go on.
     """
 
+    @property
+    def stops_within(self) -> bool:
+        return True
+
+    @property
+    def replayable(self) -> bool:
+        return True
+
     @abc.abstractmethod
-    def stops(self, params: PyTree, signals: Signals) -> Any:
-        """Whether to stop after tokens of these signals, [...] bool."""
+    def stops(self, params: Params, signals: Signals) -> Any:
+        """Returns whether to stop after tokens with these signals, [...] bool."""
 
     def stop(
-        self, params: PyTree, carry: PyTree, index: Array, probs: Array, tokens: Array
+        self, params: Params, carry: PyTree, index: Array, probs: Array, tokens: Array
     ) -> tuple[PyTree, Array]:
-        """Of probs [B, V] and the tokens drawn, [B] int32: which rows stop, [B] bool."""
         index = jnp.broadcast_to(index, tokens.shape)
         return carry, self.stops(params, signals(probs, tokens, index))

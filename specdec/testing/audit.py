@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.decoding import token_key
+from specdec.models.model import Target
 from specdec.sampling import gumbel, standardised
-from specdec.types import Array, History, PyTree, SamplingRule, Target
+from specdec.types import Array, History, PyTree, SamplingRule
 
 
 class Divergence(NamedTuple):

@@ -15,9 +15,11 @@ import numpy as np
 
 from specdec.decoding import decode, row_keys
 from specdec.drafters import Autoregressive
+from specdec.drafters.drafter import Drafter
 from specdec.plan import Alone, Plan
 from specdec.sampling import Greedy, Processed, Sampling
 from specdec.schedules import Fixed
+from specdec.schedules.schedule import Schedule
 from specdec.testing.drafters import Broken
 from specdec.testing.law import (
     BROKEN,
@@ -30,17 +32,9 @@ from specdec.testing.law import (
     sequence_law,
 )
 from specdec.testing.table import TableTarget
-from specdec.types import (
-    DecodeOutput,
-    Drafter,
-    LogitsProcessor,
-    Params,
-    PyTree,
-    SamplingRule,
-    Schedule,
-    Verifier,
-)
+from specdec.types import DecodeOutput, LogitsProcessor, Params, PyTree, SamplingRule
 from specdec.verifiers import Block, Coupled, GreedyMatch, SpeculativeSampling
+from specdec.verifiers.decide import Verifier
 
 SAMPLINGS = (
     Sampling(),
@@ -101,7 +95,7 @@ class Bench(NamedTuple):
         """Returns the bench with a drafter whose probabilities are not distributions after half of
         the tokens; the rows claim one kind of `BROKEN` after the other."""
         kinds = jnp.arange(self.rows, dtype=jnp.int32) % len(BROKEN)
-        params = self.params._replace(drafter=(self.params.drafter, kinds))
+        params = self.params | {"broken": kinds}
         return self._replace(drafter=Broken(self.drafter), params=params)
 
     def alone(self, sampling: SamplingRule, rows: int = 0) -> DecodeOutput:
@@ -118,7 +112,7 @@ class Bench(NamedTuple):
         """The chi-square test of output tokens [R, N] against the enumerated law."""
         law = sequence_law(
             self.target,
-            self.params.target,
+            self.params["target"],
             np.asarray(self.inputs(1)[0]),
             sampling=sampling,
             max_length=self.max_length,
@@ -145,7 +139,7 @@ def check_verifier(
     Returns:
       The largest error of (a), at most `tolerance`.
     """
-    if getattr(verifier, "greedy_only", False):
+    if verifier.greedy_only:
         samplings = (Greedy(),)
     else:
         samplings = (*samplings, Greedy())
@@ -202,8 +196,12 @@ def check_drafter(
     must then be accepted (`drafter_params` are ignored).
     """
     bench = Bench.create(vocab_size=vocab_size, seed=seed, max_length=5)
-    params = drafter_params if perfect is None else bench.params.target
-    bench = bench._replace(params=Params(bench.params.target, params), drafter=drafter)
+    target, roles = bench.params["target"], list(drafter.owned())
+    if perfect is not None:
+        trees = dict.fromkeys(roles, target)
+    else:
+        trees = {roles[0]: drafter_params} if len(roles) == 1 else dict(drafter_params)
+    bench = bench._replace(params=Params(target, **trees), drafter=drafter)
     schedules = (*map(Fixed, gammas), *schedules)
     for schedule in schedules:
         output = _check_outputs(bench, schedule, f"{drafter} with {schedule}")
@@ -220,7 +218,7 @@ def check_schedule(schedule: Schedule, schedule_params: PyTree = (), *, seed: in
         f"{schedule}.buckets is {buckets}; give ascending draft lengths, the last at least 1"
     )
     bench = Bench.create(seed=seed, max_length=5)
-    bench = bench._replace(params=bench.params._replace(schedule=schedule_params))
+    bench = bench._replace(params=bench.params | dict.fromkeys(schedule.tables(), schedule_params))
     output = _check_outputs(bench, schedule, f"{schedule}")
     _check_rows_alone(bench, schedule, output, f"{schedule}")
 
@@ -246,7 +244,7 @@ def check_processor(processor: LogitsProcessor, *, seed: int = 0) -> None:
             assert result.passed, f"{processor}: {result}"
         knows = given._replace(
             drafter=Autoregressive(bench.target, sampling),
-            params=Params(bench.params.target, bench.params.target),
+            params=Params(bench.params["target"], bench.params["target"]),
         )
         check_everything_accepted(knows, Fixed(3), sampling)
 

@@ -4,44 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from specdec import roles
+from specdec.drafters.drafter import Drafter
+from specdec.models.model import Target
 from specdec.testing.law import broken_rows
-from specdec.types import Array, Context, Draft, Drafter, Params, PyTree, Stop, Table, Target
+from specdec.types import Array, Context, Draft, Params, PyTree, Request
 
 
 @dataclasses.dataclass(frozen=True)
-class Contrarian:
+class Contrarian(Drafter):
     """Asks the target itself, and proposes what it likes least, with certainty."""
 
     target: Target
 
-    def init(self, params: Params, context: Context) -> PyTree:
-        return ()
-
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
+        context = request.context
         pending = jnp.take_along_axis(context.tokens, context.length[:, None] - 1, axis=1)
-        output, _ = self.target.decode(params.target, pending, context.cache)
+        output, _ = self.target.decode(params["target"], pending, context.cache)
         worst = jnp.argmin(output.logits[:, 0], axis=-1)
-        tokens = jnp.broadcast_to(worst[:, None], keys.shape).astype(jnp.int32)
-        return Draft(tokens, None, want), state
+        tokens = jnp.broadcast_to(worst[:, None], request.keys.shape).astype(jnp.int32)
+        return Draft(tokens, None, request.want), state
 
 
 @dataclasses.dataclass(frozen=True)
-class Constant:
+class Constant(Drafter):
     """Always proposes the same token, whether or not there is such a token, and claims that it was
     drawn with certainty (`claimed` None) or from a constant row of probabilities, NaN perhaps."""
 
@@ -49,90 +38,56 @@ class Constant:
     claimed: float | None = None
     length: int | None = None  # what it says its drafts' length is; None for what is wanted
 
-    def init(self, params: Params, context: Context) -> PyTree:
-        return ()
-
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
-        probs = None
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
+        probs, shape, want = None, request.keys.shape, request.want
         if self.claimed is not None:
-            probs = jnp.full((*keys.shape, context.vocab_size), self.claimed, jnp.float32)
+            shape_of_probs = (*shape, request.context.vocab_size)
+            probs = jnp.full(shape_of_probs, self.claimed, jnp.float32)
         length = want if self.length is None else jnp.full_like(want, self.length)
-        return Draft(jnp.full(keys.shape, self.token, jnp.int32), probs, length), state
+        return Draft(jnp.full(shape, self.token, jnp.int32), probs, length), state
 
 
 @dataclasses.dataclass(frozen=True)
-class OneOf:
-    """Asks number `params.drafter` of several drafters without a state: one program for all."""
+class OneOf(Drafter):
+    """Asks number params["number"] of several drafters without a state: one program for all."""
 
     drafters: tuple[Constant, ...]
 
-    def init(self, params: Params, context: Context) -> PyTree:
-        return ()
-
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
         def ask(drafter: Constant) -> Draft:
-            draft, _ = drafter.propose(params, keys, context, state, want, stop)
+            draft, _ = drafter.propose(params, request, state)
             if draft.probs is None:  # certainty, written out: branches have one structure
-                assert context.vocab_size is not None
-                draft = draft.replace(probs=jax.nn.one_hot(draft.tokens, context.vocab_size))
+                width = request.context.vocab_size
+                assert width is not None
+                draft = draft.replace(probs=jax.nn.one_hot(draft.tokens, width))
             return draft
 
         branches = [functools.partial(ask, drafter) for drafter in self.drafters]
-        return jax.lax.switch(params.drafter, branches), state
+        return jax.lax.switch(params["number"], branches), state
 
 
 @dataclasses.dataclass(frozen=True)
-class Skipping:
+class Skipping(Drafter):
     """Asks another drafter only at random, row by row, and otherwise proposes nothing for the row
     and tells the drafter nothing. The other's state must have a leading B in every array."""
 
-    drafter: Any
+    drafter: Drafter
     probability: float = 0.5
+
+    def inner(self) -> dict[str, Drafter]:
+        return {"drafter": self.drafter}
 
     @property
     def sources(self) -> tuple[str, ...]:
-        return getattr(self.drafter, "sources", ())
-
-    def models(self) -> Mapping[str, Any]:
-        return roles.models_of(self.drafter)
-
-    def tables(self) -> Mapping[str, Table]:
-        return roles.tables_of(self.drafter)
-
-    def with_models(self, models: Mapping[str, Any]) -> Skipping:
-        return dataclasses.replace(self, drafter=self.drafter.with_models(models))
+        return self.drafter.sources
 
     def init(self, params: Params, context: Context) -> PyTree:
         return self.drafter.init(params, context)
 
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
-        draft, proposed = self.drafter.propose(params, keys, context, state, want, stop)
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
+        draft, proposed = self.drafter.propose(params, request, state)
         toss = jax.vmap(lambda key: jax.random.bernoulli(key, self.probability))
-        skip = toss(jax.vmap(jax.random.fold_in, (0, None))(keys[:, 0], 1))
+        skip = toss(jax.vmap(jax.random.fold_in, (0, None))(request.keys[:, 0], 1))
 
         def keep(old: Array, new: Array) -> Array:
             return jnp.where(skip.reshape(-1, *[1] * (new.ndim - 1)), old, new)
@@ -142,30 +97,21 @@ class Skipping:
 
 
 @dataclasses.dataclass(frozen=True)
-class Broken:
+class Broken(Drafter):
     """Asks another drafter, and after every even token claims what is not a distribution.
 
-    `params.drafter` is (the other drafter's parameters, [B] int32 which of `law.BROKEN` each row
-    claims). The tokens are drawn as the other drafter draws them, whatever is claimed.
+    params["broken"] says which of `law.BROKEN` each row claims, [B] int32. The tokens are drawn as
+    the other drafter draws them, whatever is claimed.
     """
 
-    drafter: Any
+    drafter: Drafter
 
     def init(self, params: Params, context: Context) -> PyTree:
-        return self.drafter.init(params._replace(drafter=params.drafter[0]), context)
+        return self.drafter.init(params, context)
 
-    def propose(
-        self,
-        params: Params,
-        keys: Array,
-        context: Context,
-        state: PyTree,
-        want: Array,
-        stop: Stop | None,
-    ) -> tuple[Draft, PyTree]:
-        own, kind = params.drafter
-        given = params._replace(drafter=own), keys, context, state, want, stop
-        draft, state = self.drafter.propose(*given)
+    def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
+        context, kind = request.context, params["broken"]
+        draft, state = self.drafter.propose(params, request, state)
         probs = draft.probs
         if probs is None:
             assert context.vocab_size is not None

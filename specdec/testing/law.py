@@ -14,9 +14,9 @@ import numpy as np
 
 from specdec.sampling import standardised
 from specdec.testing.table import TableTarget
-from specdec.types import Array, Draft, History, PyTree, SamplingRule, Scores, Verifier
+from specdec.types import Array, Draft, History, PyTree, SamplingRule, Scores
 from specdec.verifiers import next_distribution
-from specdec.verifiers.decide import leading, usable_tokens
+from specdec.verifiers.decide import Verifier, leading, usable_tokens
 
 FALSE_ALARM = 1e-9  # of one test; a thousand of them together stay below 1e-6
 MIN_EXPECTED = 10.0  # rows per cell of a chi-square test; rarer outcomes are pooled
@@ -212,7 +212,7 @@ def _enumerated(
     accept, follow = (np.array(x) for x in _decisions(draft, scores, verifier=verifier))
     ends = np.minimum(length, np.cumprod(usable, axis=1).sum(axis=1))
     accept = np.where(np.arange(longest) < ends[:, None], accept, 0)
-    return drafts, mass[:, None] * _accepted_law(accept, getattr(verifier, "rule", "first")), follow
+    return drafts, mass[:, None] * _accepted_law(accept, verifier.rule), follow
 
 
 @functools.partial(jax.jit, static_argnames="verifier")

@@ -12,11 +12,12 @@ from jax.sharding import PartitionSpec
 from specdec.models.blocks import view
 from specdec.models.cache import KVCache
 from specdec.models.inputs import check_layers, check_tokens
+from specdec.models.model import LayeredTarget
 from specdec.types import Array, ModelOutput, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
-class TableTarget:
+class TableTarget(LayeredTarget):
     """Looks its logits up by the class of the input, the sum of all tokens, and the last one.
 
     The sum is taken over the cache, slot by slot, so that one stale or misplaced slot changes the

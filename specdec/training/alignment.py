@@ -16,10 +16,11 @@ import jax.numpy as jnp
 
 from specdec import theory
 from specdec.models.inputs import read
+from specdec.models.model import Target
 from specdec.training.divergences import DIVERGENCES, NOTHING, forward_kl, total_variation
 from specdec.training.laws import coarse
 from specdec.training.loss import Frozen, Pairs, PairsWithLaws, Sums, of_target, teacher_forced
-from specdec.types import Array, PyTree, Target
+from specdec.types import Array, PyTree
 from specdec.values import Checked, InsideUnit, PositiveFloat, PositiveInt, Probability, is_number
 
 GAMMAS = (3, 5)  # draft lengths that evaluations speak of, those of Goel et al.

@@ -12,9 +12,10 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specdec.models.model import Target
 from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, shifted
 from specdec.training.objectives import Smoothing, check_head
-from specdec.types import Array, ModelOutput, PyTree, Target
+from specdec.types import Array, ModelOutput, PyTree
 from specdec.values import Checked, PositiveInt, one_of, row_of
 
 Exits = Annotated[tuple[int, ...], row_of(1, "layers from 1 on, as in (2, 4)")]

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 
 from specdec.drafters.blocks import mask_ids, visible_in_block
 from specdec.models.inputs import read
+from specdec.models.model import Target
 from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, of_target, shifted
 from specdec.training.objectives import Smoothing, check_head
-from specdec.types import Array, ModelOutput, PyTree, Target
+from specdec.types import Array, ModelOutput, PyTree
 from specdec.values import Checked, PositiveInt, Rule, is_number
 
 

@@ -24,11 +24,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec import records, tables
+from specdec.models.model import Target
 from specdec.training.data import Example
 from specdec.training.divergences import NOTHING
 from specdec.training.errors import TrainingError
 from specdec.training.loss import Pairs, PairsWithLaws, TopLaws, teacher_forced
-from specdec.types import Array, PyTree, Table, Target
+from specdec.types import Array, PyTree, Table
 
 TEXTS = 4096  # of a table
 KIND = Table("laws")

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from specdec.models.heads import HeadedTarget
+from specdec.models.model import Target
 from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, shifted
 from specdec.training.objectives import Smoothing, check_head
-from specdec.types import Array, PyTree, Target
+from specdec.types import Array, PyTree
 from specdec.values import Checked
 
 

@@ -20,6 +20,7 @@ import optax
 
 from specdec import checkpoints, tasks
 from specdec.models.heads import HeadedTarget
+from specdec.models.model import Target
 from specdec.training import laws
 from specdec.training.data import FITS, Batches, fits, pack, read_split
 from specdec.training.errors import TrainingError
@@ -30,7 +31,7 @@ from specdec.training.objectives import Objective
 from specdec.training.optimizer import Adafactor
 from specdec.training.progress import Progress
 from specdec.training.run import TrainRun
-from specdec.types import Array, PyTree, Target
+from specdec.types import Array, PyTree
 from specdec.vocabulary import check_fit
 
 

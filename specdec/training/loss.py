@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from specdec.models.inputs import read
-from specdec.types import Array, PyTree, Target
+from specdec.models.model import Target
+from specdec.types import Array, PyTree
 
 
 class TopLaws(NamedTuple):

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Annotated, Any, Protocol
 
+from specdec.models.model import Target
 from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, teacher_forced
-from specdec.types import Array, PyTree, Target
+from specdec.types import Array, PyTree
 from specdec.values import Checked, number
 
 Smoothing = Annotated[float, number(lambda s: 0 <= s < 1, "a number from 0 on, below 1")]

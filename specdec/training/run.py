@@ -8,11 +8,11 @@ from typing import Any
 
 from specdec import tasks
 from specdec.models.heads import HeadedTarget
+from specdec.models.model import Model
 from specdec.training.look_ahead import LookAhead
 from specdec.training.loss import reads_target
 from specdec.training.objectives import Objective, TeacherForced
 from specdec.training.optimizer import Adafactor
-from specdec.types import Model
 from specdec.values import Checked, PositiveInt, Seed, check_has
 
 

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from specdec.types import Array, Draft, Scores
+from specdec.verifiers.decide import Verifier
 
 
 @dataclasses.dataclass(frozen=True)
-class BigLittle:
+class BigLittle(Verifier):
     """NOT EXACT. Fallback and rollback of the big little decoder (Kim et al. 2023, BiLD, arXiv
     2302.07863, sections 3.3 and 3.4), with two thresholds.
 
@@ -31,7 +32,6 @@ class BigLittle:
 
     fallback: float
     rollback: float
-    exact: ClassVar[bool] = False
     reads_beliefs: ClassVar[bool] = True
 
     def __post_init__(self):

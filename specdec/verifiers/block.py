@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from specdec.types import Array, Draft, Scores
-from specdec.verifiers.decide import draft_distribution, token_probs
+from specdec.verifiers.decide import Verifier, draft_distribution, token_probs
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class Block(Verifier):
     """Block verification (Sun et al. 2024, arXiv 2403.10444, algorithm 2). Exact.
 
     A draft that the target likes better than the drafter does, token after token, earns credit

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 
 from specdec.sampling import draw_shared
 from specdec.types import Array, Draft, Noise, Scores, Verdict
-from specdec.verifiers.decide import draft_distribution, match, token_probs
+from specdec.verifiers.decide import Verifier, draft_distribution, match, token_probs
 
 
 @dataclasses.dataclass(frozen=True)
-class Coupled:
+class Coupled(Verifier):
     """Draft and target draw with the same Gumbel noise; a token is kept iff they drew the same.
 
     The text is then a function of the target and the seed alone: the same for every drafter, draft

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import ClassVar
 
 import jax
@@ -11,16 +12,62 @@ from specdec.sampling import draw, is_distribution
 from specdec.types import Array, Draft, Noise, Scores, Verdict
 
 
-def verdict(verifier, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
-    """Decides about one row. Accepts token i iff u_i < accept_i, strictly: u can be 0."""
-    found = _found(verifier, keys, draft, scores)
-    if scores.processed and not getattr(verifier, "exact", False):
+class Verifier(abc.ABC):
+    """Decides which tokens of a draft to keep: a frozen dataclass with two functions of one row,
+    which hold no randomness and keep the dtype of their input, so that the law of the output can be
+    computed exactly, in float64 (`testing.output_law`).
+
+    exact: the output has the target's law. A verifier that does not say so is not exact, and every
+      report says that.
+    shared_noise: the draft is drawn with the very noise the target draws with (`Coupled`); valid
+      only with accept-iff-equal.
+    rule: "last" where the accepted length is the last i whose test passes, not the one before the
+      first that fails.
+    greedy_only: the verifier means nothing at a temperature; a `Plan` refuses it there.
+    reads_beliefs: greedy drafters are to say what they hold likely (`Draft.beliefs`).
+    """
+
+    exact: ClassVar[bool] = False
+    shared_noise: ClassVar[bool] = False
+    rule: ClassVar[str] = "first"
+    greedy_only: ClassVar[bool] = False
+    reads_beliefs: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def accept(self, draft: Draft, scores: Scores) -> Array:
+        """Returns [K], the probability of accepting draft token i, given that those before it
+        were."""
+
+    @abc.abstractmethod
+    def residual(self, draft: Draft, scores: Scores, n: Array) -> Array:
+        """Returns [V], the distribution of the next token after n accepted ones, n < length."""
+
+    def verdict(self, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
+        """Decides about one row by `accept` and `residual`: token i is kept iff u_i < accept_i,
+        strictly, because u can be 0. A verifier may decide by itself in another way."""
+        if draft.tokens.shape[0] == 0:  # a call without a draft
+            return Verdict(jnp.int32(0), draw(keys.correct[0], scores.probs[0]))
+        uniforms = jax.vmap(jax.random.uniform)(keys.accept)
+        passed = (uniforms < self.accept(draft, scores)) & _within(draft)
+        n = _last(passed) if self.rule == "last" else leading(passed)
+        return Verdict(n, draw(keys.correct[n], next_distribution(self, draft, scores, n)))
+
+    @property
+    def by_law(self) -> bool:
+        """Whether a verdict is drawn from the law of `accept` and `residual`."""
+        return type(self).verdict is Verifier.verdict
+
+
+def verdict(verifier: Verifier, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
+    """Returns the verifier's verdict about one row, without tokens that processors exclude."""
+    found = verifier.verdict(keys, draft, scores)
+    if scores.processed and not verifier.exact:
         return _without_excluded(verifier, found, keys, draft, scores)
     return found
 
 
 def _without_excluded(
-    verifier, found: Verdict, keys: Noise, draft: Draft, scores: Scores
+    verifier: Verifier, found: Verdict, keys: Noise, draft: Draft, scores: Scores
 ) -> Verdict:
     """Returns the verdict of a verifier that is not exact, up to the first token that a processor
     excludes. In its place comes the target's own token.
@@ -37,7 +84,7 @@ def _without_excluded(
     possible = scores.logits[rows, draft.tokens] > -jnp.inf
     n = jnp.minimum(found.num_accepted, leading(possible))
     own, whole = scores.probs[n], n == found.num_accepted
-    if hasattr(verifier, "verdict") or not len(rows):  # by itself, or from p, which excludes alike
+    if not verifier.by_law or not len(rows):  # by itself, or from p, which excludes alike
         keeps = whole & (scores.logits[n, found.next_token] > -jnp.inf)
         return Verdict(n, jnp.where(keeps, found.next_token, draw(keys.correct[n], own)))
     law = jnp.where(whole, next_distribution(verifier, draft, scores, n), own)
@@ -46,19 +93,7 @@ def _without_excluded(
     return Verdict(n, draw(keys.correct[n], law))
 
 
-def _found(verifier, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
-    if hasattr(verifier, "verdict"):
-        return verifier.verdict(keys, draft, scores)
-    if draft.tokens.shape[0] == 0:  # a call without a draft
-        return Verdict(jnp.int32(0), draw(keys.correct[0], scores.probs[0]))
-    uniforms = jax.vmap(jax.random.uniform)(keys.accept)
-    passed = (uniforms < verifier.accept(draft, scores)) & _within(draft)
-    rule = getattr(verifier, "rule", "first")
-    n = _last(passed) if rule == "last" else leading(passed)
-    return Verdict(n, draw(keys.correct[n], next_distribution(verifier, draft, scores, n)))
-
-
-def next_distribution(verifier, draft: Draft, scores: Scores, n: Array) -> Array:
+def next_distribution(verifier: Verifier, draft: Draft, scores: Scores, n: Array) -> Array:
     """[V] the law of the token after n accepted ones: the target's own after a whole draft."""
     within = jnp.minimum(n, draft.tokens.shape[0] - 1)  # of the row that is not used, any index
     residual = verifier.residual(draft, scores, within)
@@ -82,15 +117,15 @@ def match(draft: Draft, best: Array, keeps: Array | None = None) -> Verdict:
     return Verdict(n, best[n].astype(jnp.int32))
 
 
-class ByArgmax:
+class ByArgmax(Verifier):
     """A verifier that looks at each token by itself, without a coin: it has `keeps`, and behind the
     kept tokens comes the target's likeliest one."""
 
     greedy_only: ClassVar[bool] = True
 
+    @abc.abstractmethod
     def keeps(self, draft: Draft, scores: Scores) -> Array:
-        """[K] bool."""
-        raise NotImplementedError
+        """Returns which draft tokens are kept, [K] bool."""
 
     def accept(self, draft: Draft, scores: Scores) -> Array:
         return self.keeps(draft, scores).astype(scores.probs.dtype)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar
 
 from specdec.types import Array, Draft, Scores
-from specdec.verifiers.decide import draft_distribution, excess, gaps, ratio, token_probs
+from specdec.verifiers.decide import Verifier, draft_distribution, excess, gaps, ratio, token_probs
 
 
 @dataclasses.dataclass(frozen=True)
-class Lenient:
+class Lenient(Verifier):
     """NOT EXACT. The lenience of Leviathan et al. 2022, appendix A.5.
 
     lenience: l, above 0 and at most 1, where it is exact.
@@ -30,7 +29,6 @@ class Lenient:
     """
 
     lenience: float
-    exact: ClassVar[bool] = False
 
     def __post_init__(self):
         if not 0 < self.lenience <= 1:

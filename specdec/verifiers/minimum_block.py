@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
 from specdec.types import Array, Draft, Scores
-from specdec.values import check_has, is_integer
+from specdec.values import check_is, is_integer
+from specdec.verifiers.decide import Verifier
 
 
 @dataclasses.dataclass(frozen=True)
-class MinimumBlock:
+class MinimumBlock(Verifier):
     """NOT EXACT. The minimum block size of Stern et al. 2018 (arXiv 1811.03115, section 5.3), which
     cost them much quality for little time: each call keeps `least` draft tokens at least, as far as
     there are any; about the others `verifier` decides, token by token.
     """
 
-    verifier: Any
+    verifier: Verifier
     least: int
-    exact: ClassVar[bool] = False
 
     def __post_init__(self):
-        check_has("MinimumBlock.verifier", self.verifier, "accept residual", "as GreedyMatch()")
-        if getattr(self.verifier, "rule", "first") != "first" or self.shared_noise:
+        check_is(
+            "MinimumBlock.verifier", self.verifier, Verifier, "a verifier, such as GreedyMatch()"
+        )
+        if self.verifier.rule != "first" or self.verifier.shared_noise:
             raise ValueError(
                 f"MinimumBlock.verifier is {self.verifier}, which does not decide token by token; "
                 "give another, such as SpeculativeSampling()"
@@ -34,15 +35,11 @@ class MinimumBlock:
 
     @property
     def greedy_only(self) -> bool:
-        return getattr(self.verifier, "greedy_only", False)
-
-    @property
-    def shared_noise(self) -> bool:
-        return getattr(self.verifier, "shared_noise", False)
+        return self.verifier.greedy_only
 
     @property
     def reads_beliefs(self) -> bool:
-        return getattr(self.verifier, "reads_beliefs", False)
+        return self.verifier.reads_beliefs
 
     def accept(self, draft: Draft, scores: Scores) -> Array:
         own = self.verifier.accept(draft, scores)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from typing import ClassVar
 
@@ -9,10 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from specdec.types import Array, Draft, Scores
-from specdec.verifiers.decide import draft_distribution, excess, ratio
+from specdec.verifiers.decide import Verifier, draft_distribution, excess, ratio
 
 
-class Mixture:
+class Mixture(Verifier):
     """A verifier with a law of its own, pi, made of the target's p and the drafter's q.
 
     Where something was drafted, the output has the law pi, exactly: it is speculative sampling with
@@ -21,12 +22,11 @@ class Mixture:
     is taken. A drafter that copies is certain of its tokens.
     """
 
-    exact: ClassVar[bool] = False
     reads_beliefs: ClassVar[bool] = True
 
+    @abc.abstractmethod
     def law(self, p: Array, q: Array) -> Array:
-        """[V] pi."""
-        raise NotImplementedError
+        """Returns pi, [V]."""
 
     def accept(self, draft: Draft, scores: Scores) -> Array:
         rows = jnp.arange(draft.tokens.shape[0])

@@ -6,11 +6,11 @@ import dataclasses
 from typing import ClassVar
 
 from specdec.types import Array, Draft, Scores
-from specdec.verifiers.decide import draft_distribution, excess, ratio, token_probs
+from specdec.verifiers.decide import Verifier, draft_distribution, excess, ratio, token_probs
 
 
 @dataclasses.dataclass(frozen=True)
-class SpeculativeSampling:
+class SpeculativeSampling(Verifier):
     """The rule of Leviathan et al. 2022, section 2.3 (and Chen et al. 2023). Exact.
 
     accept_i   = min(1, p_i(x_i) / q_i(x_i))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 import jax.numpy as jnp
 
 from specdec.types import Array, Draft, Scores
+from specdec.verifiers.decide import Verifier
 
 
 @dataclasses.dataclass(frozen=True)
-class SyntheticAcceptance:
+class SyntheticAcceptance(Verifier):
     """NOT EXACT. Keeps each draft token with probability alpha, whatever drafter and target think.
 
     The loop, the drafting and the target's calls are the real ones, only the verdict is drawn: the
@@ -25,7 +25,6 @@ class SyntheticAcceptance:
     """
 
     alpha: float
-    exact: ClassVar[bool] = False
 
     def __post_init__(self):
         if not 0 <= self.alpha <= 1:

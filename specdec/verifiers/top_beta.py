@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -23,7 +22,6 @@ class TopBeta(ByArgmax):
 
     beta: int = 3
     tau: float = 1.0
-    exact: ClassVar[bool] = False
 
     def __post_init__(self):
         if not is_integer(self.beta, 1):
@@ -41,7 +39,6 @@ class TopK(ByArgmax):
     is kept if fewer than k others are likelier."""
 
     k: int
-    exact: ClassVar[bool] = False
 
     def __post_init__(self):
         if not is_integer(self.k, 1):

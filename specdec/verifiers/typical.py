@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 import jax.numpy as jnp
 from jax.scipy.special import entr
 
 from specdec.types import Array, Draft, Scores
-from specdec.verifiers.decide import token_probs
+from specdec.verifiers.decide import Verifier, token_probs
 
 
 @dataclasses.dataclass(frozen=True)
-class Typical:
+class Typical(Verifier):
     """NOT EXACT. Typical acceptance (Cai et al. 2024, Medusa, arXiv 2401.10774, section 2.3.1).
 
     A token is kept if p(x) > min(epsilon, delta exp(-H(p))), with p as it is drawn from and its
@@ -24,7 +23,6 @@ class Typical:
 
     epsilon: float = 0.09
     delta: float = 0.3
-    exact: ClassVar[bool] = False
 
     def __post_init__(self):
         for name in ("epsilon", "delta"):

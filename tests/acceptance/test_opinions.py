@@ -18,6 +18,7 @@ from specdec.acceptance.opinions import MOST, Taught, _refused, of, opinions, te
 from specdec.drafters import (
     Autoregressive,
     Committee,
+    Drawing,
     EarlyExit,
     Hybrid,
     NGram,
@@ -127,7 +128,7 @@ def test_all_layers_of_the_target_say_what_it_says(sampling):
 
 
 @dataclasses.dataclass(frozen=True)
-class Reports:
+class Reports(Drawing):
     """Drafts a block of what it is given: of the texts so far, and of the texts themselves."""
 
     block: ClassVar[int] = 6
@@ -137,7 +138,8 @@ class Reports:
     def init(self, params, context):
         return context.length  # 1: nothing but the start token
 
-    def propose(self, params, keys, context, state, want, stop):
+    def propose(self, params, request, state):
+        context, keys, want, stop = request.context, request.keys, request.want, request.stop
         pending = context.length[:, None] - 1
         last = jnp.take_along_axis(context.tokens, pending, axis=1)
         behind = jnp.arange(1 + T)[None] > pending
@@ -185,7 +187,8 @@ class Known(Reports):
     def init(self, params, context):
         return ()
 
-    def propose(self, params, keys, context, state, want, stop):
+    def propose(self, params, request, state):
+        context, want = request.context, request.want
         return Draft(jnp.roll(context.taught, self.late, axis=1), None, want), state
 
 
@@ -248,10 +251,10 @@ def test_a_model_is_asked_in_one_call_as_it_drafts():
     """The model reads its own inputs, and its processors know the position of each token."""
     rule = Processed(Sampling(0.7), (MinLength(2),))
     drafter = Autoregressive(TARGET, rule, view=NoSource())
-    params = PARAMS._replace(drafter=PARAMS.target)
+    params = PARAMS | {"draft": PARAMS["target"]}
     taught, found = asked(drafter, Sampling(), params)
     fed = TEXTS[:, :-1]
-    logits = PARAMS.target["logits"][1, jnp.cumsum(fed, axis=1) % V, fed]  # of an input [1]
+    logits = PARAMS["target"]["logits"][1, jnp.cumsum(fed, axis=1) % V, fed]  # of an input [1]
     logits = logits.at[:, :2, 1].set(-jnp.inf)
     q = jax.nn.softmax(logits / 0.7)
     np.testing.assert_array_equal(found.proposed, q.argmax(axis=2))
@@ -265,7 +268,7 @@ def test_a_model_that_votes_with_a_table_is_not_asked_alone():
     """The model is the target: alone, every token of it would be accepted."""
     members = Autoregressive(TARGET, Sampling()), NGram(1, Sampling())
     table = {name: jnp.asarray(x) for name, x in tables.count([[0, 3, 4, 1]], V, order=1).items()}
-    params = PARAMS._replace(drafter={"draft": PARAMS.target, "table": table})
+    params = PARAMS | {"draft": PARAMS["target"], "table": table}
     _, found = asked(Committee(members, Sampling()), Sampling(), params)
     assert (found.rates[:, :, 0] < 0.99).all()
 
@@ -278,10 +281,10 @@ def test_where_nothing_is_drafted_nothing_is_proposed():
 @pytest.mark.parametrize("size", [V - 1, V + 2])
 def test_an_id_that_a_model_or_the_target_lacks_has_no_probability(size):
     model = TableTarget(size, classes=3)
-    params = PARAMS._replace(drafter=model.init(jax.random.key(1)))
+    params = PARAMS | {"draft": model.init(jax.random.key(1))}
     taught, found = asked(Autoregressive(model, Sampling(0.7)), Sampling(), params)
     fed, classes = TEXTS[:, :-1], jnp.sum(INPUTS, axis=1, keepdims=True) % 3
-    logits = params.drafter["logits"][classes, jnp.cumsum(fed, axis=1) % size, fed]
+    logits = params["draft"]["logits"][classes, jnp.cumsum(fed, axis=1) % size, fed]
     q = np.zeros([2, T, V], np.float32)
     q[:, :, : min(size, V)] = jax.nn.softmax(logits[:, :, :V] / 0.7)
     right = np.minimum(taught.p, q).sum(axis=2)

@@ -26,7 +26,7 @@ from specdec.benchmark.workload import TimedPart, prefills, turn_of, turns
 from specdec.cli import bench, settings
 from specdec.cli.placement import Placement
 from specdec.decoding import row_keys
-from specdec.drafters import Autoregressive
+from specdec.drafters import Autoregressive, Drafter
 from specdec.environment import environment
 from specdec.models import device
 from specdec.models.t5 import T5Config, T5Target
@@ -56,43 +56,26 @@ TARGET = TableTarget(6)
 
 
 @dataclasses.dataclass(frozen=True)
-class Both:
+class Both(Drafter):
     """Asks two drafters with a model each, and takes the first one's word."""
 
     draft: Autoregressive
     other: Autoregressive
 
-    def models(self):
-        return {"draft": self.draft.model, "other": self.other.model}
-
-    def with_models(self, models):
-        return Both(*(dataclasses.replace(self._of(role), model=models[role]) for role in models))
-
-    def parts(self, length):
-        return [
-            Part(role, *part[1:]) for role in self.models() for part in self._of(role).parts(length)
-        ]
+    def inner(self):
+        return {"draft": self.draft, "other": self.other}
 
     def init(self, params, context):
-        return [self._of(r).init(self._params(params, r), context) for r in self.models()]
+        return [one.init(params, context) for one in (self.draft, self.other)]
 
-    def propose(self, params, keys, context, state, want, stop):
-        roles = zip(self.models(), state, strict=True)
-        drafts = [
-            self._of(role).propose(self._params(params, role), keys, context, own, want, stop)
-            for role, own in roles
-        ]
+    def propose(self, params, request, state):
+        asked = zip((self.draft, self.other), state, strict=True)
+        drafts = [one.propose(params, request, own) for one, own in asked]
         return drafts[0][0], [own for _, own in drafts]
-
-    def _of(self, role) -> Autoregressive:
-        return getattr(self, role)
-
-    def _params(self, params, role):
-        return params._replace(drafter=params.drafter[role])
 
 
 ONE_MODEL = Autoregressive(TARGET, Greedy())
-TWO_MODELS = Both(ONE_MODEL, Autoregressive(TableTarget(4), Greedy()))
+TWO_MODELS = Both(ONE_MODEL, Autoregressive(TableTarget(4), Greedy(), role="other"))
 NO_MODEL = Constant(2)
 
 

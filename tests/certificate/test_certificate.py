@@ -389,7 +389,7 @@ def test_a_drafter_without_a_model_and_one_around_another():
     own = Skipping(Autoregressive(TableTarget(6), Sampling()))
     plan, params = fresh(drafter=own).itself(Greedy())
     assert isinstance(plan.drafter, Skipping) and plan.models()["draft"] == BENCH.target
-    assert copier[1].drafter is params.drafter is BENCH.params.target
+    assert copier[1]["draft"] is params["draft"] is BENCH.params["target"]
 
 
 @pytest.mark.parametrize("kind", ["masks", pytest.param("heads", marks=pytest.mark.ci)])
@@ -400,7 +400,7 @@ def test_a_drafter_of_blocks(kind):
     drafter = (
         Masked(model, Sampling(), masks=3) if kind == "masks" else Blockwise(model, Sampling())
     )
-    params = BENCH.params._replace(drafter=model.init(jax.random.key(3)))
+    params = BENCH.params | {"draft": model.init(jax.random.key(3))}
     subject = dataclasses.replace(fresh(drafter=drafter, schedule=Fixed(3)), params=params)
     for check in (checks.perfect, checks.greedy, certificate.afresh):
         assert (result := check(subject)).passed, str(result)
@@ -710,7 +710,7 @@ def test_only_near_ties_are_excused(monkeypatch, gap, passed):
 
 def test_gaps_are_those_of_the_target():
     subject = fresh()
-    target, params = subject.plan.target, subject.params.target
+    target, params = subject.plan.target, subject.params["target"]
     plain = subject.plain(Greedy()).tokens[0]
     other = np.array(plain)
     other[0] = (plain[0] + 1) % 6

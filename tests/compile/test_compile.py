@@ -30,7 +30,7 @@ from specdec.compile import (
 )
 from specdec.compile.hardware import CHIPS, HOP_SECONDS, LAYER_SECONDS, Call
 from specdec.compile.roofline import predict
-from specdec.drafters import Autoregressive, Hybrid, NoSource, PromptLookup
+from specdec.drafters import Autoregressive, Drafter, Hybrid, NoSource, PromptLookup
 from specdec.models.t5 import T5Config, T5Target, calm
 from specdec.plan import Plan
 from specdec.program import batch_shapes
@@ -446,7 +446,7 @@ class Table(TableTarget):
 
 
 @dataclasses.dataclass(frozen=True)
-class Pair:
+class Pair(Drafter):
     """Drafts with one model, and calls another one once."""
 
     first: Table
@@ -458,11 +458,8 @@ class Pair:
     def with_models(self, models):
         return Pair(models["first"], models["second"])
 
-    def parts(self, length):
+    def parts(self, length, source=None):
         return Part("first", 1, length), Part("second", 3, 1)
-
-    def init(self, params, context):
-        return ()
 
     def propose(self, *arguments):
         return Constant(3).propose(*arguments)

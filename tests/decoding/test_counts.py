@@ -299,10 +299,10 @@ def test_bytes_of_an_iteration(method):
         arrays = (cache.keys, cache.values, cache.cross_keys, cache.cross_values)
         return size((models[role].read_by_decode(tree), tree["token_embedder"], arrays))
 
-    target = call("target", params.target, state.cache)
-    draft = call("draft", params.drafter, state.drafter.cache)
-    table = params.drafter["token_embedder"]
-    decoder_read = models["draft"].read_by_decode(params.drafter)["decoder"]
+    target = call("target", params["target"], state.cache)
+    draft = call("draft", params["draft"], state.drafter.cache)
+    table = params["draft"]["token_embedder"]
+    decoder_read = models["draft"].read_by_decode(params["draft"])["decoder"]
     not_caught_up = (decoder_read["logits_dense"], decoder_read[f"layers_{DEPTH - 1}"])
     necessary = target + 3 * draft - size(not_caught_up) - size(table)  # the scan looks up one
     ratio = program.cost_analysis()["bytes accessed"] / necessary

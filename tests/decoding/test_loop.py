@@ -26,7 +26,7 @@ from specdec import (
 )
 from specdec.decoding import loop
 from specdec.decoding.keys import noise, purpose_keys
-from specdec.drafters import Autoregressive
+from specdec.drafters import Autoregressive, Drafter
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling, draw_shared
 from specdec.schedules import Confidence, CostOptimal, Fixed
@@ -53,7 +53,7 @@ class Pair:
     def alone(self, sampling, rows=None, **options):
         rows = jnp.arange(len(self.inputs)) if rows is None else rows
         return autoregressive_decode(
-            self.params.target,
+            self.params["target"],
             self.keys(rows),
             self.inputs[rows],
             target=self.target,
@@ -131,7 +131,7 @@ def test_coupled_text_does_not_depend_on_the_drafter(pair):
     others = [one for one in hostiles.values() if not isinstance(one, Constant)]
     cases = [(one, pair.params) for one in (*others, Autoregressive(pair.model, Greedy()))]
     for number in range(len(constant)):  # one program for them all
-        params = Params(pair.params.target, jnp.int32(number))
+        params = Params(pair.params["target"], number=jnp.int32(number))
         cases.append((OneOf(tuple(constant)), params))
     for drafter, params in cases:
         output = pair.decode(Sampling(), Coupled(), Fixed(3), drafter=drafter, params=params)
@@ -141,7 +141,7 @@ def test_coupled_text_does_not_depend_on_the_drafter(pair):
 
 @pytest.mark.slow
 def test_perfect_t5_drafter_has_everything_accepted(pair):
-    params = Params(pair.params.target, pair.params.target)
+    params = Params(pair.params["target"], pair.params["target"])
     for sampling, verifier in ((Greedy(), GreedyMatch()), (Sampling(), SpeculativeSampling())):
         drafter = Autoregressive(pair.target, sampling)
         trace = pair.decode(sampling, verifier, Fixed(4), drafter=drafter, params=params).trace
@@ -200,12 +200,12 @@ def test_bfloat16_equals_the_baseline_of_the_same_width():
 def test_log_probs_are_those_of_teacher_forcing(pair):
     output = pair.decode(FILTERED, SpeculativeSampling(), Fixed(3))
     fed = jnp.pad(output.tokens[:, :-1], ((0, 0), (1, 0)))
-    logits = teacher_forced(pair.target, pair.params.target, pair.inputs, fed)
+    logits = teacher_forced(pair.target, pair.params["target"], pair.inputs, fed)
     expected = jax.nn.log_softmax(logits, axis=-1)
     expected = jnp.take_along_axis(expected, output.tokens[:, :, None], axis=2)[:, :, 0]
     within = np.arange(N)[None] < np.asarray(output.length)[:, None]
     np.testing.assert_allclose(output.log_probs, np.where(within, expected, 0), rtol=0, atol=LOGITS)
-    given = pair.params.target, pair.inputs, output.tokens
+    given = pair.params["target"], pair.inputs, output.tokens
     scored = score(*given, target=pair.target)
     np.testing.assert_allclose(scored, output.log_probs, rtol=0, atol=LOGITS)
     greedy = score(*given, target=pair.target, sampling=Greedy())
@@ -216,7 +216,7 @@ def test_token_t_is_drawn_with_the_noise_of_t(pair):
     """The first is token 0, as the contract says: a seed's text stays the same between versions."""
     output = pair.alone(Sampling())
     fed = jnp.pad(output.tokens[:, :-1], ((0, 0), (1, 0)))
-    logits = teacher_forced(pair.target, pair.params.target, pair.inputs, fed)
+    logits = teacher_forced(pair.target, pair.params["target"], pair.inputs, fed)
     for t in (0, 1, 6):
         keys = jax.vmap(decoding.token_key, (0, None))(pair.keys(), t)
         drawn = jax.vmap(draw_shared)(keys, jax.nn.softmax(logits[:, t]))
@@ -257,13 +257,13 @@ def test_a_prefix_is_kept_and_continued_by_the_target(pair):
     assert given.sum() > 20
     np.testing.assert_array_equal(plain.tokens[:, :6][given], prefix[given])
     same(pair.decode(Greedy(), GreedyMatch(), Fixed(3), prefix=prefix), plain)
-    scored = score(pair.params.target, pair.inputs, plain.tokens, target=pair.target)
+    scored = score(pair.params["target"], pair.inputs, plain.tokens, target=pair.target)
     np.testing.assert_allclose(plain.log_probs, scored, rtol=0, atol=LOGITS)
 
 
 @pytest.mark.ci
 def test_a_perfect_drafter_knows_the_prefix(pair):
-    params = Params(pair.params.target, pair.params.target)
+    params = Params(pair.params["target"], pair.params["target"])
     prefix = cut(jnp.full((len(pair.inputs), N), 7), range(1, 1 + len(pair.inputs)))
     drafter = Autoregressive(pair.target, Greedy())
     trace = pair.decode(
@@ -314,14 +314,12 @@ def test_the_trace_accounts_for_every_token(pair):
 
 
 @dataclasses.dataclass(frozen=True)
-class Scripted:
-    """Proposes the text in `params.drafter`, whatever happens."""
+class Scripted(Drafter):
+    """Proposes the text in `params["draft"]`, whatever happens."""
 
-    def init(self, params, context):
-        return ()
-
-    def propose(self, params, keys, context, state, want, stop):
-        script = jnp.pad(params.drafter, (0, keys.shape[1]))
+    def propose(self, params, request, state):
+        context, keys, want = request.context, request.keys, request.want
+        script = jnp.pad(params["draft"], (0, keys.shape[1]))
         index = context.length[:, None] - 1 + jnp.arange(keys.shape[1])[None]
         return Draft(script[index], None, want), state
 
@@ -393,11 +391,11 @@ def test_vocabularies_padded_to_other_widths(pair):
     config = pair.model.config
     for extra in (16, -16):
         model = T5Target(dataclasses.replace(config, vocab_size=config.vocab_size + extra))
-        resized = dict(pair.params.drafter)
+        resized = dict(pair.params["draft"])
         table = resized["token_embedder"]["embedding"]
         padding = 100 * jnp.ones([max(extra, 0), table.shape[1]])
         table = jnp.concatenate([table, padding])[: config.vocab_size + extra]
-        params = pair.params._replace(drafter=resized | {"token_embedder": {"embedding": table}})
+        params = pair.params | {"draft": resized | {"token_embedder": {"embedding": table}}}
         for sampling, verifier in ((Greedy(), GreedyMatch()), (Sampling(), Coupled())):
             output = pair.decode(
                 sampling,

@@ -75,14 +75,14 @@ def test_a_draft_that_has_ended_before_is_not_counted_as_broken():
     assert trim(draft, jnp.array([2, 2, 2]), SIZE, ()).broken.tolist() == [True, True, False]
 
 
-def with_nan_after(token, params=BENCH.params.target):
+def with_nan_after(token, params=BENCH.params["target"]):
     """The table whose logits behind one token are NaN."""
     return {"logits": params["logits"].at[:, :, token].set(jnp.nan)}
 
 
 @pytest.mark.parametrize("sampling", [Greedy(), Sampling()])
 def test_broken_drafts_are_counted_and_change_nothing(sampling):
-    params = Params(BENCH.params.target, with_nan_after(4, BENCH.params.drafter))
+    params = Params(BENCH.params["target"], with_nan_after(4, BENCH.params["draft"]))
     drafter, verifier = Autoregressive(BENCH.target, sampling), Coupled()
     plan = Plan(BENCH.target, drafter, verifier, Fixed(3), sampling, 7)
     output = decode(params, KEYS, INPUTS, plan)
@@ -100,12 +100,12 @@ def traced(params, plan, keys=KEYS, inputs=INPUTS):
 
 @pytest.mark.parametrize("value", [jnp.nan, jnp.inf, -jnp.inf])
 def test_a_target_without_logits_is_an_error_that_names_row_and_token(value):
-    logits = BENCH.params.target["logits"]
+    logits = BENCH.params["target"]["logits"]
     broken = {"logits": logits.at[:, :, 2].set(value)}
     run = functools.partial(
         autoregressive_decode, target=BENCH.target, sampling=Sampling(), max_length=7
     )
-    right = run(BENCH.params.target, KEYS, INPUTS)
+    right = run(BENCH.params["target"], KEYS, INPUTS)
     first_two = jnp.argmax(right.tokens == 2, axis=1)
     (row, *_) = np.flatnonzero(((right.tokens == 2).any(axis=1)) & (first_two < 6))
     with pytest.raises(NonFiniteLogits, match="logits of TableTarget are NaN or infinite") as error:
@@ -138,19 +138,19 @@ class Divides:
 
 
 def test_single_excluded_tokens_are_no_error_and_broken_processors_are():
-    logits = BENCH.params.target["logits"].at[..., 3].set(-jnp.inf)
+    logits = BENCH.params["target"]["logits"].at[..., 3].set(-jnp.inf)
     run = functools.partial(autoregressive_decode, target=BENCH.target, max_length=5)
     output = run({"logits": logits}, KEYS, INPUTS, sampling=Sampling())
     assert not (output.tokens == 3).any()
     broken = with_processors(Sampling(), (Divides(),))
     with pytest.raises(NonFiniteLogits, match="output token 1 of row 1"):
-        run(BENCH.params.target, KEYS, INPUTS, sampling=broken)
+        run(BENCH.params["target"], KEYS, INPUTS, sampling=broken)
 
 
 @pytest.mark.parametrize("value", [jnp.nan, jnp.inf])
 def test_processors_do_not_hide_logits_that_are_not_finite(value):
     """Where they exclude every token the text ends; a row of NaN is no such row."""
-    logits = BENCH.params.target["logits"].at[..., 5].set(value)
+    logits = BENCH.params["target"]["logits"].at[..., 5].set(value)
     sampling = with_processors(Greedy(), (SuppressTokens((3, 4)),))
     alone = {"target": BENCH.target, "max_length": 5, "sampling": sampling}
     with pytest.raises(NonFiniteLogits, match="output token 1 of row 1"):
@@ -158,7 +158,7 @@ def test_processors_do_not_hide_logits_that_are_not_finite(value):
     plan = Plan(
         BENCH.target, Autoregressive(BENCH.target, sampling), Coupled(), Fixed(2), sampling, 5
     )
-    output = decode(Params(BENCH.params.target, {"logits": logits}), KEYS, INPUTS, plan)
+    output = decode(Params(BENCH.params["target"], {"logits": logits}), KEYS, INPUTS, plan)
     assert output.trace.broken_drafts.sum() > 0 and output.trace.drafted.sum() == 0
 
 
@@ -182,7 +182,7 @@ def test_the_law_is_that_of_the_target_alone_where_texts_fail():
     """Texts that fail are outcomes as others are; `Block` decides about drafts as a whole."""
     rows = 30_000
     keys, inputs = row_keys(1, jnp.arange(rows)), BENCH.inputs(rows)
-    params = BENCH.params._replace(target=with_nan_after(2))
+    params = BENCH.params | {"target": with_nan_after(2)}
     plan = Plan(BENCH.target, BENCH.drafter, Block(), Fixed(2), Sampling(), 3)
     counts = []
     for one in (plan, plan.alone()):
@@ -234,7 +234,7 @@ def test_scores_of_a_target_without_logits_are_an_error(sampling):
     targets = jnp.array([[3, 4, 1], [2, 3, 1]])
     run = functools.partial(score, target=BENCH.target, sampling=sampling)
     inputs = BENCH.inputs(2)
-    assert np.isfinite(run(BENCH.params.target, inputs, targets)).all()
+    assert np.isfinite(run(BENCH.params["target"], inputs, targets)).all()
     with pytest.raises(NonFiniteLogits) as error:
         run(with_nan_after(2), inputs, targets)
     assert (error.value.row, error.value.position) == (1, 1)
@@ -242,13 +242,13 @@ def test_scores_of_a_target_without_logits_are_an_error(sampling):
 
 def test_infinite_logits_have_no_scores_either():
     """One +inf gives the others a log-probability of -inf, which is no NaN."""
-    logits = BENCH.params.target["logits"].at[..., 5].set(jnp.inf)
+    logits = BENCH.params["target"]["logits"].at[..., 5].set(jnp.inf)
     with pytest.raises(NonFiniteLogits):
         score({"logits": logits}, BENCH.inputs(1), jnp.array([[3, 1]]), target=BENCH.target)
 
 
 def test_rows_that_fail_do_not_depend_on_their_batch():
-    params = BENCH.params._replace(target=with_nan_after(2))
+    params = BENCH.params | {"target": with_nan_after(2)}
     plan = dataclasses.replace(BENCH.plan(Block(), Fixed(2), Sampling()), max_length=7)
     output = traced(params, plan)
     for row in np.flatnonzero(output.trace.failed)[:2]:

@@ -154,9 +154,9 @@ def test_one_key_for_the_whole_batch(plant):
 
 def test_position_keys_with_an_adaptive_length(plant):
     # A drafter without context proposes the same token again when it is given the same noise.
-    table = BENCH.params.drafter["logits"]
+    table = BENCH.params["draft"]["logits"]
     unigram = {"logits": jnp.broadcast_to(table[:, :1, :1], table.shape)}
-    bench = BENCH._replace(params=BENCH.params._replace(drafter=unigram))
+    bench = BENCH._replace(params=BENCH.params | {"draft": unigram})
     schedule = AvoidsWhatWasUnlikely(3)
     result = measure(bench, schedule=schedule)
     assert result.passed, str(result)
@@ -245,13 +245,14 @@ def test_shared_noise_with_the_ratio_rule():
 class NarrowFirstStep(Autoregressive):
     """Feeds only the pending token, one wide: full acceptance leaves a hole in the cache."""
 
-    def propose(self, params, keys, context, state, want, stop):
+    def propose(self, params, request, state):
+        context, keys, want, stop = request.context, request.keys, request.want, request.stop
         pending = context.length - 1
         token = jnp.take_along_axis(context.tokens, pending[:, None], axis=1)
-        output, cache = self.model.decode(params.drafter, token, state.cache.rewind(pending))
+        output, cache = self.model.decode(params["draft"], token, state.cache.rewind(pending))
 
         def advance(cache, tokens):
-            output, cache = self.model.decode(params.drafter, tokens[:, None], cache)
+            output, cache = self.model.decode(params["draft"], tokens[:, None], cache)
             return output.logits[:, 0], cache
 
         draft, cache = draft_loop(
@@ -274,7 +275,7 @@ class NoCatchUp(Autoregressive):
 
 
 def with_perfect(drafter):
-    params = BENCH.params._replace(drafter=BENCH.params.target)
+    params = BENCH.params | {"draft": BENCH.params["target"]}
     return BENCH._replace(params=params, drafter=drafter, max_length=12)
 
 
@@ -299,8 +300,9 @@ def test_a_drafter_that_keeps_unverified_tokens():
     class Lengthened(Autoregressive):
         """Claims more tokens than it drew: the rest of its buffer is zeros drawn from nothing."""
 
-        def propose(self, params, keys, context, state, want, stop):
-            draft, state = super().propose(params, keys, context, state, want, stop)
+        def propose(self, params, request, state):
+            keys = request.keys
+            draft, state = super().propose(params, request, state)
             fake = jnp.arange(keys.shape[1])[None] >= 1
             tokens = jnp.where(fake, 0, draft.tokens)
             return Draft(tokens, draft.probs, draft.length), state

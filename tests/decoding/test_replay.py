@@ -66,7 +66,7 @@ def forced(model: TableTarget, params, row: int, tokens, rule) -> jax.Array:
 
 
 def probabilities(role: str, rule, row: int, tokens) -> np.ndarray:
-    model, params = (TARGET, PARAMS.target) if role == "target" else (DRAFT, PARAMS.drafter)
+    model, params = (TARGET, PARAMS["target"]) if role == "target" else (DRAFT, PARAMS["draft"])
     padded = jnp.asarray(np.pad(tokens, (0, LONGEST + 4 - len(tokens))), jnp.int32)
     return np.asarray(forced(model, params, row, padded, rule))
 

@@ -12,7 +12,7 @@ from support import ByPosition, TableHeads
 
 from specdec import Params, Plan, decode, prefill, row_keys, score, step
 from specdec.decoding import loop, states
-from specdec.drafters import Blockwise
+from specdec.drafters import Blockwise, Drafter
 from specdec.sampling import MinLength, Processed, Sampling
 from specdec.schedules import Confidence, Fixed
 from specdec.testing import Constant, TableTarget
@@ -104,13 +104,14 @@ def test_a_prefix_is_fed_but_for_its_last_token():
 
 
 @dataclasses.dataclass(frozen=True)
-class Remembers:
+class Remembers(Drafter):
     """A drafter whose state is how many tokens it was asked for."""
 
     def init(self, params, context):
         return jnp.full_like(context.length, -1)
 
-    def propose(self, params, keys, context, state, want, stop):
+    def propose(self, params, request, state):
+        keys, want = request.keys, request.want
         return Draft(jnp.zeros(keys.shape, jnp.int32), None, want), want
 
 

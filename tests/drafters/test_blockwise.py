@@ -51,13 +51,13 @@ def params(target: T5Target) -> Params:
 def in_numpy(given: Params, target: T5Target, row: int, text: np.ndarray) -> np.ndarray:
     """[T, K, V] float64 logits of the heads at each place of a text, start token first."""
     config, inputs = dataclasses.asdict(target.config), INPUTS[row : row + 1]
-    state = t5_in_numpy.hidden(given.target, config, inputs, text[None])[0]
-    heads = t5_in_numpy.in_float64(given.drafter)
+    state = t5_in_numpy.hidden(given["target"], config, inputs, text[None])[0]
+    heads = t5_in_numpy.in_float64(given["draft"])
     hidden = np.maximum(np.einsum("td,kdm->tkm", state, heads["wi"]), 0)
     ahead = state[:, None] + np.einsum("tkm,kmd->tkd", hidden, heads["wo"])
     if target is TIED:
-        return ahead @ np.asarray(given.target["token_embedder"]["embedding"], float).T / 4
-    return ahead @ np.asarray(given.target["decoder"]["logits_dense"]["kernel"], float)
+        return ahead @ np.asarray(given["target"]["token_embedder"]["embedding"], float).T / 4
+    return ahead @ np.asarray(given["target"]["decoder"]["logits_dense"]["kernel"], float)
 
 
 @pytest.mark.parametrize("target", [TARGET, TIED], ids=["own head", "tied"])
@@ -100,20 +100,20 @@ def test_what_is_trained_is_what_is_drafted_with(one_head):
         for head in range(K):
             for place in range(length - 1 - head):
                 losses[row, head] -= logits[place, head, targets[row, place + 1 + head]]
-    frozen, objective = Frozen(TARGET, ours.target), LookAhead(one_head)
+    frozen, objective = Frozen(TARGET, ours["target"]), LookAhead(one_head)
     found = {
-        round(float(objective.loss(HEADS, ours.drafter, frozen, pairs, key, 0.0).loss), 3)
+        round(float(objective.loss(HEADS, ours["draft"], frozen, pairs, key, 0.0).loss), 3)
         for key in jax.random.split(jax.random.key(0), 30)
     }
     expected = losses.sum(axis=0) if one_head else [losses.sum()]
     assert found == {round(float(one), 3) for one in expected}
-    measured = objective.measure(HEADS, ours.drafter, frozen, pairs)
+    measured = objective.measure(HEADS, ours["draft"], frozen, pairs)
     assert float(measured.loss) == pytest.approx(losses.sum(), rel=1e-5)
     assert int(measured.tokens) == sum(max(n - 1 - head, 0) for n in lengths for head in range(K))
 
 
 def test_heads_are_saved_and_loaded(tmp_path):
-    ours = params(TARGET).drafter
+    ours = params(TARGET)["draft"]
     checkpoints.save(tmp_path / "heads", ours, config=HEADS.config)
     assert checkpoints.config_from(tmp_path / "heads") == HEADS.config
     loaded = checkpoints.load(tmp_path / "heads")
@@ -132,7 +132,7 @@ def test_heads_are_saved_and_loaded(tmp_path):
     ],
 )
 def test_heads_that_do_not_fit_are_refused(heads, gamma, message):
-    ours = params(TARGET)._replace(drafter=heads.init(jax.random.key(2)))
+    ours = params(TARGET) | {"draft": heads.init(jax.random.key(2))}
     plan = Plan(TARGET, Blockwise(heads, Greedy()), GreedyMatch(), Fixed(gamma), Greedy(), N)
     with pytest.raises(ValueError, match=message):
         decode(ours, row_keys(0, jnp.arange(3)), jnp.asarray(INPUTS), plan)

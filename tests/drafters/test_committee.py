@@ -15,7 +15,7 @@ from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.testing import TableTarget
-from specdec.types import Params
+from specdec.types import Params, Request
 from specdec.verifiers import Block
 
 TARGET = TableTarget(6, classes=3)
@@ -28,7 +28,7 @@ ONE, TWO = (
 INPUTS, KEYS = jnp.full([3, 4], 3), row_keys(0, jnp.arange(3))
 
 
-def first_q(drafter, tree):
+def first_q(drafter, **trees):
     """[3, V] the distribution of the first token of a draft."""
     plan = Plan(TARGET, drafter, Block(), Fixed(2), Sampling(), 8)
     keys = jax.vmap(lambda key: jax.random.split(key, 2))(KEYS)
@@ -36,18 +36,18 @@ def first_q(drafter, tree):
     @jax.jit
     def propose(params):
         state = prefill(params, KEYS, INPUTS, plan)
-        want = jnp.full([3], 2)
-        return drafter.propose(params, keys, state.context(plan), state.drafter, want, None)[0]
+        request = Request(state.context(plan), keys, jnp.full([3], 2))
+        return drafter.propose(params, request, state.drafter)[0]
 
-    return np.asarray(propose(Params(TREE, tree)).probs[:, 0])
+    return np.asarray(propose(Params(TREE, **trees)).probs[:, 0])
 
 
 def test_members_of_one_role_read_one_table():
     rule = Sampling()
     unigram, bigram = NGram(1, rule), NGram(2, rule)
     both = Committee((unigram, bigram), rule, (1.0, 3.0))
-    expected = 0.25 * first_q(unigram, ONE) + 0.75 * first_q(bigram, ONE)
-    np.testing.assert_allclose(first_q(both, ONE), expected, atol=PROBABILITIES)
+    expected = 0.25 * first_q(unigram, table=ONE) + 0.75 * first_q(bigram, table=ONE)
+    np.testing.assert_allclose(first_q(both, table=ONE), expected, atol=PROBABILITIES)
     assert list(both.tables()) == ["table"]
     assert Hybrid(Hybrid(PromptLookup(), unigram), bigram).tables() == both.tables()
 
@@ -57,9 +57,9 @@ def test_members_of_other_roles_read_tables_of_their_own():
     rule = Sampling()
     one, two = NGram(2, rule), NGram(2, rule, role="table_2")
     trees = {"table": ONE, "table_2": TWO}
-    expected = (first_q(one, ONE) + first_q(two, TWO)) / 2
+    expected = (first_q(one, table=ONE) + first_q(two, table_2=TWO)) / 2
     np.testing.assert_allclose(
-        first_q(Committee((one, two), rule), trees), expected, atol=PROBABILITIES
+        first_q(Committee((one, two), rule), **trees), expected, atol=PROBABILITIES
     )
     model = Autoregressive(TARGET, rule)
     with pytest.raises(ValueError, match="several members of Committee own draft; give each its"):

@@ -19,7 +19,7 @@ from specdec.sampling import (
     draw,
     draw_shared,
 )
-from specdec.types import Stop
+from specdec.types import Request, Stop
 
 V, K = 8, 4
 LOGITS = jax.random.normal(jax.random.key(0), [3, K, V])
@@ -28,8 +28,8 @@ TEXT = [[0, 2], [0, 3], [0, 2]]
 WANT = jnp.array([4, 2, 0])
 
 
-def in_turn(logits, context, **given):
-    return draft_loop(_one_by_one(logits), context, **given)[0]
+def in_turn(logits, request, sampling):
+    return draft_loop(_one_by_one(logits), request, sampling)[0]
 
 
 each_way = pytest.mark.parametrize("drafted", [draft_block, in_turn])
@@ -40,8 +40,8 @@ each_way = pytest.mark.parametrize("drafted", [draft_block, in_turn])
 def test_each_token_is_drawn_with_its_own_key(drafted, shared, size):
     """Logits are cut to the vocabulary, or filled up to it with ids that are never drawn."""
     context = context_of(TEXT, vocab_size=size, shared_noise=shared)
-    given = {"keys": KEYS, "want": WANT, "stop": None, "sampling": Sampling(0.7)}
-    draft = drafted(LOGITS, context, **given)
+    given, sampling = (KEYS, WANT, None), Sampling(0.7)
+    draft = drafted(LOGITS, Request(context, *given), sampling)
     fitted = LOGITS[..., :size]
     probs = np.zeros([3, K, size], np.float32)
     probs[..., : fitted.shape[-1]] = jax.nn.softmax(fitted / 0.7)
@@ -53,9 +53,11 @@ def test_each_token_is_drawn_with_its_own_key(drafted, shared, size):
 
 @each_way
 def test_a_greedy_draft_says_what_it_holds_likely_if_that_is_read(drafted):
-    given = {"keys": KEYS, "want": WANT, "stop": None, "sampling": Greedy()}
+    given, sampling = (KEYS, WANT, None), Greedy()
     for read in (False, True):
-        draft = drafted(LOGITS, context_of(TEXT, vocab_size=V, beliefs=read), **given)
+        draft = drafted(
+            LOGITS, Request(context_of(TEXT, vocab_size=V, beliefs=read), *given), sampling
+        )
         np.testing.assert_array_equal(draft.tokens, LOGITS.argmax(axis=2))
         assert draft.probs is None and (draft.beliefs is not None) == read
     np.testing.assert_allclose(draft.beliefs, jax.nn.softmax(LOGITS), atol=PROBABILITIES)
@@ -77,8 +79,9 @@ def test_a_greedy_draft_says_what_it_holds_likely_if_that_is_read(drafted):
 def test_a_rule_ends_a_draft_after_a_token(drafted, stops, lengths):
     tokens = jnp.broadcast_to(jnp.array([3, 6, 5, 4]), [3, K])
     stop = Stop((), lambda carry, *seen: (carry, stops(*seen)))
-    given = {"keys": KEYS, "want": WANT, "stop": stop, "sampling": Greedy()}
-    draft = drafted(3 * jax.nn.one_hot(tokens, V), context_of(TEXT, vocab_size=V), **given)
+    given, sampling = (KEYS, WANT, stop), Greedy()
+    request = Request(context_of(TEXT, vocab_size=V), *given)
+    draft = drafted(3 * jax.nn.one_hot(tokens, V), request, sampling)
     assert draft.length.tolist() == lengths
     for row, length in zip(draft.tokens, lengths, strict=True):
         np.testing.assert_array_equal(row[:length], tokens[0, :length])
@@ -92,9 +95,9 @@ def test_a_rule_carries_what_it_has_seen(drafted):
     def ask(total, index, probs, drawn):
         return total + drawn, total + drawn > 8
 
-    given = {"keys": KEYS, "want": jnp.full(3, K), "stop": Stop(jnp.zeros(3, jnp.int32), ask)}
+    given = KEYS, jnp.full(3, K), Stop(jnp.zeros(3, jnp.int32), ask)
     context = context_of(TEXT, vocab_size=V)
-    draft = drafted(9 * jax.nn.one_hot(tokens, V), context, **given, sampling=Greedy())
+    draft = drafted(9 * jax.nn.one_hot(tokens, V), Request(context, *given), Greedy())
     assert draft.length.tolist() == [2, 3, 3]
 
 
@@ -105,8 +108,8 @@ def test_a_processor_sees_the_text_and_the_draft_or_what_is_taught(taught):
     own = jnp.array([[3, 4, 5, 6], [7, 6, 5, 4], [1, 3, 4, 5]])
     room = np.pad(TEXT, ((0, 0), (0, K)), constant_values=7)  # behind a text is garbage
     context = context_of(room, [2, 2, 2], vocab_size=V, taught=own if taught else None)
-    given = {"keys": KEYS, "want": WANT, "stop": None, "sampling": sampling}
-    draft = draft_block(LOGITS, context, **given)
+    given, sampling = (KEYS, WANT, None), sampling
+    draft = draft_block(LOGITS, Request(context, *given), sampling)
     behind = own if taught else draft.tokens
     for row, text in enumerate(TEXT):
         for place in range(K):
@@ -120,8 +123,8 @@ def test_a_processor_sees_all_ids_of_the_vocabulary():
     """One that the drafter's model lacks is forced."""
     sampling = Processed(Sampling(), (ForcedTokens((6, 5), 1),))
     context = context_of(np.pad(TEXT, ((0, 0), (0, K))), [2, 2, 2], vocab_size=V)
-    given = {"keys": KEYS, "want": WANT, "stop": None, "sampling": sampling}
-    draft = draft_block(LOGITS[..., :4], context, **given)
+    given, sampling = (KEYS, WANT, None), sampling
+    draft = draft_block(LOGITS[..., :4], Request(context, *given), sampling)
     assert draft.tokens[:, :2].tolist() == [[6, 5]] * 3
     np.testing.assert_array_equal(draft.probs[:, 0], jax.nn.one_hot([6] * 3, V))
 
@@ -131,7 +134,7 @@ def test_a_processor_sees_all_ids_of_the_vocabulary():
 def test_a_sampling_rule_is_told_the_position_of_each_token(drafted, stops):
     stop = Stop((), lambda carry, index, probs, tokens: (carry, tokens < 0)) if stops else None
     context = context_of(np.pad(TEXT, ((0, 0), (0, 2))), [2, 1, 4], vocab_size=V)
-    given = {"keys": KEYS, "want": jnp.full(3, K), "stop": stop, "sampling": ByPosition()}
-    draft = drafted(LOGITS, context, **given)
+    given, sampling = (KEYS, jnp.full(3, K), stop), ByPosition()
+    draft = drafted(LOGITS, Request(context, *given), sampling)
     assert draft.tokens.tolist() == [[1, 2, 3, 4], [0, 1, 2, 3], [3, 4, 5, 6]]
     np.testing.assert_array_equal(draft.probs, jax.nn.one_hot(draft.tokens, V))

@@ -50,8 +50,7 @@ def params() -> Params:
 
 def decoded(plan: Plan):
     keys = row_keys(0, jnp.arange(len(INPUTS)))
-    given = params() if plan.models().keys() > {"target"} else params()._replace(drafter=())
-    return jax.device_get(decode(given, keys, jnp.asarray(INPUTS), plan))
+    return jax.device_get(decode(params(), keys, jnp.asarray(INPUTS), plan))
 
 
 def plan(drafter, schedule=Fixed(4), sampling=Greedy(), verifier=None) -> Plan:  # noqa: B008
@@ -92,7 +91,7 @@ def test_an_exit_is_the_network_that_ends_there():
     """Against a float64 T5 of fewer layers, whose drafts the exit's must be."""
     output = decoded(plan(EarlyExit(2, Greedy())))
     shallow = TARGET.first(2)
-    tree, config = shallow.part_of(params().target), dataclasses.asdict(shallow.config)
+    tree, config = shallow.part_of(params()["target"]), dataclasses.asdict(shallow.config)
     for row in range(len(INPUTS)):
         found, done = output.row(row), 0
         for proposed, drafted, accepted in zip(*found[1:], strict=True):
@@ -136,9 +135,9 @@ def test_all_layers_have_everything_accepted_at_a_temperature(verifier):
 def test_the_head_drafts():
     """It is on the states of the exit, before the target's projection."""
     with_head, without = (decoded(plan(EarlyExit(2, Greedy(), x))) for x in (HEAD, None))
-    tree, config = TARGET.first(2).part_of(params().target), dataclasses.asdict(CONFIG)
+    tree, config = TARGET.first(2).part_of(params()["target"]), dataclasses.asdict(CONFIG)
     config["num_decoder_layers"] = 2
-    heads = t5_in_numpy.in_float64(params().drafter)
+    heads = t5_in_numpy.in_float64(params()["draft"])
     for row in range(len(INPUTS)):
         text = np.zeros([1, 1], np.int32)
         state = t5_in_numpy.hidden(tree, config, INPUTS[row : row + 1], text)[0, 0]
@@ -162,7 +161,7 @@ def test_each_key_and_value_is_written_once():
 
 def written(one: Plan, cache: tuple[int, ...]) -> int:
     keys = row_keys(0, jnp.arange(len(INPUTS)))
-    given = params()._replace(drafter=())
+    given = params()
     state = prefill(given, keys, jnp.asarray(INPUTS), one)
     return _written(jax.make_jaxpr(step, static_argnums=2)(given, state, one).jaxpr, cache)
 

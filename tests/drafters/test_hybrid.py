@@ -18,7 +18,7 @@ from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.testing import Bench, Constant, TableTarget, check_drafter
-from specdec.types import Draft, Params, Stop
+from specdec.types import Draft, Params, Request, Stop, TargetCall
 from specdec.verifiers import SpeculativeSampling
 
 TARGET = TableTarget(6, classes=3)
@@ -58,17 +58,19 @@ def test_the_model_rests_where_all_rows_copy():
 
     @dataclasses.dataclass(frozen=True)
     class Everything(PromptLookup):
-        def propose(self, params, keys, context, state, want, stop):
-            draft, state = super().propose(params, keys, context, state, want, stop)
+        def propose(self, params, request, state):
+            want = request.want
+            draft, state = super().propose(params, request, state)
             return draft.replace(length=want), state
 
     calls = []
 
     @dataclasses.dataclass(frozen=True)
     class Counted(Autoregressive):
-        def propose(self, params, keys, context, state, want, stop):
+        def propose(self, params, request, state):
+            want = request.want
             jax.debug.callback(lambda _: calls.append(1), want)
-            return super().propose(params, keys, context, state, want, stop)
+            return super().propose(params, request, state)
 
     steps = int(run(Hybrid(Everything(), Counted(TARGET, Greedy())), OTHER).trace.steps)
     jax.effects_barrier()
@@ -89,11 +91,8 @@ def test_q_is_dense_only_where_something_is_drawn():
 
         def propose(tree):
             state = prefill(Params(TREE, tree), row_keys(0, jnp.arange(3)), INPUTS, plan)
-            want = jnp.full([3], 2)
-            context = state.context(plan)
-            return plan.drafter.propose(
-                Params(TREE, tree), keys, context, state.drafter, want, None
-            )[0].probs
+            request = Request(state.context(plan), keys, jnp.full([3], 2))
+            return plan.drafter.propose(Params(TREE, tree), request, state.drafter)[0].probs
 
         return jax.eval_shape(propose, OTHER)
 
@@ -114,21 +113,21 @@ def test_a_copy_is_taken_if_it_is_long_enough(copied, wanted, sources):
     """Three tokens, or as many as are wanted."""
     drafter = Hybrid(Constant(2, length=copied), Constant(4), shortest=3)
     context, keys = context_of(np.zeros([5, 3]), vocab_size=6), jnp.zeros([5, 4])
-    given = Params(()), keys, context, ((), ()), jnp.array(wanted), None
-    draft, _ = drafter.propose(*given)
+    draft, _ = drafter.propose(Params(()), Request(context, keys, jnp.array(wanted)), ((), ()))
     assert draft.source.tolist() == sources
     assert draft.tokens[:, 0].tolist() == [4 if source else 2 for source in sources]
 
 
 def test_a_stopping_rule_is_for_the_second_drafter():
     class Ends(Constant):
-        def propose(self, params, keys, context, state, want, stop):
-            draft, state = super().propose(params, keys, context, state, want, stop)
+        def propose(self, params, request, state):
+            want, stop = request.want, request.stop
+            draft, state = super().propose(params, request, state)
             return draft if stop is None else draft.replace(length=jnp.minimum(want, 1)), state
 
     context, keys = context_of(np.zeros([2, 3]), vocab_size=6), jnp.zeros([2, 4])
     stop = Stop((), lambda carry, index, probs, tokens: (carry, tokens > 0))
-    given = Params(()), keys, context, ((), ()), jnp.array([4, 3]), stop
+    given = Params(()), Request(context, keys, jnp.array([4, 3]), stop), ((), ())
     assert Hybrid(Ends(2, length=0), Ends(4)).propose(*given)[0].length.tolist() == [1, 1]
     assert Hybrid(Ends(2), Ends(4)).propose(*given)[0].length.tolist() == [4, 3]
 
@@ -156,8 +155,8 @@ def test_a_choice_by_what_was_drawn_is_seen():
 
     @dataclasses.dataclass(frozen=True)
     class Choosing(Hybrid):
-        def propose(self, params, keys, context, state, want, stop):
-            draft, state = super().propose(params, keys, context, state, want, stop)
+        def propose(self, params, request, state):
+            draft, state = super().propose(params, request, state)
             even = draft.tokens[:, 0] % 2 == 0
             return draft.replace(length=jnp.where(even, draft.length, 0)), state
 
@@ -195,12 +194,17 @@ def test_two_drafters_of_one_role_are_refused():
 def test_parts_are_those_of_who_proposed():
     plan = Plan(TARGET, _pair(Greedy()), SpeculativeSampling(), Fixed(3), Greedy(), 8)
     assert plan.sources == ("PromptLookup", "Autoregressive")
-    assert dict((part[:2], part.calls) for part in plan.parts(None, [0, 0, 0, 1])) == {
+    assert dict(
+        (part[:2], part.calls)
+        for part in plan.parts([TargetCall(None, one) for one in (0, 0, 0, 1)])
+    ) == {
         ("target", 4): 1,
         ("draft", 2): 0.25,
         ("draft", 1): 0.5,
     }
-    assert dict((part[:2], part.calls) for part in plan.parts(None, [0])) == {("target", 4): 1}
+    assert dict((part[:2], part.calls) for part in plan.parts([TargetCall(None, 0)])) == {
+        ("target", 4): 1
+    }
 
 
 def test_lengths_belong_to_the_source_that_proposed_them():
@@ -208,12 +212,12 @@ def test_lengths_belong_to_the_source_that_proposed_them():
     hybrid = Hybrid(PromptLookup(), Autoregressive(TARGET, Greedy()))
     schedule = Fixed(8, stop_at_end=True)
     plan = Plan(TARGET, hybrid, SpeculativeSampling(), schedule, Greedy(), 32)
-    found = {part[:2]: part.calls for part in plan.parts([8, 2], [0, 1])}
+    found = {part[:2]: part.calls for part in plan.parts(TargetCall.each([8, 2], [0, 1]))}
     assert found == {("target", 9): 1, ("draft", 2): 0.5, ("draft", 1): 0.5}
-    found = {part[:2]: part.calls for part in plan.parts([8, 0], [0, 1])}
+    found = {part[:2]: part.calls for part in plan.parts(TargetCall.each([8, 0], [0, 1]))}
     assert found == {("target", 9): 1}, "nothing was wanted, so the model rested"
     with pytest.raises(ValueError, match="longer|shorter"):
-        plan.parts([8, 2, 2], [0, 1])
+        TargetCall.each([8, 2, 2], [0, 1])
 
 
 # Drafters made of drafters, and the index of the model among their sources.
@@ -248,7 +252,7 @@ def test_parts_are_the_calls_that_a_program_makes(nested):
     jax.effects_barrier()
     row, sources = output.row(0), output.sources(0)
     assert {0, of_model} <= set(sources) <= set(range(of_model + 1))
-    parts = {part[:2]: part.calls for part in plan.parts(row.drafted, sources)}
+    parts = {part[:2]: part.calls for part in plan.parts(TargetCall.each(row.drafted, sources))}
     for width in (1, 2):
         assert parts["draft", width] * len(sources) == pytest.approx(calls[width])
 
@@ -258,9 +262,9 @@ def test_a_uniform_draft_is_kept_as_often_as_theory_says():
     bench = Bench.create(max_length=20, rows=2_000)._replace(drafter=Uniform())
     output = bench.run(SpeculativeSampling(), Fixed(1), Sampling())
     inputs, tokens = bench.inputs(bench.rows), output.tokens
-    cache = bench.target.prefill(bench.params.target, inputs, 20)
+    cache = bench.target.prefill(bench.params["target"], inputs, 20)
     fed = jnp.pad(tokens[:, :-1], ((0, 0), (1, 0)))
-    logits = bench.target.decode(bench.params.target, fed, cache)[0].logits
+    logits = bench.target.decode(bench.params["target"], fed, cache)[0].logits
     rates = np.minimum(jax.nn.softmax(logits), 1 / 6).sum(axis=2)
     emitted = np.array(output.trace.accepted) + 1
     starts = np.cumsum(emitted, axis=1) - emitted  # of each call, in tokens

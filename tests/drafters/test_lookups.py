@@ -32,7 +32,7 @@ from specdec.forecast.recorded import Recorded
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
-from specdec.types import Context, Params
+from specdec.types import Context, Params, Request
 from specdec.verifiers import GreedyMatch
 
 V, S, N, ROWS = 12, 14, 20, 24
@@ -272,10 +272,10 @@ def proposed(drafter, source, output, trees=()) -> list[int]:
     room = np.pad([0, *output], (0, 3), constant_values=11)
     inputs = jnp.array([source], jnp.int32)
     context = context_of([room], [1 + len(output)], inputs=inputs, vocab_size=V)
-    params = Params((), trees)
+    params = Params((), **dict.fromkeys(drafter.owned(), trees))
     state = drafter.init(params, context)
-    given = params, jnp.zeros([1, 6]), context, state, jnp.array([6]), None
-    draft, _ = drafter.propose(*given)
+    request = Request(context, jnp.zeros([1, 6]), jnp.array([6]))
+    draft, _ = drafter.propose(params, request, state)
     return draft.tokens[0, : int(draft.length[0])].tolist()
 
 
@@ -373,9 +373,9 @@ def test_no_array_grows_faster_than_the_text(drafter):
                 active=jnp.ones([1], bool),
                 vocab_size=V,
             )
-            params, keys, want = Params(()), row_keys(0, jnp.arange(8))[None], jnp.full([1], 8)
-            state = drafter.init(params, context)
-            return drafter.propose(params, keys, context, state, want, None)[0]
+            request = Request(context, row_keys(0, jnp.arange(8))[None], jnp.full([1], 8))
+            state = drafter.init(Params(()), context)
+            return drafter.propose(Params(()), request, state)[0]
 
         shapes = (jax.ShapeDtypeStruct((1, x), jnp.int32) for x in (length, length // 2))
         return largest(jax.make_jaxpr(propose)(*shapes).jaxpr)

@@ -21,7 +21,7 @@ from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed, ForeseenCost
 from specdec.testing import Skipping, TableTarget
-from specdec.types import Params
+from specdec.types import Params, Request
 from specdec.verifiers import GreedyMatch, MinimumBlock, SpeculativeSampling
 
 V, K, N = 40, 3, 24
@@ -55,7 +55,7 @@ def modern_params() -> Params:
     """With neighbours that matter."""
     drafter = MODERN.init(jax.random.key(2))
     drafter["decoder"]["markov_dense"]["kernel"] *= 20
-    return params()._replace(drafter=drafter)
+    return params() | {"draft": drafter}
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def confident_params() -> Params:
     """With a head that thinks well of some places."""
     drafter = CONFIDENT.init(jax.random.key(2))
     drafter["decoder"]["confidence_head"]["weight"] = jax.random.normal(jax.random.key(5), [16])
-    return params()._replace(drafter=drafter)
+    return params() | {"draft": drafter}
 
 
 def plan(drafter, least: int = 2) -> Plan:
@@ -76,14 +76,14 @@ def filled_in(drafter: Masked, row: int, text: np.ndarray, drafted: np.ndarray) 
     """[K, V] float64 logits for the masks behind a text; with neighbours, those drafted there."""
     modern, ids = drafter.model is MODERN, mask_ids(V + K, K, drafter.distinct)
     found = blocks_in_numpy.logits(
-        (modern_params() if modern else params()).drafter,
+        (modern_params() if modern else params())["draft"],
         drafter.model.config,
         INPUTS[row : row + 1],
         text,
         np.asarray(ids),
         cached=drafter.reread is None,
         previous=np.concatenate([text[-1:], drafted[: K - 1]]) if modern else None,
-        target=(params().target, CONFIG) if modern else None,
+        target=(params()["target"], CONFIG) if modern else None,
     )
     return found[:, :V]
 
@@ -138,15 +138,16 @@ def test_an_opinion_of_a_text_is_behind_the_texts_own_neighbours():
     ours, keys = modern_params(), row_keys(0, jnp.arange(len(INPUTS)))
     state = prefill(ours, keys, jnp.asarray(INPUTS), made)
     context = state.context(made)
-    given = jnp.broadcast_to(keys[:, None], (len(keys), K)), context, state.drafter, jnp.full(3, K)
+    keys = jnp.broadcast_to(keys[:, None], (len(keys), K))
     texts = np.random.default_rng(3).integers(2, V, [2, 3, K])
     logs = []
     for taught in texts:
-        asked = given[1].replace(taught=jnp.asarray(taught, jnp.int32))
-        draft, _ = drafter.propose(ours, given[0], asked, *given[2:], None)
+        asked = context.replace(taught=jnp.asarray(taught, jnp.int32))
+        request = Request(asked, keys, jnp.full(3, K))
+        draft, _ = drafter.propose(ours, request, state.drafter)
         logs.append(np.log(draft.probs))
-    neighbours = MODERN.markov(ours.drafter, jnp.asarray(texts[0], jnp.int32))
-    others = MODERN.markov(ours.drafter, jnp.asarray(texts[1], jnp.int32))
+    neighbours = MODERN.markov(ours["draft"], jnp.asarray(texts[0], jnp.int32))
+    others = MODERN.markov(ours["draft"], jnp.asarray(texts[1], jnp.int32))
     expected = np.asarray(neighbours - others)[:, : K - 1, :V]  # of the place behind each
     found = (logs[0] - logs[1])[:, 1:]
     centred = [x - x.mean(axis=2, keepdims=True) for x in (found, expected)]
@@ -167,8 +168,8 @@ def test_a_block_is_cut_by_what_its_states_foresee(sampling):
         found, done = output.row(row), 0
         for drafted, accepted in zip(found.drafted, found.accepted, strict=True):
             text = np.array([0, *found.tokens[:done]], np.int32)
-            given = CONFIDENT.config, INPUTS[row : row + 1], text, ids, (ours.target, CONFIG)
-            kept = blocks_in_numpy.confidence(ours.drafter, *given)
+            given = CONFIDENT.config, INPUTS[row : row + 1], text, ids, (ours["target"], CONFIG)
+            kept = blocks_in_numpy.confidence(ours["draft"], *given)
             yields = np.cumsum([1, *np.cumprod(kept)])
             times = np.array([1.3, 1.3, 1.5, 1.8]) / yields
             clear = np.diff(np.sort(times))[0] > 1e-5
@@ -190,7 +191,7 @@ def test_without_a_head_nothing_is_cut():
 def test_with_one_layer_rereading_the_text_changes_nothing():
     """What a text's first keys and values are made of sees nothing yet."""
     one = T5Target(dataclasses.replace(FILLING.config, num_decoder_layers=1))
-    ours = Params(params().target, one.init(jax.random.key(3)))
+    ours = Params(params()["target"], one.init(jax.random.key(3)))
     keys = row_keys(0, jnp.arange(len(INPUTS)))
     both = [
         decode(ours, keys, jnp.asarray(INPUTS), plan(Masked(one, Greedy(), K, reread=n)))

@@ -39,7 +39,6 @@ from specdec.drafters import (
     Uniform,
 )
 from specdec.models.t5 import T5Config, T5Target
-from specdec.roles import tables_of
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import (
     Confidence,
@@ -119,7 +118,7 @@ DRAFTERS = {
         None,
     ),
     **{name: (drafter, (), None) for name, drafter in HOSTILE.items() if name not in CONSTANT},
-    **{name: (ANY, jnp.int32(i), None) for i, name in enumerate(CONSTANT)},
+    **{name: (ANY, {"number": jnp.int32(i)}, None) for i, name in enumerate(CONSTANT)},
     "certain of a constant": (Constant(1), (), None),
     "prompt lookup": (PromptLookup(), (), None),
     "input copy": (InputCopy(), (), None),
@@ -251,7 +250,7 @@ def test_drafter(name, gammas):
     seldom(SCHEDULES, *(SCHEDULES.keys() - {"stop"})),  # tests/schedules has the laws of ours
 )
 def test_schedule(name):
-    check_schedule(SCHEDULES[name], CLASSIFIER if tables_of(SCHEDULES[name]) else ())
+    check_schedule(SCHEDULES[name], CLASSIFIER)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +275,7 @@ def test_perfect_drafter_has_everything_accepted(name, gamma):
 )
 def test_perfect_drafter_has_everything_accepted_at_every_schedule(name):
     bench = perfect(Autoregressive(TARGET, Sampling()))
-    bench = bench._replace(params=bench.params._replace(schedule=CLASSIFIER))
+    bench = bench._replace(params=bench.params | {"schedule": CLASSIFIER})
     check_everything_accepted(bench, SCHEDULES[name], Sampling())
 
 
@@ -297,7 +296,7 @@ def test_a_confidence_head_may_say_what_it_likes(odds):
     params["confidence"] = jnp.full_like(params["confidence"], odds)
     bench = Bench.create(max_length=8, rows=64)
     bench = bench._replace(
-        drafter=Masked(CONFIDENT, Greedy(), masks=9), params=bench.params._replace(drafter=params)
+        drafter=Masked(CONFIDENT, Greedy(), masks=9), params=bench.params | {"draft": params}
     )
     ours = bench.run(GreedyMatch(), SCHEDULES["foreseen cost"], Greedy())
     np.testing.assert_array_equal(ours.tokens, bench.alone(Greedy()).tokens)
@@ -312,8 +311,9 @@ def test_check_drafter_sees_a_block_that_is_cut_by_what_was_drawn(peeks):
 
     @dataclasses.dataclass(frozen=True)
     class Peeking(Masked):
-        def propose(self, params, keys, context, state, want, stop):
-            draft, state = super().propose(params, keys, context, state, want, stop)
+        def propose(self, params, request, state):
+            stop = request.stop
+            draft, state = super().propose(params, request, state)
             drawn = draft.tokens if peeks else jnp.zeros_like(draft.tokens)
             odds = jnp.asarray([3.0, 3, -3, 3, -3, 3])[drawn]
             length = jnp.minimum(draft.length, stop.cut(jax.nn.sigmoid(odds)))
@@ -374,8 +374,9 @@ def test_check_drafter_sees_the_q_of_a_whole_head_where_some_ids_were_drawn():
 def test_check_drafter_sees_a_row_that_depends_on_its_batch():
     @dataclasses.dataclass(frozen=True)
     class ShorterInCompany(Autoregressive):
-        def propose(self, params, keys, context, state, want, stop):
-            draft, state = super().propose(params, keys, context, state, want, stop)
+        def propose(self, params, request, state):
+            keys = request.keys
+            draft, state = super().propose(params, request, state)
             return draft.replace(length=draft.length - (keys.shape[0] > 1)), state
 
     # Exact all the same: only the private noise of the rows falls on other tokens.
@@ -387,7 +388,7 @@ def test_a_committee_of_the_target_and_itself_has_everything_accepted():
     """Both members go on from what was kept of all drafts."""
     members = (Autoregressive(TARGET, Greedy()), Autoregressive(TARGET, Greedy(), role="draft_2"))
     tree = TARGET.init(jax.random.key(0))
-    params = Params(tree, {"draft": tree, "draft_2": tree})
+    params = Params(tree, tree, draft_2=tree)
     bench = Bench(TARGET, params, Committee(members, Greedy(), (1.0, 2.0)), max_length=12)
     trace = bench.run(GreedyMatch(), Fixed(3), Greedy(), rows=16).trace
     assert int(trace.accepted.sum()) == int(trace.drafted.sum()) > 0

@@ -128,7 +128,7 @@ def passes(plan: Plan, rows: int = ROWS) -> list[acceptance.Accepted]:
     inputs = np.resize(INPUTS, (rows, INPUTS.shape[1]))
     batches = [(np.arange(rows), inputs)]
     params = plan.params(TREES)
-    texts = acceptance.generate(plan, params.target, batches, seed=1, tokens=10**9)
+    texts = acceptance.generate(plan, params["target"], batches, seed=1, tokens=10**9)
     return list(acceptance.measure(plan, params, texts, tables=False))
 
 
@@ -433,7 +433,7 @@ def test_the_embedded_pair_is_replayed_text_by_text():
     one = Plan(models["target"], model, GreedyMatch(), Fixed(7), GREEDY, 48, (1,))
     params = one.params(read)
     texts = acceptance.generate(
-        one, params.target, [(batch.index, batch.inputs)], seed=0, tokens=10**9
+        one, params["target"], [(batch.index, batch.inputs)], seed=0, tokens=10**9
     )
     given = list(acceptance.measure(one, params, texts, tables=False))
     for drafter, gamma in [(model, 1), (model, 4), (model, 10), (Copying(), 4)]:

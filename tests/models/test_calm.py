@@ -23,7 +23,7 @@ from specdec.plan import Plan
 from specdec.program import Decoder, batch_shapes
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
-from specdec.types import Params, Part
+from specdec.types import Params, Part, TargetCall
 from specdec.verifiers import Coupled, GreedyMatch
 
 V, N, ROWS = 30, 12, 5
@@ -228,17 +228,17 @@ def test_the_parts_of_a_plan_are_calls_by_depth():
     alone = Plan(target, None, None, None, Greedy(), N)  # type: ignore[arg-type]
     thirds = {Part("target/2", 1, 1 / 3), Part("target/4", 1, 1 / 3), Part("target/5", 1, 1 / 3)}
     assert set(alone.parts()) == thirds
-    found = alone.parts(4 * [0], None, [2, 2, 5, 4])
+    found = alone.parts(TargetCall.each(4 * [0], depths=[2, 2, 5, 4]))
     assert set(found) == {
         Part("target/2", 1, 0.5),
         Part("target/4", 1, 0.25),
         Part("target/5", 1, 0.25),
     }
     drafts = Plan(target, Autoregressive(WHOLE, Greedy()), GreedyMatch(), Fixed(2), Greedy(), N)
-    found = {part[:2]: part.calls for part in drafts.parts([2, 2], None, [2, 4])}
+    found = {part[:2]: part.calls for part in drafts.parts(TargetCall.each([2, 2], depths=[2, 4]))}
     assert found == {("target/2", 3): 0.5, ("target/4", 3): 0.5, ("draft", 2): 1, ("draft", 1): 1}
     shorter = dataclasses.replace(drafts, schedule=Fixed(2, shorter=(0,)))
-    found = {part[:2]: part.calls for part in shorter.parts([0, 2], None, [2, 4])}
+    found = {part[:2]: part.calls for part in shorter.parts(TargetCall.each([0, 2], depths=[2, 4]))}
     assert found == {
         ("target/2", 1): 0.5,
         ("target/4", 3): 0.5,
@@ -257,7 +257,7 @@ def test_a_replay_knows_how_deep_calls_go(drafts):
     plan = plan.alone() if drafts == "alone" else plan
     own, index = plan.params(both()), np.arange(ROWS)
     texts = acceptance.generate(
-        plan, own.target, [(index, np.asarray(INPUTS))], seed=0, tokens=ROWS * N
+        plan, own["target"], [(index, np.asarray(INPUTS))], seed=0, tokens=ROWS * N
     )
     passes = list(acceptance.measure(plan, own, texts, tables=False))
     replayed = forecast.replay(plan, passes, vocab_size=V)

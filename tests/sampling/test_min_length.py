@@ -19,7 +19,7 @@ EOS, SIZE, LONGEST, SHORTEST = 1, 4, 4, 2
 TARGET = TableTarget(SIZE)
 PARAMS = Params(TARGET.init(jax.random.key(0)), TARGET.init(jax.random.key(1)))
 # EOS is likely: half of the outputs would be shorter.
-PARAMS.target["logits"] = PARAMS.target["logits"].at[..., EOS].add(1)
+PARAMS["target"]["logits"] = PARAMS["target"]["logits"].at[..., EOS].add(1)
 
 
 def shortest(sampling, length=SHORTEST):
@@ -54,7 +54,7 @@ def run(sampling, verifier, rows):
 
 def alone(sampling, rows):
     return autoregressive_decode(
-        PARAMS.target,
+        PARAMS["target"],
         row_keys(0, np.arange(rows)),
         jnp.ones([rows, 1], jnp.int32),
         target=TARGET,
@@ -66,7 +66,7 @@ def alone(sampling, rows):
 
 def law():
     """By definition: every output, without EOS among the first SHORTEST tokens."""
-    table = np.asarray(PARAMS.target["logits"], np.float64)[0]
+    table = np.asarray(PARAMS["target"]["logits"], np.float64)[0]
     found = {}
     for tokens in itertools.product(range(SIZE), repeat=LONGEST):
         prob, total, last = 1.0, 0, 0

@@ -120,7 +120,7 @@ def test_the_law_is_the_definitions():
     sampling = Processed(Sampling(), (RepetitionPenalty(1.7), NoRepeatNGram(2)))
     bench = bench_of(sampling, rows=30_000)
     tokens = np.asarray(bench.run(SpeculativeSampling(), Fixed(3), sampling).tokens)
-    result = compare(by_definition(bench.params.target, left), tokens)
+    result = compare(by_definition(bench.params["target"], left), tokens)
     assert result.passed and result.degrees > 100, result
 
 
@@ -143,7 +143,9 @@ def test_a_drafter_that_knows_what_the_target_knows_is_never_refused(base):
     """One that saw anything else than the target's would propose what that excludes."""
     sampling = Processed(base, ALL)
     bench = bench_of(sampling)
-    perfect = bench._replace(params=Params(bench.params.target, bench.params.target), max_length=8)
+    perfect = bench._replace(
+        params=Params(bench.params["target"], bench.params["target"]), max_length=8
+    )
     check_everything_accepted(perfect, Fixed(3), sampling)
     check_everything_accepted(perfect, STOPPING, sampling)
 
@@ -164,7 +166,7 @@ def test_what_is_drafted_at_once_is_drawn_in_turn():
     heads = TableHeads(6, heads=4)
     bench = BENCH._replace(
         drafter=Hybrid(PromptLookup(), Blockwise(heads, sampling)),
-        params=Params(BENCH.params.target, heads.init(jax.random.key(3))),
+        params=Params(BENCH.params["target"], heads.init(jax.random.key(3))),
         rows=20_000,
     )
     result = bench.compare(bench.run(Block(), Fixed(3), sampling).tokens, sampling)
@@ -206,7 +208,7 @@ def test_a_prefix_is_of_the_text():
     )
     ours = decode(BENCH.params, keys, inputs, plan, prefix=prefix)
     alone = autoregressive_decode(
-        BENCH.params.target,
+        BENCH.params["target"],
         keys,
         inputs,
         target=BENCH.target,
@@ -333,7 +335,9 @@ def test_a_draft_that_is_not_in_its_own_history_costs_a_perfect_drafter(late, pl
         return self if late else real(real(self, tokens), tokens)
 
     plant(loop.History, "append", wrong)
-    bench = bench_of(SEEN, params=Params(BENCH.params.target, BENCH.params.target), max_length=8)
+    bench = bench_of(
+        SEEN, params=Params(BENCH.params["target"], BENCH.params["target"]), max_length=8
+    )
     with pytest.raises(AssertionError, match="accepted only"):
         check_everything_accepted(bench, Fixed(3), SEEN)
 

@@ -110,6 +110,7 @@ def test_a_guarded_rule_goes_on_from_what_it_has_seen():
 def test_a_guard_has_the_tables_and_the_rules_of_its_schedule():
     disco = Disco(0.5, buckets=(2, 5))
     assert guard(disco).tables() == disco.tables() != {}
-    assert guard(disco).stops == disco.stops
+    assert guard(disco).stops_within and guard(disco).replayable and not guard(disco).cuts
     assert guard(Fixed(5, shorter=(2,))).tables() == {}
-    assert not any(hasattr(guard(Fixed(5, shorter=(2,))), x) for x in ("stop", "stops", "cut"))
+    fixed = guard(Fixed(5, shorter=(2,)))
+    assert not fixed.stops_within and not fixed.cuts and fixed.replayable

@@ -42,8 +42,8 @@ CLASSIFIER = {
         {"mean": 12, "hidden": (12, 4), "hidden_bias": 4, "out": 4, "out_bias": ()}.items()
     )
 } | {"scale": np.linspace(0.5, 2, 12, dtype=np.float32)}
-PARAMS = Params({"logits": TABLES[0]}, {"logits": sum(TABLES)}, CLASSIFIER)
-LOGITS = [np.asarray(tree["logits"], np.float64) for tree in PARAMS[:2]]
+PARAMS = Params({"logits": TABLES[0]}, {"logits": sum(TABLES)}, schedule=CLASSIFIER)
+LOGITS = [np.asarray(tree["logits"], np.float64) for tree in (PARAMS["target"], PARAMS["draft"])]
 
 
 class Rule:
@@ -277,7 +277,7 @@ def test_the_law_is_the_targets(name, temperature, verifier):
     bench, sampling = Bench.create(), Sampling(temperature)
     drafter, params = (
         Autoregressive(bench.target, sampling),
-        bench.params._replace(schedule=CLASSIFIER),
+        bench.params | {"schedule": CLASSIFIER},
     )
     bench = bench._replace(drafter=drafter, params=params)
     output = bench.run(verifier, BRIEF[name], sampling)
@@ -305,7 +305,7 @@ def worthless(guard: Guard):
     """Texts of a drafter that has another table altogether."""
     other = TableTarget(SIZE, classes=3, scale=4.0).init(jax.random.key(9))
     endless = dataclasses.replace(plan_of(guard), stop_ids=())
-    params = PARAMS._replace(drafter=other)
+    params = PARAMS | {"draft": other}
     rows = jnp.arange(ROWS)
     return jax.device_get(decode(params, row_keys(3, rows), inputs_of(rows), endless))
 
@@ -398,7 +398,7 @@ def test_a_block_is_cut_where_its_tokens_cost_least():
     assert set(found) == set(width)
     guarded: Any = Guard(schedule, 0.2, schedule.v)
     np.testing.assert_array_equal(guarded.cut(jnp.asarray(kept)), found)
-    assert not hasattr(Guard(Fixed(3), 0.2, (1.0, 1.2)), "cut")
+    assert not Guard(Fixed(3), 0.2, (1.0, 1.2)).cuts
 
 
 def test_shorter_drafts_keep_the_costs_of_their_calls():

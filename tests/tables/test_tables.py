@@ -15,7 +15,7 @@ from specdec import cli, demo, tables, tasks
 from specdec.drafters import NGram
 from specdec.sampling import Greedy
 from specdec.tables import TableError, ngrams
-from specdec.types import Table
+from specdec.types import Params, Table
 
 TEXTS = [[0, *text, 1] for text in np.random.default_rng(0).integers(2, 9, [60, 7]).tolist()]
 V = 10
@@ -130,12 +130,7 @@ def test_a_table_of_something_else_is_refused(saved):
 def test_an_order_that_was_not_counted_is_refused():
     table = {name: jnp.asarray(x) for name, x in tables.count(TEXTS, V, 2).items()}
     with pytest.raises(ValueError, match="n-grams up to 2 and NGram.order is 3"):
-        jax.eval_shape(lambda: NGram(3, Greedy()).init(_Params(table), None))
-
-
-class _Params:
-    def __init__(self, drafter):
-        self.drafter = drafter
+        jax.eval_shape(lambda: NGram(3, Greedy()).init(Params(table=table), None))
 
 
 def test_train_makes_tables_that_decode_drafts_with(tmp_path, capfd):

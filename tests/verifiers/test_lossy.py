@@ -44,6 +44,7 @@ from specdec.verifiers import (
     TopBeta,
     TopK,
     Typical,
+    Verifier,
 )
 
 DRAWN = {
@@ -113,7 +114,7 @@ def test_whole_outputs_have_the_stated_law(name):
         return given
 
     classes = bench.target.classes
-    p_of, q_of = (next_of(x, classes) for x in (bench.params.target, bench.params.drafter))
+    p_of, q_of = (next_of(x, classes) for x in (bench.params["target"], bench.params["draft"]))
     found = outputs(rule, p_of, q_of, gamma=2, longest=bench.max_length, stop=1)
     tokens = np.zeros([len(found), bench.max_length], np.int32)
     for row, text in zip(tokens, found, strict=True):
@@ -198,7 +199,10 @@ def test_greedy_texts_are_those_of_a_plain_loop(verifier):
     for seed in range(12):
         bench = Bench.create(vocab_size=6, max_length=longest, seed=seed)
         bench = bench._replace(drafter=Autoregressive(bench.drafter.model, Greedy()))
-        p, q = (np.asarray(params["logits"])[1] for params in bench.params[:2])
+        p, q = (
+            np.asarray(params["logits"])[1]
+            for params in (bench.params[role] for role in ("target", "draft"))
+        )
         text, calls = [], 0
         while text[-1:] != [1] and len(text) < longest:
             calls += 1
@@ -240,7 +244,7 @@ def test_what_copies_is_certain_in_a_mixture():
 
 
 @dataclasses.dataclass(frozen=True)
-class Chosen:
+class Chosen(Verifier):
     """Keeps the first draft token, if it is said to, and goes on by a law of its own."""
 
     keeps: bool

@@ -25,7 +25,15 @@ from specdec.testing import (
     output_law,
 )
 from specdec.types import Draft, Noise, Scores, Verdict
-from specdec.verifiers import Block, Coupled, GreedyMatch, Lenient, SpeculativeSampling, TopK
+from specdec.verifiers import (
+    Block,
+    Coupled,
+    GreedyMatch,
+    Lenient,
+    SpeculativeSampling,
+    TopK,
+    Verifier,
+)
 from specdec.verifiers.decide import gaps, ratio, token_probs
 
 # The exact ones; a new one is a row.
@@ -141,7 +149,7 @@ def test_output_law_sums_to_one_and_knows_the_last_rule():
     """A verifier with rule 'last' and independent fair coins: P(n) is known in closed form."""
 
     @dataclasses.dataclass(frozen=True)
-    class FairCoins:
+    class FairCoins(Verifier):
         rule = "last"
 
         def accept(self, draft, scores):
@@ -216,12 +224,13 @@ def test_a_block_of_which_a_later_q_is_none_is_not_trusted(broken):
 
 
 @dataclasses.dataclass(frozen=True)
-class Says:
+class Says(Verifier):
     """A verifier whose verdict is known beforehand."""
 
     num_accepted: int
     next_token: int
     exact: bool = False
+    accept = residual = None
 
     def verdict(self, keys, draft, scores):
         return Verdict(jnp.int32(self.num_accepted), jnp.int32(self.next_token))

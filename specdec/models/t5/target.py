@@ -19,6 +19,7 @@ from specdec.models.device import Device
 from specdec.models.inputs import check_layers, check_tokens
 from specdec.models.int8 import Weights
 from specdec.models.linen import LinenModel
+from specdec.models.model import LayeredTarget
 from specdec.models.t5 import layouts
 from specdec.models.t5.config import EOS_ID, PAD_ID, SIZES, T5Config
 from specdec.models.t5.layouts import Layout
@@ -27,7 +28,7 @@ from specdec.types import Array, ModelOutput, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
-class T5Target(LinenModel):
+class T5Target(LinenModel, LayeredTarget):
     """T5 as a `Model`, a drafter's too. Parameters are T5X's tree, unwrapped, or what `from_stored`
     makes of it.
 
