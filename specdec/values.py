@@ -80,12 +80,18 @@ def one_of(words: Iterable[Any]) -> Rule:
     return Rule(lambda value: (type(value), value) in known, remedy)
 
 
-def row_of(least: int, remedy: str, *, ascending: bool = False) -> Rule:
-    """Returns a rule of tuples of integers, `least` or more each; a list is one as well."""
+def row_of(least: int, remedy: str, *, ascending: bool = False, empty: bool = False) -> Rule:
+    """Returns a rule of tuples of integers, `least` or more each; a list is one as well.
+
+    ascending: they must be so, and each one comes once.
+    empty: whether there may be none.
+    """
 
     def holds(value: Any) -> bool:
-        row = isinstance(value, list | tuple) and value and all(is_integer(x, least) for x in value)
-        return bool(row) and (not ascending or sorted(set(value)) == list(value))
+        if not isinstance(value, list | tuple) or not (value or empty):
+            return False
+        row = all(is_integer(one, least) for one in value)
+        return row and (not ascending or sorted(set(value)) == list(value))
 
     return Rule(holds, remedy)
 
@@ -154,11 +160,6 @@ def _declared(cls: type) -> dict[str, Rule]:
     hints = get_type_hints(cls, include_extras=True)
     rules = {name: rule_of(kind) for name, kind in hints.items()}
     return {name: rule for name, rule in rules.items() if rule is not None}
-
-
-def check_probability(name: str, value: Any) -> None:
-    """Raises ValueError for what is none."""
-    check(name, value, Probability)
 
 
 def check_is(name: str, value: Any, kind: type, remedy: str) -> None:

@@ -30,6 +30,11 @@ KINDS = {
         (-1e-9, math.nextafter(1, 2), *NO_NUMBERS),
         "a probability, from 0 to 1, as in 0.4",
     ),
+    "PositiveShare": (
+        (5e-324, 0.5, 1),
+        (0, math.nextafter(1, 2), *NO_NUMBERS),
+        "a number above 0, up to 1",
+    ),
     "InsideUnit": ((5e-324, 0.5), (0, 1, 1.0, -0.5, *NO_NUMBERS), "a number between 0 and 1"),
     "Seed": ((0, 2**32 - 1), (-1, 2**32, *NO_INTEGERS), "an integer from 0 to 4294967295"),
     "TokenIds": (
@@ -89,6 +94,7 @@ def test_rows_of_integers_that_ascend():
     for value in ((0, 1), (3, 1), (1, 1)):
         with pytest.raises(ValueError, match="give layers$"):
             check("name", value, kind)
+    check("name", (), Annotated[tuple, values.row_of(0, "ids", empty=True)])
 
 
 @dataclasses.dataclass(frozen=True)
