@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from specdec.values import InsideUnit, check
+
 
 def calibrate(
     losses: Mapping[float, np.ndarray], *, risk: float, confidence: float
@@ -29,8 +31,7 @@ def calibrate(
       ValueError: numbers outside these ranges, or no texts.
     """
     for name, value in (("risk", risk), ("confidence", confidence)):
-        if not 0 < value < 1:
-            raise ValueError(f"calibrate.{name} is {value}; give a number between 0 and 1")
+        check(f"calibrate.{name}", value, InsideUnit)
     chosen = None
     for threshold in sorted(losses, reverse=True):
         values = np.asarray(losses[threshold], float)
@@ -45,8 +46,12 @@ def calibrate(
 
 
 def p_value(mean: float, texts: int, risk: float) -> float:
-    """Of the hypothesis that the expected loss, 0 to 1, is above `risk`, by the mean of so many
-    texts: Hoeffding's and Bentkus' bound, whichever is smaller (2110.01052, proposition 1)."""
+    """Returns the p-value of the hypothesis that the expected loss, 0 to 1, is above `risk`.
+
+    The smaller one of Hoeffding's and Bentkus' bound (2110.01052, proposition 1).
+
+    mean: the mean loss of this number of `texts`.
+    """
     if mean >= risk:
         return 1.0
     hoeffding = math.exp(-texts * _divergence(mean, risk))
@@ -55,7 +60,7 @@ def p_value(mean: float, texts: int, risk: float) -> float:
 
 
 def _divergence(a: float, b: float) -> float:
-    """Of two coins, in nats."""
+    """Returns the divergence of two coins, in nats."""
     tails = (1 - a) * math.log((1 - a) / (1 - b))
     return tails + (a * math.log(a / b) if a else 0.0)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from specdec.checkpoints import CheckpointError, TextModel
 from specdec.checkpoints import generation as names
@@ -32,18 +32,12 @@ from specdec.sampling import (
 from specdec.types import LogitsProcessor
 from specdec.values import is_integer, is_number
 
-CHOICES = ("obey", "ignore")  # what a run does with the settings, ids aside
+Choice: TypeAlias = Literal["obey", "ignore"]  # what a run does with the settings, ids aside
 _IGNORE = "leave out the checkpoint's settings with --generation_settings=ignore"
 _FLAGS = {"temperature": 1.0, "top_k": None, "top_p": None}  # with our defaults
 # Settings with the same name and meaning in `sampling.in_order`.
 _SAME = ("repetition_penalty", "no_repeat_ngram_size", "suppress_tokens", "begin_suppress_tokens")
 _TOP_K = 50  # transformers' own, where tokens are drawn and no file says otherwise
-
-
-def check_choice(name: str, value: object) -> None:
-    """Raises ValueError unless it says what to do with a checkpoint's settings."""
-    if value not in CHOICES:
-        raise ValueError(f"{name} is {value!r}; give one of {', '.join(map(repr, CHOICES))}")
 
 
 def stop_ids(text: TextModel | None, vocabulary: Any) -> tuple[int, ...]:

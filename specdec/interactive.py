@@ -18,6 +18,7 @@ from specdec.schedules import Fixed
 from specdec.schedules.schedule import Schedule
 from specdec.theory import block_efficiency, empirical_alpha
 from specdec.types import SamplingRule
+from specdec.values import check
 from specdec.verifiers import Block
 from specdec.verifiers.decide import Verifier
 
@@ -104,7 +105,7 @@ class InteractiveModel:
         dtype: str | None = None,
         generation_settings: str = "obey",
     ):
-        generation.check_choice("generation_settings", generation_settings)
+        check("generation_settings", generation_settings, generation.Choice)
         sampling = sampling or Greedy()
         if drafter is None and draft is not None:
             path = draft["draft"] if isinstance(draft, Mapping) else draft

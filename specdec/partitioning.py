@@ -25,7 +25,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from specdec.models.model import Model
 from specdec.types import AxisRules, PyTree
-from specdec.values import is_integer
+from specdec.values import Checked, PositiveInt
 
 DATA, MODEL = "data", "model"
 
@@ -55,7 +55,7 @@ def replicated_logical_axis_rules() -> AxisRules:
 
 
 @dataclasses.dataclass(frozen=True)
-class Partitioner:
+class Partitioner(Checked):
     """How a pair of models is divided over devices.
 
     num_partitions: the size of the `model` axis, as in T5X; the devices that are left make the
@@ -63,14 +63,12 @@ class Partitioner:
     logical_axis_rules, draft_logical_axis_rules: of the target and of the drafter's model.
     """
 
-    num_partitions: int | None = None
+    num_partitions: PositiveInt | None = None
     logical_axis_rules: AxisRules = standard_logical_axis_rules()
     draft_logical_axis_rules: AxisRules = replicated_logical_axis_rules()
 
     def __post_init__(self):
-        count = self.num_partitions
-        if count is not None and not is_integer(count, 1):
-            raise ValueError(f"num_partitions is {count!r}; give a positive integer or None")
+        super().__post_init__()
         for name in ("logical_axis_rules", "draft_logical_axis_rules"):
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
 
@@ -209,7 +207,7 @@ class Share(NamedTuple):
 
 
 def share(mesh: Mesh, process: int | None = None) -> Share:
-    """What this process, or another, feeds: the rows that its devices hold.
+    """Returns the share that this process, or another, feeds: the rows that its devices hold.
 
     Several processes feed the same rows if a model is divided over the devices of them all.
 
@@ -233,12 +231,12 @@ def share(mesh: Mesh, process: int | None = None) -> Share:
 
 
 def rows(mesh: Mesh) -> NamedSharding:
-    """Of arrays with a row of the batch each, [B, ...]."""
+    """Returns the sharding of arrays with one row for each of the batch, [B, ...]."""
     return NamedSharding(mesh, PartitionSpec(DATA))
 
 
 def whole(mesh: Mesh) -> NamedSharding:
-    """Of arrays that every device has."""
+    """Returns the sharding of arrays that every device has."""
     return NamedSharding(mesh, PartitionSpec())
 
 

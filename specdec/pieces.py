@@ -15,12 +15,12 @@ SENTINEL = re.compile(r"▁?(<extra_id_\d+>)")  # seqio's begin with the mark of
 
 
 def of_sentencepiece(processor: Any) -> list[str]:
-    """Those of a `SentencePieceProcessor`."""
+    """Returns the pieces of a `SentencePieceProcessor`."""
     return _plain(map(processor.id_to_piece, range(processor.get_piece_size())))
 
 
 def of_tokenizer(text: str) -> list[str]:
-    """Those of a `tokenizer.json`; see `parse`."""
+    """Returns the pieces of a `tokenizer.json`; see `parse`."""
     return _plain(_names(parse(text)))
 
 

@@ -30,7 +30,7 @@ from specdec.types import (
     Verdict,
     of_depth,
 )
-from specdec.values import check_has, check_is, is_integer, is_word
+from specdec.values import Checked, PositiveInt, check, check_has, check_is, is_word
 from specdec.verifiers.decide import Verifier
 
 # The roles of the target's calls: in speculation, and where it is timed alone.
@@ -287,8 +287,7 @@ class Plan:
         check_is("Plan.schedule", self.schedule, Schedule, "a schedule, such as Fixed(4)")
         check_is("Plan.verifier", self.verifier, Verifier, "a verifier, such as Coupled()")
         self._check_roles()
-        if not is_integer(self.max_length, 1):
-            raise ValueError(f"max_length is {self.max_length!r}; give a positive number of tokens")
+        check("max_length", self.max_length, PositiveInt)
         if self.verifier.greedy_only and not self.sampling.greedy:
             raise ValueError(
                 f"{type(self.verifier).__name__} compares argmaxes but sampling is "
@@ -320,20 +319,16 @@ def _stop_ids(given: Any, target: Target) -> tuple[int, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Alone(Drafter, Schedule, Verifier):
+class Alone(Checked, Drafter, Schedule, Verifier):
     """No drafter: the drafter, schedule and verifier of the target decoding alone.
 
     width: tokens of a target call, of which the first one counts.
     """
 
-    width: int = 1
+    width: PositiveInt = 1
     greedy: bool = False
     exact: ClassVar[bool] = True
     shared_noise: ClassVar[bool] = True
-
-    def __post_init__(self):
-        if not is_integer(self.width, 1):
-            raise ValueError(f"width is {self.width!r}; give a positive number of tokens per call")
 
     @property
     def buckets(self) -> tuple[int, ...]:

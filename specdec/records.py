@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -52,7 +53,7 @@ class Lines:
         return cls(path)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """What is there, but for a last line that a kill has torn.
+        """Yields the objects in the file, but for a last line that a kill has torn.
 
         Raises:
           RecordsError: a whole line is no JSON object.
@@ -81,7 +82,7 @@ class Lines:
             file.write(_line(record))
 
     def damaged(self, number: int, what: str) -> RecordsError:
-        """What to raise about a line."""
+        """Returns the error about a line."""
         return RecordsError(
             f"{self.path}, line {number}, {what}; delete that line and those behind it, what they "
             "had is made again"
@@ -179,6 +180,18 @@ def write(path: Path, text: str) -> None:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def complete_folder(path: Path) -> Iterator[Path]:
+    """Yields a folder to make and to fill, which gets its name when it is complete: what is killed
+    before leaves nothing under that name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as staging:
+        folder = Path(staging) / path.name
+        with naming(path):
+            yield folder
+        folder.rename(path)
 
 
 @contextlib.contextmanager

@@ -110,7 +110,7 @@ def paint(line: Iterable[Piece], colour: bool = True) -> str:
 
 
 def legend(given: bool = False, colour: bool = True, columns: float = math.inf) -> str:
-    """What marks and colours mean, in those; the last one if there are prefixes."""
+    """Explains marks and colours, in these; the last one if there are prefixes."""
     shown = [origin for origin in Origin if given or origin is not Origin.GIVEN]
     line = [part for origin in shown for part in ((LABELS[origin], origin), (", ", None))]
     return lay_out(words(line[:-1], colour), columns)[0]
@@ -122,7 +122,7 @@ def columns_of(stream: TextIO) -> float:
 
 
 class Word(NamedTuple):
-    """What no line break may divide."""
+    """A part of a line that no line break may divide."""
 
     text: str  # with marks and colours
     width: int  # columns
@@ -132,7 +132,7 @@ class Word(NamedTuple):
 def words(line: Iterable[Piece], colour: bool) -> list[Word]:
     """The words of some pieces. All but the last one stay if the line goes on.
 
-    A line may also break beside a wide character: Chinese and Japanese have no spaces.
+    A line may also break next to a wide character: Chinese and Japanese have no spaces.
     """
     found: list[Word] = []
     space = breaks = False
@@ -153,7 +153,7 @@ def words(line: Iterable[Piece], colour: bool) -> list[Word]:
 
 
 def lay_out(found: Iterable[Word], columns: float = math.inf, column: int = 0) -> tuple[str, int]:
-    """Words as lines of so many columns, and the column after them; they begin at `column`."""
+    """Returns words as lines of `columns`, and the column after them; they begin at `column`."""
     text = ""
     for word in found:
         gap = int(word.space and column > 0)
@@ -225,7 +225,7 @@ class Painter:
         return legend(self._given > 0, self._colour, columns_of(sys.stdout))
 
     def show(self, tokens: Sequence[int], *trace: Sequence) -> None:
-        """What is new of a row's tokens; arguments as for `origins`.
+        """Writes what is new of a row's tokens; arguments as for `origins`.
 
         The last word is kept back, for it may go on.
         """
@@ -255,7 +255,7 @@ class Painter:
 
 @dataclasses.dataclass
 class Summary:
-    """What a run has done so far."""
+    """The figures of a run so far."""
 
     texts: int = 0
     tokens: int = 0  # emitted, EOS included, without prefixes

@@ -19,6 +19,7 @@ from specdec.checkpoints import CheckpointError
 from specdec.checkpoints.generation import read as settings_of
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling, before_each, standardised
+from specdec.values import check
 from specdec.vocabulary import check_fit
 
 GOLDEN = Path(__file__).parent / "golden" / "generation"
@@ -285,7 +286,7 @@ def test_ids_are_no_settings_in_effect_and_a_file_is_kept_as_it_is(changed):
 @pytest.mark.parametrize("choice", ["", "Ignore", None, "refuse"])
 def test_a_checkpoints_settings_are_obeyed_or_ignored(choice):
     with pytest.raises(ValueError, match=f"name is {choice!r}; give one of 'obey', 'ignore'"):
-        generation.check_choice("name", choice)
+        check("name", choice, generation.Choice)
 
 
 def test_config_json_counts_where_there_is_no_other_file(changed):

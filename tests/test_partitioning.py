@@ -407,7 +407,10 @@ def test_parameters_are_divided_by_the_rules():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"num_partitions": 0}, "num_partitions is 0; give a positive integer or None"),
+        (
+            {"num_partitions": 0},
+            "Partitioner.num_partitions is 0; give a positive integer, or None",
+        ),
         (
             {"logical_axis_rules": (("heads", "modle"),)},
             "logical_axis_rules divides 'heads' over 'modle'; the mesh has 'data' and 'model'",

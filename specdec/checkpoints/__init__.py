@@ -3,17 +3,17 @@
 Read and written: T5X's native format (msgpack and zarr), our own (Orbax's arrays of the parameters,
 a `config.json`, and the vocabulary if it was given), and Hugging Face's directories. Read only:
 T5X's with Orbax. What the directory holds tells the format; names, shapes and configs are asked of
-the family (`models.families`). TensorStore, Orbax and PyTorch are imported on use.
+the family (`models.families`). TensorStore, Orbax and PyTorch are imported on use; `contents`,
+which examines a checkpoint, imports TensorStore.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,9 +36,6 @@ from specdec.checkpoints.text_model import TextModel, text_model_from
 from specdec.checkpoints.tree import parameter_count
 from specdec.types import PyTree
 
-if TYPE_CHECKING:
-    from specdec.checkpoints.contents import Finding
-
 __all__ = [
     "FORMATS",
     "CheckpointError",
@@ -47,14 +44,12 @@ __all__ = [
     "check_output",
     "check_pair",
     "config_from",
-    "examine",
     "fingerprint",
     "load",
     "locate",
     "model_from",
     "parameter_count",
     "read_config",
-    "record_checksums",
     "save",
     "text_model_from",
     "vocabulary_from",
@@ -105,31 +100,6 @@ def load(
     return tree.unflatten(arrays.read_all(stored, found, dtype, shardings, recorded))
 
 
-def examine(path: str | os.PathLike) -> Iterator[Finding]:
-    """Reads a checkpoint of any format whole, and says of each part of it whether it is sound.
-
-    Raises:
-      CheckpointError: there is no checkpoint.
-    """
-    from specdec.checkpoints import contents
-
-    return contents.examine(path)
-
-
-def record_checksums(path: str | os.PathLike) -> int:
-    """Adds the checksums of what a checkpoint of our own format holds now to its record.
-
-    Returns:
-      How many arrays it has.
-
-    Raises:
-      CheckpointError: it is of another format, or cannot be read.
-    """
-    from specdec.checkpoints import contents
-
-    return contents.record_checksums(path)
-
-
 def save(
     path: str | os.PathLike,
     params: PyTree,
@@ -162,19 +132,15 @@ def save(
         vocabulary = Vocabulary(directory.location(vocabulary))
     path = check_output(path, format, vocabulary)
     tree.check(tree.shapes(params), config, "the tree of parameters")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as staging:
-        complete = Path(staging) / path.name
-        size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
-        writing = progress.written(f"writing {path.name}", complete, size)
-        with records.naming(path), writing:
-            _write(format, complete, params, config, vocabulary)
-            text_model.keep(complete, vocabulary, generation)
-        complete.rename(path)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    with records.complete_folder(path) as folder:
+        with progress.written(f"writing {path.name}", folder, size):
+            _write(format, folder, params, config, vocabulary)
+            text_model.keep(folder, vocabulary, generation)
 
 
 def check_output(path: str | os.PathLike, format: str, vocabulary: Vocabulary | None) -> Path:
-    """What `save` refuses before it looks at parameters; returns the path as an absolute one."""
+    """Returns the absolute path; raises what `save` raises before it looks at parameters."""
     path = directory.local(path)
     if format not in FORMATS:
         raise CheckpointError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
@@ -194,11 +160,7 @@ def _write(
     from specdec.checkpoints import orbax, t5x
 
     if format == "huggingface":
-        pieces = None
-        if vocabulary is not None and vocabulary.path is not None:
-            pieces = folder.parent / vocabulary.path.name
-            pieces.write_bytes(vocabulary.path.read_bytes())  # from a bucket, perhaps
-        huggingface.write(folder, params, config, pieces)
+        huggingface.write(folder, params, config, vocabulary and vocabulary.path)
         if vocabulary is not None and vocabulary.path is None:
             tokenizer_files.write_bytes_tokenizer(folder, vocabulary.extra_ids)
     elif format == "t5x":

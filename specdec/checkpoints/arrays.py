@@ -177,7 +177,7 @@ def _narrowed(data: np.ndarray, dtype: Any, name: str, where: Location) -> np.nd
 def fetch_named(
     array: Stored, where: Location, box: Index | None = None, dtype: Any = None
 ) -> np.ndarray:
-    """As `fetch`; raises CheckpointError, with the name, for what cannot be read."""
+    """Reads as `fetch` does; raises CheckpointError, with the name, where that fails."""
     try:
         return fetch(array.data, box, dtype)
     except ValueError as error:

@@ -51,7 +51,7 @@ class BucketPath:
         return self.name in self.parent._keys(self.name, f"{self.name}\0")
 
     def iterdir(self) -> list[BucketPath]:
-        """What is in the folder, files and folders."""
+        """Returns the files and folders in this one."""
         return [self / name for name in sorted({key.partition("/")[0] for key in self._keys()})]
 
     def read_bytes(self) -> bytes:

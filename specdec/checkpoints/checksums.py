@@ -27,7 +27,7 @@ def of_tree(params: PyTree) -> dict[str, str]:
 
 
 def damage(name: str, array: np.ndarray, recorded: Mapping[str, str]) -> str | None:
-    """What is wrong with an array, None if it is as recorded or nothing was recorded of it."""
+    """Says how an array differs from its record; None if it does not, or has none."""
     expected = recorded.get(name)
     if expected is None or (found := checksum(array)) == expected:
         return None

@@ -1,18 +1,17 @@
-"""What a checkpoint holds: its arrays, opened and compared with the model, and whether they are
-sound."""
+"""The arrays of a checkpoint, opened and compared with its model, and whether they are sound."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from specdec.checkpoints import arrays, directory, huggingface, scanned, t5x, tree
-from specdec.checkpoints.arrays import Stored
+from specdec.checkpoints import arrays, directory, huggingface, t5x, tree
+from specdec.checkpoints.arrays import Opened, Stored
 from specdec.checkpoints.checksums import checksum, damage
 from specdec.checkpoints.directory import Found
 from specdec.checkpoints.errors import CheckpointError
@@ -44,15 +43,38 @@ def opened(checkpoint: Found, config: Any = None) -> list[Stored]:
         sources = huggingface.sources(directory.disk(found))
     if format in ("orbax", "huggingface"):
         config = config or directory.config_from(found)
-    stored = scanned.unstack(arrays.open_all(sources, found), config)
+    stored = _unstack(arrays.open_all(sources, found), config)
     if config is not None:
         shapes = {name: array.shape for array in stored for name in array.names}
         tree.check(shapes, config, f"checkpoint {found}")
     return stored
 
 
+def _unstack(opened: Mapping[str, Opened], config: Any) -> list[Stored]:
+    """Returns the parameters in each array: it may hold several, or one in another shape.
+
+    config: of their model; None for whichever of the default family.
+    """
+    name = families.DEFAULT if config is None else families.family_of(config).name
+    scanned = families.named(name).scanned
+    if scanned is None:
+        return [Stored(data, (name,), data.shape) for name, data in opened.items()]
+
+    def repeats(name: str, axis: int) -> bool:
+        layers = arrays.fetch(opened[name])
+        return bool((layers == layers.take([0], axis)).all())
+
+    shapes = {name: tuple(data.shape) for name, data in opened.items()}
+    stacks = scanned.stacks(shapes, config, repeats)
+    return [Stored(opened[name], *stack) for name, stack in stacks.items()]
+
+
 def examine(path: str | os.PathLike) -> Iterator[Finding]:
-    """See `checkpoints.examine`."""
+    """Reads a checkpoint of any format whole, and says of each part of it whether it is sound.
+
+    Raises:
+      CheckpointError: there is no checkpoint.
+    """
     checkpoint = directory.locate(path)
     yield Finding("format", True, f"{checkpoint.format}, in {checkpoint.directory}")
     yield _tried("model", lambda: _model(checkpoint))
@@ -62,7 +84,8 @@ def examine(path: str | os.PathLike) -> Iterator[Finding]:
     except CheckpointError as error:
         yield Finding("arrays", False, str(error))
         return
-    yield Finding("arrays", True, f"{_numbers(stored):,} numbers in {len(stored)} arrays")
+    numbers = sum(math.prod(array.data.shape) for array in stored)
+    yield Finding("arrays", True, f"{numbers:,} numbers in {len(stored)} arrays")
     yield from _data(checkpoint, stored)
 
 
@@ -96,19 +119,14 @@ def _text(checkpoint: Found) -> Iterator[Finding]:
     with contextlib.suppress(CheckpointError):  # reported by `_model`
         if (config := _config(checkpoint)) is not None:
             size = families.model_of(config).vocab_size
-            yield from _wrong(lambda: text.check_ids(size))
-
-
-def _wrong(check: Callable[[], None]) -> Iterator[Finding]:
-    """A finding about ids, if they are wrong."""
-    try:
-        check()
-    except CheckpointError as error:
-        yield Finding("ids", False, str(error))
+            try:
+                text.check_ids(size)
+            except CheckpointError as error:
+                yield Finding("ids", False, str(error))
 
 
 def _data(checkpoint: Found, stored: list[Stored]) -> Iterator[Finding]:
-    """Of each damaged array, and one of them all."""
+    """Yields a finding for each damaged array, or one for all if they are sound."""
     recorded, bad, compared = directory.checksums_from(checkpoint.directory), 0, 0
     for array in stored:
         wrong = None
@@ -143,12 +161,15 @@ def _not_finite(array: Stored, data: np.ndarray) -> str | None:
     return None
 
 
-def _numbers(stored: list[Stored]) -> int:
-    return sum(math.prod(array.data.shape) for array in stored)
-
-
 def record_checksums(path: str | os.PathLike) -> int:
-    """See `checkpoints.record_checksums`."""
+    """Adds the checksums of what a checkpoint of our own format holds now to its record.
+
+    Returns:
+      How many arrays it has.
+
+    Raises:
+      CheckpointError: it is of another format, or cannot be read.
+    """
     checkpoint = directory.locate(path)
     if checkpoint.format != "orbax":
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""What a directory is: its format, its model, its vocabulary. No array is touched here."""
+"""The format, the model and the vocabulary of a directory. No array is touched here."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from specdec.added_tokens import AddedToken, Tokenization, agree
 from specdec.checkpoints import hub, huggingface, tokenizer_files
 from specdec.checkpoints.buckets import SCHEME, BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError, about
+from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 from specdec.models import families
 from specdec.models.model import Model
 from specdec.records import write
 
-CONFIG = "config.json"
 _ADAPTER = "adapter_config.json"
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 VERSION = 1  # of our own record in it
@@ -45,7 +45,7 @@ class Found(NamedTuple):
 
 
 class Vocabulary(NamedTuple):
-    """What a model's ids mean: a SentencePiece model or a tokenizer.json, or UTF-8 bytes, then
+    """The meaning of a model's ids: a SentencePiece model or a tokenizer.json, or UTF-8 bytes, then
     sentinels and other added tokens.
 
     tokenization: what the tokenizer's other files say; None without such files.
@@ -155,9 +155,9 @@ def model_from(path: str | os.PathLike, dtype: str | None = None) -> Model:
 def config_from(path: str | os.PathLike, dtype: str | None = None) -> Any:
     """The config that a checkpoint's `config.json` records, with this `dtype` if that is given.
 
-    Our own checkpoints and Hugging Face's always have one. One with a config's fields beside a T5X
-    checkpoint, in its directory or in the parent, counts too. Raises CheckpointError where there is
-    none, or where it describes something else.
+    Our own checkpoints and Hugging Face's always have one. A file with a config's fields counts
+    too, in the directory of a T5X checkpoint or in its parent. Raises CheckpointError where there
+    is none, or where it describes something else.
     """
     format, directory = locate(path)
     if format == "huggingface":
@@ -253,7 +253,7 @@ def check_pair(target_path: str | os.PathLike, draft_path: str | os.PathLike) ->
 
 
 def checksums_from(path: str | os.PathLike) -> dict[str, str]:
-    """Those recorded with a checkpoint: the array's name -> `checksums.checksum` of it."""
+    """Returns the recorded checksums by the arrays' names, {} where none are recorded."""
     format, directory = locate(path)
     file = directory / CONFIG
     return _record(file).get("crc32", {}) if format == "orbax" else {}
@@ -281,7 +281,7 @@ def describe(
             contents["vocabulary"] |= {"file": copy.name, "sha256": sha256(copy)}
     if checksums:
         contents["crc32"] = dict(checksums)
-    (folder / CONFIG).write_text(json.dumps(contents, indent=2) + "\n")
+    write_json(folder / CONFIG, contents)
 
 
 def amend(folder: Path, **entries: Any) -> None:
@@ -340,14 +340,7 @@ def _why_none(path: Location, directory: Location) -> str:
 
 
 def _record(file: Location) -> dict[str, Any]:
-    try:
-        record = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON ({error}); restore it") from error
-    if not isinstance(record, dict):
-        raise CheckpointError(
-            f"{file} holds a JSON {type(record).__name__}, not an object; restore it"
-        )
+    record = read_json(file)
     if record.get("version", VERSION) != VERSION:
         raise CheckpointError(
             f"{file} has format version {record['version']} and this specdec reads version "

@@ -1,4 +1,4 @@
-"""What tells one checkpoint from another, without reading it whole."""
+"""A fingerprint of a checkpoint, made without reading it whole."""
 
 from __future__ import annotations
 

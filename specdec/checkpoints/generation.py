@@ -108,7 +108,9 @@ def read(directory: Location) -> dict[str, Setting]:
     file, config = directory / FILE, directory / CONFIG
     record = read_json(config) if config.is_file() else {}
     if "model_type" not in record:
-        return _with_start(_checked(_own(file), directory), record, directory)
+        own = read_json(file) if file.is_file() else {}
+        own = {k: Setting(v, FILE) for k, v in own.items() if v is not None}
+        return _with_start(_checked(own, directory), record, directory)
     in_config = {k: v for k, v in record.items() if k in NAMES and v is not None}
     if not file.is_file():
         return _checked({k: Setting(v, CONFIG) for k, v in in_config.items()}, directory)
@@ -116,12 +118,6 @@ def read(directory: Location) -> dict[str, Setting]:
     if given.get("_from_model_config") is True:
         _refuse_contradiction(given, in_config, directory)
     return _checked({k: Setting(v, FILE) for k, v in given.items()}, directory)
-
-
-def _own(file: Location) -> dict[str, Setting]:
-    """The settings in the file of a checkpoint that is not Hugging Face's."""
-    given = read_json(file) if file.is_file() else {}
-    return {name: Setting(value, FILE) for name, value in given.items() if value is not None}
 
 
 def _with_start(

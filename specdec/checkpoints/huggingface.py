@@ -7,7 +7,6 @@ all that transformers 5 saves. What names and words in it mean is asked of the f
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 
 from specdec import pieces
 from specdec.checkpoints import generation, huggingface_files, safetensors, tokenizer_files, tree
+from specdec.checkpoints.buckets import Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 from specdec.models import families
@@ -28,14 +28,14 @@ _TOKENIZER = tokenizer_files.CONFIG  # next to either
 
 
 def is_checkpoint(directory: Path) -> bool:
-    """Whether there are arrays beside a config of transformers, be it of a known family or not."""
+    """Whether there are arrays and a config of transformers, be it of a known family or not."""
     file = directory / CONFIG
     there = huggingface_files.are_in(directory) and file.is_file()
     return there and "model_type" in read_json(file)
 
 
 def wanted(names: Collection[str]) -> list[str]:
-    """Of the files in a directory elsewhere, those that make it a checkpoint, if it is one."""
+    """Picks the files that make a directory elsewhere a checkpoint, none if it is not one."""
     arrays = huggingface_files.wanted(names)
     tokenizer = _SENTENCEPIECE if _SENTENCEPIECE in names else _TOKENIZER_JSON
     text = (tokenizer, *tokenizer_files.NAMES, generation.FILE)
@@ -112,7 +112,7 @@ def has_vocabulary(directory: Path) -> bool:
         return True
 
 
-def write(folder: Path, params: PyTree, config: Any, vocabulary: Path | None) -> None:
+def write(folder: Path, params: PyTree, config: Any, vocabulary: Location | None) -> None:
     """Writes a checkpoint that transformers reads, one array after the other, each in its dtype.
 
     A SentencePiece vocabulary becomes `spiece.model`, and a tokenizer.json stays one.
@@ -136,7 +136,7 @@ def write(folder: Path, params: PyTree, config: Any, vocabulary: Path | None) ->
 
 
 def _adapter(directory: Path, record: Record) -> HuggingFace:
-    """That of the family which the record's model is of."""
+    """Returns the adapter of the record's family."""
     adapters = (family.huggingface for family in families.FAMILIES.values())
     known = {kind: adapter for adapter in adapters if adapter for kind in adapter.MODEL_TYPES}
     kind = record.get("model_type")
@@ -154,12 +154,12 @@ def _turned(adapter: HuggingFace, name: str, leaf: Any) -> np.ndarray:
 
 
 def _spec(adapter: HuggingFace, name: str, leaf: Any) -> jax.ShapeDtypeStruct:
-    """What `_turned` makes of it."""
+    """Returns the shape and dtype of `_turned`."""
     shape = leaf.shape[::-1] if adapter.is_transposed(name) else leaf.shape
     return jax.ShapeDtypeStruct(shape, leaf.dtype)
 
 
-def _write_tokenizer(folder: Path, vocabulary: Path, adapter: HuggingFace, config: Any) -> None:
+def _write_tokenizer(folder: Path, vocabulary: Location, adapter: HuggingFace, config: Any) -> None:
     if vocabulary.name.endswith(".json"):
         name, text = _TOKENIZER_JSON, vocabulary.read_text(encoding="utf-8")
         with about(f"vocabulary {vocabulary}"):
@@ -168,5 +168,5 @@ def _write_tokenizer(folder: Path, vocabulary: Path, adapter: HuggingFace, confi
     else:
         name, count = _SENTENCEPIECE, tokenizer_files.sentencepiece(vocabulary).get_piece_size()
         record = adapter.tokenizer_record(config, count)
-    shutil.copyfile(vocabulary, folder / name)
+    (folder / name).write_bytes(vocabulary.read_bytes())
     write_json(folder / _TOKENIZER, record)

@@ -57,7 +57,7 @@ def parts(directory: Path) -> list[str]:
 
 
 def wanted(names: Collection[str]) -> list[str]:
-    """Of the files in a directory elsewhere, the arrays that `read` would ask for."""
+    """Picks the files of arrays that `read` would read from a directory elsewhere."""
     found = next((name for name in _WHERE if name in names), "")
     if not found.endswith(_INDEX):
         return [found] if found else []
@@ -132,12 +132,12 @@ def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
     try:
         mmap = zipfile.is_zipfile(file)
         tensors = torch.load(file, map_location="cpu", mmap=mmap, weights_only=True)
-        narrow = {name: t.dtype for name, t in tensors.items() if "float8" in str(t.dtype)}
-        for name, dtype in narrow.items():
-            raise CheckpointError(
-                f"{name} in {file} is {dtype}, which is not read; save the model again as float32, "
-                "bfloat16 or float16"
-            )
+        for name, tensor in tensors.items():
+            if "float8" in str(tensor.dtype):
+                raise CheckpointError(
+                    f"{name} in {file} is {tensor.dtype}, which is not read; save the model again "
+                    "as float32, bfloat16 or float16"
+                )
         return {name: view(tensor.detach()) for name, tensor in tensors.items()}
     except CheckpointError:
         raise

@@ -1,5 +1,5 @@
-"""Our own format: `params/`, written by Orbax, beside a `config.json` that people can read too. It
-has the arrays' checksums."""
+"""Our own format: `params/`, written by Orbax, and a `config.json` that people can read too, with
+the arrays' checksums."""
 
 from __future__ import annotations
 

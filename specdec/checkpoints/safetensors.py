@@ -27,17 +27,6 @@ _DTYPES = {
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(jnp.bfloat16),
 }
-# Floating types of eight bits and less, whose arrays mean something only with scales next to them.
-_NARROW = (
-    "F8_E4M3",
-    "F8_E5M2",
-    "F8_E4M3FNUZ",
-    "F8_E5M2FNUZ",
-    "F8_E8M0",
-    "F6_E2M3",
-    "F6_E3M2",
-    "F4",
-)
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _METADATA = "__metadata__"
 _ALIGNMENT = 8  # bytes, of the data
@@ -102,7 +91,9 @@ def _map(file: Path, name: str, entry: dict[str, Any], start: int) -> np.ndarray
         raise CheckpointError(f"{file} does not say where {name} is; copy it again") from error
     dtype = _DTYPES.get(stored)
     if dtype is None:
-        why = "which is not read" if stored in _NARROW else "and parameters must be floating"
+        # Floating types of eight bits and less mean something only with scales next to them.
+        narrow = str(stored).startswith("F")
+        why = "which is not read" if narrow else "and parameters must be floating"
         raise CheckpointError(
             f"{name} in {file} is {stored}, {why}; "
             f"save the model again as one of {', '.join(_DTYPES)}"

@@ -23,7 +23,7 @@ _TARGET = "target"
 
 
 def native(folder: Location) -> dict[str, arrays.Source]:
-    """`Checkpointer`'s format: a msgpack tree whose large leaves name a zarr folder beside it.
+    """`Checkpointer`'s format: a msgpack tree whose large leaves name a zarr folder next to it.
 
     Small leaves are in the msgpack file itself.
     """
@@ -70,7 +70,7 @@ def with_orbax(folder: Location) -> dict[str, arrays.Spec]:
 
 def write(folder: Path, params: PyTree, config: Any, vocabulary: Vocabulary | None) -> None:
     """Writes the native format, at step 0 and without optimizer state, into `folder`, which does
-    not exist. T5X does not mind the record of the model beside it."""
+    not exist. T5X does not mind the record of the model next to it."""
     folder.mkdir()
     leaves = tree.flatten(params)
     paths = {name: f"{_TARGET}.{name.replace('/', '.')}" for name in leaves}

@@ -56,17 +56,17 @@ class TextModel:
         }
 
     def kept(self) -> dict[str, Any]:
-        """Returns the arguments of `save` that keep all of this."""
-        return {"vocabulary": self.vocabulary, "generation": self._generation()}
-
-    def _generation(self) -> dict[str, Any]:
-        """The contents of a `generation_config.json`, {} where nothing differs from T5's own."""
+        """Returns the arguments of `save` that keep all of this: no settings of generation where
+        there is no file of them and nothing differs from T5's own."""
         file = self.directory / generation.FILE
-        if file.is_file():
-            return read_json(file)
-        given = {name: setting.value for name, setting in self.settings.items()}
         is_usual = self.start_id in (0, None) and self.stop_ids in ((1,), ())
-        return {} if is_usual and not self.in_effect else _T5 | given
+        if file.is_file():
+            settings = read_json(file)
+        elif is_usual and not self.in_effect:
+            settings = {}
+        else:
+            settings = _T5 | {name: setting.value for name, setting in self.settings.items()}
+        return {"vocabulary": self.vocabulary, "generation": settings}
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yields the facts and where each is from, by what they are about."""

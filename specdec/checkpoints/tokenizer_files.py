@@ -59,7 +59,12 @@ def read(directory: Location, file: Location | None, extra_ids: int) -> Tokeniza
     )
     count, names = _ids_of(file)
     for name, (key, value) in _stated(config, special).items():
-        _check_role(directory, name, key, value, names)
+        id = _ROLES[key]
+        if value != names[id]:
+            raise CheckpointError(
+                f"{directory}: {name} {value!r}, and id {id} is {names[id]!r}, which T5 takes for "
+                "it; use a tokenizer with T5's special tokens"
+            )
     for key, neutral in _REFUSED.items():
         if (value := config.get(key)) is not None and value not in neutral:
             raise CheckpointError(
@@ -126,15 +131,6 @@ def _stated(config: Mapping[str, Any], special: Mapping[str, Any]) -> dict[str, 
             if isinstance(content, str):
                 found[f"{name} has {role}"] = (role, content)
     return found
-
-
-def _check_role(directory: Location, name: str, role: str, content: str, names: list[str]) -> None:
-    id = _ROLES[role]
-    if content != names[id]:
-        raise CheckpointError(
-            f"{directory}: {name} {content!r}, and id {id} is {names[id]!r}, which T5 takes for "
-            "it; use a tokenizer with T5's special tokens"
-        )
 
 
 def _check_class(directory: Location, name: Any) -> None:

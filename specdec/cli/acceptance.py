@@ -20,6 +20,7 @@ from specdec.cli.settings import UsageError
 from specdec.engine import parameter_counts
 from specdec.environment import environment
 from specdec.records import Lines
+from specdec.values import PositiveInt, check
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -58,8 +59,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
-    if args.tokens < 1:
-        raise UsageError(f"--tokens is {args.tokens}; give a positive number")
+    check("--tokens", args.tokens, PositiveInt, UsageError)
     output.check(args)
     run = plain(runs.build(args))
     in_force = passes.with_record(run, runs.in_force(run, "acceptance"))

@@ -27,6 +27,7 @@ from specdec.environment import hardware
 from specdec.models import device as devices
 from specdec.models.products import described
 from specdec.types import PyTree
+from specdec.values import PositiveInt, check
 from specdec.verifiers import SyntheticAcceptance
 
 LIMIT = 32
@@ -125,8 +126,7 @@ def trees_of(run: DecodeRun, tree_of: Callable[[Any, str], PyTree]) -> dict[str,
 
 
 def _command(args: argparse.Namespace) -> None:
-    if args.repeats < 1:
-        raise UsageError(f"--repeats is {args.repeats}; give a positive number")
+    check("--repeats", args.repeats, PositiveInt, UsageError)
     output.check(args)
     machine.refuse_unwritable_folder("--profile_dir", args.profile_dir)
     variants = list(_variants(args))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from specdec import checkpoints
-
 
 def add_command(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
@@ -38,12 +36,14 @@ def _command(args: argparse.Namespace) -> int:
 
 def _check(path: str, record: bool) -> bool:
     """Prints what is found, line by line."""
+    from specdec.checkpoints import contents  # and TensorStore
+
     sound = True
-    for finding in checkpoints.examine(path):
+    for finding in contents.examine(path):
         print(
             f"{'PASS' if finding.sound else 'FAIL'} {finding.what:<10} {finding.note}", flush=True
         )
         sound &= finding.sound
     if sound and record:
-        print(f"recorded the checksums of {checkpoints.record_checksums(path)} arrays")
+        print(f"recorded the checksums of {contents.record_checksums(path)} arrays")
     return sound

@@ -20,6 +20,7 @@ from specdec.cli.settings import UsageError
 from specdec.environment import environment
 from specdec.plan import Plan
 from specdec.records import as_json, write
+from specdec.values import Probability, check
 
 # What a run must set, and nothing here reads.
 UNREAD = ("CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH")
@@ -70,8 +71,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> None:
     output.check(args, holding="topologies")
     for alpha in args.alpha or ():
-        if not 0 <= alpha <= 1:
-            raise UsageError(f"--alpha is {alpha}; give an acceptance rate from 0 to 1")
+        check("--alpha", alpha, Probability, UsageError)
     try:
         topologies = [ahead.Topology.parse(name) for name in args.topology]
     except ValueError as error:

@@ -10,9 +10,8 @@ from specdec import checkpoints, tasks
 from specdec.cli.settings import UsageError
 from specdec.decoding import check_prefix
 from specdec.partitioning import Share
-from specdec.values import check_has, check_seed, is_integer
+from specdec.values import Checked, PositiveInt, Seed, Text, check_has
 
-EXAMPLE = "{'inputs': 64, 'targets': 64}"
 # What each kind has, and what to give.
 _KINDS = {
     "task": ("output_features", "a task, or the name of a registered one"),
@@ -22,7 +21,7 @@ _KINDS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Data:
+class Data(Checked):
     """The texts of a run; gin builds it.
 
     task, split, lengths: a seqio task or the name of a registered one, one of its splits, and the
@@ -41,29 +40,23 @@ class Data:
     """
 
     task: Any
-    split: str
+    split: Text
     lengths: Mapping[str, int]
     vocabulary: tasks.VocabularyDefinition | None = None
     draft_vocabulary: tasks.VocabularyDefinition | None = None
-    batch_size: int = 1
+    batch_size: PositiveInt = 1
     buckets: Sequence[int] = ()
-    seed: int = 0
-    limit: int | None = None
-    num_samples: int = 1
-    decoder_prefix: str = ""
+    seed: Seed = 0
+    limit: PositiveInt | None = None
+    num_samples: PositiveInt = 1
+    decoder_prefix: Text = ""
 
     def __post_init__(self):
-        for name in ("split", "decoder_prefix"):
-            if not isinstance(value := getattr(self, name), str):
-                raise ValueError(f"Data.{name} is {value!r}; give text")
+        super().__post_init__()
         for name in ("task", "vocabulary", "draft_vocabulary"):
             self._check_kind(name, getattr(self, name))
-        check_seed("Data.seed", self.seed)
         for side in ("inputs", "targets"):
-            length_of(self.lengths, side)
-        for name in ("batch_size", "num_samples"):
-            if not is_integer(value := getattr(self, name), 1):
-                raise ValueError(f"{name} is {value!r}; give a positive integer")
+            tasks.length_of(self.lengths, side)
         tasks.check_sizes(self.lengths, self.batch_size, self.limit, self.buckets)
 
     def _check_kind(self, name: str, value: Any) -> None:
@@ -72,7 +65,7 @@ class Data:
             check_has(f"Data.{name}", value, method, remedy)
 
     def batches(self, share: Share, batch_size: int | None = None) -> Iterator[tasks.Batch]:
-        """The task's examples, of several hosts those of a share, in batches of so many rows.
+        """Iterates over the task's examples, or a share of them, in batches of `batch_size` rows.
 
         Raises:
           UsageError, TaskError: at the call.
@@ -104,19 +97,7 @@ class Data:
 
 def longest_target(lengths: Mapping[str, int]) -> int:
     """N, the longest output in tokens, of the feature lengths."""
-    return length_of(lengths, "targets")
-
-
-def length_of(lengths: Any, side: str) -> int:
-    """One of the feature lengths; raises ValueError where there is none."""
-    if not isinstance(lengths, Mapping):
-        raise ValueError(f"lengths is {lengths!r}; give a Mapping, as in {EXAMPLE}")
-    length = lengths.get(side)
-    if not is_integer(length, 1):
-        raise ValueError(
-            f"no sequence length for {side!r} in {dict(lengths)}; give one, as in {EXAMPLE}"
-        )
-    return length
+    return tasks.length_of(lengths, "targets")
 
 
 def token_ids(

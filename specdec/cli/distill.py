@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 from specdec import records, tasks
 from specdec.cli import eval as evaluation
@@ -21,12 +21,14 @@ from specdec.cli.settings import UsageError
 from specdec.cli.trim import most_frequent
 from specdec.models import families
 from specdec.models.trim import Trim
-from specdec.values import is_integer, is_number, is_word
+from specdec.values import Checked, PositiveFloat, PositiveInt, Rule, is_integer, is_word
+
+Split = Annotated[str, Rule(is_word, "the name of a split")]
 
 
 @dataclasses.dataclass(frozen=True)
-class Distillation:
-    """What is made of a target; gin builds it.
+class Distillation(Checked):
+    """The recipe of a drafter from its target; gin builds it.
 
     texts: the split whose inputs the target answers, for the drafter to learn from.
     held_out: the split for alpha while training, and for tuning.
@@ -40,28 +42,14 @@ class Distillation:
       run's at 1.
     """
 
-    texts: str
-    held_out: str
-    layers: int
-    head: int | None
-    steps: int
-    batch_size: int
-    learning_rate: float
+    texts: Split
+    held_out: Split
+    layers: PositiveInt
+    head: PositiveInt | None
+    steps: Annotated[int, Rule(lambda n: is_integer(n, 2), "2 or more, for the rate to fall")]
+    batch_size: PositiveInt
+    learning_rate: PositiveFloat
     divergences: Mapping[str, Any]
-
-    def __post_init__(self):
-        for name, macro in {"texts": "TEXTS", "held_out": "HELD_OUT"}.items():
-            if not is_word(value := getattr(self, name)):
-                raise ValueError(f"{macro} is {value!r}; give the name of a split")
-        for name in ("layers", "head", "steps", "batch_size"):
-            if name == "head" and self.head is None:
-                continue
-            if not is_integer(value := getattr(self, name), 1):
-                raise ValueError(f"DRAFT_{name.upper()} is {value!r}; give a positive integer")
-        if self.steps < 2:
-            raise ValueError(f"DRAFT_STEPS is {self.steps}; give 2 or more, for the rate to fall")
-        if not is_number(self.learning_rate) or self.learning_rate <= 0:
-            raise ValueError(f"LEARNING_RATE is {self.learning_rate!r}; give a positive number")
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -217,7 +205,7 @@ def _invoke(command: ModuleType, args: argparse.Namespace, *flags: str) -> int:
 
 
 def _settings(args: argparse.Namespace) -> str:
-    """Of the pair, as a gin file."""
+    """Returns the settings of the pair as a gin file."""
     before, after = shorthands.settings_of(args)
     files = [os.path.abspath(x) if os.path.exists(x) else x for x in [*before, *args.gin_file]]
     bindings = [binding.replace("=", " = ", 1) for binding in [*args.gin_bindings, *after]]

@@ -23,6 +23,7 @@ from specdec.forecast import Costs, Forecast, Replayed
 from specdec.plan import Plan
 from specdec.schedules import Fixed
 from specdec.types import PyTree
+from specdec.values import PositiveInt, check
 from specdec.verifiers import Block, SpeculativeSampling
 
 GAMMAS = "1-10"
@@ -94,8 +95,7 @@ class Variant(NamedTuple):
 
 def _command(args: argparse.Namespace) -> None:
     gammas = _gammas(args.gammas or GAMMAS)
-    if args.batch_size < 1:
-        raise UsageError(f"--batch_size is {args.batch_size}; give a positive number")
+    check("--batch_size", args.batch_size, PositiveInt, UsageError)
     check_costs(args)
     reads = [file for file in (args.passes, args.costs) if file]
     output.check(args, inputs=[*reads, f"{args.passes}.gin"])

@@ -16,7 +16,7 @@ from specdec.cli.settings import UsageError
 from specdec.models import families
 from specdec.models.model import Model
 from specdec.types import PyTree
-from specdec.values import check_seed
+from specdec.values import Seed, check
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -49,10 +49,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
-    try:
-        check_seed("--seed", args.seed)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    check("--seed", args.seed, Seed, UsageError)
     text = checkpoints.text_model_from(args.input, needed=False)
     output = checkpoints.check_output(args.output, "orbax", text.vocabulary)
     model = checkpoints.model_from(args.input)

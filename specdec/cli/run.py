@@ -24,11 +24,11 @@ from specdec.environment import version
 from specdec.plan import RESERVED, Plan
 from specdec.sampling import MinLength
 from specdec.types import Params, PyTree
-from specdec.values import is_word
+from specdec.values import Checked, is_word
 
 
 @dataclasses.dataclass(frozen=True)
-class DecodeRun:
+class DecodeRun(Checked):
     """Everything that decides what is decoded, and how; gin builds it.
 
     plan: what is decoded with what.
@@ -54,10 +54,10 @@ class DecodeRun:
     int8: Sequence[str] = ()
     lossy: bool = False
     compare: bool = False
-    generation_settings: str = "obey"
+    generation_settings: generation.Choice = "obey"
 
     def __post_init__(self):
-        generation.check_choice("GENERATION_SETTINGS", self.generation_settings)
+        super().__post_init__()
         if not isinstance(self.draft_checkpoint_paths, Mapping):
             raise ValueError(
                 f"draft_checkpoint_paths is {self.draft_checkpoint_paths!r}; give role -> path, as "
@@ -165,7 +165,7 @@ class DecodeRun:
 
 
 def _required(role: str, macro: str) -> str:
-    """What to say of a macro without a value; those of the target have no prefix."""
+    """Returns the error about a macro without a value; those of the target have no prefix."""
     name = macro if role == "target" else f"{role.upper()}_{macro}"
     if macro == "TABLE_PATH" and role != "schedule":
         name = "DRAFT_TABLE_PATH"
@@ -241,7 +241,7 @@ def _naming_target(run: DecodeRun) -> Iterator[None]:
 
 
 def unmarked_lossy(plan: Plan) -> str:
-    """What to say of a run that is not exact and does not say so."""
+    """Returns the error about a run that is not exact and does not say so."""
     verifier = plan.verifier
     inexact = plan.target if verifier.exact else verifier
     return (
@@ -339,7 +339,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_checkpoint_flags(parser: argparse.ArgumentParser) -> None:
-    """What stands in for a gin file where the texts are given."""
+    """Adds the flags that stand in for a gin file where the texts are given."""
     parser.add_argument(
         "--target",
         metavar="DIR",

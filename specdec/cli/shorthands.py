@@ -15,13 +15,13 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from specdec import resources
 from specdec.cli import gin_files
 from specdec.cli.settings import UsageError
 from specdec.cli.suggest import did_you_mean
-from specdec.generation import CHOICES
+from specdec.generation import Choice
 
 # Flag: the macros that a file of the folder, which is named like it, chooses.
 FRAGMENTS = {
@@ -80,7 +80,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--generation_settings",
-        choices=CHOICES,
+        choices=get_args(Choice),
         help="what to do with the settings in the target's generation_config.json: 'obey' them "
         "(default), or 'ignore' all but the ids that outputs start from and end in",
     )
@@ -90,14 +90,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def names(flag: str, folders: Sequence[str] = ()) -> list[str]:
-    """What a flag for fragments may be given: those of some folders, and our own."""
+    """Returns the values of a flag for fragments: those of some folders, and our own."""
     folder = f"{flag}s"
     found = gin_files.names([*folders, resources.folder("gin")], folder)
     return [name.removeprefix(f"{folder}/").removesuffix(".gin") for name in found]
 
 
 def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """What the shorthands among the flags mean: gin files to read before all others, and bindings.
+    """Returns what the shorthands mean: gin files to read before all others, and bindings.
 
     Raises:
       UsageError: an unknown fragment, or something that is given twice.
@@ -148,7 +148,7 @@ def _fragment(flag: str, name: str, folders: Sequence[str]) -> str:
 
 
 def _choices(file: str, macros: Sequence[str], folders: Sequence[str]) -> list[str]:
-    """What a fragment chooses, as bindings: they override what other files say after it."""
+    """Returns the choices of a fragment as bindings: they override later files."""
     found = gin_files.macros(gin_files.path(file, folders))
     return [f"{macro.name}={macro.value}" for macro in found if macro.name in macros]
 

@@ -20,12 +20,13 @@ from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.engine import Engine
 from specdec.records import Lines
+from specdec.values import PositiveInt, check
 
 TOKENS = 100_000
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `specdec train` takes besides, for a table."""
+    """Adds the flags that `specdec train` takes for a table."""
     group = parser.add_argument_group(
         "tables", "in place of a model, for drafters that look things up, and schedules that learn"
     )
@@ -59,8 +60,7 @@ def make(args: argparse.Namespace) -> None:
     if args.steps is not None:
         raise UsageError("--steps is of a model, and --table makes none; leave one of them out")
     tokens = TOKENS if args.tokens is None else args.tokens
-    if tokens < 1:
-        raise UsageError(f"--tokens is {tokens}; give a positive number")
+    check("--tokens", tokens, PositiveInt, UsageError)
     overrides = {"Data.seed": args.seed}
     run = settings.build(DecodeRun, args, overrides, {"DRAFTER": None}).without_drafter()
     engine = runs.engine_of(run, unmarked=True)

@@ -27,6 +27,7 @@ from specdec.forecast.tuning import Candidate, Tried
 from specdec.plan import Plan
 from specdec.records import Lines
 from specdec.schedules import Fixed
+from specdec.values import PositiveInt, check
 
 TOKENS = 8_000
 SAMPLES = 4  # of the coins, where texts are drawn
@@ -113,8 +114,7 @@ class Variant(NamedTuple):
 
 def _command(args: argparse.Namespace) -> None:
     for name in ("tokens", "longest", "batch_size"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            raise UsageError(f"--{name} is {value}; give a positive number")
+        check(f"--{name}", getattr(args, name), PositiveInt | None, UsageError)
     forecasts.check_costs(args)
     names = args.variant or [""]
     bench.refuse_twice(names)

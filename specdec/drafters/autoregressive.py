@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from specdec.drafters.drafter import TokenByToken
+from specdec.drafters.drafter import Sampler, TokenByToken
 from specdec.drafters.feeding import catch_up
 from specdec.drafters.loop import Steps
 from specdec.drafters.matching import slices
 from specdec.models.inputs import read
 from specdec.models.model import Target
-from specdec.types import Array, Cache, Context, Params, Part, PyTree, SamplingRule
-from specdec.values import check_has, check_is
+from specdec.types import Array, Cache, Context, Params, Part, PyTree
+from specdec.values import Checked, check_is
 
 
 class Memory(struct.PyTreeNode):
@@ -38,7 +38,7 @@ class Memory(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class Autoregressive(TokenByToken):
+class Autoregressive(Checked, TokenByToken):
     """Drafts with a model of its own, whose parameters are those of its role.
 
     model: any `Target`. Its vocabulary may be padded to another width than the target's.
@@ -62,16 +62,16 @@ class Autoregressive(TokenByToken):
     """
 
     model: Target
-    sampling: SamplingRule
+    sampling: Sampler
     view: Callable[[PyTree], PyTree] | None = None
     role: str = "draft"
 
     def __post_init__(self):
+        super().__post_init__()
         if self.model is not None:  # the command line says better what is missing
             check_is(
                 "Autoregressive.model", self.model, Target, "a model, such as T5Target(config)"
             )
-        check_has("Autoregressive.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
 
     def models(self) -> dict[str, Any]:
         return {self.role: self.model}

@@ -12,14 +12,14 @@ from typing import Any
 import jax.numpy as jnp
 
 from specdec.drafters.blocks import check_length, check_states, last_state
-from specdec.drafters.drafter import Drawing
+from specdec.drafters.drafter import Drawing, Sampler
 from specdec.drafters.loop import draft_block
-from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request, SamplingRule
-from specdec.values import check_has
+from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
+from specdec.values import Checked, check_has
 
 
 @dataclasses.dataclass(frozen=True)
-class Blockwise(Drawing):
+class Blockwise(Checked, Drawing):
     """Drafts one token with each head, from the state that produced the pending token.
 
     The pending token is the paper's first head: the target's own, so that its output stays exact.
@@ -32,14 +32,14 @@ class Blockwise(Drawing):
     """
 
     heads: Any
-    sampling: SamplingRule
+    sampling: Sampler
     role: str = "draft"
 
     def __post_init__(self):
+        super().__post_init__()
         if self.heads is not None:  # the command line says better what is missing
             remedy = "heads on a target's states, such as models.heads.Heads(config)"
             check_has("Blockwise.heads", self.heads, "ahead config", remedy)
-        check_has("Blockwise.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
 
     @property
     def reads_hidden(self) -> bool:

@@ -9,17 +9,17 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from specdec.drafters.drafter import Drafter, TokenByToken, shared_roles
+from specdec.drafters.drafter import Drafter, Sampler, TokenByToken, shared_roles
 from specdec.drafters.loop import Steps
 from specdec.sampling import fit_vocabulary
-from specdec.types import Array, Context, Params, PyTree, SamplingRule
-from specdec.values import check_has, check_is
+from specdec.types import Array, Context, Params, PyTree
+from specdec.values import Checked, check_is
 
 REMEDY = "a drafter that proposes token by token, such as NGram(2, sampling)"
 
 
 @dataclasses.dataclass(frozen=True)
-class Committee(TokenByToken):
+class Committee(Checked, TokenByToken):
     """Drafts from the mean of what several drafters hold likely (Wang et al. 2020, arXiv
     2012.01988, where models answer so).
 
@@ -35,10 +35,11 @@ class Committee(TokenByToken):
     """
 
     members: tuple[TokenByToken, ...]
-    sampling: SamplingRule
+    sampling: Sampler
     weights: tuple[float, ...] | None = None
 
     def __post_init__(self):
+        super().__post_init__()
         object.__setattr__(self, "members", tuple(self.members))
         if len(self.members) < 2:
             raise ValueError(f"Committee.members is {self.members}; give two drafters or more")
@@ -49,7 +50,6 @@ class Committee(TokenByToken):
                 f"several members of Committee own {', '.join(several)}; give each its own role, "
                 "as in Autoregressive(model, sampling, role='draft_2')"
             )
-        check_has("Committee.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
         if self.weights is not None:
             object.__setattr__(self, "weights", tuple(self.weights))
             good = all(0 < weight < math.inf for weight in self.weights)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from specdec.drafters.loop import Steps, draft_loop
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request, SamplingRule, Table
+from specdec.values import Rule
 
 Self = TypeVar("Self", bound="Drafter")
 
@@ -121,6 +122,11 @@ class Drafter(abc.ABC):
     def _collected(self, method: str, *given: Any) -> dict[str, Any]:
         found = (getattr(one, method)(*given) for one in self.inner().values())
         return {role: value for of_one in found for role, value in of_one.items()}
+
+
+Sampler = Annotated[
+    SamplingRule, Rule(lambda rule: hasattr(rule, "probabilities"), "a rule, as Greedy()")
+]
 
 
 class Drawing(Drafter):

@@ -15,17 +15,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specdec.drafters.drafter import Drawing
+from specdec.drafters.drafter import Drawing, Sampler
 from specdec.drafters.loop import Steps, draft_loop
 from specdec.drafters.matching import last_tokens
 from specdec.models.model import LayeredTarget
 from specdec.models.resume import finish
-from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request, Resume, SamplingRule
-from specdec.values import check_has, check_is, is_integer
+from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request, Resume
+from specdec.values import Checked, PositiveInt, check_has, check_is
 
 
 @dataclasses.dataclass(frozen=True)
-class EarlyExit(Drawing):
+class EarlyExit(Checked, Drawing):
     """Drafts with the first layers of the target, on the target's own cache.
 
     layers: how many of the decoder, from the first one. All of them draft what the target says.
@@ -42,15 +42,13 @@ class EarlyExit(Drawing):
                         drafting             verifying: x3 below, all four above
     """
 
-    layers: int
-    sampling: SamplingRule
+    layers: PositiveInt
+    sampling: Sampler
     head: Any = None
     role: str = "draft"
 
     def __post_init__(self):
-        if not is_integer(self.layers, 1):
-            raise ValueError(f"EarlyExit.layers is {self.layers!r}; give a positive integer")
-        check_has("EarlyExit.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
+        super().__post_init__()
         if self.head is not None:
             remedy = "a head on a layer's states, such as models.heads.Heads(config)"
             check_has("EarlyExit.head", self.head, "ahead config", remedy)

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 
 from specdec.drafters.drafter import Drafter, shared_roles
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
-from specdec.values import check_is, is_integer
+from specdec.values import Checked, PositiveInt, check_is
 
 
 @dataclasses.dataclass(frozen=True)
-class Hybrid(Drafter):
+class Hybrid(Checked, Drafter):
     """Takes a row's draft from the first drafter, or from the second where that has none.
 
     first: costs next to nothing, such as `PromptLookup`.
@@ -32,9 +32,10 @@ class Hybrid(Drafter):
 
     first: Drafter
     second: Drafter
-    shortest: int = 1
+    shortest: PositiveInt = 1
 
     def __post_init__(self):
+        super().__post_init__()
         for name, one in self.inner().items():
             check_is(f"Hybrid.{name}", one, Drafter, "a drafter, such as PromptLookup()")
             if one.runs_target:
@@ -42,8 +43,6 @@ class Hybrid(Drafter):
                     f"Hybrid.{name} is {one}, which begins the target's call for all rows or for "
                     "none; give a drafter of another kind"
                 )
-        if not is_integer(self.shortest, 1):
-            raise ValueError(f"Hybrid.shortest is {self.shortest!r}; give a positive integer")
         if both := shared_roles([self.first, self.second]):
             raise ValueError(f"both drafters of Hybrid own {', '.join(both)}; give others")
 

@@ -8,6 +8,7 @@ the source, copying begins anew behind the shortest end of the output that the s
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +16,15 @@ import jax.numpy as jnp
 from specdec.drafters.drafter import Drafter
 from specdec.drafters.matching import NOTHING, check_inputs, slices
 from specdec.types import Array, Context, Draft, Params, PyTree, Request
-from specdec.values import is_integer
+from specdec.values import Checked, PositiveInt, row_of
 
 NOWHERE = -1
 
+Prefix = Annotated[tuple[int, ...], row_of(0, "token ids, as in (3, 14)", empty=True)]
+
 
 @dataclasses.dataclass(frozen=True)
-class InputCopy(Drafter):
+class InputCopy(Checked, Drafter):
     """Copies the source [B, S] from a pointer on, up to its end, the stop id included.
 
     prefix: the ids that every source begins with and no output does, "correct: " for example. They
@@ -36,17 +39,9 @@ class InputCopy(Drafter):
     pointer of the tokens that have been looked at.
     """
 
-    prefix: tuple[int, ...] = ()
-    longest: int = 3
+    prefix: Prefix = ()
+    longest: PositiveInt = 3
     pad_id: int = 0
-
-    def __post_init__(self):
-        if not is_integer(self.longest, 1):
-            raise ValueError(f"InputCopy.longest is {self.longest!r}; give a positive integer")
-        ids = self.prefix
-        if not isinstance(ids, tuple | list) or not all(is_integer(token, 0) for token in ids):
-            raise ValueError(f"InputCopy.prefix is {ids!r}; give token ids, as in (3, 14)")
-        object.__setattr__(self, "prefix", tuple(ids))
 
     def init(self, params: Params, context: Context) -> PyTree:
         """([B] the pointer, [B] the length of the output that it is of)."""

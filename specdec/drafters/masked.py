@@ -23,18 +23,18 @@ from specdec.drafters.blocks import (
     neighbours,
     visible_in_block,
 )
-from specdec.drafters.drafter import Drawing
+from specdec.drafters.drafter import Drawing, Sampler
 from specdec.drafters.feeding import catch_up
 from specdec.drafters.loop import draft_block, draft_loop
 from specdec.drafters.matching import slices
 from specdec.models.inputs import read
 from specdec.models.model import Target
-from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request, SamplingRule
-from specdec.values import check_has, check_is, is_integer
+from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
+from specdec.values import Checked, PositiveInt, check_is
 
 
 @dataclasses.dataclass(frozen=True)
-class Masked(Drawing):
+class Masked(Checked, Drawing):
     """Drafts a block in one call of a model that was trained to fill in masks.
 
     Each token is drawn without the others: q is one distribution per place, and the verdict is
@@ -61,20 +61,16 @@ class Masked(Drawing):
     """
 
     model: Any  # a `models.model.Model`
-    sampling: SamplingRule
-    masks: int = 8
+    sampling: Sampler
+    masks: PositiveInt = 8
     distinct: bool = True
-    reread: int | None = None
+    reread: PositiveInt | None = None
     role: str = "draft"
 
     def __post_init__(self):
-        if not is_integer(self.masks, 1):
-            raise ValueError(f"Masked.masks is {self.masks!r}; give a positive integer")
-        if self.reread is not None and not is_integer(self.reread, 1):
-            raise ValueError(f"Masked.reread is {self.reread!r}; give the longest output, or None")
+        super().__post_init__()
         if self.model is not None:  # the command line says better what is missing
             check_is("Masked.model", self.model, Target, "a model, such as T5Target(config)")
-        check_has("Masked.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
 
     @property
     def reads_hidden(self) -> bool:

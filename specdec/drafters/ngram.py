@@ -6,19 +6,20 @@ Leviathan et al. 2022, section 4.1: unigrams and bigrams as approximation models
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from specdec.drafters.drafter import TokenByToken
+from specdec.drafters.drafter import Sampler, TokenByToken
 from specdec.drafters.loop import Steps
 from specdec.drafters.matching import last_tokens
-from specdec.types import Array, Context, Params, PyTree, SamplingRule, Table
-from specdec.values import check_has
+from specdec.types import Array, Context, Params, PyTree, Table
+from specdec.values import Checked
 
 
 @dataclasses.dataclass(frozen=True)
-class NGram(TokenByToken):
+class NGram(Checked, TokenByToken):
     """Drafts with the n-gram counts of its role, which `tables.count` makes.
 
     order: 1 for unigrams, 2 for bigrams, 3 for trigrams; the table may have more.
@@ -31,14 +32,9 @@ class NGram(TokenByToken):
         q(x | w) = share(w, x) + rest(w) q(x | w without its first token)
     """
 
-    order: int
-    sampling: SamplingRule
+    order: Literal[1, 2, 3]
+    sampling: Sampler
     role: str = "table"
-
-    def __post_init__(self):
-        if self.order not in (1, 2, 3):
-            raise ValueError(f"NGram.order is {self.order!r}; give 1, 2 or 3")
-        check_has("NGram.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
 
     def tables(self) -> dict[str, Table]:
         return {self.role: Table("ngram")}

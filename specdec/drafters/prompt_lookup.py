@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from specdec.drafters.drafter import Drafter
 from specdec.drafters.matching import check_inputs, last_tokens, matches
 from specdec.types import Array, Context, Draft, Params, PyTree, Request
-from specdec.values import is_integer
+from specdec.values import Checked, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True)
-class PromptLookup(Drafter):
+class PromptLookup(Checked, Drafter):
     """Proposes what follows the place where the end of the output stood before.
 
     The place whose tokens match furthest back counts; of equals the last one, and one in the output
@@ -33,18 +33,14 @@ class PromptLookup(Drafter):
     into the end of the output goes on with what it has copied, so that a repetition is repeated.
     """
 
-    longest: int = 4
-    shortest: int = 1
+    longest: PositiveInt = 4
+    shortest: PositiveInt = 1
     source: bool = True
     output: bool = True
     pad_id: int = 0
 
     def __post_init__(self):
-        if not is_integer(self.longest, 1) or not is_integer(self.shortest, 1):
-            raise ValueError(
-                f"PromptLookup.longest is {self.longest!r} and shortest {self.shortest!r}; give "
-                "positive numbers of tokens"
-            )
+        super().__post_init__()
         if self.shortest > self.longest:
             raise ValueError(
                 f"PromptLookup.shortest is {self.shortest}, more than longest, {self.longest}; "

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from specdec.drafters.drafter import Drafter
 from specdec.drafters.matching import last_tokens
 from specdec.types import Array, Draft, Params, PyTree, Request, Table
-from specdec.values import is_integer
+from specdec.values import Checked, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True)
-class Retrieval(Drafter):
+class Retrieval(Checked, Drafter):
     """Looks the end of the output up in the store that `tables.store` makes.
 
     longest: how many tokens are compared, at most.
@@ -31,16 +31,12 @@ class Retrieval(Drafter):
     T tokens, on the device and inside of the loop.
     """
 
-    longest: int = 8
-    shortest: int = 1
-    candidates: int = 64
+    longest: PositiveInt = 8
+    shortest: PositiveInt = 1
+    candidates: PositiveInt = 64
 
     def __post_init__(self):
-        for name in ("longest", "shortest", "candidates"):
-            if not is_integer(getattr(self, name), 1):
-                raise ValueError(
-                    f"Retrieval.{name} is {getattr(self, name)!r}; give a positive integer"
-                )
+        super().__post_init__()
         if self.shortest > self.longest:
             raise ValueError(
                 f"Retrieval.shortest is {self.shortest}, more than longest, {self.longest}; "

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 from specdec.drafters.drafter import Drafter
 from specdec.drafters.matching import check_inputs, last_tokens, matches
 from specdec.types import Array, Context, Draft, Params, PyTree, Request
-from specdec.values import is_integer
+from specdec.values import Checked, PositiveInt, Probability
 
 
 @dataclasses.dataclass(frozen=True)
-class SuffixDecoding(Drafter):
+class SuffixDecoding(Checked, Drafter):
     """Proposes, token by token, what most of the places go on with that match furthest back.
 
     longest: how many tokens are compared, at most.
@@ -35,21 +35,10 @@ class SuffixDecoding(Drafter):
     their length only. With a schedule of `shorter` calls a short draft is a cheap one.
     """
 
-    longest: int = 8
-    factor: int = 3
-    least: float = 0.5
+    longest: PositiveInt = 8
+    factor: PositiveInt = 3
+    least: Probability = 0.5
     pad_id: int = 0
-
-    def __post_init__(self):
-        for name in ("longest", "factor"):
-            if not is_integer(getattr(self, name), 1):
-                raise ValueError(
-                    f"SuffixDecoding.{name} is {getattr(self, name)!r}; give a positive integer"
-                )
-        if not 0 <= self.least <= 1:
-            raise ValueError(
-                f"SuffixDecoding.least is {self.least!r}; give a probability, 0 for any draft"
-            )
 
     def init(self, params: Params, context: Context) -> PyTree:
         check_inputs(self, context.inputs)

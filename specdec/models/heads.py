@@ -9,22 +9,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from specdec.models.layers import ACTIVATIONS, constrain, parameter, precision
+from specdec.models.layers import ACTIVATIONS, DType, constrain, parameter, precision
 from specdec.models.linen import LinenModel
 from specdec.models.model import Model
 from specdec.types import Array, ModelOutput, PyTree
-from specdec.values import check_has, is_integer, is_number
+from specdec.values import Checked, NonNegativeFloat, PositiveInt, check_has, one_of
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadsConfig:
+class HeadsConfig(Checked):
     """The architecture.
 
     vocab_size: of the model whose states are read, which projects to the logits.
@@ -35,24 +35,16 @@ class HeadsConfig:
     dtype: of the products, 'float32' or 'bfloat16'.
     """
 
-    vocab_size: int
-    states_dim: int
-    heads: int
-    mlp_dim: int
-    activation: str = "relu"
-    dtype: str = "float32"
+    vocab_size: PositiveInt
+    states_dim: PositiveInt
+    heads: PositiveInt
+    mlp_dim: PositiveInt
+    activation: Annotated[str, one_of(ACTIVATIONS)] = "relu"
+    dtype: DType = "float32"
 
     def __post_init__(self):
         object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
-        for name in ("vocab_size", "states_dim", "heads", "mlp_dim"):
-            if not is_integer(value := getattr(self, name), 1):
-                raise ValueError(f"HeadsConfig.{name} is {value!r}; give a positive integer")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(
-                f"HeadsConfig.activation is {self.activation!r}; known: {', '.join(ACTIVATIONS)}"
-            )
-        if self.dtype not in ("float32", "bfloat16"):
-            raise ValueError(f"HeadsConfig.dtype is {self.dtype!r}; use 'float32' or 'bfloat16'")
+        super().__post_init__()
 
 
 class Network(nn.Module):
@@ -91,8 +83,8 @@ class NoCache(struct.PyTreeNode):
 class Heads(LinenModel):
     """The heads as a `Model`, so that they are trained, saved, loaded and divided as one.
 
-    They have no vocabulary of their own: whoever runs them projects `ahead` with the model whose
-    states they read.
+    They have no vocabulary of their own: `ahead` is projected with the model whose states they
+    read.
     """
 
     config: HeadsConfig
@@ -169,7 +161,7 @@ class HeadedConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadedTarget:
+class HeadedTarget(Checked):
     """A target and heads on its states that are trained together (1811.03115, section 6).
 
     What comes of it is another target, with other texts: its own greedy text is what speculation
@@ -182,9 +174,10 @@ class HeadedTarget:
 
     target: Model
     heads: Heads
-    target_rate: float = 1.0
+    target_rate: NonNegativeFloat = 1.0
 
     def __post_init__(self):
+        super().__post_init__()
         check_has("HeadedTarget.target", self.target, "logits decode", "a model, T5Target(config)")
         check_has("HeadedTarget.heads", self.heads, "ahead places", "models.heads.Heads(config)")
         sizes = ("states_dim", self.target.config.emb_dim), ("vocab_size", self.target.vocab_size)
@@ -194,14 +187,10 @@ class HeadedTarget:
                     f"HeadedTarget.heads has {name} {value} and its target {own}; give {name} = "
                     f"{own}"
                 )
-        if not is_number(self.target_rate) or self.target_rate < 0:
-            raise ValueError(
-                f"HeadedTarget.target_rate is {self.target_rate!r}; give a number from 0 on"
-            )
 
     @property
     def parts(self) -> Mapping[str, Model]:
-        """What is a checkpoint of its own, by the name of its parameters."""
+        """Returns the models with a checkpoint each, by the name of their parameters."""
         return {"target": self.target, "heads": self.heads}
 
     @property
@@ -218,7 +207,7 @@ class HeadedTarget:
 
     @property
     def places(self) -> range:
-        """As of `Heads`, the target's own next token before them."""
+        """The places of `Heads`, and the target's own next token before them."""
         return range(1 + self.heads.config.heads)
 
     def init(self, key: Array) -> PyTree:
@@ -231,7 +220,7 @@ class HeadedTarget:
         return updates | {"target": own}
 
     def ahead(self, params: PyTree, states: Array, only: Array | None = None) -> Array:
-        """As of `Heads`, with the states themselves as those of the target's own next token."""
+        """Returns what `Heads` returns, and before it the states themselves, of the next token."""
         own, heads = states[:, :, None], params["heads"]
         if only is None:
             return jnp.concatenate([own, self.heads.ahead(heads, states)], axis=2)

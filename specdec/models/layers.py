@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Literal, cast
+from typing import Literal, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -207,6 +207,7 @@ class MLP(nn.Module):
 
 
 ACTIVATIONS = {"relu": nn.relu, "gelu": nn.gelu, "silu": nn.silu, "linear": lambda x: x}
+DType: TypeAlias = Literal["float32", "bfloat16"]
 
 
 def attend(

@@ -1,4 +1,4 @@
-"""What families whose network is a Linen module have in common."""
+"""The common part of families whose network is a Linen module."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from specdec.models.cache import kv_bytes
 from specdec.models.model import Model
 from specdec.models.products import Orders
 from specdec.types import Array, AxisRules, ModelOutput, PyTree
+from specdec.values import Checked
 
 
 @dataclasses.dataclass(frozen=True)
-class LinenModel(Model):
+class LinenModel(Checked, Model):
     """Most of a `Model` of int32 tokens [B, S], its parameters kept as checkpoints have them.
 
     A family adds `network`, whose call is `decode`, `example`, `stop_ids`, and what depends on its
@@ -36,6 +37,7 @@ class LinenModel(Model):
     exact: ClassVar[bool] = True
 
     def __post_init__(self):
+        super().__post_init__()
         if self.weights != "stored" and not self.has_int8:
             name = type(self).__name__
             raise ValueError(f"{name}.weights is {self.weights!r}, and it has 'stored' ones only")

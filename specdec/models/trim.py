@@ -1,15 +1,20 @@
-"""What a smaller model keeps of the one that it is made of."""
+"""The parts of a model that a smaller one is made of."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Annotated
 
-from specdec.values import is_integer
+from specdec.values import Checked, row_of
+
+Numbers = Annotated[
+    tuple[int, ...], row_of(0, "ascending numbers from 0 on, as in (0, 3)", ascending=True)
+]
 
 
 @dataclasses.dataclass(frozen=True)
-class Trim:
+class Trim(Checked):
     """The parts of a model that a smaller one consists of; the others are left out.
 
     decoder_layers, encoder_layers: numbers of layers, ascending from 0; None for all.
@@ -18,15 +23,13 @@ class Trim:
       probability. None for all. Tokens of all ids can be read.
     """
 
-    decoder_layers: tuple[int, ...] | None = None
-    encoder_layers: tuple[int, ...] | None = None
+    decoder_layers: Numbers | None = None
+    encoder_layers: Numbers | None = None
     shared_encoder: bool = False
-    head_ids: tuple[int, ...] | None = dataclasses.field(default=None, repr=False)
+    head_ids: Numbers | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
-        for name in ("decoder_layers", "encoder_layers", "head_ids"):
-            if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, _ascending(f"Trim.{name}", given))
+        super().__post_init__()
         if self.shared_encoder and self.encoder_layers is not None:
             raise ValueError(
                 f"Trim.encoder_layers is {self.encoder_layers} and shared_encoder says that there "
@@ -66,10 +69,3 @@ def layers(name: str, given: str, of: int) -> tuple[int, ...]:
         f"{name} is {given!r} and the model has {of} layers; give first:N, last:N or spread:N with "
         f"N from 1 to {of}, or ascending numbers from 0 to {of - 1}, as in 0,{of - 1}"
     )
-
-
-def _ascending(name: str, given: object) -> tuple[int, ...]:
-    found = tuple(given) if isinstance(given, list | tuple) else ()
-    if not found or not all(is_integer(x, 0) for x in found) or sorted(set(found)) != list(found):
-        raise ValueError(f"{name} is {given!r}; give ascending numbers from 0 on, as in (0, 3)")
-    return found

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated
 
 import jax.numpy as jnp
 import numpy as np
 
 from specdec.types import Array, History
-from specdec.values import is_integer
+from specdec.values import Checked, NonNegativeInt, PositiveInt, Rule, TokenIds, check
 
 
 @dataclasses.dataclass(frozen=True)
-class NoRepeatNGram:
+class NoRepeatNGram(Checked):
     """Excludes what would make the last `size` tokens a sequence that the text already has.
 
     The start token counts as a token of the text.
@@ -22,11 +22,7 @@ class NoRepeatNGram:
     size: n, at least 1; with 1 no token comes twice.
     """
 
-    size: int
-
-    def __post_init__(self):
-        if not is_integer(self.size, 1):
-            raise ValueError(f"NoRepeatNGram.size is {self.size!r}; give a positive integer")
+    size: PositiveInt
 
     def process(self, logits: Array, history: History) -> Array:
         tokens, length = history.tokens, history.length
@@ -37,22 +33,25 @@ class NoRepeatNGram:
         return logits.at[tokens].min(jnp.where(repeats, -jnp.inf, jnp.inf))
 
 
+def _is_list(given: object) -> bool:
+    return isinstance(given, list | tuple) and bool(given)
+
+
 @dataclasses.dataclass(frozen=True)
-class NoBadWords:
+class NoBadWords(Checked):
     """Excludes the last token of each of some sequences, where the text ends in those before it.
 
     A word is several sequences, as it begins a text or not: what a tokenizer makes of it in each
     place. A sequence of one stop id, which Hugging Face leaves out, is excluded as any other.
     """
 
-    sequences: tuple[tuple[int, ...], ...]
+    sequences: Annotated[tuple[tuple[int, ...], ...], Rule(_is_list, "sequences of token ids")]
 
     def __post_init__(self):
-        given = self.sequences
-        if not isinstance(given, list | tuple) or not given:
-            raise ValueError(f"NoBadWords.sequences is {given!r}; give sequences of token ids")
-        rows = tuple(ids_of("NoBadWords.sequences", row) for row in given)
-        object.__setattr__(self, "sequences", rows)
+        super().__post_init__()
+        for row in self.sequences:
+            check("NoBadWords.sequences", row, TokenIds)
+        object.__setattr__(self, "sequences", tuple(map(tuple, self.sequences)))
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -72,13 +71,10 @@ class NoBadWords:
 
 
 @dataclasses.dataclass(frozen=True)
-class SuppressTokens:
+class SuppressTokens(Checked):
     """Excludes tokens everywhere."""
 
-    tokens: tuple[int, ...]
-
-    def __post_init__(self):
-        object.__setattr__(self, "tokens", ids_of("SuppressTokens.tokens", self.tokens))
+    tokens: TokenIds
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -89,15 +85,11 @@ class SuppressTokens:
 
 
 @dataclasses.dataclass(frozen=True)
-class SuppressTokensAtBegin:
+class SuppressTokensAtBegin(Checked):
     """Excludes tokens as the one output token with the index `position`."""
 
-    tokens: tuple[int, ...]
-    position: int = 0
-
-    def __post_init__(self):
-        object.__setattr__(self, "tokens", ids_of("SuppressTokensAtBegin.tokens", self.tokens))
-        check_position("SuppressTokensAtBegin", self.position)
+    tokens: TokenIds
+    position: NonNegativeInt = 0
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -109,15 +101,11 @@ class SuppressTokensAtBegin:
 
 
 @dataclasses.dataclass(frozen=True)
-class MinLength:
+class MinLength(Checked):
     """No stop id among the first `length` tokens of an output, a prefix counted: Hugging Face's
     `min_new_tokens` (its `min_length` counts the start token as well)."""
 
-    length: int
-
-    def __post_init__(self):
-        if not is_integer(self.length, 1):
-            raise ValueError(f"MinLength.length is {self.length!r}; give a positive integer")
+    length: PositiveInt
 
     def process(self, logits: Array, history: History) -> Array:
         early = history.position < self.length
@@ -127,15 +115,3 @@ class MinLength:
 def among(ids: Iterable[int], logits: Array) -> np.ndarray:
     """[V] bool, True for these ids."""
     return np.isin(np.arange(logits.shape[-1]), list(ids))
-
-
-def check_position(name: str, position: Any) -> None:
-    if not is_integer(position, 0):
-        raise ValueError(f"{name}.position is {position!r}; give the index of an output token")
-
-
-def ids_of(name: str, given: Any) -> tuple[int, ...]:
-    listed = isinstance(given, list | tuple)
-    if not listed or not given or not all(is_integer(token, 0) for token in given):
-        raise ValueError(f"{name} is {given!r}; give token ids, as in (5, 7)")
-    return tuple(given)

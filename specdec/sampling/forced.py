@@ -6,25 +6,21 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from specdec.sampling.bans import among, check_position, ids_of
+from specdec.sampling.bans import among
 from specdec.types import Array, History
-from specdec.values import is_integer
+from specdec.values import Checked, NonNegativeInt, PositiveInt, TokenIds
 
 
 @dataclasses.dataclass(frozen=True)
-class ForcedTokens:
+class ForcedTokens(Checked):
     """A sequence that every output has, from the token with the index `position` on.
 
     At 0 it is a prefix, which `decode(prefix=)` feeds in one call; of one token it is Hugging
     Face's `forced_bos_token_id`.
     """
 
-    tokens: tuple[int, ...]
-    position: int = 0
-
-    def __post_init__(self):
-        object.__setattr__(self, "tokens", ids_of("ForcedTokens.tokens", self.tokens))
-        check_position("ForcedTokens", self.position)
+    tokens: TokenIds
+    position: NonNegativeInt = 0
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -39,15 +35,11 @@ class ForcedTokens:
 
 
 @dataclasses.dataclass(frozen=True)
-class ForcedEOS:
+class ForcedEOS(Checked):
     """A stop id as token number `length` of an output at the latest: Hugging Face's
     `forced_eos_token_id`, which does so at its longest length."""
 
-    length: int
-
-    def __post_init__(self):
-        if not is_integer(self.length, 1):
-            raise ValueError(f"ForcedEOS.length is {self.length!r}; give a positive integer")
+    length: PositiveInt
 
     def process(self, logits: Array, history: History) -> Array:
         if not history.stop_ids:

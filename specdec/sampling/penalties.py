@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax.numpy as jnp
 
 from specdec.types import Array, History
-from specdec.values import is_number
+from specdec.values import Checked, Number, PositiveFloat
 
 
 @dataclasses.dataclass(frozen=True)
-class RepetitionPenalty:
+class RepetitionPenalty(Checked):
     """Divides a positive logit of a token that the text has, and multiplies a negative one.
 
     CTRL (Keskar et al. 2019, section 4.1), as Hugging Face has it: the start token counts as one of
@@ -21,13 +20,7 @@ class RepetitionPenalty:
     penalty: above 0; 1 changes nothing, below 1 repetition is rewarded.
     """
 
-    penalty: float
-
-    def __post_init__(self):
-        if not is_number(self.penalty) or self.penalty <= 0:
-            raise ValueError(
-                f"RepetitionPenalty.penalty is {self.penalty!r}; give a positive number"
-            )
+    penalty: PositiveFloat
 
     def process(self, logits: Array, history: History) -> Array:
         seen = counts(history, logits.shape[-1], first=0) > 0
@@ -36,26 +29,20 @@ class RepetitionPenalty:
 
 
 @dataclasses.dataclass(frozen=True)
-class FrequencyPenalty:
+class FrequencyPenalty(Checked):
     """Takes `penalty` nats off a token's logit for each time that the output has it."""
 
-    penalty: float
-
-    def __post_init__(self):
-        check_nats("FrequencyPenalty", self.penalty)
+    penalty: Number
 
     def process(self, logits: Array, history: History) -> Array:
         return logits - self.penalty * counts(history, logits.shape[-1], first=1)
 
 
 @dataclasses.dataclass(frozen=True)
-class PresencePenalty:
+class PresencePenalty(Checked):
     """Takes `penalty` nats off a token's logit if the output has it."""
 
-    penalty: float
-
-    def __post_init__(self):
-        check_nats("PresencePenalty", self.penalty)
+    penalty: Number
 
     def process(self, logits: Array, history: History) -> Array:
         return logits - self.penalty * (counts(history, logits.shape[-1], first=1) > 0)
@@ -66,8 +53,3 @@ def counts(history: History, size: int, first: int) -> Array:
     index = jnp.arange(len(history.tokens))
     within = (index >= first) & (index < history.length)
     return jnp.zeros([size], jnp.int32).at[history.tokens].add(within)
-
-
-def check_nats(name: str, penalty: Any) -> None:
-    if not is_number(penalty):
-        raise ValueError(f"{name}.penalty is {penalty!r}; give a number of nats")

@@ -8,12 +8,17 @@ another order or another filter.
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
 from specdec.types import Array, History
-from specdec.values import is_integer, is_number
+from specdec.values import Checked, PositiveInt, PositiveShare, number
+
+Temperature = Annotated[
+    float, number(lambda x: x > 0, "a positive number, or use Greedy() for temperature 0")
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Greedy:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampling:
+class Sampling(Checked):
     """Temperature, then top-k, then top-p.
 
     temperature: > 0; the logits are divided by it.
@@ -42,20 +47,9 @@ class Sampling:
       as its last), None for all.
     """
 
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-
-    def __post_init__(self):
-        if not is_number(self.temperature) or self.temperature <= 0:
-            raise ValueError(
-                f"Sampling.temperature is {self.temperature!r}; give a positive number, "
-                "or use Greedy() for temperature 0"
-            )
-        if self.top_k is not None and not is_integer(self.top_k, 1):
-            raise ValueError(f"Sampling.top_k is {self.top_k!r}; give a positive integer or None")
-        if self.top_p is not None and not (is_number(self.top_p) and 0 < self.top_p <= 1):
-            raise ValueError(f"Sampling.top_p is {self.top_p!r}; give a number in (0, 1] or None")
+    temperature: Temperature = 1.0
+    top_k: PositiveInt | None = None
+    top_p: PositiveShare | None = None
 
     @property
     def greedy(self) -> bool:

@@ -4,41 +4,42 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import jax.numpy as jnp
 
 from specdec.schedules.schedule import Schedule
 from specdec.types import Array
-from specdec.values import is_integer, is_number
+from specdec.values import Checked, Rule, is_integer, is_number
 
 BUCKETS = (1, 3, 7)  # target calls of 2, 4 and 8 tokens
 
 Self = TypeVar("Self", bound="UpToLongest")
 
 
-def check_buckets(schedule: Schedule) -> None:
-    """Raises ValueError unless a schedule's buckets are ascending draft lengths."""
-    given: Any = schedule.buckets
+def _are_lengths(given: Any) -> bool:
     integers = isinstance(given, tuple) and all(is_integer(one, 0) for one in given)
-    if not integers or not given or sorted(set(given)) != list(given) or given[-1] < 1:
-        raise ValueError(
-            f"{type(schedule).__name__}.buckets is {given!r}; give a tuple of ascending draft "
-            f"lengths, the last at least 1, as in {BUCKETS}"
-        )
+    return integers and bool(given) and sorted(set(given)) == list(given) and given[-1] >= 1
+
+
+Buckets = Annotated[
+    tuple[int, ...],
+    Rule(
+        _are_lengths,
+        f"a tuple of ascending draft lengths, the last at least 1, as in {BUCKETS}",
+    ),
+]
 
 
 def check_costs(schedule: Any, buckets: tuple[int, ...]) -> None:
-    """Raises ValueError unless c and v of a schedule are times, v one for each bucket."""
-    name, c, v = type(schedule).__name__, schedule.c, schedule.v
+    """Raises ValueError unless v of a schedule are times, one for each bucket."""
+    name, v = type(schedule).__name__, schedule.v
     numbers = isinstance(v, tuple) and all(is_number(one) and one > 0 for one in v)
     if not numbers or len(v) != len(buckets):
         raise ValueError(
             f"{name}.v is {v!r}; give a tuple of positive numbers, one for each of the buckets "
             f"{buckets}"
         )
-    if not is_number(c) or c < 0:
-        raise ValueError(f"{name}.c is {c!r}; give a number from 0 on, as in 0.1")
 
 
 def time_of(c: float, v: tuple[float, ...], buckets: tuple[int, ...]) -> list[float]:
@@ -64,16 +65,13 @@ def shortened(buckets: tuple[int, ...], longest: int) -> tuple[int, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class UpToLongest(Schedule):
+class UpToLongest(Checked, Schedule):
     """Wants the longest draft, every time: what a schedule that only stops begins with.
 
     buckets: static ascending draft lengths, see `Schedule`.
     """
 
-    buckets: tuple[int, ...] = dataclasses.field(default=BUCKETS, kw_only=True)
-
-    def __post_init__(self):
-        check_buckets(self)
+    buckets: Buckets = dataclasses.field(default=BUCKETS, kw_only=True)
 
     def up_to(self: Self, longest: int) -> Self:
         return dataclasses.replace(self, buckets=shortened(self.buckets, longest))

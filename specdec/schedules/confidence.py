@@ -7,7 +7,7 @@ from typing import Any
 
 from specdec.schedules.stopping import Signals, Stopping
 from specdec.types import Params
-from specdec.values import check_probability
+from specdec.values import Probability
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +22,7 @@ class Confidence(Stopping):
     buckets: static ascending draft lengths, see `Schedule`.
     """
 
-    threshold: float
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_probability("Confidence.threshold", self.threshold)
+    threshold: Probability
 
     def stops(self, params: Params, signals: Signals) -> Any:
         return signals.confidence < self.threshold

@@ -7,10 +7,10 @@ import dataclasses
 import jax.numpy as jnp
 from flax import struct
 
-from specdec.schedules.buckets import check_buckets, check_costs, shortened, time_of, tokens_of
+from specdec.schedules.buckets import Buckets, check_costs, shortened, time_of, tokens_of
 from specdec.schedules.schedule import Schedule
 from specdec.types import Array, Draft, Verdict
-from specdec.values import is_number
+from specdec.values import Checked, InsideUnit, NonNegativeFloat, PositiveFloat
 
 
 class Seen(struct.PyTreeNode):
@@ -21,7 +21,7 @@ class Seen(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class CostOptimal(Schedule):
+class CostOptimal(Checked, Schedule):
     """Drafts as many tokens as have the least expected time per token.
 
     With a_i the probability that token i of a draft is kept, given that those before it were, a
@@ -46,21 +46,15 @@ class CostOptimal(Schedule):
     strength: tokens that a prior counts for.
     """
 
-    c: float
+    c: NonNegativeFloat
     v: tuple[float, ...]
-    buckets: tuple[int, ...]
-    prior: float = 0.7
-    strength: float = 4.0
+    buckets: Buckets
+    prior: InsideUnit = 0.7
+    strength: PositiveFloat = 4.0
 
     def __post_init__(self):
-        check_buckets(self)
+        super().__post_init__()
         check_costs(self, self.buckets)
-        if not is_number(self.prior) or not 0 < self.prior < 1:
-            raise ValueError(
-                f"CostOptimal.prior is {self.prior!r}; give a probability between 0 and 1"
-            )
-        if not is_number(self.strength) or self.strength <= 0:
-            raise ValueError(f"CostOptimal.strength is {self.strength!r}; give a positive number")
 
     def up_to(self, longest: int) -> CostOptimal:
         buckets = shortened(self.buckets, longest)

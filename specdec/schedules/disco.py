@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from specdec.schedules.stopping import Signals, Stopping
 from specdec.types import Array, Params, PyTree, Table
-from specdec.values import check_probability
+from specdec.values import Probability
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +27,8 @@ class Disco(Stopping):
     buckets: static ascending draft lengths, see `types.Schedule`.
     """
 
-    threshold: float
+    threshold: Probability
     role: ClassVar[str] = "schedule"
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_probability("Disco.threshold", self.threshold)
 
     def tables(self) -> dict[str, Table]:
         return {self.role: Table("classifier")}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 from specdec.schedules.stopping import Signals, Stopping
 from specdec.types import Params
-from specdec.values import is_number
+from specdec.values import number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,15 +22,7 @@ class Entropy(Stopping):
     buckets: static ascending draft lengths, see `Schedule`.
     """
 
-    threshold: float
-
-    def __post_init__(self):
-        super().__post_init__()
-        given: Any = self.threshold
-        if not is_number(given) or given < 0:
-            raise ValueError(
-                f"Entropy.threshold is {given!r}; give a number of nats from 0 on, as in 1.5"
-            )
+    threshold: Annotated[float, number(lambda x: x >= 0, "a number of nats from 0 on, as in 1.5")]
 
     def stops(self, params: Params, signals: Signals) -> Any:
         return signals.entropy > self.threshold

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from specdec.schedules.buckets import check_buckets, shortened
+from specdec.schedules.buckets import Buckets, shortened
 from specdec.schedules.schedule import Schedule
-from specdec.values import is_integer
+from specdec.values import Checked, PositiveInt, check
 
 
 @dataclasses.dataclass(frozen=True)
-class Fixed(Schedule):
+class Fixed(Checked, Schedule):
     """gamma tokens, every time (Leviathan et al. 2022, section 2.3).
 
     gamma: tokens of a draft.
@@ -21,14 +21,13 @@ class Fixed(Schedule):
       no draft at all. Drafting ends as with `stop_at_end`.
     """
 
-    gamma: int
+    gamma: PositiveInt
     stop_at_end: bool = dataclasses.field(default=False, kw_only=True)
     shorter: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
 
     def __post_init__(self):
-        if not is_integer(self.gamma, 1):
-            raise ValueError(f"Fixed.gamma is {self.gamma!r}; give a positive integer")
-        check_buckets(self)
+        super().__post_init__()
+        check("Fixed.buckets", self.buckets, Buckets)
 
     def __repr__(self) -> str:
         said = [f"gamma={self.gamma}"]

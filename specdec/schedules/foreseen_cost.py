@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from specdec.schedules.buckets import UpToLongest, check_costs, shortened, time_of, tokens_of
 from specdec.types import Array
+from specdec.values import NonNegativeFloat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ForeseenCost(UpToLongest):
       thrown away.
     """
 
-    c: float
+    c: NonNegativeFloat
     v: tuple[float, ...]
 
     def __post_init__(self):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 from flax import struct
@@ -12,7 +12,22 @@ from specdec.schedules.buckets import check_costs, shortened, time_of
 from specdec.schedules.schedule import Schedule
 from specdec.schedules.stopping import Signals
 from specdec.types import Array, Draft, Params, PyTree, Table, Verdict
-from specdec.values import check_is, is_integer, is_number
+from specdec.values import Checked, NonNegativeFloat, PositiveInt, Rule, check_is, is_number, number
+
+
+def _are_prefills(given: Any) -> bool:
+    pair = isinstance(given, tuple) and len(given) == 2 and all(map(is_number, given))
+    return pair and 0 <= given[0] <= given[1]
+
+
+Limit = Annotated[float, number(lambda x: x > 1, "a number above 1, as in 1.05")]
+Prefill = Annotated[
+    tuple[float, float],
+    Rule(
+        _are_prefills,
+        "the target's and that of all models, which is no less, as in (2.0, 2.5)",
+    ),
+]
 
 
 class Account(struct.PyTreeNode):
@@ -24,7 +39,7 @@ class Account(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class Guard(Schedule):
+class Guard(Checked, Schedule):
     """Keeps a text from being slower than the target alone, by more than a limit, whatever the
     drafter is worth for it.
 
@@ -51,26 +66,16 @@ class Guard(Schedule):
     """
 
     schedule: Schedule
-    c: float
+    c: NonNegativeFloat
     v: tuple[float, ...]
-    limit: float = 1.05
-    horizon: int = 32
-    prefill: tuple[float, float] = (0.0, 0.0)
+    limit: Limit = 1.05
+    horizon: PositiveInt = 32
+    prefill: Prefill = (0.0, 0.0)
 
     def __post_init__(self):
         check_is("Guard.schedule", self.schedule, Schedule, "a schedule, such as Fixed(4)")
+        super().__post_init__()
         check_costs(self, self.buckets)
-        if not is_number(self.limit) or self.limit <= 1:
-            raise ValueError(f"Guard.limit is {self.limit!r}; give a number above 1, as in 1.05")
-        if not is_integer(self.horizon, 1):
-            raise ValueError(f"Guard.horizon is {self.horizon!r}; give a positive integer")
-        given: Any = self.prefill
-        pair = isinstance(given, tuple) and len(given) == 2 and all(map(is_number, given))
-        if not pair or not 0 <= given[0] <= given[1]:
-            raise ValueError(
-                f"Guard.prefill is {given!r}; give the target's and that of all models, which is "
-                "no less, as in (2.0, 2.5)"
-            )
 
     @property
     def buckets(self) -> tuple[int, ...]:

@@ -6,14 +6,14 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from specdec.schedules.buckets import BUCKETS, check_buckets, shortened
+from specdec.schedules.buckets import BUCKETS, Buckets, shortened
 from specdec.schedules.schedule import Schedule
 from specdec.types import Array, Draft, Verdict
-from specdec.values import is_integer
+from specdec.values import Checked, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True)
-class Heuristic(Schedule):
+class Heuristic(Checked, Schedule):
     """Two tokens more after a draft that was accepted whole, one token fewer after another.
 
     The rule of Hugging Face's assisted generation (`num_assistant_tokens_schedule="heuristic"`). A
@@ -23,12 +23,12 @@ class Heuristic(Schedule):
     buckets: static ascending draft lengths, see `Schedule`; the last is the longest draft.
     """
 
-    start: int = 5
-    buckets: tuple[int, ...] = BUCKETS
+    start: PositiveInt = 5
+    buckets: Buckets = BUCKETS
 
     def __post_init__(self):
-        check_buckets(self)
-        if not is_integer(self.start, 1) or self.start > self.buckets[-1]:
+        super().__post_init__()
+        if self.start > self.buckets[-1]:
             raise ValueError(
                 f"Heuristic.start is {self.start!r}; give an integer from 1 to the longest draft, "
                 f"{self.buckets[-1]}"

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from specdec.schedules.stopping import Signals, Stopping, signals
 from specdec.types import Array, Params, PyTree
-from specdec.values import check_probability
+from specdec.values import Probability
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,11 +23,7 @@ class JointConfidence(Stopping):
     buckets: static ascending draft lengths, see `Schedule`.
     """
 
-    threshold: float
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_probability("JointConfidence.threshold", self.threshold)
+    threshold: Probability
 
     def init(self, batch: int) -> Any:
         """(the longest draft [B], the probability of a draft of no tokens [B])."""

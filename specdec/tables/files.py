@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import jax
 import numpy as np
 
 from specdec import records, tasks
-from specdec.checkpoints.checksums import checksum
+from specdec.checkpoints.checksums import checksum, damage
 from specdec.types import Table
 
 FILE = "table.json"
@@ -36,7 +35,6 @@ def save(
       TableError: the path exists.
     """
     path = check_output(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "format": FORMAT,
         "kind": kind,
@@ -46,14 +44,11 @@ def save(
             for name, array in arrays.items()
         },
     }
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as staging:
-        complete = Path(staging) / path.name
-        complete.mkdir()
-        with records.naming(path):
-            for name, array in arrays.items():
-                np.save(complete / f"{name}.npy", array)
-            (complete / FILE).write_text(f"{json.dumps(record, indent=1)}\n", encoding="utf-8")
-        complete.rename(path)
+    with records.complete_folder(path) as folder:
+        folder.mkdir()
+        for name, array in arrays.items():
+            np.save(folder / f"{name}.npy", array)
+        (folder / FILE).write_text(f"{json.dumps(record, indent=1)}\n", encoding="utf-8")
 
 
 def check_output(path: str | os.PathLike) -> Path:
@@ -85,11 +80,9 @@ def mapped(
     found = {}
     for name, described in _record(path, table)["arrays"].items():
         array = _mapped(path, name, described)
-        if checksums and (now := checksum(array)) != described["crc32"]:
-            raise TableError(
-                f"{path}: {name} has the checksum {now}, and was saved with "
-                f"{described['crc32']}; make the table again"
-            )
+        recorded = {name: described["crc32"]} if checksums else {}
+        if wrong := damage(name, array, recorded):
+            raise TableError(f"{path}: {wrong}; make the table again")
         found[name] = array
     return found
 
@@ -97,7 +90,7 @@ def mapped(
 def shapes(
     path: str | os.PathLike, table: Table, *, sharding: Any = None
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """The shapes and dtypes of what `load` gives; raises TableError likewise."""
+    """The shapes and dtypes of what `load` gives; raises TableError as it does."""
     return {
         name: jax.ShapeDtypeStruct(tuple(described["shape"]), described["dtype"], sharding=sharding)
         for name, described in _record(path, table)["arrays"].items()

@@ -26,7 +26,7 @@ def count(
       and for n = 2 .. order, of R contexts of n - 1 tokens, S of whose successors are kept:
       context_n  [R, n - 1] int32, the newest token first, ascending
       next_n     [R, S] int32, what follows, the most frequent first; 0 where there is no more
-      share_n    [R, S] float32, count(w x) / (count(w) + types(w)), 0 likewise
+      share_n    [R, S] float32, count(w x) / (count(w) + types(w)), 0 where there is no more
       rest_n     [R] float32, 1 - the sum of shares, what the shorter context has a say in
 
     Raises:

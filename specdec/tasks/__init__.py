@@ -4,13 +4,13 @@ The only package that imports seqio and TensorFlow, and only when something is u
 """
 
 from specdec.tasks.batching import (
-    LENGTHS,
     Batch,
     batches,
     check_lengths,
     check_sizes,
     count,
     get_task,
+    length_of,
     text_batches,
 )
 from specdec.tasks.datasets import use_tfds_data_dir
@@ -39,7 +39,6 @@ from specdec.tasks.vocabularies import (
 )
 
 __all__ = [
-    "LENGTHS",
     "VOCABULARIES",
     "Batch",
     "Bleu",
@@ -62,6 +61,7 @@ __all__ = [
     "file_of",
     "for_texts",
     "get_task",
+    "length_of",
     "local_task",
     "mixture",
     "predictions_task",

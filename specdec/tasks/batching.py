@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from specdec.tasks.datasets import refuse_missing_data
 from specdec.tasks.errors import TaskError
 from specdec.tasks.loading import load_seqio
-from specdec.values import is_integer
+from specdec.values import PositiveInt, check, is_integer
 
 if TYPE_CHECKING:
     from seqio import Mixture, Task, Vocabulary
@@ -142,12 +142,20 @@ def check_lengths(task: str | Task | Mixture, lengths: Mapping[str, int]) -> Non
     """Raises TaskError unless there is a length for each feature of the task, and for no other."""
     task = get_task(task)
     for feature in task.output_features:
-        if not is_integer(lengths.get(feature), 1):
-            raise TaskError(
-                f"no sequence length for {feature!r} of task {task.name!r}; give one, as in "
-                f"{LENGTHS}"
-            )
+        length_of(lengths, feature)
     _refuse_unknown(lengths, tuple(task.output_features))
+
+
+def length_of(lengths: Any, feature: str) -> int:
+    """Returns the length that a feature is trimmed to; raises TaskError where there is none."""
+    if not isinstance(lengths, Mapping):
+        raise TaskError(f"lengths is {lengths!r}; give a Mapping, as in {LENGTHS}")
+    length = lengths.get(feature)
+    if not is_integer(length, 1):
+        raise TaskError(
+            f"no sequence length for {feature!r} in {dict(lengths)}; give one, as in {LENGTHS}"
+        )
+    return length
 
 
 def _refuse_unknown(lengths: Mapping[str, int], features: Sequence[str]) -> None:
@@ -163,9 +171,8 @@ def check_sizes(
     lengths: Mapping[str, int], batch_size: int, limit: int | None, buckets: Sequence[int]
 ) -> tuple[list[int], int]:
     """The widths of inputs, and N; raises TaskError for an argument of `batches` that is wrong."""
-    for name, value in (("batch_size", batch_size), ("limit", 1 if limit is None else limit)):
-        if not is_integer(value, 1):
-            raise TaskError(f"{name} is {value!r}; give a positive integer")
+    check("batch_size", batch_size, PositiveInt, TaskError)
+    check("limit", limit, PositiveInt | None, TaskError)
     longest = lengths["inputs"]
     widths = [*buckets, longest] if isinstance(buckets, list | tuple) else []
     ascending = all(is_integer(width, 1) for width in widths) and widths == sorted(set(widths))

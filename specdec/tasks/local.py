@@ -12,7 +12,7 @@ from specdec.lines import text_of_bytes
 from specdec.tasks.errors import TaskError
 from specdec.tasks.loading import load_seqio
 from specdec.tasks.vocabularies import VOCABULARIES, VocabularyDefinition
-from specdec.values import is_word
+from specdec.values import Text, Word, check, is_word
 
 if TYPE_CHECKING:
     from seqio import Task
@@ -58,16 +58,14 @@ def local_task(
 
 
 def _check(name: Any, files: Any, vocabulary: Any, prefix: Any) -> None:
-    """That each argument is of its kind."""
-    if not is_word(name):
-        raise TaskError(f"the task's name is {name!r}; give a word")
+    """Raises TaskError for an argument of another kind."""
+    check("the task's name", name, Word, TaskError)
     paths = files.values() if isinstance(files, Mapping) else ()
     if not paths or not all(map(is_word, paths)):
         raise TaskError(
             f"files of task {name!r} is {files!r}; give split -> path, as in {{'test': 'test.tsv'}}"
         )
-    if not isinstance(prefix, str):
-        raise TaskError(f"prefix of task {name!r} is {prefix!r}; give text, '' for none")
+    check(f"prefix of task {name!r}", prefix, Text, TaskError)
     if not hasattr(vocabulary, "load"):
         raise TaskError(f"vocabulary of task {name!r} is {vocabulary!r}; give {VOCABULARIES}")
 

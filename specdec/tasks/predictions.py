@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from specdec.tasks.errors import TaskError
 from specdec.tasks.loading import load_seqio
 from specdec.tasks.vocabularies import VOCABULARIES, VocabularyDefinition
-from specdec.values import is_integer, is_word
+from specdec.values import Word, check, is_integer, is_word
 
 if TYPE_CHECKING:
     from seqio import Task
@@ -44,8 +44,7 @@ def predictions_task(
       TaskError: a folder without predictions or with a line that is none, a vocabulary that cannot
         be read or lacks their tokens, or a `name` that is another task's.
     """
-    if not is_word(name):
-        raise TaskError(f"the task's name is {name!r}; give a word")
+    check("the task's name", name, Word, TaskError)
     paths = folders.values() if isinstance(folders, Mapping) else ()
     if not paths or not all(map(is_word, paths)):
         raise TaskError(
@@ -57,7 +56,7 @@ def predictions_task(
 
 
 def token_counts(folder: str) -> Counter[int]:
-    """How often each id is in the outputs in the `--output_dir` of a run of `specdec eval`.
+    """Counts each id in the outputs that a run of `specdec eval` has in its `--output_dir`.
 
     Raises:
       TaskError: a folder without predictions or with a line that is none.

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 from specdec import pieces
 from specdec.added_tokens import Tokenization
@@ -21,11 +21,14 @@ from specdec.tasks.plain import (
 )
 from specdec.tasks.seqio_view import as_seqio
 from specdec.tasks.tokenizer_json import TokenizerJson
-from specdec.values import is_integer, is_word
+from specdec.values import Checked, Rule, is_integer, is_word
 
 if TYPE_CHECKING:
     from seqio import Vocabulary
 
+Sentinels = Annotated[
+    int, Rule(lambda value: is_integer(value, 0), "the number of sentinels, from 0 on")
+]
 VOCABULARIES = "SentencePiece(path), TokenizerJson(path) or Bytes()"
 
 
@@ -42,7 +45,7 @@ class VocabularyDefinition(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class SentencePiece:
+class SentencePiece(Checked):
     """A SentencePiece model with T5's ids (0 padding, 1 EOS, 2 unknown).
 
     `path` is local or a gs:// address; `extra_ids` sentinels are added behind the pieces (T5: 100).
@@ -50,37 +53,31 @@ class SentencePiece:
     inside of words too. Without one it is seqio's vocabulary.
     """
 
-    path: str
-    extra_ids: int = 0
+    path: Annotated[str, Rule(is_word, "that of a .model file")]
+    extra_ids: Sentinels = 0
     tokenization: Tokenization | None = dataclasses.field(default=None, repr=False)
-
-    def __post_init__(self):
-        if not is_word(self.path):
-            raise TaskError(f"SentencePiece.path is {self.path!r}; give that of a .model file")
-        _check_extra_ids(self)
+    error: ClassVar = TaskError
 
     def plain(self) -> PlainVocabulary:
         """Raises TaskError if there is no such file or it is not a SentencePiece model."""
         return _sentencepiece(self)
 
     def load(self) -> Vocabulary:
-        """The same for seqio's tasks; raises likewise."""
+        """The same for seqio's tasks; raises TaskError as `plain` does."""
         plain = self.plain()
         return _seqio_sentencepiece(self) if self.tokenization is None else as_seqio(plain)
 
 
 @dataclasses.dataclass(frozen=True)
-class Bytes:
+class Bytes(Checked):
     """ByT5's vocabulary: UTF-8 bytes from id 3 on, then `extra_ids` sentinels (ByT5: 125).
 
     With a `tokenization` it is transformers' tokenizer, whose texts may have added tokens.
     """
 
-    extra_ids: int = 0
+    extra_ids: Sentinels = 0
     tokenization: Tokenization | None = dataclasses.field(default=None, repr=False)
-
-    def __post_init__(self):
-        _check_extra_ids(self)
+    error: ClassVar = TaskError
 
     def plain(self) -> PlainVocabulary:
         """For texts."""
@@ -94,20 +91,12 @@ class Bytes:
         return load_seqio().ByteVocabulary(extra_ids=self.extra_ids)
 
 
-def _check_extra_ids(definition: SentencePiece | Bytes) -> None:
-    if not is_integer(definition.extra_ids, 0):
-        raise TaskError(
-            f"{type(definition).__name__}.extra_ids is {definition.extra_ids!r}; give the number "
-            "of sentinels, from 0 on"
-        )
-
-
 def _line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
 def for_texts(definition: VocabularyDefinition) -> Vocabulary | PlainVocabulary:
-    """What encodes texts: without TensorFlow, if the definition can do that."""
+    """Returns an encoder of texts, without TensorFlow if the definition can do that."""
     return definition.plain() if hasattr(definition, "plain") else definition.load()
 
 
@@ -126,7 +115,7 @@ def recorded_vocabulary(
 def vocabulary_file(
     path: str, extra_ids: int = 0, tokenization: Tokenization | None = None
 ) -> VocabularyDefinition:
-    """What a file describes, by its name; a tokenizer.json has its own number of sentinels."""
+    """Returns the vocabulary of a file, by its name; a tokenizer.json has its own sentinels."""
     if path.endswith(".json"):
         return TokenizerJson(path, tokenization)
     return SentencePiece(path, extra_ids, tokenization)

@@ -21,7 +21,7 @@ from specdec.training.divergences import DIVERGENCES, NOTHING, forward_kl, total
 from specdec.training.laws import coarse
 from specdec.training.loss import Frozen, Pairs, PairsWithLaws, Sums, of_target, teacher_forced
 from specdec.types import Array, PyTree
-from specdec.values import is_integer, is_number
+from specdec.values import Checked, InsideUnit, PositiveFloat, PositiveInt, Probability, is_number
 
 GAMMAS = (3, 5)  # draft lengths that evaluations speak of, those of Goel et al.
 
@@ -36,7 +36,7 @@ class Laws(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Align:
+class Align(Checked):
     """The distance of a drafter's next-token law from its target's, which is not trained.
 
     Both read the texts of the task, best what the target wrote at this temperature. `on_policy` of
@@ -61,13 +61,14 @@ class Align:
     """
 
     divergences: Mapping[str, Any] | tuple[tuple[str, Any], ...]
-    temperature: float = 1.0
-    on_policy: float = 0.0
-    top: int | None = None
-    keep: float | None = None
+    temperature: PositiveFloat = 1.0
+    on_policy: Probability = 0.0
+    top: PositiveInt | None = None
+    keep: InsideUnit | None = None
     reads_target: ClassVar[bool] = True
 
     def __post_init__(self):
+        super().__post_init__()
         own = self.divergences
         try:
             pairs = dict(own)
@@ -89,19 +90,11 @@ class Align:
                 )
         frozen = tuple((name, _ends(weight)) for name, weight in pairs.items())  # it is hashed
         object.__setattr__(self, "divergences", frozen)
-        if not is_number(self.temperature) or self.temperature <= 0:
-            raise ValueError(f"Align.temperature is {self.temperature!r}; give a positive number")
-        if not is_number(self.on_policy) or not 0 <= self.on_policy <= 1:
-            raise ValueError(f"Align.on_policy is {self.on_policy!r}; give a share from 0 to 1")
-        if self.top is not None and not is_integer(self.top, 1):
-            raise ValueError(f"Align.top is {self.top!r}; give a positive integer, or None")
         if self.top is not None and self.on_policy:
             raise ValueError(
                 f"Align.top is {self.top} and on_policy {self.on_policy}, and of texts that the "
                 "drafter draws nothing is stored; give one of them"
             )
-        if self.keep is not None and not (is_number(self.keep) and 0 < self.keep < 1):
-            raise ValueError(f"Align.keep is {self.keep!r}; give a share between 0 and 1, or None")
 
     def check(self, model: Any, ids: int | None) -> None:
         """Only models that draft token by token can be."""

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from specdec.models.model import Target
 from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, shifted
-from specdec.training.objectives import check_head, check_smoothing
+from specdec.training.objectives import Smoothing, check_head
 from specdec.types import Array, ModelOutput, PyTree
-from specdec.values import is_integer
+from specdec.values import Checked, PositiveInt, one_of, row_of
 
+Exits = Annotated[tuple[int, ...], row_of(1, "layers from 1 on, as in (2, 4)")]
 WEIGHTS = {"linear": lambda layer: layer, "uniform": lambda layer: 1, "doubling": lambda i: 2**i}
 
 
 @dataclasses.dataclass(frozen=True)
-class AllExits:
+class AllExits(Checked):
     """Cross-entropy of what the model's own head makes of several layers, so that each of them may
     answer: for a target of `drafters.EarlyExit` or `models.t5.Calm`.
 
@@ -32,16 +33,9 @@ class AllExits:
     label_smoothing: 0 <= s < 1.
     """
 
-    exits: tuple[int, ...] | None = None
-    weights: str = "linear"
-    label_smoothing: float = 0.1
-
-    def __post_init__(self):
-        check_smoothing(self)
-        _check_exits(self)
-        if self.weights not in WEIGHTS:
-            known = ", ".join(map(repr, WEIGHTS))
-            raise ValueError(f"AllExits.weights is {self.weights!r}; use one of {known}")
+    exits: Exits | None = None
+    weights: Annotated[str, one_of(WEIGHTS)] = "linear"
+    label_smoothing: Smoothing = 0.1
 
     def check(self, model: Any, ids: int | None) -> None:
         """Layers must be run apart, and be there; and the head has all ids."""
@@ -76,7 +70,7 @@ class AllExits:
 
 
 @dataclasses.dataclass(frozen=True)
-class ExitHead:
+class ExitHead(Checked):
     """Cross-entropy of a head on one layer of the target, which is not trained: for the head of
     `drafters.EarlyExit`.
 
@@ -84,13 +78,8 @@ class ExitHead:
     label_smoothing: 0 <= s < 1.
     """
 
-    layers: int
-    label_smoothing: float = 0.0
-
-    def __post_init__(self):
-        check_smoothing(self)
-        if not is_integer(self.layers, 1):
-            raise ValueError(f"ExitHead.layers is {self.layers!r}; give a positive integer")
+    layers: PositiveInt
+    label_smoothing: Smoothing = 0.0
 
     def check(self, model: Any, ids: int | None) -> None:
         """Only heads can be trained so."""
@@ -128,7 +117,7 @@ class ExitHead:
 
 
 @dataclasses.dataclass(frozen=True)
-class ExitClassifier:
+class ExitClassifier(Checked):
     """Whether an exit says what the last layer says: what `models.t5.Calm` exits by with
     confidence 'classifier'. Nothing but the classifier is trained (section 3.3).
 
@@ -138,10 +127,7 @@ class ExitClassifier:
     exits: the layers, counted from 1; None for all but the last one.
     """
 
-    exits: tuple[int, ...] | None = None
-
-    def __post_init__(self):
-        _check_exits(self)
+    exits: Exits | None = None
 
     def check(self, model: Any, ids: int | None) -> None:
         """The model must have a classifier."""
@@ -213,16 +199,6 @@ def outputs(
         output, cache = model.decode(params, text, cache, layers=layers, **resume)
         cache, stream = cache.rewind(length), output.stream
         yield output
-
-
-def _check_exits(objective: Any) -> None:
-    exits = objective.exits
-    if exits is None:
-        return
-    name = type(objective).__name__
-    if not isinstance(exits, list | tuple) or not all(is_integer(x, 1) for x in exits) or not exits:
-        raise ValueError(f"{name}.exits is {exits!r}; give layers from 1 on, as in (2, 4), or None")
-    object.__setattr__(objective, "exits", tuple(exits))
 
 
 def _check_layers(who: str, model: Any, exits: tuple[int, ...] | None) -> None:

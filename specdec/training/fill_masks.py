@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,21 @@ from specdec.drafters.blocks import mask_ids, visible_in_block
 from specdec.models.inputs import read
 from specdec.models.model import Target
 from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, of_target, shifted
-from specdec.training.objectives import check_head, check_smoothing
+from specdec.training.objectives import Smoothing, check_head
 from specdec.types import Array, ModelOutput, PyTree
-from specdec.values import is_integer, is_number
+from specdec.values import Checked, PositiveInt, Rule, is_number
+
+
+def _are_shares(given: Any) -> bool:
+    pair = isinstance(given, tuple | list) and len(given) == 2
+    return pair and all(is_number(x) and 0 <= x < 1 for x in given)
+
+
+Shares = Annotated[tuple[float, float], Rule(_are_shares, "two shares, as in (0.5, 0.3)")]
 
 
 @dataclasses.dataclass(frozen=True)
-class FillMasks:
+class FillMasks(Checked):
     """Cross-entropy of the tokens behind random masks: what `drafters.Masked` drafts with.
 
     Xia et al. 2023 (2203.16487, section 3.1), with the glancing of Qian et al. 2021 (2008.07905):
@@ -34,27 +42,19 @@ class FillMasks:
     label_smoothing: 0 <= s < 1.
     """
 
-    masks: int = 8
+    masks: PositiveInt = 8
     distinct: bool = True
     cached: bool = True
-    blocks: int = 4
-    glancing: tuple[float, float] = (0.5, 0.3)
-    label_smoothing: float = 0.1
+    blocks: PositiveInt = 4
+    glancing: Shares = (0.5, 0.3)
+    label_smoothing: Smoothing = 0.1
 
     def __post_init__(self):
-        check_smoothing(self)
-        for name in ("masks", "blocks"):
-            if not is_integer(value := getattr(self, name), 1):
-                raise ValueError(f"FillMasks.{name} is {value!r}; give a positive integer")
+        super().__post_init__()
         if not self.cached and self.blocks > 1:
             raise ValueError(
                 f"FillMasks.blocks is {self.blocks}, but text that sees masks has one block; give 1"
             )
-        shares = self.glancing
-        fine = isinstance(shares, tuple | list) and len(shares) == 2
-        if not fine or not all(is_number(x) and 0 <= x < 1 for x in shares):
-            raise ValueError(f"FillMasks.glancing is {shares!r}; give two shares, as in (0.5, 0.3)")
-        object.__setattr__(self, "glancing", tuple(shares))
 
     def check(self, model: Any, ids: int | None) -> None:
         """Masks are ids that no text has; all others have a row in the head."""

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 from specdec.models.heads import HeadedTarget
 from specdec.models.model import Target
 from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, shifted
-from specdec.training.objectives import check_head, check_smoothing
+from specdec.training.objectives import Smoothing, check_head
 from specdec.types import Array, PyTree
+from specdec.values import Checked
 
 
 @dataclasses.dataclass(frozen=True)
-class LookAhead:
+class LookAhead(Checked):
     """Cross-entropy of the tokens that heads on the target's states guess: what
     `drafters.Blockwise` drafts with.
 
@@ -29,10 +30,7 @@ class LookAhead:
     """
 
     one_head: bool = True
-    label_smoothing: float = 0.0
-
-    def __post_init__(self):
-        check_smoothing(self)
+    label_smoothing: Smoothing = 0.0
 
     def check(self, model: Any, ids: int | None) -> None:
         """Only heads can be trained so, and a target whose head has all ids."""

@@ -1,15 +1,17 @@
-"""What training makes small. A new objective is a frozen dataclass with these methods."""
+"""Objectives, which training makes small. A new one is a frozen dataclass with these methods."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from specdec.models.model import Target
 from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, teacher_forced
 from specdec.types import Array, PyTree
-from specdec.values import is_number
+from specdec.values import Checked, number
+
+Smoothing = Annotated[float, number(lambda s: 0 <= s < 1, "a number from 0 on, below 1")]
 
 
 class Objective(Protocol):
@@ -23,7 +25,7 @@ class Objective(Protocol):
     def check(self, model: Any, ids: int | None) -> None:
         """Raises ValueError for a model that cannot be trained so.
 
-        ids: of the vocabulary; None if nobody knows.
+        ids: of the vocabulary; None if that is not known.
         """
         ...
 
@@ -36,7 +38,7 @@ class Objective(Protocol):
         key: Array,
         progress: Array,
     ) -> Sums:
-        """Of an update; `progress` [] is the share of all updates that have been made."""
+        """Returns the loss of an update; `progress` [] is the share of updates that were made."""
         ...
 
     def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
@@ -45,18 +47,15 @@ class Objective(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class TeacherForced:
+class TeacherForced(Checked):
     """Cross-entropy of each token behind those before it.
 
     label_smoothing: 0 <= s < 1, see `cross_entropy`.
     view: what the model reads of the inputs, if not all: a drafter's `NoSource()`.
     """
 
-    label_smoothing: float = 0.1
+    label_smoothing: Smoothing = 0.1
     view: Callable[[Array], Array] | None = None
-
-    def __post_init__(self):
-        check_smoothing(self)
 
     def check(self, model: Any, ids: int | None) -> None:
         """Any model can be whose head has all ids."""
@@ -89,10 +88,3 @@ def check_head(objective: Any, model: Any) -> None:
             f"{type(objective).__name__} is of all tokens of the texts, and the model's head has "
             f"{len(known)} of {model.vocab_size} ids (head_ids); give Align, or trim it afterwards"
         )
-
-
-def check_smoothing(objective: Any) -> None:
-    value = objective.label_smoothing
-    if not is_number(value) or not 0 <= value < 1:
-        name = type(objective).__name__
-        raise ValueError(f"{name}.label_smoothing is {value!r}; give 0 <= s < 1")

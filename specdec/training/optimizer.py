@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
 from specdec.types import Array
-from specdec.values import is_integer, is_number
-
-DECAYS = ("constant", "rsqrt", "linear")
+from specdec.values import Checked, NonNegativeInt, PositiveFloat, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True)
-class LearningRate:
+class LearningRate(Checked):
     """Linear warm-up to `peak`, `hold` steps at it, then a decay. Steps count from 1.
 
     decay: 'constant'; 'rsqrt', peak * sqrt(s / step) with s the last step at the peak; or 'linear',
       which is 0 at step `end`.
     """
 
-    peak: float = 0.03
-    warmup: int = 1000
-    hold: int = 0
-    decay: str = "constant"
-    end: int | None = None
+    peak: PositiveFloat = 0.03
+    warmup: PositiveInt = 1000
+    hold: NonNegativeInt = 0
+    decay: Literal["constant", "rsqrt", "linear"] = "constant"
+    end: PositiveInt | None = None
 
     def __post_init__(self):
-        if self.decay not in DECAYS:
-            raise ValueError(f"LearningRate.decay is {self.decay!r}; known: {', '.join(DECAYS)}")
-        if not is_number(self.peak) or self.peak <= 0:
-            raise ValueError(f"LearningRate.peak is {self.peak!r}; give a positive number")
-        if not is_integer(self.warmup, 1):
-            raise ValueError(f"LearningRate.warmup is {self.warmup!r}; give a positive integer")
-        if not is_integer(self.hold, 0):
-            raise ValueError(f"LearningRate.hold is {self.hold!r}; give an integer from 0 on")
-        if self.end is not None and not is_integer(self.end, 1):
-            raise ValueError(f"LearningRate.end is {self.end!r}; give a positive integer or None")
+        super().__post_init__()
         if (self.decay == "linear") != (self.end is not None):
             raise ValueError(
                 f"LearningRate.end is {self.end} with decay {self.decay!r}; it belongs to 'linear'"
@@ -62,7 +52,7 @@ class LearningRate:
 
 
 @dataclasses.dataclass(frozen=True)
-class Adafactor:
+class Adafactor(Checked):
     """Shazeer and Stern 2018 as T5 uses it: no momentum, no weight decay, steps relative to the
     root mean square of each parameter, factored second moments from 128 x 128 on with
     beta2 = 1 - step^-0.8, and updates clipped to a root mean square of 1.
@@ -71,12 +61,7 @@ class Adafactor:
     """
 
     learning_rate: LearningRate = LearningRate()
-    clip_norm: float | None = None
-
-    def __post_init__(self):
-        clip = self.clip_norm
-        if clip is not None and (not is_number(clip) or clip <= 0):
-            raise ValueError(f"Adafactor.clip_norm is {clip!r}; give a positive number or None")
+    clip_norm: PositiveFloat | None = None
 
     def transformation(self) -> optax.GradientTransformation:
         adafactor = optax.adafactor(

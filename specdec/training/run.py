@@ -13,11 +13,11 @@ from specdec.training.look_ahead import LookAhead
 from specdec.training.loss import reads_target
 from specdec.training.objectives import Objective, TeacherForced
 from specdec.training.optimizer import Adafactor
-from specdec.values import check_has, check_seed, is_integer
+from specdec.values import Checked, PositiveInt, Seed, check_has
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainRun:
+class TrainRun(Checked):
     """Everything that decides what is trained, and how; gin builds it.
 
     model: what is trained; parameters start as its `init` draws them from the seed. Or a
@@ -47,8 +47,8 @@ class TrainRun:
     model: Model
     task: Any
     lengths: Mapping[str, int]
-    steps: int
-    batch_size: int
+    steps: PositiveInt
+    batch_size: PositiveInt
     optimizer: Adafactor = Adafactor()
     objective: Objective = TeacherForced()
     target: Model | None = None
@@ -57,20 +57,16 @@ class TrainRun:
     reference_path: str | None = None
     laws_path: str | None = None
     split: str = "train"
-    seed: int = 0
-    buckets: int = 4
+    seed: Seed = 0
+    buckets: PositiveInt = 4
     evaluation_split: str | None = None
     best_by: str | None = None
-    log_every: int = 100
-    evaluate_every: int = 1000
-    checkpoint_every: int = 1000
+    log_every: PositiveInt = 100
+    evaluate_every: PositiveInt = 1000
+    checkpoint_every: PositiveInt = 1000
 
     def __post_init__(self):
-        counts = "steps batch_size buckets log_every evaluate_every checkpoint_every".split()
-        for name in counts:
-            value = getattr(self, name)
-            if not is_integer(value, 1):
-                raise ValueError(f"TrainRun.{name} is {value!r}; give a positive integer")
+        super().__post_init__()
         check_has("TrainRun.model", self.model, "init config pad_id", "a model, T5Target(config)")
         asks = getattr(self.objective, "reads_target", False)
         if (asks or reads_target(self.model)) and not (self.target and self.target_path):
@@ -95,20 +91,14 @@ class TrainRun:
                 f"TrainRun.model pads with {self.model.pad_id} and batches are filled up with 0; "
                 "give a model whose pad_id is 0"
             )
-        check_seed("TrainRun.seed", self.seed)
         remedy = "an objective, such as TeacherForced()"
         check_has("TrainRun.objective", self.objective, "loss measure check", remedy)
         self._check_parts()
         self._check_reference()
         if self.best_by is not None:
             self._check_best()
-        if not isinstance(self.lengths, Mapping):
-            raise ValueError(f"TrainRun.lengths is {self.lengths!r}; give {tasks.LENGTHS}")
         for name in ("inputs", "targets"):
-            if not is_integer(value := self.lengths.get(name), 1):
-                raise ValueError(
-                    f"TrainRun.lengths has {name!r} {value!r}; give a positive length in tokens"
-                )
+            tasks.length_of(self.lengths, name)
 
     def _check_parts(self) -> None:
         if not isinstance(self.model, HeadedTarget):

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from specdec.types import Array, Draft, Scores
-from specdec.verifiers.decide import Verifier
+from specdec.values import Checked, Probability
+from specdec.verifiers.decide import Gap, Verifier
 
 
 @dataclasses.dataclass(frozen=True)
-class BigLittle(Verifier):
+class BigLittle(Checked, Verifier):
     """NOT EXACT. Fallback and rollback of the big little decoder (Kim et al. 2023, BiLD, arXiv
     2302.07863, sections 3.3 and 3.4), with two thresholds.
 
@@ -30,15 +31,9 @@ class BigLittle(Verifier):
     are kept, x is emitted with probability q(x) [x in A] + (1 - q(A)) p(x).
     """
 
-    fallback: float
-    rollback: float
+    fallback: Probability
+    rollback: Gap
     reads_beliefs: ClassVar[bool] = True
-
-    def __post_init__(self):
-        if not 0 <= self.fallback <= 1:
-            raise ValueError(f"BigLittle.fallback is {self.fallback}; give a number from 0 to 1")
-        if not self.rollback >= 0:
-            raise ValueError(f"BigLittle.rollback is {self.rollback}; give nats, 0 or more")
 
     def accept(self, draft: Draft, scores: Scores) -> Array:
         rows = jnp.arange(draft.tokens.shape[0])

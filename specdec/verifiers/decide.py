@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import abc
-from typing import ClassVar
+import math
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from specdec.sampling import draw, is_distribution
 from specdec.types import Array, Draft, Noise, Scores, Verdict
+from specdec.values import Rule, is_number
+
+
+def _is_gap(x: Any) -> bool:
+    infinite = isinstance(x, float) and x == math.inf  # which no gap is above
+    return infinite or is_number(x) and x >= 0
+
+
+Gap = Annotated[float, Rule(_is_gap, "a gap in nats, 0 or more, or inf")]
 
 
 class Verifier(abc.ABC):

@@ -8,12 +8,12 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from specdec.types import Array, Draft, Scores
-from specdec.values import is_integer
+from specdec.values import Checked, NonNegativeInt
 from specdec.verifiers.decide import ByArgmax
 
 
 @dataclasses.dataclass(frozen=True)
-class Distance(ByArgmax):
+class Distance(Checked, ByArgmax):
     """NOT EXACT. The distance-based selection of Stern et al. 2018 (arXiv 1811.03115, section 5.2):
     a token is kept if its id is at most `epsilon` from that of the likeliest token. It means
     something where neighbouring ids do: intensities of pixels (2 in the paper), not words.
@@ -22,13 +22,9 @@ class Distance(ByArgmax):
       for all of them, stop ids too.
     """
 
-    epsilon: int
+    epsilon: NonNegativeInt
     ordered: tuple[int, int] | None = None
     exact: ClassVar[bool] = False
-
-    def __post_init__(self):
-        if not is_integer(self.epsilon, 0):
-            raise ValueError(f"Distance.epsilon is {self.epsilon!r}; give an integer, 0 or more")
 
     def keeps(self, draft: Draft, scores: Scores) -> Array:
         best = jnp.argmax(scores.logits, axis=-1)[:-1]

@@ -6,11 +6,12 @@ import dataclasses
 import math
 
 from specdec.types import Array, Draft, Scores
+from specdec.values import Checked, PositiveShare
 from specdec.verifiers.decide import Verifier, draft_distribution, excess, gaps, ratio, token_probs
 
 
 @dataclasses.dataclass(frozen=True)
-class Lenient(Verifier):
+class Lenient(Checked, Verifier):
     """NOT EXACT. The lenience of Leviathan et al. 2022, appendix A.5.
 
     lenience: l, above 0 and at most 1, where it is exact.
@@ -28,11 +29,7 @@ class Lenient(Verifier):
     round: with l = 1 everything would be kept.)
     """
 
-    lenience: float
-
-    def __post_init__(self):
-        if not 0 < self.lenience <= 1:
-            raise ValueError(f"Lenient.lenience is {self.lenience}; give a number above 0, up to 1")
+    lenience: PositiveShare
 
     def accept(self, draft: Draft, scores: Scores) -> Array:
         if scores.greedy:

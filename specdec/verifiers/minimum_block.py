@@ -7,21 +7,22 @@ import dataclasses
 import jax.numpy as jnp
 
 from specdec.types import Array, Draft, Scores
-from specdec.values import check_is, is_integer
+from specdec.values import Checked, PositiveInt, check_is
 from specdec.verifiers.decide import Verifier
 
 
 @dataclasses.dataclass(frozen=True)
-class MinimumBlock(Verifier):
+class MinimumBlock(Checked, Verifier):
     """NOT EXACT. The minimum block size of Stern et al. 2018 (arXiv 1811.03115, section 5.3), which
     cost them much quality for little time: each call keeps `least` draft tokens at least, as far as
     there are any; about the others `verifier` decides, token by token.
     """
 
     verifier: Verifier
-    least: int
+    least: PositiveInt
 
     def __post_init__(self):
+        super().__post_init__()
         check_is(
             "MinimumBlock.verifier", self.verifier, Verifier, "a verifier, such as GreedyMatch()"
         )
@@ -30,8 +31,6 @@ class MinimumBlock(Verifier):
                 f"MinimumBlock.verifier is {self.verifier}, which does not decide token by token; "
                 "give another, such as SpeculativeSampling()"
             )
-        if not is_integer(self.least, 1):
-            raise ValueError(f"MinimumBlock.least is {self.least!r}; give a positive integer")
 
     @property
     def greedy_only(self) -> bool:

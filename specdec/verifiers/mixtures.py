@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from specdec.types import Array, Draft, Scores
+from specdec.values import Checked, Probability, one_of
 from specdec.verifiers.decide import Verifier, draft_distribution, excess, ratio
 
 
@@ -52,7 +53,7 @@ class Mixture(Verifier):
 
 
 @dataclasses.dataclass(frozen=True)
-class Ensemble(Mixture):
+class Ensemble(Checked, Mixture):
     """NOT the target's law. A committee that combines outputs (Wang et al. 2020, "Wisdom of
     Committees", arXiv 2012.01988), with a vote of each model.
 
@@ -61,12 +62,8 @@ class Ensemble(Mixture):
       that either model excludes is then excluded; where that leaves nothing, pi is p.
     """
 
-    weight: float
+    weight: Probability
     logits: bool = False
-
-    def __post_init__(self):
-        if not 0 <= self.weight <= 1:
-            raise ValueError(f"Ensemble.weight is {self.weight}; give the target's, from 0 to 1")
 
     def law(self, p: Array, q: Array) -> Array:
         if not self.logits:
@@ -81,7 +78,7 @@ RULES = ("token", "chow", "difference", "optimal")
 
 
 @dataclasses.dataclass(frozen=True)
-class SpeculativeCascade(Mixture):
+class SpeculativeCascade(Checked, Mixture):
     """NOT the target's law. Speculative cascades (Narasimhan et al. 2025, arXiv 2405.19261): the
     small model answers where it may, the big one elsewhere.
 
@@ -92,16 +89,8 @@ class SpeculativeCascade(Mixture):
     alpha: a, 0 to 1; more of it means less of the target.
     """
 
-    deferral: str
-    alpha: float
-
-    def __post_init__(self):
-        if self.deferral not in RULES:
-            raise ValueError(
-                f"SpeculativeCascade.deferral is {self.deferral!r}; give one of {', '.join(RULES)}"
-            )
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"SpeculativeCascade.alpha is {self.alpha}; give a number from 0 to 1")
+    deferral: Annotated[str, one_of(RULES)]
+    alpha: Probability
 
     def law(self, p: Array, q: Array) -> Array:
         if self.deferral == "token":

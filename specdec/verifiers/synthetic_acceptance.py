@@ -7,11 +7,12 @@ import dataclasses
 import jax.numpy as jnp
 
 from specdec.types import Array, Draft, Scores
+from specdec.values import Checked, Probability
 from specdec.verifiers.decide import Verifier
 
 
 @dataclasses.dataclass(frozen=True)
-class SyntheticAcceptance(Verifier):
+class SyntheticAcceptance(Checked, Verifier):
     """NOT EXACT. Keeps each draft token with probability alpha, whatever drafter and target think.
 
     The loop, the drafting and the target's calls are the real ones, only the verdict is drawn: the
@@ -24,13 +25,7 @@ class SyntheticAcceptance(Verifier):
     alpha: 0 to 1, for each token that those before it were kept.
     """
 
-    alpha: float
-
-    def __post_init__(self):
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(
-                f"SyntheticAcceptance.alpha is {self.alpha}; give an acceptance rate from 0 to 1"
-            )
+    alpha: Probability
 
     def __repr__(self) -> str:
         return f"SyntheticAcceptance(alpha={self.alpha}: NOT EXACT, the output means nothing)"

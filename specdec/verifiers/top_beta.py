@@ -7,12 +7,12 @@ import dataclasses
 import jax.numpy as jnp
 
 from specdec.types import Array, Draft, Scores
-from specdec.values import is_integer
-from specdec.verifiers.decide import ByArgmax, gaps
+from specdec.values import Checked, PositiveInt
+from specdec.verifiers.decide import ByArgmax, Gap, gaps
 
 
 @dataclasses.dataclass(frozen=True)
-class TopBeta(ByArgmax):
+class TopBeta(Checked, ByArgmax):
     """NOT EXACT. Spec-Verification (Xia et al. 2023, arXiv 2203.16487, section 3.2).
 
     A token is kept if fewer than `beta` others are likelier, and the likeliest one is at most `tau`
@@ -20,29 +20,19 @@ class TopBeta(ByArgmax):
     for ties. The paper's code has 5 and 3.0.
     """
 
-    beta: int = 3
-    tau: float = 1.0
-
-    def __post_init__(self):
-        if not is_integer(self.beta, 1):
-            raise ValueError(f"TopBeta.beta is {self.beta!r}; give a positive integer")
-        if not self.tau >= 0:
-            raise ValueError(f"TopBeta.tau is {self.tau}; give a gap in nats, 0 or more")
+    beta: PositiveInt = 3
+    tau: Gap = 1.0
 
     def keeps(self, draft: Draft, scores: Scores) -> Array:
         return in_top(self.beta, draft, scores) & (gaps(draft, scores) <= self.tau)
 
 
 @dataclasses.dataclass(frozen=True)
-class TopK(ByArgmax):
+class TopK(Checked, ByArgmax):
     """NOT EXACT. The top-k selection of Stern et al. 2018 (arXiv 1811.03115, section 5.1): a token
     is kept if fewer than k others are likelier."""
 
-    k: int
-
-    def __post_init__(self):
-        if not is_integer(self.k, 1):
-            raise ValueError(f"TopK.k is {self.k!r}; give a positive integer")
+    k: PositiveInt
 
     def keeps(self, draft: Draft, scores: Scores) -> Array:
         return in_top(self.k, draft, scores)

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from jax.scipy.special import entr
 
 from specdec.types import Array, Draft, Scores
+from specdec.values import Checked, Probability
 from specdec.verifiers.decide import Verifier, token_probs
 
 
 @dataclasses.dataclass(frozen=True)
-class Typical(Verifier):
+class Typical(Checked, Verifier):
     """NOT EXACT. Typical acceptance (Cai et al. 2024, Medusa, arXiv 2401.10774, section 2.3.1).
 
     A token is kept if p(x) > min(epsilon, delta exp(-H(p))), with p as it is drawn from and its
@@ -21,15 +22,8 @@ class Typical(Verifier):
     probability q(x) [x in A] + (1 - q(A)) p(x).
     """
 
-    epsilon: float = 0.09
-    delta: float = 0.3
-
-    def __post_init__(self):
-        for name in ("epsilon", "delta"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(
-                    f"Typical.{name} is {getattr(self, name)}; give a number from 0 to 1"
-                )
+    epsilon: Probability = 0.09
+    delta: Probability = 0.3
 
     def accept(self, draft: Draft, scores: Scores) -> Array:
         p, _ = token_probs(draft, scores)

@@ -142,13 +142,9 @@ import json, os
 from specdec.checkpoints import directory, load, save
 from specdec.models.t5 import T5Config
 
-class Kill:
-    def __getattr__(self, name):
-        os._exit(9)
-
 config = T5Config(**json.load(open({str(golden / "v1_1" / "config.json")!r})))
 params = load({str(golden / "v1_1" / "t5x_native")!r})
-directory.json = Kill()
+directory.write_json = lambda *_: os._exit(9)
 save({str(tmp_path / "checkpoint_1")!r}, params, config=config)
 """
     assert subprocess.run([sys.executable, "-c", program]).returncode == 9

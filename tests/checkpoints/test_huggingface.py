@@ -18,7 +18,14 @@ import pytest
 import tolerances
 
 from specdec import autoregressive_decode, checkpoints, row_keys
-from specdec.checkpoints import CheckpointError, huggingface, huggingface_files, safetensors, tree
+from specdec.checkpoints import (
+    CheckpointError,
+    contents,
+    huggingface,
+    huggingface_files,
+    safetensors,
+    tree,
+)
 from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5 import huggingface as of_t5
 from specdec.sampling import Greedy
@@ -310,7 +317,7 @@ def test_numbers_that_float32_cannot_hold_are_refused(edited):
     rewrite(file, wide)
     message = error_of(checkpoints.load, directory)
     assert f"{LOGITS} in {directory} has 2 numbers that float32 cannot hold" in message
-    found = [finding.note for finding in checkpoints.examine(directory) if not finding.sound]
+    found = [finding.note for finding in contents.examine(directory) if not finding.sound]
     assert found == [f"{LOGITS} has 2 numbers that float32 cannot hold"]
 
 

@@ -133,13 +133,13 @@ def test_a_finished_run_is_not_made_again(made, command):
     "flags, line",
     [
         (["--gin.DRAFT_LAYERS=3"], "DRAFT_LAYERS is 3 but the target has 2; give fewer"),
-        (["--gin.DRAFT_LAYERS=0"], "DRAFT_LAYERS is 0; give a positive integer"),
-        (["--gin.DRAFT_HEAD=0"], "DRAFT_HEAD is 0; give a positive integer"),
-        (["--gin.DRAFT_STEPS=1"], "DRAFT_STEPS is 1; give 2 or more, for the rate to fall"),
-        (["--gin.LEARNING_RATE=0"], "LEARNING_RATE is 0; give a positive number"),
+        (["--gin.DRAFT_LAYERS=0"], "Distillation.layers is 0; give a positive integer"),
+        (["--gin.DRAFT_HEAD=0"], "Distillation.head is 0; give a positive integer"),
+        (["--gin.DRAFT_STEPS=1"], "Distillation.steps is 1; give 2 or more, for the rate to fall"),
+        (["--gin.LEARNING_RATE=0"], "Distillation.learning_rate is 0; give a positive number"),
         (["--gin.TEXTS='dev'"], "the task has no split 'dev'; give one of train, validation, test"),
         (["--gin.TEXTS='validation'"], "TEXTS and HELD_OUT are both 'validation'; give two splits"),
-        (["--gin.HELD_OUT=3"], "HELD_OUT is 3; give the name of a split"),
+        (["--gin.HELD_OUT=3"], "Distillation.held_out is 3; give the name of a split"),
         (
             ["--gin.DIVERGENCES={'kl': 1}"],
             "Align.divergences has 'kl'; give some of forward_kl, reverse_kl, jensen_shannon, "

@@ -142,7 +142,7 @@ MISTAKES = {
     "--verifier=copuled": "no verifiers/copuled.gin; did you mean coupled?",
     "--verifier=xyz": "give one of big_little, block, coupled, distance",
     "--gamma=0": "Fixed.gamma is 0",
-    "--max_length=0": "max_length is 0; give a positive number of tokens",
+    "--max_length=0": "max_length is 0; give a positive integer",
     "--top_p=2": "top_p is 2.0",
     "--temperature=-1": "temperature is -1.0",
 }

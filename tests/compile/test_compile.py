@@ -352,7 +352,7 @@ ALONE = ("--gin.DRAFTER=None", "--gin.DRAFT_CHECKPOINT_PATHS={}")
     [
         (["--topology=v9:2x2"], "topology 'v9:2x2' is not known; give a generation (v4, v5e, v5p"),
         (["--topology=v4"], "topology 'v4' is not known"),
-        (["--topology=v4:2x2x1", "--alpha=1.5"], "--alpha is 1.5; give an acceptance rate from 0"),
+        (["--topology=v4:2x2x1", "--alpha=1.5"], "--alpha is 1.5; give a probability"),
         (["--topology=v4:2x2x1", "--output_file=/none/x"], "--output_file /none/x cannot be"),
         (["--topology=v4:2x2x1", *ALONE], "the run has no drafter"),
     ],

@@ -539,7 +539,7 @@ def call(**changes):
         ({"inputs": jnp.ones([2], jnp.int32)}, r"inputs are int32\[2\]; give int32"),
         ({"prefix": jnp.ones([2, 5], jnp.int32)}, r"int32\[2, 5\]; .*\[2, at most max_length 4\]"),
         ({"prefix": jnp.ones([2, 2])}, r"prefix is float32\[2, 2\]; give int32"),
-        ({"max_length": 0}, "max_length is 0; give a positive number"),
+        ({"max_length": 0}, "max_length is 0; give a positive integer"),
         (
             {"verifier": GreedyMatch()},
             r"GreedyMatch compares argmaxes but sampling is Sampling\(.*use SpeculativeSampling",
@@ -569,7 +569,7 @@ def test_a_draft_length_that_is_none_is_refused(gamma):
 
 
 def test_a_width_that_is_none_is_refused(pair):
-    with pytest.raises(ValueError, match="width is 0; give a positive number"):
+    with pytest.raises(ValueError, match="Alone.width is 0; give a positive integer"):
         pair.alone(Greedy(), width=0)
 
 

@@ -276,8 +276,8 @@ def test_a_pair_is_tuned_for_a_tpu_that_is_not_there(run, tmp_path, monkeypatch,
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--tokens=0"], "--tokens is 0; give a positive number"),
-        (["--longest=0"], "--longest is 0; give a positive number"),
+        (["--tokens=0"], "--tokens is 0; give a positive integer"),
+        (["--longest=0"], "--longest is 0; give a positive integer"),
         (["--longest=60"], "--longest is 60 but outputs hold 48; give a shorter one"),
         (["--limit=3"], "has 3 texts; raise --limit or --tokens, 20 are"),
         (["--gin.LOSSY=True", "--verifier=top_beta"], "VERIFIER is TopBeta.*not exact"),

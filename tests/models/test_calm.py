@@ -342,9 +342,12 @@ def copies(target: T5Target) -> int:
 @pytest.mark.parametrize(
     "make, says",
     [
-        (lambda: calm(WHOLE, threshold=1.5), "Calm.threshold is 1.5; give 0 to 1, or None"),
-        (lambda: calm(WHOLE, confidence="best"), "Calm.confidence is 'best'; use 'softmax', "),
-        (lambda: calm(WHOLE, exits=(0, 2)), r"Calm.exits is \(0, 2\); give layers from 1 to 5"),
+        (lambda: calm(WHOLE, threshold=1.5), "Calm.threshold is 1.5; give a probability"),
+        (
+            lambda: calm(WHOLE, confidence="best"),
+            "Calm.confidence is 'best'; give one of 'softmax', ",
+        ),
+        (lambda: calm(WHOLE, exits=(0, 2)), r"Calm.exits is \(0, 2\); give layers from 1 on"),
         (lambda: calm(WHOLE, exits=(6,)), r"Calm.exits is \(6,\); give layers from 1 to 5"),
         (lambda: calm(WHOLE, decay=4.0), "decay is 4.0 and decay_length None; give both"),
         (

@@ -152,5 +152,7 @@ def test_a_plan_says_so():
 
 
 def test_other_weights_are_refused():
-    with pytest.raises(ValueError, match="^T5Target.weights is 'int4'; use 'stored' or 'int8'$"):
+    with pytest.raises(
+        ValueError, match="^T5Target.weights is 'int4'; give one of 'stored', 'int8'$"
+    ):
         T5Target(V1_1, weights="int4")  # type: ignore[arg-type]

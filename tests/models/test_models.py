@@ -295,7 +295,7 @@ def test_a_layout_is_chosen_by_the_bytes_of_real_kernels(tied):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"dtype": "float16"}, "dtype is 'float16'; use 'float32' or 'bfloat16'"),
+        ({"dtype": "float16"}, "dtype is 'float16'; give one of 'float32', 'bfloat16'"),
         ({"mlp_activations": ("swish2",)}, "mlp_activations has 'swish2'; known: relu, gelu"),
         ({"num_heads": 0}, "num_heads is 0; give a positive integer"),
         ({"emb_dim": 12.5}, "emb_dim is 12.5; give a positive integer"),

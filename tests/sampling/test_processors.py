@@ -204,7 +204,7 @@ MISTAKES = {
     r"NoBadWords.sequences is \(\); give token ids": lambda: NoBadWords(((),)),
     "NoBadWords.sequences is 3; give token ids": lambda: NoBadWords((3,)),  # type: ignore
     r"SuppressTokens.tokens is \(-1,\); give token": lambda: SuppressTokens((-1,)),
-    "SuppressTokensAtBegin.position is -1; give the": lambda: SuppressTokensAtBegin((3,), -1),
+    "SuppressTokensAtBegin.position is -1; give an": lambda: SuppressTokensAtBegin((3,), -1),
     r"ForcedTokens.tokens is \(True,\); give token": lambda: ForcedTokens((True,)),
     "ForcedEOS.length is 0; give a positive integer": lambda: ForcedEOS(0),
     "MinLength.length is 0; give a positive integer": lambda: MinLength(0),

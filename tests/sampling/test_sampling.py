@@ -178,9 +178,9 @@ def test_shared_noise_draws_the_same_token_from_similar_distributions():
         ({"temperature": 0.0}, r"temperature is 0.0; .* or use Greedy\(\) for temperature 0"),
         ({"temperature": -1.0}, "temperature is -1.0"),
         ({"temperature": float("nan")}, "temperature is nan"),
-        ({"top_k": 0}, "top_k is 0; give a positive integer or None"),
+        ({"top_k": 0}, "top_k is 0; give a positive integer, or None"),
         ({"top_k": 2.5}, "top_k is 2.5"),
-        ({"top_p": 0.0}, r"top_p is 0.0; give a number in \(0, 1\] or None"),
+        ({"top_p": 0.0}, r"top_p is 0.0; give a number above 0, up to 1, or None"),
         ({"top_p": 1.5}, "top_p is 1.5"),
     ],
 )

@@ -210,7 +210,7 @@ def test_a_bad_vocabulary_is_named(tmp_path, tsv, content, message):
     "change, message",
     [
         ({"split": "tset"}, "'errors' has no split 'tset'; it has test"),
-        ({"lengths": {"inputs": 8}}, "no sequence length for 'targets' of task 'errors'"),
+        ({"lengths": {"inputs": 8}}, "no sequence length for 'targets' in {'inputs': 8}"),
         ({"lengths": {"inputs": 8, "targets": None}}, "no sequence length for 'targets'"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"limit": 0}, "limit is 0"),

@@ -141,7 +141,7 @@ def test_nothing_but_the_classifier_is_trained():
 @pytest.mark.parametrize(
     "make, says",
     [
-        (lambda: AllExits(weights="most"), "AllExits.weights is 'most'; use one of 'linear', "),
+        (lambda: AllExits(weights="most"), "AllExits.weights is 'most'; give one of 'linear', "),
         (lambda: AllExits((0,)), r"AllExits.exits is \(0,\); give layers from 1 on"),
         (lambda: AllExits((9,)).check(MODEL, V), "exit at layer 9 and the model has 4"),
         (lambda: AllExits().check(HEAD, V), "whose layers can be run apart, and Heads is none"),

@@ -268,7 +268,7 @@ def test_a_split_without_end_is_refused(run, monkeypatch):
             lambda _: Align(FORWARD, top=4, on_policy=0.5),
             "Align.top is 4 and on_policy 0.5, and of texts that the drafter draws nothing is",
         ),
-        (lambda _: Align(FORWARD, keep=1), "Align.keep is 1; give a share between 0 and 1, or"),
+        (lambda _: Align(FORWARD, keep=1), "Align.keep is 1; give a number between 0 and 1, or"),
         (
             lambda run: dataclasses.replace(run, reference_path=None),
             "keeps 0.5 of the tokens, those that a reference has learned; give TrainRun.reference",

@@ -65,7 +65,7 @@ def test_learning_rates(rate, expected):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"decay": "cosine"}, "known: constant, rsqrt, linear"),
+        ({"decay": "cosine"}, "one of 'constant', 'rsqrt', 'linear'"),
         ({"decay": "linear"}, "belongs to 'linear'"),
         ({"end": 5000}, "belongs to 'linear'"),
         ({"decay": "linear", "end": 900}, "more than warmup"),
@@ -81,5 +81,5 @@ def test_a_wrong_learning_rate_is_refused(fields, message):
 
 @pytest.mark.parametrize("clip", [0, -1.0, "1"])
 def test_a_bound_that_is_not_positive_is_refused(clip):
-    with pytest.raises(ValueError, match=f"clip_norm is {clip!r}; give a positive number or None"):
+    with pytest.raises(ValueError, match=f"clip_norm is {clip!r}; give a positive number, or None"):
         Adafactor(clip_norm=clip)

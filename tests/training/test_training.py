@@ -505,7 +505,7 @@ def test_a_model_with_other_padding_is_refused(run):
     "flags, message",
     [
         (["--gin.SPLIT='test'"], "has no split 'test'; it has train, validation"),
-        (["--gin.DECAY='cosine'"], "known: constant, rsqrt, linear"),
+        (["--gin.DECAY='cosine'"], "one of 'constant', 'rsqrt', 'linear'"),
         (["--gin.BATCH_SIZE=0"], "TrainRun.batch_size is 0; give a positive integer"),
         (["--gin.WARMUPS=3"], "did you mean WARMUP?"),
         (["--gin.t5.T5Config.vocab_size=100"], "100 output ids but the vocabulary 259"),

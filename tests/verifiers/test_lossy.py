@@ -303,8 +303,11 @@ def test_none_says_that_it_is_exact(verifier):
     [
         (lambda: Lenient(0), "Lenient.lenience is 0"),
         (lambda: Lenient(1.5), "Lenient.lenience is 1.5"),
+        (lambda: Lenient("x"), "Lenient.lenience is 'x'; give a number"),
+        (lambda: Typical(True), "Typical.epsilon is True; give a probability"),
         (lambda: TopBeta(0), "TopBeta.beta is 0"),
         (lambda: TopBeta(2, math.nan), "TopBeta.tau is nan"),
+        (lambda: TopBeta(2, None), "TopBeta.tau is None; give a gap in nats"),
         (lambda: TopK(0), "TopK.k is 0"),
         (lambda: Typical(2), "Typical.epsilon is 2"),
         (lambda: Distance(-1), "Distance.epsilon is -1"),
@@ -325,6 +328,10 @@ def test_none_says_that_it_is_exact(verifier):
 def test_what_makes_no_sense_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_gap_may_be_without_end():
+    assert TopBeta(2, math.inf).tau == BigLittle(0.6, math.inf).rollback == math.inf
 
 
 def test_lenience_of_one_is_exact():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar, Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +16,10 @@ from specdec.models.cache import KVCache
 from specdec.models.t5 import layouts
 from specdec.models.t5.target import T5Target
 from specdec.types import Array, ModelOutput, PyTree
-from specdec.values import is_integer, is_number
+from specdec.values import NonNegativeFloat, PositiveInt, Probability, row_of
 
 Confidence: TypeAlias = Literal["softmax", "state", "classifier"]
+Exits = Annotated[tuple[int, ...], row_of(1, "layers from 1 on, as in (2, 4)")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,46 +47,30 @@ class Calm(T5Target):
     out has the law of this model, which is not that of the whole one, and `exact` is False.
     """
 
-    threshold: float | None = 0.9
+    threshold: Probability | None = 0.9
     confidence: Confidence = "softmax"
-    exits: tuple[int, ...] | None = None
-    decay: float | None = None
-    decay_length: int | None = None
+    exits: Exits | None = None
+    decay: NonNegativeFloat | None = None
+    decay_length: PositiveInt | None = None
     exact: ClassVar[bool] = False
 
     def __post_init__(self):
         super().__post_init__()
-        if self.threshold is not None and not is_number(self.threshold):
-            raise ValueError(f"Calm.threshold is {self.threshold!r}; give a number, or None")
-        if self.threshold is not None and not 0 <= self.threshold <= 1:
-            raise ValueError(f"Calm.threshold is {self.threshold}; give 0 to 1, or None")
-        if self.confidence not in get_args(Confidence):
-            *others, last = map(repr, get_args(Confidence))
-            given = f"Calm.confidence is {self.confidence!r}"
-            raise ValueError(f"{given}; use {', '.join(others)} or {last}")
         if self.confidence == "classifier" and not self.config.exit_classifier:
             raise ValueError(
                 "Calm.confidence is 'classifier' and the model has none; train one, "
                 "objectives/exit_classifier.gin, or use 'softmax'"
             )
         if self.exits is not None:
-            layers = self.exits
-            fine = isinstance(layers, list | tuple) and all(is_integer(x, 1) for x in layers)
-            if not fine or not layers or max(layers) > self.num_layers:
+            if max(self.exits) > self.num_layers:
                 raise ValueError(
-                    f"Calm.exits is {layers!r}; give layers from 1 to {self.num_layers}, or None"
+                    f"Calm.exits is {self.exits}; give layers from 1 to {self.num_layers}, or None"
                 )
-            object.__setattr__(self, "exits", tuple(sorted(set(layers))))
+            object.__setattr__(self, "exits", tuple(sorted(set(self.exits))))
         if (self.decay is None) != (self.decay_length is None):
             raise ValueError(
                 f"Calm.decay is {self.decay} and decay_length {self.decay_length}; give both, or "
                 "neither"
-            )
-        if self.decay is not None and (not is_number(self.decay) or self.decay < 0):
-            raise ValueError(f"Calm.decay is {self.decay!r}; give a number from 0 on")
-        if self.decay_length is not None and not is_integer(self.decay_length, 1):
-            raise ValueError(
-                f"Calm.decay_length is {self.decay_length!r}; give the longest output in tokens"
             )
 
     def __str__(self) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from specdec.models.layers import ACTIVATIONS
-from specdec.values import is_integer, is_number
+from specdec.models.layers import ACTIVATIONS, DType
+from specdec.values import Checked, NonNegativeInt, PositiveFloat, PositiveInt, check, is_integer
 
 PAD_ID, EOS_ID = 0, 1  # of every T5
 SIZES = (
@@ -22,7 +22,7 @@ SIZES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class T5Config:
+class T5Config(Checked):
     """The architecture. Fields have T5X's names and meaning; the defaults are those of v1.1.
 
     v1.0: mlp_activations=('relu',), logits_via_embedding=True (logits are then scaled by
@@ -48,43 +48,41 @@ class T5Config:
       The head is then an array of its own, also where logits are tied.
     """
 
-    vocab_size: int
-    emb_dim: int
-    num_heads: int
-    head_dim: int
-    mlp_dim: int
-    num_encoder_layers: int
-    num_decoder_layers: int
+    vocab_size: PositiveInt
+    emb_dim: PositiveInt
+    num_heads: PositiveInt
+    head_dim: PositiveInt
+    mlp_dim: PositiveInt
+    num_encoder_layers: NonNegativeInt
+    num_decoder_layers: PositiveInt
     mlp_activations: tuple[str, ...] = ("gelu", "linear")
     logits_via_embedding: bool = False
-    dtype: str = "float32"
-    relative_attention_num_buckets: int = 32
-    relative_attention_max_distance: int = 128
+    dtype: DType = "float32"
+    relative_attention_num_buckets: PositiveInt = 32
+    relative_attention_max_distance: PositiveInt = 128
     relative_bias_per_layer: bool = False
-    layer_norm_epsilon: float = 1e-6
+    layer_norm_epsilon: PositiveFloat = 1e-6
     exit_classifier: bool = False
-    encoded_dim: int | None = None
-    states_dim: int | None = None
-    markov_rank: int | None = None
+    encoded_dim: PositiveInt | None = None
+    states_dim: PositiveInt | None = None
+    markov_rank: PositiveInt | None = None
     confidence_head: bool = False
     head_ids: tuple[int, ...] | None = dataclasses.field(default=None, repr=False)
-    decoder_start_id: int = dataclasses.field(default=PAD_ID, repr=False)
+    decoder_start_id: NonNegativeInt = dataclasses.field(default=PAD_ID, repr=False)
 
     def __post_init__(self):
         # gin and JSON hand over lists and dtype objects; a static argument must be hashable.
         object.__setattr__(self, "mlp_activations", _words(self.mlp_activations))
         object.__setattr__(self, "dtype", _name(self.dtype))
-        if self.dtype not in ("float32", "bfloat16"):
-            raise ValueError(f"T5Config.dtype is {self.dtype!r}; use 'float32' or 'bfloat16'")
+        super().__post_init__()
         for activation in self.mlp_activations:
             if activation not in ACTIVATIONS:
                 raise ValueError(
                     f"T5Config.mlp_activations has {activation!r}; known: {', '.join(ACTIVATIONS)}"
                 )
-        for name in ("encoded_dim", "states_dim", "markov_rank"):
-            if (value := getattr(self, name)) is not None and not is_integer(value, 1):
-                raise ValueError(f"T5Config.{name} is {value!r}; give a positive integer, or None")
-        if self.encoded_dim and self.num_encoder_layers:
+        if not self.encoded_dim:
+            check("T5Config.num_encoder_layers", self.num_encoder_layers, PositiveInt)
+        elif self.num_encoder_layers:
             raise ValueError(
                 f"T5Config.num_encoder_layers is {self.num_encoder_layers!r} and encoded_dim says "
                 "that there is no encoder; give 0"
@@ -96,23 +94,10 @@ class T5Config:
                     f"T5Config.markov_rank is {self.markov_rank}, which changes the logits of all "
                     "ids, and head_ids says that only some have one; leave one of them out"
                 )
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name == "num_encoder_layers" and self.encoded_dim:
-                continue
-            if field.name == "decoder_start_id":
-                continue
-            if field.type == "int" and not is_integer(value, 1):
-                raise ValueError(f"T5Config.{field.name} is {value!r}; give a positive integer")
-        if not is_integer(self.decoder_start_id, 0) or self.decoder_start_id >= self.vocab_size:
+        if self.decoder_start_id >= self.vocab_size:
             raise ValueError(
                 f"T5Config.decoder_start_id is {self.decoder_start_id!r} but the model has "
                 f"{self.vocab_size} ids; give one of them"
-            )
-        if not is_number(self.layer_norm_epsilon) or self.layer_norm_epsilon <= 0:
-            raise ValueError(
-                f"T5Config.layer_norm_epsilon is {self.layer_norm_epsilon!r}; give a positive "
-                "number"
             )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import jax.numpy as jnp
 from flax import traverse_util
@@ -29,6 +29,7 @@ from specdec.models.int8 import Weights
 from specdec.models.products import STORED, Kernels, Order, Orders
 from specdec.models.t5.config import T5Config
 from specdec.types import PyTree
+from specdec.values import check
 
 Layout: TypeAlias = Literal["checkpoint", "in_out", "out_in", "all_out_in"]
 Path: TypeAlias = tuple[str, ...]
@@ -41,13 +42,6 @@ _IN_PREFILL = {
     for name in ("key", "value")
     for leaf in ("kernel", int8.SCALE)
 }
-
-
-def check_layout(name: str, layout: str) -> None:
-    """Raises ValueError, with the name of what was given, unless it is a layout."""
-    if layout not in get_args(Layout):
-        *others, last = map(repr, get_args(Layout))
-        raise ValueError(f"{name} is {layout!r}; use {', '.join(others)} or {last}")
 
 
 def fastest(
@@ -85,7 +79,7 @@ def from_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
     Raises:
       ValueError: there is no such layout.
     """
-    check_layout("layout", layout)
+    check("layout", layout, Layout)
     if layout in TRANSPOSED:
         return _with_kernels_transposed(params, prefill=layout == "all_out_in")
     if _head_is_copied(config, layout):
@@ -97,7 +91,7 @@ def from_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
 
 def to_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
     """The inverse of `from_stored`, bit for bit; raises as it does."""
-    check_layout("layout", layout)
+    check("layout", layout, Layout)
     if layout in TRANSPOSED:
         return _with_kernels_transposed(params, prefill=layout == "all_out_in")
     if _head_is_copied(config, layout):

@@ -7,7 +7,7 @@ import functools
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar, cast, get_args
+from typing import ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -47,12 +47,6 @@ class T5Target(LinenModel, LayeredTarget):
     pad_id: ClassVar[int] = PAD_ID
     stop_ids: ClassVar[tuple[int, ...]] = (EOS_ID,)
     has_int8: ClassVar[bool] = True
-
-    def __post_init__(self):
-        layouts.check_layout("T5Target.layout", self.layout)
-        if self.weights not in get_args(Weights):
-            raise ValueError(f"T5Target.weights is {self.weights!r}; use 'stored' or 'int8'")
-        super().__post_init__()
 
     def network(self) -> T5:
         """The module, in this target's layout."""
