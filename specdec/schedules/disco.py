@@ -24,7 +24,7 @@ class Disco(Stopping):
 
     threshold: of the probability of acceptance below which it stops, from 0, which never stops, to
       1.
-    buckets: static ascending draft lengths, see `types.Schedule`.
+    buckets: static ascending draft lengths, see `Schedule`.
     """
 
     threshold: Probability
