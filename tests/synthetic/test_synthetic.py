@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from specdec import synthetic, tasks
-from specdec.synthetic import corrections, english, german, lexicon, reports, translation
+from specdec.synthetic import articles, corrections, english, german, lexicon, translation
 from specdec.synthetic.dice import SPLITS, Dice, Weighted
 from specdec.synthetic.lexicon import Adjective, GermanNoun
 from specdec.synthetic.tree import Clause, NounPhrase, Pronoun, Words
@@ -169,10 +169,10 @@ def entry(entries, german_word):
 
 def call(**changes):
     """I call the old neighbor tomorrow, with something changed."""
-    english_verb, german_verb = entry(lexicon.VERBS["transitive"], "angerufen")
+    verb = Words(*entry(lexicon.VERBS["transitive"], "angerufen"))
     neighbor = NounPhrase(*entry(lexicon.NOUNS["person"], "Nachbar"), "the")
     time = Words("tomorrow", "morgen")
-    clause = Clause(Pronoun(0), english_verb, german_verb, "present", accusative=neighbor)
+    clause = Clause(Pronoun(0), verb, "present", accusative=neighbor)
     return clause._replace(time=time, **changes)
 
 
@@ -417,7 +417,7 @@ def test_the_wrong_tense_has_its_time_beside_it(corrected):
 # Questions
 
 
-FACTS = list(itertools.chain(*reports.REPORTS))
+FACTS = list(itertools.chain(*articles.REPORTS))
 
 
 def like(template, text):
@@ -443,7 +443,7 @@ def test_an_answer_stands_in_its_article():
 
 def test_a_question_has_one_answer():
     """No two facts of a kind of report share one."""
-    for facts in reports.REPORTS:
+    for facts in articles.REPORTS:
         questions = [question for fact in facts for question in fact.question]
         assert len(set(questions)) == len(questions) == 2 * len(facts)
 
