@@ -25,6 +25,12 @@ def is_word(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and bool(value)
 
 
+def check_positive(name: str, value: Any) -> None:
+    """Raises ValueError for what is no positive integer."""
+    if not is_integer(value, 1):
+        raise ValueError(f"{name} is {value!r}; give a positive integer")
+
+
 def check_seed(name: str, seed: Any) -> None:
     """Raises ValueError for a seed that JAX would refuse, or cut to another one."""
     if not is_integer(seed, 0) or seed >= SEEDS:
