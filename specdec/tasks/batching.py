@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from specdec.tasks.datasets import refuse_missing_data
-from specdec.tasks.errors import TaskError
-from specdec.tasks.loading import load_seqio
+from specdec.tasks.loading import TaskError
+from specdec.tasks.registry import FEATURES, examples_of, get_task, text_of
 from specdec.values import is_integer
 
 if TYPE_CHECKING:
     from seqio import Mixture, Task, Vocabulary
 
 
-FEATURES = ("inputs", "targets")
 LENGTHS = "{'inputs': 64, 'targets': 64}"  # an example
 
 
@@ -31,33 +29,6 @@ class Batch(NamedTuple):
     target_texts: list[str] | None  # None if the task has no targets
     targets: np.ndarray | None  # [B, N] int32, filled up with pad_id
     pad_id: int = 0  # the vocabulary's
-
-
-def get_task(task: str | Task | Mixture, split: str | None = None) -> Task | Mixture:
-    """The task, looked up in seqio's registry if a name is given.
-
-    Raises:
-      TaskError: there is no such task; or, if a split is given, the task has no such split or the
-        data set that it reads is not on this machine.
-    """
-    found = _registered(task) if isinstance(task, str) else task
-    if split is not None:
-        refuse_missing_data(found)
-        if split not in found.splits:
-            raise TaskError(
-                f"task {found.name!r} has no split {split!r}; it has {', '.join(found.splits)}"
-            )
-    return found
-
-
-def _registered(name: str) -> Task | Mixture:
-    known = sorted(load_seqio().TaskRegistry.names() | load_seqio().MixtureRegistry.names())
-    if name not in known:
-        raise TaskError(
-            f"no task is named {name!r}; registered: {', '.join(known) or 'none'} "
-            "(import the module that registers it)"
-        )
-    return load_seqio().get_mixture_or_task(name)
 
 
 def batches(
@@ -184,27 +155,13 @@ class _Example(NamedTuple):
 def _examples(
     task: Task | Mixture, split: str, lengths: Mapping[str, int], limit: int | None
 ) -> Iterator[_Example]:
-    # A cache in memory would be thrown away unread, with a warning, whenever `limit` cuts it short.
-    dataset = task.get_dataset(
-        dict(lengths), split, shuffle=False, num_epochs=1, try_in_mem_cache=False
-    )
-    for example in itertools.islice(dataset.as_numpy_iterator(), limit):
+    for example in itertools.islice(examples_of(task, split, lengths), limit):
         yield _Example(
             example["inputs"].astype(np.int32),
             example["targets"].astype(np.int32) if "targets" in example else None,
-            _text(task, example, "inputs") or "",
-            _text(task, example, "targets"),
+            text_of(task, example, "inputs") or "",
+            text_of(task, example, "targets"),
         )
-
-
-def _text(task: Task | Mixture, example: Mapping[str, np.ndarray], feature: str) -> str | None:
-    """The feature's text before tokenisation where the task keeps it, else what the ids say."""
-    raw = example.get(f"{feature}_pretokenized")
-    if isinstance(raw, bytes):
-        return raw.decode("utf-8", errors="replace")
-    if feature not in example:
-        return None
-    return task.output_features[feature].vocabulary.decode(example[feature].tolist())
 
 
 def _batches(

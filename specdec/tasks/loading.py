@@ -11,9 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from specdec.tasks.errors import TaskError
-
 PATIENCE = 20  # seconds to read a vocabulary from a network
+
+
+class TaskError(ValueError):
+    """A task, its files or its vocabulary cannot be used; the message is one line."""
 
 
 @functools.cache

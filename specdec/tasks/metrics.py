@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specdec.tasks.batching import get_task
-from specdec.tasks.errors import TaskError
+from specdec.tasks.loading import TaskError
+from specdec.tasks.registry import examples_of, get_task, text_of
 
 if TYPE_CHECKING:
     from seqio import Mixture, Task
@@ -175,19 +175,9 @@ def references(
         missing.
     """
     task = get_task(task, split)
-    dataset = task.get_dataset(
-        dict(lengths), split, shuffle=False, num_epochs=1, try_in_mem_cache=False
-    )
     prepare = getattr(task, "postprocess_fn", lambda text, **_: text)  # mixtures have none
-    for example in dataset.as_numpy_iterator():
-        target = prepare(_target(task, example), example=example, is_target=True)
+    for example in examples_of(task, split, lengths):
+        if (text := text_of(task, example, "targets")) is None:
+            raise TaskError(f"task {task.name!r} has no targets to compare outputs with")
+        target = prepare(text, example=example, is_target=True)
         yield target, functools.partial(prepare, example=example, is_target=False)
-
-
-def _target(task: Task | Mixture, example: Mapping[str, Any]) -> str:
-    """The text before tokenisation where the task keeps it, else what the ids say."""
-    if isinstance(raw := example.get("targets_pretokenized"), bytes):
-        return raw.decode("utf-8", errors="replace")
-    if "targets" not in example:
-        raise TaskError(f"task {task.name!r} has no targets to compare outputs with")
-    return task.output_features["targets"].vocabulary.decode(example["targets"].tolist())

@@ -85,7 +85,11 @@ class PlainSentencePiece(PlainVocabulary):
             raise ValueError("it is empty")
         self._serialized = serialized
         if extra_ids:
-            serialized = _with_sentinels(serialized, extra_ids)
+            model = _parsed(serialized)
+            user_defined = type(model).SentencePiece.USER_DEFINED
+            for number in reversed(range(extra_ids)):
+                model.pieces.add(piece=f"▁<extra_id_{number}>", score=0.0, type=user_defined)
+            serialized = model.SerializeToString()
         self.tokenizer = SentencePieceProcessor(model_proto=serialized)
         pieces.check_ids(self.tokenizer)
         self.file, self.extra_ids = file, extra_ids
@@ -113,11 +117,13 @@ class PlainSentencePiece(PlainVocabulary):
 
     @functools.cached_property
     def _without_sentinels(self) -> Any:
-        return _processor(self._serialized)
+        return type(self.tokenizer)(model_proto=self._serialized)
 
     @functools.cached_property
     def _without_prefix(self) -> Any:
-        return _processor(self._serialized, add_dummy_prefix=False)
+        model = _parsed(self._serialized)
+        model.normalizer_spec.add_dummy_prefix = False
+        return type(self.tokenizer)(model_proto=model.SerializeToString())
 
     @functools.cached_property
     def _pieces_of_unknown(self) -> int:
@@ -130,26 +136,11 @@ class PlainSentencePiece(PlainVocabulary):
         return self.tokenizer.decode(list(ids))
 
 
-def _processor(serialized: bytes, **normalizer: bool) -> Any:
-    """A processor of a model, with fields of its normalizer replaced."""
-    from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
-
-    if normalizer:
-        record: Any = sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore
-        for name, value in normalizer.items():
-            setattr(record.normalizer_spec, name, value)
-        serialized = record.SerializeToString()
-    return SentencePieceProcessor(model_proto=serialized)
-
-
-def _with_sentinels(serialized: bytes, extra_ids: int) -> bytes:
+def _parsed(serialized: bytes) -> Any:
+    """Returns the protocol buffer of a SentencePiece model."""
     from sentencepiece import sentencepiece_model_pb2
 
-    record: Any = sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore
-    user_defined = type(record).SentencePiece.USER_DEFINED
-    for number in reversed(range(extra_ids)):
-        record.pieces.add(piece=f"▁<extra_id_{number}>", score=0.0, type=user_defined)
-    return record.SerializeToString()
+    return sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore
 
 
 class WithAddedTokens(PlainVocabulary):

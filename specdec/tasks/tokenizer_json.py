@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from specdec import pieces
 from specdec.added_tokens import Tokenization, cleaned_up
-from specdec.tasks.errors import TaskError
-from specdec.tasks.loading import read
+from specdec.tasks.loading import TaskError, read
 from specdec.tasks.plain import PlainVocabulary
 from specdec.tasks.seqio_view import as_seqio
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from specdec import pieces
 from specdec.added_tokens import Tokenization
-from specdec.tasks.errors import TaskError
-from specdec.tasks.loading import load_seqio, read, read_in_time
+from specdec.tasks.loading import TaskError, load_seqio, read, read_in_time
 from specdec.tasks.plain import (
     PlainBytes,
     PlainSentencePiece,
@@ -25,8 +24,6 @@ from specdec.values import is_integer, is_word
 
 if TYPE_CHECKING:
     from seqio import Vocabulary
-
-VOCABULARIES = "SentencePiece(path), TokenizerJson(path) or Bytes()"
 
 
 class VocabularyDefinition(Protocol):
