@@ -38,7 +38,6 @@ ROWS = (
         "resources",
         "pieces",
         "added_tokens",
-        "lines",
         "schemas",
         "progress",
         "values",

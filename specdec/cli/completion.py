@@ -25,10 +25,9 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "specdec completion zsh > DIR/_specdec, a DIR of $fpath\n"
         "specdec completion tcsh > FILE, and source FILE in ~/.tcshrc",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        command=_command,
     )
     parser.add_argument("shell", choices=SHELLS)
-    parser.set_defaults(command=_command)
     return parser
 
 

@@ -10,7 +10,7 @@ from specdec import checkpoints, tasks
 from specdec.cli.settings import UsageError
 from specdec.decoding import check_prefix
 from specdec.partitioning import Share
-from specdec.values import check_has, check_seed, is_integer
+from specdec.values import check_has, check_positive, check_seed, is_integer
 
 EXAMPLE = "{'inputs': 64, 'targets': 64}"
 # What each kind has, and what to give.
@@ -56,20 +56,16 @@ class Data:
         for name in ("split", "decoder_prefix"):
             if not isinstance(value := getattr(self, name), str):
                 raise ValueError(f"Data.{name} is {value!r}; give text")
-        for name in ("task", "vocabulary", "draft_vocabulary"):
-            self._check_kind(name, getattr(self, name))
+        for name, (method, remedy) in _KINDS.items():
+            value = getattr(self, name)
+            if not (value is None or name == "task" and isinstance(value, str)):
+                check_has(f"Data.{name}", value, method, remedy)
         check_seed("Data.seed", self.seed)
         for side in ("inputs", "targets"):
             length_of(self.lengths, side)
         for name in ("batch_size", "num_samples"):
-            if not is_integer(value := getattr(self, name), 1):
-                raise ValueError(f"{name} is {value!r}; give a positive integer")
+            check_positive(name, getattr(self, name))
         tasks.check_sizes(self.lengths, self.batch_size, self.limit, self.buckets)
-
-    def _check_kind(self, name: str, value: Any) -> None:
-        method, remedy = _KINDS[name]
-        if not (value is None or name == "task" and isinstance(value, str)):
-            check_has(f"Data.{name}", value, method, remedy)
 
     def batches(self, share: Share, batch_size: int | None = None) -> Iterator[tasks.Batch]:
         """The task's examples, of several hosts those of a share, in batches of so many rows.

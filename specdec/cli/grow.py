@@ -28,7 +28,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "head_dim, mlp_dim and the numbers of layers); the vocabulary, the activations, whether "
         "embedding and logits are tied, and all else stay the input's. Heads that look ahead grow "
         "to the states of such a model, with its seed. Weights are written in float32.",
-        allow_abbrev=False,
+        command=_command,
     )
     parser.add_argument(
         "--input", required=True, metavar="DIR", help="a checkpoint's directory, or a gs:// one"
@@ -43,7 +43,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of all random weights (default: 0)"
     )
-    parser.set_defaults(command=_command)
     return parser
 
 

@@ -6,7 +6,7 @@ import argparse
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from specdec.cli.suggest import did_you_mean
@@ -55,7 +55,8 @@ class Overview(OneLine):
 
     def __init__(self):
         super().__init__(prog="specdec", allow_abbrev=False)
-        self.add_argument("--version", action="version", version=f"specdec {_version()}")
+        installed = version("specdec") or "(not installed)"
+        self.add_argument("--version", action="version", version=f"specdec {installed}")
         self.commands = self.add_subparsers(metavar="COMMAND", parser_class=Parser)
         self._groups: dict[str, Mapping[str, str]] = {}
 
@@ -102,10 +103,15 @@ class Group:
         self._subparsers = subparsers
         self.commands: dict[str, str] = {}  # what each is for
 
-    def add_parser(self, name: str, help: str = "", **options: Any) -> argparse.ArgumentParser:
+    def add_parser(
+        self, name: str, help: str = "", command: Callable | None = None, **options: Any
+    ) -> argparse.ArgumentParser:
+        """Adds a command; flags are not abbreviated.
+
+        command: what does it, given the parsed flags.
+        """
         self.commands[name] = help
-        return self._subparsers.add_parser(name, help=help, **options)
-
-
-def _version() -> str:
-    return version("specdec") or "(not installed)"
+        options.setdefault("allow_abbrev", False)
+        parser = self._subparsers.add_parser(name, help=help, **options)
+        parser.set_defaults(command=command)
+        return parser

@@ -41,12 +41,11 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "list",
         help="what can be run and set: runs, fragments, models, tasks, macros; this device",
         description="Lists what comes with specdec; without a KIND, which kinds there are.",
-        allow_abbrev=False,
+        command=_command,
     )
     parser.add_argument(
         "kind", nargs="?", choices=tuple(KINDS), metavar="KIND", help=", ".join(KINDS)
     )
-    parser.set_defaults(command=_command)
     return parser
 
 

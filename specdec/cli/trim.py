@@ -24,7 +24,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "for the model that it comes from as it is, and better once it has learned: "
         "INITIAL_CHECKPOINT_PATH of `specdec train`. Ids that its head lacks are never drafted, "
         "and the target says them all the same.",
-        allow_abbrev=False,
+        command=_command,
     )
     parser.add_argument(
         "--input", required=True, metavar="DIR", help="a checkpoint's directory, or a gs:// one"
@@ -52,7 +52,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         metavar="DIR",
         help="what the target wrote, an --output_dir of specdec eval",
     )
-    parser.set_defaults(command=_command)
     return parser
 
 

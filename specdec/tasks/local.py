@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from specdec.lines import text_of_bytes
 from specdec.tasks.loading import TaskError, load_seqio
 from specdec.tasks.registry import FEATURES, add_task, check_definition
 from specdec.tasks.vocabularies import VocabularyDefinition
@@ -29,7 +28,7 @@ def local_task(
 
     Args:
       name: the task's name in seqio's registry.
-      files: split -> path of a UTF-8 text file; see `specdec.lines` for where its lines end.
+      files: split -> path of a UTF-8 text file; see `line_text` for where its lines end.
       vocabulary: of both features, for instance `SentencePiece(path)` or `Bytes()`.
       prefix: put before every input, such as 'translate English to German: '.
       columns: what the TAB-separated columns of a line are; ('inputs',) takes the whole line as
@@ -106,14 +105,24 @@ def _examine_line(line: bytes, place: str, columns: Sequence[str]) -> None:
         raise TaskError(f"{place}: not UTF-8 ({error.reason}); convert the file") from error
 
 
+def line_text(line: str, first: bool) -> str:
+    """Returns the text of a line of a file, of standard input or of a flag.
+
+    A line ends in LF or in CRLF, which are not part of its text. Any other CR is a space. A
+    byte-order mark at the begin of the first line is not part of its text either.
+    """
+    line = line.removesuffix("\n").removesuffix("\r").replace("\r", " ")
+    return line.removeprefix("\ufeff") if first else line
+
+
 def _lines(file):
     """A dataset of the texts of a file's lines. (TensorFlow's own drops every CR.)"""
     import tensorflow as tf
 
-    def read(path: bytes) -> Iterator[bytes]:
-        with open(path, "rb") as stream:
+    def read(path: bytes) -> Iterator[str]:
+        with open(path, encoding="utf-8", newline="\n") as stream:
             for number, line in enumerate(stream):
-                yield text_of_bytes(line, first=not number)
+                yield line_text(line, first=not number)
 
     line = tf.TensorSpec([], tf.string)
     return tf.data.Dataset.from_generator(read, args=(file,), output_signature=line)
