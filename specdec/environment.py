@@ -18,7 +18,7 @@ FEATURES = ("sse4_2", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "a
 
 
 def environment() -> dict[str, Any]:
-    """What decides how fast and how exactly a program runs here; plain values, for JSON.
+    """Returns what decides how fast and how exactly a program runs here, ready for JSON.
 
     Starts JAX's backend. A package that is not installed has no version: None.
     """
@@ -53,7 +53,7 @@ def version(package: str) -> str | None:
 
 
 def cache_folder() -> str:
-    """Where what was made once is kept for the next run, '' where nobody's home is known."""
+    """Returns the folder of what is kept for the next run, '' where no home is known."""
     with contextlib.suppress(RuntimeError):
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return str(Path(home) / "specdec")

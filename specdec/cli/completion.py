@@ -38,7 +38,7 @@ def _command(args: argparse.Namespace) -> None:
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """What a shell reads; `parser` has all commands, and is changed."""
+    """Returns the script for a shell; `parser` has all commands, and is changed."""
     try:
         import shtab
     except ImportError as error:

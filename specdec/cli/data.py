@@ -68,7 +68,7 @@ class Data:
         tasks.check_sizes(self.lengths, self.batch_size, self.limit, self.buckets)
 
     def batches(self, share: Share, batch_size: int | None = None) -> Iterator[tasks.Batch]:
-        """The task's examples, of several hosts those of a share, in batches of so many rows.
+        """Iterates over the task's examples in batches, on several hosts those of a share.
 
         Raises:
           UsageError, TaskError: at the call.

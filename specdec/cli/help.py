@@ -1,4 +1,4 @@
-"""What `specdec` says of itself, its commands in groups, and of flags that it does not have."""
+"""The help of `specdec`: its commands in groups, and hints for flags that it does not have."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def macros() -> Iterator[Row]:
 
 
 def device() -> Iterator[Row]:
-    """What products of a few tokens take here, in milliseconds, the least one marked."""
+    """Milliseconds that products of a few tokens take here, the least one marked."""
     try:
         found = devices.this()
     except ValueError as error:

@@ -84,14 +84,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def names(flag: str, folders: Sequence[str] = ()) -> list[str]:
-    """What a flag for fragments may be given: those of some folders, and our own."""
+    """Lists the fragments that a flag may be given: those of some folders, and our own."""
     folder = f"{flag}s"
     found = gin_files.names([*folders, resources.folder("gin")], folder)
     return [name.removeprefix(f"{folder}/").removesuffix(".gin") for name in found]
 
 
 def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """What the shorthands among the flags mean: gin files to read before all others, and bindings.
+    """Returns the meaning of the shorthands: gin files to read before all others, and bindings.
 
     Raises:
       UsageError: an unknown fragment, or something that is given twice.
@@ -112,7 +112,7 @@ def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 
 def _given(args: argparse.Namespace) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
-    """Flag, value, and what in gin would set the same."""
+    """Yields flag, value, and the names in gin that would set the same."""
     meanings = {
         "gamma": ("GAMMA",),
         **{name: (name.upper(), "SAMPLING") for name in SAMPLING},
@@ -142,7 +142,7 @@ def _fragment(flag: str, name: str, folders: Sequence[str]) -> str:
 
 
 def _choices(file: str, macros: Sequence[str], folders: Sequence[str]) -> list[str]:
-    """What a fragment chooses, as bindings: they override what other files say after it."""
+    """Returns a fragment's choices as bindings, which override what other files say after it."""
     found = gin_files.macros(gin_files.path(file, folders))
     return [f"{macro.name}={macro.value}" for macro in found if macro.name in macros]
 

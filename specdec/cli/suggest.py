@@ -1,4 +1,4 @@
-"""What a misspelt word may have been meant to be."""
+"""Suggestions for a misspelt word."""
 
 from __future__ import annotations
 

@@ -101,14 +101,14 @@ def _kept(args: argparse.Namespace, config: Any, counts: Counter[int]) -> Trim:
 
 
 def most_frequent(counts: Counter[int], size: int) -> tuple[int, ...]:
-    """The ids that are there most often, of equals the smallest, ascending."""
+    """Returns the ids that are there most often, of equals the smallest, ascending."""
     return tuple(sorted(sorted(counts, key=lambda i: (-counts[i], i))[:size]))
 
 
 def _most_frequent(
     args: argparse.Namespace, counts: Counter[int], vocab_size: int
 ) -> tuple[int, ...]:
-    """Those of the head."""
+    """Returns the ids of the head."""
     size, folder = args.head_size, args.predictions
     if max(counts, default=0) >= vocab_size:
         raise UsageError(

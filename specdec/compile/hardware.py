@@ -15,8 +15,10 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """What a maker says of a chip (Cloud TPU's documentation, "TPU v4", "v5e", "v5p" and "v6e"),
-    but the memory is what libtpu's compiler gives programs: the runtime keeps some of a chip's."""
+    """A chip as its maker describes it: Cloud TPU's documentation of v4, v5e, v5p and v6e.
+
+    The memory is that which libtpu's compiler gives programs: the runtime keeps some of a chip's.
+    """
 
     flops: float  # bfloat16 FLOP/s
     bandwidth: float  # bytes/s of HBM

@@ -1,4 +1,4 @@
-"""What a compiled XLA program contains, read from its text.
+"""The contents of a compiled XLA program, read from its text.
 
 `compiled.as_text()` is optimised HLO, after scheduling: one instruction per line, in named
 computations that refer to each other. `read` follows these references from the entry, so that
@@ -51,7 +51,6 @@ _CALLS = re.compile(
 )
 _NAME = re.compile(r"[\w.\-]+")
 _NOTES = re.compile(r", (?:frontend_attributes|metadata|backend_config)=")
-_BODY = re.compile(r" body=%?([\w.\-]+)")
 _SCOPE = re.compile(r'op_name="([^"]*)"')
 _AROUND = re.compile(r"(?:^|/)while/(?:body|cond)(?=/|$)")  # of a scope, what encloses the loop
 _WRAPPED = re.compile(r"\w+\((.*)\)")  # jit(f), vmap(f)
@@ -84,7 +83,6 @@ class Loop(NamedTuple):
 
     name: str
     trip_count: int | None  # None where the compiler does not state it
-    body: str  # name of the computation
     loops: tuple[Loop, ...]  # inside it
 
 
@@ -106,7 +104,7 @@ KINDS = ("operations", "collectives", "copies", "moves", "host_transfers", "dyna
 
 
 def read(text: str) -> Module:
-    """What the compiled program `text` contains.
+    """Reads the contents of a compiled program from its text.
 
     A collective that the compiler spreads over several fusions, to overlap it with their work, is
     one collective. Raises ValueError if the text is not that of a whole compiled program.
@@ -133,8 +131,8 @@ def read(text: str) -> Module:
             within = fused or line.opcode == "fusion"
             inner = [each for callee in line.calls for each in walk(callee, path, within, own)]
             if looped:
-                trips, body = line.attribute(_TRIP_COUNT), line.attribute(_BODY)
-                inner = [Loop(line.loop_name, int(trips) if trips else None, body, tuple(inner))]
+                trips = line.attribute(_TRIP_COUNT)
+                inner = [Loop(line.loop_name, int(trips) if trips else None, tuple(inner))]
             loops += inner
         return tuple(loops)
 
@@ -256,8 +254,10 @@ def _calls(rest: str) -> tuple[str, ...]:
 
 
 def _result(opcode: str, shape: str) -> str:
-    """The part of an instruction's shape that is its result. Instructions that start something
-    carry their operands and a context beside it."""
+    """Returns the part of an instruction's shape that is its result.
+
+    Instructions that start something carry their operands and a context in addition.
+    """
     elements = _elements(shape)
     if opcode in ("copy-start", "infeed", "recv", "send"):
         return elements[0]

@@ -1,4 +1,4 @@
-"""What `specdec compile` tells: one topology as a record, as text and as Markdown."""
+"""The report of `specdec compile`: one topology as a record, as text and as Markdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specdec.roles import depths_of
 def record(
     topology: Topology, compilation: Compilation, alphas: Mapping[str, float]
 ) -> dict[str, Any]:
-    """All figures of a topology, ready for JSON. Bytes and seconds, per device."""
+    """Returns all figures of a topology, ready for JSON: bytes and seconds, per device."""
     plan, programs = compilation.plan, compilation.programs
     found: dict[str, Any] = {
         "topology": topology.name,
@@ -53,7 +53,7 @@ def _predictions(
 
 
 def _memory(topology: Topology, compilation: Compilation) -> dict[str, Any]:
-    """Of the decode program. `caches` are part of its temporaries."""
+    """Returns the memory of the decode program; `caches` are part of its temporaries."""
     whole, limit = compilation.whole, topology.chip.memory
     sizes: dict[str, Any] = {
         "parameters": compilation.parameter_bytes,
@@ -70,7 +70,7 @@ def _memory(topology: Topology, compilation: Compilation) -> dict[str, Any]:
 
 
 def _contents(part: Compiled) -> dict[str, Any]:
-    """What is in a program's text, by the path of the loop it is in, and its memory."""
+    """Describes a program: its memory, and its instructions by the path of their loop."""
     module, memory = part.module, part.memory
     assert module is not None and memory is not None
     copies = [copy for copy in module.copies if not copy.fused]  # others are never in memory
@@ -89,7 +89,7 @@ def _contents(part: Compiled) -> dict[str, Any]:
 def _by_loop(
     instructions: Iterable[hlo.Instruction], kind_of: Callable[[hlo.Instruction], str]
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """{path of loops, '' outside: {kind: how many there are, and their bytes}}."""
+    """Counts instructions and their bytes: path of loops, '' outside -> kind -> figures."""
     loops: dict[str, dict[str, dict[str, int]]] = {}
     for one in instructions:
         kinds = loops.setdefault("/".join(one.loop), {})
@@ -100,15 +100,11 @@ def _by_loop(
 
 
 def _loop(loop: hlo.Loop) -> dict[str, Any]:
-    return {
-        "name": loop.name,
-        "trip_count": loop.trip_count,
-        "loops": [_loop(inner) for inner in loop.loops],
-    }
+    return loop._asdict() | {"loops": [_loop(inner) for inner in loop.loops]}
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """A record for people."""
+    """Yields the lines of a record, for people."""
     mesh = " x ".join(f"{size} {name}" for name, size in found["mesh"].items())
     chip = found["chip"]
     yield (
@@ -251,7 +247,7 @@ def _speedups(
 
 
 def markdown(records: Sequence[Mapping[str, Any]]) -> str:
-    """Tables of several topologies."""
+    """Returns tables of several topologies."""
     rows = [
         "| topology | mesh | batch | parameters | caches | total | limit | left |",
         "|---|---|---|---|---|---|---|---|",

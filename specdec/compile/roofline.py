@@ -29,9 +29,9 @@ PAPER_ALPHAS: Mapping[int, Mapping[str, float]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """Of an iteration's model calls; what else there is in one counts as nothing.
+    """The model calls of an iteration, predicted; all else in it counts as nothing.
 
-    layer_seconds: assumed for each decoder layer beside the roofline (`hardware.LAYER_SECONDS`).
+    layer_seconds: assumed for each decoder layer in addition (`hardware.LAYER_SECONDS`).
     target: seconds of a call with one token.
     draft: seconds of a draft token, in drafts of the plan's longest length.
     cost_ratio: c, the second over the first. verify_cost: v(gamma), for gamma = 0, 1, ..
@@ -53,7 +53,7 @@ def predict(
     alphas: Mapping[str, float],
     longest: int = LONGEST,
 ) -> tuple[Prediction, Prediction]:
-    """With nothing but the roofline, and with what a layer is assumed to take beside it.
+    """Predicts with nothing but the roofline, and with a time for each layer in addition.
 
     Args:
       calls: of each of the plan's models, by role.
@@ -89,8 +89,8 @@ class Exit:
     """A token that leaves the target behind some layers, decoded without a drafter.
 
     layers: that it goes through.
-    seconds: of its call: by the roofline, and with what a layer is assumed to take beside it.
-    speedup: over the whole target, likewise.
+    seconds: of its call: by the roofline, and with a time for each layer in addition.
+    speedup: over the whole target, in the same two ways.
     """
 
     layers: int

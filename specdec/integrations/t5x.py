@@ -157,7 +157,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         return bridge.predictions(output, samples, bool(return_all_decodes))
 
     def _prompt(self, targets: Array, stop_ids: tuple[int, ...]) -> Array:
-        """What stands behind the start token, without stop ids."""
+        """Returns the tokens behind the start token, without stop ids."""
         stops = jnp.isin(targets, jnp.array(stop_ids))
         return jnp.where(stops, self._target.pad_id, targets)[:, 1:]
 
@@ -175,12 +175,14 @@ def _check_params(params: PyTree, target: T5Target) -> None:
 
 @functools.cache
 def _load(draft: Model, path: str) -> PyTree:
-    """On the host, so that a program for any mesh can take them in; once, however often gin builds
-    the model."""
+    """Loads parameters onto the host, so that a program for any mesh can take them in.
+
+    It does so once, however often gin builds the model.
+    """
     return jax.device_get(checkpoints.load(path, config=draft.config, dtype=draft.dtype))
 
 
 @functools.cache
 def _table(path: str, table: Table) -> PyTree:
-    """Likewise."""
+    """Loads a table onto the host, once."""
     return jax.device_get(tables.load(path, table))

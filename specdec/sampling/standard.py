@@ -8,7 +8,6 @@ another order or another filter.
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,9 @@ from specdec.values import is_integer, is_number
 class Greedy:
     """Takes the most likely token; of equals the one with the smallest id."""
 
-    greedy: ClassVar[bool] = True
+    @property
+    def greedy(self) -> bool:
+        return True
 
     def probabilities(
         self, logits: Array, positions: Array | None = None, history: History | None = None
@@ -41,7 +42,6 @@ class Sampling:
       as its last), None for all.
     """
 
-    greedy: ClassVar[bool] = False
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
@@ -56,6 +56,10 @@ class Sampling:
             raise ValueError(f"Sampling.top_k is {self.top_k!r}; give a positive integer or None")
         if self.top_p is not None and not (is_number(self.top_p) and 0 < self.top_p <= 1):
             raise ValueError(f"Sampling.top_p is {self.top_p!r}; give a number in (0, 1] or None")
+
+    @property
+    def greedy(self) -> bool:
+        return False
 
     def probabilities(
         self, logits: Array, positions: Array | None = None, history: History | None = None

@@ -1,4 +1,4 @@
-"""What a speaker of both languages knows of the words in `words/`, whose lines are concepts.
+"""The words in `words/`, whose lines are concepts, as a speaker of both languages knows them.
 
 Left of ` = ` is English, right is German. Each side lists its words for the concept, with their
 weights behind a *, 1 if there is none. An underscore is a space. The two sides are chosen

@@ -127,7 +127,7 @@ def _name(dice: Dice) -> Name:
 
 
 def _subject(dice: Dice, relative: float = 0.0) -> Nominal:
-    """Somebody who acts."""
+    """Chooses somebody who acts."""
     kind = dice.weigh(_LAW["subject"])
     if kind == "pronoun":
         return Pronoun(dice.pick(_PERSONS))
@@ -135,7 +135,7 @@ def _subject(dice: Dice, relative: float = 0.0) -> Nominal:
 
 
 def _object(dice: Dice, name: str, subject: Nominal, relative: float = 0.0) -> Nominal:
-    """Of class `name`; people may be pronouns or names."""
+    """Makes an object of class `name`; people may be pronouns or names."""
     kind = dice.weigh(_LAW["object"]) if name in ("person", "kin") else "noun"
     if kind == "name":
         return _name(dice)
@@ -245,7 +245,7 @@ def _may_be_negated(clause: Clause) -> bool:
 def _clause(
     dice: Dice, subject: Nominal, tense: str, relative: float = 0.0, detail: float = 1.0
 ) -> Clause:
-    """What somebody does or is."""
+    """Says what somebody does or is."""
     frame = dice.weigh(_LAW["frame"])
     if frame == "copula":
         return _copula(dice, subject, tense, "state", detail)
@@ -286,7 +286,7 @@ def _verbal(
 def _objects(
     dice: Dice, clause: Clause, entry: Entry, frame: str, relative: float
 ) -> dict[str, object]:
-    """What the verb needs."""
+    """Chooses the objects or the place that the verb needs."""
     if frame in ("intransitive", "activity"):
         return {}
     if frame == "motion":

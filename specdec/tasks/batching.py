@@ -48,7 +48,7 @@ def batches(
       split: one of its splits.
       lengths: feature -> the length it is trimmed to; 'inputs' is S, 'targets' is N.
       batch_size: B, also of the last batch.
-      limit: stop after so many examples.
+      limit: the number of examples to stop after.
       buckets: ascending lengths below `lengths['inputs']`; a batch takes the smallest one, or
         else S, that holds its longest row. Each length in use is compiled once.
       shard: (k, n) for the k-th of n hosts, which gets the examples i with i % n == k. All hosts
@@ -105,7 +105,7 @@ def text_batches(
 
 
 def count(task: str | Task | Mixture, split: str) -> int | None:
-    """How many examples the split has, None if its source does not know."""
+    """Counts the examples of a split; None if its source does not know."""
     return get_task(task, split).num_input_examples(split)
 
 
@@ -133,7 +133,7 @@ def _refuse_unknown(lengths: Mapping[str, int], features: Sequence[str]) -> None
 def check_sizes(
     lengths: Mapping[str, int], batch_size: int, limit: int | None, buckets: Sequence[int]
 ) -> tuple[list[int], int]:
-    """The widths of inputs, and N; raises TaskError for an argument of `batches` that is wrong."""
+    """Returns the widths of inputs, and N; raises TaskError for a wrong argument of `batches`."""
     for name, value in (("batch_size", batch_size), ("limit", 1 if limit is None else limit)):
         if not is_integer(value, 1):
             raise TaskError(f"{name} is {value!r}; give a positive integer")

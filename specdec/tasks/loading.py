@@ -33,7 +33,7 @@ def load_seqio() -> ModuleType:
 
 @contextlib.contextmanager
 def quiet_stderr():
-    """TensorFlow's C++ code logs below Python, whatever its log level: no line of it comes out."""
+    """Silences TensorFlow's C++ code, which logs below Python, whatever its log level."""
     saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     try:
@@ -45,8 +45,11 @@ def quiet_stderr():
 
 
 def read(path: str) -> bytes:
-    """A vocabulary's file, on this machine or on a network; raises TaskError for one that is
-    out of reach."""
+    """Reads a vocabulary's file, on this machine or on a network.
+
+    Raises:
+      TaskError: it is out of reach.
+    """
     if "://" not in path:
         return Path(path).read_bytes()
     load_seqio()
@@ -56,7 +59,7 @@ def read(path: str) -> bytes:
 
 
 def read_in_time(path: str, read: Callable[[], Any]) -> Any:
-    """What `read` gives of a vocabulary on a network, unless it takes too long.
+    """Returns what `read` gives of a vocabulary on a network, unless it takes too long.
 
     TensorFlow would try for minutes, in the middle of a run. Raises TaskError.
     """

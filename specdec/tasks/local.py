@@ -78,7 +78,7 @@ def _register(
 
 
 def _examine(path: str, columns: Sequence[str]) -> int:
-    """The number of lines, every one of them well-formed."""
+    """Counts the lines, every one of them well-formed."""
     if os.path.isdir(path):
         raise TaskError(f"data file {path} is a folder; give the file in it")
     if not os.path.isfile(path):
@@ -116,7 +116,7 @@ def line_text(line: str, first: bool) -> str:
 
 
 def _lines(file):
-    """A dataset of the texts of a file's lines. (TensorFlow's own drops every CR.)"""
+    """Reads the texts of a file's lines. (TensorFlow's own dataset drops every CR.)"""
     import tensorflow as tf
 
     def read(path: bytes) -> Iterator[str]:
@@ -129,7 +129,7 @@ def _lines(file):
 
 
 def _parse(dataset, *, columns: Sequence[str], prefix: str):
-    """A dataset of lines -> a dataset of {column: text}."""
+    """Turns a dataset of lines into one of {column: text}."""
     import tensorflow as tf
 
     def parse(line):

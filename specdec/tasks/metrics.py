@@ -157,7 +157,7 @@ def _f1(answer: list[str], prediction: list[str]) -> float:
 
 
 def _percentages(sums: np.ndarray) -> list[float]:
-    """Of sums that begin with the number of texts."""
+    """Returns the means in per cent, of sums that begin with the number of texts."""
     return [float(100 * total / sums[0]) for total in sums[1:]]
 
 
@@ -167,8 +167,10 @@ bleu, rouge, squad = Bleu(), Rouge(), Squad()
 def references(
     task: str | Task | Mixture, split: str, lengths: Mapping[str, int]
 ) -> Iterator[tuple[Any, Callable[[str], Any]]]:
-    """For each example of a split, in order: its target as the task's metrics want it, and the
-    function that makes of an output what they compare with it (seqio's `postprocess_fn`).
+    """Yields, for each example of a split, its target and a function of outputs.
+
+    The target is as the task's metrics want it. The function, seqio's `postprocess_fn`, makes of an
+    output what they compare with it.
 
     Raises:
       TaskError: when the first example is asked for, if the split or the task's targets are

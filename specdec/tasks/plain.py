@@ -15,7 +15,7 @@ SPACE = "▁"  # SentencePiece's mark of a space
 
 
 class PlainVocabulary:
-    """What seqio's vocabularies do with texts.
+    """A vocabulary that does with texts what seqio's do.
 
     file, digest: what it was read from, and the SHA-256 of that, in hexadecimal; None for bytes.
     """
@@ -29,17 +29,17 @@ class PlainVocabulary:
     digest: str | None = None
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without EOS."""
+        """Returns the ids of a text, without EOS."""
         raise NotImplementedError
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids up to the first EOS; those that it lacks are read as unknown."""
+        """Returns the text of ids up to the first EOS; ids that it lacks are read as unknown."""
         known = [int(id) if id < self.vocab_size else self.unk_id for id in ids]
         end = known.index(self.eos_id) if self.eos_id in known else len(known)
         return self._text(known[:end])
 
     def pieces(self) -> list[str]:
-        """What each id stands for, sentinels aside."""
+        """Returns the piece that each id stands for, sentinels aside."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
@@ -101,11 +101,11 @@ class PlainSentencePiece(PlainVocabulary):
         return self.tokenizer.encode(text)
 
     def encode_piece(self, text: str) -> list[int]:
-        """The ids of text between added tokens, in which no sentinel is looked for."""
+        """Returns the ids of text between added tokens, in which no sentinel is looked for."""
         return self._without_sentinels.encode(text)
 
     def encode_inside(self, text: str) -> list[int]:
-        """Likewise, where only the text's own mark of a space begins a word.
+        """Returns the ids where only the text's own mark of a space begins a word.
 
         SentencePiece drops such a mark at the begin of a text. So transformers encodes the name of
         the unknown piece before it, and takes its pieces off again.
@@ -200,12 +200,12 @@ class WithAddedTokens(PlainVocabulary):
         return cleaned_up(text) if self.tokenization.clean_up else text
 
     def _part(self, run: Sequence[int]) -> str:
-        """An added token as it is written, and other ids without spaces around their text."""
+        """Returns an added token as it is written, and other ids without spaces around them."""
         token = self._by_id.get(run[0])
         return self.base.decode(run).strip() if token is None else token.content
 
     def _bytes(self, ids: Sequence[int]) -> str:
-        """Bytes that belong to one character may have an added token between them."""
+        """Joins bytes; those of one character may have an added token between them."""
         found = b""
         for id in ids:
             token = self._by_id.get(id)
@@ -215,7 +215,7 @@ class WithAddedTokens(PlainVocabulary):
 
 
 def _runs(ids: Sequence[int], added: Iterable[int]) -> list[list[int]]:
-    """The ids in runs: each added token alone, others together."""
+    """Returns the ids in runs: each added token alone, others together."""
     runs: list[list[int]] = []
     for id in ids:
         if id in added or not runs or runs[-1][-1] in added:
@@ -226,5 +226,5 @@ def _runs(ids: Sequence[int], added: Iterable[int]) -> list[list[int]]:
 
 
 def _marked(text: str) -> str:
-    """The text with the mark of a space before it, as T5Tokenizer does without `legacy`."""
+    """Puts the mark of a space before a text, as T5Tokenizer does without `legacy`."""
     return SPACE + text.replace(SPACE, " ") if text else text

@@ -48,7 +48,7 @@ def predictions_task(
 
 
 def token_counts(folder: str) -> Counter[int]:
-    """How often each id is in the outputs in the `--output_dir` of a run of `specdec eval`.
+    """Counts each id in the outputs in the `--output_dir` of a run of `specdec eval`.
 
     Raises:
       TaskError: a folder without predictions or with a line that is none.
@@ -89,7 +89,7 @@ def _register(
 
 
 def _tokenize(dataset: Any, *, vocabulary: Any) -> Any:
-    """Inputs as ids; targets are."""
+    """Turns inputs into ids, which targets are."""
 
     def tokenize(example):
         return example | {"inputs": vocabulary.encode_tf(example["inputs"])}
@@ -107,7 +107,7 @@ def _files(folder: str) -> list[Path]:
 
 
 def _examine(files: list[Path], vocabulary: Any) -> int:
-    """The number of examples, every one of them well-formed."""
+    """Counts the examples, every one of them well-formed."""
     number, ids = 0, -(-vocabulary.vocab_size // PADDED_TO) * PADDED_TO
     for place, line in _lines(files):
         number += 1
@@ -123,7 +123,7 @@ def _examine(files: list[Path], vocabulary: Any) -> int:
 
 
 def _lines(files: list[Path]) -> Iterator[tuple[str, str]]:
-    """Each line, and where it is. A last one without its end is not there yet."""
+    """Yields where a line is, and the line. A last one without its end is not there yet."""
     for file in files:
         with open(file, encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):

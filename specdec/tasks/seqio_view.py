@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def as_seqio(plain: PlainVocabulary) -> Vocabulary:
-    """The vocabulary for seqio's tasks: the same ids and texts."""
+    """Returns the vocabulary for seqio's tasks: the same ids and texts."""
     return _seqio_class()(plain)
 
 
 @functools.cache
 def _seqio_class() -> Any:
-    """The class that seqio knows, made at the first call: seqio is seconds to import."""
+    """Makes the class that seqio knows at the first call: seqio is seconds to import."""
     seqio = load_seqio()
     import tensorflow as tf
 

@@ -108,7 +108,7 @@ def _exit() -> None:
 
 
 def _dataset(name: str, seed: int, split: str):
-    """A tf.data.Dataset of {inputs, targets}, prefixed text, in the order of the indices."""
+    """Returns a dataset of {inputs, targets}, prefixed text, in the order of the indices."""
     import numpy as np
     import tensorflow as tf
 

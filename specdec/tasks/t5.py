@@ -77,7 +77,7 @@ def _pair(prefix: str, source: str, target: str) -> Callable[[Mapping[str, Any]]
 
 
 def _question(example: Mapping[str, Any]) -> dict[str, Any]:
-    """The first answer is the target; `answers` are all of them, for the metric."""
+    """Takes the first answer as the target; `answers` are all of them, for the metric."""
     import tensorflow as tf
 
     def single_spaced(text):
@@ -96,7 +96,7 @@ def _question(example: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _all_answers(text: str, example: Mapping[str, Any] | None = None, is_target: bool = False):
-    """A prediction as it is, and all answers in place of a target."""
+    """Returns a prediction as it is, and all answers in place of a target."""
     if not is_target or example is None:
         return text
     return [answer.decode("utf-8") for answer in example["answers"]]

@@ -45,7 +45,7 @@ class TokenizerJson:
         return _tokenizer(self)
 
     def load(self) -> Vocabulary:
-        """The same for seqio's tasks; raises likewise."""
+        """Returns the same for seqio's tasks, with the same errors."""
         return as_seqio(_tokenizer(self))
 
 
@@ -99,7 +99,7 @@ class Tokenizer(PlainVocabulary):
         return cleaned_up(text) if said is not None and said.clean_up else text
 
     def _shown(self, id: int, control: set[int]) -> str:
-        """What the decoder is given, nothing for control ids; a sentinel is a word of its own."""
+        """Returns an id's text, none for control; a sentinel is a word of its own."""
         if id == self.unk_id:
             return UNKNOWN
         name = self._backend.id_to_token(id) or ""
