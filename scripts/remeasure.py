@@ -23,7 +23,7 @@ import numpy as np
 from specdec import cli, demo
 from specdec.benchmark.estimator import Measured, calls, iteration, medians, seconds, tokens
 from specdec.benchmark.file import Elsewhere, Timing, record
-from specdec.environment import hardware
+from specdec.common.environment import hardware
 from specdec.types import Part
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"

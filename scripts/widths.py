@@ -20,7 +20,7 @@ import numpy as np
 
 from specdec import checkpoints
 from specdec.benchmark.workload import READ_BYTES, make_memory, prefills, read_memory, scan
-from specdec.environment import environment
+from specdec.common.environment import environment
 from specdec.models.t5 import T5Target
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)

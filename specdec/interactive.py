@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from specdec import checkpoints, demo, generation, partitioning, roles, tables, tasks, terminal
+from specdec import checkpoints, demo, partitioning, roles, tables, tasks, terminal
+from specdec.checkpoints import generation_settings as generation
+from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.decoding import naming_texts, row_keys, score
 from specdec.drafters import Autoregressive
 from specdec.plan import Plan
@@ -19,7 +21,6 @@ from specdec.schedules import Fixed
 from specdec.theory import block_efficiency, empirical_alpha
 from specdec.types import Drafter, Model, PyTree, SamplingRule, Schedule, Table, Verifier
 from specdec.verifiers import Block
-from specdec.vocabulary import check_fit
 
 SHORTEST_BUCKET = 32  # tokens; each longer one is twice as long
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from specdec import pieces
-from specdec.added_tokens import AddedToken, Tokenization, agree
 from specdec.checkpoints import hub, huggingface, tokenizer_files
 from specdec.checkpoints.buckets import SCHEME, BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.models import families
 from specdec.records import write
+from specdec.tasks import pieces
+from specdec.tasks.added_tokens import AddedToken, Tokenization, agree
 from specdec.types import Model
 
 CONFIG = "config.json"

@@ -18,7 +18,7 @@ from specdec.cli import run as runs
 from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.environment import environment
+from specdec.common.environment import environment
 from specdec.records import Lines
 
 

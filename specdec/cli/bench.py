@@ -23,7 +23,7 @@ from specdec.cli import run as runs
 from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.environment import hardware
+from specdec.common.environment import hardware
 from specdec.models import device as devices
 from specdec.models.products import described
 from specdec.types import PyTree

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from specdec import resources
 from specdec.cli import suggest
+from specdec.common import resources
 
 
 class Macro(NamedTuple):

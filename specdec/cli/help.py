@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from specdec.cli.suggest import did_you_mean
-from specdec.environment import version
+from specdec.common.environment import version
 
 EXAMPLES = {
     "specdec decode --gin_file=demo.gin --compare": (

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from specdec import resources
 from specdec.cli import gin_files
 from specdec.cli.settings import UsageError
+from specdec.common import resources
 from specdec.models import device as devices
 
 _SIZES = " and ".join(f"{s.emb_dim} x {s.mlp_dim}" for s in devices.SIZES)

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import jax
 
-from specdec import environment
 from specdec.cli.settings import UsageError
+from specdec.common import environment
 
 REMEDIES = {
     errno.ENOSPC: "free some space and give the command again",

@@ -13,20 +13,21 @@ from typing import Any
 
 import jax
 
-from specdec import checkpoints, generation, partitioning, records, schemas, tables, tasks
+from specdec import checkpoints, partitioning, records, schemas, tables, tasks
 from specdec.checkpoints import TextModel
+from specdec.checkpoints import generation_settings as generation
+from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.cli import machine, settings, shorthands
 from specdec.cli.data import Data, saved_vocabulary
 from specdec.cli.placement import Placement
 from specdec.cli.settings import UsageError
+from specdec.common.environment import version
 from specdec.decoding import NonFiniteLogits
-from specdec.environment import version
 from specdec.plan import Plan
 from specdec.roles import RESERVED, spare_ids_of, tables_of
 from specdec.sampling import MinLength, check_ids
 from specdec.types import Params, PyTree, Table
 from specdec.values import is_word
-from specdec.vocabulary import check_fit
 
 
 @dataclasses.dataclass(frozen=True)

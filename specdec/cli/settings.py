@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 import gin
 from gin import config as gin_config
 from gin import config_parser
-from specdec import resources, tasks
+from specdec import tasks
 from specdec.cli import gin_files
 from specdec.cli.suggest import did_you_mean
+from specdec.common import resources
 from specdec.records import Lines
 
 T = TypeVar("T")

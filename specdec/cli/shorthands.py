@@ -17,11 +17,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from specdec import resources
+from specdec.checkpoints.generation_settings import CHOICES
 from specdec.cli import gin_files
 from specdec.cli.settings import UsageError
 from specdec.cli.suggest import did_you_mean
-from specdec.generation import CHOICES
+from specdec.common import resources
 
 # Flag: the macros that a file of the folder, which is named like it, chooses.
 FRAGMENTS = {

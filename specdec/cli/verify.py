@@ -18,7 +18,7 @@ from specdec.cli.placement import parameter_counts
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.cli.texts import programs_of
-from specdec.environment import environment
+from specdec.common.environment import environment
 
 LIMIT = 64
 

@@ -7,8 +7,8 @@ print(*lines(record(topology, compilation, {"paper": 0.75})), sep="\\n")
 """
 
 from specdec.compile.compilation import Compilation, Compiled, Memory, compile_for, program_count
+from specdec.compile.compile_report import explanation, lines, markdown, record
 from specdec.compile.hardware import CHIPS, Topology
-from specdec.compile.report import explanation, lines, markdown, record
 from specdec.compile.roofline import PAPER_ALPHAS
 
 __all__ = [

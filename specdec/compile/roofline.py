@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from specdec import published, theory
+from specdec import theory
+from specdec.common import published
 from specdec.compile.hardware import LAYER_SECONDS, Call, Chip
 from specdec.plan import Plan
 from specdec.roles import depths_of, of_depth, verifies

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from specdec import checkpoints, tables
 from specdec.checkpoints import tree
+from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.decoding import decode
 from specdec.integrations import bridge
 from specdec.models.t5 import T5Target
@@ -30,7 +31,6 @@ from specdec.types import (
     Table,
     Verifier,
 )
-from specdec.vocabulary import check_fit
 
 try:
     from t5x import models  # pyright: ignore[reportMissingImports]

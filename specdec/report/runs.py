@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from specdec import published
+from specdec.common import published
 
 Figures: TypeAlias = Mapping[str, Any]
 

@@ -6,7 +6,7 @@
 draft and verification take the same steps, in the same order.
 """
 
-from specdec.sampling.draws import draw, draw_shared, gumbel
+from specdec.sampling.drawing import draw, draw_shared, gumbel
 from specdec.sampling.processed import (
     Processed,
     before_each,

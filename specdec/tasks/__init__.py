@@ -15,7 +15,7 @@ from specdec.tasks.batching import (
 from specdec.tasks.loading import TaskError
 from specdec.tasks.local import local_task
 from specdec.tasks.metrics import Bleu, Rouge, Squad, bleu, rouge, squad
-from specdec.tasks.predictions import predictions_task, token_counts
+from specdec.tasks.model_outputs import predictions_task, token_counts
 from specdec.tasks.registry import VOCABULARIES, get_task, mixture, use_tfds_data_dir
 from specdec.tasks.synthetic import demo_vocabulary, synthetic_mixture, synthetic_task
 from specdec.tasks.t5 import t5_task

@@ -7,8 +7,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from specdec import pieces
-from specdec.added_tokens import AddedToken, Tokenization, cleaned_up, split
+from specdec.tasks import pieces
+from specdec.tasks.added_tokens import AddedToken, Tokenization, cleaned_up, split
 
 BYTES, SPECIAL = 256, 3  # of ByT5: padding, EOS and unknown come before the bytes
 SPACE = "▁"  # SentencePiece's mark of a space

@@ -1,4 +1,4 @@
-"""The corpora of `specdec.synthetic` as seqio tasks, with the project's own vocabulary."""
+"""The corpora of `specdec.tasks.corpora` as seqio tasks, with the project's own vocabulary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from specdec import demo
-from specdec.synthetic import PREFIXES, SIZES, generator
+from specdec.tasks.corpora import PREFIXES, SIZES, generator
 from specdec.tasks.loading import TaskError, load_seqio
 from specdec.tasks.metrics import bleu, rouge, squad
 from specdec.tasks.registry import add_task, mixture

@@ -10,8 +10,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specdec import pieces
-from specdec.added_tokens import Tokenization, cleaned_up
+from specdec.tasks import pieces
+from specdec.tasks.added_tokens import Tokenization, cleaned_up
 from specdec.tasks.loading import TaskError, read
 from specdec.tasks.plain import PlainVocabulary
 from specdec.tasks.seqio_view import as_seqio

@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from specdec import pieces
-from specdec.added_tokens import Tokenization
+from specdec.tasks import pieces
+from specdec.tasks.added_tokens import Tokenization
 from specdec.tasks.loading import TaskError, load_seqio, read, read_in_time
 from specdec.tasks.plain import (
     PlainBytes,

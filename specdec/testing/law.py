@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.sampling import standardised
-from specdec.testing.table import TableTarget
+from specdec.testing.table_target import TableTarget
 from specdec.types import Array, Draft, History, PyTree, SamplingRule, Scores, Verifier
 from specdec.verifiers import next_distribution
 from specdec.verifiers.decide import leading, usable_tokens

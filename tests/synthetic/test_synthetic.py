@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from specdec import synthetic, tasks
-from specdec.synthetic import articles, corrections, english, german, lexicon, translation
-from specdec.synthetic.dice import SPLITS, Dice, Weighted
-from specdec.synthetic.lexicon import Adjective, GermanNoun
-from specdec.synthetic.tree import Clause, NounPhrase, Pronoun, Words
+from specdec import tasks
+from specdec.tasks import corpora as synthetic
+from specdec.tasks.corpora import articles, corrections, english, german, lexicon, translation
+from specdec.tasks.corpora.dice import SPLITS, Dice, Weighted
+from specdec.tasks.corpora.lexicon import Adjective, GermanNoun
+from specdec.tasks.corpora.sentence_tree import Clause, NounPhrase, Pronoun, Words
 
 pytestmark = pytest.mark.ci
 
@@ -31,7 +32,7 @@ DIGESTS = [
 
 DIGEST_PROGRAM = """
 import hashlib, itertools
-from specdec import synthetic
+from specdec.tasks import corpora as synthetic
 for names in (("specdec_ende", "specdec_highlights"), ("specdec_gec", "specdec_qa")):
     digest = hashlib.sha256()
     for name in names:
@@ -551,7 +552,7 @@ def test_errors(call, error, message):
 
 def test_generating_needs_neither_seqio_nor_tensorflow():
     program = (
-        "import sys; from specdec import synthetic;"
+        "import sys; from specdec.tasks import corpora as synthetic;"
         "next(synthetic.examples('specdec_ende', 'train'));"
         "print({'seqio', 'tensorflow', 'sentencepiece'} & set(sys.modules))"
     )

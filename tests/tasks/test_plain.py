@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specdec import demo, tasks
-from specdec.synthetic import articles, translation
+from specdec.tasks.corpora import articles, translation
 
 MODEL = demo.path("vocabulary.model")
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "tokenizer" / "tokenizer.json"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from specdec import cli, demo, tasks
-from specdec.synthetic import articles, translation
+from specdec.tasks.corpora import articles, translation
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "tokenizer" / "tokenizer.json"
 MODEL = demo.path("vocabulary.model")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from specdec.synthetic import english, german
-from specdec.synthetic.dice import Dice
-from specdec.synthetic.lexicon import (
+from specdec.tasks.corpora import english, german
+from specdec.tasks.corpora.dice import Dice
+from specdec.tasks.corpora.lexicon import (
     ADJECTIVES,
     ADVERBS,
     BESIDE,
@@ -21,7 +21,7 @@ from specdec.synthetic.lexicon import (
     WOMEN,
     Entry,
 )
-from specdec.synthetic.tree import (
+from specdec.tasks.corpora.sentence_tree import (
     HE,
     IT,
     SHE,

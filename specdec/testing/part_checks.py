@@ -29,7 +29,7 @@ from specdec.testing.law import (
     output_law,
     sequence_law,
 )
-from specdec.testing.table import TableTarget
+from specdec.testing.table_target import TableTarget
 from specdec.types import (
     DecodeOutput,
     Drafter,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, NamedTuple, TypeVar
 
-from specdec.synthetic.lexicon import (
+from specdec.tasks.corpora.lexicon import (
     Adjective,
     EnglishNoun,
     EnglishVerb,

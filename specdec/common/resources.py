@@ -8,6 +8,6 @@ from typing import Literal
 
 def folder(name: Literal["gin", "configs", "demo"]) -> Path:
     """Returns the folder of that name, of an installed package or of a checkout."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     installed = package / f"_{name}"
     return installed if installed.is_dir() else package.parent / name

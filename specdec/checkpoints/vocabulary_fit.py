@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from specdec import checkpoints, tasks
-from specdec.added_tokens import agree
+from specdec.tasks.added_tokens import agree
 from specdec.types import Model
 
 

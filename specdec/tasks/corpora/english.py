@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import functools
 
-from specdec.synthetic.tree import HE, IT, Clause, I, Name, Nominal, NounPhrase, Pronoun, Sentence
+from specdec.tasks.corpora.sentence_tree import (
+    HE,
+    IT,
+    Clause,
+    I,
+    Name,
+    Nominal,
+    NounPhrase,
+    Pronoun,
+    Sentence,
+)
 
 _SUBJECTS = ("I", "you", "he", "she", "it", "we", "they")
 _OBJECTS = ("me", "you", "him", "her", "it", "us", "them")

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from specdec.synthetic.dice import Dice
-from specdec.synthetic.lexicon import table
+from specdec.tasks.corpora.dice import Dice
+from specdec.tasks.corpora.lexicon import table
 
 HIGHLIGHTS, QUESTIONS = 2, 4  # the first coordinate of `Dice`
 MIN_SENTENCES, MAX_SENTENCES = 3, 8

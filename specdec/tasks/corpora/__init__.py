@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from specdec.synthetic import articles, corrections, translation
+from specdec.tasks.corpora import articles, corrections, translation
 
 # How many examples a split has. Nobody gets to the end of train: its indices are those of `Dice`.
 SIZES: Mapping[str, int] = {"train": 2**48, "validation": 500, "test": 500}

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from specdec.synthetic import english, translation
-from specdec.synthetic.dice import Dice, Weighted
-from specdec.synthetic.lexicon import (
+from specdec.tasks.corpora import english, translation
+from specdec.tasks.corpora.dice import Dice, Weighted
+from specdec.tasks.corpora.lexicon import (
     ADJECTIVES,
     ADVERBS,
     COUNTS,
@@ -21,7 +21,7 @@ from specdec.synthetic.lexicon import (
     EnglishVerb,
     Entry,
 )
-from specdec.synthetic.tree import HE, IT, Sentence
+from specdec.tasks.corpora.sentence_tree import HE, IT, Sentence
 
 TASK = 3  # the first coordinate of `Dice`
 MAX_WORDS = 30  # of the correct text, where it has two sentences

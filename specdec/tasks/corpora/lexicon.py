@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from specdec.synthetic.dice import Weighted
+from specdec.tasks.corpora.dice import Weighted
 
 T = TypeVar("T")
 
