@@ -32,14 +32,14 @@ def environment() -> dict[str, Any]:
 
 def hardware() -> dict[str, Any]:
     """The part of `environment` that times on two machines differ by, with the compiler's flags."""
-    devices = jax.devices()
+    devices, linux = jax.devices(), hasattr(os, "sched_getaffinity")
     return {
         "backend": jax.default_backend(),
         "device": devices[0].device_kind,
         "devices": len(devices),
         "cpu": _cpuinfo("model name") or platform.processor() or platform.machine(),
         "features": [name for name in FEATURES if name in _cpuinfo("flags").split()],
-        "cores": _cores(),
+        "cores": len(os.sched_getaffinity(0)) if linux else os.cpu_count(),  # that we may run on
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
 
@@ -69,10 +69,3 @@ def _cpuinfo(wanted: str) -> str:
             if name.strip() == wanted:
                 return value.strip()
     return ""
-
-
-def _cores() -> int | None:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()

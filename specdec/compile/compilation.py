@@ -195,7 +195,10 @@ def _parts(
     yield reading
     if executable is None:
         return
-    caches = jax.tree.map(_placed, executable.out_info)
+    caches = jax.tree.map(
+        lambda info: jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=info.sharding),
+        executable.out_info,
+    )
     own = calls_of(plan.drafter, plan.target)
     for role, width in _calls_of(plan):
         name = _name(role, width)
@@ -223,10 +226,6 @@ def _length_of(role: str, plan: Plan, inputs: jax.ShapeDtypeStruct) -> int:
     """The length of what a model reads of the inputs."""
     view = views_of(plan.drafter).get(role)
     return inputs.shape[1] if view is None else jax.eval_shape(view, inputs).shape[1]
-
-
-def _placed(info: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=info.sharding)
 
 
 def _calls_of(plan: Plan) -> list[tuple[str, int]]:

@@ -37,19 +37,13 @@ def record(
     }
     if compilation.calls and compilation.whole.module:
         if plan.drafts:
-            found |= _predictions(topology, compilation, alphas)
+            made = predict(topology.chip, plan, compilation.calls, alphas)
+            roofline, with_layers = map(dataclasses.asdict, made)
+            found |= {"alphas": dict(alphas), "roofline": roofline, "with_layers": with_layers}
         if depths_of(plan.target):
             leaving = exits(topology.chip, plan, compilation.calls)
             found["exits"] = [dataclasses.asdict(one) for one in leaving]
     return found
-
-
-def _predictions(
-    topology: Topology, compilation: Compilation, alphas: Mapping[str, float]
-) -> dict[str, Any]:
-    made = predict(topology.chip, compilation.plan, compilation.calls, alphas)
-    roofline, with_layers = map(dataclasses.asdict, made)
-    return {"alphas": dict(alphas), "roofline": roofline, "with_layers": with_layers}
 
 
 def _memory(topology: Topology, compilation: Compilation) -> dict[str, Any]:

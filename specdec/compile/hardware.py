@@ -87,7 +87,8 @@ class Topology:
         try:
             found = topologies.get_topology_desc(self.name, "tpu", **options)
         except Exception as error:  # jaxlib raises several kinds
-            raise RuntimeError(f"libtpu has no topology {self.name}: {_line(error)}") from error
+            line = str(error).splitlines()[0]
+            raise RuntimeError(f"libtpu has no topology {self.name}: {line}") from error
         return list(found.devices)
 
 
@@ -101,10 +102,6 @@ _WITHOUT_A_TPU = {
     "TPU_MIN_LOG_LEVEL": "3",
     "TPU_STDERR_LOG_LEVEL": "3",
 }
-
-
-def _line(error: Exception) -> str:
-    return str(error).splitlines()[0]
 
 
 @dataclasses.dataclass(frozen=True)

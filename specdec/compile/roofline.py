@@ -70,14 +70,16 @@ def predict(
         }
         alone = calls["target"].seconds(chip, 1, layer_seconds)
         draft = costs[plan.longest_draft].draft
+        # c and v(gamma), as in `theory`.
+        ratios = {gamma: (one.draft / alone, one.verify / alone) for gamma, one in costs.items()}
         return Prediction(
             layer_seconds=layer_seconds,
             target=alone,
             draft=draft,
             cost_ratio=draft / alone,
-            verify_cost=[1.0, *(costs[gamma].verify / alone for gamma in draft_lengths)],
+            verify_cost=[1.0, *(ratios[gamma][1] for gamma in draft_lengths)],
             speedups={
-                label: [_speedup(alpha, gamma, costs[gamma], alone) for gamma in draft_lengths]
+                label: [theory.speedup(alpha, gamma, *ratios[gamma]) for gamma in draft_lengths]
                 for label, alpha in alphas.items()
             },
         )
@@ -100,8 +102,10 @@ class Exit:
 
 
 def exits(chip: Chip, plan: Plan, calls: Mapping[str, Call]) -> list[Exit]:
-    """One for each depth of the target's calls, [] where all go through all layers; arguments as of
-    `predict`."""
+    """Predicts each depth of the target's calls, none where all go through all layers.
+
+    Arguments as of `predict`.
+    """
 
     def seconds(role: str) -> tuple[float, float]:
         return calls[role].seconds(chip, 1), calls[role].seconds(chip, 1, LAYER_SECONDS)
@@ -128,7 +132,3 @@ def _costs(
         spent = count * calls[role].seconds(chip, width, layer_seconds)
         verify, draft = (verify + spent, draft) if verifies(role) else (verify, draft + spent)
     return _Costs(verify, draft / gamma)
-
-
-def _speedup(alpha: float, gamma: int, costs: _Costs, alone: float) -> float:
-    return theory.speedup(alpha, gamma, costs.draft / alone, costs.verify / alone)

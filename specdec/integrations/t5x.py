@@ -144,7 +144,8 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
                 f"decoder_params has {', '.join(given)}, which are for T5X's own decoding "
                 "functions; bind the model's sampling instead"
             )
-        _check_params(params, self._target)
+        shapes = {name: leaf.shape for name, leaf in tree.flatten(params).items()}
+        tree.check(shapes, self._target.config, "T5X's tree of parameters")
         inputs, targets = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
         prompt = self._prompt(targets, stop_ids) if prompt_with_targets else None
         output = decode(
@@ -166,11 +167,6 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         params = jax.eval_shape(self._target.init, jax.random.key(0))
         batch = batch_shapes(1, 1)
         Decoder(self._plan).lower(Params(params, *self._others), *batch)
-
-
-def _check_params(params: PyTree, target: T5Target) -> None:
-    shapes = {name: leaf.shape for name, leaf in tree.flatten(params).items()}
-    tree.check(shapes, target.config, "T5X's tree of parameters")
 
 
 @functools.cache

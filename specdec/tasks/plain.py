@@ -173,7 +173,9 @@ class WithAddedTokens(PlainVocabulary):
     def encode(self, text: str) -> list[int]:
         ids: list[int] = []
         legacy = self.tokenization.legacy
-        for part in split(text if legacy else _marked(text), self.tokenization.added):
+        if text and not legacy:  # the mark of a space before it, as T5Tokenizer has it
+            text = SPACE + text.replace(SPACE, " ")
+        for part in split(text, self.tokenization.added):
             if isinstance(part, AddedToken):
                 alone = not legacy and ids == self._encode(SPACE)
                 ids = [part.id] if alone and part.special else [*ids, part.id]
@@ -223,8 +225,3 @@ def _runs(ids: Sequence[int], added: Iterable[int]) -> list[list[int]]:
         else:
             runs[-1].append(id)
     return runs
-
-
-def _marked(text: str) -> str:
-    """Puts the mark of a space before a text, as T5Tokenizer does without `legacy`."""
-    return SPACE + text.replace(SPACE, " ") if text else text

@@ -87,7 +87,9 @@ def nominal(thing: Nominal, case: str, negated: bool = False, preposition: str =
     text = head + " ".join([*words, noun(thing.german, case, thing.plural)])
     if thing.relative is None:
         return text
-    return f"{text}, {subordinate(thing.relative, _relative_word(thing, column))},"
+    gap = thing.relative.gap
+    word = _RELATIVE["nominative" if gap == "subject" else gap][column]
+    return f"{text}, {subordinate(thing.relative, word)},"
 
 
 def _determiner(phrase: NounPhrase, case: str, column: int, negated: bool) -> tuple[str, str]:
@@ -108,11 +110,6 @@ def _determiner(phrase: NounPhrase, case: str, column: int, negated: bool) -> tu
         case "this":
             return article("dies", case, column), "weak"
     return article("der", case, column), "weak"
-
-
-def _relative_word(phrase: NounPhrase, column: int) -> str:
-    gap = phrase.relative.gap if phrase.relative else ""
-    return _RELATIVE["nominative" if gap == "subject" else gap][column]
 
 
 def main_fields(clause: Clause) -> list[Field]:
@@ -179,8 +176,10 @@ def _middle(clause: Clause) -> list[Field]:
             fields.append((role, nominal(thing, case, **how)))
 
     accusative, dative = clause.accusative, clause.dative
-    known = accusative is not None and not _is_new(accusative)
-    kein = clause.negated and _takes_kein(accusative)
+    determiner = accusative.determiner if isinstance(accusative, NounPhrase) else ""
+    # What is indefinite is new, and stands late in the middle field.
+    known = accusative is not None and determiner not in ("a", "some", "many", "count")
+    kein = clause.negated and determiner == "a"
     if clause.gap != "subject" and clause.tense != "infinitive":
         put("subject", clause.subject, "nominative")
     if isinstance(accusative, Pronoun):
@@ -209,15 +208,6 @@ def _middle(clause: Clause) -> list[Field]:
     if clause.predicate:
         fields.append(("predicate", clause.predicate.german.predicative))
     return fields
-
-
-def _is_new(thing: Nominal) -> bool:
-    """Indefinite: it stands late in the middle field."""
-    return isinstance(thing, NounPhrase) and thing.determiner in ("a", "some", "many", "count")
-
-
-def _takes_kein(thing: Nominal | None) -> bool:
-    return isinstance(thing, NounPhrase) and thing.determiner == "a"
 
 
 def clause_fields(sentence: Sentence) -> list[list[Field]]:

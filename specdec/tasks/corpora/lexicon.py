@@ -170,15 +170,12 @@ def _verbs() -> dict[str, tuple[Entry, ...]]:
     return dict(found)
 
 
-def _link(word: str) -> Link:
-    return Link(word.removesuffix("+"), word.endswith("+"))
-
-
 NOUNS = _read("nouns", EnglishNoun, _german_noun)
 PLACES = _read("places", _english_place, _german_place)
 VERBS = _verbs()
 ADJECTIVES = _read("adjectives", _phrase, _adjective)
 ADVERBS = _read("adverbs", _phrase, _phrase)
 BESIDE, COUNTS = _read("phrases", _phrase, _phrase).values()
-LINKS = {header: entries[0] for header, entries in _read("links", _phrase, _link).items()}
+_links = _read("links", _phrase, lambda word: Link(word.removesuffix("+"), word.endswith("+")))
+LINKS = {header: entries[0] for header, entries in _links.items()}
 LAWS = table("laws", lambda alternatives: _side(alternatives, _phrase))

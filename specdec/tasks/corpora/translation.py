@@ -200,7 +200,11 @@ def _with_details(dice: Dice, clause: Clause, frame: str, stative: bool, detail:
     changes = {}
     if clause.tense in _TIMES and dice.chance(0.6 * detail):
         changes["time"] = _pick(dice, ADVERBS[dice.weigh(_TIMES[clause.tense])])
-        changes |= _fronts(dice) if frame != "relative" else {}
+        if frame != "relative":  # German mostly, but not always, begins with it where English does
+            fronted = dice.chance(0.3)
+            changes["english_front"] = "time" if fronted else "subject"
+            ours = dice.chance(0.85 if fronted else 0.2)
+            changes["german_front"] = "time" if ours else "subject"
     elif clause.tense in ("present", "past", "perfect") and dice.chance(0.3 * detail):
         changes["frequency"] = _pick(dice, ADVERBS["frequency"])
     if "frequency" not in changes and _may_be_negated(clause) and dice.chance(0.12):
@@ -217,15 +221,6 @@ def _with_details(dice: Dice, clause: Clause, frame: str, stative: bool, detail:
         if "time" not in changes and frame != "relative" and dice.chance(0.15):
             changes["german_front"] = "place"
     return clause._replace(**changes)
-
-
-def _fronts(dice: Dice) -> dict[str, str]:
-    """German mostly, but not always, begins with the time where English does."""
-    fronted = dice.chance(0.3)
-    return {
-        "english_front": "time" if fronted else "subject",
-        "german_front": "time" if dice.chance(0.85 if fronted else 0.2) else "subject",
-    }
 
 
 def _may_be_negated(clause: Clause) -> bool:
