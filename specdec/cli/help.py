@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from specdec.cli.suggest import did_you_mean
 from specdec.common.environment import version
 
 EXAMPLES = {
@@ -23,6 +23,12 @@ EXAMPLES = {
         "a certificate that this is exact, on this machine"
     ),
 }
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """'; did you mean X?' with the nearest of the known words, '' if none is near."""
+    near = difflib.get_close_matches(word, sorted(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 class OneLine(argparse.ArgumentParser):

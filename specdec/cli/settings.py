@@ -20,7 +20,7 @@ from gin import config as gin_config
 from gin import config_parser
 from specdec import tasks
 from specdec.cli import gin_files
-from specdec.cli.suggest import did_you_mean
+from specdec.cli.help import did_you_mean
 from specdec.common import resources
 from specdec.records import Lines
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from specdec.checkpoints.generation_settings import CHOICES
 from specdec.cli import gin_files
+from specdec.cli.help import did_you_mean
 from specdec.cli.settings import UsageError
-from specdec.cli.suggest import did_you_mean
 from specdec.common import resources
 
 # Flag: the macros that a file of the folder, which is named like it, chooses.

@@ -24,7 +24,7 @@ from specdec.types import PyTree
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
+class DeviceMemory:
     """Bytes of one device while a program runs."""
 
     arguments: int  # parameters, mostly
@@ -34,7 +34,7 @@ class Memory:
     donated: int  # of the outputs, which lie where arguments were
 
     @classmethod
-    def of(cls, executable: Any) -> Memory:
+    def of(cls, executable: Any) -> DeviceMemory:
         """By XLA's analysis."""
         stats = executable.memory_analysis()
         return cls(
@@ -60,7 +60,7 @@ class Compiled:
 
     name: str
     seconds: float
-    memory: Memory | None = None
+    memory: DeviceMemory | None = None
     module: hlo.Module | None = None
     flops: float = 0.0
     too_large: str | None = None
@@ -249,7 +249,7 @@ def _compiled(name: str, program: Program, *arguments: PyTree) -> tuple[Compiled
     seconds = time.perf_counter() - start
     flops = program.costs(*arguments).get("flops", 0.0)
     module = hlo.read(executable.as_text())
-    return Compiled(name, seconds, Memory.of(executable), module, flops), executable
+    return Compiled(name, seconds, DeviceMemory.of(executable), module, flops), executable
 
 
 def _too_large(message: str) -> str | None:

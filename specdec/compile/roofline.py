@@ -29,7 +29,7 @@ PAPER_ALPHAS: Mapping[int, Mapping[str, float]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Prediction:
+class RooflinePrediction:
     """The model calls of an iteration, predicted; all else in it counts as nothing.
 
     layer_seconds: assumed for each decoder layer in addition (`hardware.LAYER_SECONDS`).
@@ -53,7 +53,7 @@ def predict(
     calls: Mapping[str, Call],
     alphas: Mapping[str, float],
     longest: int = LONGEST,
-) -> tuple[Prediction, Prediction]:
+) -> tuple[RooflinePrediction, RooflinePrediction]:
     """Predicts with nothing but the roofline, and with a time for each layer in addition.
 
     Args:
@@ -63,7 +63,7 @@ def predict(
     """
     draft_lengths = range(1, longest + 1)
 
-    def at(layer_seconds: float) -> Prediction:
+    def at(layer_seconds: float) -> RooflinePrediction:
         costs = {
             gamma: _costs(chip, plan, calls, gamma, layer_seconds)
             for gamma in {*draft_lengths, plan.longest_draft}
@@ -72,7 +72,7 @@ def predict(
         draft = costs[plan.longest_draft].draft
         # c and v(gamma), as in `theory`.
         ratios = {gamma: (one.draft / alone, one.verify / alone) for gamma, one in costs.items()}
-        return Prediction(
+        return RooflinePrediction(
             layer_seconds=layer_seconds,
             target=alone,
             draft=draft,

@@ -110,7 +110,7 @@ def before_each(fed: Array, stop_ids: tuple[int, ...]) -> tuple[Array, History]:
 
 def check_ids(sampling: SamplingRule, size: int) -> None:
     """Raises ValueError for a processor about an id that a vocabulary of this size lacks."""
-    for one in getattr(sampling, "processors", ()):
+    for one in sampling.processors if looks_back(sampling) else ():
         for token in getattr(one, "ids", ()):
             if not 0 <= token < size:
                 raise ValueError(

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import Tokenization, cleaned_up
-from specdec.tasks.loading import TaskError, read
+from specdec.tasks.loading import TaskError, as_seqio, read
 from specdec.tasks.plain import PlainVocabulary
-from specdec.tasks.seqio_view import as_seqio
 
 if TYPE_CHECKING:
     from seqio import Vocabulary

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import Tokenization
-from specdec.tasks.loading import TaskError, load_seqio, read, read_in_time
+from specdec.tasks.loading import TaskError, as_seqio, load_seqio, read, read_in_time
 from specdec.tasks.plain import (
     PlainBytes,
     PlainSentencePiece,
     PlainVocabulary,
     WithAddedTokens,
 )
-from specdec.tasks.seqio_view import as_seqio
 from specdec.tasks.tokenizer_json import TokenizerJson
 from specdec.values import is_integer, is_word
 

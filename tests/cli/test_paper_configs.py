@@ -58,12 +58,12 @@ SIZE = """
 """
 
 
-def paper(file: str) -> published.Row:
+def paper(file: str) -> published.Published:
     """The published row that a file repeats."""
     return published.rows()[Path(file).stem]
 
 
-def calculated(row: published.Row) -> float:
+def calculated(row: published.Published) -> float:
     """The speed-up of theorem 3.8."""
     return theory.speedup(row.alpha, row.gamma, row.c)
 
