@@ -72,6 +72,16 @@ def counts(history: History, size: int, first: int) -> Array:
 
 
 @dataclasses.dataclass(frozen=True)
+class _NamesLength:
+    """A processor about a number of output tokens."""
+
+    length: int
+
+    def __post_init__(self):
+        check_positive(f"{type(self).__name__}.length", self.length)
+
+
+@dataclasses.dataclass(frozen=True)
 class NoRepeatNGram:
     """Excludes what would make the last `size` tokens a sequence that the text already has.
 
@@ -128,17 +138,11 @@ class NoBadWords:
         return logits.at[last].min(jnp.where(found, -jnp.inf, jnp.inf))
 
 
-@dataclasses.dataclass(frozen=True)
-class MinLength:
+class MinLength(_NamesLength):
     """Excludes stop ids among the first `length` tokens of an output, a prefix counted.
 
     It is Hugging Face's `min_new_tokens`; its `min_length` counts the start token as well.
     """
-
-    length: int
-
-    def __post_init__(self):
-        check_positive("MinLength.length", self.length)
 
     def process(self, logits: Array, history: History) -> Array:
         early = history.position < self.length
@@ -187,17 +191,11 @@ class ForcedTokens(_NamesPosition):
         return jnp.where(here, forced.astype(logits.dtype), logits)
 
 
-@dataclasses.dataclass(frozen=True)
-class ForcedEOS:
+class ForcedEOS(_NamesLength):
     """Forces a stop id as token number `length` of an output at the latest.
 
     It is Hugging Face's `forced_eos_token_id`, which does so at its longest length.
     """
-
-    length: int
-
-    def __post_init__(self):
-        check_positive("ForcedEOS.length", self.length)
 
     def process(self, logits: Array, history: History) -> Array:
         late = history.position >= self.length - 1
