@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from specdec import checkpoints, tasks
-from specdec.cli.settings import UsageError
+from specdec.cli.settings import UsageError, one_line
 from specdec.decoding import check_prefix
 from specdec.partitioning import Share
 from specdec.values import check_has, check_positive, check_seed, is_integer
@@ -88,10 +88,8 @@ class Data:
     def prefix(self, vocabulary: Any, max_length: int) -> list[int]:
         """Returns the ids of the decoder prefix, with which an output of `max_length` begins."""
         ids = list(vocabulary.encode(self.decoder_prefix))
-        try:
+        with one_line(f"--decoder_prefix {self.decoder_prefix!r}: "):
             check_prefix(len(ids), max_length)
-        except ValueError as error:
-            raise UsageError(f"--decoder_prefix {self.decoder_prefix!r}: {error}") from error
         return ids
 
     def _sizes(self) -> dict[str, Any]:

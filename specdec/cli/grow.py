@@ -12,7 +12,7 @@ import jax
 import gin
 from specdec import checkpoints, progress
 from specdec.cli import settings
-from specdec.cli.settings import UsageError
+from specdec.cli.settings import UsageError, one_line
 from specdec.models import families
 from specdec.types import Model, PyTree
 from specdec.values import check_seed
@@ -47,22 +47,16 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
-    try:
+    with one_line():
         check_seed("--seed", args.seed)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     text = checkpoints.text_model_from(args.input, needed=False)
     output = checkpoints.check_output(args.output, "orbax", text.vocabulary)
     model = checkpoints.model_from(args.input)
-    try:
+    with one_line():
         growth = families.growth_of(model.config)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     preset = _preset(args.preset, model).config
-    try:
+    with one_line(f"{args.input} does not grow to {args.preset}: "):
         to = families.model_of(families.resized(model.config, preset))
-    except ValueError as error:
-        raise UsageError(f"{args.input} does not grow to {args.preset}: {error}") from error
     # bfloat16, in which some are stored, would round what has to cancel.
     params = checkpoints.load(args.input, config=model.config, dtype="float32")
     growth_key, test_key = jax.random.split(jax.random.key(args.seed))

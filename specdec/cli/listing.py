@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specdec.cli import gin_files
-from specdec.cli.settings import UsageError
+from specdec.cli.settings import one_line
 from specdec.common import resources
 from specdec.models import device as devices
 
@@ -123,10 +123,8 @@ def macros() -> Iterator[Item]:
 
 def device() -> Iterator[Item]:
     """Milliseconds that products of a few tokens take here, the least one marked."""
-    try:
+    with one_line():
         found = devices.this()
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     if found is None:
         yield Item("not measured", "kernels stay as checkpoints have them")
         return

@@ -28,7 +28,16 @@ T = TypeVar("T")
 
 
 class UsageError(ValueError):
-    """What the user gave cannot work; the message is one line."""
+    """A mistake of the user's; the message is one line."""
+
+
+@contextlib.contextmanager
+def one_line(prefix: str = "") -> Iterator[None]:
+    """Raises what goes wrong with a user's values as a UsageError, behind a prefix."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(f"{prefix}{error}") from error
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from specdec import tasks, terminal
 from specdec.cli import explain
 from specdec.cli.run import DecodeRun
-from specdec.cli.settings import UsageError
+from specdec.cli.settings import one_line
 from specdec.decoding import Decided, naming_texts, row_keys
 from specdec.program import Decoder, Program, Stepwise, batch_shapes
 from specdec.types import Array, DecodeOutput, Params
@@ -50,10 +50,8 @@ def programs_of(
     if stepwise and mesh is None and run.plan.drafts:
         ours = Stepwise(run.plan, prefix=given)
     batch = batch_shapes(rows, length or run.data.lengths["inputs"], mesh)
-    try:
+    with one_line():
         ours.lower(run.abstract(), *batch)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     if length:
         ours.begin_to_compile(run.abstract(), *batch)
     alone = Decoder(run.alone, mesh=mesh, prefix=given) if run.compare else None

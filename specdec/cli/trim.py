@@ -8,7 +8,7 @@ from typing import Any
 
 from specdec import checkpoints, tasks
 from specdec.cli.grow import described
-from specdec.cli.settings import UsageError
+from specdec.cli.settings import UsageError, one_line
 from specdec.models import families, trim
 from specdec.models.trim import Trim
 
@@ -63,12 +63,10 @@ def _command(args: argparse.Namespace) -> None:
     output = checkpoints.check_output(args.output, "orbax", text.vocabulary)
     model = checkpoints.model_from(args.input)
     counts = Counter() if args.predictions is None else tasks.token_counts(args.predictions)
-    try:
+    with one_line():
         families.trimming_of(model.config)
         kept = _kept(args, model.config, counts)
         to = families.model_of(families.resized(model.config, kept))
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     params = checkpoints.load(args.input, config=model.config)
     ours = families.resize(params, model.config, kept)
     checkpoints.save(output, ours, config=to.config, **text.kept())
