@@ -23,8 +23,8 @@ from specdec.acceptance import Accepted, Texts
 from specdec.cli import run as runs
 from specdec.cli import settings
 from specdec.cli.run import DecodeRun
+from specdec.common.environment import hardware
 from specdec.decoding import row_keys
-from specdec.environment import hardware
 from specdec.plan import Plan
 from specdec.program import CACHED, Decoder
 from specdec.records import Lines

@@ -12,7 +12,7 @@ from typing import Any
 
 import sentencepiece
 
-from specdec import synthetic
+from specdec.tasks import corpora as synthetic
 
 EXAMPLES = {"specdec_ende": 40_000, "specdec_highlights": 5_000}
 PIECES = 2_048

@@ -25,12 +25,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec import benchmark, published, records
+from specdec import benchmark, records
 from specdec.benchmark import Workload
 from specdec.benchmark.workload import READ_BYTES, TimedPart, name_of
+from specdec.common import published
+from specdec.common.environment import environment
 from specdec.compile import hlo
 from specdec.drafters import Autoregressive
-from specdec.environment import environment
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
 from specdec.program import Program

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specdec import resources
+from specdec.common import resources
 
 
 def path(name: str) -> str:

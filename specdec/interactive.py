@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specdec import checkpoints, demo, generation, tasks, terminal
+from specdec import checkpoints, demo, tasks, terminal
+from specdec.checkpoints import generation_settings as generation
 from specdec.drafters import Autoregressive
 from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact

@@ -8,7 +8,8 @@ import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 from unittest import mock
@@ -19,6 +20,7 @@ import numpy as np
 from jsonschema import Draft202012Validator
 
 from specdec import checkpoints, schemas
+from specdec.compile.hlo import Instruction
 from specdec.models.device import SIZES, Device
 from specdec.models.products import ORDERS, Order
 from specdec.models.t5 import T5Config, T5Target
@@ -262,3 +264,13 @@ class TableHeads:
         turned = states[:, :, None] + params["turn"][None, None]
         rows = jnp.array([1e6, self.vocab_size, self.vocab_size])
         return turned % rows[None, None, None]
+
+
+def inside(instructions: Iterable[Instruction], loop: str) -> list[Instruction]:
+    """Returns the instructions of a compiled program that run in loops of that name."""
+    return [each for each in instructions if loop in each.loop]
+
+
+def opcodes(instructions: Iterable[Instruction]) -> dict[str, int]:
+    """Counts the instructions of each opcode."""
+    return dict(Counter(each.opcode for each in instructions))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specdec.added_tokens import AddedToken, agree, cleaned_up, split
 from specdec.checkpoints import tokenizer_files
+from specdec.tasks.added_tokens import AddedToken, agree, cleaned_up, split
 
 STRIPS = AddedToken(5, "<s>", lstrip=True, rstrip=True)
 WORD = AddedToken(6, "x", single_word=True)

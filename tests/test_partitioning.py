@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from support import inside, opcodes
 from tolerances import LOGITS
 
 from specdec import Plan, decode, partitioning, prefill, row_keys, step
@@ -126,7 +127,7 @@ def test_a_drafter_may_be_divided_as_well():
     mesh = make_mesh(4)
     output, program = decoded("coupled", mesh, STANDARD)
     assert_equal(output, one_device("coupled"), mesh)
-    each_token = hlo.collectives_by_kind(program.inside("extend").collectives)
+    each_token = opcodes(inside(program.collectives, "extend"))
     assert each_token == {"all-reduce": 1 + 3 * TINIER.num_decoder_layers, "all-gather": 1}
 
 
@@ -254,7 +255,7 @@ def check_verify_call(collectives, mesh) -> None:
     if mesh.shape["model"] == 1:
         assert not others
         return
-    kinds = hlo.collectives_by_kind(others)
+    kinds = opcodes(others)
     assert kinds == {"all-reduce": 1 + 3 * LAYERS, "all-gather": 1}
     (gathered,) = (each for each in others if each.opcode == "all-gather")
     assert gathered.bytes == 4 * ROWS // mesh.shape["data"] * (GAMMA + 1) * VOCABULARY

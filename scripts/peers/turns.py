@@ -26,7 +26,7 @@ from specdec.cli import bench, output, settings
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.environment import environment
+from specdec.common.environment import environment
 from specdec.program import batch_shapes
 from specdec.records import RecordsError
 from specdec.sampling import looks_back

@@ -14,7 +14,7 @@ from specdec.benchmark.file import File, Record
 from specdec.benchmark.measure import decode_elsewhere, measure_by_text, profile
 from specdec.benchmark.summary import Parts, summarize
 from specdec.benchmark.workload import Workload
-from specdec.environment import environment
+from specdec.common.environment import environment
 from specdec.plan import Plan
 from specdec.types import PyTree
 

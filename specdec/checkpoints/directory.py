@@ -12,8 +12,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from specdec import pieces
-from specdec.added_tokens import AddedToken, Tokenization, agree
 from specdec.checkpoints import hub, huggingface, tokenizer_files
 from specdec.checkpoints.buckets import SCHEME, BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError, about
@@ -21,6 +19,8 @@ from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 from specdec.models import families
 from specdec.models.model import Model
 from specdec.records import write
+from specdec.tasks import pieces
+from specdec.tasks.added_tokens import AddedToken, Tokenization, agree
 
 _ADAPTER = "adapter_config.json"
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")

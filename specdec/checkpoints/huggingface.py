@@ -14,13 +14,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from specdec import pieces
 from specdec.checkpoints import generation, huggingface_files, safetensors, tokenizer_files, tree
 from specdec.checkpoints.buckets import Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 from specdec.models import families
 from specdec.models.family import HuggingFace, Record
+from specdec.tasks import pieces
 from specdec.types import PyTree
 
 _SENTENCEPIECE, _TOKENIZER_JSON = "spiece.model", "tokenizer.json"

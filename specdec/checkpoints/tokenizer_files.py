@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from specdec import pieces
-from specdec.added_tokens import AddedToken, Tokenization
 from specdec.checkpoints.buckets import Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import read_json, write_json
+from specdec.tasks import pieces
+from specdec.tasks.added_tokens import AddedToken, Tokenization
 
 CONFIG, _SPECIAL, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 NAMES = (CONFIG, _SPECIAL, _ADDED)

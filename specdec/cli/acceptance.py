@@ -17,8 +17,8 @@ from specdec.cli import output, passes
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
+from specdec.common.environment import environment
 from specdec.engine import parameter_counts
-from specdec.environment import environment
 from specdec.records import Lines
 from specdec.values import PositiveInt, check
 

@@ -22,8 +22,8 @@ from specdec.cli import machine, output, shorthands
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
+from specdec.common.environment import hardware
 from specdec.engine import parameter_counts
-from specdec.environment import hardware
 from specdec.models import device as devices
 from specdec.models.products import described
 from specdec.types import PyTree

@@ -17,7 +17,7 @@ from specdec.cli import output, settings
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
-from specdec.environment import environment
+from specdec.common.environment import environment
 from specdec.plan import Plan
 from specdec.records import as_json, write
 from specdec.values import Probability, check

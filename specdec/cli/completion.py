@@ -25,10 +25,9 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "specdec completion zsh > DIR/_specdec, a DIR of $fpath\n"
         "specdec completion tcsh > FILE, and source FILE in ~/.tcshrc",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        command=_command,
     )
     parser.add_argument("shell", choices=SHELLS)
-    parser.set_defaults(command=_command)
     return parser
 
 
@@ -39,7 +38,7 @@ def _command(args: argparse.Namespace) -> None:
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """What a shell reads; `parser` has all commands, and is changed."""
+    """Returns the script for a shell; `parser` has all commands, and is changed."""
     try:
         import shtab
     except ImportError as error:

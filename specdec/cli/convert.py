@@ -21,7 +21,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         description="Reads a checkpoint of any known format and writes it in the one named. The "
         "parameters are the same to the bit, unless a dtype is given.",
         epilog="T5X itself looks for directories that are called checkpoint_<step>.",
-        allow_abbrev=False,
+        command=_command,
     )
     parser.add_argument("input", metavar="INPUT", help="a checkpoint's directory, or a gs:// one")
     parser.add_argument("output", metavar="OUTPUT", help="the directory to make")
@@ -41,7 +41,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         help="a SentencePiece model, or 'bytes', to put with it (default: the one saved with the "
         "input)",
     )
-    parser.set_defaults(command=_command)
     return parser
 
 

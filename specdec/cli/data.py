@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from specdec import checkpoints, tasks
-from specdec.cli.settings import UsageError
+from specdec.cli.settings import UsageError, one_line
 from specdec.decoding import check_prefix
 from specdec.partitioning import Share
 from specdec.values import Checked, PositiveInt, Seed, Text, check_has
@@ -53,16 +53,13 @@ class Data(Checked):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("task", "vocabulary", "draft_vocabulary"):
-            self._check_kind(name, getattr(self, name))
+        for name, (method, remedy) in _KINDS.items():
+            value = getattr(self, name)
+            if not (value is None or name == "task" and isinstance(value, str)):
+                check_has(f"Data.{name}", value, method, remedy)
         for side in ("inputs", "targets"):
             tasks.length_of(self.lengths, side)
         tasks.check_sizes(self.lengths, self.batch_size, self.limit, self.buckets)
-
-    def _check_kind(self, name: str, value: Any) -> None:
-        method, remedy = _KINDS[name]
-        if not (value is None or name == "task" and isinstance(value, str)):
-            check_has(f"Data.{name}", value, method, remedy)
 
     def batches(self, share: Share, batch_size: int | None = None) -> Iterator[tasks.Batch]:
         """Iterates over the task's examples, or a share of them, in batches of `batch_size` rows.
@@ -85,10 +82,8 @@ class Data(Checked):
     def prefix(self, vocabulary: Any, max_length: int) -> list[int]:
         """Returns the ids of the decoder prefix, with which an output of `max_length` begins."""
         ids = list(vocabulary.encode(self.decoder_prefix))
-        try:
+        with one_line(f"--decoder_prefix {self.decoder_prefix!r}: "):
             check_prefix(len(ids), max_length)
-        except ValueError as error:
-            raise UsageError(f"--decoder_prefix {self.decoder_prefix!r}: {error}") from error
         return ids
 
     def _sizes(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What `--dry_run` shows instead of a run: the settings in force, and the data it begins with."""
+"""The output of `--dry_run` instead of a run: its settings, and the data that it begins with."""
 
 from __future__ import annotations
 

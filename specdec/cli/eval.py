@@ -22,7 +22,7 @@ from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.cli.texts import Ways, decoded, ways_of
-from specdec.environment import environment
+from specdec.common.environment import environment
 from specdec.partitioning import Share
 from specdec.plan import Plan
 from specdec.records import as_json

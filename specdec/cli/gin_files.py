@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from specdec import resources
-from specdec.cli import suggest
+from specdec.cli import help
+from specdec.common import resources
 
 
 class Macro(NamedTuple):
@@ -65,7 +65,7 @@ def own_names() -> list[str]:
 def did_you_mean(name: str) -> str:
     """The hint for a file that there is not; the suffix, which all have, makes none near."""
     known = (own.removesuffix(".gin") for own in own_names())
-    return suggest.did_you_mean(name.removesuffix(".gin"), known).replace("?", ".gin?")
+    return help.did_you_mean(name.removesuffix(".gin"), known).replace("?", ".gin?")
 
 
 def setting(macro: str) -> str | None:

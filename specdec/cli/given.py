@@ -9,14 +9,13 @@ from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 from specdec.cli.settings import UsageError
-from specdec.lines import text_of, text_of_flag
+from specdec.tasks.local import line_text
 
 STDIN = "standard input"
 
 
 def lines_of(flag: str | None, stream: TextIO, path: str = "-") -> Iterator[str]:
-    """The lines of a file that a flag names, or of standard input, as they come; see
-    `specdec.lines` for where they end.
+    """Yields the lines of a file that a flag names, or of standard input, as they come.
 
     stream: a file is opened with newline="\n".
 
@@ -37,21 +36,21 @@ def lines_of(flag: str | None, stream: TextIO, path: str = "-") -> Iterator[str]
             raise UsageError(
                 f"{name}, line {number} or near it, is not UTF-8; convert it"
             ) from error
-        yield text_of(line, first=number == 1)
+        yield line_text(line, first=number == 1)
 
 
 def utf8(text: str) -> str:
-    """The text of a flag; raises UsageError if it has bytes that are no text."""
+    """Returns the text of a flag; raises UsageError if it has bytes that are no text."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         shown = text.encode(errors="replace").decode()
         raise UsageError(f"--text {shown} is not UTF-8; convert it, or set LANG=C.UTF-8") from error
-    return text_of_flag(text)
+    return "\n".join(line_text(line, not i) for i, line in enumerate(text.split("\n")))
 
 
 def not_nothing(lines: Iterable[str], name: str, purpose: str) -> Iterator[str]:
-    """The lines; raises UsageError at once if there is none, but reads no further than needed."""
+    """Returns the lines; raises UsageError at once if there is none, and reads no further."""
     lines = iter(lines)
     for first in lines:
         return itertools.chain([first], lines)

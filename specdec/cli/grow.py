@@ -12,7 +12,7 @@ import jax
 import gin
 from specdec import checkpoints, progress
 from specdec.cli import settings
-from specdec.cli.settings import UsageError
+from specdec.cli.settings import UsageError, one_line
 from specdec.models import families
 from specdec.models.model import Model
 from specdec.types import PyTree
@@ -29,7 +29,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "head_dim, mlp_dim and the numbers of layers); the vocabulary, the activations, whether "
         "embedding and logits are tied, and all else stay the input's. Heads that look ahead grow "
         "to the states of such a model, with its seed. Weights are written in float32.",
-        allow_abbrev=False,
+        command=_command,
     )
     parser.add_argument(
         "--input", required=True, metavar="DIR", help="a checkpoint's directory, or a gs:// one"
@@ -44,7 +44,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of all random weights (default: 0)"
     )
-    parser.set_defaults(command=_command)
     return parser
 
 
@@ -53,15 +52,11 @@ def _command(args: argparse.Namespace) -> None:
     text = checkpoints.text_model_from(args.input, needed=False)
     output = checkpoints.check_output(args.output, "orbax", text.vocabulary)
     model = checkpoints.model_from(args.input)
-    try:
+    with one_line():
         growth = families.growth_of(model.config)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     preset = _preset(args.preset, model).config
-    try:
+    with one_line(f"{args.input} does not grow to {args.preset}: "):
         to = families.model_of(families.resized(model.config, preset))
-    except ValueError as error:
-        raise UsageError(f"{args.input} does not grow to {args.preset}: {error}") from error
     # bfloat16, in which some are stored, would round what has to cancel.
     params = checkpoints.load(args.input, config=model.config, dtype="float32")
     growth_key, test_key = jax.random.split(jax.random.key(args.seed))

@@ -1,16 +1,16 @@
-"""What `specdec` says of itself, its commands in groups, and of flags that it does not have."""
+"""The help of `specdec`: its commands in groups, and hints for flags that it does not have."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from specdec.cli.suggest import did_you_mean
-from specdec.environment import version
+from specdec.common.environment import version
 
 EXAMPLES = {
     "specdec decode --gin_file=demo.gin --compare": (
@@ -23,6 +23,12 @@ EXAMPLES = {
         "a certificate that this is exact, on this machine"
     ),
 }
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """'; did you mean X?' with the nearest of the known words, '' if none is near."""
+    near = difflib.get_close_matches(word, sorted(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 class OneLine(argparse.ArgumentParser):
@@ -55,7 +61,8 @@ class Overview(OneLine):
 
     def __init__(self):
         super().__init__(prog="specdec", allow_abbrev=False)
-        self.add_argument("--version", action="version", version=f"specdec {_version()}")
+        installed = version("specdec") or "(not installed)"
+        self.add_argument("--version", action="version", version=f"specdec {installed}")
         self.commands = self.add_subparsers(metavar="COMMAND", parser_class=Parser)
         self._groups: dict[str, Mapping[str, str]] = {}
 
@@ -102,10 +109,15 @@ class Group:
         self._subparsers = subparsers
         self.commands: dict[str, str] = {}  # what each is for
 
-    def add_parser(self, name: str, help: str = "", **options: Any) -> argparse.ArgumentParser:
+    def add_parser(
+        self, name: str, help: str = "", command: Callable | None = None, **options: Any
+    ) -> argparse.ArgumentParser:
+        """Adds a command; flags are not abbreviated.
+
+        command: what does it, given the parsed flags.
+        """
         self.commands[name] = help
-        return self._subparsers.add_parser(name, help=help, **options)
-
-
-def _version() -> str:
-    return version("specdec") or "(not installed)"
+        options.setdefault("allow_abbrev", False)
+        parser = self._subparsers.add_parser(name, help=help, **options)
+        parser.set_defaults(command=command)
+        return parser

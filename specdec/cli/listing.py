@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from specdec import resources
 from specdec.cli import gin_files
-from specdec.cli.settings import UsageError
+from specdec.cli.settings import one_line
+from specdec.common import resources
 from specdec.models import device as devices
 
 _SIZES = " and ".join(f"{s.emb_dim} x {s.mlp_dim}" for s in devices.SIZES)
 SKELETONS = ("decode.gin", "train.gin")
 
 
-class Row(NamedTuple):
+class Item(NamedTuple):
     """A thing and what it is."""
 
     name: str
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 class Kind(NamedTuple):
     """Things that are listed together."""
 
-    rows: Callable[[], Iterator[Row]]
+    rows: Callable[[], Iterator[Item]]
     about: str
     use: str
 
@@ -41,49 +41,48 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "list",
         help="what can be run and set: runs, fragments, models, tasks, macros; this device",
         description="Lists what comes with specdec; without a KIND, which kinds there are.",
-        allow_abbrev=False,
+        command=_command,
     )
     parser.add_argument(
         "kind", nargs="?", choices=tuple(KINDS), metavar="KIND", help=", ".join(KINDS)
     )
-    parser.set_defaults(command=_command)
     return parser
 
 
 def _command(args: argparse.Namespace) -> None:
     if args.kind is None:
-        _print(Row(f"specdec list {name}", kind.about) for name, kind in KINDS.items())
+        _print(Item(f"specdec list {name}", kind.about) for name, kind in KINDS.items())
         return
     kind = KINDS[args.kind]
     _print(kind.rows())
     print()
-    _print([Row("", kind.use)])
+    _print([Item("", kind.use)])
 
 
-def runs() -> Iterator[Row]:
+def runs() -> Iterator[Item]:
     """The gin files that a command reads as they are: their header has its line."""
     folder = resources.folder("configs")
     for name in gin_files.names([folder]):
         text = (folder / name).read_text(encoding="utf-8")
         if command := re.search(r"^#   (specdec \w+) --gin_file=", text, re.MULTILINE):
-            yield Row(name, f"{gin_files.summary(folder / name)} ({command[1]})")
+            yield Item(name, f"{gin_files.summary(folder / name)} ({command[1]})")
 
 
-def fragments() -> Iterator[Row]:
+def fragments() -> Iterator[Item]:
     """The gin files that runs are made of."""
     folder = resources.folder("gin")
     for name in gin_files.names([folder]):
-        yield Row(name, gin_files.summary(folder / name))
+        yield Item(name, gin_files.summary(folder / name))
 
 
-def models() -> Iterator[Row]:
+def models() -> Iterator[Item]:
     """The presets of gin/models, each a scope."""
     folder = resources.folder("gin")
     for name in gin_files.names([folder], "models"):
         yield from _presets(folder / name)
 
 
-def _presets(file: Path) -> Iterator[Row]:
+def _presets(file: Path) -> Iterator[Item]:
     sizes: dict[str, str] = {}
     text = file.read_text(encoding="utf-8")
     for scope, block in re.findall(r"^(\w+)/\w+\.\w+:\n((?:  .+\n)+)", text, re.MULTILINE):
@@ -94,20 +93,20 @@ def _presets(file: Path) -> Iterator[Row]:
     for scope, other in re.findall(r"^(\w+)/.+ = @(\w+)/", text, re.MULTILINE):
         sizes[scope] = f"as {other}"
     for scope, described in sizes.items():
-        yield Row(scope, f"{described} (models/{file.name})")
+        yield Item(scope, f"{described} (models/{file.name})")
 
 
-def tasks() -> Iterator[Row]:
+def tasks() -> Iterator[Item]:
     """The fragments that set TASK."""
     folder = resources.folder("gin")
     for name in gin_files.names([folder], "tasks"):
         set_to = {macro.name: macro.value for macro in gin_files.macros(folder / name)}
         lengths = set_to.get("TASK_FEATURE_LENGTHS", "")
         shown = f"; {lengths}" if lengths.startswith("{") else ""
-        yield Row(name, f"{gin_files.summary(folder / name)}{shown}")
+        yield Item(name, f"{gin_files.summary(folder / name)}{shown}")
 
 
-def macros() -> Iterator[Row]:
+def macros() -> Iterator[Item]:
     """Every macro once with its default and meaning: those of a run, then those of training."""
     folder, seen = resources.folder("gin"), set()
     others = [name for name in gin_files.names([folder]) if name not in SKELETONS]
@@ -118,31 +117,29 @@ def macros() -> Iterator[Row]:
         for macro in found:
             required = macro.value == "%gin.REQUIRED"
             default = "required" if required else f"default {macro.value}"
-            yield Row(macro.name, f"{macro.meaning} ({default}; {name})")
+            yield Item(macro.name, f"{macro.meaning} ({default}; {name})")
         seen |= {macro.name for macro in found}
 
 
-def device() -> Iterator[Row]:
-    """What products of a few tokens take here, in milliseconds, the least one marked."""
-    try:
+def device() -> Iterator[Item]:
+    """Milliseconds that products of a few tokens take here, the least one marked."""
+    with one_line():
         found = devices.this()
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     if found is None:
-        yield Row("not measured", "kernels stay as checkpoints have them")
+        yield Item("not measured", "kernels stay as checkpoints have them")
         return
     about = (f"{name} {value}" for name, value in found.about.items() if value not in ("", []))
-    yield Row("device", ", ".join(about))
-    yield Row("kept in", os.environ.get(devices.SETTING) or str(devices.file()))
+    yield Item("device", ", ".join(about))
+    yield Item("kept in", os.environ.get(devices.SETTING) or str(devices.file()))
     if found.busy:
-        yield Row(
+        yield Item(
             "beside others", f"load {found.load} of a core; at {devices.BUSY} it is measured again"
         )
     for size, times in found.milliseconds.items():
         for tokens in devices.TOKENS:
             known = {order: times[order][tokens] for order in times if tokens in times[order]}
             shown = (f"{o} {ms:.3f}{'*' * (ms == min(known.values()))}" for o, ms in known.items())
-            yield Row(f"{size}, {tokens} token{'s' * (tokens > 1)}", "  ".join(shown))
+            yield Item(f"{size}, {tokens} token{'s' * (tokens > 1)}", "  ".join(shown))
 
 
 KINDS = {
@@ -185,7 +182,7 @@ KINDS = {
 }
 
 
-def _print(rows: Iterable[Row]) -> None:
+def _print(rows: Iterable[Item]) -> None:
     """Two columns, of which a terminal has the second one wrapped."""
     rows = list(rows)
     indent = max(len(row.name) + 2 if row.name else 0 for row in rows)

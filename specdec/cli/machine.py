@@ -1,5 +1,7 @@
-"""What a machine refuses, in one line: a full disk, a closed pipe, a folder that is gone, a device
-that is not there, a signal to end."""
+"""Refusals of the machine, each in one line.
+
+It may refuse for a full disk, a closed pipe, a folder that is gone, or a device that is not there.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from pathlib import Path
 
 import jax
 
-from specdec import environment
 from specdec.cli.settings import UsageError
+from specdec.common import environment
 
 REMEDIES = {
     errno.ENOSPC: "free some space and give the command again",
@@ -60,9 +62,11 @@ def terminable() -> Iterator[None]:
 
 @functools.cache  # once is enough
 def quiet() -> None:
-    """Lets nobody report, beside our one line, the errors that it is made of: Orbax logs each,
-    asyncio those that Orbax did not ask for, Python what was never begun for them, and TensorStore
-    tells a loop that is closed."""
+    """Silences the reports of errors that become our one line.
+
+    Orbax logs each, asyncio those that Orbax did not ask for, Python what was never begun for
+    them, and TensorStore tells a loop that is closed.
+    """
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
@@ -82,7 +86,7 @@ def refuse_closed_output() -> None:
 
 
 def of(error: OSError | RuntimeError) -> str | None:
-    """What to say of an error that the machine makes; None for another one."""
+    """Returns the line about an error that the machine makes; None for another one."""
     return _of_file(error) if isinstance(error, OSError) else _of_device(error)
 
 
@@ -104,13 +108,13 @@ def _of_device(error: RuntimeError) -> str | None:
 
 
 def cache_folder() -> str:
-    """Where compiled programs are kept, '' where nobody's home is known."""
+    """Returns the folder of compiled programs, '' where no home is known."""
     folder = environment.cache_folder()
     return folder and str(Path(folder) / "xla")
 
 
 def refuse_unwritable_folder(flag: str, path: str | None, remedy: str = "give another") -> None:
-    """Before any long work: a folder that cannot be made, or cannot be written."""
+    """Raises UsageError, before any long work, if a folder cannot be made or written."""
     if not path or "://" in path:
         return
     nearest = Path(path).absolute()

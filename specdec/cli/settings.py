@@ -18,16 +18,26 @@ from typing import Any, TypeVar
 import gin
 from gin import config as gin_config
 from gin import config_parser
-from specdec import resources, tasks
+from specdec import tasks
 from specdec.cli import gin_files
-from specdec.cli.suggest import did_you_mean
+from specdec.cli.help import did_you_mean
+from specdec.common import resources
 from specdec.records import Lines
 
 T = TypeVar("T")
 
 
 class UsageError(ValueError):
-    """What the user gave cannot work; the message is one line."""
+    """A mistake of the user's; the message is one line."""
+
+
+@contextlib.contextmanager
+def one_line(prefix: str = "") -> Iterator[None]:
+    """Raises what goes wrong with a user's values as a UsageError, behind a prefix."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(f"{prefix}{error}") from error
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

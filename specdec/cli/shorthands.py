@@ -17,11 +17,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
-from specdec import resources
+from specdec.checkpoints.generation_settings import Choice
 from specdec.cli import gin_files
+from specdec.cli.help import did_you_mean
 from specdec.cli.settings import UsageError
-from specdec.cli.suggest import did_you_mean
-from specdec.generation import Choice
+from specdec.common import resources
 
 # Flag: the macros that a file of the folder, which is named like it, chooses.
 FRAGMENTS = {
@@ -40,44 +40,38 @@ PROCESSORS = (
 MAX_LENGTH = "Plan.max_length"  # no macro: the task's lengths say it
 
 
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+    return value
+
+
+_NATS = "nats off a token's logit"
+_FLAGS = (
+    ("gamma", int, "N", "draft tokens per target call"),
+    ("temperature", _number, "T", "draw tokens at this temperature; 0: greedy"),
+    ("top_k", int, "K", "draw from the K most likely tokens"),
+    ("top_p", _number, "P", "draw from the most likely tokens of this mass"),
+    ("max_length", int, "N", "the longest output, in tokens with its EOS"),
+    ("repetition_penalty", _number, "P", "divide the logits of tokens that the text has"),
+    ("frequency_penalty", _number, "X", f"{_NATS} for each time that the output has it"),
+    ("presence_penalty", _number, "X", f"{_NATS} if the output has it"),
+    ("no_repeat_ngram_size", int, "N", "no N tokens come twice"),
+    ("min_length", int, "N", "the shortest output, in tokens before its EOS"),
+)
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The shorthands, under a heading of their own."""
     group = parser.add_argument_group(
         "shorthands", "for what gin files and --gin.NAME say at length; they override gin files"
     )
-    group.add_argument("--gamma", type=int, metavar="N", help="draft tokens per target call")
-    group.add_argument(
-        "--temperature",
-        type=_number,
-        metavar="T",
-        help="draw tokens at this temperature; 0: greedy",
-    )
-    group.add_argument("--top_k", type=int, metavar="K", help="draw from the K most likely tokens")
-    group.add_argument(
-        "--top_p", type=_number, metavar="P", help="draw from the most likely tokens of this mass"
-    )
-    group.add_argument(
-        "--max_length", type=int, metavar="N", help="the longest output, in tokens with its EOS"
-    )
-    group.add_argument(
-        "--repetition_penalty",
-        type=_number,
-        metavar="P",
-        help="divide the logits of tokens that the text has",
-    )
-    for name, each in {"frequency": "for each time that", "presence": "if"}.items():
-        group.add_argument(
-            f"--{name}_penalty",
-            type=_number,
-            metavar="X",
-            help=f"nats off a token's logit {each} the output has it",
-        )
-    group.add_argument(
-        "--no_repeat_ngram_size", type=int, metavar="N", help="no N tokens come twice"
-    )
-    group.add_argument(
-        "--min_length", type=int, metavar="N", help="the shortest output, in tokens before its EOS"
-    )
+    for name, kind, metavar, meaning in _FLAGS:
+        group.add_argument(f"--{name}", type=kind, metavar=metavar, help=meaning)
     group.add_argument(
         "--generation_settings",
         choices=get_args(Choice),
@@ -90,14 +84,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def names(flag: str, folders: Sequence[str] = ()) -> list[str]:
-    """Returns the values of a flag for fragments: those of some folders, and our own."""
+    """Lists the fragments that a flag may be given: those of some folders, and our own."""
     folder = f"{flag}s"
     found = gin_files.names([*folders, resources.folder("gin")], folder)
     return [name.removeprefix(f"{folder}/").removesuffix(".gin") for name in found]
 
 
 def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Returns what the shorthands mean: gin files to read before all others, and bindings.
+    """Returns the meaning of the shorthands: gin files to read before all others, and bindings.
 
     Raises:
       UsageError: an unknown fragment, or something that is given twice.
@@ -118,7 +112,7 @@ def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 
 def _given(args: argparse.Namespace) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
-    """Flag, value, and what in gin would set the same."""
+    """Yields flag, value, and the names in gin that would set the same."""
     meanings = {
         "gamma": ("GAMMA",),
         **{name: (name.upper(), "SAMPLING") for name in SAMPLING},
@@ -148,7 +142,7 @@ def _fragment(flag: str, name: str, folders: Sequence[str]) -> str:
 
 
 def _choices(file: str, macros: Sequence[str], folders: Sequence[str]) -> list[str]:
-    """Returns the choices of a fragment as bindings: they override later files."""
+    """Returns a fragment's choices as bindings, which override what other files say after it."""
     found = gin_files.macros(gin_files.path(file, folders))
     return [f"{macro.name}={macro.value}" for macro in found if macro.name in macros]
 
@@ -167,13 +161,3 @@ def _sampling(args: argparse.Namespace, given: Sequence[str]) -> str:
 
 def _is_greedy(flag: str, value: Any) -> bool:
     return flag == "temperature" and value == 0
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
-    return value

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from specdec import tasks, terminal
 from specdec.cli import explain
 from specdec.cli.run import DecodeRun
-from specdec.cli.settings import UsageError
+from specdec.cli.settings import one_line
 from specdec.decoding import Decided
 from specdec.engine import Engine
 from specdec.program import Program
@@ -53,10 +53,8 @@ def ways_of(
     """
     plan, mesh = engine.plan, engine.placement.mesh
     ours = engine.stepwise() if stepwise and mesh is None and plan.drafts else engine
-    try:
+    with one_line():
         ours.check(length or run.data.lengths["inputs"], compile=length is not None)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     again = explain.replayer(plan, mesh=mesh, prefix=engine.given_prefix) if explained else None
     return Ways(ours, engine.alone() if run.compare else None, again)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from specdec import checkpoints, tasks
 from specdec.cli.grow import described
-from specdec.cli.settings import UsageError
+from specdec.cli.settings import UsageError, one_line
 from specdec.models import families, trim
 from specdec.models.trim import Trim
 
@@ -24,7 +24,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "for the model that it comes from as it is, and better once it has learned: "
         "INITIAL_CHECKPOINT_PATH of `specdec train`. Ids that its head lacks are never drafted, "
         "and the target says them all the same.",
-        allow_abbrev=False,
+        command=_command,
     )
     parser.add_argument(
         "--input", required=True, metavar="DIR", help="a checkpoint's directory, or a gs:// one"
@@ -52,7 +52,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         metavar="DIR",
         help="what the target wrote, an --output_dir of specdec eval",
     )
-    parser.set_defaults(command=_command)
     return parser
 
 
@@ -64,12 +63,10 @@ def _command(args: argparse.Namespace) -> None:
     output = checkpoints.check_output(args.output, "orbax", text.vocabulary)
     model = checkpoints.model_from(args.input)
     counts = Counter() if args.predictions is None else tasks.token_counts(args.predictions)
-    try:
+    with one_line():
         families.trimming_of(model.config)
         kept = _kept(args, model.config, counts)
         to = families.model_of(families.resized(model.config, kept))
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     params = checkpoints.load(args.input, config=model.config)
     ours = families.resize(params, model.config, kept)
     checkpoints.save(output, ours, config=to.config, **text.kept())
@@ -102,14 +99,14 @@ def _kept(args: argparse.Namespace, config: Any, counts: Counter[int]) -> Trim:
 
 
 def most_frequent(counts: Counter[int], size: int) -> tuple[int, ...]:
-    """The ids that are there most often, of equals the smallest, ascending."""
+    """Returns the ids that are there most often, of equals the smallest, ascending."""
     return tuple(sorted(sorted(counts, key=lambda i: (-counts[i], i))[:size]))
 
 
 def _most_frequent(
     args: argparse.Namespace, counts: Counter[int], vocab_size: int
 ) -> tuple[int, ...]:
-    """Those of the head."""
+    """Returns the ids of the head."""
     size, folder = args.head_size, args.predictions
     if max(counts, default=0) >= vocab_size:
         raise UsageError(

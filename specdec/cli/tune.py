@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specdec import acceptance, forecast, progress, records, resources
+from specdec import acceptance, forecast, progress, records
 from specdec.acceptance import Accepted
 from specdec.cli import acceptance as passes_command
 from specdec.cli import bench, machine, passes
@@ -22,6 +22,7 @@ from specdec.cli import forecast as forecasts
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
+from specdec.common import resources
 from specdec.forecast import Costs, Replayed, tuning
 from specdec.forecast.tuning import Candidate, Tried
 from specdec.plan import Plan

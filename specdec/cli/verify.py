@@ -17,8 +17,8 @@ from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import UsageError
 from specdec.cli.texts import ways_of
+from specdec.common.environment import environment
 from specdec.engine import parameter_counts
-from specdec.environment import environment
 
 LIMIT = 64
 

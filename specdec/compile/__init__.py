@@ -6,9 +6,15 @@ compilation = compile_for(plan, (1, 512), mesh)  # one text of 512 tokens
 print(*lines(record(topology, compilation, {"paper": 0.75})), sep="\\n")
 """
 
-from specdec.compile.compilation import Compilation, Compiled, Memory, compile_for, program_count
+from specdec.compile.compilation import (
+    Compilation,
+    Compiled,
+    DeviceMemory,
+    compile_for,
+    program_count,
+)
+from specdec.compile.compile_report import explanation, lines, markdown, record
 from specdec.compile.hardware import CHIPS, Topology
-from specdec.compile.report import explanation, lines, markdown, record
 from specdec.compile.roofline import PAPER_ALPHAS
 
 __all__ = [
@@ -16,7 +22,7 @@ __all__ = [
     "PAPER_ALPHAS",
     "Compilation",
     "Compiled",
-    "Memory",
+    "DeviceMemory",
     "Topology",
     "compile_for",
     "explanation",

@@ -1,4 +1,4 @@
-"""What a roofline needs of a model's calls: bytes, FLOPs, and what devices tell each other."""
+"""The figures of a model's calls for a roofline: bytes, FLOPs, and collectives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specdec.types import PyTree
 def silent_call(
     model: Model, params: PyTree, cache_bytes: int, rows: int, mesh: Mapping[str, int]
 ) -> Call:
-    """A model's call without the collectives.
+    """Returns a model's call without the collectives.
 
     Args:
       params: shapes of the parameters, with their shardings.
@@ -38,7 +38,7 @@ def silent_call(
 
 
 def together(call: Call, *others: Call) -> Call:
-    """One call of all, after one another."""
+    """Returns one call that is all of these, one after the other."""
     sums = {
         name: sum(getattr(one, name) for one in (call, *others))
         for name in ("bytes", "flops", "layers")
@@ -47,7 +47,7 @@ def together(call: Call, *others: Call) -> Call:
 
 
 def with_collectives(call: Call, module: hlo.Module, width: int, share: float = 1.0) -> Call:
-    """The call with this share of the collectives of a compiled one of so many tokens."""
+    """Adds to a call this share of the collectives of a compiled one of `width` tokens."""
     results: dict[str, list[int]] = {"all-reduce": [], "all-gather": []}
     for one in module.collectives:
         results.setdefault(one.opcode, []).append(one.bytes)
@@ -62,7 +62,7 @@ def with_collectives(call: Call, module: hlo.Module, width: int, share: float = 
 
 
 def device_bytes(tree: PyTree) -> int:
-    """Of the largest share that a device has of a tree of abstract arrays."""
+    """Returns the bytes of the largest share that a device has of a tree of abstract arrays."""
     return sum(_share(leaf) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 

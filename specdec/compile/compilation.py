@@ -23,7 +23,7 @@ from specdec.types import PyTree, of_depth, verifies
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
+class DeviceMemory:
     """Bytes of one device while a program runs."""
 
     arguments: int  # parameters, mostly
@@ -33,7 +33,7 @@ class Memory:
     donated: int  # of the outputs, which lie where arguments were
 
     @classmethod
-    def of(cls, executable: Any) -> Memory:
+    def of(cls, executable: Any) -> DeviceMemory:
         """By XLA's analysis."""
         stats = executable.memory_analysis()
         return cls(
@@ -59,7 +59,7 @@ class Compiled:
 
     name: str
     seconds: float
-    memory: Memory | None = None
+    memory: DeviceMemory | None = None
     module: hlo.Module | None = None
     flops: float = 0.0
     too_large: str | None = None
@@ -194,7 +194,10 @@ def _parts(
     yield reading
     if executable is None:
         return
-    caches = jax.tree.map(_placed, executable.out_info)
+    caches = jax.tree.map(
+        lambda info: jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=info.sharding),
+        executable.out_info,
+    )
     own = plan.own_calls()
     for role, width in _calls_of(plan):
         name = _name(role, width)
@@ -224,10 +227,6 @@ def _length_of(role: str, plan: Plan, inputs: jax.ShapeDtypeStruct) -> int:
     return inputs.shape[1] if view is None else jax.eval_shape(view, inputs).shape[1]
 
 
-def _placed(info: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=info.sharding)
-
-
 def _calls_of(plan: Plan) -> list[tuple[str, int]]:
     """Role and width of each kind of call."""
     parts = [(_compiled_as(role), width) for role, width, _ in plan.parts()]
@@ -249,7 +248,7 @@ def _compiled(name: str, program: Program, *arguments: PyTree) -> tuple[Compiled
     seconds = time.perf_counter() - start
     flops = program.costs(*arguments).get("flops", 0.0)
     module = hlo.read(executable.as_text())
-    return Compiled(name, seconds, Memory.of(executable), module, flops), executable
+    return Compiled(name, seconds, DeviceMemory.of(executable), module, flops), executable
 
 
 def _too_large(message: str) -> str | None:

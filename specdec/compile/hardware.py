@@ -15,8 +15,10 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """What a maker says of a chip (Cloud TPU's documentation, "TPU v4", "v5e", "v5p" and "v6e"),
-    but the memory is what libtpu's compiler gives programs: the runtime keeps some of a chip's."""
+    """A chip as its maker describes it: Cloud TPU's documentation of v4, v5e, v5p and v6e.
+
+    The memory is that which libtpu's compiler gives programs: the runtime keeps some of a chip's.
+    """
 
     flops: float  # bfloat16 FLOP/s
     bandwidth: float  # bytes/s of HBM
@@ -85,7 +87,8 @@ class Topology:
         try:
             found = topologies.get_topology_desc(self.name, "tpu", **options)
         except Exception as error:  # jaxlib raises several kinds
-            raise RuntimeError(f"libtpu has no topology {self.name}: {_line(error)}") from error
+            line = str(error).splitlines()[0]
+            raise RuntimeError(f"libtpu has no topology {self.name}: {line}") from error
         return list(found.devices)
 
 
@@ -99,10 +102,6 @@ _WITHOUT_A_TPU = {
     "TPU_MIN_LOG_LEVEL": "3",
     "TPU_STDERR_LOG_LEVEL": "3",
 }
-
-
-def _line(error: Exception) -> str:
-    return str(error).splitlines()[0]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a compiled XLA program contains, read from its text.
+"""The contents of a compiled XLA program, read from its text.
 
 `compiled.as_text()` is optimised HLO, after scheduling: one instruction per line, in named
 computations that refer to each other. `read` follows these references from the entry, so that
@@ -12,9 +12,7 @@ The text is the only source: what the compiler does not write down, this module 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import NamedTuple
 
@@ -53,7 +51,6 @@ _CALLS = re.compile(
 )
 _NAME = re.compile(r"[\w.\-]+")
 _NOTES = re.compile(r", (?:frontend_attributes|metadata|backend_config)=")
-_BODY = re.compile(r" body=%?([\w.\-]+)")
 _SCOPE = re.compile(r'op_name="([^"]*)"')
 _AROUND = re.compile(r"(?:^|/)while/(?:body|cond)(?=/|$)")  # of a scope, what encloses the loop
 _WRAPPED = re.compile(r"\w+\((.*)\)")  # jit(f), vmap(f)
@@ -86,7 +83,6 @@ class Loop(NamedTuple):
 
     name: str
     trip_count: int | None  # None where the compiler does not state it
-    body: str  # name of the computation
     loops: tuple[Loop, ...]  # inside it
 
 
@@ -103,30 +99,12 @@ class Module:
     host_transfers: tuple[Instruction, ...]
     dynamic_shapes: tuple[Instruction, ...]  # whatever makes or has a size not known before it runs
 
-    def inside(self, loop: str) -> Module:
-        """The part of the program that runs in loops of that name, and in loops within them."""
-        loops = tuple(each for each in _all_loops(self.loops) if each.name == loop)
-        return replace(self._where(lambda each: loop in each.loop), loops=loops)
-
-    def outside(self) -> Module:
-        """The part of the program that runs once."""
-        return replace(self._where(lambda each: not each.loop), loops=())
-
-    def _where(self, keep: Callable[[Instruction], bool]) -> Module:
-        kept = {kind: tuple(filter(keep, getattr(self, kind))) for kind in KINDS}
-        return replace(self, **kept)
-
 
 KINDS = ("operations", "collectives", "copies", "moves", "host_transfers", "dynamic_shapes")
 
 
-def collectives_by_kind(instructions: Iterable[Instruction]) -> dict[str, int]:
-    """How many there are of each opcode."""
-    return dict(Counter(each.opcode for each in instructions))
-
-
 def read(text: str) -> Module:
-    """What the compiled program `text` contains.
+    """Reads the contents of a compiled program from its text.
 
     A collective that the compiler spreads over several fusions, to overlap it with their work, is
     one collective. Raises ValueError if the text is not that of a whole compiled program.
@@ -153,7 +131,8 @@ def read(text: str) -> Module:
             within = fused or line.opcode == "fusion"
             inner = [each for callee in line.calls for each in walk(callee, path, within, own)]
             if looped:
-                inner = [Loop(line.loop_name, line.trip_count, line.body, tuple(inner))]
+                trips = line.attribute(_TRIP_COUNT)
+                inner = [Loop(line.loop_name, int(trips) if trips else None, tuple(inner))]
             loops += inner
         return tuple(loops)
 
@@ -171,30 +150,19 @@ class _Line(NamedTuple):
     kinds: tuple[str, ...]  # the fields of Module it belongs to
     calls: tuple[str, ...]  # computations
 
-    @property
-    def channel(self) -> str | None:
-        match = _CHANNEL.search(self.rest) if "collectives" in self.kinds else None
-        return match and match[1]
-
-    @property
-    def scope(self) -> str:
-        match = _SCOPE.search(self.rest)
+    def attribute(self, pattern: re.Pattern) -> str:
+        """Returns what an attribute has, "" if it is not there."""
+        match = pattern.search(self.rest)
         return match[1] if match else ""
 
     @property
-    def body(self) -> str:
-        match = _BODY.search(self.rest)
-        return match[1] if match else ""
-
-    @property
-    def trip_count(self) -> int | None:
-        match = _TRIP_COUNT.search(self.rest)
-        return int(match[1]) if match else None
+    def channel(self) -> str:
+        return self.attribute(_CHANNEL) if "collectives" in self.kinds else ""
 
     @property
     def loop_name(self) -> str:
         names = []
-        for part in _AROUND.split(self.scope)[-1].split("/"):
+        for part in _AROUND.split(self.attribute(_SCOPE))[-1].split("/"):
             while match := _WRAPPED.fullmatch(part):
                 part = match[1]
             if not _MACHINERY.fullmatch(part):
@@ -203,8 +171,8 @@ class _Line(NamedTuple):
 
     def instruction(self, loop: tuple[str, ...], fused: bool) -> Instruction:
         shape = _LAYOUT.sub("", _result(self.opcode, self.shape))
-        opcode = self.opcode.removesuffix("-start")
-        return Instruction(opcode, self.name, shape, _bytes(shape), self.scope, loop, fused)
+        opcode, scope = self.opcode.removesuffix("-start"), self.attribute(_SCOPE)
+        return Instruction(opcode, self.name, shape, _bytes(shape), scope, loop, fused)
 
 
 @dataclass
@@ -224,8 +192,9 @@ def _parse(text: str) -> tuple[str, dict[str, _Computation]]:
                 computation.results.add(name)
                 if opcode == "tuple":
                     computation.results.update(_NAME.findall(rest.partition(")")[0]))
-            kinds = _kinds(opcode, shape, rest)
-            calls = _calls(opcode, rest)
+            if opcode.endswith(("-done", "-update")):
+                continue  # noted where it starts
+            kinds, calls = _kinds(opcode, shape, rest), _calls(rest)
             if kinds or calls:
                 computation.lines.append(_Line(name, shape, opcode, rest, kinds, calls))
         elif match := _COMPUTATION.match(line):
@@ -241,8 +210,6 @@ def _parse(text: str) -> tuple[str, dict[str, _Computation]]:
 
 def _kinds(opcode: str, shape: str, rest: str) -> tuple[str, ...]:
     """The fields of Module to which an instruction belongs."""
-    if opcode.endswith(("-done", "-update")):
-        return ()  # noted where it starts
     base = opcode.removesuffix("-start")
     kinds = []
     if _touches_host(base, shape, rest):
@@ -280,17 +247,17 @@ def _stays(shape: str) -> bool:
     return destination == source
 
 
-def _calls(opcode: str, rest: str) -> tuple[str, ...]:
-    """The computations that an instruction runs."""
-    if "=" not in rest or opcode.endswith(("-done", "-update")):
-        return ()
+def _calls(rest: str) -> tuple[str, ...]:
+    """Returns the computations that an instruction runs."""
     attributes = _NOTES.split(rest, maxsplit=1)[0]
     return tuple(name for called in _CALLS.findall(attributes) for name in _NAME.findall(called))
 
 
 def _result(opcode: str, shape: str) -> str:
-    """The part of an instruction's shape that is its result. Instructions that start something
-    carry their operands and a context beside it."""
+    """Returns the part of an instruction's shape that is its result.
+
+    Instructions that start something carry their operands and a context in addition.
+    """
     elements = _elements(shape)
     if opcode in ("copy-start", "infeed", "recv", "send"):
         return elements[0]
@@ -323,9 +290,3 @@ def _bytes(shape: str) -> int:
         sizes = [int(size.removeprefix("<=")) for size in dimensions.split(",") if size]
         total += ceil(prod(sizes) * bits / 8)
     return total
-
-
-def _all_loops(loops: Iterable[Loop]) -> Iterator[Loop]:
-    for loop in loops:
-        yield loop
-        yield from _all_loops(loop.loops)

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from specdec import published, theory
+from specdec import theory
+from specdec.common import published
 from specdec.compile.hardware import LAYER_SECONDS, Call, Chip
 from specdec.plan import Plan
 from specdec.schedules import Fixed
@@ -28,10 +29,10 @@ PAPER_ALPHAS: Mapping[int, Mapping[str, float]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Prediction:
-    """Of an iteration's model calls; what else there is in one counts as nothing.
+class RooflinePrediction:
+    """The model calls of an iteration, predicted; all else in it counts as nothing.
 
-    layer_seconds: assumed for each decoder layer beside the roofline (`hardware.LAYER_SECONDS`).
+    layer_seconds: assumed for each decoder layer in addition (`hardware.LAYER_SECONDS`).
     target: seconds of a call with one token.
     draft: seconds of a draft token, in drafts of the plan's longest length.
     cost_ratio: c, the second over the first. verify_cost: v(gamma), for gamma = 0, 1, ..
@@ -52,8 +53,8 @@ def predict(
     calls: Mapping[str, Call],
     alphas: Mapping[str, float],
     longest: int = LONGEST,
-) -> tuple[Prediction, Prediction]:
-    """With nothing but the roofline, and with what a layer is assumed to take beside it.
+) -> tuple[RooflinePrediction, RooflinePrediction]:
+    """Predicts with nothing but the roofline, and with a time for each layer in addition.
 
     Args:
       calls: of each of the plan's models, by role.
@@ -62,21 +63,23 @@ def predict(
     """
     draft_lengths = range(1, longest + 1)
 
-    def at(layer_seconds: float) -> Prediction:
+    def at(layer_seconds: float) -> RooflinePrediction:
         costs = {
             gamma: _costs(chip, plan, calls, gamma, layer_seconds)
             for gamma in {*draft_lengths, plan.longest_draft}
         }
         alone = calls["target"].seconds(chip, 1, layer_seconds)
         draft = costs[plan.longest_draft].draft
-        return Prediction(
+        # c and v(gamma), as in `theory`.
+        ratios = {gamma: (one.draft / alone, one.verify / alone) for gamma, one in costs.items()}
+        return RooflinePrediction(
             layer_seconds=layer_seconds,
             target=alone,
             draft=draft,
             cost_ratio=draft / alone,
-            verify_cost=[1.0, *(costs[gamma].verify / alone for gamma in draft_lengths)],
+            verify_cost=[1.0, *(ratios[gamma][1] for gamma in draft_lengths)],
             speedups={
-                label: [_speedup(alpha, gamma, costs[gamma], alone) for gamma in draft_lengths]
+                label: [theory.speedup(alpha, gamma, *ratios[gamma]) for gamma in draft_lengths]
                 for label, alpha in alphas.items()
             },
         )
@@ -89,8 +92,8 @@ class Exit:
     """A token that leaves the target behind some layers, decoded without a drafter.
 
     layers: that it goes through.
-    seconds: of its call: by the roofline, and with what a layer is assumed to take beside it.
-    speedup: over the whole target, likewise.
+    seconds: of its call: by the roofline, and with a time for each layer in addition.
+    speedup: over the whole target, in the same two ways.
     """
 
     layers: int
@@ -99,8 +102,10 @@ class Exit:
 
 
 def exits(chip: Chip, plan: Plan, calls: Mapping[str, Call]) -> list[Exit]:
-    """One for each depth of the target's calls, [] where all go through all layers; arguments as of
-    `predict`."""
+    """Predicts each depth of the target's calls, none where all go through all layers.
+
+    Arguments as of `predict`.
+    """
 
     def seconds(role: str) -> tuple[float, float]:
         return calls[role].seconds(chip, 1), calls[role].seconds(chip, 1, LAYER_SECONDS)
@@ -127,7 +132,3 @@ def _costs(
         spent = count * calls[role].seconds(chip, width, layer_seconds)
         verify, draft = (verify + spent, draft) if verifies(role) else (verify, draft + spent)
     return _Costs(verify, draft / gamma)
-
-
-def _speedup(alpha: float, gamma: int, costs: _Costs, alone: float) -> float:
-    return theory.speedup(alpha, gamma, costs.draft / alone, costs.verify / alone)

@@ -136,7 +136,8 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
                 f"decoder_params has {', '.join(given)}, which are for T5X's own decoding "
                 "functions; bind the model's sampling instead"
             )
-        _check_params(params, self._target)
+        shapes = {name: leaf.shape for name, leaf in tree.flatten(params).items()}
+        tree.check(shapes, self._target.config, "T5X's tree of parameters")
         inputs, targets = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
         prompt = self._prompt(targets, stop_ids) if prompt_with_targets else None
         output = decode(
@@ -149,7 +150,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         return bridge.predictions(output, samples, bool(return_all_decodes))
 
     def _prompt(self, targets: Array, stop_ids: tuple[int, ...]) -> Array:
-        """What stands behind the start token, without stop ids."""
+        """Returns the tokens behind the start token, without stop ids."""
         stops = jnp.isin(targets, jnp.array(stop_ids))
         return jnp.where(stops, self._target.pad_id, targets)[:, 1:]
 
@@ -158,11 +159,6 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         params = jax.eval_shape(self._target.init, jax.random.key(0))
         batch = batch_shapes(1, 1)
         Decoder(self._plan).lower(Params(params, **self._others), *batch)
-
-
-def _check_params(params: PyTree, target: T5Target) -> None:
-    shapes = {name: leaf.shape for name, leaf in tree.flatten(params).items()}
-    tree.check(shapes, target.config, "T5X's tree of parameters")
 
 
 @functools.cache

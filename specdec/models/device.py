@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from specdec import environment, records
+from specdec import records
+from specdec.common import environment
 from specdec.models.products import BLOCK, ORDERS, Order, product
 
 SETTING = "SPECDEC_PRODUCTS"

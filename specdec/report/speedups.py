@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specdec import published, theory
+from specdec import theory
+from specdec.common import published
 from specdec.report.runs import Figures, Run, device, in_words
 
 LONGEST_DRAFT = 20  # of those among which the surface has the best

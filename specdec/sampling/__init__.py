@@ -6,17 +6,7 @@
 draft and verification take the same steps, in the same order.
 """
 
-from specdec.sampling.bans import (
-    MinLength,
-    NoBadWords,
-    NoRepeatNGram,
-    SuppressTokens,
-    SuppressTokensAtBegin,
-)
-from specdec.sampling.draws import draw, draw_shared, gumbel
-from specdec.sampling.forced import ForcedEOS, ForcedTokens
-from specdec.sampling.order import filled_in, in_order, ordered
-from specdec.sampling.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
+from specdec.sampling.drawing import draw, draw_shared, gumbel
 from specdec.sampling.processed import (
     Processed,
     before_each,
@@ -26,6 +16,21 @@ from specdec.sampling.processed import (
     standardised,
     unprocessed,
     with_processors,
+)
+from specdec.sampling.processors import (
+    ForcedEOS,
+    ForcedTokens,
+    FrequencyPenalty,
+    MinLength,
+    NoBadWords,
+    NoRepeatNGram,
+    PresencePenalty,
+    RepetitionPenalty,
+    SuppressTokens,
+    SuppressTokensAtBegin,
+    filled_in,
+    in_order,
+    ordered,
 )
 from specdec.sampling.standard import Greedy, Sampling, fit_vocabulary, is_distribution
 

@@ -7,8 +7,8 @@ from typing import TypeGuard
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from specdec.sampling.processors import ends
 from specdec.types import Array, History, LogitsProcessor, SamplingRule
 from specdec.values import check_has
 
@@ -59,19 +59,11 @@ class Processed:
             left = logits
             for one in self.processors:
                 left = one.process(left, text)
-            return jnp.where(jnp.all(left == -jnp.inf), _end(logits, history.stop_ids), left)
+            return jnp.where(jnp.all(left == -jnp.inf), ends(logits, history.stop_ids), left)
 
         several = history.length.ndim > 1  # one history for each of several next tokens
         of_text = jax.vmap(row, (0, None, 0)) if several else row
         return jax.vmap(of_text)(logits, history.tokens, history.length)
-
-
-def _end(logits: Array, stop_ids: tuple[int, ...]) -> Array:
-    """[V] the logits of a text that can only end."""
-    if not stop_ids:
-        return logits
-    ends = np.isin(np.arange(logits.shape[-1]), stop_ids)
-    return jnp.where(ends, jnp.zeros_like(logits), -jnp.inf)
 
 
 def with_processors(sampling: SamplingRule, processors: tuple[LogitsProcessor, ...]):
@@ -118,7 +110,7 @@ def before_each(fed: Array, stop_ids: tuple[int, ...]) -> tuple[Array, History]:
 
 def check_ids(sampling: SamplingRule, size: int) -> None:
     """Raises ValueError for a processor about an id that a vocabulary of this size lacks."""
-    for one in getattr(sampling, "processors", ()):
+    for one in sampling.processors if looks_back(sampling) else ():
         for token in getattr(one, "ids", ()):
             if not 0 <= token < size:
                 raise ValueError(

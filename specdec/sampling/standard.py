@@ -23,7 +23,7 @@ Temperature = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class Greedy:
-    """Always the most likely token; of equals the one with the smallest id."""
+    """Takes the most likely token; of equals the one with the smallest id."""
 
     @property
     def greedy(self) -> bool:

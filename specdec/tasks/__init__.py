@@ -9,21 +9,18 @@ from specdec.tasks.batching import (
     check_lengths,
     check_sizes,
     count,
-    get_task,
     length_of,
     text_batches,
 )
-from specdec.tasks.datasets import use_tfds_data_dir
-from specdec.tasks.errors import TaskError
+from specdec.tasks.loading import TaskError
 from specdec.tasks.local import local_task
 from specdec.tasks.metrics import Bleu, Rouge, Squad, bleu, rouge, squad
-from specdec.tasks.mixtures import mixture
-from specdec.tasks.predictions import predictions_task, token_counts
+from specdec.tasks.model_outputs import predictions_task, token_counts
+from specdec.tasks.registry import VOCABULARIES, get_task, mixture, use_tfds_data_dir
 from specdec.tasks.synthetic import demo_vocabulary, synthetic_mixture, synthetic_task
 from specdec.tasks.t5 import t5_task
 from specdec.tasks.tokenizer_json import TokenizerJson
 from specdec.tasks.vocabularies import (
-    VOCABULARIES,
     Bytes,
     SentencePiece,
     VocabularyDefinition,

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from specdec.tasks.datasets import refuse_missing_data
-from specdec.tasks.errors import TaskError
-from specdec.tasks.loading import load_seqio
+from specdec.tasks.loading import TaskError
+from specdec.tasks.registry import FEATURES, examples_of, get_task, text_of
 from specdec.values import PositiveInt, check, is_integer
 
 if TYPE_CHECKING:
     from seqio import Mixture, Task, Vocabulary
 
 
-FEATURES = ("inputs", "targets")
 LENGTHS = "{'inputs': 64, 'targets': 64}"  # an example
 
 
@@ -31,33 +29,6 @@ class Batch(NamedTuple):
     target_texts: list[str] | None  # None if the task has no targets
     targets: np.ndarray | None  # [B, N] int32, filled up with pad_id
     pad_id: int = 0  # the vocabulary's
-
-
-def get_task(task: str | Task | Mixture, split: str | None = None) -> Task | Mixture:
-    """The task, looked up in seqio's registry if a name is given.
-
-    Raises:
-      TaskError: there is no such task; or, if a split is given, the task has no such split or the
-        data set that it reads is not on this machine.
-    """
-    found = _registered(task) if isinstance(task, str) else task
-    if split is not None:
-        refuse_missing_data(found)
-        if split not in found.splits:
-            raise TaskError(
-                f"task {found.name!r} has no split {split!r}; it has {', '.join(found.splits)}"
-            )
-    return found
-
-
-def _registered(name: str) -> Task | Mixture:
-    known = sorted(load_seqio().TaskRegistry.names() | load_seqio().MixtureRegistry.names())
-    if name not in known:
-        raise TaskError(
-            f"no task is named {name!r}; registered: {', '.join(known) or 'none'} "
-            "(import the module that registers it)"
-        )
-    return load_seqio().get_mixture_or_task(name)
 
 
 def batches(
@@ -77,7 +48,7 @@ def batches(
       split: one of its splits.
       lengths: feature -> the length it is trimmed to; 'inputs' is S, 'targets' is N.
       batch_size: B, also of the last batch.
-      limit: stop after so many examples.
+      limit: the number of examples to stop after.
       buckets: ascending lengths below `lengths['inputs']`; a batch takes the smallest one, or
         else S, that holds its longest row. Each length in use is compiled once.
       shard: (k, n) for the k-th of n hosts, which gets the examples i with i % n == k. All hosts
@@ -134,7 +105,7 @@ def text_batches(
 
 
 def count(task: str | Task | Mixture, split: str) -> int | None:
-    """How many examples the split has, None if its source does not know."""
+    """Counts the examples of a split; None if its source does not know."""
     return get_task(task, split).num_input_examples(split)
 
 
@@ -170,7 +141,7 @@ def _refuse_unknown(lengths: Mapping[str, int], features: Sequence[str]) -> None
 def check_sizes(
     lengths: Mapping[str, int], batch_size: int, limit: int | None, buckets: Sequence[int]
 ) -> tuple[list[int], int]:
-    """The widths of inputs, and N; raises TaskError for an argument of `batches` that is wrong."""
+    """Returns the widths of inputs, and N; raises TaskError for a wrong argument of `batches`."""
     check("batch_size", batch_size, PositiveInt, TaskError)
     check("limit", limit, PositiveInt | None, TaskError)
     longest = lengths["inputs"]
@@ -191,27 +162,13 @@ class _Example(NamedTuple):
 def _examples(
     task: Task | Mixture, split: str, lengths: Mapping[str, int], limit: int | None
 ) -> Iterator[_Example]:
-    # A cache in memory would be thrown away unread, with a warning, whenever `limit` cuts it short.
-    dataset = task.get_dataset(
-        dict(lengths), split, shuffle=False, num_epochs=1, try_in_mem_cache=False
-    )
-    for example in itertools.islice(dataset.as_numpy_iterator(), limit):
+    for example in itertools.islice(examples_of(task, split, lengths), limit):
         yield _Example(
             example["inputs"].astype(np.int32),
             example["targets"].astype(np.int32) if "targets" in example else None,
-            _text(task, example, "inputs") or "",
-            _text(task, example, "targets"),
+            text_of(task, example, "inputs") or "",
+            text_of(task, example, "targets"),
         )
-
-
-def _text(task: Task | Mixture, example: Mapping[str, np.ndarray], feature: str) -> str | None:
-    """The feature's text before tokenisation where the task keeps it, else what the ids say."""
-    raw = example.get(f"{feature}_pretokenized")
-    if isinstance(raw, bytes):
-        return raw.decode("utf-8", errors="replace")
-    if feature not in example:
-        return None
-    return task.output_features[feature].vocabulary.decode(example[feature].tolist())
 
 
 def _batches(

@@ -9,11 +9,20 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from specdec.tasks.errors import TaskError
+import numpy as np
+
+from specdec.tasks.plain import PlainVocabulary
+
+if TYPE_CHECKING:
+    from seqio import Vocabulary
 
 PATIENCE = 20  # seconds to read a vocabulary from a network
+
+
+class TaskError(ValueError):
+    """A task, its files or its vocabulary cannot be used; the message is one line."""
 
 
 @functools.cache
@@ -31,7 +40,7 @@ def load_seqio() -> ModuleType:
 
 @contextlib.contextmanager
 def quiet_stderr():
-    """TensorFlow's C++ code logs below Python, whatever its log level: no line of it comes out."""
+    """Silences TensorFlow's C++ code, which logs below Python, whatever its log level."""
     saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     try:
@@ -43,8 +52,11 @@ def quiet_stderr():
 
 
 def read(path: str) -> bytes:
-    """A vocabulary's file, on this machine or on a network; raises TaskError for one that is
-    out of reach."""
+    """Reads a vocabulary's file, on this machine or on a network.
+
+    Raises:
+      TaskError: it is out of reach.
+    """
     if "://" not in path:
         return Path(path).read_bytes()
     load_seqio()
@@ -54,7 +66,7 @@ def read(path: str) -> bytes:
 
 
 def read_in_time(path: str, read: Callable[[], Any]) -> Any:
-    """What `read` gives of a vocabulary on a network, unless it takes too long.
+    """Returns what `read` gives of a vocabulary on a network, unless it takes too long.
 
     TensorFlow would try for minutes, in the middle of a run. Raises TaskError.
     """
@@ -77,3 +89,55 @@ def read_in_time(path: str, read: Callable[[], Any]) -> Any:
             "with --gin.VOCABULARY_PATH=\"'FILE'\""
         )
     return found[0]
+
+
+def as_seqio(plain: PlainVocabulary) -> Vocabulary:
+    """Returns the vocabulary for seqio's tasks: the same ids and texts."""
+    return _seqio_class()(plain)
+
+
+@functools.cache
+def _seqio_class() -> Any:
+    """Makes the class that seqio knows at the first call: seqio is seconds to import."""
+    seqio = load_seqio()
+    import tensorflow as tf
+
+    class PlainView(seqio.Vocabulary):
+        """seqio's view of a `PlainVocabulary`."""
+
+        def __init__(self, plain: PlainVocabulary):
+            super().__init__(extra_ids=plain.extra_ids)
+            self.plain, self.file, self.digest = plain, plain.file, plain.digest
+
+        eos_id = property(lambda self: self.plain.eos_id)
+        unk_id = property(lambda self: self.plain.unk_id)
+        vocab_size = _base_vocab_size = property(lambda self: self.plain.vocab_size)
+
+        def _encode(self, s):
+            return self.plain.encode(s)
+
+        def _decode(self, ids):
+            return self.plain.decode(ids)
+
+        def pieces(self):
+            return self.plain.pieces()
+
+        def _encode_tf(self, s):
+            ids = tf.numpy_function(self._encode_bytes, [tf.convert_to_tensor(s)], tf.int32)
+            return tf.ensure_shape(ids, [None])
+
+        def _encode_bytes(self, s):
+            text = np.asarray(s, object).item().decode("utf-8", errors="replace")
+            return np.array(self._encode(text), np.int32)
+
+        def _decode_tf(self, ids):
+            text = tf.numpy_function(lambda ids: self._decode(ids.tolist()), [ids], tf.string)
+            return tf.ensure_shape(text, [])
+
+        def __eq__(self, other):
+            return isinstance(other, PlainView) and self.plain == other.plain
+
+        def __str__(self):
+            return f"PlainView({self.file}, sha256 {self.digest or 'none':.8})"
+
+    return PlainView

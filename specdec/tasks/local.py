@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from specdec.lines import text_of_bytes
-from specdec.tasks.errors import TaskError
-from specdec.tasks.loading import load_seqio
-from specdec.tasks.vocabularies import VOCABULARIES, VocabularyDefinition
-from specdec.values import Text, Word, check, is_word
+from specdec.tasks.loading import TaskError, load_seqio
+from specdec.tasks.registry import FEATURES, add_task, check_definition
+from specdec.tasks.vocabularies import VocabularyDefinition
 
 if TYPE_CHECKING:
     from seqio import Task
-
-FEATURES = ("inputs", "targets")
 
 
 def local_task(
@@ -33,7 +28,7 @@ def local_task(
 
     Args:
       name: the task's name in seqio's registry.
-      files: split -> path of a UTF-8 text file; see `specdec.lines` for where its lines end.
+      files: split -> path of a UTF-8 text file; see `line_text` for where its lines end.
       vocabulary: of both features, for instance `SentencePiece(path)` or `Bytes()`.
       prefix: put before every input, such as 'translate English to German: '.
       columns: what the TAB-separated columns of a line are; ('inputs',) takes the whole line as
@@ -46,68 +41,44 @@ def local_task(
       TaskError: a file is missing or empty, a line has the wrong number of columns or is not
         UTF-8, the vocabulary cannot be read, or `name` is another task's.
     """
-    _check(name, files, vocabulary, prefix)
-    definition = _Definition(
-        name, tuple(files.items()), vocabulary, prefix, tuple(columns), tuple(metric_fns)
-    )
-    if "inputs" not in definition.columns or not set(definition.columns) <= set(FEATURES):
+    check_definition(name, "files", files, "split -> path, as in {'test': 'test.tsv'}", vocabulary)
+    if not isinstance(prefix, str):
+        raise TaskError(f"prefix of task {name!r} is {prefix!r}; give text, '' for none")
+    if "inputs" not in columns or not set(columns) <= set(FEATURES):
         raise TaskError(
             f"task {name!r}: columns is {columns!r}; give ('inputs', 'targets') or ('inputs',)"
         )
-    return _register(definition)
-
-
-def _check(name: Any, files: Any, vocabulary: Any, prefix: Any) -> None:
-    """Raises TaskError for an argument of another kind."""
-    check("the task's name", name, Word, TaskError)
-    paths = files.values() if isinstance(files, Mapping) else ()
-    if not paths or not all(map(is_word, paths)):
-        raise TaskError(
-            f"files of task {name!r} is {files!r}; give split -> path, as in {{'test': 'test.tsv'}}"
-        )
-    check(f"prefix of task {name!r}", prefix, Text, TaskError)
-    if not hasattr(vocabulary, "load"):
-        raise TaskError(f"vocabulary of task {name!r} is {vocabulary!r}; give {VOCABULARIES}")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Definition:
-    name: str
-    files: tuple[tuple[str, str], ...]
-    vocabulary: VocabularyDefinition
-    prefix: str
-    columns: tuple[str, ...]
-    metric_fns: tuple[Callable, ...]
+    return _register(
+        name, tuple(files.items()), vocabulary, prefix, tuple(columns), tuple(metric_fns)
+    )
 
 
 @functools.cache
-def _register(definition: _Definition) -> Task:
-    sizes = {split: _examine(path, definition.columns) for split, path in definition.files}
-    vocabulary = definition.vocabulary.load()
+def _register(
+    name: str,
+    files: tuple[tuple[str, str], ...],
+    definition: VocabularyDefinition,
+    prefix: str,
+    columns: tuple[str, ...],
+    metric_fns: tuple[Callable, ...],
+) -> Task:
+    sizes = {split: _examine(path, columns) for split, path in files}
+    vocabulary = definition.load()
     seqio = load_seqio()
-    if definition.name in seqio.TaskRegistry.names():
-        raise TaskError(f"task {definition.name!r} exists with another definition; rename this one")
     import tensorflow as tf
 
     lines = tf.autograph.experimental.do_not_convert(_lines)  # else a warning
-    return seqio.TaskRegistry.add(
-        definition.name,
-        source=seqio.FileDataSource(lines, dict(definition.files), num_input_examples=sizes),
-        preprocessors=[
-            functools.partial(_parse, columns=definition.columns, prefix=definition.prefix),
-            seqio.preprocessors.tokenize,
-            seqio.preprocessors.append_eos_after_trim,
-        ],
-        output_features={
-            name: seqio.Feature(vocabulary, required=name in definition.columns)
-            for name in FEATURES
-        },
-        metric_fns=list(definition.metric_fns),
+    return add_task(
+        name,
+        seqio.FileDataSource(lines, dict(files), num_input_examples=sizes),
+        [functools.partial(_parse, columns=columns, prefix=prefix), seqio.preprocessors.tokenize],
+        {side: seqio.Feature(vocabulary, required=side in columns) for side in FEATURES},
+        metrics=metric_fns,
     )
 
 
 def _examine(path: str, columns: Sequence[str]) -> int:
-    """The number of lines, every one of them well-formed."""
+    """Counts the lines, every one of them well-formed."""
     if os.path.isdir(path):
         raise TaskError(f"data file {path} is a folder; give the file in it")
     if not os.path.isfile(path):
@@ -134,21 +105,31 @@ def _examine_line(line: bytes, place: str, columns: Sequence[str]) -> None:
         raise TaskError(f"{place}: not UTF-8 ({error.reason}); convert the file") from error
 
 
+def line_text(line: str, first: bool) -> str:
+    """Returns the text of a line of a file, of standard input or of a flag.
+
+    A line ends in LF or in CRLF, which are not part of its text. Any other CR is a space. A
+    byte-order mark at the begin of the first line is not part of its text either.
+    """
+    line = line.removesuffix("\n").removesuffix("\r").replace("\r", " ")
+    return line.removeprefix("\ufeff") if first else line
+
+
 def _lines(file):
-    """A dataset of the texts of a file's lines. (TensorFlow's own drops every CR.)"""
+    """Reads the texts of a file's lines. (TensorFlow's own dataset drops every CR.)"""
     import tensorflow as tf
 
-    def read(path: bytes) -> Iterator[bytes]:
-        with open(path, "rb") as stream:
+    def read(path: bytes) -> Iterator[str]:
+        with open(path, encoding="utf-8", newline="\n") as stream:
             for number, line in enumerate(stream):
-                yield text_of_bytes(line, first=not number)
+                yield line_text(line, first=not number)
 
     line = tf.TensorSpec([], tf.string)
     return tf.data.Dataset.from_generator(read, args=(file,), output_signature=line)
 
 
 def _parse(dataset, *, columns: Sequence[str], prefix: str):
-    """A dataset of lines -> a dataset of {column: text}."""
+    """Turns a dataset of lines into one of {column: text}."""
     import tensorflow as tf
 
     def parse(line):

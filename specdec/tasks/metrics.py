@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specdec.tasks.batching import get_task
-from specdec.tasks.errors import TaskError
+from specdec.tasks.loading import TaskError
+from specdec.tasks.registry import examples_of, get_task, text_of
 
 if TYPE_CHECKING:
     from seqio import Mixture, Task
@@ -157,7 +157,7 @@ def _f1(answer: list[str], prediction: list[str]) -> float:
 
 
 def _percentages(sums: np.ndarray) -> list[float]:
-    """Of sums that begin with the number of texts."""
+    """Returns the means in per cent, of sums that begin with the number of texts."""
     return [float(100 * total / sums[0]) for total in sums[1:]]
 
 
@@ -167,27 +167,19 @@ bleu, rouge, squad = Bleu(), Rouge(), Squad()
 def references(
     task: str | Task | Mixture, split: str, lengths: Mapping[str, int]
 ) -> Iterator[tuple[Any, Callable[[str], Any]]]:
-    """For each example of a split, in order: its target as the task's metrics want it, and the
-    function that makes of an output what they compare with it (seqio's `postprocess_fn`).
+    """Yields, for each example of a split, its target and a function of outputs.
+
+    The target is as the task's metrics want it. The function, seqio's `postprocess_fn`, makes of an
+    output what they compare with it.
 
     Raises:
       TaskError: when the first example is asked for, if the split or the task's targets are
         missing.
     """
     task = get_task(task, split)
-    dataset = task.get_dataset(
-        dict(lengths), split, shuffle=False, num_epochs=1, try_in_mem_cache=False
-    )
     prepare = getattr(task, "postprocess_fn", lambda text, **_: text)  # mixtures have none
-    for example in dataset.as_numpy_iterator():
-        target = prepare(_target(task, example), example=example, is_target=True)
+    for example in examples_of(task, split, lengths):
+        if (text := text_of(task, example, "targets")) is None:
+            raise TaskError(f"task {task.name!r} has no targets to compare outputs with")
+        target = prepare(text, example=example, is_target=True)
         yield target, functools.partial(prepare, example=example, is_target=False)
-
-
-def _target(task: Task | Mixture, example: Mapping[str, Any]) -> str:
-    """The text before tokenisation where the task keeps it, else what the ids say."""
-    if isinstance(raw := example.get("targets_pretokenized"), bytes):
-        return raw.decode("utf-8", errors="replace")
-    if "targets" not in example:
-        raise TaskError(f"task {task.name!r} has no targets to compare outputs with")
-    return task.output_features["targets"].vocabulary.decode(example["targets"].tolist())

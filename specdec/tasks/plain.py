@@ -7,15 +7,15 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from specdec import pieces
-from specdec.added_tokens import AddedToken, Tokenization, cleaned_up, split
+from specdec.tasks import pieces
+from specdec.tasks.added_tokens import AddedToken, Tokenization, cleaned_up, split
 
 BYTES, SPECIAL = 256, 3  # of ByT5: padding, EOS and unknown come before the bytes
 SPACE = "▁"  # SentencePiece's mark of a space
 
 
 class PlainVocabulary:
-    """What seqio's vocabularies do with texts.
+    """A vocabulary that does with texts what seqio's do.
 
     file, digest: what it was read from, and the SHA-256 of that, in hexadecimal; None for bytes.
     """
@@ -29,17 +29,17 @@ class PlainVocabulary:
     digest: str | None = None
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without EOS."""
+        """Returns the ids of a text, without EOS."""
         raise NotImplementedError
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids up to the first EOS; those that it lacks are read as unknown."""
+        """Returns the text of ids up to the first EOS; ids that it lacks are read as unknown."""
         known = [int(id) if id < self.vocab_size else self.unk_id for id in ids]
         end = known.index(self.eos_id) if self.eos_id in known else len(known)
         return self._text(known[:end])
 
     def pieces(self) -> list[str]:
-        """What each id stands for, sentinels aside."""
+        """Returns the piece that each id stands for, sentinels aside."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
@@ -85,7 +85,11 @@ class PlainSentencePiece(PlainVocabulary):
             raise ValueError("it is empty")
         self._serialized = serialized
         if extra_ids:
-            serialized = _with_sentinels(serialized, extra_ids)
+            model = _parsed(serialized)
+            user_defined = type(model).SentencePiece.USER_DEFINED
+            for number in reversed(range(extra_ids)):
+                model.pieces.add(piece=f"▁<extra_id_{number}>", score=0.0, type=user_defined)
+            serialized = model.SerializeToString()
         self.tokenizer = SentencePieceProcessor(model_proto=serialized)
         pieces.check_ids(self.tokenizer)
         self.file, self.extra_ids = file, extra_ids
@@ -97,11 +101,11 @@ class PlainSentencePiece(PlainVocabulary):
         return self.tokenizer.encode(text)
 
     def encode_piece(self, text: str) -> list[int]:
-        """The ids of text between added tokens, in which no sentinel is looked for."""
+        """Returns the ids of text between added tokens, in which no sentinel is looked for."""
         return self._without_sentinels.encode(text)
 
     def encode_inside(self, text: str) -> list[int]:
-        """Likewise, where only the text's own mark of a space begins a word.
+        """Returns the ids where only the text's own mark of a space begins a word.
 
         SentencePiece drops such a mark at the begin of a text. So transformers encodes the name of
         the unknown piece before it, and takes its pieces off again.
@@ -113,11 +117,13 @@ class PlainSentencePiece(PlainVocabulary):
 
     @functools.cached_property
     def _without_sentinels(self) -> Any:
-        return _processor(self._serialized)
+        return type(self.tokenizer)(model_proto=self._serialized)
 
     @functools.cached_property
     def _without_prefix(self) -> Any:
-        return _processor(self._serialized, add_dummy_prefix=False)
+        model = _parsed(self._serialized)
+        model.normalizer_spec.add_dummy_prefix = False
+        return type(self.tokenizer)(model_proto=model.SerializeToString())
 
     @functools.cached_property
     def _pieces_of_unknown(self) -> int:
@@ -130,26 +136,11 @@ class PlainSentencePiece(PlainVocabulary):
         return self.tokenizer.decode(list(ids))
 
 
-def _processor(serialized: bytes, **normalizer: bool) -> Any:
-    """A processor of a model, with fields of its normalizer replaced."""
-    from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
-
-    if normalizer:
-        record: Any = sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore
-        for name, value in normalizer.items():
-            setattr(record.normalizer_spec, name, value)
-        serialized = record.SerializeToString()
-    return SentencePieceProcessor(model_proto=serialized)
-
-
-def _with_sentinels(serialized: bytes, extra_ids: int) -> bytes:
+def _parsed(serialized: bytes) -> Any:
+    """Returns the protocol buffer of a SentencePiece model."""
     from sentencepiece import sentencepiece_model_pb2
 
-    record: Any = sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore
-    user_defined = type(record).SentencePiece.USER_DEFINED
-    for number in reversed(range(extra_ids)):
-        record.pieces.add(piece=f"▁<extra_id_{number}>", score=0.0, type=user_defined)
-    return record.SerializeToString()
+    return sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore
 
 
 class WithAddedTokens(PlainVocabulary):
@@ -182,7 +173,9 @@ class WithAddedTokens(PlainVocabulary):
     def encode(self, text: str) -> list[int]:
         ids: list[int] = []
         legacy = self.tokenization.legacy
-        for part in split(text if legacy else _marked(text), self.tokenization.added):
+        if text and not legacy:  # the mark of a space before it, as T5Tokenizer has it
+            text = SPACE + text.replace(SPACE, " ")
+        for part in split(text, self.tokenization.added):
             if isinstance(part, AddedToken):
                 alone = not legacy and ids == self._encode(SPACE)
                 ids = [part.id] if alone and part.special else [*ids, part.id]
@@ -209,12 +202,12 @@ class WithAddedTokens(PlainVocabulary):
         return cleaned_up(text) if self.tokenization.clean_up else text
 
     def _part(self, run: Sequence[int]) -> str:
-        """An added token as it is written, and other ids without spaces around their text."""
+        """Returns an added token as it is written, and other ids without spaces around them."""
         token = self._by_id.get(run[0])
         return self.base.decode(run).strip() if token is None else token.content
 
     def _bytes(self, ids: Sequence[int]) -> str:
-        """Bytes that belong to one character may have an added token between them."""
+        """Joins bytes; those of one character may have an added token between them."""
         found = b""
         for id in ids:
             token = self._by_id.get(id)
@@ -224,7 +217,7 @@ class WithAddedTokens(PlainVocabulary):
 
 
 def _runs(ids: Sequence[int], added: Iterable[int]) -> list[list[int]]:
-    """The ids in runs: each added token alone, others together."""
+    """Returns the ids in runs: each added token alone, others together."""
     runs: list[list[int]] = []
     for id in ids:
         if id in added or not runs or runs[-1][-1] in added:
@@ -232,8 +225,3 @@ def _runs(ids: Sequence[int], added: Iterable[int]) -> list[list[int]]:
         else:
             runs[-1].append(id)
     return runs
-
-
-def _marked(text: str) -> str:
-    """The text with the mark of a space before it, as T5Tokenizer does without `legacy`."""
-    return SPACE + text.replace(SPACE, " ") if text else text

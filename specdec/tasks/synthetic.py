@@ -1,4 +1,4 @@
-"""The corpora of `specdec.synthetic` as seqio tasks, with the project's own vocabulary."""
+"""The corpora of `specdec.tasks.corpora` as seqio tasks, with the project's own vocabulary."""
 
 from __future__ import annotations
 
@@ -10,24 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from specdec import demo
-from specdec.synthetic import PREFIXES, SIZES, examples, generator
-from specdec.tasks.errors import TaskError
-from specdec.tasks.loading import load_seqio
+from specdec.tasks.corpora import PREFIXES, SIZES, generator
+from specdec.tasks.loading import TaskError, load_seqio
 from specdec.tasks.metrics import bleu, rouge, squad
-from specdec.tasks.mixtures import mixture
+from specdec.tasks.registry import add_task, mixture
 from specdec.tasks.vocabularies import SentencePiece, VocabularyDefinition
 
 if TYPE_CHECKING:
     from seqio import Mixture, Task
-
-__all__ = [
-    "PREFIXES",
-    "SIZES",
-    "demo_vocabulary",
-    "examples",
-    "synthetic_mixture",
-    "synthetic_task",
-]
 
 _METRICS: Mapping[str, tuple[Callable, ...]] = {
     "specdec_ende": (bleu,),
@@ -86,23 +76,21 @@ def synthetic_mixture(
 def _register(name: str, definition: VocabularyDefinition, seed: int) -> Task:
     vocabulary = definition.load()
     seqio = load_seqio()
-    if name in seqio.TaskRegistry.names():
-        raise TaskError(f"task {name!r} exists with another vocabulary or seed; use one of each")
-
     dataset_of = functools.partial(_dataset, name, seed)
 
     def dataset(split: str, shuffle_files: bool = False, seed: int | None = None):
         del shuffle_files, seed  # the draws are independent already
         return dataset_of(split)
 
-    return seqio.TaskRegistry.add(
+    return add_task(
         name,
-        source=seqio.FunctionDataSource(
+        seqio.FunctionDataSource(
             dataset, splits=tuple(SIZES), num_input_examples=dict(SIZES), caching_permitted=False
         ),
-        preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos_after_trim],
-        output_features={side: seqio.Feature(vocabulary) for side in ("inputs", "targets")},
-        metric_fns=list(_METRICS[name]),
+        [seqio.preprocessors.tokenize],
+        vocabulary,
+        clash="another vocabulary or seed; use one of each",
+        metrics=_METRICS[name],
     )
 
 
@@ -120,7 +108,7 @@ def _exit() -> None:
 
 
 def _dataset(name: str, seed: int, split: str):
-    """A tf.data.Dataset of {inputs, targets}, prefixed text, in the order of the indices."""
+    """Returns a dataset of {inputs, targets}, prefixed text, in the order of the indices."""
     import numpy as np
     import tensorflow as tf
 

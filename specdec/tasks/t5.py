@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specdec.tasks import metrics
-from specdec.tasks.errors import TaskError
-from specdec.tasks.loading import load_seqio
+from specdec.tasks.loading import TaskError, load_seqio
+from specdec.tasks.registry import add_task
 from specdec.tasks.vocabularies import (
     VocabularyDefinition,
     refuse_unreachable,
@@ -57,37 +57,27 @@ def _register(name: str, definition: VocabularyDefinition) -> Task:
             )
         return task
     data_set, preprocess, metric, postprocess = _DEFINITIONS[name]
-    return seqio.TaskRegistry.add(
+    return add_task(
         name,
-        source=seqio.TfdsDataSource(data_set, read_only=True),
-        preprocessors=[
-            seqio.map_over_dataset(preprocess),
-            seqio.preprocessors.tokenize,
-            seqio.preprocessors.append_eos_after_trim,
-        ],
-        output_features={side: seqio.Feature(vocabulary) for side in ("inputs", "targets")},
-        postprocess_fn=postprocess,
-        metric_fns=[metric],
+        seqio.TfdsDataSource(data_set, read_only=True),
+        [seqio.map_over_dataset(preprocess), seqio.preprocessors.tokenize],
+        vocabulary,
+        metrics=[metric],
+        postprocess=postprocess,
     )
 
 
-def _translation(example: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "inputs": "translate English to German: " + example["en"],
-        "targets": example["de"],
-    }
+def _pair(prefix: str, source: str, target: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Returns a preprocessor of examples with these two features."""
 
+    def preprocess(example: Mapping[str, Any]) -> dict[str, Any]:
+        return {"inputs": prefix + example[source], "targets": example[target]}
 
-def _highlights(example: Mapping[str, Any]) -> dict[str, Any]:
-    return {"inputs": "summarize: " + example["article"], "targets": example["highlights"]}
-
-
-def _one_sentence(example: Mapping[str, Any]) -> dict[str, Any]:
-    return {"inputs": "summarize: " + example["document"], "targets": example["summary"]}
+    return preprocess
 
 
 def _question(example: Mapping[str, Any]) -> dict[str, Any]:
-    """The first answer is the target; `answers` are all of them, for the metric."""
+    """Takes the first answer as the target; `answers` are all of them, for the metric."""
     import tensorflow as tf
 
     def single_spaced(text):
@@ -106,7 +96,7 @@ def _question(example: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _all_answers(text: str, example: Mapping[str, Any] | None = None, is_target: bool = False):
-    """A prediction as it is, and all answers in place of a target."""
+    """Returns a prediction as it is, and all answers in place of a target."""
     if not is_target or example is None:
         return text
     return [answer.decode("utf-8") for answer in example["answers"]]
@@ -121,11 +111,14 @@ class _Definition(NamedTuple):
 
 # T5 has BLEU split punctuation off everywhere, not only where it is ASCII.
 _BLEU = metrics.Bleu("intl")
+_TRANSLATION = _pair("translate English to German: ", "en", "de")
+_HIGHLIGHTS = _pair("summarize: ", "article", "highlights")
+_ONE_SENTENCE = _pair("summarize: ", "document", "summary")
 _DEFINITIONS: Mapping[str, _Definition] = {
-    "wmt_t2t_ende_v003": _Definition("wmt_t2t_translate/de-en:1.0.0", _translation, _BLEU),
-    "wmt14_ende_v003": _Definition("wmt14_translate/de-en:1.0.0", _translation, _BLEU),
-    "cnn_dailymail_v002": _Definition("cnn_dailymail:3.4.0", _highlights, metrics.rouge),
-    "xsum_v110": _Definition("xsum:1.1.0", _one_sentence, metrics.rouge),
+    "wmt_t2t_ende_v003": _Definition("wmt_t2t_translate/de-en:1.0.0", _TRANSLATION, _BLEU),
+    "wmt14_ende_v003": _Definition("wmt14_translate/de-en:1.0.0", _TRANSLATION, _BLEU),
+    "cnn_dailymail_v002": _Definition("cnn_dailymail:3.4.0", _HIGHLIGHTS, metrics.rouge),
+    "xsum_v110": _Definition("xsum:1.1.0", _ONE_SENTENCE, metrics.rouge),
     "squad_v010_allanswers": _Definition(
         "squad/v1.1:3.0.0", _question, metrics.squad, _all_answers
     ),

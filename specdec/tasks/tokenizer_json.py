@@ -10,12 +10,10 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specdec import pieces
-from specdec.added_tokens import Tokenization, cleaned_up
-from specdec.tasks.errors import TaskError
-from specdec.tasks.loading import read
+from specdec.tasks import pieces
+from specdec.tasks.added_tokens import Tokenization, cleaned_up
+from specdec.tasks.loading import TaskError, as_seqio, read
 from specdec.tasks.plain import PlainVocabulary
-from specdec.tasks.seqio_view import as_seqio
 
 if TYPE_CHECKING:
     from seqio import Vocabulary
@@ -46,7 +44,7 @@ class TokenizerJson:
         return _tokenizer(self)
 
     def load(self) -> Vocabulary:
-        """The same for seqio's tasks; raises likewise."""
+        """Returns the same for seqio's tasks, with the same errors."""
         return as_seqio(_tokenizer(self))
 
 
@@ -100,7 +98,7 @@ class Tokenizer(PlainVocabulary):
         return cleaned_up(text) if said is not None and said.clean_up else text
 
     def _shown(self, id: int, control: set[int]) -> str:
-        """What the decoder is given, nothing for control ids; a sentinel is a word of its own."""
+        """Returns an id's text, none for control; a sentinel is a word of its own."""
         if id == self.unk_id:
             return UNKNOWN
         name = self._backend.id_to_token(id) or ""

@@ -9,17 +9,15 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
-from specdec import pieces
-from specdec.added_tokens import Tokenization
-from specdec.tasks.errors import TaskError
-from specdec.tasks.loading import load_seqio, read, read_in_time
+from specdec.tasks import pieces
+from specdec.tasks.added_tokens import Tokenization
+from specdec.tasks.loading import TaskError, as_seqio, load_seqio, read, read_in_time
 from specdec.tasks.plain import (
     PlainBytes,
     PlainSentencePiece,
     PlainVocabulary,
     WithAddedTokens,
 )
-from specdec.tasks.seqio_view import as_seqio
 from specdec.tasks.tokenizer_json import TokenizerJson
 from specdec.values import Checked, Rule, is_integer, is_word
 
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 Sentinels = Annotated[
     int, Rule(lambda value: is_integer(value, 0), "the number of sentinels, from 0 on")
 ]
-VOCABULARIES = "SentencePiece(path), TokenizerJson(path) or Bytes()"
 
 
 class VocabularyDefinition(Protocol):
@@ -63,7 +60,7 @@ class SentencePiece(Checked):
         return _sentencepiece(self)
 
     def load(self) -> Vocabulary:
-        """The same for seqio's tasks; raises TaskError as `plain` does."""
+        """Returns the same for seqio's tasks, with the same errors."""
         plain = self.plain()
         return _seqio_sentencepiece(self) if self.tokenization is None else as_seqio(plain)
 
@@ -85,7 +82,7 @@ class Bytes(Checked):
         return WithAddedTokens(plain, self.tokenization) if self.tokenization else plain
 
     def load(self) -> Vocabulary:
-        """The same for seqio's tasks."""
+        """Returns the same for seqio's tasks."""
         if self.tokenization is not None:
             return as_seqio(self.plain())
         return load_seqio().ByteVocabulary(extra_ids=self.extra_ids)
@@ -96,7 +93,7 @@ def _line(error: Exception) -> str:
 
 
 def for_texts(definition: VocabularyDefinition) -> Vocabulary | PlainVocabulary:
-    """Returns an encoder of texts, without TensorFlow if the definition can do that."""
+    """Returns what encodes texts: without TensorFlow, if the definition can do that."""
     return definition.plain() if hasattr(definition, "plain") else definition.load()
 
 
@@ -115,7 +112,7 @@ def recorded_vocabulary(
 def vocabulary_file(
     path: str, extra_ids: int = 0, tokenization: Tokenization | None = None
 ) -> VocabularyDefinition:
-    """Returns the vocabulary of a file, by its name; a tokenizer.json has its own sentinels."""
+    """Describes a file by its name; a tokenizer.json has its own number of sentinels."""
     if path.endswith(".json"):
         return TokenizerJson(path, tokenization)
     return SentencePiece(path, extra_ids, tokenization)
@@ -164,8 +161,10 @@ def refuse_unreachable(vocabulary: Any) -> None:
 
 
 def same_vocabulary(a: Vocabulary | PlainVocabulary, b: Vocabulary | PlainVocabulary) -> bool:
-    """Whether ids mean the same text; two copies of one SentencePiece file are the same, and so is
-    the tokenizer.json made of it, whatever sentinels that has."""
+    """Whether ids mean the same text.
+
+    Two copies of one SentencePiece file are the same, and so is the tokenizer.json made of it.
+    """
     if digest(a) is not None and digest(a) == digest(b):
         return True
     if _is_bytes(a) and _is_bytes(b):
@@ -175,7 +174,7 @@ def same_vocabulary(a: Vocabulary | PlainVocabulary, b: Vocabulary | PlainVocabu
 
 
 def digest(vocabulary: Vocabulary | PlainVocabulary) -> str | None:
-    """SHA-256 of what the vocabulary was read from, in hexadecimal; None for UTF-8 bytes."""
+    """Returns the SHA-256 of the vocabulary's file, in hexadecimal; None for UTF-8 bytes."""
     model = getattr(vocabulary, "sp_model", None)
     if model is not None:
         return hashlib.sha256(model).hexdigest()
@@ -183,7 +182,7 @@ def digest(vocabulary: Vocabulary | PlainVocabulary) -> str | None:
 
 
 def file_of(vocabulary: Vocabulary | PlainVocabulary) -> str | None:
-    """The path that it was read from, None if there is none."""
+    """Returns the path that it was read from, None if there is none."""
     file = getattr(vocabulary, "sentencepiece_model_file", None)
     return file or getattr(vocabulary, "file", None)
 
@@ -202,14 +201,14 @@ def _is_tokenizer(vocabulary: Any) -> bool:
 
 
 def _pieces(vocabulary: Any) -> list[str] | None:
-    """None of what is not read from a file."""
+    """Returns the pieces by id, None for a vocabulary that is not read from a file."""
     if getattr(vocabulary, "sp_model", None) is not None:
         return pieces.of_sentencepiece(vocabulary.tokenizer)
     return vocabulary.pieces() if digest(vocabulary) else None
 
 
 def detokenize(vocabulary: Vocabulary | PlainVocabulary, ids: Iterable[int]) -> str:
-    """The text of `ids` up to the first EOS.
+    """Returns the text of `ids` up to the first EOS.
 
     Ids that the vocabulary lacks (models pad their output to a round width) read as unknown.
     """

@@ -5,15 +5,6 @@ check_drafter(MyDrafter())
 """
 
 from specdec.testing.audit import Divergence, divergences
-from specdec.testing.checks import (
-    Bench,
-    check_drafter,
-    check_everything_accepted,
-    check_processor,
-    check_schedule,
-    check_verifier,
-    trees_for,
-)
 from specdec.testing.drafters import Broken, Constant, Contrarian, OneOf, Skipping, hostile
 from specdec.testing.law import (
     BROKEN,
@@ -29,7 +20,16 @@ from specdec.testing.law import (
     output_law,
     sequence_law,
 )
-from specdec.testing.table import TableTarget
+from specdec.testing.part_checks import (
+    Bench,
+    check_drafter,
+    check_everything_accepted,
+    check_processor,
+    check_schedule,
+    check_verifier,
+    trees_for,
+)
+from specdec.testing.table_target import TableTarget
 
 __all__ = [
     "BROKEN",

@@ -119,7 +119,7 @@ class Broken(Drafter):
         pending = jnp.take_along_axis(context.tokens, context.length[:, None] - 1, axis=1)
         before = jnp.concatenate([pending, draft.tokens], axis=1)[:, :-1]
         breaks = (before % 2 == 0)[:, :, None]
-        for number, wrong in enumerate(broken_rows(probs)):
+        for number, wrong in enumerate(broken_rows(probs).values()):
             probs = jnp.where(breaks & (kind == number)[:, None, None], wrong, probs)
         return draft.replace(probs=probs), state
 

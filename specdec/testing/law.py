@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, cast
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.sampling import standardised
-from specdec.testing.table import TableTarget
+from specdec.testing.table_target import TableTarget
 from specdec.types import Array, Draft, History, PyTree, SamplingRule, Scores
 from specdec.verifiers import next_distribution
 from specdec.verifiers.decide import Verifier, leading, usable_tokens
@@ -189,8 +190,11 @@ def accepted_law(verifier: Verifier, trees: Trees, length: int) -> np.ndarray:
 def _enumerated(
     verifier: Verifier, trees: Trees, length: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All drafts [M, K], how likely each is drawn and so many of it kept [M, K+1], and the law of
-    what follows [M, K+1, V]."""
+    """Enumerates all drafts [M, K].
+
+    Returns also how likely each is drawn and n tokens of it are kept [M, K+1], and the law of the
+    token that follows [M, K+1, V].
+    """
     p, q, certain = trees
     size, longest = p[0].shape[-1], len(q)
     drafts = np.array(list(itertools.product(range(size), repeat=longest)))
@@ -291,42 +295,34 @@ def broken_trees(seed: int, size: int, longest: int, sampling: SamplingRule) -> 
     }
 
 
-# The kinds of rows that `broken_rows` makes in place of distributions.
-BROKEN = (
-    "NaN",
-    "+inf",
-    "-inf",
-    "negative",
-    "zero sum",
-    "sum 2",
-    "sum 1.01",
-    "NaN in one entry",
-    "+inf in one entry",
-)
+# What `broken_rows` makes in place of distributions; `first` is True for one entry of each.
+BROKEN: Mapping[str, Callable[[Array, Array], Array]] = {
+    "NaN": lambda probs, first: jnp.full_like(probs, jnp.nan),
+    "+inf": lambda probs, first: jnp.full_like(probs, jnp.inf),
+    "-inf": lambda probs, first: jnp.full_like(probs, -jnp.inf),
+    "negative": lambda probs, first: probs + _moved(first),  # one entry below 0, and the sum is 1
+    "zero sum": lambda probs, first: jnp.zeros_like(probs),
+    "sum 2": lambda probs, first: 2 * probs,
+    "sum 1.01": lambda probs, first: 1.01 * probs,
+    "NaN in one entry": lambda probs, first: jnp.where(first, jnp.nan, probs),
+    "+inf in one entry": lambda probs, first: jnp.where(first, jnp.inf, probs),
+}
 
 
-def broken_rows(probs: Array) -> list[Array]:
+def _moved(first: Array) -> Array:
+    return jnp.where(first, 2, jnp.where(jnp.roll(first, 1, axis=-1), -2, 0))
+
+
+def broken_rows(probs: Array) -> dict[str, Array]:
     """Returns rows [..., V] of each kind of `BROKEN`, made of distributions [..., V]."""
-    index = jnp.broadcast_to(jnp.arange(probs.shape[-1]), probs.shape)
-    first = index == 0
-    moved = jnp.where(first, 2, jnp.where(index == 1, -2, 0))
-    return [
-        jnp.full_like(probs, jnp.nan),
-        jnp.full_like(probs, jnp.inf),
-        jnp.full_like(probs, -jnp.inf),
-        probs + moved,  # one entry below 0, and the sum is 1
-        jnp.zeros_like(probs),
-        2 * probs,
-        1.01 * probs,
-        jnp.where(first, jnp.nan, probs),
-        jnp.where(first, jnp.inf, probs),
-    ]
+    first = jnp.broadcast_to(jnp.arange(probs.shape[-1]) == 0, probs.shape)
+    return {kind: make(probs, first) for kind, make in BROKEN.items()}
 
 
 def _with_broken_rows(trees: Trees, kind: str, place: int) -> Trees:
     """The trees with rows of q at one place broken; see `broken_trees`."""
     right = trees.q[place]
-    wrong = np.asarray(broken_rows(jnp.asarray(right))[BROKEN.index(kind)])
+    wrong = np.asarray(broken_rows(jnp.asarray(right))[kind])
     size = right.shape[-1]
     there = np.ones([1], bool) if place == 0 else np.arange(size) == size - 1
     q = np.where(there[:, None] if place else there, wrong, right)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from specdec import checkpoints, tasks
+from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.models.heads import HeadedTarget
 from specdec.models.model import Target
 from specdec.training import laws
@@ -32,7 +33,6 @@ from specdec.training.optimizer import Adafactor
 from specdec.training.progress import Progress
 from specdec.training.run import TrainRun
 from specdec.types import Array, PyTree
-from specdec.vocabulary import check_fit
 
 
 class State(NamedTuple):

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from specdec.cli.placement import Placement
 from support import Cycle, StopAfterUnlikely, check_lines, device_of
 
 from specdec import benchmark, checkpoints, cli, tables, tasks, theory
@@ -24,10 +25,9 @@ from specdec.benchmark.measurement import parts_of
 from specdec.benchmark.summary import alpha_from_tau
 from specdec.benchmark.workload import TimedPart, prefills, turn_of, turns
 from specdec.cli import bench, settings
-from specdec.cli.placement import Placement
+from specdec.common.environment import environment
 from specdec.decoding import row_keys
 from specdec.drafters import Autoregressive, Drafter
-from specdec.environment import environment
 from specdec.models import device
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan

@@ -38,7 +38,7 @@ from specdec.sampling import (
 )
 from specdec.schedules import Fixed
 from specdec.testing import Bench, Constant, Skipping, TableTarget
-from specdec.testing import checks as bench_checks
+from specdec.testing import part_checks as bench_checks
 from specdec.types import History, Noise
 from specdec.verifiers import (
     Block,

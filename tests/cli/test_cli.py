@@ -21,7 +21,6 @@ from specdec import (
     cli,
     drafters,
     program,
-    resources,
     sampling,
     schedules,
     tasks,
@@ -29,6 +28,7 @@ from specdec import (
     verifiers,
 )
 from specdec.cli import explain
+from specdec.common import resources
 from specdec.decoding import Replay
 from specdec.models.t5 import T5Config, T5Target
 from specdec.testing import TableTarget

@@ -15,7 +15,7 @@ from test_cli import folder, records, the_line  # noqa: F401
 from specdec import checkpoints, cli, tasks
 from specdec.cli import predictions
 from specdec.cli import run as runs
-from specdec.environment import version
+from specdec.common.environment import version
 from specdec.records import RecordsError
 
 SAMPLED = (

@@ -8,10 +8,11 @@ import sys
 
 import pytest
 
-from specdec import cli, resources
+from specdec import cli
 from specdec.cli import gin_files, help, listing, settings
 from specdec.cli import run as runs
-from specdec.environment import version
+from specdec.common import resources
+from specdec.common.environment import version
 
 GIN = resources.folder("gin")
 

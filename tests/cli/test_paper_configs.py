@@ -13,7 +13,8 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import gin
-from specdec import checkpoints, cli, published, theory
+from specdec import checkpoints, cli, theory
+from specdec.common import published
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling
@@ -57,12 +58,12 @@ SIZE = """
 """
 
 
-def paper(file: str) -> published.Row:
+def paper(file: str) -> published.Published:
     """The published row that a file repeats."""
     return published.rows()[Path(file).stem]
 
 
-def calculated(row: published.Row) -> float:
+def calculated(row: published.Published) -> float:
     """The speed-up of theorem 3.8."""
     return theory.speedup(row.alpha, row.gamma, row.c)
 

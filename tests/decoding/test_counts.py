@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from support import Cycle
+from support import Cycle, inside
 
 from specdec import Plan, prefill, step
 from specdec.compile import hlo
@@ -91,7 +91,7 @@ def text(method: str, *depths: int) -> str:
 @functools.cache
 def in_iteration(method: str, *depths: int) -> tuple[hlo.Instruction, ...]:
     """What runs on its own in an iteration; a loop's body is there once."""
-    return hlo.read(text(method, *depths)).inside("decode").operations
+    return inside(hlo.read(text(method, *depths)).operations, "decode")
 
 
 def check(counted: Mapping[Any, int], bounds: Mapping[Any, int]) -> None:
@@ -207,7 +207,7 @@ def test_arrays_of_a_cache_in_buckets():
     buckets = (1, 2, GAMMA)
     plan = dataclasses.replace(plan_of("greedy"), schedule=Cycle(buckets))
     compiled = Decoder(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
-    counts = caches(hlo.read(compiled.as_text() or "").inside("decode").operations)
+    counts = caches(inside(hlo.read(compiled.as_text() or "").operations, "decode"))
     bounds = {
         ("target", "rest", "made"): 3 * DEPTH * len(buckets),
         ("draft", "rest", "made"): 3 * DEPTH,
@@ -227,7 +227,7 @@ def test_processors_copy_no_cache(method):
     drafter = dataclasses.replace(plan.drafter, sampling=rule)  # type: ignore[type-var]
     plan = dataclasses.replace(plan, sampling=rule, drafter=drafter)
     compiled = Decoder(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
-    operations = hlo.read(compiled.as_text() or "").inside("decode").operations
+    operations = inside(hlo.read(compiled.as_text() or "").operations, "decode")
     assert caches(operations) == caches(in_iteration(method))
     assert any(x.opcode == "scatter" or "scatter" in x.name for x in operations), "they are there"
 
@@ -254,7 +254,7 @@ def test_a_block_is_one_call_and_copies_nothing(kind):
     """Neither the target's caches nor its states of all tokens; the target has one call."""
     plan = of_blocks(kind)
     compiled = Decoder(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
-    operations = hlo.read(compiled.as_text() or "").inside("decode").operations
+    operations = inside(hlo.read(compiled.as_text() or "").operations, "decode")
     counts = caches(operations)
     found = {key: n for key, n in counts.items() if key[0] == "target"}
     assert found["target", "rest", "made"] >= 2 * DEPTH, "slots are written"
@@ -270,7 +270,7 @@ def test_first_layers_draft_and_copy_no_more_than_calls_of_one_token():
     here the pending token's and the last drafted one's besides. The call of all copies none."""
     plan = dataclasses.replace(plan_of("greedy"), drafter=EarlyExit(1, Greedy()))
     compiled = Decoder(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
-    found = caches(hlo.read(compiled.as_text() or "").inside("decode").operations)
+    found = caches(inside(hlo.read(compiled.as_text() or "").operations, "decode"))
     assert found["target", "rest", "made"] >= 2 * (2 + DEPTH - 1), "slots are written"
     lower = {("target", "extend", "made"): 4, ("target", "extend", "copy"): 4}
     rest = {("target", "rest", "made"): 2 * 4 + 3, ("target", "rest", "copy"): 6}

@@ -47,7 +47,7 @@ KEYS, INPUTS = row_keys(0, jnp.arange(ROWS)), BENCH.inputs(ROWS)
 @pytest.mark.parametrize("place", [0, 2])
 def test_a_draft_ends_before_a_token_that_was_drawn_from_no_distribution(kind, place):
     right = jnp.full([2, 3, SIZE], 1 / SIZE, jnp.float32)
-    wrong = broken_rows(right)[BROKEN.index(kind)]
+    wrong = broken_rows(right)[kind]
     probs = right.at[0, place].set(wrong[0, place])
     draft = trim(Draft(jnp.full([2, 3], 2), probs, jnp.full([2], 3)), jnp.full([2], 3), SIZE, ())
     assert draft.length.tolist() == [place, 3] and draft.broken.tolist() == [True, False]

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import load
+from support import inside, load
 from tolerances import LOGITS, SMALL_LOGITS
 
 from specdec import acceptance, cli, forecast
@@ -334,7 +334,7 @@ def copies(target: T5Target) -> int:
     plan = Plan(target, None, None, None, Greedy(), 50)  # type: ignore[arg-type]
     shapes = plan.params({"target": jax.eval_shape(target.init, jax.random.key(0))})
     compiled = Decoder(plan).lower(shapes, *batch_shapes(1, 8)).compile()
-    operations = hlo.read(compiled.as_text() or "").inside("decode").operations
+    operations = inside(hlo.read(compiled.as_text() or "").operations, "decode")
     caches = [x for x in operations if f"[1,2,{plan.capacity},8]" in x.shape]
     return sum(x.opcode == "copy" for x in caches)
 

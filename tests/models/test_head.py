@@ -15,6 +15,7 @@ import pytest
 from tolerances import SMALL_LOGITS
 
 from specdec import checkpoints, cli, partitioning, tasks
+from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive
 from specdec.models import families
@@ -30,7 +31,6 @@ from specdec.training.initial import begun_with
 from specdec.training.loss import Frozen, Pairs
 from specdec.types import Params
 from specdec.verifiers import Block, Coupled, GreedyMatch
-from specdec.vocabulary import check_fit
 
 pytestmark = pytest.mark.ci
 

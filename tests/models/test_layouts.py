@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flax import traverse_util
 from jax.sharding import PartitionSpec
-from support import device_of
+from support import device_of, opcodes
 
 from specdec import Plan, autoregressive_decode, decode, partitioning, row_keys
 from specdec.compile import hlo
@@ -397,7 +397,7 @@ def test_no_layout_adds_a_collective(name, layout):
         cache = jax.eval_shape(lambda p, i: target.prefill(p, i, 5), params, inputs)
         text = jax.jit(target.decode).lower(params, tokens, cache).compile().as_text()
     found = hlo.read(text or "").collectives
-    kinds = hlo.collectives_by_kind(found)
+    kinds = opcodes(found)
     assert kinds == {"all-reduce": 1 + 3 * config.num_decoder_layers, "all-gather": 1}
     (gathered,) = (each for each in found if each.opcode == "all-gather")
     assert gathered.bytes == 4 * 3 * SIZES["vocab"]

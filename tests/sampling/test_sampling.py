@@ -18,7 +18,7 @@ from specdec.sampling import (
     fit_vocabulary,
     is_distribution,
 )
-from specdec.sampling.draws import _invert
+from specdec.sampling.drawing import _invert
 from specdec.sampling.standard import _nucleus_threshold
 from specdec.testing import FALSE_ALARM, Law, compare
 

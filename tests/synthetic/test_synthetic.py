@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from specdec import synthetic, tasks
-from specdec.synthetic import corrections, english, german, lexicon, reports, translation
-from specdec.synthetic.dice import SPLITS, Dice, Weighted
-from specdec.synthetic.lexicon import Adjective, GermanNoun
-from specdec.synthetic.tree import Clause, NounPhrase, Pronoun, Words
+from specdec import tasks
+from specdec.tasks import corpora as synthetic
+from specdec.tasks.corpora import articles, corrections, english, german, lexicon, translation
+from specdec.tasks.corpora.dice import SPLITS, Dice, Weighted
+from specdec.tasks.corpora.lexicon import Adjective, GermanNoun
+from specdec.tasks.corpora.sentence_tree import Clause, NounPhrase, Pronoun, Words
 
 pytestmark = pytest.mark.ci
 
@@ -31,7 +32,7 @@ DIGESTS = [
 
 DIGEST_PROGRAM = """
 import hashlib, itertools
-from specdec import synthetic
+from specdec.tasks import corpora as synthetic
 for names in (("specdec_ende", "specdec_highlights"), ("specdec_gec", "specdec_qa")):
     digest = hashlib.sha256()
     for name in names:
@@ -169,10 +170,10 @@ def entry(entries, german_word):
 
 def call(**changes):
     """I call the old neighbor tomorrow, with something changed."""
-    english_verb, german_verb = entry(lexicon.VERBS["transitive"], "angerufen")
+    verb = Words(*entry(lexicon.VERBS["transitive"], "angerufen"))
     neighbor = NounPhrase(*entry(lexicon.NOUNS["person"], "Nachbar"), "the")
     time = Words("tomorrow", "morgen")
-    clause = Clause(Pronoun(0), english_verb, german_verb, "present", accusative=neighbor)
+    clause = Clause(Pronoun(0), verb, "present", accusative=neighbor)
     return clause._replace(time=time, **changes)
 
 
@@ -417,7 +418,7 @@ def test_the_wrong_tense_has_its_time_beside_it(corrected):
 # Questions
 
 
-FACTS = list(itertools.chain(*reports.REPORTS))
+FACTS = list(itertools.chain(*articles.REPORTS))
 
 
 def like(template, text):
@@ -443,7 +444,7 @@ def test_an_answer_stands_in_its_article():
 
 def test_a_question_has_one_answer():
     """No two facts of a kind of report share one."""
-    for facts in reports.REPORTS:
+    for facts in articles.REPORTS:
         questions = [question for fact in facts for question in fact.question]
         assert len(set(questions)) == len(questions) == 2 * len(facts)
 
@@ -551,7 +552,7 @@ def test_errors(call, error, message):
 
 def test_generating_needs_neither_seqio_nor_tensorflow():
     program = (
-        "import sys; from specdec import synthetic;"
+        "import sys; from specdec.tasks import corpora as synthetic;"
         "next(synthetic.examples('specdec_ende', 'train'));"
         "print({'seqio', 'tensorflow', 'sentencepiece'} & set(sys.modules))"
     )

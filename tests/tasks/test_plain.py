@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specdec import demo, tasks
-from specdec.synthetic import highlights, translation
+from specdec.tasks.corpora import articles, translation
 
 MODEL = demo.path("vocabulary.model")
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "tokenizer" / "tokenizer.json"
@@ -36,7 +36,7 @@ def definition(request):
 def test_ids_and_texts_are_seqios(definition):
     plain, theirs = definition.plain(), definition.load()
     lines = [side for i in range(100) for side in translation.example("test", i)]
-    lines += [*highlights.example("test", 0), *HOSTILE]
+    lines += [*articles.highlighted("test", 0), *HOSTILE]
     assert [plain.encode(line) for line in lines] == [list(theirs.encode(line)) for line in lines]
     draw = np.random.default_rng(0)
     for end in (plain.vocab_size, plain.vocab_size + 500):  # a model may have ids of its own

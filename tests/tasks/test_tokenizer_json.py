@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from specdec import cli, demo, tasks
-from specdec.synthetic import highlights, translation
+from specdec.tasks.corpora import articles, translation
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "tokenizer" / "tokenizer.json"
 MODEL = demo.path("vocabulary.model")
@@ -31,7 +31,7 @@ HOSTILE = (
 def texts() -> list[str]:
     """Some thousands of lines: the two tasks' data, and the project's documents."""
     lines = [side for i in range(600) for side in translation.example("train", i)]
-    lines += [side for i in range(100) for side in highlights.example("train", i)]
+    lines += [side for i in range(100) for side in articles.highlighted("train", i)]
     for file in sorted(Path(__file__).resolve().parents[2].glob("**/*.md")):
         lines += file.read_text(encoding="utf-8").splitlines()
     return lines

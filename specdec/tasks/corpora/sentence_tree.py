@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from specdec.synthetic.lexicon import (
+from specdec.tasks.corpora.lexicon import (
     Adjective,
     EnglishNoun,
     EnglishVerb,
@@ -13,23 +13,19 @@ from specdec.synthetic.lexicon import (
     Link,
 )
 
+E = TypeVar("E")
+G = TypeVar("G")
+
 # Grammatical persons, the index into every table of pronouns and verb forms.
 I, YOU, HE, SHE, IT, WE, THEY = range(7)  # noqa: E741
 OF_GENDER = {"m": HE, "f": SHE, "n": IT}
 
 
-class Words(NamedTuple):
-    """A phrase that does not inflect."""
+class Words(NamedTuple, Generic[E, G]):
+    """The same in both languages: a phrase that does not inflect, an adjective or a verb."""
 
-    english: str
-    german: str
-
-
-class Description(NamedTuple):
-    """An adjective."""
-
-    english: str
-    german: Adjective
+    english: E
+    german: G
 
 
 class Pronoun(NamedTuple):
@@ -37,7 +33,7 @@ class Pronoun(NamedTuple):
 
 
 class Name(NamedTuple):
-    words: Words
+    words: Words[str, str]
     person: int  # HE, SHE or THEY
 
 
@@ -47,8 +43,8 @@ class NounPhrase(NamedTuple):
     determiner: str  # the, a (none in the plural), this, some, many, count or possessive
     plural: bool = False
     owner: int = I  # of a possessive
-    count: Words | None = None
-    adjectives: tuple[Description, ...] = ()
+    count: Words[str, str] | None = None
+    adjectives: tuple[Words[str, Adjective], ...] = ()
     relative: Clause | None = None  # its `gap` is this noun's part in it
     relative_word: str = ""  # English who, which or that
 
@@ -77,8 +73,7 @@ class Clause(NamedTuple):
     """
 
     subject: Nominal
-    english_verb: EnglishVerb | None  # None for the copula
-    german_verb: GermanVerb | None
+    verb: Words[EnglishVerb, GermanVerb] | None  # None for the copula
     tense: str  # present, progressive, past, perfect, future, modal, past modal or infinitive
     modal: str = ""
     modal_word: str = ""  # how English says it
@@ -86,13 +81,13 @@ class Clause(NamedTuple):
     dative: Nominal | None = None
     to_dative: bool = True  # give it *to him*, not give him it
     prepositional: Nominal | None = None
-    predicate: Description | None = None
+    predicate: Words[str, Adjective] | None = None
     negated: bool = False
-    frequency: Words | None = None
-    manner: Words | None = None
+    frequency: Words[str, str] | None = None
+    manner: Words[str, str] | None = None
     company: Nominal | None = None
     place: Adverbial | None = None
-    time: Words | None = None
+    time: Words[str, str] | None = None
     english_front: str = "subject"  # or time
     german_front: str = "subject"  # or time, place
     gap: str = ""  # subject, accusative or dative

@@ -7,7 +7,7 @@ from typing import Literal
 
 
 def folder(name: Literal["gin", "configs", "demo"]) -> Path:
-    """The folder of that name: inside an installed package, beside the package in a checkout."""
-    package = Path(__file__).parent
+    """Returns the folder of that name, of an installed package or of a checkout."""
+    package = Path(__file__).parents[1]
     installed = package / f"_{name}"
     return installed if installed.is_dir() else package.parent / name

@@ -51,12 +51,12 @@ def added_to_tokenizer(text: str) -> dict[str, int]:
 
 
 def sentinels(text: str) -> int:
-    """How many `<extra_id_N>` a `tokenizer.json` has; see `parse`."""
+    """Counts the `<extra_id_N>` of a `tokenizer.json`; see `parse`."""
     return sum(SENTINEL.fullmatch(name) is not None for name in _names(parse(text)))
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The object of a `tokenizer.json`.
+    """Parses a `tokenizer.json`.
 
     Raises:
       ValueError: it is no JSON, or not of a Unigram model, as those of T5 are.

@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from specdec import checkpoints, tasks
-from specdec.added_tokens import agree
 from specdec.models.model import Model
+from specdec.tasks.added_tokens import agree
 
 
 def check_fit(
@@ -58,12 +58,8 @@ def check_fit(
         said = ours  # a draft may lack tokens that were added to the target
     saved = tasks.recorded_vocabulary(recorded.path, vocabulary.extra_ids, said)
     if not tasks.same_vocabulary(tasks.for_texts(saved), vocabulary):
+        added = f" and {len(recorded.added)} added tokens" if recorded.added else ""
         raise ValueError(
             f"the {role} checkpoint {path} was saved with another vocabulary, "
-            f"{_shown(recorded)}; use that one, and models of one vocabulary"
+            f"{recorded.path or 'UTF-8 bytes'}{added}; use that one, and models of one vocabulary"
         )
-
-
-def _shown(recorded: checkpoints.Vocabulary) -> str:
-    count = len(recorded.added)
-    return f"{recorded.path or 'UTF-8 bytes'}{f' and {count} added tokens' if count else ''}"

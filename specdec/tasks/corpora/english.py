@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from specdec.synthetic.lexicon import EnglishVerb
-from specdec.synthetic.tree import (
+from specdec.tasks.corpora.sentence_tree import (
     HE,
     IT,
     Clause,
@@ -84,7 +83,7 @@ def _verb(clause: Clause) -> tuple[str, str]:
 
     Where the finite word is the verb itself and is not be, the first is '' and they stand before.
     """
-    person, verb = clause.subject.person, clause.english_verb
+    person, verb = clause.subject.person, clause.verb and clause.verb.english
     base = verb.base if verb else "be"
     match clause.tense:
         case "infinitive":
@@ -135,7 +134,7 @@ def clause_text(clause: Clause, link: str = "") -> str:
     finite, rest = _verb(clause)
     parts += [finite, "not" if clause.negated else ""]
     parts += [clause.frequency.english if clause.frequency else "", rest]
-    parts += _complements(clause, clause.english_verb)
+    parts += _complements(clause)
     parts.append(clause.manner.english if clause.manner else "")
     parts.append(f"with {nominal(clause.company)}" if clause.company else "")
     parts.append(f"{clause.place.english} {nominal(clause.place.noun)}" if clause.place else "")
@@ -143,9 +142,10 @@ def clause_text(clause: Clause, link: str = "") -> str:
     return " ".join(filter(None, parts)).replace("can not", "cannot")
 
 
-def _complements(clause: Clause, verb: EnglishVerb | None) -> list[str]:
-    if verb is None:
+def _complements(clause: Clause) -> list[str]:
+    if clause.verb is None:
         return [clause.predicate.english] if clause.predicate else []
+    verb = clause.verb.english
     accusative = nominal(clause.accusative) if clause.accusative else ""
     dative = nominal(clause.dative) if clause.dative else ""
     if isinstance(clause.accusative, Pronoun):
@@ -161,14 +161,9 @@ def _complements(clause: Clause, verb: EnglishVerb | None) -> list[str]:
 
 
 def sentence_text(sentence: Sentence) -> str:
-    if sentence.second is None:
-        text = clause_text(sentence.first)
-    elif sentence.reversed:
-        text = (
-            f"{clause_text(sentence.second, sentence.english_link)}, {clause_text(sentence.first)}"
-        )
-    else:
-        comma = "," if sentence.english_link in ("and", "but") else ""
+    text = clause_text(sentence.first)
+    if sentence.second is not None:
         second = clause_text(sentence.second, sentence.english_link)
-        text = f"{clause_text(sentence.first)}{comma} {second}"
+        comma = "," if sentence.english_link in ("and", "but") else ""
+        text = f"{second}, {text}" if sentence.reversed else f"{text}{comma} {second}"
     return f"{text[0].upper()}{text[1:]}."

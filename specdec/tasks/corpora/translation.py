@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 
-from specdec.synthetic import english, german
-from specdec.synthetic.dice import Dice, Weighted
-from specdec.synthetic.lexicon import (
+from specdec.tasks.corpora import english, german
+from specdec.tasks.corpora.dice import Dice
+from specdec.tasks.corpora.lexicon import (
     ADJECTIVES,
     ADVERBS,
     BESIDE,
     COUNTS,
+    LAWS,
     LINKS,
     MEN,
     NOUNS,
@@ -19,9 +20,8 @@ from specdec.synthetic.lexicon import (
     VERBS,
     WOMEN,
     Entry,
-    VerbEntry,
 )
-from specdec.synthetic.tree import (
+from specdec.tasks.corpora.sentence_tree import (
     HE,
     IT,
     SHE,
@@ -30,7 +30,6 @@ from specdec.synthetic.tree import (
     YOU,
     Adverbial,
     Clause,
-    Description,
     I,
     Name,
     Nominal,
@@ -65,70 +64,8 @@ def sample(dice: Dice) -> Sentence:
             return tree
 
 
-def _law(**weights: float) -> Weighted[str]:
-    names = [name.strip("_").replace("_", " ") for name in weights]
-    return Weighted.of(names, list(weights.values()))
-
-
 # How often what is said. The rest of this file is what may be said.
-_LINK = _law(
-    none=30,
-    reason=16,
-    contrast=10,
-    condition=11,
-    order=6,
-    purpose=8,
-    that=13,
-    whether=4,
-    and_=7,
-    but=5,
-)
-_TENSE = _law(present=32, progressive=8, past=34, perfect=6, future=9, modal=11)
-_FRAME = _law(
-    intransitive=4, activity=10, motion=14, transitive=38, dative=9, giving=10, telling=6,
-    prepositional=10, copula=9,
-)  # fmt: skip
-_SUBJECT = _law(pronoun=36, name=22, person=32, kin=20)
-_OBJECT = _law(pronoun=15, name=10, noun=75)
-_DETERMINER = _law(the=36, a=30, possessive=18, this=6, plural=20)
-_PLURAL = _law(the=28, a=16, possessive=16, this=8, some=10, many=8, count=18)
-_KIN = _law(possessive=80, the=20)
-_PLACE_DETERMINER = _law(the=70, a=14, possessive=6, this=10)
-_MODALS = {
-    "modal": Weighted.of(
-        [
-            ("können", "can"), ("müssen", "must"), ("müssen", "have to"), ("wollen", "want to"),
-            ("sollten", "should"), ("sollen", "be supposed to"), ("dürfen", "may"),
-            ("möchten", "would like to"),
-        ],
-        [25, 15, 14, 18, 10, 3, 5, 10],
-    ),
-    "past modal": Weighted.of(
-        [
-            ("können", "could"), ("müssen", "have to"), ("wollen", "want to"),
-            ("dürfen", "be allowed to"),
-        ],
-        [30, 30, 30, 10],
-    ),
-}  # fmt: skip
-_TIMES: Mapping[str, Weighted[str]] = {
-    "present": _law(habit=60, date=40),
-    "progressive": _law(now=100),
-    "past": _law(past=70, date=30),
-    "future": _law(future=70, date=30),
-    "modal": _law(future=55, date=45),
-    "past modal": _law(past=70, date=30),
-}
-# What the second clause's tense may be, by that of the first.
-_SECOND = {
-    "present": _law(present=80, modal=20),
-    "progressive": _law(present=70, modal=30),
-    "modal": _law(present=85, modal=15),
-    "future": _law(present=60, modal=40),
-    "past": _law(past=82, past_modal=18),
-    "perfect": _law(past=80, present=20),
-    "past modal": _law(past=100),
-}
+_LAW, _MODALS, _TIMES, _AFTER = (LAWS[name] for name in ("law", "modal", "time", "after"))
 _ADJECTIVES_OF = {"person": "person", "kin": "person"} | {
     name: name if name in ADJECTIVES else "object"
     for name in NOUNS
@@ -137,28 +74,13 @@ _ADJECTIVES_OF = {"person": "person", "kin": "person"} | {
 _PERSONS = (I, YOU, HE, SHE, WE, THEY)
 
 
-def _verbs_of(frame: str) -> dict[str, tuple[VerbEntry, ...]]:
-    """Class of nouns -> the verbs of a frame that take it."""
-    found = defaultdict(list)
-    for verb in VERBS[frame]:
-        for name in verb.objects:
-            found[name].append(verb)
-    return {name: tuple(verbs) for name, verbs in found.items()}
-
-
-_TRANSITIVE_OF = _verbs_of("transitive")
-_ACTIONS = {
-    frame: tuple(verb for verb in verbs if not verb.stative) for frame, verbs in VERBS.items()
-}
-
-
-def _words(dice: Dice, entry: Entry) -> Words:
+def _words(dice: Dice, entry: Entry) -> Words[Any, Any]:
+    """Returns English and German words for a concept."""
     return Words(dice.weigh(entry.english), dice.weigh(entry.german))
 
 
-def _description(dice: Dice, name: str) -> Description:
-    entry = dice.pick(ADJECTIVES[name])
-    return Description(dice.weigh(entry.english), dice.weigh(entry.german))
+def _pick(dice: Dice, entries: Sequence[Entry]) -> Words[Any, Any]:
+    return _words(dice, dice.pick(entries))
 
 
 # Nominals
@@ -169,19 +91,20 @@ def _noun(
 ) -> NounPhrase:
     """A noun of class `name` that `subject` may own; a clause follows as often as `relative`."""
     entry = dice.pick(NOUNS[name])
-    determiner = dice.weigh(_KIN if name == "kin" else _DETERMINER)
+    determiner = dice.weigh(_LAW["kin"] if name == "kin" else _LAW["determiner"])
     plural = determiner == "plural" or (name == "kin" and dice.chance(0.15))
     if determiner == "plural":
-        determiner = dice.weigh(_PLURAL)
+        determiner = dice.weigh(_LAW["plural"])
     adjective = dice.chance(0.1 if name == "kin" else 0.32)
+    words = _words(dice, entry)
     phrase = NounPhrase(
-        dice.weigh(entry.english),
-        dice.weigh(entry.german),
+        words.english,
+        words.german,
         determiner,
         plural,
         _owner(dice, subject) if determiner == "possessive" else I,
-        Words(*dice.pick(COUNTS)) if determiner == "count" else None,
-        (_description(dice, _ADJECTIVES_OF[name]),) if adjective else (),
+        _pick(dice, COUNTS) if determiner == "count" else None,
+        (_pick(dice, ADJECTIVES[_ADJECTIVES_OF[name]]),) if adjective else (),
     )
     if determiner in ("the", "a") and dice.chance(relative):
         return _with_relative(dice, phrase, name)
@@ -198,26 +121,22 @@ def _name(dice: Dice) -> Name:
     if dice.chance(0.2):
         first, second = dice.pick(WOMEN), dice.pick(MEN)
         return Name(Words(f"{first} and {second}", f"{first} und {second}"), THEY)
-    if dice.chance(0.5):
-        return Name(_same(dice.pick(WOMEN)), SHE)
-    return Name(_same(dice.pick(MEN)), HE)
-
-
-def _same(word: str) -> Words:
-    return Words(word, word)
+    names, person = (WOMEN, SHE) if dice.chance(0.5) else (MEN, HE)
+    name = dice.pick(names)
+    return Name(Words(name, name), person)
 
 
 def _subject(dice: Dice, relative: float = 0.0) -> Nominal:
-    """Somebody who acts."""
-    kind = dice.weigh(_SUBJECT)
+    """Chooses somebody who acts."""
+    kind = dice.weigh(_LAW["subject"])
     if kind == "pronoun":
         return Pronoun(dice.pick(_PERSONS))
     return _name(dice) if kind == "name" else _noun(dice, kind, None, relative)
 
 
 def _object(dice: Dice, name: str, subject: Nominal, relative: float = 0.0) -> Nominal:
-    """Of class `name`; people may be pronouns or names."""
-    kind = dice.weigh(_OBJECT) if name in ("person", "kin") else "noun"
+    """Makes an object of class `name`; people may be pronouns or names."""
+    kind = dice.weigh(_LAW["object"]) if name in ("person", "kin") else "noun"
     if kind == "name":
         return _name(dice)
     if kind == "pronoun":
@@ -245,8 +164,9 @@ def _with_relative(dice: Dice, phrase: NounPhrase, name: str) -> NounPhrase:
     if person and dice.chance(0.3):
         verb, gap = dice.pick(VERBS["dative"]), "dative"
     else:
-        verb, gap = dice.pick(_TRANSITIVE_OF[name]), "accusative"
-    clause = Clause(subject, dice.weigh(verb.english), dice.weigh(verb.german), tense, gap=gap)
+        verbs = [verb for verb in VERBS["transitive"] if name in verb.objects]
+        verb, gap = dice.pick(verbs), "accusative"
+    clause = Clause(subject, _words(dice, verb), tense, gap=gap)
     clause = _with_details(dice, clause, "relative", verb.stative, detail=0.4)
     word = "that" if dice.chance(0.6) else "whom" if person else "which"
     return phrase._replace(relative=clause, relative_word=word)
@@ -257,21 +177,20 @@ def _with_relative(dice: Dice, phrase: NounPhrase, name: str) -> NounPhrase:
 
 def _place(dice: Dice, subject: Nominal, classes: tuple[str, ...], whither: bool) -> Adverbial:
     name = dice.pick(classes)
-    entry = dice.pick(PLACES[name])
-    there, dort = dice.weigh(entry.english), dice.weigh(entry.german)
-    determiner = dice.weigh(_PLACE_DETERMINER)
+    there, dort = _pick(dice, PLACES[name])
+    determiner = dice.weigh(_LAW["place"])
     noun = NounPhrase(
         there.noun,
         dort.noun,
         determiner,
         owner=_owner(dice, subject) if determiner == "possessive" else I,
-        adjectives=(_description(dice, "place"),) if dice.chance(0.22) else (),
+        adjectives=(_pick(dice, ADJECTIVES["place"]),) if dice.chance(0.22) else (),
     )
     if whither:
         case = "dative" if dort.whither == "zu" else "accusative"
         return Adverbial(there.whither, dort.whither, case, noun)
     if name == "building" and dice.chance(0.2):
-        beside = _words(dice, dice.pick(BESIDE))
+        beside = _pick(dice, BESIDE)
         return Adverbial(beside.english, beside.german, "dative", noun)
     return Adverbial(there.where, dort.where, "dative", noun)
 
@@ -280,16 +199,19 @@ def _with_details(dice: Dice, clause: Clause, frame: str, stative: bool, detail:
     """Time, frequency, manner, company, place and negation; `detail` scales how often."""
     changes = {}
     if clause.tense in _TIMES and dice.chance(0.6 * detail):
-        time = dice.pick(ADVERBS[dice.weigh(_TIMES[clause.tense])])
-        changes["time"] = _words(dice, time)
-        changes |= _fronts(dice) if frame != "relative" else {}
+        changes["time"] = _pick(dice, ADVERBS[dice.weigh(_TIMES[clause.tense])])
+        if frame != "relative":  # German mostly, but not always, begins with it where English does
+            fronted = dice.chance(0.3)
+            changes["english_front"] = "time" if fronted else "subject"
+            ours = dice.chance(0.85 if fronted else 0.2)
+            changes["german_front"] = "time" if ours else "subject"
     elif clause.tense in ("present", "past", "perfect") and dice.chance(0.3 * detail):
-        changes["frequency"] = _words(dice, dice.pick(ADVERBS["frequency"]))
+        changes["frequency"] = _pick(dice, ADVERBS["frequency"])
     if "frequency" not in changes and _may_be_negated(clause) and dice.chance(0.12):
         changes["negated"] = True
     if not stative and frame in ("intransitive", "activity", "motion", "transitive"):
         if dice.chance(0.18 * detail):
-            changes["manner"] = _words(dice, dice.pick(ADVERBS["manner"]))
+            changes["manner"] = _pick(dice, ADVERBS["manner"])
         elif dice.chance(0.12 * detail):
             name = "kin" if dice.chance(0.6) else "person"
             changes["company"] = _object(dice, name, clause.subject)
@@ -299,15 +221,6 @@ def _with_details(dice: Dice, clause: Clause, frame: str, stative: bool, detail:
         if "time" not in changes and frame != "relative" and dice.chance(0.15):
             changes["german_front"] = "place"
     return clause._replace(**changes)
-
-
-def _fronts(dice: Dice) -> dict[str, str]:
-    """German mostly, but not always, begins with the time where English does."""
-    fronted = dice.chance(0.3)
-    return {
-        "english_front": "time" if fronted else "subject",
-        "german_front": "time" if dice.chance(0.85 if fronted else 0.2) else "subject",
-    }
 
 
 def _may_be_negated(clause: Clause) -> bool:
@@ -327,8 +240,8 @@ def _may_be_negated(clause: Clause) -> bool:
 def _clause(
     dice: Dice, subject: Nominal, tense: str, relative: float = 0.0, detail: float = 1.0
 ) -> Clause:
-    """What somebody does or is."""
-    frame = dice.weigh(_FRAME)
+    """Says what somebody does or is."""
+    frame = dice.weigh(_LAW["frame"])
     if frame == "copula":
         return _copula(dice, subject, tense, "state", detail)
     return _verbal(dice, subject, tense, frame, detail, relative)
@@ -336,17 +249,16 @@ def _clause(
 
 def _copula(dice: Dice, subject: Nominal, tense: str, name: str, detail: float = 1.0) -> Clause:
     """Someone is `name` = state, or something of class `name` is so."""
-    tense = {"past modal": "past", "perfect": "past", "future": "future", "past": "past"}.get(
-        tense, "present"
-    )
+    if tense != "future":
+        tense = "past" if tense in ("past", "past modal", "perfect") else "present"
     described = _ADJECTIVES_OF.get(name, "state")
-    predicate = _description(dice, "state" if described == "person" else described)
-    clause = Clause(subject, None, None, tense, predicate=predicate)
+    predicate = _pick(dice, ADJECTIVES["state" if described == "person" else described])
+    clause = Clause(subject, None, tense, predicate=predicate)
     detail *= 0.5 if described in ("state", "person") else 0  # things are so at all times
     return _with_details(dice, clause, "copula", stative=True, detail=detail)
 
 
-_FRAMES_OF_ACTION = tuple(name for name in _FRAME.items if name != "copula")
+_FRAMES_OF_ACTION = tuple(name for name in _LAW["frame"].items if name != "copula")
 
 
 def _verbal(
@@ -356,29 +268,27 @@ def _verbal(
     if frame not in _FRAMES_OF_ACTION:
         frame = dice.pick(_FRAMES_OF_ACTION)
     # Nobody goes to town in order to know somebody.
-    entry = dice.pick(_ACTIONS[frame] if tense == "infinitive" else VERBS[frame])
+    entries = [one for one in VERBS[frame] if tense != "infinitive" or not one.stative]
+    entry = dice.pick(entries)
     if tense == "progressive" and entry.stative:
         tense = "present"
-    modal, modal_word = dice.weigh(_MODALS[tense]) if tense in _MODALS else ("", "")
-    clause = Clause(
-        subject, dice.weigh(entry.english), dice.weigh(entry.german), tense, modal, modal_word
-    )
+    modal, _, modal_word = (dice.weigh(_MODALS[tense]) if tense in _MODALS else "").partition("/")
+    clause = Clause(subject, _words(dice, entry), tense, modal, modal_word)
     clause = clause._replace(**_objects(dice, clause, entry, frame, relative))
     return _with_details(dice, clause, frame, entry.stative, detail)
 
 
 def _objects(
-    dice: Dice, clause: Clause, entry: VerbEntry, frame: str, relative: float
+    dice: Dice, clause: Clause, entry: Entry, frame: str, relative: float
 ) -> dict[str, object]:
-    """What the verb needs."""
+    """Chooses the objects or the place that the verb needs."""
     if frame in ("intransitive", "activity"):
         return {}
     if frame == "motion":
         return {"place": _place(dice, clause.subject, entry.objects, whither=True)}
     name = dice.pick(entry.objects)
     if name in PLACES:
-        place = _place(dice, clause.subject, (name,), whither=False)
-        thing: Nominal = place.noun
+        thing: Nominal = _place(dice, clause.subject, (name,), whither=False).noun
     else:
         thing = _object(dice, name, clause.subject, relative)
     if frame == "transitive":
@@ -397,21 +307,19 @@ def _weather(dice: Dice, tense: str) -> Clause:
     subject = Pronoun(IT)
     tense = "past" if tense.startswith("past") else "present"
     if dice.chance(0.5):
-        verb = dice.pick(VERBS["weather"])
-        return Clause(subject, dice.weigh(verb.english), dice.weigh(verb.german), tense)
-    entry = dice.pick(ADJECTIVES["drink"][:3])  # cold, warm, hot
-    predicate = Description(dice.weigh(entry.english), dice.weigh(entry.german))
-    return Clause(subject, None, None, tense, predicate=predicate)
+        return Clause(subject, _pick(dice, VERBS["weather"]), tense)
+    predicate = _pick(dice, ADJECTIVES["drink"][:3])  # cold, warm, hot
+    return Clause(subject, None, tense, predicate=predicate)
 
 
 # Sentences
 
 
 def _sentence(dice: Dice) -> Sentence:
-    link, tense = dice.weigh(_LINK), dice.weigh(_TENSE)
+    link, tense = dice.weigh(_LAW["link"]), dice.weigh(_LAW["tense"])
     if link == "none":
         return Sentence(_lone(dice, tense))
-    if link == "that" or link == "whether":
+    if link in ("that", "whether"):
         return _reported(dice, link, "past" if dice.chance(0.5) else "present")
     if link == "condition" and tense in ("past", "perfect"):
         link = "reason"  # 'wenn' in the past would be 'as often as'
@@ -427,7 +335,7 @@ def _sentence(dice: Dice) -> Sentence:
         second = _verbal(dice, subject, "infinitive", dice.pick(("transitive", "dative")), 0.4)
     else:
         first = _clause(dice, named, tense, relative=0.08, detail=0.9)
-        second = _second(dice, other, dice.weigh(_SECOND[first.tense]), link)
+        second = _second(dice, other, dice.weigh(_AFTER[first.tense]), link)
         if link == "order":  # nobody does a thing before not doing another
             first = first._replace(negated=False, frequency=None)
             second = second._replace(negated=False, frequency=None)
@@ -459,19 +367,19 @@ def _pronoun_of(subject: Nominal) -> Nominal:
 
 def _reported(dice: Dice, link: str, tense: str) -> Sentence:
     """Someone says that, or asks whether, somebody does something."""
-    subject, verb = _subject(dice), dice.pick(VERBS[link])
-    first = Clause(subject, dice.weigh(verb.english), dice.weigh(verb.german), tense)
+    subject = _subject(dice)
+    first = Clause(subject, _pick(dice, VERBS[link]), tense)
     if tense == "past" and dice.chance(0.35):
-        time = _words(dice, dice.pick(ADVERBS["past"]))
+        time = _pick(dice, ADVERBS["past"])
         first = first._replace(time=time, english_front="time", german_front="time")
     other = _pronoun_of(subject) if dice.chance(0.3) else _subject(dice, relative=0.08)
-    second = _clause(dice, other, dice.weigh(_SECOND[tense]), relative=0.08)
+    second = _clause(dice, other, dice.weigh(_AFTER[tense]), relative=0.08)
     return _join(dice, first, second._replace(english_front="subject"), link, backwards=False)
 
 
 def _join(dice: Dice, first: Clause, second: Clause, link: str, backwards: bool) -> Sentence:
     entry = LINKS[link]
-    english_link, german_link = dice.weigh(entry.english), dice.weigh(entry.german)
+    english_link, german_link = _words(dice, entry)
     while backwards and german_link.main:  # 'denn' cannot come first
         german_link = dice.weigh(entry.german)
     if backwards:

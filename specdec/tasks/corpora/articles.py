@@ -1,16 +1,41 @@
-"""Short news articles whose facts are said once or twice, and highlights of those said twice."""
+"""Short news articles whose facts are said once or twice, their highlights, and questions."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import string
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
-from specdec.synthetic.dice import Dice
-from specdec.synthetic.reports import FILLERS, REPORTS, Fact
+from specdec.tasks.corpora.dice import Dice
+from specdec.tasks.corpora.lexicon import table
 
-TASK = 2  # the first coordinate of `Dice`
+HIGHLIGHTS, QUESTIONS = 2, 4  # the first coordinate of `Dice`
 MIN_SENTENCES, MAX_SENTENCES = 3, 8
+
+
+class Fact(NamedTuple):
+    long: tuple[str, ...]  # as it is first stated
+    again: tuple[str, ...]  # as it is restated
+    short: tuple[str, ...]  # as a highlight
+    question: tuple[str, ...]  # that it answers
+
+
+# The facts of each kind of report, what happened first.
+REPORTS: tuple[tuple[Fact, ...], ...] = tuple(
+    tuple(Fact(**{form: tuple(fact[form]) for form in Fact._fields}) for fact in facts)
+    for facts in json.loads(Path(__file__).with_name("reports.json").read_text("utf-8")).values()
+)
+# What the names in their templates may stand for.
+FILLERS: dict[str, list[str]] = table(
+    "fillers",
+    lambda parts: [
+        " ".join(words).replace("_", " ")
+        for words in itertools.product(*map(str.split, parts.split("|")))
+    ],
+)[""]
 
 
 class Article(NamedTuple):
@@ -27,21 +52,33 @@ class Article(NamedTuple):
         return " ".join([*self.stated, *self.restated])
 
 
-def example(split: str, index: int, seed: int = 0) -> tuple[str, str]:
-    """An article of 3 to 8 sentences and its highlights, 1 to 3 sentences.
+def highlighted(split: str, index: int, seed: int = 0) -> tuple[str, str]:
+    """Returns an article of 3 to 8 sentences and its highlights, 1 to 3 sentences.
 
     A salient fact is stated, and restated in other words further down; the highlights are its short
     form, in the article's order. Which of two short forms is taken is chance, and so is the place
     of everything in the article. Arguments as `translation.example`.
     """
-    dice = Dice(TASK, split, index, seed)
+    dice = Dice(HIGHLIGHTS, split, index, seed)
     article = sample(dice)
     highlights = [fill(dice.pick(article.facts[i].short), article.slots) for i in article.salient]
     return article.text, " ".join(highlights)
 
 
+def asked(split: str, index: int, seed: int = 0) -> tuple[str, str]:
+    """Returns a question with its article, and the sentence that first states the fact asked for.
+
+    The answer stands in the article letter by letter. Arguments as `translation.example`.
+    """
+    dice = Dice(QUESTIONS, split, index, seed)
+    article = sample(dice)
+    fact = dice.pick(range(len(article.facts)))
+    question = fill(dice.pick(article.facts[fact].question), article.slots)
+    return f"{question} context: {article.text}", article.stated[fact]
+
+
 def sample(dice: Dice) -> Article:
-    """An article of MIN_SENTENCES to MAX_SENTENCES sentences."""
+    """Returns an article of MIN_SENTENCES to MAX_SENTENCES sentences."""
     facts = dice.pick(REPORTS)
     slots = {name: dice.pick(values) for name, values in FILLERS.items()}
     salient = 1 + int(dice.chance(0.7)) + int(dice.chance(0.4))
@@ -56,6 +93,6 @@ def sample(dice: Dice) -> Article:
 
 
 def fill(template: str, slots: Mapping[str, str]) -> str:
-    """The template with its names replaced, as a sentence."""
+    """Returns the template with its names replaced, as a sentence."""
     text = string.Formatter().vformat(template, (), slots)
     return text[0].upper() + text[1:]

@@ -1,4 +1,4 @@
-"""What a speaker of both languages knows of the words in `words/`, whose lines are concepts.
+"""The words in `words/`, whose lines are concepts, as a speaker of both languages knows them.
 
 Left of ` = ` is English, right is German. Each side lists its words for the concept, with their
 weights behind a *, 1 if there is none. An underscore is a space. The two sides are chosen
@@ -12,15 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from specdec.synthetic.dice import Weighted
+from specdec.tasks.corpora.dice import Weighted
 
 T = TypeVar("T")
 
-SEASONS = "spring=Frühling summer=Sommer fall=Herbst winter=Winter"
-MONTHS = "January=Januar March=März April=April May=Mai June=Juni July=Juli October=Oktober"
-DAYS = "Monday=Montag Tuesday=Dienstag Wednesday=Mittwoch Thursday=Donnerstag Friday=Freitag"
-DAYS += " Saturday=Samstag Sunday=Sonntag"
-NUMBERS = "two=zwei three=drei four=vier five=fünf six=sechs seven=sieben eight=acht ten=zehn"
 MEN = "Peter Paul Thomas Max Felix Jonas Karl Martin".split()
 WOMEN = "Anna Maria Lena Julia Clara Sophie Emma Lisa".split()
 STATIVE = {"need", "see", "love", "know", "understand", "trust", "believe", "think", "hope", "hear"}
@@ -62,15 +57,11 @@ class Adjective(NamedTuple):
     stem: str
 
 
-class EnglishPlace(NamedTuple):
-    noun: EnglishNoun
+class Place(NamedTuple):
+    """A place in one of the languages; `where` takes the dative."""
+
+    noun: EnglishNoun | GermanNoun
     where: str
-    whither: str
-
-
-class GermanPlace(NamedTuple):
-    noun: GermanNoun
-    where: str  # with the dative
     whither: str
 
 
@@ -80,28 +71,32 @@ class Link(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A concept."""
+    """A concept; the last two are those of a verb."""
 
     english: Weighted
     german: Weighted
+    objects: tuple[str, ...] = ()  # classes of nouns that it takes
+    stative: bool = False  # has no progressive
 
 
-class VerbEntry(NamedTuple):
-    english: Weighted[EnglishVerb]
-    german: Weighted[GermanVerb]
-    objects: tuple[str, ...]  # classes of nouns
-    stative: bool  # has no progressive
-
-
-def _sections(name: str) -> Iterator[tuple[str, str]]:
-    """(header, line) of every line of a file, below a [header]; a # begins a comment."""
+def _lines(name: str) -> Iterator[tuple[str, str, str]]:
+    """Yields header, left and right side of a file's lines, below a [header]; # is a comment."""
     file = Path(__file__).parent / "words" / f"{name}.txt"
     header = ""
     for line in file.read_text(encoding="utf-8").splitlines():
         if line.startswith("["):
             header = line[1:-1]
         elif line and not line.startswith("#"):
-            yield header, line
+            left, _, right = line.partition(" = ")
+            yield header, left, right
+
+
+def table(name: str, parse: Callable[[str], T]) -> dict[str, dict[str, T]]:
+    """Returns header -> left side -> what `parse` makes of the right side, of a file's lines."""
+    found = defaultdict(dict)
+    for header, left, right in _lines(name):
+        found[header][left] = parse(right)
+    return dict(found)
 
 
 def _side(text: str, parse: Callable[..., T]) -> Weighted[T]:
@@ -115,16 +110,11 @@ def _side(text: str, parse: Callable[..., T]) -> Weighted[T]:
     return Weighted.of(items, weights)
 
 
-def _entry(line: str, english: Callable, german: Callable) -> Entry:
-    left, right = line.split(" = ")
-    return Entry(_side(left, english), _side(right, german))
-
-
 def _read(name: str, english: Callable, german: Callable) -> dict[str, tuple[Entry, ...]]:
-    entries = defaultdict(list)
-    for header, line in _sections(name):
-        entries[header].append(_entry(line, english, german))
-    return {header: tuple(found) for header, found in entries.items()}
+    entries: dict[str, tuple[Entry, ...]] = defaultdict(tuple)
+    for header, left, right in _lines(name):
+        entries[header] += (Entry(_side(left, english), _side(right, german)),)
+    return dict(entries)
 
 
 def _phrase(word: str) -> str:
@@ -133,6 +123,14 @@ def _phrase(word: str) -> str:
 
 def _german_noun(singular: str, gender: str, plural: str) -> GermanNoun:
     return GermanNoun(singular, gender[0], plural, gender.endswith("!"))
+
+
+def _english_place(noun: str, where: str, whither: str) -> Place:
+    return Place(EnglishNoun(_phrase(noun), f"{_phrase(noun)}s"), where, whither)
+
+
+def _german_place(noun: str, gender: str, where: str, whither: str) -> Place:
+    return Place(GermanNoun(noun, gender, ""), where, whither)
 
 
 def _english_verb(base: str, past: str, participle: str = "") -> EnglishVerb:
@@ -155,54 +153,29 @@ def _adjective(word: str) -> Adjective:
     return Adjective(predicative, stem or predicative.removesuffix("e"))
 
 
-def _verbs() -> dict[str, tuple[VerbEntry, ...]]:
-    """Frame -> verbs. A frame of two words is a preposition and its case."""
-    found = defaultdict(list)
-    for header, line in _sections("verbs"):
+def _verbs() -> dict[str, tuple[Entry, ...]]:
+    """Returns frame -> verbs. A frame of two words is a preposition and its case."""
+    found: dict[str, tuple[Entry, ...]] = defaultdict(tuple)
+    for header, entries in _read("verbs", _english_verb, _german_verb).items():
         frame, _, objects = header.partition(":")
-        english, german = _entry(line, _english_verb, _german_verb)
-        if " " in frame:
-            preposition, case = frame.split()
-            governed = [verb._replace(preposition=preposition, case=case) for verb in german.items]
-            german, frame = german._replace(items=tuple(governed)), "prepositional"
-        stative = english.items[0].base in STATIVE
-        found[frame].append(VerbEntry(english, german, tuple(objects.split()), stative))
-    return {frame: tuple(verbs) for frame, verbs in found.items()}
+        preposition, _, case = frame.partition(" ")
+        for english, german, *_ in entries:
+            if case:
+                governed = (
+                    one._replace(preposition=preposition, case=case) for one in german.items
+                )
+                german, frame = german._replace(items=tuple(governed)), "prepositional"
+            stative = english.items[0].base in STATIVE
+            found[frame] += (Entry(english, german, tuple(objects.split()), stative),)
+    return dict(found)
 
 
-def _link(word: str) -> Link:
-    return Link(word.removesuffix("+"), word.endswith("+"))
-
-
-def _pairs(text: str) -> list[tuple[str, str]]:
-    return [(left, right) for left, _, right in (pair.partition("=") for pair in text.split())]
-
-
-def _dates() -> dict[str, tuple[Entry, ...]]:
-    """Adverbials of time that are one frame with many names."""
-    frames = [(SEASONS, "in {}", "im {}"), (MONTHS, "in {}", "im {}")]
-    frames += [(DAYS, "on {}", "am {}"), (NUMBERS, "at {} o'clock", "um {} Uhr")]
-    one = [
-        Entry(Weighted.of([english.format(left)], [1]), Weighted.of([german.format(right)], [1]))
-        for names, english, german in frames
-        for left, right in _pairs(names)
-    ]
-    return {"date": tuple(one)}
-
-
-NOUNS: dict[str, tuple[Entry, ...]] = _read("nouns", EnglishNoun, _german_noun)
-PLACES: dict[str, tuple[Entry, ...]] = _read(
-    "places",
-    lambda noun, where, whither: EnglishPlace(
-        EnglishNoun(_phrase(noun), f"{_phrase(noun)}s"), where, whither
-    ),
-    lambda noun, gender, where, whither: GermanPlace(GermanNoun(noun, gender, ""), where, whither),
-)
-BESIDE: tuple[Entry, ...] = _read("beside", _phrase, _phrase)[""]
-VERBS: dict[str, tuple[VerbEntry, ...]] = _verbs()
-ADJECTIVES: dict[str, tuple[Entry, ...]] = _read("adjectives", _phrase, _adjective)
-ADVERBS: dict[str, tuple[Entry, ...]] = _read("adverbs", _phrase, _phrase) | _dates()
-LINKS: dict[str, Entry] = {
-    header: entries[0] for header, entries in _read("links", _phrase, _link).items()
-}
-COUNTS: tuple[tuple[str, str], ...] = tuple(_pairs(NUMBERS))
+NOUNS = _read("nouns", EnglishNoun, _german_noun)
+PLACES = _read("places", _english_place, _german_place)
+VERBS = _verbs()
+ADJECTIVES = _read("adjectives", _phrase, _adjective)
+ADVERBS = _read("adverbs", _phrase, _phrase)
+BESIDE, COUNTS = _read("phrases", _phrase, _phrase).values()
+_links = _read("links", _phrase, lambda word: Link(word.removesuffix("+"), word.endswith("+")))
+LINKS = {header: entries[0] for header, entries in _links.items()}
+LAWS = table("laws", lambda alternatives: _side(alternatives, _phrase))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from specdec.synthetic import corrections, highlights, questions, translation
+from specdec.tasks.corpora import articles, corrections, translation
 
 # How many examples a split has. Nobody gets to the end of train: its indices are those of `Dice`.
 SIZES: Mapping[str, int] = {"train": 2**48, "validation": 500, "test": 500}
@@ -21,9 +21,9 @@ PREFIXES: Mapping[str, str] = {
 }
 _GENERATORS: Mapping[str, Callable[[str, int, int], tuple[str, str]]] = {
     "specdec_ende": translation.example,
-    "specdec_highlights": highlights.example,
+    "specdec_highlights": articles.highlighted,
     "specdec_gec": corrections.example,
-    "specdec_qa": questions.example,
+    "specdec_qa": articles.asked,
 }
 
 

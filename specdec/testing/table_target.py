@@ -105,6 +105,6 @@ class TableTarget(LayeredTarget):
         return cache.write(layer, stored, stored)
 
     def logits(self, params: PyTree, hidden: Array) -> Array:
-        """Of a class, a sum and a token each."""
+        """Looks up the logits of a class, a sum and a token each."""
         classes, total, tokens = jnp.moveaxis(hidden.astype(jnp.int32), -1, 0)
         return params["logits"][classes, total, tokens]

@@ -1,4 +1,4 @@
-"""What `specdec compile` tells: one topology as a record, as text and as Markdown."""
+"""The report of `specdec compile`: one topology as a record, as text and as Markdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specdec.compile.roofline import exits, predict
 def record(
     topology: Topology, compilation: Compilation, alphas: Mapping[str, float]
 ) -> dict[str, Any]:
-    """All figures of a topology, ready for JSON. Bytes and seconds, per device."""
+    """Returns all figures of a topology, ready for JSON: bytes and seconds, per device."""
     plan, programs = compilation.plan, compilation.programs
     found: dict[str, Any] = {
         "topology": topology.name,
@@ -36,23 +36,17 @@ def record(
     }
     if compilation.calls and compilation.whole.module:
         if plan.drafts:
-            found |= _predictions(topology, compilation, alphas)
+            made = predict(topology.chip, plan, compilation.calls, alphas)
+            roofline, with_layers = map(dataclasses.asdict, made)
+            found |= {"alphas": dict(alphas), "roofline": roofline, "with_layers": with_layers}
         if plan.target.depths:
             leaving = exits(topology.chip, plan, compilation.calls)
             found["exits"] = [dataclasses.asdict(one) for one in leaving]
     return found
 
 
-def _predictions(
-    topology: Topology, compilation: Compilation, alphas: Mapping[str, float]
-) -> dict[str, Any]:
-    made = predict(topology.chip, compilation.plan, compilation.calls, alphas)
-    roofline, with_layers = map(dataclasses.asdict, made)
-    return {"alphas": dict(alphas), "roofline": roofline, "with_layers": with_layers}
-
-
 def _memory(topology: Topology, compilation: Compilation) -> dict[str, Any]:
-    """Of the decode program. `caches` are part of its temporaries."""
+    """Returns the memory of the decode program; `caches` are part of its temporaries."""
     whole, limit = compilation.whole, topology.chip.memory
     sizes: dict[str, Any] = {
         "parameters": compilation.parameter_bytes,
@@ -69,7 +63,7 @@ def _memory(topology: Topology, compilation: Compilation) -> dict[str, Any]:
 
 
 def _contents(part: Compiled) -> dict[str, Any]:
-    """What is in a program's text, by the path of the loop it is in, and its memory."""
+    """Describes a program: its memory, and its instructions by the path of their loop."""
     module, memory = part.module, part.memory
     assert module is not None and memory is not None
     copies = [copy for copy in module.copies if not copy.fused]  # others are never in memory
@@ -88,7 +82,7 @@ def _contents(part: Compiled) -> dict[str, Any]:
 def _by_loop(
     instructions: Iterable[hlo.Instruction], kind_of: Callable[[hlo.Instruction], str]
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """{path of loops, '' outside: {kind: how many there are, and their bytes}}."""
+    """Counts instructions and their bytes: path of loops, '' outside -> kind -> figures."""
     loops: dict[str, dict[str, dict[str, int]]] = {}
     for one in instructions:
         kinds = loops.setdefault("/".join(one.loop), {})
@@ -99,15 +93,11 @@ def _by_loop(
 
 
 def _loop(loop: hlo.Loop) -> dict[str, Any]:
-    return {
-        "name": loop.name,
-        "trip_count": loop.trip_count,
-        "loops": [_loop(inner) for inner in loop.loops],
-    }
+    return loop._asdict() | {"loops": [_loop(inner) for inner in loop.loops]}
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """A record for people."""
+    """Yields the lines of a record, for people."""
     mesh = " x ".join(f"{size} {name}" for name, size in found["mesh"].items())
     chip = found["chip"]
     yield (
@@ -124,20 +114,21 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     if "exits" in found:
         yield "  exits       a token that leaves there, alone (roofline / with layers)"
         for one in found["exits"]:
-            times = f"{_milliseconds(one)} ms, {_times(one)} times"
+            times = f"{_milliseconds(one)} ms, {_pair(one['speedup'])} times"
             yield f"    {one['layers']:>3} layers        {times}"
 
 
+def _pair(numbers: Iterable[float]) -> str:
+    """Returns the figures by the roofline and with layers."""
+    return "/".join(f"{x:.2f}" for x in numbers)
+
+
 def _milliseconds(one: Mapping[str, Any]) -> str:
-    return "/".join(f"{1e3 * x:.2f}" for x in one["seconds"])
-
-
-def _times(one: Mapping[str, Any]) -> str:
-    return "/".join(f"{x:.2f}" for x in one["speedup"])
+    return _pair(1e3 * seconds for seconds in one["seconds"])
 
 
 def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What the lines of some records mean, and nothing of those that they lack."""
+    """Explains the lines of some records, and nothing that they lack."""
     gamma = records[0]["gamma"]
     yield ""
     yield "memory: what the decode program takes of one device; compiled: seconds for each program"
@@ -226,8 +217,7 @@ def _prediction_lines(found: Mapping[str, Any]) -> Iterator[str]:
         )
     yield "  speed-up    predicted, by draft tokens per call (roofline / with layers)"
     yield f"    {'alpha':<20}" + "".join(f"{gamma:>12}" for gamma in _draft_lengths(found))
-    for label, pairs in _speedups(found):
-        name = _alpha(label, found, "{} {}")
+    for name, pairs in _speedups(found, "{} {}"):
         yield f"    {name:<20}" + "".join(f"{f'{a:.2f}/{b:.2f}':>12}" for a, b in pairs)
 
 
@@ -235,25 +225,22 @@ _PREDICTIONS = {"roofline": "roofline", "with_layers": "with layers"}
 
 
 def _draft_lengths(found: Mapping[str, Any]) -> range:
-    """Those that are predicted for."""
+    """Returns those that are predicted for."""
     return range(1, len(found["roofline"]["verify_cost"]))
 
 
-def _speedups(found: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[float, float]]]]:
-    """For each alpha, by label, both predictions for each draft length."""
-    for label in found["alphas"]:
+def _speedups(
+    found: Mapping[str, Any], form: str
+) -> Iterator[tuple[str, list[tuple[float, float]]]]:
+    """Yields each alpha, with its label in this form, and both predictions by draft length."""
+    for label, alpha in found["alphas"].items():
+        name = label if label == f"{alpha:g}" else form.format(f"{alpha:g}", label)
         both = (found[name]["speedups"][label] for name in _PREDICTIONS)
-        yield label, list(zip(*both, strict=True))
-
-
-def _alpha(label: str, found: Mapping[str, Any], form: str) -> str:
-    """An acceptance rate and, in this form, its label, unless that is the rate itself."""
-    alpha = f"{found['alphas'][label]:g}"
-    return alpha if label == alpha else form.format(alpha, label)
+        yield name, list(zip(*both, strict=True))
 
 
 def markdown(records: Sequence[Mapping[str, Any]]) -> str:
-    """Tables of several topologies."""
+    """Returns tables of several topologies."""
     rows = [
         "| topology | mesh | batch | parameters | caches | total | limit | left |",
         "|---|---|---|---|---|---|---|---|",
@@ -286,6 +273,10 @@ def _memory_row(found: Mapping[str, Any]) -> str:
         _gib(memory["limit"]),
         _gib(memory["left"]) if fits else "does not fit",
     ]
+    return _row(*cells)
+
+
+def _row(*cells: object) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
@@ -295,8 +286,8 @@ def _contents_row(found: Mapping[str, Any]) -> str:
         f"{path or 'no loop'}: {_collectives(kinds)}"
         for path, kinds in whole["collectives"].items()
     )
-    loops, seconds = _loops(whole["loops"]), found["compile_seconds"]["decode"]
-    return f"| {found['topology']} | {kinds or 'none'} | {loops} | {seconds:.0f} |"
+    seconds = f"{found['compile_seconds']['decode']:.0f}"
+    return _row(found["topology"], kinds or "none", _loops(whole["loops"]), seconds)
 
 
 def _prediction_table(found: Mapping[str, Any]) -> Iterator[str]:
@@ -309,11 +300,10 @@ def _prediction_table(found: Mapping[str, Any]) -> Iterator[str]:
         f"with {LAYER_SECONDS * 1e6:.0f} us for each layer. Speed-ups, roofline / with layers:"
     )
     yield ""
-    yield "| alpha | " + " | ".join(map(str, lengths)) + " |"
+    yield _row("alpha", *lengths)
     yield "|---" * (len(lengths) + 1) + "|"
-    for label, pairs in _speedups(found):
-        cells = " | ".join(f"{a:.2f} / {b:.2f}" for a, b in pairs)
-        yield f"| {_alpha(label, found, '{} ({})')} | {cells} |"
+    for name, pairs in _speedups(found, "{} ({})"):
+        yield _row(name, *(f"{a:.2f} / {b:.2f}" for a, b in pairs))
 
 
 def _exit_table(found: Mapping[str, Any]) -> Iterator[str]:
@@ -322,7 +312,7 @@ def _exit_table(found: Mapping[str, Any]) -> Iterator[str]:
     yield "| layers | ms | times as fast as the whole target |"
     yield "|---|---|---|"
     for one in found["exits"]:
-        yield f"| {one['layers']} | {_milliseconds(one)} | {_times(one)} |"
+        yield f"| {one['layers']} | {_milliseconds(one)} | {_pair(one['speedup'])} |"
 
 
 def _gib(size: float) -> str:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from specdec.synthetic import english, translation
-from specdec.synthetic.dice import Dice, Weighted
-from specdec.synthetic.lexicon import (
+from specdec.tasks.corpora import english, translation
+from specdec.tasks.corpora.dice import Dice, Weighted
+from specdec.tasks.corpora.lexicon import (
     ADJECTIVES,
     ADVERBS,
-    DAYS,
+    COUNTS,
     LINKS,
     MEN,
-    MONTHS,
     NOUNS,
-    NUMBERS,
     PLACES,
-    SEASONS,
     VERBS,
     WOMEN,
     EnglishVerb,
+    Entry,
 )
-from specdec.synthetic.tree import HE, IT, Sentence
+from specdec.tasks.corpora.sentence_tree import HE, IT, Sentence
 
 TASK = 3  # the first coordinate of `Dice`
 MAX_WORDS = 30  # of the correct text, where it has two sentences
@@ -94,29 +93,23 @@ def sample(dice: Dice) -> Correction:
 # What the words are, by their looks. Only what is one thing alone is looked at as such.
 
 
-def _items(entries: Mapping[str, Sequence]) -> list:
-    return [item for found in entries.values() for entry in found for item in entry.english.items]
+def _items(entries: Iterable[Entry]) -> list:
+    return [item for entry in entries for item in entry.english.items]
 
 
-def _names(pairs: str) -> list[str]:
-    """The English of pairs as the lexicon writes them."""
-    return [pair.partition("=")[0] for pair in pairs.split()]
+def _all(entries: Mapping[str, Sequence[Entry]]) -> list:
+    return _items(itertools.chain(*entries.values()))
 
 
-def _words(phrases: Iterable[str]) -> set[str]:
-    return {word for phrase in phrases for word in phrase.split()}
-
-
-_SINGULAR = {noun.plural: noun.singular for noun in _items(NOUNS)}
-_PLURAL = {noun.singular: noun.plural for noun in _items(NOUNS)}
-_WHERE = {place.noun.singular.split()[-1]: place.where for place in _items(PLACES)}
-_ADJECTIVE = set(_items(ADJECTIVES))
-_PAST, _FREQUENCY = (
-    {phrase for entry in ADVERBS[name] for phrase in entry.english.items}
-    for name in ("past", "frequency")
-)
-_OTHER = _words(_items(ADVERBS)) | _words(w for e in LINKS.values() for w in e.english.items)
-_VERBS: list[EnglishVerb] = list(dict.fromkeys(_items(VERBS)))
+_SINGULAR = {noun.plural: noun.singular for noun in _all(NOUNS)}
+_PLURAL = {noun.singular: noun.plural for noun in _all(NOUNS)}
+_WHERE = {place.noun.singular.split()[-1]: place.where for place in _all(PLACES)}
+_ADJECTIVE = set(_all(ADJECTIVES))
+_PAST, _FREQUENCY = set(_items(ADVERBS["past"])), set(_items(ADVERBS["frequency"]))
+_DATES = [phrase.split() for phrase in _items(ADVERBS["date"])]  # on Monday, at two o'clock
+_NUMBERS = _items(COUNTS)
+_OTHER = {word for one in (*_all(ADVERBS), *_items(LINKS.values())) for word in one.split()}
+_VERBS: list[EnglishVerb] = list(dict.fromkeys(_all(VERBS)))
 
 
 def _alone(verb: EnglishVerb) -> bool:
@@ -144,9 +137,8 @@ _AGREEMENT |= {"has": "have", "have": "has", "does": "do", "do": "does"}
 _AGREEMENT |= {english.with_s(base): base for base in _FORMS}
 _AGREEMENT |= {base: english.with_s(base) for base in _FORMS}
 _PREPOSITIONS = ("in", "on", "at", "to", "for", "about", "of", "with")
-_AT = {name: "in" for name in _names(f"{SEASONS} {MONTHS}")}
-_AT |= {name: "on" for name in _names(DAYS)} | {name: "at" for name in _names(NUMBERS)}
-_PROPER = {*MEN, *WOMEN, *_names(f"{MONTHS} {DAYS}"), "I"}
+_AT = {name: preposition for preposition, name, *_ in _DATES}
+_PROPER = {*MEN, *WOMEN, *(name for _, name, *_ in _DATES if name.istitle()), "I"}
 
 
 def _governed() -> dict[str, tuple[str, bool]]:
@@ -233,7 +225,7 @@ def _form(words: Sequence[str], _) -> Places:
 def _tense(words: Sequence[str], sentences: Sequence[Sentence]) -> Places:
     """The present of what was yesterday."""
     for clause in (c for s in sentences for c in (s.first, s.second) if c):
-        verb, time = clause.english_verb, clause.time
+        verb, time = clause.verb and clause.verb.english, clause.time
         if not (verb and time and clause.tense == "past" and time.english in _PAST):
             continue
         places = [at for at, word in enumerate(words) if _core(word) == verb.past]
@@ -261,7 +253,7 @@ def _preposition(words: Sequence[str], _) -> Places:
 
 def _number(words: Sequence[str], _) -> Places:
     """Many dog, this dogs."""
-    many = {"many", "some", "these", *_names(NUMBERS)}
+    many = {"many", "some", "these", *_NUMBERS}
     for at, word in enumerate(words):
         forms = _SINGULAR if word.lower() in many else _PLURAL
         if forms is _PLURAL and word.lower() not in ("a", "an", "this"):

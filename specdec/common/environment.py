@@ -18,7 +18,7 @@ FEATURES = ("sse4_2", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "a
 
 
 def environment() -> dict[str, Any]:
-    """What decides how fast and how exactly a program runs here; plain values, for JSON.
+    """Returns what decides how fast and how exactly a program runs here, ready for JSON.
 
     Starts JAX's backend. A package that is not installed has no version: None.
     """
@@ -32,14 +32,14 @@ def environment() -> dict[str, Any]:
 
 def hardware() -> dict[str, Any]:
     """The part of `environment` that times on two machines differ by, with the compiler's flags."""
-    devices = jax.devices()
+    devices, linux = jax.devices(), hasattr(os, "sched_getaffinity")
     return {
         "backend": jax.default_backend(),
         "device": devices[0].device_kind,
         "devices": len(devices),
         "cpu": _cpuinfo("model name") or platform.processor() or platform.machine(),
         "features": [name for name in FEATURES if name in _cpuinfo("flags").split()],
-        "cores": _cores(),
+        "cores": len(os.sched_getaffinity(0)) if linux else os.cpu_count(),  # that we may run on
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
 
@@ -53,7 +53,7 @@ def version(package: str) -> str | None:
 
 
 def cache_folder() -> str:
-    """Where what was made once is kept for the next run, '' where nobody's home is known."""
+    """Returns the folder of what is kept for the next run, '' where no home is known."""
     with contextlib.suppress(RuntimeError):
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return str(Path(home) / "specdec")
@@ -69,10 +69,3 @@ def _cpuinfo(wanted: str) -> str:
             if name.strip() == wanted:
                 return value.strip()
     return ""
-
-
-def _cores() -> int | None:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()

@@ -8,71 +8,17 @@ from __future__ import annotations
 
 import functools
 
-from specdec.synthetic.lexicon import Adjective, GermanNoun, GermanVerb
-from specdec.synthetic.tree import (
-    Clause,
-    Name,
-    Nominal,
-    NounPhrase,
-    Pronoun,
-    Sentence,
-)
+from specdec.tasks.corpora.lexicon import Adjective, GermanNoun, GermanVerb, table
+from specdec.tasks.corpora.sentence_tree import Clause, Name, Nominal, NounPhrase, Pronoun, Sentence
 
 Field = tuple[str, str]  # what it is in the clause, and its text
 
-# Endings by case in the order masculine, feminine, neuter, plural (indices 0 to 3).
-_GENDERS = "mfn"
-_DER = {
-    "nominative": ("der", "die", "das", "die"),
-    "accusative": ("den", "die", "das", "die"),
-    "dative": ("dem", "der", "dem", "den"),
-}
-_STRONG = {
-    "nominative": ("er", "e", "es", "e"),
-    "accusative": ("en", "e", "es", "e"),
-    "dative": ("em", "er", "em", "en"),
-}
-_WEAK = {
-    "nominative": ("e", "e", "e", "en"),
-    "accusative": ("en", "e", "e", "en"),
-    "dative": ("en", "en", "en", "en"),
-}
-_RELATIVE = _DER | {"dative": ("dem", "der", "dem", "denen")}
-_PRONOUNS = {
-    "nominative": ("ich", "du", "er", "sie", "es", "wir", "sie"),
-    "accusative": ("mich", "dich", "ihn", "sie", "es", "uns", "sie"),
-    "dative": ("mir", "dir", "ihm", "ihr", "ihm", "uns", "ihnen"),
-}
+# Tables of endings and forms, each by the name of a case or of a verb.
+_DER, _STRONG, _WEAK, _RELATIVE, _PRONOUNS, _PRESENT, _PAST = table("german", str.split).values()
 _POSSESSIVES = ("mein", "dein", "sein", "ihr", "sein", "unser", "ihr")
-_CONTRACTIONS = {
-    ("in", "dem"): "im",
-    ("in", "das"): "ins",
-    ("an", "dem"): "am",
-    ("zu", "dem"): "zum",
-    ("zu", "der"): "zur",
-    ("von", "dem"): "vom",
-}
-# Present of the verbs that no rule makes: ich, du, er/sie/es, and the plural.
-_PRESENT = {
-    "sein": ("bin", "bist", "ist", "sind"),
-    "haben": ("habe", "hast", "hat", "haben"),
-    "werden": ("werde", "wirst", "wird", "werden"),
-    "wissen": ("weiß", "weißt", "weiß", "wissen"),
-    "können": ("kann", "kannst", "kann", "können"),
-    "müssen": ("muss", "musst", "muss", "müssen"),
-    "wollen": ("will", "willst", "will", "wollen"),
-    "sollen": ("soll", "sollst", "soll", "sollen"),
-    "sollten": ("sollte", "solltest", "sollte", "sollten"),
-    "dürfen": ("darf", "darfst", "darf", "dürfen"),
-    "möchten": ("möchte", "möchtest", "möchte", "möchten"),
-}
-_PAST = {
-    "sein": ("war", "warst", "war", "waren"),
-    "können": ("konnte", "konntest", "konnte", "konnten"),
-    "müssen": ("musste", "musstest", "musste", "mussten"),
-    "wollen": ("wollte", "wolltest", "wollte", "wollten"),
-    "dürfen": ("durfte", "durftest", "durfte", "durften"),
-}
+_CONTRACTIONS = {"in dem": "im", "in das": "ins", "an dem": "am"}
+_CONTRACTIONS |= {"zu dem": "zum", "zu der": "zur", "von dem": "vom"}
+_SEIN = GermanVerb("sein", "", "", "gewesen", "sein")
 _SLOT = (0, 1, 2, 2, 2, 3, 3)  # of a person in the four forms
 
 
@@ -132,16 +78,18 @@ def nominal(thing: Nominal, case: str, negated: bool = False, preposition: str =
         return head + _PRONOUNS[case][thing.person]
     if isinstance(thing, Name):
         return head + thing.words.german
-    column = 3 if thing.plural else _GENDERS.index(thing.german.gender)
+    column = 3 if thing.plural else "mfn".index(thing.german.gender)
     determiner, kind = _determiner(thing, case, column, negated)
-    if thing.determiner == "the" and (preposition, determiner) in _CONTRACTIONS:
-        head, determiner = "", _CONTRACTIONS[preposition, determiner]
+    if thing.determiner == "the" and head + determiner in _CONTRACTIONS:
+        head, determiner = "", _CONTRACTIONS[head + determiner]
     words = [determiner] if determiner else []
     words += [adjective(each.german, kind, case, column) for each in thing.adjectives]
     text = head + " ".join([*words, noun(thing.german, case, thing.plural)])
     if thing.relative is None:
         return text
-    return f"{text}, {subordinate(thing.relative, _relative_word(thing, column))},"
+    gap = thing.relative.gap
+    word = _RELATIVE["nominative" if gap == "subject" else gap][column]
+    return f"{text}, {subordinate(thing.relative, word)},"
 
 
 def _determiner(phrase: NounPhrase, case: str, column: int, negated: bool) -> tuple[str, str]:
@@ -164,11 +112,6 @@ def _determiner(phrase: NounPhrase, case: str, column: int, negated: bool) -> tu
     return article("der", case, column), "weak"
 
 
-def _relative_word(phrase: NounPhrase, column: int) -> str:
-    gap = phrase.relative.gap if phrase.relative else ""
-    return _RELATIVE["nominative" if gap == "subject" else gap][column]
-
-
 def main_fields(clause: Clause) -> list[Field]:
     """A main clause by its fields: the finite verb is the second."""
     finite, right = _verb(clause)
@@ -181,10 +124,10 @@ def subordinate_fields(clause: Clause, link: str) -> list[Field]:
     """A subordinate clause by its fields: the finite verb, or the zu-infinitive, is the last."""
     finite, right = _verb(clause)
     right = [text for _, text in right]
-    prefix = clause.german_verb.prefix if clause.german_verb else ""
+    verb = clause.verb.german if clause.verb else _SEIN
+    prefix = verb.prefix
     if clause.tense == "infinitive":
-        verb = clause.german_verb.infinitive if clause.german_verb else "sein"
-        last = f"{prefix}zu{verb}" if prefix else f"zu {verb}"
+        last = f"{prefix}zu{verb.infinitive}" if prefix else f"zu {verb.infinitive}"
         return [("link", link), *_middle(clause), ("infinitive", last)]
     if prefix and right == [prefix]:
         right, finite = [], prefix + finite
@@ -201,11 +144,11 @@ def subordinate(clause: Clause, link: str) -> str:
 
 
 def _verb(clause: Clause) -> tuple[str, list[Field]]:
-    """The finite form, and the right bracket: prefix, or participle, or infinitive."""
-    person = clause.subject.person
-    verb = clause.german_verb
-    if verb is None:
-        return _copula(clause.tense, person)
+    """Returns the finite form, and the right bracket: prefix, or participle, or infinitive."""
+    person, verb = clause.subject.person, clause.verb and clause.verb.german
+    if verb is None and clause.tense == "past":
+        return past("sein", person), []
+    verb = verb or _SEIN
     infinitive = verb.prefix + verb.infinitive
     match clause.tense:
         case "past" | "perfect":
@@ -216,19 +159,8 @@ def _verb(clause: Clause) -> tuple[str, list[Field]]:
             return present(clause.modal, "", person), [("right", infinitive)]
         case "past modal":
             return past(clause.modal, person), [("right", infinitive)]
-    return _present_verb(verb, person), [("right", verb.prefix)] if verb.prefix else []
-
-
-def _present_verb(verb: GermanVerb, person: int) -> str:
-    return present(verb.infinitive, verb.changed, person)
-
-
-def _copula(tense: str, person: int) -> tuple[str, list[Field]]:
-    if tense == "past":
-        return past("sein", person), []
-    if tense == "future":
-        return present("werden", "", person), [("right", "sein")]
-    return present("sein", "", person), []
+    finite = present(verb.infinitive, verb.changed, person)
+    return finite, [("right", verb.prefix)] if verb.prefix else []
 
 
 def _middle(clause: Clause) -> list[Field]:
@@ -244,8 +176,10 @@ def _middle(clause: Clause) -> list[Field]:
             fields.append((role, nominal(thing, case, **how)))
 
     accusative, dative = clause.accusative, clause.dative
-    known = accusative is not None and not _is_new(accusative)
-    kein = clause.negated and _takes_kein(accusative)
+    determiner = accusative.determiner if isinstance(accusative, NounPhrase) else ""
+    # What is indefinite is new, and stands late in the middle field.
+    known = accusative is not None and determiner not in ("a", "some", "many", "count")
+    kein = clause.negated and determiner == "a"
     if clause.gap != "subject" and clause.tense != "infinitive":
         put("subject", clause.subject, "nominative")
     if isinstance(accusative, Pronoun):
@@ -266,24 +200,14 @@ def _middle(clause: Clause) -> list[Field]:
         fields.append(("manner", clause.manner.german))
     if not known:
         put("accusative", accusative, "accusative", negated=kein)
-    verb = clause.german_verb
-    if verb and clause.prepositional:
-        preposition = {"preposition": verb.preposition}
-        put("prepositional", clause.prepositional, verb.case, **preposition)
+    if clause.verb and clause.prepositional:
+        verb = clause.verb.german
+        put("prepositional", clause.prepositional, verb.case, preposition=verb.preposition)
     if place := clause.place:
         put("place", place.noun, place.case, preposition=place.german)
     if clause.predicate:
         fields.append(("predicate", clause.predicate.german.predicative))
     return fields
-
-
-def _is_new(thing: Nominal) -> bool:
-    """Indefinite: it stands late in the middle field."""
-    return isinstance(thing, NounPhrase) and thing.determiner in ("a", "some", "many", "count")
-
-
-def _takes_kein(thing: Nominal | None) -> bool:
-    return isinstance(thing, NounPhrase) and thing.determiner == "a"
 
 
 def clause_fields(sentence: Sentence) -> list[list[Field]]:

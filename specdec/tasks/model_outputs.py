@@ -6,7 +6,6 @@ distillation, Kim and Rush 2016, 1606.07947); texts cut into tokens anew could b
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 from collections import Counter
@@ -14,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdec.tasks.errors import TaskError
-from specdec.tasks.loading import load_seqio
-from specdec.tasks.vocabularies import VOCABULARIES, VocabularyDefinition
-from specdec.values import Word, check, is_integer, is_word
+from specdec.tasks.loading import TaskError, load_seqio
+from specdec.tasks.registry import add_task, check_definition
+from specdec.tasks.vocabularies import VocabularyDefinition
+from specdec.values import is_integer
 
 if TYPE_CHECKING:
     from seqio import Task
@@ -44,15 +43,8 @@ def predictions_task(
       TaskError: a folder without predictions or with a line that is none, a vocabulary that cannot
         be read or lacks their tokens, or a `name` that is another task's.
     """
-    check("the task's name", name, Word, TaskError)
-    paths = folders.values() if isinstance(folders, Mapping) else ()
-    if not paths or not all(map(is_word, paths)):
-        raise TaskError(
-            f"folders of task {name!r} is {folders!r}; give split -> folder of specdec eval"
-        )
-    if not hasattr(vocabulary, "load"):
-        raise TaskError(f"vocabulary of task {name!r} is {vocabulary!r}; give {VOCABULARIES}")
-    return _register(_Definition(name, tuple(folders.items()), vocabulary))
+    check_definition(name, "folders", folders, "split -> folder of specdec eval", vocabulary)
+    return _register(name, tuple(folders.items()), vocabulary)
 
 
 def token_counts(folder: str) -> Counter[int]:
@@ -67,20 +59,13 @@ def token_counts(folder: str) -> Counter[int]:
     return counts
 
 
-@dataclasses.dataclass(frozen=True)
-class _Definition:
-    name: str
-    folders: tuple[tuple[str, str], ...]
-    vocabulary: VocabularyDefinition
-
-
 @functools.cache
-def _register(definition: _Definition) -> Task:
-    seqio, vocabulary = load_seqio(), definition.vocabulary.load()
-    folders = {split: _files(folder) for split, folder in definition.folders}
+def _register(
+    name: str, given: tuple[tuple[str, str], ...], definition: VocabularyDefinition
+) -> Task:
+    seqio, vocabulary = load_seqio(), definition.load()
+    folders = {split: _files(folder) for split, folder in given}
     sizes = {split: _examine(files, vocabulary) for split, files in folders.items()}
-    if definition.name in seqio.TaskRegistry.names():
-        raise TaskError(f"task {definition.name!r} exists with another definition; rename this one")
 
     def read(split: str, shuffle_files: bool = False, seed: int | None = None) -> Any:
         import tensorflow as tf
@@ -95,23 +80,16 @@ def _register(definition: _Definition) -> Task:
         }
         return tf.data.Dataset.from_generator(lines, output_signature=shapes)
 
-    return seqio.TaskRegistry.add(
-        definition.name,
-        source=seqio.FunctionDataSource(read, list(folders), num_input_examples=sizes),
-        preprocessors=[
-            functools.partial(_tokenize, vocabulary=vocabulary),
-            seqio.preprocessors.append_eos_after_trim,
-        ],
-        output_features={
-            "inputs": seqio.Feature(vocabulary),
-            "targets": seqio.Feature(vocabulary, add_eos=False),
-        },
-        metric_fns=[],
+    return add_task(
+        name,
+        seqio.FunctionDataSource(read, list(folders), num_input_examples=sizes),
+        [functools.partial(_tokenize, vocabulary=vocabulary)],
+        {"inputs": seqio.Feature(vocabulary), "targets": seqio.Feature(vocabulary, add_eos=False)},
     )
 
 
 def _tokenize(dataset: Any, *, vocabulary: Any) -> Any:
-    """Inputs as ids; targets are."""
+    """Turns inputs into ids, which targets are."""
 
     def tokenize(example):
         return example | {"inputs": vocabulary.encode_tf(example["inputs"])}
@@ -129,7 +107,7 @@ def _files(folder: str) -> list[Path]:
 
 
 def _examine(files: list[Path], vocabulary: Any) -> int:
-    """The number of examples, every one of them well-formed."""
+    """Counts the examples, every one of them well-formed."""
     number, ids = 0, -(-vocabulary.vocab_size // PADDED_TO) * PADDED_TO
     for place, line in _lines(files):
         number += 1
@@ -145,7 +123,7 @@ def _examine(files: list[Path], vocabulary: Any) -> int:
 
 
 def _lines(files: list[Path]) -> Iterator[tuple[str, str]]:
-    """Each line, and where it is. A last one without its end is not there yet."""
+    """Yields where a line is, and the line. A last one without its end is not there yet."""
     for file in files:
         with open(file, encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):

@@ -31,7 +31,7 @@ from specdec.testing.law import (
     output_law,
     sequence_law,
 )
-from specdec.testing.table import TableTarget
+from specdec.testing.table_target import TableTarget
 from specdec.types import DecodeOutput, LogitsProcessor, Params, PyTree, SamplingRule
 from specdec.verifiers import Block, Coupled, GreedyMatch, SpeculativeSampling
 from specdec.verifiers.decide import Verifier
@@ -224,7 +224,7 @@ def check_schedule(schedule: Schedule, schedule_params: PyTree = (), *, seed: in
 
 
 def check_processor(processor: LogitsProcessor, *, seed: int = 0) -> None:
-    """Speculation changes nothing of what a processor makes of the target, whoever drafts.
+    """Speculation changes nothing of what a processor makes of the target, with any drafter.
 
     Outputs follow the enumerated law, those that are greedy or drawn with the target's noise are
     its own, and a drafter that equals the target, processor included, is never refused. A processor
@@ -252,7 +252,7 @@ def check_processor(processor: LogitsProcessor, *, seed: int = 0) -> None:
 def check_everything_accepted(
     bench: Bench, schedule: Schedule, sampling: SamplingRule, rows: int = 256
 ) -> None:
-    """Of a drafter that computes the target's own distributions, every token is accepted."""
+    """Every token is accepted of a drafter that computes the target's own distributions."""
     for verifier in (GreedyMatch() if sampling.greedy else SpeculativeSampling(), Coupled()):
         trace = bench.run(verifier, schedule, sampling, rows).trace
         accepted, drafted = int(trace.accepted.sum()), int(trace.drafted.sum())

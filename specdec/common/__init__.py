@@ -1,0 +1,1 @@
+"""Helpers that know nothing of decoding: files of the project, this machine, published figures."""
