@@ -373,9 +373,16 @@ def test_where_lengths_vary_the_parts_are_those_of_the_lengths_that_were_drafted
     assert any(line.startswith("v ") and line.endswith("a target call, likewise") for line in table)
 
 
+class Untold(Skipping):
+    """A drafter that runs a model and does not say how often."""
+
+    def parts(self, length, source=None):
+        return ()
+
+
 def test_a_model_whose_calls_nobody_tells_is_not_predicted():
     assert parts_of(PLAN) and parts_of(plan(TWO_MODELS)) and parts_of(plan(NO_MODEL))
-    assert parts_of(plan(Skipping(ONE_MODEL))) is None
+    assert parts_of(plan(Skipping(ONE_MODEL))) and parts_of(plan(Untold(ONE_MODEL))) is None
 
 
 def test_what_is_not_exact_says_so():
@@ -589,7 +596,7 @@ def test_a_part_for_each_length_that_a_draft_may_have():
     """Of a drafter that proposes all tokens by one call."""
 
     class OneCall(Autoregressive):
-        def parts(self, length):
+        def parts(self, length, source=None):
             return (Part("draft", length, 1),) if length else ()
 
     stops = plan(OneCall(TARGET, Greedy()), schedule=StopAfterUnlikely(GAMMA))
