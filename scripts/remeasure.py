@@ -22,7 +22,7 @@ import numpy as np
 
 from specdec import cli, demo
 from specdec.benchmark.estimator import Measured, calls, iteration, medians, seconds, tokens
-from specdec.benchmark.file import Elsewhere, Timing, record
+from specdec.benchmark.file import Timing, record
 from specdec.environment import hardware
 from specdec.types import Part
 
@@ -163,7 +163,7 @@ def over_predicted(stem: Path) -> str:
     parts = [Part(*one) for one in summary(stem)["prediction"]["parts"]]
     lines = Path(f"{stem}.jsonl").read_text(encoding="utf-8").splitlines()
     records = [record(json.loads(line)) for line in lines]
-    measured = Measured.of(one for one in records if not isinstance(one, Elsewhere))
+    measured = Measured.of(one for one in records if isinstance(one, Timing) or one.split is None)
     timings: dict[str, list[float]] = {}
     for one in records:
         if isinstance(one, Timing):

@@ -254,7 +254,7 @@ def measure(row: Row, path: Path, known: dict[Any, Any]) -> None:
     records.write(summary_of(path), f"{json.dumps(figures, indent=2)}\n")
 
 
-def summarized(row: Row, found: Sequence[benchmark.Record]) -> benchmark.Summary:
+def summarized(row: Row, found: Sequence[benchmark.Record]) -> benchmark.BenchmarkSummary:
     """The figures of a row's records."""
     plan = row.plan
     return benchmark.summarize(

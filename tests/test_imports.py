@@ -31,8 +31,8 @@ ROWS = (
     ("plan",),
     ("drafters",),
     ("verifiers", "schedules"),
-    ("sampling", "models", "roles"),
-    ("types", "theory", "demo", "statistics", "calibration", "synthetic"),
+    ("sampling", "models", "roles", "decoded"),
+    ("types", "theory", "demo", "statistics", "timer", "calibration", "synthetic"),
     (
         "published",
         "resources",

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from specdec.benchmark.file import Elsewhere, Generation, Record, Timing
+from specdec.benchmark.file import Generation, Record, Timing
 from specdec.benchmark.workload import READ_BYTES, by_turns, name_of
 from specdec.roles import verifies
 from specdec.types import Part
@@ -23,23 +23,26 @@ class Measured(NamedTuple):
 
     alone: Sequence[Generation]
     speculative: Sequence[Generation]
-    elsewhere: Sequence[Elsewhere]
+    elsewhere: Sequence[Generation]
     seconds: Mapping[str, float]
     bandwidth: float
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Measured:
         """Raises ValueError if nothing was generated."""
-        kinds = collections.defaultdict(list)
-        for record in records:
-            kinds[getattr(record, "mode", type(record))].append(record)
-        alone, speculative = kinds["alone"], kinds["speculative"]
+        records = list(records)
+        generations = [one for one in records if isinstance(one, Generation)]
+        timed = [one for one in generations if one.split is None]
+        elsewhere = [one for one in generations if one.split is not None]
+        alone, speculative = (
+            [one for one in timed if one.mode == mode] for mode in ("alone", "speculative")
+        )
         if not any(one.tokens for one in alone) or not any(one.tokens for one in speculative):
             raise ValueError("no token was generated; benchmark texts that are not empty")
-        seconds = _seconds_per_call(kinds[Timing])
+        seconds = _seconds_per_call(one for one in records if isinstance(one, Timing))
         medians = {part: statistics.median(values) for part, values in seconds.items()}
         bandwidth = READ_BYTES / min(seconds["memory_read"])
-        return cls(alone, speculative, kinds[Elsewhere], medians, bandwidth)
+        return cls(alone, speculative, elsewhere, medians, bandwidth)
 
     @property
     def prefill(self) -> float:
@@ -89,22 +92,23 @@ def medians(
     return {text: statistics.median(values[text]) for text in sorted(values)}
 
 
-def drafted(generations: Sequence[Generation | Elsewhere]) -> list[int]:
+def drafted(generations: Sequence[Generation]) -> list[int]:
     """How many tokens were drafted, call by call."""
     return [length for one in generations for length in one.drafted]
 
 
-def sources(generations: Sequence[Generation | Elsewhere]) -> list[int] | None:
+def sources(generations: Sequence[Generation]) -> list[int] | None:
     """Which drafter proposed, call by call; None if there is but one."""
     return [source for one in generations for source in one.sources] or None
 
 
-def depths(generations: Sequence[Generation | Elsewhere]) -> list[int] | None:
+def depths(generations: Sequence[Generation]) -> list[int] | None:
     """The target's layers, call by call; None if calls go through all."""
     return [depth for one in generations for depth in one.depths] or None
 
 
 def seconds(one: Generation) -> float:
+    assert one.seconds is not None, "of a text that is timed"
     return one.seconds
 
 

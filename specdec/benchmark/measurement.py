@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from specdec.benchmark.figures import Summary
 from specdec.benchmark.file import File, Record
 from specdec.benchmark.measure import decode_elsewhere, measure_by_text, profile
-from specdec.benchmark.summary import Parts, summarize
+from specdec.benchmark.summary import BenchmarkSummary, Parts, summarize
 from specdec.benchmark.workload import Workload
 from specdec.environment import environment
 from specdec.plan import Plan
@@ -72,7 +70,7 @@ class Measurement:
         """Writes an xprof trace, see `profile`."""
         profile(self.workload, self._trees, self._texts, seed=self._seed, path=path)
 
-    def conclude(self, about: Mapping[str, Any], split: str | None = None) -> Summary:
+    def conclude(self, about: Mapping[str, Any], split: str | None = None) -> BenchmarkSummary:
         """The figures, of all that was measured now and before; the report is written.
 
         about: what the report says of the run besides.
@@ -92,7 +90,7 @@ class Measurement:
             "environment": environment(),
             "run": {**described(plan), **about, "costs": costs},
             "compile_seconds": self._compile_seconds,
-            **dataclasses.asdict(summary),
+            **summary.record(),
         }
         self.file.conclude(report)
         return summary

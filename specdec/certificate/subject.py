@@ -29,7 +29,7 @@ FLOAT32_GAP = 1e-4  # nats; rounding alone gives some 1e-6
 BFLOAT16_GAP = 2.0**-6
 
 
-class Taught(NamedTuple):
+class TaughtTexts(NamedTuple):
     """The target's view of finished texts, all tokens at once; 0 beyond the end of a text."""
 
     gap: Array  # [R, N] float32, of each token below the best one, in logits
@@ -155,7 +155,7 @@ class Subject:
         return self.texts(self.variant(self.greedy))
 
     @functools.cached_property
-    def taught(self) -> Taught:
+    def taught(self) -> TaughtTexts:
         """The target's view of `speculated`."""
         output = self.speculated
         teach = jax.jit(functools.partial(_teach, plan=self.plan))
@@ -275,4 +275,4 @@ def _teach(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan:
     gap = jnp.max(left, axis=2) - emitted(left)
     log_probs = emitted(jax.nn.log_softmax(logits, axis=-1))
     largest = jnp.max(jnp.where(within[:, :, None], jnp.abs(logits), 0), axis=(1, 2))
-    return Taught(jnp.where(within, gap, 0), jnp.where(within, log_probs, 0), largest)
+    return TaughtTexts(jnp.where(within, gap, 0), jnp.where(within, log_probs, 0), largest)

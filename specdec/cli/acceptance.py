@@ -166,17 +166,11 @@ def _line(one: Accepted) -> dict[str, Any]:
     return {name: value for name, value in one._asdict().items() if name != "depths" or value}
 
 
-def _report(run: DecodeRun, summary: acceptance.Summary, tokens: int) -> dict[str, Any]:
+def _report(run: DecodeRun, summary: acceptance.AcceptanceSummary, tokens: int) -> dict[str, Any]:
     return {
         "environment": environment(),
         "run": _described(run, tokens),
-        "texts": summary.texts,
-        "tokens": summary.tokens,
-        "proposes": summary.proposes,
-        "layers": summary.layers,
-        "alphas": {
-            name: [alpha._asdict() for alpha in alphas] for name, alphas in summary.alphas.items()
-        },
+        **summary.record(),
     }
 
 

@@ -109,7 +109,7 @@ def _command(args: argparse.Namespace) -> None:
     metrics = _metrics_of(run, args.metric)
     writers = _metric_writers() if args.metrics_dir else None
     programs = programs_of(run, prefix)
-    folder = predictions.Folder(args.output_dir, runs.in_force(run, "eval"), shard)
+    folder = predictions.PredictionsFolder(args.output_dir, runs.in_force(run, "eval"), shard)
     if share.first:  # of the hosts that share rows, the one that writes them
         args.contexts.enter_context(folder.locked(alone=jax.process_count() == 1))
     if folder.done():

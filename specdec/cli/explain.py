@@ -28,7 +28,7 @@ def replayer(plan: Plan, *, mesh: Any = None, prefix: Array | None = None) -> Pr
     return Program(again, mesh=mesh)
 
 
-class Batch(NamedTuple):
+class ExplainedBatch(NamedTuple):
     """What is the same for every text of a batch."""
 
     plan: Plan

@@ -18,7 +18,7 @@ from specdec import records
 from specdec.records import Lines, RecordsError
 
 
-class Folder:
+class PredictionsFolder:
     """Opens or makes the folder of a run that `shard` = (k, n), the k-th of n hosts, works on.
 
     Raises:

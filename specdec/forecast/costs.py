@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 import time
@@ -9,8 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import jax
 
 from specdec import progress
 from specdec.benchmark import Timing, record
@@ -32,6 +31,7 @@ from specdec.plan import Plan
 from specdec.program import Program
 from specdec.records import Lines, RecordsError
 from specdec.roles import calls_of, holder, plain_call, views_of
+from specdec.timer import Clock, interleaved
 from specdec.types import Part, PyTree
 
 ROUNDS = 7  # of each part, in turns
@@ -127,7 +127,7 @@ def measured(
     tree_of: Callable[[str, Any], PyTree],
     inputs: PyTree,
     *,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Clock = time.perf_counter,
 ) -> dict[Any, Costs]:
     """On this device, now: each part on its own, all of them by turns, medians.
 
@@ -213,20 +213,19 @@ class _Part(NamedTuple):
     argument: PyTree
     steps: int  # model calls in one run
 
+    def ready(self) -> Callable[[], Any]:
+        """Returns one run, compiled and warmed."""
+        return functools.partial(
+            self.program.warmed(self.trees, self.argument), self.trees, self.argument
+        )
 
-def _by_turns(timed: Mapping[Any, _Part], clock: Callable[[], float]) -> dict[Any, float]:
-    """Seconds of a call of each part."""
-    seconds = defaultdict(list)
+
+def _by_turns(timed: Mapping[Any, _Part], clock: Clock) -> dict[Any, float]:
+    """Returns the seconds of a call of each part."""
+    runs = {key: part.ready for key, part in timed.items()}
     with progress.bar("timing parts", (1 + ROUNDS) * len(timed), "part") as bar:
-        for turn in range(-1, ROUNDS):  # the first turn compiles, and warms up
-            for key, (program, trees, argument, steps) in timed.items():
-                execute = program.warmed(trees, argument)
-                start = clock()
-                jax.block_until_ready(execute(trees, argument))
-                if turn >= 0:
-                    seconds[key].append((clock() - start) / steps)
-                bar.update()
-    return {key: statistics.median(values) for key, values in seconds.items()}
+        found = interleaved(runs, ROUNDS, warm_ups=1, clock=clock, done=bar.update)
+    return {key: statistics.median(found[key]) / part.steps for key, part in timed.items()}
 
 
 def _in_iterations(calls: Mapping[str, float], times: float) -> dict[str, float]:

@@ -29,13 +29,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.acceptance import recorded
+from specdec.acceptance import Accepted, recorded
 from specdec.decoding import decode, row_keys
 from specdec.forecast.recorded import Recorded, kind_of, played_by, role_of
 from specdec.plan import Plan
@@ -53,22 +53,6 @@ TOLD = ("confidence", "entropy", "top")  # to a rule that stops within a draft
 REFUSED = "refused"  # and of who draws, the confidence where a token is refused
 
 
-class Pass(Protocol):
-    """A text of the target and the recordings along it: `acceptance.Accepted` is one. `depths` has
-    the layers of each of its tokens, or nothing where all go through all."""
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def inputs(self) -> Sequence[int]: ...
-    @property
-    def output(self) -> Sequence[int]: ...
-    @property
-    def drafts(self) -> Mapping[str, Mapping[str, Sequence[float]]]: ...
-    @property
-    def depths(self) -> Sequence[int]: ...
-
-
 class Replayed(NamedTuple):
     """Of R = samples x texts, sample by sample; the calls as in `types.Trace`."""
 
@@ -82,7 +66,7 @@ class Replayed(NamedTuple):
 
 def replay(
     plan: Plan,
-    passes: Sequence[Pass],
+    passes: Sequence[Accepted],
     *,
     vocab_size: int,
     length: int | None = None,
@@ -113,7 +97,7 @@ def replay(
 
 def _replayed(
     plan: Plan,
-    passes: Sequence[Pass],
+    passes: Sequence[Accepted],
     vocab_size: int,
     length: int | None,
     tables: Mapping[str, PyTree],
@@ -138,7 +122,7 @@ def _replayed(
     return jax.tree.map(lambda *parts: np.concatenate(parts), *found)
 
 
-def _depths(plan: Plan, passes: Sequence[Pass], found: Replayed) -> np.ndarray:
+def _depths(plan: Plan, passes: Sequence[Accepted], found: Replayed) -> np.ndarray:
     """[R, N] the layers of each call: of the deepest token of the text that it looks at. A refused
     token is taken to go as deep as that of the text in its place."""
     longest, rows = plan.max_length, len(found.tokens)
@@ -173,7 +157,7 @@ def bound(plan: Plan) -> str:
     return f"{type(plan.drafter).__name__} drafts {longest(plan)} at most"
 
 
-def check(plan: Plan, passes: Sequence[Pass]) -> None:
+def check(plan: Plan, passes: Sequence[Accepted]) -> None:
     """Raises ValueError for passes that cannot be replayed with a plan, as `replay` does."""
     _played(plan, 4, whole=True)
     if plan.longest_draft > longest(plan) < plan.max_length - 1:
@@ -195,7 +179,7 @@ def check(plan: Plan, passes: Sequence[Pass]) -> None:
                 )
 
 
-def _check_end(plan: Plan, one: Pass) -> None:
+def _check_end(plan: Plan, one: Accepted) -> None:
     """Raises ValueError for a text that this plan would not have ended where it ends."""
     tokens, stops = len(one.output), np.isin(one.output, plan.stop_ids)
     if tokens > plan.max_length:
@@ -264,7 +248,7 @@ def _played(plan: Plan, vocab_size: int, whole: bool) -> Plan:
 def _row(
     plan: Plan,
     rule: PyTree,
-    one: Pass,
+    one: Accepted,
     names: Mapping[str, Any],
     coins: np.random.Generator,
     whole: bool,

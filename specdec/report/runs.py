@@ -29,7 +29,7 @@ class Run:
     bench: Figures | None = None
     acceptance: Figures | None = None
     lines: Path | None = None
-    paper: published.Row | None = None
+    paper: published.PaperRow | None = None
 
 
 def read(paths: Iterable[str], paper: str | None = None) -> list[Run]:
@@ -121,7 +121,7 @@ def _refuse_other_settings(run: Run) -> None:
             )
 
 
-def _row(file: str) -> published.Row:
+def _row(file: str) -> published.PaperRow:
     """The row that a gin file of configs/leviathan/ repeats."""
     if (row := published.rows().get(Path(file).stem)) is None:
         raise ValueError(f"{file} has no published figures; give a row of configs/leviathan/")

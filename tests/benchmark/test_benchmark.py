@@ -108,9 +108,14 @@ def generation(mode, text, seconds, *, tokens, accepted=(), repeat=0):
     tokens = list(range(2, 2 + tokens))
     accepted = list(accepted) or [0] * len(tokens)
     drafted = [GAMMA if mode == "speculative" else 0] * len(accepted)
-    return benchmark.Generation(
-        mode, text, repeat, seconds, len(accepted), tokens, drafted, accepted
-    )
+    made = {"tokens": tokens, "drafted": drafted, "accepted": accepted}
+    return benchmark.Generation(**made, mode=mode, text=text, repeat=repeat, seconds=seconds)
+
+
+def elsewhere(text, drafted=(GAMMA, GAMMA), accepted=(2, 0)):
+    """A text of another split, of four tokens in two calls."""
+    made = {"tokens": [2, 3, 4, 1], "drafted": drafted, "accepted": accepted}
+    return benchmark.Generation(**made, text=text, split="validation")
 
 
 def timings():
@@ -118,7 +123,7 @@ def timings():
     return [*slow, *(benchmark.Timing(part, 0, 0, 32 * one, 32) for part, one in PARTS.items())]
 
 
-def summarized(records, of: Plan | None = PLAN, **given) -> benchmark.Summary:
+def summarized(records, of: Plan | None = PLAN, **given) -> benchmark.BenchmarkSummary:
     """With the parts of a plan; without one nothing is known of them."""
     told: dict[str, Any] = {"parts": None, "gamma": None, "same_output": True, "step_bytes": 800}
     if of:
@@ -141,7 +146,8 @@ def test_a_generation_that_is_the_sum_of_its_parts_is_predicted_exactly():
     summary = summary_of((5 + 8 * 10, 7 + 4 * (DRAFT + VERIFY)))
     prediction = summary.prediction
     assert prediction.measured_over_predicted == pytest.approx(1)
-    assert prediction.these_texts == pytest.approx(summary.speedup.ratio) == pytest.approx(85 / 83)
+    assert prediction.these_texts == pytest.approx(85 / 83)
+    assert summary.speedup.over_texts.value == pytest.approx(85 / 83)
     assert (prediction.draft, prediction.verify) == (DRAFT, VERIFY)
     assert prediction.rest == pytest.approx(0, abs=1e-9)  # float64 seconds, below 100
     assert summary.baseline.over_scan == pytest.approx(1)
@@ -153,7 +159,7 @@ def test_acceptance_by_position_is_json_where_nothing_was_tested():
     refused = generation("speculative", 0, 83, tokens=4, accepted=(0, 0, 0, 0))
     found = summarized([*timings(), generation("alone", 0, 85, tokens=4), refused])
     assert (found.conditional, found.joint) == ([0, None, None], [0, 0, 0])
-    json.dumps(dataclasses.asdict(found), allow_nan=False)
+    json.dumps(found.record(), allow_nan=False)
     assert "0 - -  %, if those before it were" in "\n".join(benchmark.lines(found))
 
 
@@ -191,16 +197,16 @@ def test_alpha_from_tau_inverts_expected_tokens(alpha, gamma):
 def test_the_headline_is_a_ratio_of_sums_with_an_interval():
     """Of two texts, a quarter of the resamples holds one twice, a quarter the other."""
     speedup = summary_of((100, 100), (900, 300)).speedup
-    assert speedup.ratio == pytest.approx(1000 / 400)
-    assert (speedup.low, speedup.high) == (pytest.approx(1), pytest.approx(3))
+    assert speedup.over_texts.value == pytest.approx(1000 / 400)
+    assert speedup.over_texts[1:] == (pytest.approx(1), pytest.approx(3))
     assert speedup.median_text == pytest.approx(2)
-    assert speedup.per_token == pytest.approx(speedup.ratio)
+    assert speedup.per_token == pytest.approx(speedup.over_texts.value)
 
 
 def test_the_interval_is_paired():
     """Texts of very different lengths with one ratio: nothing is uncertain."""
     speedup = summary_of((10, 5), (1000, 500), (90, 45)).speedup
-    assert speedup.low == speedup.high == pytest.approx(2)
+    assert speedup.over_texts.low == speedup.over_texts.high == pytest.approx(2)
 
 
 def test_a_slow_repeat_does_not_count():
@@ -209,7 +215,7 @@ def test_a_slow_repeat_does_not_count():
         for mode, seconds in (("alone", 80), ("speculative", 40)):
             records.append(generation(mode, 0, seconds * slow, tokens=8, repeat=repeat))
     summary = summarized(records)
-    assert summary.speedup.ratio == 2 and summary.seconds["alone"].p50 == 80
+    assert summary.speedup.over_texts.value == 2 and summary.seconds["alone"].p50 == 80
     assert (summary.texts, summary.repeats) == (1, 3)
 
 
@@ -235,7 +241,7 @@ def test_other_texts_are_compared_per_token():
         generation("speculative", 0, 80, tokens=16, accepted=(3, 3, 3, 3)),
     ]
     summary = summarized(records)
-    assert summary.speedup.ratio == 1 and summary.speedup.per_token == 2
+    assert summary.speedup.over_texts.value == 1 and summary.speedup.per_token == 2
     assert summary.identical == 0
     summary = summarized(records, same_output=False)
     assert summary.identical is None
@@ -244,13 +250,9 @@ def test_other_texts_are_compared_per_token():
 
 def test_a_forecast_is_made_of_other_texts_and_the_parts():
     """2 tokens a call are expected by other texts, these ones had 4 and 2 calls of 8 tokens."""
-    elsewhere = [
-        benchmark.Elsewhere("validation", text, 2, [2, 3, 4, 1], [GAMMA, GAMMA], [2, 0])
-        for text in range(3)
-    ]
     records = [
         *timings(),
-        *elsewhere,
+        *map(elsewhere, range(3)),
         generation("alone", 0, 5 + 8 * 10, tokens=8),
         generation("speculative", 0, 7 + 2 * (DRAFT + VERIFY), tokens=8, accepted=(3, 3)),
     ]
@@ -264,7 +266,8 @@ def test_a_forecast_is_made_of_other_texts_and_the_parts():
     assert forecast.decoding == pytest.approx(2 * 10 / (DRAFT + VERIFY))
     assert forecast.measured_decoding == pytest.approx(80 / (2 * (DRAFT + VERIFY)))
     assert forecast.measured_over_decoding == pytest.approx(2)
-    assert forecast.measured_over_whole == pytest.approx(summary.speedup.ratio / forecast.whole)
+    speedup = summary.speedup.over_texts.value
+    assert forecast.measured_over_whole == pytest.approx(speedup / forecast.whole)
     lines = list(benchmark.lines(summary))
     assert any(line.startswith("forecast") and "3 texts of validation" in line for line in lines)
     assert summarized(records, of=None).forecast is None
@@ -277,13 +280,13 @@ def test_a_forecast_is_of_the_baselines_tokens_and_compared_per_token():
     summary = summarized(
         [
             *timings(),
-            benchmark.Elsewhere("validation", 0, 2, [2, 3, 4, 1], [GAMMA, GAMMA], [2, 0]),
+            elsewhere(0),
             generation("alone", 0, 5 + 8 * 10, tokens=8),
             generation("speculative", 0, 7 + 4 * iteration, tokens=16, accepted=(3, 3, 3, 3)),
         ],
         same_output=False,
     )
-    assert summary.speedup.per_token == pytest.approx(2 * summary.speedup.ratio)
+    assert summary.speedup.per_token == pytest.approx(2 * summary.speedup.over_texts.value)
     forecast = summary.forecast
     assert forecast.whole == pytest.approx((5 + 8 * 10) / (7 + 8 / 2 * iteration))
     assert forecast.measured_over_whole == pytest.approx(summary.speedup.per_token / forecast.whole)
@@ -345,7 +348,7 @@ def test_a_draft_takes_what_it_takes_in_a_turn():
     told = [
         generation("alone", 0, 5 + 8 * 10, tokens=8),
         generation("speculative", 0, 7 + 2 * (2 * DRAFT + VERIFY), tokens=8, accepted=(3, 3)),
-        benchmark.Elsewhere("validation", 0, 2, [2, 3, 4, 1], [GAMMA, GAMMA], [2, 0]),
+        elsewhere(0),
     ]
     for times, expected in ((2, 2), (0.5, 1)):
         turn = benchmark.Timing(TURN, 0, 0, 8 * (times * DRAFT + VERIFY), 8)
@@ -367,8 +370,11 @@ def test_where_lengths_vary_the_parts_are_those_of_the_lengths_that_were_drafted
     records = [
         *timings(),
         generation("alone", 0, 85, tokens=8),
-        benchmark.Generation("speculative", 0, 0, 7 + short + long, 2, [2] * 8, [1, 3], [1, 3]),
-        benchmark.Elsewhere("validation", 0, 2, [2, 3, 4, 1], [1, 1], [1, 1]),
+        dataclasses.replace(
+            generation("speculative", 0, 7 + short + long, tokens=8, accepted=(1, 3)),
+            drafted=(1, 3),
+        ),
+        elsewhere(0, drafted=(1, 1), accepted=(1, 1)),
     ]
     summary = summarized(records, plan(schedule=Cycle((1, 3))))
     prediction, forecast = summary.prediction, summary.forecast
@@ -488,7 +494,9 @@ def test_each_record_says_what_was_measured():
     assert set(counts.values()) == {1}
     for one in generations:
         assert one.seconds == SECONDS[one.mode]
-        assert one[4:] == (2, [4, 5, 1], [2, 2], [1, 0], [], [], 0)
+        assert (one.calls, one.tokens, one.broken_drafts) == (2, [4, 5, 1], 0)
+        assert (one.drafted, one.accepted) == ([2, 2], [1, 0])
+        assert one.sources == one.depths == []
     parts = [record for record in records if isinstance(record, benchmark.Timing)]
     assert [(part.part, part.text, part.repeat) for part in parts] == [
         (name, text, repeat) for repeat in (0, 1) for text in (0, 4) for name in ("first", "second")
@@ -755,8 +763,8 @@ def test_json_lines(run):
 
 def test_a_line_has_sources_where_the_drafter_has(tmp_path):
     file = benchmark.File(str(tmp_path / "lines"), "# format of bench = 1\n")
-    of_one = benchmark.Generation("alone", 0, 0, 1.0, 1, [4, 1], [2], [1])
-    of_two = of_one._replace(mode="speculative", sources=[1])
+    of_one = generation("alone", 0, 1.0, tokens=2, accepted=[1])
+    of_two = dataclasses.replace(of_one, mode="speculative", sources=[1])
     for one in (of_one, of_two):
         file.write(one)
     lines = (tmp_path / "lines").read_text().splitlines()

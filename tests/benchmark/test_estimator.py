@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from specdec.benchmark import Elsewhere, Generation, Timing, estimator
+from specdec.benchmark import Generation, Timing, estimator
 from specdec.benchmark.estimator import Measured, iteration
 from specdec.benchmark.workload import READ_BYTES
 from specdec.types import Part
 
 
 def generation(mode="speculative", text=0, seconds=1.0, tokens=2, **fields) -> Generation:
-    kept = {"calls": 2, "drafted": [3, 0], "accepted": [1, 0]}
-    return Generation(mode, text, 0, seconds, tokens=[2] * tokens, **kept | fields)
+    kept = {"tokens": [2] * tokens, "drafted": [3, 0], "accepted": [1, 0], "repeat": 0}
+    return Generation(mode=mode, text=text, seconds=seconds, **kept | fields)
 
 
 def timed(part: str, *seconds: float, steps: int = 4) -> list[Timing]:
@@ -28,7 +28,7 @@ TIMINGS = [
 
 
 def test_parts_are_medians_of_one_call_and_memory_is_read_at_its_best():
-    elsewhere = Elsewhere("validation", 0, 1, [2], [0], [0])
+    elsewhere = generation(split="validation")
     found = Measured.of([generation("alone"), *TIMINGS, elsewhere, generation()])
     assert (found.prefill, found.prefill_alone, found.step) == (3, 2, 7)
     assert found.bandwidth == READ_BYTES / 2

@@ -85,7 +85,7 @@ def test_the_records_make_the_summaries(first):
         row = xxl.Row(xxl.SIZES["tiny"], name.removesuffix("_gamma5"), gamma)
         again = xxl.summarized(row, found)
         written = summary(folder, name)
-        assert written["speedup"]["ratio"] == again.speedup.ratio
+        assert written["speedup"]["ratio"] == again.speedup.over_texts.value
         assert written["baseline"]["floor"] == again.baseline.floor
         assert written["identical"] is None and written["run"]["gamma"] == gamma
         assert written["exact"] is False

@@ -158,7 +158,7 @@ def test_an_explained_text_after_a_prefix():
     replay = Replay(of_drafts, of_drafts, of_drafts, own, own)
     target = TableTarget(7)
     text_of = functools.partial(str, encoding="utf-8", errors="replace")
-    batch = explain.Batch(
+    batch = explain.ExplainedBatch(
         specdec.Plan(target, None, None, None, sampling.Greedy(), 3),
         lambda tokens: text_of(bytes(tokens)),
         1,

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.acceptance.ngrams import Tables, proposals, rows
+from specdec.acceptance.alphas import Accepted
+from specdec.acceptance.bigrams import Tables, proposals, rows
 from specdec.acceptance.opinions import Opinions, Taught, of, opinions, recorded, teach, tossed
-from specdec.acceptance.summary import Accepted
-from specdec.acceptance.texts import Texts
+from specdec.acceptance.written import Texts
 from specdec.plan import Plan
 from specdec.types import Params
 
