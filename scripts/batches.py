@@ -27,9 +27,9 @@ from remeasure import RESULTS, device_name
 
 from specdec import forecast
 from specdec.acceptance import Accepted
-from specdec.cli import forecast as forecasts
 from specdec.cli.run import DecodeRun
 from specdec.decoding import row_keys
+from specdec.instrument import forecasting
 from specdec.program import Decoder, Program
 from specdec.records import Lines
 from specdec.schedules import Fixed
@@ -90,10 +90,10 @@ def compared(
     run = dataclasses.replace(run, data=data)
     plans = {gamma: dataclasses.replace(run.plan, schedule=Fixed(gamma)) for gamma in gammas}
     runs = {gamma: dataclasses.replace(run, plan=plan).laid_out() for gamma, plan in plans.items()}
-    costs = forecasts.measured(run, texts, plans, rows)
+    costs = forecasting.measured(run, texts, plans, rows)
     seconds = timed(runs, texts, rows)
     for gamma, plan in plans.items():
-        replayed = forecasts.replayed(run, plan, texts)
+        replayed = forecasting.replayed(run, plan, texts)
         batches = forecast.grouped(replayed, len(texts), rows)
         own, count = costs[gamma], len(texts) // rows
         ours = forecast.seconds(plan, batches, own, count)

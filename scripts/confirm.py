@@ -29,10 +29,10 @@ from remeasure import RESULTS, device_name
 
 from specdec import cli, forecast
 from specdec.acceptance import Accepted
-from specdec.cli import forecast as forecasts
 from specdec.cli.run import DecodeRun
 from specdec.decoding import row_keys
 from specdec.forecast import tuning
+from specdec.instrument import forecasting
 from specdec.program import CACHED, Decoder
 from specdec.records import Lines
 from specdec.schedules import Fixed, Heuristic
@@ -136,7 +136,7 @@ def with_schedule(run: DecodeRun, schedule: Any) -> DecodeRun:
 def promise(run: DecodeRun, schedule: Any, texts: Sequence[Accepted], costs: Any) -> np.ndarray:
     """[texts] seconds by the parts."""
     plan = dataclasses.replace(run.plan, schedule=schedule)
-    replayed = forecasts.replayed(run, plan, texts, SAMPLES)
+    replayed = forecasting.replayed(run, plan, texts, SAMPLES)
     found = forecast.seconds(plan, replayed, costs, len(texts))
     assert found is not None, "the costs have every width"
     return found

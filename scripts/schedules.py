@@ -24,7 +24,7 @@ from remeasure import RESULTS, device_name
 
 from specdec import forecast
 from specdec.acceptance import Accepted, recorded
-from specdec.cli.classifier import recording
+from specdec.instrument.made_tables import recording
 from specdec.cli.run import DecodeRun
 from specdec.forecast import Costs, Replayed, tuning
 from specdec.forecast.tuning import Candidate, Tried

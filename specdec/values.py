@@ -9,6 +9,10 @@ from typing import Any, TypeGuard
 SEEDS = 2**32  # larger ones would draw what smaller ones draw: JAX keeps 32 bits
 
 
+class UsageError(ValueError):
+    """What the user gave cannot work; the message is one line."""
+
+
 def is_integer(value: Any, least: int) -> TypeGuard[int]:
     """Whether it is an integer, of at least so much."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -12,9 +12,10 @@ import jax
 import gin
 from specdec import checkpoints, progress
 from specdec.cli import settings
+from specdec.cli.output import model_line
 from specdec.cli.settings import UsageError
 from specdec.models import families
-from specdec.types import Model, PyTree
+from specdec.types import Model
 from specdec.values import check_seed
 
 
@@ -75,8 +76,8 @@ def _command(args: argparse.Namespace) -> None:
             params, model.config, grown, to.config, test_key, grown_by=growth_key
         )
     checkpoints.save(output, grown, config=to.config, **text.kept())
-    print(f"read {args.input}: {described(params, model)}")
-    print(f"wrote {output}: {described(grown, to)}")
+    print(f"read {args.input}: {model_line(params, model)}")
+    print(f"wrote {output}: {model_line(grown, to)}")
     print(difference)
 
 
@@ -92,9 +93,3 @@ def _preset(name: str, model: Model) -> Model:
         return settings.build(cast(type[Model], families.named(family).model), flags, {})
     known = sorted(set(re.findall(rf"^(\w+)/{family}\.", gin.config_str(), re.MULTILINE)))
     raise UsageError(f"--preset is {name!r}; give a scope of {presets}: {', '.join(known)}")
-
-
-def described(params: PyTree, model: Model) -> str:
-    """A model in one line: how many numbers, and its sizes."""
-    sizes = ", ".join(f"{name} {size}" for name, size in model.sizes.items())
-    return f"{sum(leaf.size for leaf in jax.tree.leaves(params)):,} parameters ({sizes})"

@@ -22,12 +22,9 @@ from specdec import resources, tasks
 from specdec.cli import gin_files
 from specdec.cli.suggest import did_you_mean
 from specdec.records import Lines
+from specdec.values import UsageError
 
 T = TypeVar("T")
-
-
-class UsageError(ValueError):
-    """What the user gave cannot work; the message is one line."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

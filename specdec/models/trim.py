@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 
 from specdec.values import is_integer
@@ -73,3 +74,8 @@ def _ascending(name: str, given: object) -> tuple[int, ...]:
     if not found or not all(is_integer(x, 0) for x in found) or sorted(set(found)) != list(found):
         raise ValueError(f"{name} is {given!r}; give ascending numbers from 0 on, as in (0, 3)")
     return found
+
+
+def most_frequent(counts: Counter[int], size: int) -> tuple[int, ...]:
+    """The ids that are there most often, of equals the smallest, ascending."""
+    return tuple(sorted(sorted(counts, key=lambda i: (-counts[i], i))[:size]))

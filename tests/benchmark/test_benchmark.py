@@ -23,11 +23,12 @@ from specdec.benchmark import File, Measurement, Workload
 from specdec.benchmark.measurement import parts_of
 from specdec.benchmark.summary import alpha_from_tau
 from specdec.benchmark.workload import TimedPart, prefills, turn_of, turns
-from specdec.cli import bench, settings
+from specdec.cli import settings, variants
 from specdec.cli.placement import Placement
 from specdec.decoding import row_keys
 from specdec.drafters import Autoregressive
 from specdec.environment import environment
+from specdec.instrument import benchmarking
 from specdec.models import device
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
@@ -798,8 +799,8 @@ def test_what_was_interrupted_goes_on(run, folder, specdec_bench, capsys, monkey
     assert capsys.readouterr().out == run.out
     assert specdec_bench(*flags, "--gin.GAMMA=1") == 2
     assert "was begun with GAMMA = 2, and now it is 1" in capsys.readouterr().err
-    here = bench.hardware()
-    monkeypatch.setattr(bench, "hardware", lambda: here | {"cpu": "another"})
+    here = benchmarking.hardware()
+    monkeypatch.setattr(benchmarking, "hardware", lambda: here | {"cpu": "another"})
     assert specdec_bench(*flags) == 2
     line = f"was begun with machine's cpu = {here['cpu']}, and now it is another; take"
     assert line in capsys.readouterr().err
@@ -913,7 +914,7 @@ def test_variants_may_differ_in_all_that_drafts_or_verifies(folder, monkeypatch)
     for name in ("one", "two"):
         tables.save(folder / name, "classifier", arrays, tasks.Bytes().load())
     disco = "schedules/disco.gin;DRAFT_LENGTHS=(1, 2);SCHEDULE_TABLE_PATH="
-    variants = [
+    names = [
         "GAMMA=1",
         "INT8=('draft',)",
         "verifiers/lenient.gin;LOSSY=True",
@@ -921,11 +922,12 @@ def test_variants_may_differ_in_all_that_drafts_or_verifies(folder, monkeypatch)
         f"{disco}'{folder / 'two'}'",
         "partitioning.Partitioner.draft_logical_axis_rules=()",
     ]
-    monkeypatch.setattr(bench, "_workload", lambda run: None)
-    flags = [f"--gin_file={folder / 'run.gin'}", *(f"--variant={one}" for one in variants)]
+    monkeypatch.setattr(benchmarking, "_workload", lambda run: None)
+    flags = [f"--gin_file={folder / 'run.gin'}", *(f"--variant={one}" for one in names)]
     args = cli.overview().parse_args(settings.joined(["bench", *flags]))
     with contextlib.ExitStack() as args.contexts:
-        found = list(bench._variants(args))
+        told = ((one, None) for one in variants.variants(args))
+        found = benchmarking.Benchmark.of(told).timed
     plans = [one.run.plan for one in found]
     assert [plan.models()["draft"].weights for plan in plans[:3]] == ["stored", "int8", "stored"]
     assert [plan.exact for plan in plans] == [True, True, False, True, True, True]
@@ -1011,7 +1013,7 @@ def test_one_text_at_a_time_and_few_of_them(specdec_bench, capsys, monkeypatch):
         seen.append(run.data)
         raise cli.UsageError("far enough")
 
-    monkeypatch.setattr(cli.bench, "_workload", workload)
+    monkeypatch.setattr(benchmarking, "_workload", workload)
     assert specdec_bench() == 2
     assert (seen[0].batch_size, seen[0].limit) == (1, 32)
     assert "one text at a time" in capsys.readouterr().err

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from specdec import acceptance, cli, forecast
-from specdec.cli import forecast as forecasts
-from specdec.cli import tune
 from specdec.compile import Topology
 from specdec.compile.hardware import LAYER_SECONDS, Call
 from specdec.drafters import Autoregressive, Masked
 from specdec.forecast import Costs, tuning
 from specdec.forecast.tuning import Candidate, Result, Tried
+from specdec.instrument import search
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import (
@@ -30,6 +29,7 @@ from specdec.schedules import (
     Heuristic,
     JointConfidence,
 )
+from specdec.statistics import ratio
 from specdec.testing import TableTarget
 from specdec.verifiers import GreedyMatch, SpeculativeSampling
 
@@ -62,7 +62,7 @@ def test_what_is_best_is_chosen_on_one_half_and_judged_on_the_other():
     assert found.speedup(found.best) == (2.0, 2.0, 2.0)  # 20 / 10, of texts that are alike
     assert found.regret == pytest.approx(10 / 8 - 1)
     assert found.headroom == pytest.approx((12 - 10) / (12 - 4))
-    assert tuning.gain(found.best.seconds, found.static.seconds).value == pytest.approx(1.2)
+    assert ratio(found.static.seconds, found.best.seconds).value == pytest.approx(1.2)
     assert found.promise().startswith("2.00 times as fast as the target alone")
     text = "\n".join(tuning.lines(found))
     assert "+20.0% (+20.0% to +20.0%) over Fixed(gamma=2, stop_at_end=True), 25% of" in text
@@ -175,7 +175,7 @@ def test_whatever_is_recommended_can_be_run(run, tmp_path, kind, schedule):
 
     found = tried(kind, 0, schedule, [1.0, 1.0])
     best = Result("", found, found, [found], alone=np.full(2, 3.0), oracle=np.ones(2))
-    (tmp_path / "tuned.gin").write_text(tune._tuned(best))
+    (tmp_path / "tuned.gin").write_text(search.settings_of(best))
     flags = ["decode", *run[1][:1], f"--gin_file={tmp_path / 'tuned.gin'}"]
     assert runs.described(cli.overview().parse_args(flags)).plan.schedule == schedule
 
@@ -203,13 +203,13 @@ def test_it_goes_on_where_it_was_stopped(run, done, monkeypatch, capsys):
     folder, flags = run
     before = (done / "tried.jsonl").read_text()
     (done / "tried.jsonl").write_text("".join(before.splitlines(True)[:3]) + '{"torn')
-    again, real = [], forecasts.replayed
+    again, real = [], search.replayed
 
     def counted(run, plan, *rest):
         again.append(plan.schedule)
         return real(run, plan, *rest)
 
-    monkeypatch.setattr(forecasts, "replayed", counted)
+    monkeypatch.setattr(search, "replayed", counted)
     assert cli.main(["tune", *flags, f"--output_dir={done}"]) == 0
     assert (done / "tried.jsonl").read_text() == before
     assert len(again) == len(before.splitlines()) - 3 + 1, "what was lost, and the oracle"

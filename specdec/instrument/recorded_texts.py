@@ -8,22 +8,24 @@ run only if it has the same record.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from specdec import acceptance, tasks
 from specdec.acceptance import Accepted
-from specdec.cli import run as runs
-from specdec.cli.run import DecodeRun
-from specdec.cli.settings import UsageError
+from specdec.environment import environment
+from specdec.instrument.runs import Run, Variant, described
 from specdec.partitioning import Share
 from specdec.records import FINGERPRINT, FORMAT, Lines, as_json, settings_in
 from specdec.roles import owned_by
+from specdec.values import UsageError
 
 RECORD = "# recorded = "  # begins the comment, one line of JSON
 WHOLE = "drafter"  # the name of the run's own drafter in a record
@@ -31,14 +33,9 @@ WHOLE = "drafter"  # the name of the run's own drafter in a record
 PLACEMENT = ("axis_rules", "layout", "orders")
 
 
-def key(run: DecodeRun, in_force: str) -> dict[str, Any]:
-    """Returns everything that the target's texts depend on, as plain values by name.
-
-    Args:
-      run: with the stop ids that its texts end with.
-      in_force: the run's settings, with the fingerprints of its checkpoints.
-    """
-    data, vocabulary = run.data, runs.vocabulary_of(run)
+def key(variant: Variant) -> dict[str, Any]:
+    """Returns everything that the target's texts depend on, as plain values by name."""
+    run, data = variant.run, variant.run.data
     return {
         "TASK": data.task and tasks.get_task(data.task).name,
         "SPLIT": data.split,
@@ -48,31 +45,32 @@ def key(run: DecodeRun, in_force: str) -> dict[str, Any]:
         "the length of inputs": data.lengths["inputs"],
         "max_length": run.plan.max_length,
         "stop_ids": list(run.plan.stop_ids),
-        "the vocabulary's size": vocabulary.vocab_size,
-        **_fingerprints(in_force, "target", "vocabulary"),
+        "the vocabulary's size": variant.vocabulary.vocab_size,
+        **_fingerprints(variant.settings, "target", "vocabulary"),
         **_flat("sampling", run.plan.sampling),
         **_flat("target", run.plan.target),
     }
 
 
-def with_record(run: DecodeRun, in_force: str) -> str:
+def with_record(variant: Variant) -> str:
     """Returns the settings with a comment that says what recorded texts of this run depend on."""
-    return f"{in_force}{RECORD}{_record(run, in_force)}\n"
+    return f"{variant.settings}{RECORD}{_record(variant)}\n"
 
 
-def _record(run: DecodeRun, in_force: str) -> str:
-    named = {WHOLE: run.plan.drafter, **dict(acceptance.recorded(run.plan.drafter))}
-    drafters = {name: _of_drafter(name, one, in_force) for name, one in named.items()}
-    return as_json({"texts": key(run, in_force), "drafters": drafters})
+def _record(variant: Variant) -> str:
+    drafter = variant.run.plan.drafter
+    named = {WHOLE: drafter, **dict(acceptance.recorded(drafter))}
+    drafters = {name: _of_drafter(name, one, variant.settings) for name, one in named.items()}
+    return as_json({"texts": key(variant), "drafters": drafters})
 
 
-def _of_drafter(name: str, drafter: Any, in_force: str) -> dict[str, Any]:
+def _of_drafter(name: str, drafter: Any, settings: str) -> dict[str, Any]:
     """Returns everything that a drafter's proposals along a text depend on, as `key` does."""
-    return _fingerprints(in_force, *owned_by(drafter)) | _flat(name, drafter)
+    return _fingerprints(settings, *owned_by(drafter)) | _flat(name, drafter)
 
 
-def _fingerprints(in_force: str, *of: str) -> dict[str, Any]:
-    found = settings_in(in_force)
+def _fingerprints(settings: str, *of: str) -> dict[str, Any]:
+    found = settings_in(settings)
     names = (f"{FINGERPRINT[2:]}{one}" for one in of)
     return {name: found[name] for name in names if name in found}
 
@@ -118,7 +116,7 @@ def read(path: str) -> list[Accepted]:
             f"--passes {path} does not exist, or has no {Path(path).name}.gin beside it; make it "
             f"with `specdec acceptance --output_file={path}`"
         )
-    found = list(Lines(Path(path)).map(_text, "acceptance"))
+    found = list(_lines_of(Lines(Path(path))))
     if not found:
         raise UsageError(f"--passes {path} has no text; make it with `specdec acceptance`")
     if not all(text.output for text in found):
@@ -130,24 +128,18 @@ def read(path: str) -> list[Accepted]:
     return found
 
 
-def check(
-    path: str,
-    in_force: str,
-    run: DecodeRun,
-    texts: Sequence[Accepted],
-    drafters: Mapping[str, Any],
-) -> bool:
+def check(path: str, variant: Variant, texts: Sequence[Accepted], drafters: Iterable[str]) -> bool:
     """Returns whether recorded texts are those of this very drafter, and not only of its target.
 
     Args:
       path: where the texts are.
-      in_force: the run's settings.
-      drafters: those of which the texts must have recordings, by name.
+      variant: the run that they are to be of.
+      drafters: the names of those of which the texts must have recordings.
 
     Raises:
       UsageError: they are of another target, vocabulary, sampling or data, or of other drafters.
     """
-    before, now = _record_in(path), json.loads(_record(run, in_force))
+    before, now = _record_in(path), json.loads(_record(variant))
     ours, theirs = now["drafters"], before["drafters"]
     pairs = [(before["texts"], now["texts"])]
     # What has no recording at all is refused with the texts themselves.
@@ -159,7 +151,7 @@ def check(
                 f"--passes {path} is of {name} = {was}, and the run has {now_is}; make passes of "
                 "this run with `specdec acceptance`"
             )
-    _refuse_other_inputs(path, run, texts)
+    _refuse_other_inputs(path, variant.run, texts)
     return theirs.get(WHOLE) == ours[WHOLE]
 
 
@@ -172,7 +164,7 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, 
     return None
 
 
-def _refuse_other_inputs(path: str, run: DecodeRun, texts: Sequence[Accepted]) -> None:
+def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None:
     """Raises UsageError for texts whose inputs are not the run's. Where the data is not on this
     machine nothing is compared, and a line on stderr says so."""
     missing = {text.index: text for text in texts}
@@ -194,7 +186,7 @@ def _refuse_other_inputs(path: str, run: DecodeRun, texts: Sequence[Accepted]) -
         )
 
 
-def _inputs_of(run: DecodeRun, count: int) -> Iterator[tuple[int, list[int]]]:
+def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
     """Yields the index and the ids of the first examples of the run's data, without padding."""
     data = dataclasses.replace(run.data, limit=count, buckets=())
     for batch in data.batches(Share(0, 1)):
@@ -222,5 +214,86 @@ def _text_of(path: str) -> str:
     return Path(f"{path}.gin").read_text(encoding="utf-8")
 
 
-def _text(fields: dict[str, Any]) -> Accepted:
-    return Accepted(**fields)
+def _lines_of(lines: Lines) -> Iterator[Accepted]:
+    """Yields the texts of a file; raises RecordsError if it has others too."""
+    return lines.map(lambda fields: Accepted(**fields), "acceptance")
+
+
+def refuse_other_than_plain(run: Run) -> None:
+    """Raises UsageError for a run whose texts begin with a prefix, or that draws several."""
+    samples = run.data.num_samples
+    given = {"decoder_prefix": run.data.decoder_prefix, "num_samples": samples * (samples != 1)}
+    for name, value in given.items():
+        if value:
+            raise UsageError(f"{name} is {value!r}; leave it out, one plain output per text counts")
+
+
+def batches_of(run: Run, purpose: str) -> Iterator[tasks.Batch]:
+    """Returns the run's texts; raises UsageError at once where there is none for a purpose."""
+    batches = run.batches()
+    if (first := next(batches, None)) is None:
+        raise UsageError(f"split {run.data.split!r} has no examples; nothing to {purpose}")
+    return itertools.chain([first], batches)
+
+
+def record(
+    run: Run,
+    batches: Iterable[tasks.Batch],
+    tokens: int,
+    lines: Lines | None,
+    tables: bool = False,
+) -> Iterator[Accepted]:
+    """Yields texts of so many tokens: those of the lines, then others, each written at once.
+
+    tables: also for tables of n-grams, which are counted from all texts, so none is kept.
+    """
+    kept = _kept(lines, tokens) if lines and not tables else []
+    if lines:
+        lines.replace(map(_line, kept))
+    yield from kept
+    left = tokens - sum(one.tokens for one in kept)
+    if left <= 0:
+        return
+    params, seed, skip = run.load(), run.data.seed, [one.index for one in kept]
+    given = ((batch.index, batch.inputs) for batch in batches)
+    texts = acceptance.generate(run.plan, params.target, given, seed=seed, tokens=left, skip=skip)
+    for one in acceptance.measure(run.plan, params, _shown(texts, left), tables=tables):
+        if lines:
+            lines.append(_line(one))
+        yield one
+
+
+def _kept(lines: Lines, tokens: int) -> list[Accepted]:
+    """Returns the texts that were measured before, up to so many tokens; none of a file that also
+    has tables."""
+    kept = []
+    for one in _lines_of(lines):
+        if tokens <= 0 or list(one.accepted) != ["model"]:
+            break
+        kept.append(one)
+        tokens -= one.tokens
+    return kept
+
+
+def _shown(texts: Iterable[acceptance.Texts], total: int) -> Iterator[acceptance.Texts]:
+    """Yields the texts, under a bar if there is a terminal."""
+    with tqdm(total=total, unit="token", leave=False, disable=not sys.stderr.isatty()) as bar:
+        for batch in texts:
+            bar.update(int(batch.length.sum()))
+            yield batch
+
+
+def _line(one: Accepted) -> dict[str, Any]:
+    """Returns the fields of a line, without `depths` where all tokens go through all layers."""
+    return {name: value for name, value in one._asdict().items() if name != "depths" or value}
+
+
+def report(run: Run, summary: acceptance.AcceptanceSummary, tokens: int) -> dict[str, Any]:
+    """Returns what was measured, for JSON; `specdec bench` says the same by the same names."""
+    about = {
+        "drafter": type(run.plan.drafter).__name__,
+        "sampling": repr(run.plan.sampling),
+        **described(run),
+        "tokens": tokens,
+    }
+    return {"environment": environment(), "run": about, **summary.record()}

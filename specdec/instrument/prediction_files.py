@@ -26,7 +26,7 @@ class PredictionsFolder:
     """
 
     def __init__(self, path: str, in_force: str, shard: tuple[int, int]):
-        host, hosts = shard
+        self.shard = host, hosts = shard
         self.path = Path(path)
         self.metrics = self.path / "metrics.json"
         self._all = [Lines(self.path / _name(k, hosts)) for k in range(hosts)]

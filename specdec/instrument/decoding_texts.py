@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, TypeAlias
 import jax.numpy as jnp
 
 from specdec import tasks, terminal
-from specdec.cli import explain
-from specdec.cli.run import DecodeRun
-from specdec.cli.settings import UsageError
 from specdec.decoded import DecodedText
 from specdec.decoding import Decided, naming_texts, row_keys
+from specdec.instrument.explained import ExplainedBatch, replayer
+from specdec.instrument.runs import Run
 from specdec.program import Decoder, Program, Stepwise, batch_shapes
 from specdec.types import Array, DecodeOutput, Params
+from specdec.values import UsageError
 
 TextOf: TypeAlias = Callable[[Sequence[int]], str]
 
@@ -25,11 +25,11 @@ class Programs(NamedTuple):
 
     ours: Program  # of the run's plan
     alone: Program | None  # of the target alone, if the run compares
-    again: Program | None = None  # of `explain.replayer`, if texts are to be explained
+    again: Program | None = None  # of `explained.replayer`, if texts are to be explained
 
 
 def programs_of(
-    run: DecodeRun,
+    run: Run,
     prefix: Sequence[int],
     *,
     stepwise: bool = False,
@@ -59,7 +59,7 @@ def programs_of(
     if length:
         ours.begin_to_compile(run.abstract(), *batch)
     alone = Decoder(run.alone, mesh=mesh, prefix=given) if run.compare else None
-    again = explain.replayer(run.plan, mesh=mesh, prefix=given) if explained else None
+    again = replayer(run.plan, mesh=mesh, prefix=given) if explained else None
     return Programs(ours, alone, again)
 
 
@@ -73,7 +73,7 @@ class Text(DecodedText):
     """One example and what became of it. The last three are there if they are asked for.
 
     alone: the prediction of the target alone.
-    explained: see `explain.ExplainedBatch`.
+    explained: see `ExplainedBatch`.
     """
 
     index: int
@@ -93,7 +93,7 @@ class Text(DecodedText):
 
 
 def decoded(
-    run: DecodeRun,
+    run: Run,
     params: Params,
     batches: Iterator[tasks.Batch],
     programs: Programs,
@@ -125,7 +125,7 @@ def decoded(
             trace = output.trace
             decided = Decided(output.tokens, trace.proposed, trace.drafted, trace.accepted)
             replay, _ = again.fetch(params, keys, (batch.inputs, decided))
-            explained = explain.ExplainedBatch(run.plan, text_of, given, output, replay, seconds)
+            explained = ExplainedBatch(run.plan, text_of, given, output, replay, seconds)
         baseline = None
         if alone and params_alone:
             baseline, seconds = _fetched(alone, params_alone, keys, batch)
