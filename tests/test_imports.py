@@ -46,6 +46,7 @@ ROWS = (
         "records",
         "environment",
     ),
+    ("gin_text",),
 )
 ROW = {module: row for row, modules in enumerate(ROWS) for module in modules}
 

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from specdec import benchmark, partitioning, records
 from specdec.benchmark import BenchmarkSummary, File, Measurement, Workload
 from specdec.environment import hardware
+from specdec.gin_text import MACHINE
 from specdec.instrument.runs import Run, Variant, described
 from specdec.models import device as devices
 from specdec.models import products
@@ -203,7 +204,7 @@ def _one_text_at_a_time(variant: Variant, warn: bool) -> Variant:
             raise UsageError(str(error)) from error
     run = dataclasses.replace(run, data=data).laid_out()
     found = hardware() | {"layouts": layouts(run)}
-    machine = "".join(f"{records.MACHINE}{name} = {value}\n" for name, value in found.items())
+    machine = "".join(f"{MACHINE}{name} = {value}\n" for name, value in found.items())
     return variant._replace(run=run, settings=variant.settings + machine)
 
 

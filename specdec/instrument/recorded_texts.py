@@ -21,9 +21,10 @@ from tqdm import tqdm
 from specdec import acceptance, tasks
 from specdec.acceptance import Accepted
 from specdec.environment import environment
+from specdec.gin_text import FINGERPRINT, FORMAT, comment, settings_in
 from specdec.instrument.runs import Run, Variant, described
 from specdec.partitioning import Share
-from specdec.records import FINGERPRINT, FORMAT, Lines, as_json, settings_in
+from specdec.records import Lines, as_json
 from specdec.roles import owned_by
 from specdec.values import UsageError
 
@@ -197,12 +198,11 @@ def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
 
 def _record_in(path: str) -> dict[str, dict[str, Any]]:
     """Returns what was recorded of texts; nothing where an earlier version wrote them."""
-    lines = (line for line in _text_of(path).splitlines() if line.startswith(RECORD))
-    found = next(lines, None)
+    found = comment(_text_of(path), RECORD)
     if found is None:
         return {"texts": {}, "drafters": {}}
     try:
-        return json.loads(found.removeprefix(RECORD))
+        return json.loads(found)
     except ValueError as error:
         raise UsageError(
             f"--passes {path}: the comment {RECORD.strip('# =')!r} of {path}.gin is damaged; make "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from specdec import acceptance, forecast, progress, records, resources
 from specdec.acceptance import Accepted
 from specdec.forecast import Costs, Replayed, tuning
 from specdec.forecast.tuning import Candidate, Tried
+from specdec.gin_text import statements
 from specdec.instrument import recorded_texts
 from specdec.instrument.forecasting import measured, refuse_unmeasurable, replayed
 from specdec.instrument.runs import Run, Variant
@@ -306,7 +306,8 @@ def settings_of(best: tuning.Result) -> str:
     value, kind = best.best.candidate.schedule, best.best.candidate.kind
     file = f"schedules/{kind}.gin"
     fragment = (resources.folder("gin") / file).read_text(encoding="utf-8")
-    macros = dict(re.findall(r"(\w+) = %(\w+)$", fragment, re.MULTILINE))  # some are required
+    found = [one for one in statements(fragment) if one.value.startswith("%")]
+    macros = {one.field: one.value[1:] for one in found}  # some are required
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     name = f"schedules.{type(value).__name__}"
     lines = [
