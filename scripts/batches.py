@@ -27,6 +27,7 @@ from remeasure import RESULTS, device_name
 
 from specdec import forecast
 from specdec.acceptance import Accepted
+from specdec.benchmark.parts import Calls
 from specdec.cli.run import DecodeRun
 from specdec.decoding import row_keys
 from specdec.instrument import forecasting
@@ -104,7 +105,7 @@ def compared(
             "rows": rows,
             "gamma": gamma,
             "texts": count * rows,
-            "v": own.calls[f"target {gamma + 1}"] / own.step,
+            "v": own.calls[Calls("target", gamma + 1)] / own.step,
             "step_ms": own.step * 1e3,
             "forecast": float(alone.sum() / ours.sum()),
             "measured": statistics.median(ratios),

@@ -36,6 +36,7 @@ from specdec.instrument import forecasting
 from specdec.program import CACHED, Decoder
 from specdec.records import Lines
 from specdec.schedules import Fixed, Heuristic
+from specdec.statistics import ratio
 
 DRAWN = ("--gin_file=sampling/temperature.gin", "--gin_file=verifiers/block.gin")
 MODELS = ("CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH")
@@ -105,9 +106,9 @@ def confirmed(pair: str, temperature: int, args: argparse.Namespace) -> Iterator
             "texts": len(texts),
             "turns": args.turns,
             "tokens_per_call": tokens[name],
-            "speedup": tuning.gain(seconds[name], seconds["alone"]),
+            "speedup": ratio(seconds["alone"], seconds[name]),
             "promised_speedup": float(alone.sum() / promised[name].sum()),
-            "over_fixed": tuning.gain(seconds[name], seconds["fixed"]),
+            "over_fixed": ratio(seconds["fixed"], seconds[name]),
             "promised_over_fixed": float(promised["fixed"].sum() / promised[name].sum()),
         }
 

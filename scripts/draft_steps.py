@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from remeasure import RESULTS, device_name
 
-from specdec.benchmark.workload import prefills, scan
+from specdec.benchmark.parts import prefills, scan
 from specdec.compile.hardware import Topology
 from specdec.models.t5 import T5Config, T5Target
 from specdec.program import Program

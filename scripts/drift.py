@@ -29,6 +29,7 @@ from specdec.cli.run import DecodeRun
 from specdec.forecast import Costs, tuning
 from specdec.records import Lines
 from specdec.schedules import Fixed, Guard
+from specdec.statistics import ratio
 
 OWN = ("--gin_file=demo.gin",)
 CAPTIONS = (
@@ -87,7 +88,7 @@ def main() -> None:
                     "count": len(texts),
                     "turns": args.turns,
                     "tokens_per_call": tokens[kind],
-                    "speedup": tuning.gain(seconds[kind], seconds["alone"]),
+                    "speedup": ratio(seconds["alone"], seconds[kind]),
                     "slower": float(np.mean(seconds[kind] > 1.05 * seconds["alone"])),
                 }
             )

@@ -27,6 +27,7 @@ from forecast_check import PAIRS
 from lossy import built, of_sums
 
 from specdec import forecast
+from specdec.benchmark.parts import name_of
 from specdec.cli.run import DecodeRun
 from specdec.decoding import row_keys
 from specdec.models.t5 import calm
@@ -106,7 +107,9 @@ def measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             "milliseconds_per_token": 1e3 * float(way.seconds.sum() / way.lengths.sum()),
             "speedup": faster(alone, way, alone.seconds, way.seconds),
             "predicted_speedup": promised and faster(alone, way, *promised)[0],
-            "parts": {k: 1e3 * v for k, v in costs[name].calls.items()} if name in costs else None,
+            "parts": {name_of(k): 1e3 * v for k, v in costs[name].calls.items()}
+            if name in costs
+            else None,
             "step": 1e3 * first.step,
             **({"costs": own} if name == "alone" and own else {}),
         }

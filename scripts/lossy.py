@@ -28,6 +28,7 @@ import numpy as np
 from remeasure import RESULTS, device_name
 
 from specdec import cli, evaluate, forecast, tasks
+from specdec.benchmark.parts import Calls
 from specdec.cli import run as runs
 from specdec.cli import settings
 from specdec.cli.run import DecodeRun
@@ -172,7 +173,7 @@ def seconds(mode: Mode, found: Outputs, costs: Costs, whole: Mode) -> np.ndarray
             share = bytes_of_step(mode) / bytes_of_step(whole)
         return costs.prefill_alone + means(found.tokens) * costs.step * share
     own = costs.prefill - costs.prefill_alone
-    return own + means(found.tokens) * costs.calls["draft 1"]
+    return own + means(found.tokens) * costs.calls[Calls("draft", 1)]
 
 
 def bytes_of_step(mode: Mode) -> int:
@@ -308,7 +309,7 @@ def cascades(alone, references, costs: Costs) -> Iterator[dict[str, Any]]:
         less = evaluate.differences(bleu, references, [texts], big.texts)["bleu"]
         slow = costs.prefill_alone + means(big.tokens) * costs.step
         first = costs.prefill - costs.prefill_alone
-        took = first + means(small.tokens) * costs.calls["draft 1"] + unsure * slow
+        took = first + means(small.tokens) * costs.calls[Calls("draft", 1)] + unsure * slow
         yield {
             "mode": f"cascade of whole texts, {share:.0%} asked",
             "asked": share,

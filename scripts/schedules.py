@@ -24,10 +24,11 @@ from remeasure import RESULTS, device_name
 
 from specdec import forecast
 from specdec.acceptance import Accepted, recorded
-from specdec.instrument.made_tables import recording
+from specdec.benchmark.parts import Calls
 from specdec.cli.run import DecodeRun
 from specdec.forecast import Costs, Replayed, tuning
 from specdec.forecast.tuning import Candidate, Tried
+from specdec.instrument.made_tables import recording
 from specdec.plan import Plan
 from specdec.records import Lines
 from specdec.schedules import Disco, Fixed
@@ -204,8 +205,9 @@ def trained(split: Split, plan: Plan) -> dict[str, np.ndarray]:
 
 def with_c(costs: Costs, c: float) -> Costs:
     """The target's calls, and a draft whose first step, of two tokens, costs as its others do."""
-    calls = {name: seconds for name, seconds in costs.calls.items() if name.startswith("target")}
-    calls |= dict.fromkeys(("draft 1", "draft 2"), c * costs.step)
+    own = (key for key in costs.calls if isinstance(key, Calls) and key.role.startswith("target"))
+    calls = {key: costs.calls[key] for key in own}
+    calls |= dict.fromkeys((Calls("draft", 1), Calls("draft", 2)), c * costs.step)
     return costs._replace(calls=calls, prefill=0.0, prefill_alone=0.0)
 
 

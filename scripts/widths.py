@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec import checkpoints
-from specdec.benchmark.workload import READ_BYTES, make_memory, prefills, read_memory, scan
+from specdec.benchmark.parts import READ_BYTES, make_memory, prefills, read_memory, scan
 from specdec.environment import environment
 from specdec.models.t5 import T5Target
 

@@ -30,7 +30,17 @@ from flax import traverse_util
 
 from specdec import benchmark, published, records
 from specdec.benchmark import Workload
-from specdec.benchmark.workload import READ_BYTES, TimedPart, name_of
+from specdec.benchmark.parts import (
+    MEMORY,
+    MEMORY_READ,
+    PREFILL,
+    PREFILL_ALONE,
+    READ_BYTES,
+    STEP,
+    Calls,
+    name_of,
+)
+from specdec.benchmark.workload import TimedPart
 from specdec.compile import hlo
 from specdec.drafters import Autoregressive
 from specdec.environment import environment
@@ -209,8 +219,8 @@ def workload(row: Row, known: dict[Any, Any]) -> Workload:
         for function, times in ((make_memory, copies), (read_memory, trips))
     )
     memory = {
-        "memory": TimedPart(make, None, 1),
-        "memory_read": TimedPart(read, "memory", copies * trips),
+        MEMORY: TimedPart(make, None, 1),
+        MEMORY_READ: TimedPart(read, MEMORY, copies * trips),
     }
     parts = {**given.parts, **memory}
     return given._replace(
@@ -242,12 +252,12 @@ def measure(row: Row, path: Path, known: dict[Any, Any]) -> None:
     lines.replace([])
     for record in itertools.chain.from_iterable(turns):
         found.append(record)
-        lines.append(record._asdict())
+        lines.append(benchmark.fields_of(record))
     figures = {
         "environment": environment(),
         "run": row.about(),
-        "compile_seconds": seconds,
-        **dataclasses.asdict(summarized(row, found)),
+        "compile_seconds": {name_of(key): one for key, one in seconds.items()},
+        **summarized(row, found).record(),
         "operations": operations(programs, trees, row),
         **costs(programs, trees, row, found),
     }
@@ -271,8 +281,8 @@ def operations(programs: Workload, trees: Mapping[str, Any], row: Row) -> dict[s
     """How many operations XLA runs on their own in a trip of a program's loop, a fusion as one: on
     a GPU each is a kernel or a copy. Catching up does not count, it has no trips here."""
     texts = {
-        name: program.compile(*given).as_text()
-        for name, program, given in programs.compiled(trees, row.inputs)
+        name_of(key): program.compile(*given).as_text()
+        for key, program, given in programs.compiled(trees, row.inputs)
     }
 
     def count(name: str, drafting: bool = False) -> int:
@@ -280,7 +290,7 @@ def operations(programs: Workload, trees: Mapping[str, Any], row: Row) -> dict[s
         inside = [loop for loop in loops if loop and "catch_up" not in loop]
         return sum(("extend" in loop) == drafting for loop in inside)
 
-    parts = {"step": "alone 1", "verify": name_of("target", row.gamma + 1)}
+    parts = {"step": name_of(STEP), "verify": name_of(Calls("target", row.gamma + 1))}
     found = {step: count(parts.get(step, step)) for step in STEPS}
     found["alone"] = count("alone")
     found["extend"] = count("speculative", drafting=True)
@@ -298,11 +308,11 @@ def costs(
     of_parts = programs.costs(trees, row.inputs)
 
     def cost(kind: str) -> dict[str, float]:
-        one = {name: part.get(kind, math.nan) for name, part in of_parts.items()}
-        iteration = sum(n * one[name_of(role, width)] for role, width, n in row.plan.parts())
+        one = {key: part.get(kind, math.nan) for key, part in of_parts.items()}
+        iteration = sum(n * one[Calls(role, width)] for role, width, n in row.plan.parts())
         return {
-            "alone": one["alone prefill"] + row.outputs * one["alone 1"],
-            "speculative": one["prefill"] + calls * iteration,
+            "alone": one[PREFILL_ALONE] + row.outputs * one[STEP],
+            "speculative": one[PREFILL] + calls * iteration,
         }
 
     return {kind: cost(kind) for kind in ("flops", "bytes")}

@@ -60,8 +60,8 @@ def _parser(threads: argparse.ArgumentParser) -> argparse.ArgumentParser:
         prog="compare",
         description="Times other engines on a run's weights, by turns with specdec, alone and "
         "speculative, in one process: greedy, one text at a time. Takes the gin files of `specdec "
-        f"bench`. Measures {benchmarking.LIMIT} texts unless there is a limit. What was interrupted "
-        "goes on when the command is given again.",
+        f"bench`. Measures {benchmarking.LIMIT} texts unless there is a limit. What was "
+        "interrupted goes on when the command is given again.",
         parents=[threads],
         allow_abbrev=False,
     )

@@ -5,7 +5,7 @@ figures of them by one `estimator`; `printed` shows those. A `Measurement` is al
 workload.
 """
 
-from specdec.benchmark.file import File, Generation, Record, Timing, record
+from specdec.benchmark.file import File, Generation, Record, Timing, fields_of, record
 from specdec.benchmark.measure import decode_elsewhere, measure_by_text, profile
 from specdec.benchmark.measurement import Measurement, described
 from specdec.benchmark.printed import lines
@@ -22,6 +22,7 @@ __all__ = [
     "Workload",
     "decode_elsewhere",
     "described",
+    "fields_of",
     "lines",
     "measure_by_text",
     "profile",

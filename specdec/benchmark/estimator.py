@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from specdec.benchmark.file import Generation, Record, Timing
-from specdec.benchmark.workload import READ_BYTES, by_turns, name_of
+from specdec.benchmark.parts import (
+    MEMORY_READ,
+    PREFILL,
+    PREFILL_ALONE,
+    READ_BYTES,
+    STEP,
+    Calls,
+    Key,
+    by_turns,
+)
 from specdec.roles import verifies
 from specdec.types import Part
 
@@ -24,7 +33,7 @@ class Measured(NamedTuple):
     alone: Sequence[Generation]
     speculative: Sequence[Generation]
     elsewhere: Sequence[Generation]
-    seconds: Mapping[str, float]
+    seconds: Mapping[Key, float]
     bandwidth: float
 
     @classmethod
@@ -41,23 +50,23 @@ class Measured(NamedTuple):
             raise ValueError("no token was generated; benchmark texts that are not empty")
         seconds = _seconds_per_call(one for one in records if isinstance(one, Timing))
         medians = {part: statistics.median(values) for part, values in seconds.items()}
-        bandwidth = READ_BYTES / min(seconds["memory_read"])
+        bandwidth = READ_BYTES / min(seconds[MEMORY_READ])
         return cls(alone, speculative, elsewhere, medians, bandwidth)
 
     @property
     def prefill(self) -> float:
         """Seconds before the first iteration, all models."""
-        return self.seconds["prefill"]
+        return self.seconds[PREFILL]
 
     @property
     def prefill_alone(self) -> float:
         """Likewise, of the target alone."""
-        return self.seconds["alone prefill"]
+        return self.seconds[PREFILL_ALONE]
 
     @property
     def step(self) -> float:
         """Seconds of a token of the target alone."""
-        return self.seconds["alone 1"]
+        return self.seconds[STEP]
 
     @property
     def by_turns(self) -> float:
@@ -69,11 +78,11 @@ class Measured(NamedTuple):
         return iteration(parts, self.seconds)
 
 
-def iteration(parts: Iterable[Part], seconds: Mapping[str, float]) -> tuple[float, float]:
+def iteration(parts: Iterable[Part], seconds: Mapping[Key, float]) -> tuple[float, float]:
     """Seconds of the models that draft, and of the target, by those of each part and of a turn."""
     found: dict[bool, float] = collections.defaultdict(float)
     for role, width, calls in parts:
-        found[verifies(role)] += calls * seconds[name_of(role, width)]
+        found[verifies(role)] += calls * seconds[Calls(role, width)]
     return found[False] * by_turns(seconds), found[True]
 
 
@@ -120,7 +129,7 @@ def calls(one: Generation) -> float:
     return one.calls
 
 
-def _seconds_per_call(timings: Iterable[Timing]) -> dict[str, list[float]]:
+def _seconds_per_call(timings: Iterable[Timing]) -> dict[Key, list[float]]:
     """Part -> seconds of one model call, or of one prefill, in each timing."""
     found = collections.defaultdict(list)
     for timing in timings:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from specdec import records
+from specdec.benchmark.parts import Key, key_of, name_of
 from specdec.decoded import DecodedText
 from specdec.records import Lines
 
@@ -36,7 +37,7 @@ class Generation(DecodedText):
 class Timing(NamedTuple):
     """One run of a part, on a text's inputs."""
 
-    part: str
+    part: Key
     text: int
     repeat: int
     seconds: float
@@ -65,13 +66,13 @@ class File:
         self.elsewhere = {(_split(one), one.text) for one in before if _split(one)}
         self._records = [one for one in before if self._is_whole(one)]
         if self._lines:
-            self._lines.replace(map(_fields, self._records))
+            self._lines.replace(map(fields_of, self._records))
 
     def write(self, record: Record) -> None:
         """At once."""
         self._records.append(record)
         if self._lines:
-            self._lines.append(_fields(record))
+            self._lines.append(fields_of(record))
 
     def records(self, split: str | None) -> Iterator[Record]:
         """Those of the timed texts, and of the other split."""
@@ -90,14 +91,14 @@ class File:
 def record(fields: Mapping[str, Any]) -> Record:
     """Returns what a line of the file says; raises TypeError for one of something else."""
     if not fields.keys() & {"mode", "split"}:
-        return Timing(**fields)
+        return Timing(**{**fields, "part": key_of(fields.get("part", ""))})
     return Generation(**{name: value for name, value in fields.items() if name != "calls"})
 
 
-def _fields(record: Record) -> dict[str, Any]:
+def fields_of(record: Record) -> dict[str, Any]:
     """Returns the fields of a record's line."""
     if isinstance(record, Timing):
-        return record._asdict()
+        return record._asdict() | {"part": name_of(record.part)}
     about = ("mode", "text", "repeat", "seconds") if record.split is None else ("split", "text")
     named = {name: getattr(record, name) for name in (*about, *FIELDS)}
     return {name: value for name, value in named.items() if name not in OPTIONAL or value}

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.benchmark.file import Generation, Timing
+from specdec.benchmark.parts import Key
 from specdec.benchmark.workload import Workload
 from specdec.decoding import check_finite, naming_texts, row_keys
 from specdec.program import Program
@@ -126,8 +127,8 @@ def _keys(seed: int, text: int, repeat: int = 0) -> jax.Array:
     return jax.block_until_ready(row_keys(seed, jnp.array([text]), repeat))
 
 
-def _timed_parts(clock, workload: Workload, trees, inputs) -> Iterator[tuple[str, float]]:
-    given: dict[str | None, Any] = {None: inputs}
+def _timed_parts(clock, workload: Workload, trees, inputs) -> Iterator[tuple[Key, float]]:
+    given: dict[Key | None, Any] = {None: inputs}
     for name, part in workload.parts.items():
         given[name], seconds = _timed(clock, part.program, trees, given[part.source])
         yield name, seconds

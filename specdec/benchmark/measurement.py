@@ -10,6 +10,7 @@ import numpy as np
 
 from specdec.benchmark.file import File, Record
 from specdec.benchmark.measure import decode_elsewhere, measure_by_text, profile
+from specdec.benchmark.parts import Key, name_of
 from specdec.benchmark.summary import BenchmarkSummary, Parts, summarize
 from specdec.benchmark.workload import Workload
 from specdec.environment import environment
@@ -88,8 +89,8 @@ class Measurement:
         costs = self.workload.costs(self._trees, self._length)
         report = {
             "environment": environment(),
-            "run": {**described(plan), **about, "costs": costs},
-            "compile_seconds": self._compile_seconds,
+            "run": {**described(plan), **about, "costs": _named(costs)},
+            "compile_seconds": _named(self._compile_seconds),
             **summary.record(),
         }
         self.file.conclude(report)
@@ -106,6 +107,11 @@ class Measurement:
         for record in records:
             self.file.write(record)
             yield record
+
+
+def _named(figures: Mapping[Key, Any]) -> dict[str, Any]:
+    """Returns figures by the names that parts have in files."""
+    return {name_of(key): figure for key, figure in figures.items()}
 
 
 def parts_of(plan: Plan) -> Parts | None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specdec.acceptance import Accepted, recorded
+from specdec.benchmark.parts import Calls
 from specdec.forecast.costs import Costs
 from specdec.forecast.recorded import kind_of
 from specdec.plan import Plan
@@ -63,8 +64,8 @@ def buckets(longest: int) -> tuple[int, ...]:
 
 def units(plan: Plan, costs: Costs, lengths: Sequence[int]) -> tuple[float, tuple[float, ...]]:
     """c, and v of a target call on each of these drafts, in target steps of one token."""
-    v = tuple(round(costs.calls[f"target {length + 1}"] / costs.step, 3) for length in lengths)
-    drafting = sum(costs.calls[f"{role} {width}"] * times for role, width, times in _drafts(plan))
+    v = tuple(round(costs.calls[Calls("target", length + 1)] / costs.step, 3) for length in lengths)
+    drafting = sum(costs.calls[Calls(role, width)] * times for role, width, times in _drafts(plan))
     return round(drafting / costs.step, 4), v
 
 

@@ -158,7 +158,7 @@ class Search(NamedTuple):
             "--batch_size": rows,
             "--longest": found,
             "--variant": names if any(names) else None,
-            "--costs": given and given._asdict(),
+            "--costs": given and given.record(),
         }
         begun = folder / "tried.jsonl"
         records.claim(
@@ -214,7 +214,7 @@ class Search(NamedTuple):
         every = dataclasses.replace(run.plan, schedule=Fixed(self.longest, shorter=shorter))
         run = dataclasses.replace(run, plan=every)
         found = measured(run, texts, {None: every}, self.rows)[None]
-        records.write(path, records.as_json(found._asdict(), indent=1))
+        records.write(path, records.as_json(found.record(), indent=1))
         return found
 
     def _tried(self, prepared: Sequence[Prepared]) -> Iterator[Tried]:

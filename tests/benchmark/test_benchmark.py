@@ -21,8 +21,22 @@ from support import Cycle, StopAfterUnlikely, check_lines, device_of
 from specdec import benchmark, checkpoints, cli, tables, tasks, theory
 from specdec.benchmark import File, Measurement, Workload
 from specdec.benchmark.measurement import parts_of
+from specdec.benchmark.parts import (
+    MEMORY,
+    MEMORY_READ,
+    PREFILL,
+    PREFILL_ALONE,
+    STEP,
+    Calls,
+    Turn,
+    key_of,
+    name_of,
+    prefills,
+    turn_of,
+    turns,
+)
 from specdec.benchmark.summary import alpha_from_tau
-from specdec.benchmark.workload import TimedPart, prefills, turn_of, turns
+from specdec.benchmark.workload import TimedPart
 from specdec.cli import settings, variants
 from specdec.cli.placement import Placement
 from specdec.decoding import row_keys
@@ -121,7 +135,10 @@ def elsewhere(text, drafted=(GAMMA, GAMMA), accepted=(2, 0)):
 
 def timings():
     slow = [benchmark.Timing("memory_read", 0, 0, 1e9, 1)] * 2  # what it can do is its best
-    return [*slow, *(benchmark.Timing(part, 0, 0, 32 * one, 32) for part, one in PARTS.items())]
+    return [
+        *slow,
+        *(benchmark.Timing(key_of(part), 0, 0, 32 * one, 32) for part, one in PARTS.items()),
+    ]
 
 
 def summarized(records, of: Plan | None = PLAN, **given) -> benchmark.BenchmarkSummary:
@@ -352,7 +369,7 @@ def test_a_draft_takes_what_it_takes_in_a_turn():
         elsewhere(0),
     ]
     for times, expected in ((2, 2), (0.5, 1)):
-        turn = benchmark.Timing(TURN, 0, 0, 8 * (times * DRAFT + VERIFY), 8)
+        turn = benchmark.Timing(key_of(TURN), 0, 0, 8 * (times * DRAFT + VERIFY), 8)
         summary = summarized([*timings(), turn, *told])
         prediction, forecast = summary.prediction, summary.forecast
         assert prediction.by_turns == pytest.approx(expected)
@@ -584,7 +601,7 @@ PLANS = {
 def little():
     """Memory of a size that is soon read."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specdec.benchmark.workload.READ_BYTES", LITTLE)
+        patch.setattr("specdec.benchmark.parts.READ_BYTES", LITTLE)
         yield
 
 
@@ -599,11 +616,11 @@ def test_every_plan_is_predicted(of, little):
     records = list(itertools.chain.from_iterable(measurement.by_text()))
     summary = measurement.conclude({})
     timed = {record.part for record in records if isinstance(record, benchmark.Timing)}
-    calls = {f"{role} {width}" for role, width, _ in of.parts()}
-    turns = {name for name in timed if name.startswith("turn of ")}
+    calls = {Calls(role, width) for role, width, _ in of.parts()}
+    turns = {key for key in timed if isinstance(key, Turn)}
     assert timed == {*PREFILLS, *calls, *turns} and len(turns) == (len(of.models()) > 1)
-    for name in turns:
-        assert {one.partition(" x ")[2] for one in name[len("turn of ") :].split(", ")} <= calls
+    for turn in turns:
+        assert {Calls(role, width) for role, width, _ in turn.parts} <= calls
     prediction = summary.prediction
     assert {part.role for part in prediction.parts} == of.models().keys()
     assert prediction.gamma == of.gamma and summary.identical == 2
@@ -619,9 +636,9 @@ def test_a_part_for_each_length_that_a_draft_may_have():
             return (Part("draft", length, 1),) if length else ()
 
     stops = plan(OneCall(TARGET, Greedy()), schedule=StopAfterUnlikely(GAMMA))
-    drafts = {"draft 1", "draft 2", "draft 3"}
-    turn = "turn of 1 x draft 3, 1 x target 4"
-    assert Workload.of(stops, stops.alone()).parts.keys() == {*PREFILLS, "target 4", *drafts, turn}
+    names = ("draft 1", "draft 2", "draft 3", "target 4", "turn of 1 x draft 3, 1 x target 4")
+    expected = {*PREFILLS, *map(key_of, names)}
+    assert Workload.of(stops, stops.alone()).parts.keys() == expected
 
 
 @pytest.mark.parametrize("of", [PLAN, plan(TWO_MODELS)], ids=["one model", "two models"])
@@ -635,7 +652,7 @@ def test_a_turn_feeds_what_each_call_says_to_the_next(of):
     tokens, widest, expected = np.zeros([1, 4], np.int32), 4, []
     caches = {role: cache for role, (_, cache) in begun.items()}
     for place in range(steps):
-        for role, width, times in turn:
+        for role, width, times in turn.parts:
             for _ in range(int(times)):
                 fed = jnp.asarray(tokens[:, :width])
                 output, after = models[role].decode(trees[role], fed, caches[role])
@@ -645,10 +662,11 @@ def test_a_turn_feeds_what_each_call_says_to_the_next(of):
         caches = {role: cache.rewind(jnp.array([place + 1])) for role, cache in caches.items()}
         expected.append(int(tokens[0, 0]))
     assert told.tolist() == [expected]
-    assert [part.calls for part in turn if part.role != "target"] and turn[-1].role == "target"
+    assert [part.calls for part in turn.parts if part.role != "target"]
+    assert turn.parts[-1].role == "target"
 
 
-PREFILLS = ("memory", "memory_read", "alone prefill", "alone 1", "prefill")
+PREFILLS = (MEMORY, MEMORY_READ, PREFILL_ALONE, STEP, PREFILL)
 
 
 # The real thing.
@@ -952,7 +970,8 @@ def test_the_report(run):
         expected = sum(leaf.size for leaf in jax.tree.leaves(run.trees[role]))
         assert report["run"]["parameters"][role] == expected
     workload, costs = run.workload, report["run"]["costs"]
-    assert report["compile_seconds"].keys() == {*workload.generations, *workload.parts}
+    parts = map(name_of, workload.parts)
+    assert report["compile_seconds"].keys() == {*workload.generations, *parts}
     assert costs["target 3"]["flops"] > 2 * costs["alone 1"]["flops"] > 0
     assert costs["memory_read"]["bytes"] >= LITTLE and workload.parts["memory_read"].steps == 1
     assert report["environment"] == json.loads(json.dumps(environment()))
@@ -974,11 +993,11 @@ def test_scans_of_every_width_decode_greedily(run):
     given = {None: inputs}
     for name, part in workload.parts.items():
         given[name] = part.program(trees, given[part.source])
-    for name in ("alone 1", "target 3"):
-        assert given[name].shape == (1, 8)
-        assert given[name][0, :length].tolist() == alone.tokens[0, :length].tolist()
-    assert given["draft 2"].tolist() == given["draft 1"].tolist()
-    assert given["draft 1"].tolist() != given["alone 1"].tolist()
+    for key in (STEP, Calls("target", 3)):
+        assert given[key].shape == (1, 8)
+        assert given[key][0, :length].tolist() == alone.tokens[0, :length].tolist()
+    assert given["draft", 2].tolist() == given["draft", 1].tolist()
+    assert given["draft", 1].tolist() != given[STEP].tolist()
 
 
 @pytest.mark.parametrize(

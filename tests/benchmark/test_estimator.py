@@ -6,7 +6,7 @@ import pytest
 
 from specdec.benchmark import Generation, Timing, estimator
 from specdec.benchmark.estimator import Measured, iteration
-from specdec.benchmark.workload import READ_BYTES
+from specdec.benchmark.parts import READ_BYTES, key_of
 from specdec.types import Part
 
 
@@ -16,7 +16,7 @@ def generation(mode="speculative", text=0, seconds=1.0, tokens=2, **fields) -> G
 
 
 def timed(part: str, *seconds: float, steps: int = 4) -> list[Timing]:
-    return [Timing(part, 0, i, steps * one, steps) for i, one in enumerate(seconds)]
+    return [Timing(key_of(part), 0, i, steps * one, steps) for i, one in enumerate(seconds)]
 
 
 TIMINGS = [
@@ -61,8 +61,9 @@ def test_calls_are_listed_one_after_the_other():
 
 
 def test_what_drafts_takes_longer_in_a_turn_and_the_target_does_not():
-    seconds = {"draft 2": 2.0, "draft 1": 1.0, "target 3": 12.0}
+    known = {"draft 2": 2.0, "draft 1": 1.0, "target 3": 12.0}
+    seconds = {key_of(name): one for name, one in known.items()}
     parts = Part("draft", 2, 1), Part("draft", 1, 0.5), Part("target", 3, 1)
     assert iteration(parts, seconds) == (2.5, 12)
-    seconds["turn of 1 x draft 2, 1 x draft 1, 1 x target 3"] = 18.0
+    seconds[key_of("turn of 1 x draft 2, 1 x draft 1, 1 x target 3")] = 18.0
     assert iteration(parts, seconds) == (2 * 2.5, 12), "6 seconds for 3"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from specdec import acceptance, cli, forecast
+from specdec.benchmark.parts import Calls
 from specdec.compile import Topology
 from specdec.compile.hardware import LAYER_SECONDS, Call
 from specdec.drafters import Autoregressive, Masked
@@ -34,8 +35,8 @@ from specdec.testing import TableTarget
 from specdec.verifiers import GreedyMatch, SpeculativeSampling
 
 COSTS = Costs(
-    {**{f"target {width}": 1 + 0.05 * width for width in range(1, 12)}, "draft 1": 0.2}
-    | {"draft 2": 0.25},
+    {Calls("target", width): 1 + 0.05 * width for width in range(1, 12)}
+    | {Calls("draft", 1): 0.2, Calls("draft", 2): 0.25},
     prefill=3.0,
     prefill_alone=2.0,
     step=1.05,
@@ -115,7 +116,8 @@ def test_a_text_begins_with_what_is_known_of_all():
     wide = dataclasses.replace(blocks, schedule=Fixed(4))
     with pytest.raises(ValueError, match="drafts have 4 tokens but Masked drafts 3 at most"):
         forecast.check(wide, [])
-    costs = {f"target {width}": 1.0 for width in (2, 3)} | {"draft 1": 0.1, "draft 2": 0.1}
+    costs = {Calls("target", width): 1.0 for width in (2, 3)}
+    costs |= {Calls("draft", width): 0.1 for width in (1, 2)}
     found = list(tuning.varying(greedy, COSTS._replace(calls=costs, step=1.0), 2, [text]))
     (schedule,) = [one.schedule for one in found if one.kind == "cost_optimal"]
     assert schedule == CostOptimal(0.1, (1.0, 1.0), (1, 2), 0.5)
@@ -126,7 +128,7 @@ def run(tmp_path_factory, cache):
     """Flags of a small search on the embedded pair."""
     folder = tmp_path_factory.mktemp("tune")
     costs = folder / "costs.json"
-    costs.write_text(json.dumps(COSTS._asdict()), encoding="utf-8")
+    costs.write_text(json.dumps(COSTS.record()), encoding="utf-8")
     flags = ["--gin_file=demo.gin", "--limit=24", f"--costs={costs}", "--longest=4"]
     return folder, [*flags, f"--compilation_cache_dir={cache}"]
 
@@ -224,7 +226,7 @@ def test_drafters_are_compared(run, tmp_path, monkeypatch, capsys):
     dear = COSTS._replace(calls={name: 50.0 for name in COSTS.calls})
     for costs, found in ((COSTS, "include 'schedules/"), (dear, "DRAFTER = None")):
         file = tmp_path / "costs.json"
-        file.write_text(json.dumps(costs._asdict()), encoding="utf-8")
+        file.write_text(json.dumps(costs.record()), encoding="utf-8")
         out = tmp_path / found[:2]
         variants = ["--variant=", "--variant=drafters/prompt_lookup.gin;LOOKUP_LONGEST=3"]
         flags = [*run[1], f"--costs={file}", "--longest=2", *variants, f"--output_dir={out}"]
