@@ -45,8 +45,8 @@ def calibrate(
 
 
 def p_value(mean: float, texts: int, risk: float) -> float:
-    """Of the hypothesis that the expected loss, 0 to 1, is above `risk`, by the mean of so many
-    texts: Hoeffding's and Bentkus' bound, whichever is smaller (2110.01052, proposition 1)."""
+    """Returns the p-value of an expected loss, 0 to 1, above `risk`, by the mean of so many texts:
+    Hoeffding's and Bentkus' bound, whichever is smaller (2110.01052, proposition 1)."""
     if mean >= risk:
         return 1.0
     hoeffding = math.exp(-texts * _divergence(mean, risk))
@@ -55,7 +55,7 @@ def p_value(mean: float, texts: int, risk: float) -> float:
 
 
 def _divergence(a: float, b: float) -> float:
-    """Of two coins, in nats."""
+    """Returns the divergence of two coins, in nats."""
     tails = (1 - a) * math.log((1 - a) / (1 - b))
     return tails + (a * math.log(a / b) if a else 0.0)
 

@@ -51,7 +51,7 @@ class Lines:
         return cls(path)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """What is there, but for a last line that a kill has torn.
+        """Yields what is there, but for a last line that a kill has torn.
 
         Raises:
           RecordsError: a whole line is no JSON object.
@@ -80,7 +80,7 @@ class Lines:
             file.write(_line(record))
 
     def damaged(self, number: int, what: str) -> RecordsError:
-        """What to raise about a line."""
+        """Returns the error to raise about a line."""
         return RecordsError(
             f"{self.path}, line {number}, {what}; delete that line and those behind it, what they "
             "had is made again"

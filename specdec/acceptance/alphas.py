@@ -1,4 +1,4 @@
-"""What is kept of a text, and the figures of all of them."""
+"""The record of a text, and the figures of all of them."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Measured(NamedTuple):
 
     @property
     def prefill_alone(self) -> float:
-        """Likewise, of the target alone."""
+        """Seconds before the first iteration, the target alone."""
         return self.seconds[PREFILL_ALONE]
 
     @property

@@ -1,4 +1,4 @@
-"""What is measured, as records, and the file that keeps them."""
+"""The records of a benchmark, and the file that keeps them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class File:
             self._lines.append(fields_of(record))
 
     def records(self, split: str | None) -> Iterator[Record]:
-        """Those of the timed texts, and of the other split."""
+        """Returns the records of the timed texts, and of another split."""
         return (one for one in self._records if _split(one) in (None, split))
 
     def conclude(self, report: Mapping[str, Any]) -> None:

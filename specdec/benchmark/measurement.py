@@ -47,7 +47,7 @@ class Measurement:
         return 2 * (self._repeats * len(self._texts) - len(self.file.done))
 
     def by_text(self) -> Iterator[Iterator[Record]]:
-        """What is left, text by text, see `measure_by_text`; each record is in the file."""
+        """Measures what is left, see `measure_by_text`; each record is in the file."""
         units = measure_by_text(
             self.workload,
             self._trees,
@@ -59,7 +59,7 @@ class Measurement:
         return (self._written(records) for records in units)
 
     def decode_elsewhere(self, texts: Mapping[int, np.ndarray], split: str) -> None:
-        """What a forecast is made of, as far as it is not in the file."""
+        """Decodes the texts that a forecast is made of, unless they are in the file."""
         done = self.file.elsewhere
         new = {text: inputs for text, inputs in texts.items() if (split, text) not in done}
         for record in decode_elsewhere(

@@ -107,7 +107,7 @@ def prefills(
     slots: int,
     views: Mapping[str, Callable[[PyTree], PyTree]] = {},
 ) -> Callable:
-    """What comes before the first step: role -> (start token [1], cache).
+    """Returns a program of what comes before the first step: role -> (start token [1], cache).
 
     views: what models read of the inputs, see `roles.views_of`.
     """

@@ -81,7 +81,7 @@ class Baseline:
 
 @dataclasses.dataclass(frozen=True)
 class BenchmarkPrediction:
-    """What the parts and the acceptance say the speed-up should be.
+    """The speed-up that the parts and the acceptance predict.
 
     gamma: tokens of a draft; None where that varies.
     prefill: seconds, all models.
@@ -116,7 +116,7 @@ class BenchmarkPrediction:
 
 @dataclasses.dataclass(frozen=True)
 class BenchmarkForecast:
-    """What is to be expected of these texts by the parts and the acceptance of others.
+    """The speed-up of these texts that the parts and the acceptance of others predict.
 
     split, texts: what those are. tau, alpha: theirs.
     decoding: tau T / I, the speed-up without prefill, with T the target's step and I the draft and
@@ -264,12 +264,12 @@ def _parts(parts: Parts, generations: Sequence[Generation]) -> tuple[Part, ...]:
 
 
 def _known(shares: np.ndarray) -> list[float | None]:
-    """With None in place of nan, which JSON does not have."""
+    """Returns shares with None in place of nan, which JSON does not have."""
     return [None if math.isnan(x) else round(x, 4) for x in shares.tolist()]
 
 
 def _calls(generations: Sequence[Generation]) -> tuple[np.ndarray, np.ndarray]:
-    """What each call accepted, and what was drafted for it."""
+    """Returns how many tokens each call accepted, and how many were drafted for it."""
     return (
         np.concatenate([one.accepted for one in generations]),
         np.concatenate([one.drafted for one in generations]),

@@ -1,4 +1,4 @@
-"""What is timed: whole generations, and their parts."""
+"""The programs that are timed: whole generations, and their parts."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Workload(NamedTuple):
 
     @classmethod
     def of(cls, plan: Plan, alone: Plan, mesh: Mesh | None = None) -> Workload:
-        """What is timed of speculation and of its target alone, on the devices of a mesh."""
+        """Returns the programs of speculation and of its target alone, on the devices of a mesh."""
         decoders = {"alone": Decoder(alone, mesh=mesh), "speculative": Decoder(plan, mesh=mesh)}
         return cls(plan, alone, decoders, _timed_parts(plan, alone), mesh)
 
     def params(self, trees: Mapping[str, PyTree]) -> dict[str, Params]:
-        """What each generation is given."""
+        """Returns the parameters of each generation."""
         return {"alone": Params(trees["alone"]), "speculative": self.plan.params(trees)}
 
     def check(self, trees: Mapping[str, PyTree], length: int) -> None:

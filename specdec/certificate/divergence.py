@@ -73,7 +73,7 @@ def _by_groups(subject: Subject) -> tuple[dict[str, Any], str]:
 
 
 def _of_texts(function: Any, subject: Subject, output: DecodeOutput) -> Any:
-    """What a function of target, inputs, tokens and lengths says of each text."""
+    """Returns what a function of target, inputs, tokens and lengths says of each text."""
     compare = jax.jit(functools.partial(function, plan=subject.plan))
     fed = subject.fed(output.tokens, output.length)
     return joined([jax.device_get(compare(*args)) for args in fed], len(subject.inputs))

@@ -1,4 +1,4 @@
-"""What a certificate is about, and the decoding that its checks share."""
+"""The subject of a certificate, and the decoding that its checks share."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Subject:
 
     @property
     def dtype(self) -> str:
-        """What the target computes in; it says what rounding may excuse."""
+        """Returns the type that the target computes in; it says what rounding may excuse."""
         return getattr(self.plan.target, "dtype", "float32")
 
     @property
@@ -163,7 +163,7 @@ class Subject:
         return joined([jax.device_get(teach(*args)) for args in fed], len(self.inputs))
 
     def fed(self, *outputs: Array) -> Iterator[tuple[Any, ...]]:
-        """Of each batch the target's parameters, the inputs, and the rows of the outputs."""
+        """Yields of each batch the target's parameters, the inputs, and the rows of the outputs."""
         for start, (_, inputs) in zip(self._starts, self._batches(0), strict=True):
             yield self.params.target, inputs, *(self._block(x, start, 0) for x in outputs)
 

@@ -36,7 +36,7 @@ def names(folders: Iterable[str | os.PathLike], under: str = "") -> list[str]:
 
 
 def own_names() -> list[str]:
-    """Those of the gin files that ship with the project."""
+    """Returns the names of the gin files that ship with the project."""
     return names([resources.folder("gin"), resources.folder("configs")])
 
 

@@ -18,7 +18,7 @@ TOKENS = 100_000
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `specdec train` takes besides, for a table."""
+    """Adds the flags of `specdec train` for a table."""
     group = parser.add_argument_group(
         "tables", "in place of a model, for drafters that look things up, and schedules that learn"
     )

@@ -74,7 +74,7 @@ class Costs(NamedTuple):
         source: int | None = None,
         depth: int | None = None,
     ) -> float | None:
-        """Of one target call and its draft, None where a part is not known.
+        """Returns the seconds of one target call and its draft, None where a part is not known.
 
         Args:
           drafted: tokens of the draft, where lengths vary. source: who made it, of several. depth:
@@ -84,7 +84,7 @@ class Costs(NamedTuple):
         return self.of(plan.parts(*kinds))
 
     def of(self, parts: Iterable[Part]) -> float | None:
-        """Of some calls, likewise."""
+        """Returns the seconds of some calls, None where one is not known."""
         known = [(self.calls.get(Calls(role, width)), times) for role, width, times in parts]
         if any(one is None for one, _ in known):
             return None
@@ -92,7 +92,7 @@ class Costs(NamedTuple):
 
 
 def of_bench(path: str) -> Costs:
-    """Of the lines of `specdec bench`: medians.
+    """Reads the lines of `specdec bench`, and returns medians.
 
     Raises:
       RecordsError: they are no such lines, or lack a part that is always needed.
@@ -168,7 +168,7 @@ def measured(
         return key
 
     def call_of(role: str, width: int, plan: Plan) -> tuple[Any, ...]:
-        """Likewise; a drafter's own call may read the parameters of all models."""
+        """The key of a call; a drafter's own call may read the parameters of all models."""
         models = {"alone": plan.target} if role == "alone" else plan.models()
         own, of = calls_of(plan.drafter, plan.target).get(role), holder(role, models)
         read = prefill_of(of, models[of], plan)
@@ -242,7 +242,7 @@ def _by_turns(timed: Mapping[Any, _Part], clock: Clock) -> dict[Any, float]:
 
 
 def _in_iterations(calls: Mapping[Key, float], times: float) -> dict[Key, float]:
-    """With drafts that take as many times as long as their calls on their own."""
+    """Returns seconds in iterations, where drafts take so many times as long as on their own."""
     return {
         key: one * times if isinstance(key, Calls) and key.drafts else one
         for key, one in calls.items()
@@ -261,7 +261,7 @@ def _costs(medians: Mapping[Key, float], path: str) -> Costs:
 
 
 def read(path: str, topology: str | None) -> Costs:
-    """What a file of `specdec bench`, `specdec compile` or `specdec tune` says.
+    """Reads a file of `specdec bench`, `specdec compile` or `specdec tune`.
 
     Raises:
       RecordsError: it is none of them.

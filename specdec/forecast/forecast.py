@@ -1,4 +1,4 @@
-"""What a replay and the costs of the parts promise, for each draft length."""
+"""The forecast of a replay and the costs of the parts, for each draft length."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from specdec.statistics import Estimate, ratio
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """Of one draft length, or of a schedule where lengths vary. A figure is None where a part's
-    costs are not known.
+    """The figures of one draft length, or of a schedule where lengths vary.
+
+    A figure is None where a part's costs are not known.
 
     gamma: tokens of a draft, None where they vary, 0 where nothing is drafted.
     texts, tokens, calls: of all texts; calls are a mean where coins were tossed.
@@ -96,7 +97,7 @@ def seconds(plan: Plan, replayed: Replayed, costs: Costs, texts: int) -> np.ndar
 def oracle_seconds(
     plan: Plan, replayed: Replayed, costs: Mapping[int | None, Costs], texts: int
 ) -> np.ndarray | None:
-    """Likewise if every draft stopped just before its first refusal.
+    """[texts] of each text, as `seconds`, if every draft stopped just before its first refusal.
 
     costs: by gamma, of those that may come up.
     """

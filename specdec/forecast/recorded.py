@@ -74,7 +74,7 @@ class Recorded:
 
 
 def kind_of(drafter: Any) -> str:
-    """What a replay needs of its recording."""
+    """Returns the kind of recording that a replay of the drafter needs."""
     return "proposed" if drafter.sampling.greedy else "ratio"
 
 
@@ -118,5 +118,5 @@ def played_by(drafter: Any, model: Recorded, by_start: Callable[[Any], bool]) ->
 
 
 def role_of(drafter: Any) -> str:
-    """That of the recording which takes its place."""
+    """Returns the role of the recording that takes a drafter's place."""
     return next(iter(owned_by(drafter)), "draft")

@@ -54,7 +54,7 @@ REFUSED = "refused"  # and of who draws, the confidence where a token is refused
 
 
 class Replayed(NamedTuple):
-    """Of R = samples x texts, sample by sample; the calls as in `types.Trace`."""
+    """The calls of R = samples x texts, sample by sample, as in `types.Trace`."""
 
     tokens: np.ndarray  # [R] output tokens
     calls: np.ndarray  # [R]
@@ -151,7 +151,7 @@ def longest(plan: Plan) -> int:
 
 
 def bound(plan: Plan) -> str:
-    """What `longest` is due to."""
+    """Returns the reason for `longest`, in words."""
     if longest(plan) == plan.max_length - 1:
         return f"outputs hold {plan.max_length}"
     return f"{type(plan.drafter).__name__} drafts {longest(plan)} at most"
@@ -194,7 +194,7 @@ def _check_end(plan: Plan, one: Accepted) -> None:
 
 
 def _kinds(plan: Plan, drafter: Any) -> tuple[str, ...]:
-    """What is needed of a drafter's recording."""
+    """Returns the kinds of recordings that are needed of a drafter."""
     kind = kind_of(drafter)
     if not _stops(plan):
         return (kind,)
@@ -285,7 +285,7 @@ def _by_start(plan: Plan, drafter: Any) -> bool:
 
 
 def _of_drafts(recording: Mapping[str, Any], kind: str, at: np.ndarray, drafter: Any) -> np.ndarray:
-    """What is recorded of the tokens `at`, [T], or [T, K] of drafts from each start."""
+    """Returns the recording of the tokens `at`, [T], or [T, K] of drafts from each start."""
     values = np.array(recording[kind])
     return values[:, : at.shape[1]] if hasattr(drafter, "block") else values[at]
 

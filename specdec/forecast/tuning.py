@@ -45,7 +45,7 @@ class Candidate(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """What a candidate would take.
+    """The time that a candidate would take.
 
     variant: the drafter's, '' for the run's own.
     seconds: [texts] of each text, with its prefill.
@@ -70,7 +70,7 @@ def units(plan: Plan, costs: Costs, lengths: Sequence[int]) -> tuple[float, tupl
 
 
 def _drafts(plan: Plan) -> Iterator[tuple[str, int, float]]:
-    """What one more draft token takes: the parts of a draft of two tokens that one of one lacks."""
+    """Yields the calls of one more draft token, which a draft of two has and one of one lacks."""
     dearest = len(plan.sources) - 1  # the last source
     less = {(role, width): times for role, width, times in parts_of(plan.drafter, 1, dearest)}
     for role, width, times in parts_of(plan.drafter, 2, dearest):
@@ -139,15 +139,15 @@ def shorter(tried: Sequence[Tried], among: np.ndarray, longest: int) -> Iterator
 
 
 def fastest(tried: Sequence[Tried], among: np.ndarray) -> Tried:
-    """That which takes least on texts [texts] bool."""
+    """Returns the candidate that takes least on texts [texts] bool."""
     return min(tried, key=lambda one: _total(one, among))
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a search has found for one drafter; figures are of texts that decided nothing.
+    """The findings of a search for one drafter; figures are of texts that decided nothing.
 
-    best: the fastest on the other texts. static: likewise of the fixed draft lengths.
+    best: the fastest on the other texts. static: the fastest of the fixed draft lengths.
     tried: all, the fastest first.
     alone, oracle: [texts] seconds of the target alone, and if every draft stopped just before its
       first refusal.
@@ -170,7 +170,7 @@ class Result:
         deciding: np.ndarray,
         others: np.ndarray,
     ) -> Result:
-        """Of all that was tried; `deciding` and `others` [texts] bool."""
+        """Returns the result of all that was tried; `deciding` and `others` [texts] bool."""
         static = [one for one in tried if one.candidate.kind == "fixed"]
         static = [one for one in static if len(one.candidate.schedule.buckets) == 1]
         found = fastest(tried, deciding), fastest(static, deciding)
@@ -194,7 +194,7 @@ class Result:
         return (seconds[0] - seconds[1]) / (seconds[0] - seconds[2])
 
     def promise(self) -> str:
-        """What is expected, in words."""
+        """Returns the promised speed-up, in words."""
         found = self.speedup(self.best)
         if found.value <= 1:
             return "no draft pays, the target alone is faster"

@@ -1,4 +1,4 @@
-"""What is measured of runs: each a function from runs and texts to a report.
+"""Measurements of runs: each a function from runs and texts to a report.
 
 A `Run` has a plan, its texts and its devices, and a `Variant` is one of those that are compared.
 Commands make variants of what they are given, call these functions, and print.

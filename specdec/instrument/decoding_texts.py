@@ -21,7 +21,7 @@ TextOf: TypeAlias = Callable[[Sequence[int]], str]
 
 
 class Programs(NamedTuple):
-    """What a run computes; nothing of it is compiled before it is needed."""
+    """The programs of a run; nothing of it is compiled before it is needed."""
 
     ours: Program  # of the run's plan
     alone: Program | None  # of the target alone, if the run compares

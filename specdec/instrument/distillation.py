@@ -24,7 +24,7 @@ from specdec.values import UsageError, is_integer, is_number, is_word
 
 @dataclasses.dataclass(frozen=True)
 class Distillation:
-    """What is made of a target; gin builds it.
+    """A recipe for a drafter; gin builds it.
 
     texts: the split whose inputs the target answers, for the drafter to learn from.
     held_out: the split for alpha while training, and for tuning.
@@ -63,7 +63,7 @@ class Distillation:
 
 
 class Settings(Protocol):
-    """What the user has given, gin files and flags.
+    """The gin files and flags that the user has given.
 
     files: the names of the gin files.
     """

@@ -36,7 +36,7 @@ METRICS: Mapping[str, Callable] = {"bleu": bleu, "rouge": rouge, "squad": squad}
 
 
 class Evaluation(NamedTuple):
-    """What is to be decoded, and what it is compared with.
+    """Texts that are to be decoded, and what they are compared with.
 
     prefix: the ids that outputs are made to begin with.
     """
@@ -160,7 +160,7 @@ def _common_start(run: Run, share: Share, done: int, total: int) -> int | None:
 
 
 def _known(run: Run) -> Iterator[dict[str, Any]]:
-    """What is known of each of this host's predictions, in order."""
+    """Yields what is known of each of this host's predictions, in order."""
     for batch in run.batches():
         for sample in range(run.data.num_samples):
             targets = batch.target_texts or [None] * len(batch.input_texts)

@@ -29,7 +29,7 @@ def replayer(plan: Plan, *, mesh: Any = None, prefix: Array | None = None) -> Pr
 
 
 class ExplainedBatch(NamedTuple):
-    """What is the same for every text of a batch."""
+    """The figures that all texts of a batch share."""
 
     plan: Plan
     text_of: Callable[[Sequence[int]], str]

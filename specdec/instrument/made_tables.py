@@ -95,7 +95,7 @@ def _line(fields: dict[str, Any]) -> tuple[int, list[int]]:
 
 
 class Classifier(NamedTuple):
-    """What `schedules.Disco` stops by, ready to be fitted to recorded texts.
+    """A classifier that `schedules.Disco` stops by, ready to be fitted to recorded texts.
 
     recordings: of each text, what is seen of each token, and the probability that it is accepted.
     """

@@ -103,7 +103,7 @@ class PredictionsFolder:
             self._own.append(prediction)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Those of all hosts that are there so far."""
+        """Yields the predictions of all hosts that are there so far."""
         return itertools.chain.from_iterable(self._all)
 
     def conclude(self, metrics: str) -> None:

@@ -1,4 +1,4 @@
-"""What all figures share: size, colours, the caption with the hardware."""
+"""The look that all figures share: size, colours, the caption with the hardware."""
 
 from __future__ import annotations
 

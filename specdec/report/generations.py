@@ -66,7 +66,7 @@ class ShownCall(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """What was drafted, and what became of it."""
+        """Returns what was drafted, and what became of it."""
         drafted = self.count("accepted", "rejected", "untested")
         ends = {"correction": ", then the target's correction", "own": ", then the target's own"}
         end = next((words for kind, words in ends.items() if self.count(kind)), ", the end of it")
@@ -191,7 +191,7 @@ def _name(record: Figures) -> str:
 
 
 def _times(record: Figures, explained: Figures) -> dict[str, str]:
-    """What was measured: of the text, or of the batch that it was decoded in."""
+    """Returns the measured times: of the text, or of the batch that it was decoded in."""
     batch = explained.get("batch")
     if batch and batch["calls"]:
         name = "time" if batch["rows"] == 1 else f"time of {batch['rows']} texts at once"
@@ -253,7 +253,7 @@ def _kind(place: int, accepted: int) -> str:
 
 
 def _tokens(ids: Sequence[int], texts: Sequence[str] | None, stop_ids: Iterable[int]) -> list[str]:
-    """What stands for each token: its text, or its number where it has none of its own."""
+    """Returns what stands for each token: its text, or its number where it has none of its own."""
     shown = texts or [""] * len(ids)
     ends = set(stop_ids)
     return [

@@ -103,7 +103,7 @@ def _policy(script: str) -> str:
 
 
 def _tables(runs: Sequence[Run]) -> Iterator[HtmlTable]:
-    """As far as each was measured: speed-ups, beside published ones, and alphas."""
+    """Yields, as far as each was measured, speed-ups, beside published ones, and alphas."""
     benches = [(run.name, run.bench) for run in runs if run.bench]
     if benches:
         longest = max(1.0, *(bench["speedup"]["high"] for _, bench in benches))

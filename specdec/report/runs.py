@@ -1,4 +1,4 @@
-"""What was measured and what was published, from files."""
+"""Measured runs and published rows, from files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARED = ("drafter", "sampling", "dtype", "parameters")
 
 @dataclasses.dataclass
 class Run:
-    """What `specdec bench` and `specdec acceptance` wrote about a run; None if it was not run.
+    """The figures of a run by `specdec bench` and `specdec acceptance`; None if it was not run.
 
     lines: the file of the benchmark's JSON lines, beside its summary.
     paper: the published row.
@@ -62,7 +62,7 @@ def read(paths: Iterable[str], paper: str | None = None) -> list[Run]:
 
 
 def device(environment: Figures) -> str:
-    """What a run was measured on."""
+    """Returns the device that a run was measured on."""
     name = f"{environment['devices']} x {environment['device']}"
     if environment["backend"] == "cpu":
         vectors = [f for f in environment.get("features", ()) if f in ("sse4_2", "avx2", "avx512f")]

@@ -1,4 +1,4 @@
-"""What the figures of speed-ups show, as numbers: letters as in `theory`."""
+"""The numbers that the figures of speed-ups show: letters as in `theory`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the figures of times show, as numbers: times in seconds."""
+"""The numbers that the figures of times show, in seconds."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def timeline(runs: Sequence[Run]) -> Timeline:
 
 
 def lengths(runs: Sequence[Run]) -> list[Lengths]:
-    """Of every run with a drafter, all of the same text where they have it.
+    """Returns the draft lengths of every run with a drafter, of the same text where they have it.
 
     Raises:
       ValueError: as `timeline`.
@@ -124,7 +124,7 @@ def lengths(runs: Sequence[Run]) -> list[Lengths]:
 
 
 def _calls(one: Figures) -> Iterator[tuple[int, int, int, int]]:
-    """As `Lengths.calls`."""
+    """Yields the calls as `Lengths.calls` has them."""
     start = 0
     for drafted, accepted in zip(one["drafted"], one["accepted"], strict=True):
         longer = min(accepted + 1, len(one["tokens"]) - start)
@@ -151,7 +151,7 @@ def _length_and_calls(one: Figures) -> tuple[int, int]:
 
 
 def _generations(run: Run) -> list[dict[str, Figures]]:
-    """What the JSON lines have of each text and repeat: mode -> generation."""
+    """Returns of each text and repeat in the JSON lines: mode -> generation."""
     assert run.lines is not None
     pairs: dict[tuple[int, int], dict[str, Figures]] = collections.defaultdict(dict)
     try:
