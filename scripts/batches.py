@@ -21,7 +21,8 @@ from harness import DecodeRun, Results
 
 from specdec import forecast
 from specdec.acceptance import Accepted
-from specdec.cli import forecast as forecasts
+from specdec.benchmark.parts import Calls
+from specdec.instrument import forecasting
 from specdec.schedules import Fixed
 
 TURNS = 5
@@ -69,11 +70,10 @@ def compared(
     """Yields a line for each gamma, of batches of some rows."""
     runs = {f"gamma {gamma}": harness.in_batches(run, rows, Fixed(gamma)) for gamma in gammas}
     plans = {gamma: dataclasses.replace(run.plan, schedule=Fixed(gamma)) for gamma in gammas}
-    data = dataclasses.replace(run.data, batch_size=rows, buckets=())
-    costs = forecasts.measured(dataclasses.replace(run, data=data), texts, plans, rows)
+    costs = forecasting.measured(run, texts, plans, rows)
     times = harness.timed(runs, texts, TURNS, rows)
     for gamma, plan in plans.items():
-        replayed = forecasts.replayed(run, plan, texts)
+        replayed = forecasting.replayed(run, plan, texts)
         batches = forecast.grouped(replayed, len(texts), rows)
         own, count = costs[gamma], len(texts) // rows
         ours = forecast.seconds(plan, batches, own, count)
@@ -84,7 +84,7 @@ def compared(
             "rows": rows,
             "gamma": gamma,
             "texts": count * rows,
-            "v": own.calls[f"target {gamma + 1}"] / own.step,
+            "v": own.calls[Calls("target", gamma + 1)] / own.step,
             "step_ms": own.step * 1e3,
             "forecast": float(alone.sum() / ours.sum()),
             "measured": float(np.median(ratios)),

@@ -25,10 +25,11 @@ from harness import PAIRS, DecodeRun, Results, checkpoint_flag, pair_flags, run_
 
 from specdec import cli, forecast
 from specdec.acceptance import Accepted
-from specdec.cli import forecast as forecasts
 from specdec.forecast import tuning
+from specdec.instrument import forecasting
 from specdec.records import Lines
 from specdec.schedules import Fixed, Heuristic
+from specdec.statistics import ratio
 
 DRAWN = ("sampling/temperature.gin", "verifiers/block.gin")
 SAMPLES = 8  # of the coins, where texts are drawn
@@ -89,9 +90,9 @@ def confirmed(pair: str, temperature: int, args: argparse.Namespace) -> Iterator
             "texts": len(texts),
             "turns": args.turns,
             "tokens_per_call": float(times[name].tokens.sum() / times[name].calls.sum()),
-            "speedup": tuning.gain(seconds[name], seconds["alone"]),
+            "speedup": ratio(seconds["alone"], seconds[name]),
             "promised_speedup": float(alone.sum() / promised[name].sum()),
-            "over_fixed": tuning.gain(seconds[name], seconds["fixed"]),
+            "over_fixed": ratio(seconds["fixed"], seconds[name]),
             "promised_over_fixed": float(promised["fixed"].sum() / promised[name].sum()),
         }
 
@@ -113,7 +114,7 @@ def best_fixed(folder: Path) -> int:
 def promise(run: DecodeRun, schedule: Any, texts: Sequence[Accepted], costs: Any) -> np.ndarray:
     """Returns [texts] seconds by the parts."""
     plan = dataclasses.replace(run.plan, schedule=schedule)
-    replayed = forecasts.replayed(run, plan, texts, SAMPLES)
+    replayed = forecasting.replayed(run, plan, texts, SAMPLES)
     found = forecast.seconds(plan, replayed, costs, len(texts))
     assert found is not None, "the costs have every width"
     return found

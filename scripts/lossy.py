@@ -21,6 +21,7 @@ import numpy as np
 from harness import PAIRS, DecodeRun, Outputs, Params, Plan, Results, of_sums
 
 from specdec import forecast
+from specdec.benchmark.parts import Calls
 from specdec.forecast import Costs
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
@@ -136,7 +137,7 @@ def seconds(mode: Mode, found: Outputs, costs: Costs, whole: Mode) -> np.ndarray
             share = read(mode) / read(whole)
         return costs.prefill_alone + means(found.tokens) * costs.step * share
     own = costs.prefill - costs.prefill_alone
-    return own + means(found.tokens) * costs.calls["draft 1"]
+    return own + means(found.tokens) * costs.calls[Calls("draft", 1)]
 
 
 def read(mode: Mode) -> int:
@@ -199,7 +200,7 @@ def cascades(
         texts = [asked if ask else answered for asked, answered, ask in pairs]
         slow = costs.prefill_alone + means(big.tokens) * costs.step
         first = costs.prefill - costs.prefill_alone
-        took = first + means(small.tokens) * costs.calls["draft 1"] + unsure * slow
+        took = first + means(small.tokens) * costs.calls[Calls("draft", 1)] + unsure * slow
         yield {
             "mode": f"cascade of whole texts, {share:.0%} asked",
             "asked": share,

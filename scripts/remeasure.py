@@ -21,7 +21,8 @@ import numpy as np
 
 from specdec import cli, demo
 from specdec.benchmark.estimator import Measured, calls, iteration, medians, seconds, tokens
-from specdec.benchmark.file import Elsewhere, Timing, record
+from specdec.benchmark.file import Timing, record
+from specdec.benchmark.parts import PREFILL, PREFILL_ALONE, STEP, Key
 from specdec.types import Part
 
 SMALL = ("--limit=50", "--forecast_split=validation", "--gin.SPLIT='test'", "--repeats=2")
@@ -150,8 +151,8 @@ def over_predicted(stem: Path) -> str:
     parts = [Part(*one) for one in summary(stem)["prediction"]["parts"]]
     lines = Path(f"{stem}.jsonl").read_text(encoding="utf-8").splitlines()
     records = [record(json.loads(line)) for line in lines]
-    measured = Measured.of(one for one in records if not isinstance(one, Elsewhere))
-    timings: dict[str, list[float]] = {}
+    measured = Measured.of(one for one in records if isinstance(one, Timing) or one.split is None)
+    timings: dict[Key, list[float]] = {}
     for one in records:
         if isinstance(one, Timing):
             timings.setdefault(one.part, []).append(one.seconds / one.steps)
@@ -160,11 +161,11 @@ def over_predicted(stem: Path) -> str:
     sums = [list(medians(*each).values()) for each in zip(modes, of, strict=True)]
     values = np.stack([*map(np.array, sums), np.ones(len(sums[0]))])
 
-    def ratio(sums: np.ndarray, parts_take: dict[str, float]) -> float:
+    def ratio(sums: np.ndarray, parts_take: dict[Key, float]) -> float:
         alone, speculative, steps, iterations, texts = sums
-        step, prefill = parts_take["alone 1"], parts_take["prefill"]
+        step, prefill = parts_take[STEP], parts_take[PREFILL]
         one = sum(iteration(parts, parts_take))
-        predicted = texts * parts_take["alone prefill"] + steps * step
+        predicted = texts * parts_take[PREFILL_ALONE] + steps * step
         return alone / speculative / (predicted / (texts * prefill + iterations * one))
 
     rng, found = np.random.default_rng(0), []

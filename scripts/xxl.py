@@ -27,7 +27,17 @@ import numpy as np
 
 from specdec import benchmark, records
 from specdec.benchmark import Workload
-from specdec.benchmark.workload import READ_BYTES, TimedPart, name_of
+from specdec.benchmark.parts import (
+    MEMORY,
+    MEMORY_READ,
+    PREFILL,
+    PREFILL_ALONE,
+    READ_BYTES,
+    STEP,
+    Calls,
+    name_of,
+)
+from specdec.benchmark.workload import TimedPart
 from specdec.common import published
 from specdec.common.environment import environment
 from specdec.compile import hlo
@@ -210,8 +220,8 @@ def workload(row: Row, known: dict[Any, Any]) -> Workload:
         for function, times in ((make_memory, copies), (read_memory, trips))
     )
     memory = {
-        "memory": TimedPart(make, None, 1),
-        "memory_read": TimedPart(read, "memory", copies * trips),
+        MEMORY: TimedPart(make, None, 1),
+        MEMORY_READ: TimedPart(read, MEMORY, copies * trips),
     }
     parts = {**given.parts, **memory}
     return given._replace(
@@ -248,8 +258,8 @@ def operations(programs: Workload, trees: Mapping[str, Any], row: Row) -> dict[s
     """How many operations XLA runs on their own in a trip of a program's loop, a fusion as one: on
     a GPU each is a kernel or a copy. Catching up does not count, it has no trips here."""
     texts = {
-        name: program.compile(*given).as_text()
-        for name, program, given in programs.compiled(trees, row.inputs)
+        name_of(key): program.compile(*given).as_text()
+        for key, program, given in programs.compiled(trees, row.inputs)
     }
 
     def count(name: str, drafting: bool = False) -> int:
@@ -257,7 +267,7 @@ def operations(programs: Workload, trees: Mapping[str, Any], row: Row) -> dict[s
         inside = [loop for loop in loops if loop and "catch_up" not in loop]
         return sum(("extend" in loop) == drafting for loop in inside)
 
-    parts = {"step": "alone 1", "verify": name_of("target", row.gamma + 1)}
+    parts = {"step": name_of(STEP), "verify": name_of(Calls("target", row.gamma + 1))}
     found = {step: count(parts.get(step, step)) for step in STEPS}
     found["alone"] = count("alone")
     found["extend"] = count("speculative", drafting=True)
@@ -269,11 +279,12 @@ def costs(row: Row, found: Mapping[str, Any], kind: str) -> dict[str, float]:
     """Returns FLOPs or bytes of a generation in each mode, by XLA's analysis of the compiled parts.
     It counts the body of a loop once, so of the whole generation it would tell an iteration's."""
     one = {name: part.get(kind, math.nan) for name, part in found["run"]["costs"].items()}
-    iteration = sum(n * one[name_of(role, width)] for role, width, n in row.plan.parts())
+    parts = row.plan.parts()
+    iteration = sum(n * one[name_of(Calls(role, width))] for role, width, n in parts)
     calls = row.outputs / found["tau"]  # no text ends early
     return {
-        "alone": one["alone prefill"] + row.outputs * one["alone 1"],
-        "speculative": one["prefill"] + calls * iteration,
+        "alone": one[name_of(PREFILL_ALONE)] + row.outputs * one[name_of(STEP)],
+        "speculative": one[name_of(PREFILL)] + calls * iteration,
     }
 
 

@@ -7,20 +7,12 @@ mean of its values over samples, each of all texts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from specdec.statistics import bootstrap
+from specdec.statistics import Estimate, estimates
 from specdec.tasks.metrics import SumMetric
-
-
-class Difference(NamedTuple):
-    """How much more one way scores than another, and the 95 % interval of that."""
-
-    value: float
-    low: float
-    high: float
 
 
 def values(
@@ -43,23 +35,21 @@ def differences(
     references: Sequence[Any],
     outputs: Sequence[Sequence[Any]],
     baseline: Sequence[Sequence[Any]],
-) -> dict[str, Difference]:
+) -> dict[str, Estimate]:
     """Name -> how much more `outputs` scores than `baseline`, both [samples][texts].
 
     The interval is that of a paired bootstrap over texts (Koehn, 2004): the same ones are
     drawn for both.
     """
     both = np.array([_statistics(metric, references, way) for way in (outputs, baseline)])
-    difference = _difference(metric, both.sum(axis=2))
+    names = list(_difference(metric, both.sum(axis=2)))
 
-    def figure(sums: np.ndarray) -> np.ndarray:
+    def figures(sums: np.ndarray) -> np.ndarray:
         """[2, samples, S, resamples] -> [names, resamples]"""
         drawn = [_difference(metric, one) for one in np.moveaxis(sums, -1, 0)]
-        return np.array([[one[name] for one in drawn] for name in difference])
+        return np.array([[one[name] for one in drawn] for name in names])
 
-    low, high = bootstrap(np.moveaxis(both, 2, -1), figure)
-    columns = zip(difference.items(), low.tolist(), high.tolist(), strict=True)
-    return {name: Difference(value, *ends) for (name, value), *ends in columns}
+    return dict(zip(names, estimates(np.moveaxis(both, 2, -1), figures), strict=True))
 
 
 def _statistics(

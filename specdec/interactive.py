@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from specdec import checkpoints, demo, tasks, terminal
 from specdec.checkpoints import generation_settings as generation
+from specdec.decoded import DecodedText
 from specdec.drafters import Autoregressive
 from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact
@@ -17,7 +19,6 @@ from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.schedules.schedule import Schedule
-from specdec.theory import block_efficiency, empirical_alpha
 from specdec.types import SamplingRule
 from specdec.values import check
 from specdec.verifiers import Block
@@ -26,31 +27,16 @@ from specdec.verifiers.decide import Verifier
 SHORTEST_BUCKET = 32  # tokens; each longer one is twice as long
 
 
-class Decoded(NamedTuple):
-    """One text and how it came about."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decoded(DecodedText):
+    """One text and how it came about.
+
+    log_prob: of the tokens, in nats at temperature 1.
+    """
 
     input: str
     text: str
-    tokens: list[int]  # with EOS, unless it was cut
-    log_prob: float  # of the tokens, in nats at temperature 1
-    proposed: list[list[int]]  # this and the next two: one entry per target call, as in `Trace`
-    drafted: list[int]
-    accepted: list[int]
-
-    @property
-    def calls(self) -> int:
-        """Target calls."""
-        return len(self.drafted)
-
-    @property
-    def tokens_per_call(self) -> float:
-        """nan if no call was made."""
-        return block_efficiency(len(self.tokens), self.calls)
-
-    @property
-    def alpha(self) -> float:
-        """Accepted drafts over tested ones; nan if nothing was drafted."""
-        return empirical_alpha(self.accepted, self.drafted)
+    log_prob: float
 
 
 class InteractiveModel:
@@ -228,14 +214,15 @@ class InteractiveModel:
         self.stats.seconds += seconds
         self.stats.compile_seconds = self._engine.decoder.seconds - self._compiled_before
         for index, text in enumerate(batch.input_texts):
-            row = output.row(index)
-            self.stats.texts += 1
-            self.stats.tokens += len(row.tokens)
-            self.stats.drafted += row.drafted
-            self.stats.accepted += row.accepted
-            self.stats.broken_drafts += int(output.trace.broken_drafts[index])
             log_prob = float(output.log_probs[index].sum())
-            yield Decoded(text, self._text_of(row.tokens), log_prob=log_prob, **row._asdict())
+            shown = self._text_of(output.row(index).tokens)
+            one = Decoded.of(output, index, input=text, text=shown, log_prob=log_prob)
+            self.stats.texts += 1
+            self.stats.tokens += len(one.tokens)
+            self.stats.drafted += one.drafted
+            self.stats.accepted += one.accepted
+            self.stats.broken_drafts += one.broken_drafts
+            yield one
 
 
 def _paths(drafter: Drafter | None, draft: Any) -> dict[str, Any]:

@@ -20,13 +20,12 @@ from typing import Any, TypeVar
 
 import filelock
 
-T = TypeVar("T")
+from specdec.gin_text import FINGERPRINT as FINGERPRINT  # for `cli.run`, as the next two
+from specdec.gin_text import FORMAT as FORMAT
+from specdec.gin_text import VERSION as VERSION
+from specdec.gin_text import first_difference
 
-# Comments of a gin file that count as settings: what its names stood for, of what form the lines
-# beside it are, and where it was run.
-FINGERPRINT, VERSION, FORMAT = "# fingerprint of ", "# version of ", "# format of "
-MACHINE = "# machine's "
-COMPARED = (FINGERPRINT, VERSION, FORMAT, MACHINE)
+T = TypeVar("T")
 
 
 class RecordsError(ValueError):
@@ -157,18 +156,6 @@ def claim(output: Path, file: Path, settings: str, *, begun: Path | None, instea
         )
 
 
-def first_difference(old: str, new: str) -> tuple[str, Any, Any] | None:
-    """The first setting that is not the same in two texts as `claim` takes them: its name and both
-    values."""
-    before, after = settings_in(old), settings_in(new)
-    for name in [*after, *before]:
-        missing = "1" if name.startswith(FORMAT[2:]) else "not set"  # the first did not say so
-        values = before.get(name, missing), after.get(name, missing)
-        if values[0] != values[1]:
-            return name, *values
-    return None
-
-
 def write(path: Path, text: str) -> None:
     """Writes a file at once or not at all, also if several hosts do it."""
     part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
@@ -229,40 +216,3 @@ def _finite(value: Any) -> Any:
 
 def _line(record: Mapping[str, Any]) -> str:
     return f"{as_json(record)}\n"
-
-
-def settings_in(text: str) -> dict[str, Any]:
-    """Name -> value; of JSON, what stands under 'gin' is gin text, and what is deeper has a dotted
-    name."""
-    if not text.startswith("{"):
-        return _gin_settings(text)
-    plain = json.loads(text)
-    found: dict[str, Any] = _gin_settings(plain.pop("gin", ""))
-    for name, value in plain.items():
-        found.update(_dotted(name, value))
-    return found
-
-
-def _dotted(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The settings inside one. A field that is off is as one that is not there: a class may have
-    got it since."""
-    inside: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, dict):
-        inside = ((k, x) for k, x in value.items() if x is not None and x is not False)
-    elif isinstance(value, list) and any(isinstance(x, dict) for x in value):
-        inside = enumerate(value)
-    else:
-        yield name, value
-    for k, x in inside:
-        yield from _dotted(f"{name}.{k}", x)
-
-
-def _gin_settings(text: str) -> dict[str, str]:
-    """Name -> value, of a file as gin writes it: a value may go on in indented lines."""
-    joined = re.sub(r"\s*\\?\n +", " ", text)
-    pairs = (line.split(" = ", 1) for line in joined.splitlines() if " = " in line)
-    return {
-        pair[0].removeprefix("# "): pair[1]
-        for pair in pairs
-        if not pair[0].startswith("#") or pair[0].startswith(COMPARED)
-    }

@@ -11,14 +11,40 @@ RESAMPLES = 2000
 _BATCH = 100  # resamples at a time, so that memory stays bounded
 
 
-class Interval(NamedTuple):
-    """The ends of a 95 % interval, each shaped as the figure."""
+class Estimate(NamedTuple):
+    """A figure of all texts, and the ends of its 95 % interval over texts."""
 
-    low: np.ndarray
-    high: np.ndarray
+    value: float
+    low: float
+    high: float
+
+    def interval(self, form: str = ".2f") -> str:
+        """Returns both ends for people, each in a format."""
+        return f"{self.low:{form}} to {self.high:{form}}"
 
 
-def bootstrap(values: np.ndarray, figure: Callable[[np.ndarray], np.ndarray]) -> Interval:
+def estimates(
+    values: np.ndarray, figures: Callable[[np.ndarray], np.ndarray]
+) -> tuple[Estimate, ...]:
+    """Returns several figures of sums over texts, each with its interval; see `bootstrap`."""
+    sums = values.sum(axis=-1, keepdims=True)
+    columns = (figures(sums)[..., 0], *bootstrap(values, figures))
+    return tuple(Estimate(*map(float, column)) for column in zip(*columns, strict=True))
+
+
+def estimate(values: np.ndarray, figure: Callable[[np.ndarray], np.ndarray]) -> Estimate:
+    """Returns a figure of sums over texts, and its interval; see `bootstrap`."""
+    return estimates(values, lambda sums: figure(sums)[None])[0]
+
+
+def ratio(above: np.ndarray, below: np.ndarray) -> Estimate:
+    """Returns the ratio of two sums over texts [texts], which are paired."""
+    return estimate(np.stack([above, below]), lambda sums: sums[0] / sums[1])
+
+
+def bootstrap(
+    values: np.ndarray, figure: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
     """The 95 % percentile interval of a figure of sums over texts (Efron, 1979; Koehn, 2004).
 
     Texts are drawn with replacement, as many as there are, all values of a text together: what is
@@ -27,6 +53,9 @@ def bootstrap(values: np.ndarray, figure: Callable[[np.ndarray], np.ndarray]) ->
     Args:
       values: [..., texts] what each text adds to the sums.
       figure: of sums [..., resamples], with resamples as its last axis too.
+
+    Returns:
+      The low and the high end, each shaped as the figure.
     """
     from scipy import stats
 
@@ -36,7 +65,7 @@ def bootstrap(values: np.ndarray, figure: Callable[[np.ndarray], np.ndarray]) ->
     count = values.shape[-1]
     if count == 1:
         only = figure(values)[..., 0]
-        return Interval(only, only)
+        return only, only
     found = stats.bootstrap(
         (np.arange(count),),
         resampled,
@@ -46,4 +75,4 @@ def bootstrap(values: np.ndarray, figure: Callable[[np.ndarray], np.ndarray]) ->
         method="percentile",
         rng=np.random.default_rng(0),
     )
-    return Interval(*found.confidence_interval)
+    return found.confidence_interval.low, found.confidence_interval.high

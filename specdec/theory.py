@@ -1,4 +1,4 @@
-"""What the papers predict, and the measured figures to set beside it.
+"""The predictions of the papers, and the measured figures to compare them with.
 
 Letters, as in Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative
 Decoding" (2211.17192), here "Leviathan":

@@ -13,12 +13,13 @@ though Python's bool is an int.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
 import numbers
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import (
     Annotated,
     Any,
@@ -32,6 +33,10 @@ from typing import (
 )
 
 SEEDS = 2**32  # larger ones would draw what smaller ones draw: JAX keeps 32 bits
+
+
+class UsageError(ValueError):
+    """What the user gave cannot work; the message is one line."""
 
 
 def is_integer(value: Any, least: int) -> TypeGuard[int]:
@@ -172,3 +177,12 @@ def check_has(name: str, value: Any, methods: str, remedy: str) -> None:
     """Raises ValueError unless a part has the attributes, divided by spaces, that tell its kind."""
     if not all(hasattr(value, method) for method in methods.split()):
         raise ValueError(f"{name} is {value!r}; give {remedy}")
+
+
+@contextlib.contextmanager
+def one_line(prefix: str = "") -> Iterator[None]:
+    """Raises what goes wrong with a user's values as a UsageError, behind a prefix."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(f"{prefix}{error}") from error

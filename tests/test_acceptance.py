@@ -171,7 +171,7 @@ def test_alpha_is_that_of_all_texts_the_target_can_write():
     texts = acceptance.generate(one, params["target"], batches(4000, 4000), seed=0, tokens=10**6)
     summary = acceptance.summarize(acceptance.measure(one, params, texts, tables=False))
     assert summary.texts == 4000 and list(summary.alphas) == ["model"]
-    for alpha, exact in zip(summary.alphas["model"], sums / lengths, strict=True):
+    for alpha, exact in zip(summary.alphas["model"].values(), sums / lengths, strict=True):
         error = (alpha.high - alpha.low) / 2 / 1.96
         assert 0 < error < 0.004
         assert abs(alpha.value - exact) < 4 * error
@@ -321,7 +321,8 @@ def test_alpha_is_a_mean_over_tokens():
     summary = acceptance.summarize([text(1, 1, 1, 1, 1), text(9, 0, 3, 6, 9)])
     assert (summary.texts, summary.tokens) == (2, 10)
     alphas = summary.alphas["model"]
-    assert [alpha.lenience for alpha in alphas] == list(LENIENCE)
+    assert list(alphas) == list(LENIENCE)
+    alphas = list(alphas.values())
     assert [alpha.value for alpha in alphas] == pytest.approx([0.1, 0.4, 0.7, 1.0])
     assert (alphas[0].low, alphas[0].high) == (0, 1)  # a quarter of the resamples has one twice
     assert (alphas[3].low, alphas[3].high) == (1, 1)
@@ -335,7 +336,7 @@ def test_the_interval_holds_the_mean_where_texts_are_easy_or_hard():
     for _ in range(100):
         rates = draws.integers(2, size=50)
         records = [text(16, *[16.0 * rate] * len(LENIENCE)) for rate in rates]
-        alpha = acceptance.summarize(records).alphas["model"][0]
+        alpha = acceptance.summarize(records).alphas["model"][1.0]
         held += alpha.low <= 0.5 <= alpha.high
     assert 88 <= held <= 99
 
@@ -432,15 +433,16 @@ def test_the_command(specdec_acceptance, tmp_path, capsys):
     report = json.loads(Path(f"{path}.summary.json").read_text())
     assert (report["texts"], report["tokens"]) == (len(LINES), summary.tokens)
     assert list(report["alphas"]) == ["model", "unigram", "bigram"]
-    for name, alphas in summary.alphas.items():
-        assert report["alphas"][name] == [alpha._asdict() for alpha in alphas]
+    assert report["alphas"] == summary.record()["alphas"]
     assert (
         report["run"]["sampling"] == repr(Sampling()) and report["environment"]["backend"] == "cpu"
     )
     assert report["run"]["parameters"]["draft"] > 0
     assert "BATCH_SIZE = 2" in Path(f"{path}.gin").read_text()
     assert cli.main(["report", f"{path}.summary.json"]) == 0
-    assert f"| run | here |  | {summary.alphas['model'][0].value:.3f} [" in capsys.readouterr().out
+    assert (
+        f"| run | here |  | {summary.alphas['model'][1.0].value:.3f} [" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ PACKAGE = ROOT / "specdec"
 # From top to bottom: a module imports from rows below its own, never from its own row or above.
 ROWS = (
     ("cli",),
+    ("instrument",),
     ("integrations", "interactive", "forecast"),
     (
         "benchmark",
@@ -32,8 +33,8 @@ ROWS = (
     ("plan",),
     ("drafters",),
     ("verifiers", "schedules"),
-    ("sampling", "models", "tasks"),
-    ("types", "theory", "demo", "statistics", "calibration"),
+    ("sampling", "models", "tasks", "decoded"),
+    ("types", "theory", "demo", "statistics", "timer", "calibration"),
     (
         "common",
         "schemas",
@@ -41,6 +42,7 @@ ROWS = (
         "values",
         "records",
     ),
+    ("gin_text",),
 )
 ROW = {module: row for row, modules in enumerate(ROWS) for module in modules}
 
@@ -155,6 +157,33 @@ def names(source: str) -> set[str]:
 def test_imports_go_strictly_down():
     found = [line for path, source in package_files().items() for line in violations(path, source)]
     assert not found, "\n" + "\n".join(found)
+
+
+def commands_imported(files: dict[str, str]) -> list[str]:
+    """One line for each import of a command by another module than the front door of `cli`."""
+    defined = {
+        Path(path).stem
+        for path, source in files.items()
+        if module_of(path) == "cli" and re.search(r"^def add_command\(", source, re.MULTILINE)
+    }
+    return [
+        f"{path}:{line}: {name}"
+        for path, source in files.items()
+        if module_of(path) == "cli" and not path.endswith("__init__.py")
+        for line, name in imported_names(path, source)
+        if name.startswith("specdec.cli.") and name.split(".")[2] in defined
+    ]
+
+
+def test_a_command_imports_no_command():
+    found = commands_imported(package_files())
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_an_import_of_a_command_is_seen():
+    command = "def add_command(subparsers):\n    pass\n"
+    both = {"specdec/cli/one.py": command, "specdec/cli/two.py": "from specdec.cli import one"}
+    assert commands_imported(both) == ["specdec/cli/two.py:1: specdec.cli.one"]
 
 
 def test_the_loop_names_no_concrete_drafter_verifier_or_schedule():

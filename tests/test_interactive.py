@@ -93,11 +93,16 @@ def test_statistics_add_up(model, decoded):
     assert model.stats.lines() == ["0 texts"]
 
 
+def by_hand(tokens, drafted, accepted) -> Decoded:
+    made = {"tokens": tokens, "drafted": drafted, "accepted": accepted}
+    return Decoded(**made, input="in", text="out", log_prob=-2.0)
+
+
 def test_statistics_of_one_text():
-    one = Decoded("in", "out", [4, 5, 6, 7, 1], -2.0, [[4, 5], [6, 8]], [2, 2], [2, 0])
+    one = by_hand([4, 5, 6, 7, 1], [2, 2], [2, 0])
     assert (one.calls, one.tokens_per_call) == (2, 2.5)
     assert one.alpha == empirical_alpha([2, 0], [2, 2]) == 2 / 3
-    nothing = Decoded("", "", [], 0.0, [], [], [])
+    nothing = by_hand([], [], [])
     assert math.isnan(nothing.tokens_per_call) and math.isnan(nothing.alpha)
 
 

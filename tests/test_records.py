@@ -13,7 +13,8 @@ import types
 import pytest
 
 from specdec import records
-from specdec.records import Lines, RecordsError, first_difference
+from specdec.gin_text import first_difference
+from specdec.records import Lines, RecordsError
 
 GIN = "# Parameters for A:\n# ====\nA.x = 1\nA.name = \\\n    'a b'\n"
 

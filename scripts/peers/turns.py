@@ -22,14 +22,15 @@ from tqdm import tqdm
 
 from specdec import checkpoints, tasks
 from specdec.benchmark import Workload
-from specdec.cli import bench, output, settings
+from specdec.cli import output, settings
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
-from specdec.cli.settings import UsageError
 from specdec.common.environment import environment
+from specdec.instrument import benchmarking
 from specdec.program import batch_shapes
 from specdec.records import RecordsError
 from specdec.sampling import looks_back
+from specdec.values import UsageError
 
 PACKAGES = ("torch", "transformers", "ctranslate2")
 WARM_UPS = 3
@@ -59,8 +60,8 @@ def _parser(threads: argparse.ArgumentParser) -> argparse.ArgumentParser:
         prog="compare",
         description="Times other engines on a run's weights, by turns with specdec, alone and "
         "speculative, in one process: greedy, one text at a time. Takes the gin files of `specdec "
-        f"bench`. Measures {bench.LIMIT} texts unless there is a limit. What was interrupted goes "
-        "on when the command is given again.",
+        f"bench`. Measures {benchmarking.LIMIT} texts unless there is a limit. What was "
+        "interrupted goes on when the command is given again.",
         parents=[threads],
         allow_abbrev=False,
     )
@@ -100,7 +101,7 @@ def _compare(args: argparse.Namespace) -> None:
     run = _comparable(runs.build(args))
     in_force = settings.in_force()
     run = run.ending_with(runs.vocabulary_of(run).eos_id)
-    texts = {text: ids[ids != 0].tolist() for text, ids in bench.texts_of(run).items()}
+    texts = {text: ids[ids != 0].tolist() for text, ids in benchmarking.texts_of(run).items()}
     work = _work(run, texts.values(), args.threads, device)
     about = {
         "gin": in_force,
@@ -163,7 +164,7 @@ def _ours(run: DecodeRun, work: engines.Work) -> dict[str, Any]:
     """The programs of `specdec bench`, compiled for each length."""
     workload = Workload.of(run.plan, run.alone)
     read = functools.partial(run.placement.read, trees={})
-    params = jax.device_put(workload.params(bench.trees_of(run, read)))
+    params = jax.device_put(workload.params(benchmarking.trees_of(run, read)))
     return {
         mode: engines.Specdec(
             {x: program.compile(params[mode], *batch_shapes(1, x)) for x in work.lengths},
@@ -255,7 +256,7 @@ def _comparable(run: DecodeRun) -> DecodeRun:
         raise UsageError("decoder_prefix or a processor is set; leave them out, peers have none")
     if mesh is not None:
         raise UsageError(f"the run has {mesh.size} devices; leave NUM_PARTITIONS out")
-    limit = bench.LIMIT if data.limit is None else data.limit
+    limit = benchmarking.LIMIT if data.limit is None else data.limit
     data = dataclasses.replace(data, batch_size=1, buckets=(), limit=limit)
     return dataclasses.replace(run, data=data).laid_out()
 

@@ -14,21 +14,20 @@ to be exact. Greedily q is one token, which counts
 (the paper prints "at most", by which l = 1 would accept everything). Letters as in `types`, and L,
 the number of leniences.
 
-`texts` has the target write, `opinions` asks a drafter at each token, `ngrams` counts the tables,
-`measure` does so text by text, and `summary` makes the figures.
+`written` has the target write, `opinions` asks a drafter at each token, `bigrams` counts the
+tables, `recording` does so text by text, and `alphas` makes the figures.
 """
 
-from specdec.acceptance.measure import measure
-from specdec.acceptance.ngrams import Tables
+from specdec.acceptance.alphas import AcceptanceSummary, Accepted, lines, summarize
+from specdec.acceptance.bigrams import Tables
 from specdec.acceptance.opinions import LENIENCE, recorded
-from specdec.acceptance.summary import Accepted, Alpha, Summary, lines, summarize
-from specdec.acceptance.texts import Texts, generate
+from specdec.acceptance.recording import measure
+from specdec.acceptance.written import Texts, generate
 
 __all__ = [
     "LENIENCE",
     "Accepted",
-    "Alpha",
-    "Summary",
+    "AcceptanceSummary",
     "Tables",
     "Texts",
     "generate",

@@ -1,5 +1,5 @@
-"""What a drafter thinks of each token of a text: in one call where it is a model, and else asked
-at each place through its own `propose`, for one token or for a block."""
+"""The opinion that a drafter has of each token of a text: in one call where it is a model, and else
+asked at each place through its own `propose`, for one token or for a block."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def recorded(drafter: Drafter, name: str = "") -> Iterator[tuple[str, Drawing]]:
 
 @functools.partial(jax.jit, static_argnames="plan")
 def teach(params: Params, inputs: Array, fed: Array, *, plan: Plan) -> Taught:
-    """Of [B, T] tokens, the start token first."""
+    """Returns the target's view of [B, T] tokens, the start token first."""
     cache = plan.target.prefill(params["target"], inputs, fed.shape[1])
     output = plan.target.decode(params["target"], fed, cache)[0]
     left, probs = standardised(plan.sampling, output.logits, *before_each(fed, plan.stop_ids))
@@ -71,7 +71,7 @@ def teach(params: Params, inputs: Array, fed: Array, *, plan: Plan) -> Taught:
 def opinions(
     params: Params, inputs: Array, tokens: Array, length: Array, taught: Taught, *, plan: Plan
 ) -> Opinions:
-    """Those of the plan's drafter.
+    """Returns the opinions of the plan's drafter.
 
     Args:
       tokens: [B, 1+T] int32, the start token first.

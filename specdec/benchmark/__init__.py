@@ -1,29 +1,28 @@
 """How fast speculation is, against the target alone in the same process, and where the time goes.
 
 `workload` has what is timed, `measure` times it, and `file` keeps the records. `summary` makes
-`figures` of them by one `estimator`; `table` prints those. A `Measurement` is all of it for one
+figures of them by one `estimator`; `printed` shows those. A `Measurement` is all of it for one
 workload.
 """
 
-from specdec.benchmark.figures import Summary
-from specdec.benchmark.file import Elsewhere, File, Generation, Record, Timing, record
+from specdec.benchmark.file import File, Generation, Record, Timing, fields_of, record
 from specdec.benchmark.measure import decode_elsewhere, measure_by_text, profile
 from specdec.benchmark.measurement import Measurement, described
-from specdec.benchmark.summary import summarize
-from specdec.benchmark.table import lines
+from specdec.benchmark.printed import lines
+from specdec.benchmark.summary import BenchmarkSummary, summarize
 from specdec.benchmark.workload import Workload
 
 __all__ = [
-    "Elsewhere",
     "File",
     "Generation",
     "Measurement",
     "Record",
-    "Summary",
+    "BenchmarkSummary",
     "Timing",
     "Workload",
     "decode_elsewhere",
     "described",
+    "fields_of",
     "lines",
     "measure_by_text",
     "profile",

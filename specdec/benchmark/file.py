@@ -1,60 +1,50 @@
-"""What is measured, as records, and the file that keeps them."""
+"""The records of a benchmark, and the file that keeps them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from specdec import records
+from specdec.benchmark.parts import Key, key_of, name_of
+from specdec.decoded import DecodedText
 from specdec.records import Lines
 
-OPTIONAL = ("sources", "depths", "broken_drafts")  # fields of a line
+# The fields of a line, in order, and those which are absent where they have nothing to say.
+FIELDS = ("calls", "tokens", "drafted", "accepted", "sources", "depths", "broken_drafts")
+OPTIONAL = ("sources", "depths", "broken_drafts")
 
 
-class Generation(NamedTuple):
-    """One text, decoded once. `tokens`, `drafted` and `accepted` are as `specdec decode` has them:
-    ids with EOS, and one entry per target call; `sources` too, for a drafter that is made of
-    others, and `depths`, its layers, for a target whose tokens may leave."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generation(DecodedText):
+    """A text, decoded once.
 
-    mode: str  # "alone" or "speculative"
-    text: int  # the example's index
-    repeat: int
-    seconds: float
-    calls: int
-    tokens: list[int]
-    drafted: list[int]
-    accepted: list[int]
-    sources: Sequence[int] = ()
-    depths: Sequence[int] = ()
-    broken_drafts: int = 0  # see `Trace`
+    text: the example's index.
+    mode: "alone" or "speculative".
+    repeat, seconds: which of the repeats it is, and what it took; None where it was not timed.
+    split: another one than that which is timed, None for that.
+    """
 
-
-class Elsewhere(NamedTuple):
-    """A text of another split, decoded by speculation and not timed; fields as in `Generation`."""
-
-    split: str
     text: int
-    calls: int
-    tokens: list[int]
-    drafted: list[int]
-    accepted: list[int]
-    sources: Sequence[int] = ()
-    depths: Sequence[int] = ()
-    broken_drafts: int = 0  # see `Trace`
+    mode: str = "speculative"
+    repeat: int | None = None
+    seconds: float | None = None
+    split: str | None = None
 
 
 class Timing(NamedTuple):
     """One run of a part, on a text's inputs."""
 
-    part: str
+    part: Key
     text: int
     repeat: int
     seconds: float
     steps: int  # model calls in those seconds
 
 
-Record: TypeAlias = Generation | Elsewhere | Timing
+Record: TypeAlias = Generation | Timing
 
 
 class File:
@@ -73,20 +63,20 @@ class File:
         self._lines = None if path is None else Lines.of(Path(path), settings)
         before = list(self._lines.map(record, "bench")) if self._lines else []
         self.done = _in_both_modes(before)
-        self.elsewhere = {(one.split, one.text) for one in before if isinstance(one, Elsewhere)}
+        self.elsewhere = {(_split(one), one.text) for one in before if _split(one)}
         self._records = [one for one in before if self._is_whole(one)]
         if self._lines:
-            self._lines.replace(map(_fields, self._records))
+            self._lines.replace(map(fields_of, self._records))
 
     def write(self, record: Record) -> None:
         """At once."""
         self._records.append(record)
         if self._lines:
-            self._lines.append(_fields(record))
+            self._lines.append(fields_of(record))
 
     def records(self, split: str | None) -> Iterator[Record]:
-        """Those of the timed texts, and of the other split."""
-        return (one for one in self._records if getattr(one, "split", split) == split)
+        """Returns the records of the timed texts, and of another split."""
+        return (one for one in self._records if _split(one) in (None, split))
 
     def conclude(self, report: Mapping[str, Any]) -> None:
         """Writes FILE.summary.json."""
@@ -95,25 +85,33 @@ class File:
             records.write(Path(f"{self._lines.path}.summary.json"), f"{text}\n")
 
     def _is_whole(self, record: Record) -> bool:
-        return isinstance(record, Elsewhere) or (record.repeat, record.text) in self.done
+        return _split(record) is not None or (record.repeat, record.text) in self.done
 
 
 def record(fields: Mapping[str, Any]) -> Record:
-    """What a line of the file says."""
-    if "mode" in fields:
-        return Generation(**fields)
-    return Elsewhere(**fields) if "split" in fields else Timing(**fields)
+    """Returns what a line of the file says; raises TypeError for one of something else."""
+    if not fields.keys() & {"mode", "split"}:
+        return Timing(**{**fields, "part": key_of(fields.get("part", ""))})
+    return Generation(**{name: value for name, value in fields.items() if name != "calls"})
 
 
-def _fields(record: Record) -> dict[str, Any]:
-    """Returns the fields of its line; optional ones are absent where there is nothing to say."""
-    named = record._asdict().items()
-    return {name: value for name, value in named if name not in OPTIONAL or value}
+def fields_of(record: Record) -> dict[str, Any]:
+    """Returns the fields of a record's line."""
+    if isinstance(record, Timing):
+        return record._asdict() | {"part": name_of(record.part)}
+    about = ("mode", "text", "repeat", "seconds") if record.split is None else ("split", "text")
+    named = {name: getattr(record, name) for name in (*about, *FIELDS)}
+    return {name: value for name, value in named.items() if name not in OPTIONAL or value}
+
+
+def _split(record: Record) -> str | None:
+    """Returns the split of a text that is not timed."""
+    return record.split if isinstance(record, Generation) else None
 
 
 def _in_both_modes(found: Iterable[Record]) -> set[tuple[int, int]]:
     modes: dict[tuple[int, int], set[str]] = {}
     for one in found:
-        if isinstance(one, Generation):
+        if isinstance(one, Generation) and one.repeat is not None:
             modes.setdefault((one.repeat, one.text), set()).add(one.mode)
     return {unit for unit, seen in modes.items() if len(seen) == 2}

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.benchmark.file import Elsewhere, Generation, Timing
+from specdec.benchmark.file import Generation, Timing
+from specdec.benchmark.parts import Key
 from specdec.benchmark.workload import Workload
 from specdec.decoding import check_finite, naming_texts, row_keys
 from specdec.program import Program
+from specdec.timer import Clock, timed
 from specdec.types import DecodeOutput, PyTree
 
 WARM_UPS = 3
@@ -29,7 +30,7 @@ def measure_by_text(
     seed: int,
     repeats: int,
     skip: Collection[tuple[int, int]] = (),
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Clock = time.perf_counter,
 ) -> Iterator[Iterator[Generation | Timing]]:
     """Times each text, first to last, `repeats` times: the target alone and speculation by turns.
 
@@ -65,7 +66,8 @@ def measure_by_text(
         for mode in modes if (place + repeat) % 2 == 0 else reversed(modes):
             program = workload.generations[mode]
             output, seconds = _timed(clock, program, params[mode], keys, inputs)
-            yield _generation(mode, text, repeat, seconds, _sound(output, workload, text))
+            about = {"mode": mode, "text": text, "repeat": repeat, "seconds": seconds}
+            yield Generation.of(_sound(output, workload, text), 0, **about)
 
     _warm_up(workload, trees, seed, on_device)
     for repeat in range(repeats):
@@ -81,12 +83,12 @@ def decode_elsewhere(
     *,
     seed: int,
     split: str,
-) -> Iterator[Elsewhere]:
+) -> Iterator[Generation]:
     """Decodes texts of another split by speculation: the acceptance that is to be expected."""
     params = jax.device_put(workload.params(trees)["speculative"])
     for text, inputs in texts.items():
         output = workload.generations["speculative"](params, _keys(seed, text), inputs)
-        yield Elsewhere(split, text, *_decoded(_sound(output, workload, text)))
+        yield Generation.of(_sound(output, workload, text), 0, text=text, split=split)
 
 
 def profile(
@@ -125,55 +127,20 @@ def _keys(seed: int, text: int, repeat: int = 0) -> jax.Array:
     return jax.block_until_ready(row_keys(seed, jnp.array([text]), repeat))
 
 
-def _timed_parts(clock, workload: Workload, trees, inputs) -> Iterator[tuple[str, float]]:
-    given: dict[str | None, Any] = {None: inputs}
+def _timed_parts(clock, workload: Workload, trees, inputs) -> Iterator[tuple[Key, float]]:
+    given: dict[Key | None, Any] = {None: inputs}
     for name, part in workload.parts.items():
         given[name], seconds = _timed(clock, part.program, trees, given[part.source])
         yield name, seconds
 
 
 def _timed(clock, program: Program, *arguments) -> tuple[Any, float]:
-    execute = program.warmed(*arguments)
-    with _no_compilation():
-        start = clock()
-        result = jax.block_until_ready(execute(*arguments))
-        return result, clock() - start
-
-
-@contextlib.contextmanager
-def _no_compilation():
-    """Refuses a figure that has a compilation in it."""
-    events = []
-
-    def listen(event: str, duration_secs: float, **details) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            events.append(details.get("fun_name", "a program"))
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-    if events:
-        raise RuntimeError(
-            f"{events[0]} was compiled while the clock ran; compile every shape before measuring"
-        )
-
-
-def _generation(mode: str, text: int, repeat: int, seconds: float, output) -> Generation:
-    return Generation(mode, text, repeat, seconds, *_decoded(output))
+    return timed(program.warmed(*arguments), *arguments, clock=clock)
 
 
 def _sound(output: DecodeOutput, workload: Workload, text: int) -> DecodeOutput:
-    """The output; raises NonFiniteLogits, with the text's index, if its row has failed."""
+    """Returns the output on the host; raises NonFiniteLogits, with the text's index, if its row has
+    failed."""
     with naming_texts([text]):
         check_finite(output, workload.plan.target)
-    return output
-
-
-def _decoded(output: DecodeOutput) -> tuple:
-    """Returns the fields of a `Generation` of one text, from `calls` on."""
-    output = jax.device_get(output)
-    row = output.row(0)
-    calls = row.drafted, row.accepted, output.sources(0), output.depths(0)
-    return len(row.drafted), row.tokens, *calls, int(output.trace.broken_drafts[0])
+    return jax.device_get(output)

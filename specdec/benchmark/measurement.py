@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from specdec.benchmark.figures import Summary
 from specdec.benchmark.file import File, Record
 from specdec.benchmark.measure import decode_elsewhere, measure_by_text, profile
-from specdec.benchmark.summary import Parts, summarize
+from specdec.benchmark.parts import Key, name_of
+from specdec.benchmark.summary import BenchmarkSummary, Parts, summarize
 from specdec.benchmark.workload import Workload
 from specdec.common.environment import environment
 from specdec.plan import Plan
@@ -47,7 +46,7 @@ class Measurement:
         return 2 * (self._repeats * len(self._texts) - len(self.file.done))
 
     def by_text(self) -> Iterator[Iterator[Record]]:
-        """What is left, text by text, see `measure_by_text`; each record is in the file."""
+        """Measures what is left, see `measure_by_text`; each record is in the file."""
         units = measure_by_text(
             self.workload,
             self._trees,
@@ -59,7 +58,7 @@ class Measurement:
         return (self._written(records) for records in units)
 
     def decode_elsewhere(self, texts: Mapping[int, np.ndarray], split: str) -> None:
-        """What a forecast is made of, as far as it is not in the file."""
+        """Decodes the texts that a forecast is made of, unless they are in the file."""
         done = self.file.elsewhere
         new = {text: inputs for text, inputs in texts.items() if (split, text) not in done}
         for record in decode_elsewhere(
@@ -71,7 +70,7 @@ class Measurement:
         """Writes an xprof trace, see `profile`."""
         profile(self.workload, self._trees, self._texts, seed=self._seed, path=path)
 
-    def conclude(self, about: Mapping[str, Any], split: str | None = None) -> Summary:
+    def conclude(self, about: Mapping[str, Any], split: str | None = None) -> BenchmarkSummary:
         """The figures, of all that was measured now and before; the report is written.
 
         about: what the report says of the run besides.
@@ -89,9 +88,9 @@ class Measurement:
         costs = self.workload.costs(self._trees, self._length)
         report = {
             "environment": environment(),
-            "run": {**described(plan), **about, "costs": costs},
-            "compile_seconds": self._compile_seconds,
-            **dataclasses.asdict(summary),
+            "run": {**described(plan), **about, "costs": _named(costs)},
+            "compile_seconds": _named(self._compile_seconds),
+            **summary.record(),
         }
         self.file.conclude(report)
         return summary
@@ -104,6 +103,11 @@ class Measurement:
         for record in records:
             self.file.write(record)
             yield record
+
+
+def _named(figures: Mapping[Key, Any]) -> dict[str, Any]:
+    """Returns figures by the names that parts have in files."""
+    return {name_of(key): figure for key, figure in figures.items()}
 
 
 def parts_of(plan: Plan) -> Parts | None:

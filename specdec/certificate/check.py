@@ -1,4 +1,4 @@
-"""What a check says, and the comparison of texts that most checks make."""
+"""The outcome of a check, and the comparison of texts that most checks make."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def algebra(subject: Subject) -> Check:
 
 
 def _errors(verifier: Verifier, sampling: SamplingRule) -> Iterator[float]:
-    """Of each law that is emitted, for whole and shortened drafts."""
+    """Yields the error of each law that is emitted, for whole and shortened drafts."""
     for gamma in (1, 2, 4):
         for trees in trees_for(0, 3, gamma, sampling).values():
             right = trees.p[0]

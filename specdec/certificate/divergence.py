@@ -13,7 +13,7 @@ from specdec.certificate.check import Check
 from specdec.certificate.draws import SAMPLES, by_rank
 from specdec.certificate.subject import Subject, joined, taught_scores
 from specdec.plan import Plan
-from specdec.statistics import bootstrap
+from specdec.statistics import estimate
 from specdec.types import Array, DecodeOutput, PyTree
 
 
@@ -42,12 +42,12 @@ def _not_chosen(subject: Subject) -> tuple[dict[str, Any], str]:
     same = int((output.tokens == plain.tokens).all(axis=1).sum())
     wrong, tokens = _of_texts(_unlike, subject, output)
     share = wrong.sum() / max(tokens.sum(), 1)
-    low, high = _interval(np.stack([wrong, tokens]), lambda sums: sums[0] / sums[1])
+    found = estimate(np.stack([wrong, tokens]), lambda sums: sums[0] / sums[1])
     texts = len(tokens)
-    figures = {"share": share, "low": low, "high": high, "same": same, "texts": texts}
+    figures = {"share": share, "low": found.low, "high": found.high, "same": same, "texts": texts}
     return figures, (
-        f"{share:.2%} of the tokens are not the target's choice (95 % interval {low:.2%} to "
-        f"{high:.2%}); {same} of {texts} texts are the target's own"
+        f"{share:.2%} of the tokens are not the target's choice (95 % interval "
+        f"{found.interval('.2%')}); {same} of {texts} texts are the target's own"
     )
 
 
@@ -63,23 +63,17 @@ def _by_groups(subject: Subject) -> tuple[dict[str, Any], str]:
     def distance(sums: np.ndarray) -> np.ndarray:
         return np.abs(sums[:-1]).sum(axis=0) / 2 / sums[-1]
 
-    share = float(distance(sums.sum(axis=1)))
-    low, high = _interval(sums, distance)
+    found = estimate(sums, distance)
     count = int(sums[-1].sum())
-    figures = {"distance": share, "low": low, "high": high, "tokens": count}
+    figures = {"distance": found.value, "low": found.low, "high": found.high, "tokens": count}
     return figures, (
-        f"{count} drawn tokens are {share:.4f} from the target's law in total variation, at least "
-        f"(95 % interval {low:.4f} to {high:.4f})"
+        f"{count} drawn tokens are {found.value:.4f} from the target's law in total variation, at "
+        f"least (95 % interval {found.interval('.4f')})"
     )
 
 
-def _interval(values: np.ndarray, figure: Any) -> tuple[float, float]:
-    low, high = bootstrap(values, figure)
-    return float(low), float(high)
-
-
 def _of_texts(function: Any, subject: Subject, output: DecodeOutput) -> Any:
-    """What a function of target, inputs, tokens and lengths says of each text."""
+    """Returns what a function of target, inputs, tokens and lengths says of each text."""
     compare = jax.jit(functools.partial(function, plan=subject.plan))
     fed = subject.fed(output.tokens, output.length)
     return joined([jax.device_get(compare(*args)) for args in fed], len(subject.inputs))

@@ -65,7 +65,7 @@ def draws(subject: Subject) -> Check:
 def _against_the_target(
     subject: Subject, compare: Callable, output: DecodeOutput
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of each group: how many more tokens than expected, and the variance of that."""
+    """Returns how many more tokens each group has than expected, and the variance of that."""
     texts = (output.tokens, output.length)
     parts = [jax.device_get(compare(*args)) for args in subject.fed(*texts)]
     excess, variance = joined(parts, len(subject.inputs))
@@ -96,7 +96,7 @@ def by_rank(probs: Array, tokens: Array) -> Array:
 
 
 def _by_residue(probs: Array, tokens: Array) -> Array:
-    """Likewise, by the remainder of the id."""
+    """Returns what `by_rank` does, of groups by the remainder of the id."""
     missing = -probs.shape[2] % RESIDUES
     padded = jnp.pad(probs, ((0, 0), (0, 0), (0, missing)))
     mass = jnp.sum(padded.reshape(*tokens.shape, -1, RESIDUES), axis=2)

@@ -14,6 +14,7 @@ from specdec.certificate.check import Check, agreement
 from specdec.certificate.subject import Subject
 from specdec.drafters.drafter import Drafter
 from specdec.testing import Constant, OneOf
+from specdec.timer import interleaved
 from specdec.types import DecodeOutput, Params, SamplingRule
 from specdec.verifiers import Coupled
 
@@ -96,12 +97,8 @@ def _drafters(subject: Subject) -> dict[str, tuple[Drafter, Params]]:
 
 
 def _slowdowns(subject: Subject, runs: dict[str, Callable]) -> dict[str, float]:
-    """Median seconds of each run over those of 'alone', all compiled, in turns."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(REPEATS):
-        for name, run in runs.items():
-            start = subject.clock()
-            run()
-            seconds[name].append(subject.clock() - start)
+    """Returns the median seconds of each run over those of 'alone', all compiled."""
+    ready = {name: functools.partial(lambda run: run, run) for name, run in runs.items()}
+    seconds = interleaved(ready, REPEATS, clock=subject.clock)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     return {name: medians[name] / medians["alone"] for name in runs if name != "alone"}

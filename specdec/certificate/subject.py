@@ -1,4 +1,4 @@
-"""What a certificate is about, and the decoding that its checks share."""
+"""The subject of a certificate, and the decoding that its checks share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FLOAT32_GAP = 1e-4  # nats; rounding alone gives some 1e-6
 BFLOAT16_GAP = 2.0**-6
 
 
-class Taught(NamedTuple):
+class TaughtTexts(NamedTuple):
     """The target's view of finished texts, all tokens at once; 0 beyond the end of a text."""
 
     gap: Array  # [R, N] float32, of each token below the best one, in logits
@@ -60,7 +60,7 @@ class Subject:
 
     @property
     def dtype(self) -> str:
-        """What the target computes in; it says what rounding may excuse."""
+        """Returns the type that the target computes in; it says what rounding may excuse."""
         return self.plan.target.dtype
 
     @property
@@ -154,7 +154,7 @@ class Subject:
         return self.texts(self.variant(self.greedy))
 
     @functools.cached_property
-    def taught(self) -> Taught:
+    def taught(self) -> TaughtTexts:
         """The target's view of `speculated`."""
         output = self.speculated
         teach = jax.jit(functools.partial(_teach, plan=self.plan))
@@ -162,7 +162,7 @@ class Subject:
         return joined([jax.device_get(teach(*args)) for args in fed], len(self.inputs))
 
     def fed(self, *outputs: Array) -> Iterator[tuple[Any, ...]]:
-        """Of each batch the target's parameters, the inputs, and the rows of the outputs."""
+        """Yields of each batch the target's parameters, the inputs, and the rows of the outputs."""
         for start, (_, inputs) in zip(self._starts, self._batches(0), strict=True):
             yield self.params["target"], inputs, *(self._block(x, start, 0) for x in outputs)
 
@@ -268,4 +268,4 @@ def _teach(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan:
     gap = jnp.max(left, axis=2) - emitted(left)
     log_probs = emitted(jax.nn.log_softmax(logits, axis=-1))
     largest = jnp.max(jnp.where(within[:, :, None], jnp.abs(logits), 0), axis=(1, 2))
-    return Taught(jnp.where(within, gap, 0), jnp.where(within, log_probs, 0), largest)
+    return TaughtTexts(jnp.where(within, gap, 0), jnp.where(within, log_probs, 0), largest)

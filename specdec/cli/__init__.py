@@ -34,12 +34,13 @@ from specdec.cli import (
     verify,
 )
 from specdec.cli.data import Data, longest_target, saved_vocabulary, token_ids
-from specdec.cli.distill import Distillation
 from specdec.cli.help import Overview
 from specdec.cli.run import DecodeRun
-from specdec.cli.settings import UsageError, path_in
+from specdec.cli.settings import path_in
 from specdec.engine import Placement
+from specdec.instrument.distillation import Distillation
 from specdec.records import RecordsError
+from specdec.values import UsageError
 
 __all__ = [
     "Data",

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from tqdm import tqdm
-
-from specdec import acceptance, records, tasks
-from specdec.acceptance import Accepted
-from specdec.cli import output, passes
+from specdec import acceptance, records
+from specdec.cli import output
 from specdec.cli import run as runs
-from specdec.cli.run import DecodeRun
-from specdec.cli.settings import UsageError
-from specdec.common.environment import environment
-from specdec.engine import parameter_counts
+from specdec.cli.variants import variant
+from specdec.instrument import recorded_texts
 from specdec.records import Lines
-from specdec.values import PositiveInt, check
+from specdec.values import PositiveInt, UsageError, check
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -61,14 +53,13 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> None:
     check("--tokens", args.tokens, PositiveInt, UsageError)
     output.check(args)
-    run = plain(runs.build(args))
-    in_force = passes.with_record(run, runs.in_force(run, "acceptance"))
-    batches = run.batches()
-    if (first := next(batches, None)) is None:
-        raise UsageError(f"split {run.data.split!r} has no examples; nothing to measure")
-    lines = Lines.of(Path(args.output_file), in_force) if args.output_file else None
+    one = variant(args, lines="acceptance")
+    recorded_texts.refuse_other_than_plain(one.run)
+    batches = recorded_texts.batches_of(one.run, "measure")
+    settings = recorded_texts.with_record(one)
+    lines = Lines.of(Path(args.output_file), settings) if args.output_file else None
     # All that can be wrong has been looked at; from here on it takes long.
-    texts = measured(run, itertools.chain([first], batches), args.tokens, lines, args.tables)
+    texts = recorded_texts.record(one, batches, args.tokens, lines, args.tables)
     summary = acceptance.summarize(texts)
     print(*acceptance.lines(summary), sep="\n")
     if summary.tokens < args.tokens:
@@ -78,119 +69,6 @@ def _command(args: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     if lines:
-        text = records.as_json(_report(run, summary, args.tokens), indent=2)
+        report = recorded_texts.report(one.run, summary, args.tokens)
+        text = records.as_json(report, indent=2)
         records.write(Path(f"{lines.path}.summary.json"), f"{text}\n")
-
-
-def plain(run: DecodeRun) -> DecodeRun:
-    """The run, if it writes plain texts."""
-    runs.require_baseline(run)
-    samples = run.data.num_samples
-    given = {"decoder_prefix": run.data.decoder_prefix}
-    for name, value in (given | {"num_samples": 0 if samples == 1 else samples}).items():
-        if value:
-            raise UsageError(f"{name} is {value!r}; leave it out, one plain output per text counts")
-    return run
-
-
-def _texts(lines: Lines | None) -> Iterator[Accepted]:
-    """Those of a file; raises RecordsError if it has others too."""
-    return lines.map(lambda fields: Accepted(**fields), "acceptance") if lines else iter(())
-
-
-def _before(lines: Iterable[Accepted], tokens: int) -> list[Accepted]:
-    """The texts that were measured before, up to so many tokens; none of a file that also has
-    tables, which are counted from all texts."""
-    kept = []
-    for one in lines:
-        if tokens <= 0 or list(one.accepted) != ["model"]:
-            break
-        kept.append(one)
-        tokens -= one.tokens
-    return kept
-
-
-def measured(
-    run: DecodeRun,
-    batches: Iterable[tasks.Batch],
-    tokens: int,
-    lines: Lines | None,
-    tables: bool = False,
-) -> Iterator[Accepted]:
-    """Texts of so many tokens: those that were measured before, and others, which are written."""
-    before = [] if tables else _before(_texts(lines), tokens)
-    return _written(before, _others(run, batches, before, tokens, tables), lines)
-
-
-def _others(
-    run: DecodeRun,
-    batches: Iterable[tasks.Batch],
-    before: Sequence[Accepted],
-    tokens: int,
-    tables: bool,
-) -> Iterator[Accepted]:
-    """The texts that were not measured before, until there are tokens enough."""
-    left = tokens - sum(one.tokens for one in before)
-    if left > 0:
-        params, seed, skip = run.load(), run.data.seed, [one.index for one in before]
-        given = ((batch.index, batch.inputs) for batch in batches)
-        texts = acceptance.generate(
-            run.plan, params["target"], given, seed=seed, tokens=left, skip=skip
-        )
-        yield from acceptance.measure(run.plan, params, _shown(texts, left), tables=tables)
-
-
-def _shown(texts: Iterable[acceptance.Texts], total: int) -> Iterator[acceptance.Texts]:
-    """The texts, under a bar if there is a terminal."""
-    with tqdm(total=total, unit="token", leave=False, disable=not sys.stderr.isatty()) as bar:
-        for batch in texts:
-            bar.update(int(batch.length.sum()))
-            yield batch
-
-
-def _written(
-    before: Sequence[Accepted], new: Iterable[Accepted], lines: Lines | None
-) -> Iterator[Accepted]:
-    """All records, each new one written before the next is measured."""
-    if lines:
-        lines.replace(map(_line, before))
-    yield from before
-    for one in new:
-        if lines:
-            lines.append(_line(one))
-        yield one
-
-
-def _line(one: Accepted) -> dict[str, Any]:
-    """Without `depths` where all tokens go through all layers."""
-    return {name: value for name, value in one._asdict().items() if name != "depths" or value}
-
-
-def _report(run: DecodeRun, summary: acceptance.Summary, tokens: int) -> dict[str, Any]:
-    return {
-        "environment": environment(),
-        "run": _described(run, tokens),
-        "texts": summary.texts,
-        "tokens": summary.tokens,
-        "proposes": summary.proposes,
-        "layers": summary.layers,
-        "alphas": {
-            name: [alpha._asdict() for alpha in alphas] for name, alphas in summary.alphas.items()
-        },
-    }
-
-
-def _described(run: DecodeRun, tokens: int) -> dict[str, Any]:
-    """What was measured, for the report; what `specdec bench` says as well has the same name."""
-    data, models = run.data, run.plan.models()
-    return {
-        "drafter": type(run.plan.drafter).__name__,
-        "sampling": repr(run.plan.sampling),
-        "dtype": {role: model.dtype for role, model in models.items()},
-        "parameters": parameter_counts(models),
-        "lengths": run.lengths,
-        "split": data.split,
-        "seed": data.seed,
-        "limit": data.limit,
-        "tokens": tokens,
-    }

@@ -16,11 +16,10 @@ from specdec import partitioning, progress
 from specdec.cli import output, settings
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
-from specdec.cli.settings import UsageError
 from specdec.common.environment import environment
 from specdec.plan import Plan
 from specdec.records import as_json, write
-from specdec.values import Probability, check
+from specdec.values import Probability, UsageError, check
 
 # What a run must set, and nothing here reads.
 UNREAD = ("CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH")

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from specdec import checkpoints, tasks
-from specdec.cli.settings import UsageError, one_line
 from specdec.decoding import check_prefix
 from specdec.partitioning import Share
-from specdec.values import Checked, PositiveInt, Seed, Text, check_has
+from specdec.values import Checked, PositiveInt, Seed, Text, UsageError, check_has, one_line
 
 # What each kind has, and what to give.
 _KINDS = {

@@ -15,9 +15,9 @@ from specdec.cli import dry_run, output, settings
 from specdec.cli import run as runs
 from specdec.cli.given import lines_of, not_nothing, utf8
 from specdec.cli.run import DecodeRun
-from specdec.cli.settings import UsageError
-from specdec.cli.texts import Text, TextOf, decoded, ways_of
+from specdec.instrument.decoding_texts import Text, TextOf, decoded, ways_of
 from specdec.program import Stepwise
+from specdec.values import UsageError
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

@@ -12,11 +12,10 @@ import jax
 import gin
 from specdec import checkpoints, progress
 from specdec.cli import settings
-from specdec.cli.settings import UsageError, one_line
+from specdec.cli.output import model_line
 from specdec.models import families
 from specdec.models.model import Model
-from specdec.types import PyTree
-from specdec.values import Seed, check
+from specdec.values import Seed, UsageError, check, one_line
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -68,8 +67,8 @@ def _command(args: argparse.Namespace) -> None:
             params, model.config, grown, to.config, test_key, grown_by=growth_key
         )
     checkpoints.save(output, grown, config=to.config, **text.kept())
-    print(f"read {args.input}: {described(params, model)}")
-    print(f"wrote {output}: {described(grown, to)}")
+    print(f"read {args.input}: {model_line(params, model)}")
+    print(f"wrote {output}: {model_line(grown, to)}")
     print(difference)
 
 
@@ -85,9 +84,3 @@ def _preset(name: str, model: Model) -> Model:
         return settings.build(cast(type[Model], families.named(family).model), flags, {})
     known = sorted(set(re.findall(rf"^(\w+)/{family}\.", gin.config_str(), re.MULTILINE)))
     raise UsageError(f"--preset is {name!r}; give a scope of {presets}: {', '.join(known)}")
-
-
-def described(params: PyTree, model: Model) -> str:
-    """A model in one line: how many numbers, and its sizes."""
-    sizes = ", ".join(f"{name} {size}" for name, size in model.sizes.items())
-    return f"{sum(leaf.size for leaf in jax.tree.leaves(params)):,} parameters ({sizes})"

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from specdec import gin_text
 from specdec.cli import gin_files
-from specdec.cli.settings import one_line
 from specdec.common import resources
 from specdec.models import device as devices
+from specdec.values import one_line
 
 _SIZES = " and ".join(f"{s.emb_dim} x {s.mlp_dim}" for s in devices.SIZES)
 SKELETONS = ("decode.gin", "train.gin")
@@ -84,14 +85,13 @@ def models() -> Iterator[Item]:
 
 def _presets(file: Path) -> Iterator[Item]:
     sizes: dict[str, str] = {}
-    text = file.read_text(encoding="utf-8")
-    for scope, block in re.findall(r"^(\w+)/\w+\.\w+:\n((?:  .+\n)+)", text, re.MULTILINE):
-        fields = dict(re.findall(r"  (\w+) = (.+)", block))
-        sizes[scope] = ", ".join(
-            f"{name} {fields[name]}" for name in fields if fields[name].isdigit()
-        )
-    for scope, other in re.findall(r"^(\w+)/.+ = @(\w+)/", text, re.MULTILINE):
-        sizes[scope] = f"as {other}"
+    for one in gin_text.statements(file.read_text(encoding="utf-8")):
+        scope, slash, _ = one.name.partition("/")
+        if slash and one.value.startswith("@"):
+            sizes[scope] = f"as {one.value[1:].partition('/')[0]}"
+        elif slash and one.value.isdigit():
+            before = f"{sizes[scope]}, " if scope in sizes else ""
+            sizes[scope] = f"{before}{one.field} {one.value}"
     for scope, described in sizes.items():
         yield Item(scope, f"{described} (models/{file.name})")
 

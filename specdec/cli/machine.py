@@ -18,8 +18,8 @@ from pathlib import Path
 
 import jax
 
-from specdec.cli.settings import UsageError
 from specdec.common import environment
+from specdec.values import UsageError
 
 REMEDIES = {
     errno.ENOSPC: "free some space and give the command again",

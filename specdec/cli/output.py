@@ -8,8 +8,11 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+import jax
+
 from specdec.cli import settings
-from specdec.cli.settings import UsageError
+from specdec.models.model import Model, PyTree
+from specdec.values import UsageError
 
 
 def check_new(args: argparse.Namespace) -> None:
@@ -46,6 +49,12 @@ def check(args: argparse.Namespace, inputs: Iterable[str] = (), holding: str | N
         raise UsageError(
             f"--output_file: {path} exists and is of another kind; delete it, or give another file"
         )
+
+
+def model_line(params: PyTree, model: Model) -> str:
+    """Returns a model in one line: how many numbers, and its sizes."""
+    sizes = ", ".join(f"{name} {size}" for name, size in model.sizes.items())
+    return f"{sum(leaf.size for leaf in jax.tree.leaves(params)):,} parameters ({sizes})"
 
 
 def _holds(path: str, field: str) -> bool:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from specdec import records, report
 from specdec.cli import machine, output
-from specdec.cli.settings import UsageError
+from specdec.values import UsageError
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

@@ -18,14 +18,13 @@ from specdec.checkpoints import TextModel
 from specdec.checkpoints import generation_settings as generation
 from specdec.cli import machine, settings, shorthands
 from specdec.cli.data import Data, saved_vocabulary
-from specdec.cli.settings import UsageError
 from specdec.common.environment import version
 from specdec.decoding import NonFiniteLogits, PrefixError
 from specdec.engine import Engine, NotExact, Placement, fingerprints, in_eight_bits, obeying
 from specdec.plan import RESERVED, Plan
 from specdec.sampling import MinLength
 from specdec.types import Params, PyTree
-from specdec.values import Checked, is_word
+from specdec.values import Checked, UsageError, is_word
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,11 +17,11 @@ from specdec import tasks, terminal
 from specdec.cli import output, settings
 from specdec.cli import run as runs
 from specdec.cli.given import STDIN, lines_of, not_nothing
-from specdec.cli.settings import UsageError
 from specdec.decoding import check_scores, naming_texts, score
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.types import SamplingRule
+from specdec.values import UsageError
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

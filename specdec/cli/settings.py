@@ -23,21 +23,9 @@ from specdec.cli import gin_files
 from specdec.cli.help import did_you_mean
 from specdec.common import resources
 from specdec.records import Lines
+from specdec.values import UsageError
 
 T = TypeVar("T")
-
-
-class UsageError(ValueError):
-    """A mistake of the user's; the message is one line."""
-
-
-@contextlib.contextmanager
-def one_line(prefix: str = "") -> Iterator[None]:
-    """Raises what goes wrong with a user's values as a UsageError, behind a prefix."""
-    try:
-        yield
-    except ValueError as error:
-        raise UsageError(f"{prefix}{error}") from error
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -20,8 +20,8 @@ from typing import Any, get_args
 from specdec.checkpoints.generation_settings import Choice
 from specdec.cli import gin_files
 from specdec.cli.help import did_you_mean
-from specdec.cli.settings import UsageError
 from specdec.common import resources
+from specdec.values import UsageError
 
 # Flag: the macros that a file of the folder, which is named like it, chooses.
 FRAGMENTS = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specdec import records
 from specdec.cli import machine, settings, table
-from specdec.cli.settings import UsageError
+from specdec.values import UsageError
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

@@ -7,10 +7,10 @@ from collections import Counter
 from typing import Any
 
 from specdec import checkpoints, tasks
-from specdec.cli.grow import described
-from specdec.cli.settings import UsageError, one_line
+from specdec.cli.output import model_line
 from specdec.models import families, trim
-from specdec.models.trim import Trim
+from specdec.models.trim import Trim, most_frequent
+from specdec.values import UsageError, one_line
 
 _WHICH = "first:N, last:N, spread:N or numbers from 0 on, as in 0,3"
 
@@ -70,8 +70,8 @@ def _command(args: argparse.Namespace) -> None:
     params = checkpoints.load(args.input, config=model.config)
     ours = families.resize(params, model.config, kept)
     checkpoints.save(output, ours, config=to.config, **text.kept())
-    print(f"read {args.input}: {described(params, model)}")
-    print(f"wrote {output}: {described(ours, to)}")
+    print(f"read {args.input}: {model_line(params, model)}")
+    print(f"wrote {output}: {model_line(ours, to)}")
     if kept.head_ids is not None:
         share = sum(counts[i] for i in kept.head_ids) / counts.total()
         print(
@@ -96,11 +96,6 @@ def _kept(args: argparse.Namespace, config: Any, counts: Counter[int]) -> Trim:
             "or --head_size"
         )
     return Trim(**found)
-
-
-def most_frequent(counts: Counter[int], size: int) -> tuple[int, ...]:
-    """Returns the ids that are there most often, of equals the smallest, ascending."""
-    return tuple(sorted(sorted(counts, key=lambda i: (-counts[i], i))[:size]))
 
 
 def _most_frequent(

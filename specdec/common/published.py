@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Published(NamedTuple):
+class PaperRow(NamedTuple):
     """A row of the table: T5 1.1 XXL on a TPU v4, one text at a time. Letters as in `theory`.
 
     name: of the file in configs/leviathan/ that repeats it.
@@ -29,12 +29,12 @@ class Published(NamedTuple):
 
 
 @functools.cache
-def rows() -> Mapping[str, Published]:
+def rows() -> Mapping[str, PaperRow]:
     """Name -> row, in the order of the table."""
     text = Path(__file__).with_suffix(".csv").read_text(encoding="utf-8")
     _, *lines = csv.reader(text.splitlines())
     found = (
-        Published(name, task, draft, int(temperature), int(gamma), *map(float, figures))
+        PaperRow(name, task, draft, int(temperature), int(gamma), *map(float, figures))
         for name, task, draft, temperature, gamma, *figures in lines
     )
     return {row.name: row for row in found}

@@ -6,7 +6,6 @@ counts target calls; `costs` has the seconds of the parts; `forecast` makes figu
 
 from specdec.forecast.costs import Costs, measured, read
 from specdec.forecast.forecast import (
-    Figure,
     Forecast,
     best,
     forecast,
@@ -29,7 +28,6 @@ from specdec.forecast.replay import (
 __all__ = [
     "SAMPLES",
     "Costs",
-    "Figure",
     "Forecast",
     "Recorded",
     "Replayed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 import time
@@ -10,20 +11,21 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-
 from specdec import progress
 from specdec.benchmark import Timing, record
-from specdec.benchmark.workload import (
+from specdec.benchmark.parts import (
     LONGEST_SCAN,
     LONGEST_TURNS,
-    TURN,
+    PREFILL,
+    PREFILL_ALONE,
+    STEP,
+    Calls,
+    Key,
     by_turns,
-    drafts,
+    key_of,
     name_of,
     prefills,
     scan,
-    turn_name,
     turn_of,
     turns,
 )
@@ -31,6 +33,7 @@ from specdec.compile.hardware import Call, Chip
 from specdec.plan import Plan, plain_call
 from specdec.program import Program
 from specdec.records import Lines, RecordsError
+from specdec.timer import Clock, interleaved
 from specdec.types import UNKNOWN_CALL, Part, PyTree, TargetCall
 
 ROUNDS = 7  # of each part, in turns
@@ -39,34 +42,44 @@ ROUNDS = 7  # of each part, in turns
 class Costs(NamedTuple):
     """Seconds.
 
-    calls: by role and width, 'target 5', of one model call as it comes in an iteration; see
-      `benchmark.workload`.
+    calls: by `Calls`, of one model call as it comes in an iteration; perhaps of other parts too.
     prefill: before the first iteration, all models.
     prefill_alone: likewise, of the target alone.
     step: a token of the target alone.
     source: where they are from, for people.
     """
 
-    calls: Mapping[str, float]
+    calls: Mapping[Key, float]
     prefill: float
     prefill_alone: float
     step: float
     source: str
+
+    def record(self) -> dict[str, Any]:
+        """Returns plain values, for JSON."""
+        calls = {name_of(key): seconds for key, seconds in self.calls.items()}
+        return self._asdict() | {"calls": calls}
+
+    @classmethod
+    def of_record(cls, fields: Mapping[str, Any]) -> Costs:
+        """Returns what `record` has made values of."""
+        calls = {key_of(name): seconds for name, seconds in fields["calls"].items()}
+        return cls(**{**fields, "calls": calls})
 
     def iteration(self, plan: Plan, call: TargetCall = UNKNOWN_CALL) -> float | None:
         """Returns what one target call and its draft take, None where a part is not known."""
         return self.of(plan.parts([call]))
 
     def of(self, parts: Iterable[Part]) -> float | None:
-        """Of some calls, likewise."""
-        known = [(self.calls.get(name_of(role, width)), times) for role, width, times in parts]
+        """Returns the seconds of some calls, None where one is not known."""
+        known = [(self.calls.get(Calls(role, width)), times) for role, width, times in parts]
         if any(one is None for one, _ in known):
             return None
         return sum(one * times for one, times in known if one is not None)
 
 
 def of_bench(path: str) -> Costs:
-    """Of the lines of `specdec bench`: medians.
+    """Reads the lines of `specdec bench`, and returns medians.
 
     Raises:
       RecordsError: they are no such lines, or lack a part that is always needed.
@@ -99,13 +112,13 @@ def of_compile(path: str, topology: str | None) -> Costs:
     one = found[name]
     chip = Chip(**one["chip"] | {"host": tuple(one["chip"]["host"])})
     layer = one["assumed"]["layer_seconds"]
-    calls = {
-        name_of(role, width): Call(**call).seconds(chip, width, layer)
+    calls: dict[Key, float] = {
+        Calls(role, width): Call(**call).seconds(chip, width, layer)
         for role, call in one["calls"].items()
         for width in range(1, LONGEST_SCAN + 1)
     }
     source = f"{path}, a roofline of {name} and {layer * 1e6:.0f} us for each layer, no prefill"
-    return Costs(calls, 0.0, 0.0, calls["target 1"], source)
+    return Costs(calls, 0.0, 0.0, calls[Calls("target", 1)], source)
 
 
 def measured(
@@ -114,7 +127,7 @@ def measured(
     tree_of: Callable[[str, Any], PyTree],
     inputs: PyTree,
     *,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Clock = time.perf_counter,
 ) -> dict[Any, Costs]:
     """On this device, now: each part on its own, all of them by turns, medians.
 
@@ -142,7 +155,7 @@ def measured(
         return key
 
     def call_of(role: str, width: int, plan: Plan) -> tuple[Any, ...]:
-        """Likewise; a drafter's own call may read the parameters of all models."""
+        """The key of a call; a drafter's own call may read the parameters of all models."""
         alone = role == "alone"
         models = {"alone": plan.target} if alone else plan.models()
         own, of = plan.own_calls().get(role), role if alone else plan.holder(role)
@@ -156,8 +169,8 @@ def measured(
             timed[key] = _Part(program, trees, begun, steps)
         return key
 
-    def turn_in(plan: Plan) -> Mapping[str, tuple[Any, ...]]:
-        """Likewise, by the name of the part, of the plan's turn if it has one."""
+    def turn_in(plan: Plan) -> Mapping[Key, tuple[Any, ...]]:
+        """The plan's turn, if it has one, and its key."""
         if not (turn := turn_of(plan)):
             return {}
         models, begun = plan.models(), {}
@@ -166,8 +179,8 @@ def measured(
             begun |= before.program(before.trees, inputs)
         trees = {role: tree_of(role, model) for role, model in models.items()}
         steps = min(plan.max_length, LONGEST_TURNS)
-        timed[TURN, plan] = _Part(Program(turns(plan, turn, steps)), trees, begun, steps)
-        return {turn_name(turn): (TURN, plan)}
+        timed[turn, plan] = _Part(Program(turns(plan, turn, steps)), trees, begun, steps)
+        return {turn: (turn, plan)}
 
     step, prefill = call_of("alone", 1, alone), prefill_of("alone", alone.target, alone)
     calls, prefills_of = {}, {}
@@ -175,7 +188,7 @@ def measured(
         models = plan.models().items()
         prefills_of[name] = [prefill_of(role, model, plan) for role, model in models]
         calls[name] = {
-            name_of(role, width): call_of(role, width, plan)
+            Calls(role, width): call_of(role, width, plan)
             for role, width, _ in plan.parts(TargetCall.each(range(plan.longest_draft + 1)))
         }
     longest = max(plans, key=lambda name: plans[name].longest_draft)
@@ -201,29 +214,31 @@ class _Part(NamedTuple):
     argument: PyTree
     steps: int  # model calls in one run
 
+    def ready(self) -> Callable[[], Any]:
+        """Returns one run, compiled and warmed."""
+        return functools.partial(
+            self.program.warmed(self.trees, self.argument), self.trees, self.argument
+        )
 
-def _by_turns(timed: Mapping[Any, _Part], clock: Callable[[], float]) -> dict[Any, float]:
-    """Seconds of a call of each part."""
-    seconds = defaultdict(list)
+
+def _by_turns(timed: Mapping[Any, _Part], clock: Clock) -> dict[Any, float]:
+    """Returns the seconds of a call of each part."""
+    runs = {key: part.ready for key, part in timed.items()}
     with progress.bar("timing parts", (1 + ROUNDS) * len(timed), "part") as bar:
-        for turn in range(-1, ROUNDS):  # the first turn compiles, and warms up
-            for key, (program, trees, argument, steps) in timed.items():
-                execute = program.warmed(trees, argument)
-                start = clock()
-                jax.block_until_ready(execute(trees, argument))
-                if turn >= 0:
-                    seconds[key].append((clock() - start) / steps)
-                bar.update()
-    return {key: statistics.median(values) for key, values in seconds.items()}
+        found = interleaved(runs, ROUNDS, warm_ups=1, clock=clock, done=bar.update)
+    return {key: statistics.median(found[key]) / part.steps for key, part in timed.items()}
 
 
-def _in_iterations(calls: Mapping[str, float], times: float) -> dict[str, float]:
-    """With drafts that take as many times as long as their calls on their own."""
-    return {name: one * times if drafts(name) else one for name, one in calls.items()}
+def _in_iterations(calls: Mapping[Key, float], times: float) -> dict[Key, float]:
+    """Returns seconds in iterations, where drafts take so many times as long as on their own."""
+    return {
+        key: one * times if isinstance(key, Calls) and key.drafts else one
+        for key, one in calls.items()
+    }
 
 
-def _costs(medians: Mapping[str, float], path: str) -> Costs:
-    named = [medians.get(name) for name in ("prefill", "alone prefill", "alone 1")]
+def _costs(medians: Mapping[Key, float], path: str) -> Costs:
+    named = [medians.get(key) for key in (PREFILL, PREFILL_ALONE, STEP)]
     if None in named:
         raise RecordsError(
             f"{path} has no timings of parts; give the lines of `specdec bench`, or leave --costs "
@@ -234,7 +249,7 @@ def _costs(medians: Mapping[str, float], path: str) -> Costs:
 
 
 def read(path: str, topology: str | None) -> Costs:
-    """What a file of `specdec bench`, `specdec compile` or `specdec tune` says.
+    """Reads a file of `specdec bench`, `specdec compile` or `specdec tune`.
 
     Raises:
       RecordsError: it is none of them.
@@ -248,7 +263,7 @@ def read(path: str, topology: str | None) -> Costs:
         raise RecordsError(
             f"--topology is {topology} but {path} is not of `specdec compile`; leave it out"
         )
-    return Costs(**found) if found.keys() == set(Costs._fields) else of_bench(path)
+    return Costs.of_record(found) if found.keys() == set(Costs._fields) else of_bench(path)
 
 
 def _json(path: str) -> dict[str, Any]:

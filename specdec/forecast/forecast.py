@@ -1,11 +1,10 @@
-"""What a replay and the costs of the parts promise, for each draft length."""
+"""The forecast of a replay and the costs of the parts, for each draft length."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,22 +13,15 @@ from specdec.forecast.costs import Costs
 from specdec.forecast.replay import Replayed, grouped
 from specdec.plan import Plan
 from specdec.schedules import Fixed
-from specdec.statistics import bootstrap
+from specdec.statistics import Estimate, ratio
 from specdec.types import TargetCall, verifies
-
-
-class Figure(NamedTuple):
-    """A figure of all texts, and its 95 % interval over texts."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """Of one draft length, or of a schedule where lengths vary. A figure is None where a part's
-    costs are not known.
+    """The figures of one draft length, or of a schedule where lengths vary.
+
+    A figure is None where a part's costs are not known.
 
     gamma: tokens of a draft, None where they vary, 0 where nothing is drafted.
     texts, tokens, calls: of all texts; calls are a mean where coins were tossed.
@@ -47,8 +39,8 @@ class Forecast:
     texts: int
     tokens: int
     calls: float
-    tokens_per_call: Figure
-    speedup: Figure | None
+    tokens_per_call: Estimate
+    speedup: Estimate | None
     formula_tokens_per_call: float | None
     formula_speedup: float | None
     oracle_speedup: float | None
@@ -79,14 +71,14 @@ def forecast(
     alone = own.prefill_alone + _by_text(replayed.tokens, batches) * own.step
     oracle = oracle_seconds(plan, replayed, costs, batches) if plan.drafts else None
     taken = seconds(plan, replayed, own, batches), oracle
-    speedups = [None if x is None else _ratio(alone, x) for x in taken]
+    speedups = [None if x is None else ratio(alone, x) for x in taken]
     formula = _formula(plan, own, alpha)
     return Forecast(
         gamma=plan.gamma if plan.drafts else 0,
         texts=texts,
         tokens=round(tokens.sum()),
         calls=float(calls.sum()),
-        tokens_per_call=_ratio(tokens, calls),
+        tokens_per_call=ratio(tokens, calls),
         speedup=speedups[0],
         formula_tokens_per_call=formula and formula[0],
         formula_speedup=formula and formula[1],
@@ -106,7 +98,7 @@ def seconds(plan: Plan, replayed: Replayed, costs: Costs, texts: int) -> np.ndar
 def oracle_seconds(
     plan: Plan, replayed: Replayed, costs: Mapping[int | None, Costs], texts: int
 ) -> np.ndarray | None:
-    """Likewise if every draft stopped just before its first refusal.
+    """[texts] of each text, as `seconds`, if every draft stopped just before its first refusal.
 
     costs: by gamma, of those that may come up.
     """
@@ -126,10 +118,9 @@ def lines(forecasts: Sequence[Forecast]) -> Iterator[str]:
     columns = ("speed-up", "95 % interval", "tokens/call", "formula's", "its tokens", "oracle's")
     yield f"{'gamma':>5}" + "".join(f"{name:>15}" for name in columns)
     for one in forecasts:
-        interval = f"{one.speedup.low:.2f} to {one.speedup.high:.2f}" if one.speedup else ""
         cells = (
             _cell(one.speedup and one.speedup.value),
-            interval,
+            one.speedup.interval() if one.speedup else "",
             _cell(one.tokens_per_call.value),
             _cell(one.formula_speedup),
             _cell(one.formula_tokens_per_call),
@@ -166,11 +157,6 @@ def _cell(value: float | None) -> str:
 def _by_text(values: np.ndarray, texts: int) -> np.ndarray:
     """[texts] the mean over samples of [samples x texts]."""
     return values.reshape(-1, texts).mean(axis=0)
-
-
-def _ratio(above: np.ndarray, below: np.ndarray) -> Figure:
-    ends = bootstrap(np.stack([above, below]), lambda sums: sums[0] / sums[1])
-    return Figure(float(above.sum() / below.sum()), *(float(end) for end in ends))
 
 
 def _seconds(

@@ -65,7 +65,7 @@ class Recorded(Target):
 
 
 def kind_of(drafter: Drawing) -> str:
-    """Returns which recording of a drafter a replay needs."""
+    """Returns the kind of recording that a replay of the drafter needs."""
     return "proposed" if drafter.sampling.greedy else "ratio"
 
 

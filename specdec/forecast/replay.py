@@ -29,13 +29,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.acceptance import recorded
+from specdec.acceptance import Accepted, recorded
 from specdec.decoding import decode, row_keys
 from specdec.forecast.recorded import Recorded, kind_of, played_by, role_of
 from specdec.plan import Plan
@@ -52,24 +52,8 @@ TOLD = ("confidence", "entropy", "top")  # to a rule that stops within a draft
 REFUSED = "refused"  # and of who draws, the confidence where a token is refused
 
 
-class Pass(Protocol):
-    """A text of the target and the recordings along it: `acceptance.Accepted` is one. `depths` has
-    the layers of each of its tokens, or nothing where all go through all."""
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def inputs(self) -> Sequence[int]: ...
-    @property
-    def output(self) -> Sequence[int]: ...
-    @property
-    def drafts(self) -> Mapping[str, Mapping[str, Sequence[float]]]: ...
-    @property
-    def depths(self) -> Sequence[int]: ...
-
-
 class Replayed(NamedTuple):
-    """Of R = samples x texts, sample by sample; the calls as in `types.Trace`."""
+    """The calls of R = samples x texts, sample by sample, as in `types.Trace`."""
 
     tokens: np.ndarray  # [R] output tokens
     calls: np.ndarray  # [R]
@@ -81,7 +65,7 @@ class Replayed(NamedTuple):
 
 def replay(
     plan: Plan,
-    passes: Sequence[Pass],
+    passes: Sequence[Accepted],
     *,
     vocab_size: int,
     length: int | None = None,
@@ -112,7 +96,7 @@ def replay(
 
 def _replayed(
     plan: Plan,
-    passes: Sequence[Pass],
+    passes: Sequence[Accepted],
     vocab_size: int,
     length: int | None,
     tables: Mapping[str, PyTree],
@@ -137,7 +121,7 @@ def _replayed(
     return jax.tree.map(lambda *parts: np.concatenate(parts), *found)
 
 
-def _depths(plan: Plan, passes: Sequence[Pass], found: Replayed) -> np.ndarray:
+def _depths(plan: Plan, passes: Sequence[Accepted], found: Replayed) -> np.ndarray:
     """[R, N] the layers of each call: of the deepest token of the text that it looks at. A refused
     token is taken to go as deep as that of the text in its place."""
     longest, rows = plan.max_length, len(found.tokens)
@@ -166,13 +150,13 @@ def longest(plan: Plan) -> int:
 
 
 def bound(plan: Plan) -> str:
-    """What `longest` is due to."""
+    """Returns the reason for `longest`, in words."""
     if longest(plan) == plan.max_length - 1:
         return f"outputs hold {plan.max_length}"
     return f"{type(plan.drafter).__name__} drafts {longest(plan)} at most"
 
 
-def check(plan: Plan, passes: Sequence[Pass]) -> None:
+def check(plan: Plan, passes: Sequence[Accepted]) -> None:
     """Raises ValueError for passes that cannot be replayed with a plan, as `replay` does."""
     _played(plan, 4, whole=True)
     if plan.longest_draft > longest(plan) < plan.max_length - 1:
@@ -194,7 +178,7 @@ def check(plan: Plan, passes: Sequence[Pass]) -> None:
                 )
 
 
-def _check_end(plan: Plan, one: Pass) -> None:
+def _check_end(plan: Plan, one: Accepted) -> None:
     """Raises ValueError for a text that this plan would not have ended where it ends."""
     tokens, stops = len(one.output), np.isin(one.output, plan.stop_ids)
     if tokens > plan.max_length:
@@ -209,7 +193,7 @@ def _check_end(plan: Plan, one: Pass) -> None:
 
 
 def _kinds(plan: Plan, drafter: Any) -> tuple[str, ...]:
-    """What is needed of a drafter's recording."""
+    """Returns the kinds of recordings that are needed of a drafter."""
     kind = kind_of(drafter)
     if not _stops(plan):
         return (kind,)
@@ -263,7 +247,7 @@ def _played(plan: Plan, vocab_size: int, whole: bool) -> Plan:
 def _row(
     plan: Plan,
     rule: Params,
-    one: Pass,
+    one: Accepted,
     names: Mapping[str, Any],
     coins: np.random.Generator,
     whole: bool,
@@ -300,7 +284,7 @@ def _by_start(plan: Plan, drafter: Any) -> bool:
 
 
 def _of_drafts(recording: Mapping[str, Any], kind: str, at: np.ndarray, drafter: Any) -> np.ndarray:
-    """What is recorded of the tokens `at`, [T], or [T, K] of drafts from each start."""
+    """Returns the recording of the tokens `at`, [T], or [T, K] of drafts from each start."""
     values = np.array(recording[kind])
     return values[:, : at.shape[1]] if drafter.block is not None else values[at]
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specdec.acceptance import recorded
+from specdec.acceptance import Accepted, recorded
+from specdec.benchmark.parts import Calls
 from specdec.forecast.costs import Costs
 from specdec.forecast.recorded import kind_of
-from specdec.forecast.replay import Pass
 from specdec.plan import Plan
 from specdec.schedules import (
     Confidence,
@@ -22,7 +22,7 @@ from specdec.schedules import (
     Heuristic,
     JointConfidence,
 )
-from specdec.statistics import bootstrap
+from specdec.statistics import Estimate, ratio
 
 LONGEST = 10
 OTHERS = (3, 5, 7)  # longest drafts that are tried for the best of each kind that varies
@@ -44,7 +44,7 @@ class Candidate(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """What a candidate would take.
+    """The time that a candidate would take.
 
     variant: the drafter's, '' for the run's own.
     seconds: [texts] of each text, with its prefill.
@@ -56,14 +56,6 @@ class Tried(NamedTuple):
     seconds: np.ndarray
 
 
-class Gain(NamedTuple):
-    """How many times as fast one is as another, and its 95 % interval over texts."""
-
-    value: float
-    low: float
-    high: float
-
-
 def buckets(longest: int) -> tuple[int, ...]:
     """The draft lengths that a schedule of drafts up to `longest` tokens has calls for."""
     return (*(one for one in WIDTHS if one < longest), longest)
@@ -71,13 +63,13 @@ def buckets(longest: int) -> tuple[int, ...]:
 
 def units(plan: Plan, costs: Costs, lengths: Sequence[int]) -> tuple[float, tuple[float, ...]]:
     """c, and v of a target call on each of these drafts, in target steps of one token."""
-    v = tuple(round(costs.calls[f"target {length + 1}"] / costs.step, 3) for length in lengths)
-    drafting = sum(costs.calls[f"{role} {width}"] * times for role, width, times in _drafts(plan))
+    v = tuple(round(costs.calls[Calls("target", length + 1)] / costs.step, 3) for length in lengths)
+    drafting = sum(costs.calls[Calls(role, width)] * times for role, width, times in _drafts(plan))
     return round(drafting / costs.step, 4), v
 
 
 def _drafts(plan: Plan) -> Iterator[tuple[str, int, float]]:
-    """What one more draft token takes: the parts of a draft of two tokens that one of one lacks."""
+    """Yields the calls of one more draft token, which a draft of two has and one of one lacks."""
     dearest = len(plan.sources) - 1  # the last source
     less = {(role, width): times for role, width, times in plan.drafter.parts(1, dearest)}
     for role, width, times in plan.drafter.parts(2, dearest):
@@ -91,7 +83,9 @@ def fixed(longest: int) -> Iterator[Candidate]:
         yield Candidate("fixed", gamma, Fixed(gamma, stop_at_end=True))
 
 
-def varying(plan: Plan, costs: Costs, longest: int, passes: Sequence[Pass]) -> Iterator[Candidate]:
+def varying(
+    plan: Plan, costs: Costs, longest: int, passes: Sequence[Accepted]
+) -> Iterator[Candidate]:
     """Schedules of drafts up to `longest` tokens, of which those that stop within a draft make
     sense only for drafters that have an opinion. What is known of no text yet is what the passes
     say of all."""
@@ -111,7 +105,7 @@ def varying(plan: Plan, costs: Costs, longest: int, passes: Sequence[Pass]) -> I
         yield Candidate("fixed", longest, Fixed(longest, shorter=(0, *lengths[:-1])))
 
 
-def acceptance(plan: Plan, passes: Sequence[Pass]) -> float:
+def acceptance(plan: Plan, passes: Sequence[Accepted]) -> float:
     """The share of the tokens that are accepted, each drafted behind the text before it."""
     drafters = list(recorded(plan.drafter))
     if not drafters:
@@ -144,21 +138,15 @@ def shorter(tried: Sequence[Tried], among: np.ndarray, longest: int) -> Iterator
 
 
 def fastest(tried: Sequence[Tried], among: np.ndarray) -> Tried:
-    """That which takes least on texts [texts] bool."""
+    """Returns the candidate that takes least on texts [texts] bool."""
     return min(tried, key=lambda one: _total(one, among))
-
-
-def gain(of: np.ndarray, over: np.ndarray) -> Gain:
-    """How many times as fast as seconds `over` [texts] seconds `of` are, text by text."""
-    ends = bootstrap(np.stack([over, of]), lambda sums: sums[0] / sums[1])
-    return Gain(float(over.sum() / of.sum()), float(ends.low), float(ends.high))
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a search has found for one drafter; figures are of texts that decided nothing.
+    """The findings of a search for one drafter; figures are of texts that decided nothing.
 
-    best: the fastest on the other texts. static: likewise of the fixed draft lengths.
+    best: the fastest on the other texts. static: the fastest of the fixed draft lengths.
     tried: all, the fastest first.
     alone, oracle: [texts] seconds of the target alone, and if every draft stopped just before its
       first refusal.
@@ -181,7 +169,7 @@ class Result:
         deciding: np.ndarray,
         others: np.ndarray,
     ) -> Result:
-        """Of all that was tried; `deciding` and `others` [texts] bool."""
+        """Returns the result of all that was tried; `deciding` and `others` [texts] bool."""
         static = [one for one in tried if one.candidate.kind == "fixed"]
         static = [one for one in static if len(one.candidate.schedule.buckets) == 1]
         found = fastest(tried, deciding), fastest(static, deciding)
@@ -189,9 +177,9 @@ class Result:
         cut = [one._replace(seconds=one.seconds[others]) for one in (*found, *ranked)]
         return cls(variant, cut[0], cut[1], cut[2:], alone[others], oracle[others])
 
-    def speedup(self, one: Tried) -> Gain:
-        """Over the target alone."""
-        return gain(one.seconds, self.alone)
+    def speedup(self, one: Tried) -> Estimate:
+        """Returns how many times as fast as the target alone a candidate is."""
+        return ratio(self.alone, one.seconds)
 
     @property
     def regret(self) -> float:
@@ -205,14 +193,11 @@ class Result:
         return (seconds[0] - seconds[1]) / (seconds[0] - seconds[2])
 
     def promise(self) -> str:
-        """What is expected, in words."""
+        """Returns the promised speed-up, in words."""
         found = self.speedup(self.best)
         if found.value <= 1:
             return "no draft pays, the target alone is faster"
-        return (
-            f"{found.value:.2f} times as fast as the target alone "
-            f"({found.low:.2f} to {found.high:.2f})"
-        )
+        return f"{found.value:.2f} times as fast as the target alone ({found.interval()})"
 
 
 def lines(result: Result) -> Iterator[str]:
@@ -224,13 +209,12 @@ def lines(result: Result) -> Iterator[str]:
         kinds.setdefault(f"{one.candidate.kind} {len(one.candidate.schedule.buckets) > 1}", one)
     for one in kinds.values():
         found = result.speedup(one)
-        interval = f"{found.low:.2f} to {found.high:.2f}"
-        cells = (f"{found.value:.2f}", interval, f"{one.tokens_per_call:.2f}")
+        cells = (f"{found.value:.2f}", found.interval(), f"{one.tokens_per_call:.2f}")
         yield f"{one.candidate.schedule!s:52}" + "".join(f"{cell:>15}" for cell in cells)
-    oracle = gain(result.oracle, result.alone)
+    oracle = ratio(result.alone, result.oracle)
     yield f"{'an oracle of refusals':52}{oracle.value:15.2f}{oracle.low:9.2f} to {oracle.high:.2f}"
     yield f"best     {result.best.candidate.schedule}: {result.promise()}"
-    over = gain(result.best.seconds, result.static.seconds)
+    over = ratio(result.static.seconds, result.best.seconds)
     yield (
         f"         {over.value - 1:+.1%} ({over.low - 1:+.1%} to {over.high - 1:+.1%}) over "
         f"{result.static.candidate.schedule}, {result.headroom:.0%} of what an oracle would gain; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from typing import Annotated
 
@@ -69,3 +70,8 @@ def layers(name: str, given: str, of: int) -> tuple[int, ...]:
         f"{name} is {given!r} and the model has {of} layers; give first:N, last:N or spread:N with "
         f"N from 1 to {of}, or ascending numbers from 0 to {of - 1}, as in 0,{of - 1}"
     )
+
+
+def most_frequent(counts: Counter[int], size: int) -> tuple[int, ...]:
+    """Returns the ids that are there most often, of equals the smallest, ascending."""
+    return tuple(sorted(sorted(counts, key=lambda i: (-counts[i], i))[:size]))

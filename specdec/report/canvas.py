@@ -1,4 +1,4 @@
-"""What all figures share: size, colours, the caption with the hardware."""
+"""The look that all figures share: size, colours, the caption with the hardware."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from specdec.report.runs import Run, device
-from specdec.report.speedups import Measured, predicts, varies
+from specdec.report.speedups import predicts, varies
+from specdec.statistics import Estimate
 
 WIDTH, DPI = 8, 200  # inches and pixels per inch: twice the 800 pixels that a page shows
 ROW = 0.24  # inches that a line of text or a bar takes
@@ -49,10 +50,10 @@ def captioned(figure: Figure, runs: Sequence[Run], caption: str) -> Figure:
     return figure
 
 
-def interval(axes: Axes, x: float, y: Measured, colour: str) -> None:
+def interval(axes: Axes, x: float, y: Estimate, colour: str) -> None:
     """A point with its interval."""
-    below, above = y.ratio - y.low, y.high - y.ratio
-    axes.errorbar(x, y.ratio, [[below], [above]], fmt="o", color=colour, markersize=5, capsize=3)
+    below, above = y.value - y.low, y.high - y.value
+    axes.errorbar(x, y.value, [[below], [above]], fmt="o", color=colour, markersize=5, capsize=3)
 
 
 def name_points(axes: Axes, named: Sequence[tuple[str, float, float]]) -> None:

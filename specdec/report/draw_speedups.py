@@ -47,7 +47,7 @@ def predicted_and_measured(runs: Sequence[Run]) -> Figure:
     axes.plot(limits, 0.95 * limits, "--", color=GREY, linewidth=1, label="0.95 of predicted")
     axes.set(xlim=limits, ylim=limits, aspect="equal", title="Speed-up, predicted and measured")
     axes.set(xlabel="predicted for these texts", ylabel="measured, 95 % interval over texts")
-    name_points(axes, [(one.name, one.predicted, one.measured.ratio) for one in shown])
+    name_points(axes, [(one.name, one.predicted, one.measured.value) for one in shown])
     axes.legend(loc="upper left")
     caption = "Predicted from c, v, the prefill and the number of target calls, all measured."
     return captioned(figure, runs, caption)
@@ -99,10 +99,10 @@ def _curve(axes: Axes, curve: speedups.Curve, colour: str, aside: float) -> None
         axes.plot(gammas, edge, color=colour, alpha=0.4, linewidth=0.8, marker=marker)
     at = [gamma + aside for gamma in curve.gammas]
     axes.plot(at, curve.predicted, "o--", color=colour, mfc="white", markersize=5, linewidth=1)
-    axes.plot(at, [one.ratio for one in curve.measured], color=colour)
+    axes.plot(at, [one.value for one in curve.measured], color=colour)
     for gamma, one in zip(at, curve.measured, strict=True):
         interval(axes, gamma, one, colour)
-    best = curve.measured[curve.best].ratio
+    best = curve.measured[curve.best].value
     label = f"{curve.label or 'best'}: {best:.2f} at gamma {curve.gammas[curve.best]}"
     axes.plot(at[curve.best], best, "*", color=colour, markersize=11, ls="", label=label)
 

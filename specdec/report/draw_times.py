@@ -108,7 +108,7 @@ def _legend(axes: Axes, handles: Sequence[Patch]) -> None:
 
 
 def one_iteration(runs: Sequence[Run]) -> Figure:
-    """What an iteration's time goes to, and what its tokens would have taken."""
+    """Draws where an iteration's time goes, and what its tokens would have taken."""
     shown = times.waterfalls(runs)
     figure = blank(1.6 + ROW * sum(len(parts) + 1 for parts in shown.values()))
     axes = figure.add_subplot()

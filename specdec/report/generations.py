@@ -46,7 +46,7 @@ class Token(NamedTuple):
         return abs(self.p - self.softmax) > 1e-4
 
 
-class Call(NamedTuple):
+class ShownCall(NamedTuple):
     """One target call."""
 
     id: str
@@ -66,7 +66,7 @@ class Call(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """What was drafted, and what became of it."""
+        """Returns what was drafted, and what became of it."""
         drafted = self.count("accepted", "rejected", "untested")
         ends = {"correction": ", then the target's correction", "own": ", then the target's own"}
         end = next((words for kind, words in ends.items() if self.count(kind)), ", the end of it")
@@ -78,12 +78,12 @@ class Call(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Generation:
+class ShownGeneration:
     """One text; what nobody recorded is None or empty."""
 
     id: str
     name: str
-    calls: Sequence[Call]
+    calls: Sequence[ShownCall]
     given: Sequence[Token] = ()
     input: str | None = None
     target: str | None = None
@@ -128,7 +128,7 @@ class Generation:
         return (token for call in self.calls for token in call.tokens)
 
 
-def read(paths: Iterable[str]) -> Iterator[Generation]:
+def read(paths: Iterable[str]) -> Iterator[ShownGeneration]:
     """The generations of files, in their order; of a benchmark's lines the speculative ones.
 
     Raises:
@@ -165,11 +165,11 @@ def _no_generation(path: str) -> ValueError:
     )
 
 
-def _generation(record: Figures, id: str) -> Generation:
+def _generation(record: Figures, id: str) -> ShownGeneration:
     explained = record.get("explained", {})
     tokens = _tokens(record["tokens"], explained.get("token_texts"), explained.get("stop_ids", ()))
     given = explained.get("given", 0)
-    return Generation(
+    return ShownGeneration(
         id=id,
         name=_name(record),
         calls=list(_calls(record, explained, tokens, given, id)),
@@ -191,7 +191,7 @@ def _name(record: Figures) -> str:
 
 
 def _times(record: Figures, explained: Figures) -> dict[str, str]:
-    """What was measured: of the text, or of the batch that it was decoded in."""
+    """Returns the measured times: of the text, or of the batch that it was decoded in."""
     batch = explained.get("batch")
     if batch and batch["calls"]:
         name = "time" if batch["rows"] == 1 else f"time of {batch['rows']} texts at once"
@@ -214,7 +214,7 @@ def _note(explained: Figures) -> str:
 
 def _calls(
     record: Figures, explained: Figures, tokens: Sequence[str], given: int, id: str
-) -> Iterator[Call]:
+) -> Iterator[ShownCall]:
     at = given
     counts = zip(map(int, record["drafted"]), map(int, record["accepted"]), strict=True)
     for i, (drafted, accepted) in enumerate(counts):
@@ -229,7 +229,7 @@ def _calls(
             own = (explained[name][i] if explained else None for name in ("own_p", "own_q"))
             made.append(Token(kind, tokens[at], at + 1, *map(_number, own)))
             at += 1
-        yield Call(f"{id}-call-{i + 1}", i + 1, made)
+        yield ShownCall(f"{id}-call-{i + 1}", i + 1, made)
 
 
 def _drafts(explained: Figures, call: int, accepted: Sequence[str], drafted: int) -> Iterable[Any]:
@@ -253,7 +253,7 @@ def _kind(place: int, accepted: int) -> str:
 
 
 def _tokens(ids: Sequence[int], texts: Sequence[str] | None, stop_ids: Iterable[int]) -> list[str]:
-    """What stands for each token: its text, or its number where it has none of its own."""
+    """Returns what stands for each token: its text, or its number where it has none of its own."""
     shown = texts or [""] * len(ids)
     ends = set(stop_ids)
     return [

@@ -19,7 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 from specdec.report import tables, words
-from specdec.report.generations import KINDS, Generation
+from specdec.report.generations import KINDS, ShownGeneration
 from specdec.report.headline import HEADER, LEGEND, SPEEDUP, places, row
 from specdec.report.runs import Figures, Run
 from specdec.report.speedups import predicts, varies
@@ -29,7 +29,7 @@ TEXTS = 200  # on one page; more make it slow
 JOINERS = "\u200c\u200d"  # written in Persian and in emoji, and harmless
 
 
-class Table(NamedTuple):
+class HtmlTable(NamedTuple):
     caption: str
     header: Sequence[str]
     rows: Sequence[Sequence[Any]]  # strings, and `Interval`s
@@ -46,7 +46,7 @@ class Interval(NamedTuple):
     one: float
 
 
-def page(runs: Sequence[Run], generations: Iterator[Generation]) -> str:
+def page(runs: Sequence[Run], generations: Iterator[ShownGeneration]) -> str:
     """The HTML of some runs and generations; either may be none.
 
     Raises:
@@ -102,19 +102,19 @@ def _policy(script: str) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
-def _tables(runs: Sequence[Run]) -> Iterator[Table]:
-    """As far as each was measured: speed-ups, beside published ones, and alphas."""
+def _tables(runs: Sequence[Run]) -> Iterator[HtmlTable]:
+    """Yields, as far as each was measured, speed-ups, beside published ones, and alphas."""
     benches = [(run.name, run.bench) for run in runs if run.bench]
     if benches:
         longest = max(1.0, *(bench["speedup"]["high"] for _, bench in benches))
         rows = [_speedup_row(name, bench, longest) for name, bench in benches]
-        yield Table("Speed-up over the target alone", HEADER, rows, LEGEND)
+        yield HtmlTable("Speed-up over the target alone", HEADER, rows, LEGEND)
     if any(run.paper for run in runs):
         caption = "Beside the rows of Leviathan et al."
-        yield Table(caption, tables.SPEED, tables.speeds(runs), tables.LEGEND)
+        yield HtmlTable(caption, tables.SPEED, tables.speeds(runs), tables.LEGEND)
     if _acceptances(runs):
         caption = "Alpha by lenience"
-        yield Table(caption, *tables.alphas(runs), tables.ALPHAS_LEGEND)
+        yield HtmlTable(caption, *tables.alphas(runs), tables.ALPHAS_LEGEND)
 
 
 def _acceptances(runs: Sequence[Run]) -> list[Run]:

@@ -1,4 +1,4 @@
-"""What was measured and what was published, from files."""
+"""Measured runs and published rows, from files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARED = ("drafter", "sampling", "dtype", "parameters")
 
 @dataclasses.dataclass
 class Run:
-    """What `specdec bench` and `specdec acceptance` wrote about a run; None if it was not run.
+    """The figures of a run by `specdec bench` and `specdec acceptance`; None if it was not run.
 
     lines: the file of the benchmark's JSON lines, beside its summary.
     paper: the published row.
@@ -29,7 +29,7 @@ class Run:
     bench: Figures | None = None
     acceptance: Figures | None = None
     lines: Path | None = None
-    paper: published.Published | None = None
+    paper: published.PaperRow | None = None
 
 
 def read(paths: Iterable[str], paper: str | None = None) -> list[Run]:
@@ -62,7 +62,7 @@ def read(paths: Iterable[str], paper: str | None = None) -> list[Run]:
 
 
 def device(environment: Figures) -> str:
-    """What a run was measured on."""
+    """Returns the device that a run was measured on."""
     name = f"{environment['devices']} x {environment['device']}"
     if environment["backend"] == "cpu":
         vectors = [f for f in environment.get("features", ()) if f in ("sse4_2", "avx2", "avx512f")]
@@ -121,7 +121,7 @@ def _refuse_other_settings(run: Run) -> None:
             )
 
 
-def _row(file: str) -> published.Published:
+def _row(file: str) -> published.PaperRow:
     """The row that a gin file of configs/leviathan/ repeats."""
     if (row := published.rows().get(Path(file).stem)) is None:
         raise ValueError(f"{file} has no published figures; give a row of configs/leviathan/")

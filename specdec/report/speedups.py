@@ -1,4 +1,4 @@
-"""What the figures of speed-ups show, as numbers: letters as in `theory`."""
+"""The numbers that the figures of speed-ups show: letters as in `theory`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from specdec import theory
 from specdec.common import published
 from specdec.report.runs import Figures, Run, device, in_words
+from specdec.statistics import Estimate
 
 LONGEST_DRAFT = 20  # of those among which the surface has the best
 COST_RATIOS = (0.01, 0.05, 0.1, 0.3)  # c of the curves of best gammas
@@ -23,41 +24,33 @@ ALPHAS = tuple(round(0.3 + x / 100, 2) for x in range(70))
 ONE_CURVE = ("drafter", "sampling", "verifier", "dtype", "parameters", "lengths", "split")
 
 
-class Measured(NamedTuple):
-    """A speed-up with its 95 % interval."""
-
-    ratio: float
-    low: float
-    high: float
-
-
-class Comparison(NamedTuple):
+class PredictedAndMeasured(NamedTuple):
     """One run: predicted is `benchmark.Prediction.these_texts`."""
 
     name: str
     predicted: float
-    measured: Measured
+    measured: Estimate
 
 
 class Curve(NamedTuple):
     """Runs that differ in gamma alone, shortest drafts first.
 
     label: the settings that other curves have otherwise; empty if there is no other curve.
-    predicted: as in `Comparison`, for each run.
+    predicted: as in `PredictedAndMeasured`, for each run.
     band: gamma -> the lowest and highest `theory.speedup` that the runs' alphas give, with c and v
       interpolated between the runs.
     """
 
     label: str
     gammas: Sequence[int]
-    measured: Sequence[Measured]
+    measured: Sequence[Estimate]
     predicted: Sequence[float]
     band: Mapping[int, tuple[float, float]]
 
     @property
     def best(self) -> int:
         """Where in `gammas` the greatest measured speed-up is."""
-        return max(range(len(self.gammas)), key=lambda i: self.measured[i].ratio)
+        return max(range(len(self.gammas)), key=lambda i: self.measured[i].value)
 
 
 class Spot(NamedTuple):
@@ -98,9 +91,9 @@ def with_prediction(runs: Iterable[Run]) -> list[tuple[Run, Figures]]:
     return found
 
 
-def comparisons(runs: Sequence[Run]) -> list[Comparison]:
+def comparisons(runs: Sequence[Run]) -> list[PredictedAndMeasured]:
     return [
-        Comparison(run.name, bench["prediction"]["these_texts"], _measured(bench))
+        PredictedAndMeasured(run.name, bench["prediction"]["these_texts"], _measured(bench))
         for run, bench in with_prediction(runs)
     ]
 
@@ -204,5 +197,5 @@ def _curve(label: str, benches: Sequence[Figures]) -> Curve:
     )
 
 
-def _measured(bench: Figures) -> Measured:
-    return Measured(**{name: bench["speedup"][name] for name in Measured._fields})
+def _measured(bench: Figures) -> Estimate:
+    return Estimate(*(bench["speedup"][name] for name in ("ratio", "low", "high")))

@@ -58,7 +58,7 @@ def _curve(axes: Axes, result: Any, kind: str, colour: str) -> None:
 
 
 def _levels(axes: Axes, result: Any) -> None:
-    """What has no setting, the oracle, and the target alone."""
+    """Yields what has no setting, the oracle, and the target alone."""
     for kind, colour in LEVEL.items():
         own = [result.speedup(x).value for x in result.tried if x.candidate.kind == kind]
         if own:

@@ -1,4 +1,4 @@
-"""What the figures of times show, as numbers: times in seconds."""
+"""The numbers that the figures of times show, in seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GROUP = 3  # places in a text whose calls have one mean
 FEWEST_CALLS = 10  # of a mean
 
 
-class Call(NamedTuple):
+class CallTokens(NamedTuple):
     """Tokens of one target call: own is the target's, 0 if the text ended inside the draft."""
 
     accepted: int
@@ -34,7 +34,7 @@ class Timeline(NamedTuple):
     draft: float  # of all gamma tokens
     verify: float
     rest: float
-    calls: Sequence[Call]
+    calls: Sequence[CallTokens]
     target_prefill: float
     target_step: float
     tokens: int
@@ -61,7 +61,7 @@ class Lengths(NamedTuple):
     accepted: Sequence[float]
 
 
-class Part(NamedTuple):
+class Bar(NamedTuple):
     """A bar of a waterfall, in target steps; the last one is the same tokens, target alone."""
 
     name: str
@@ -84,7 +84,7 @@ def timeline(runs: Sequence[Run]) -> Timeline:
     calls = []
     for tested, kept in zip(one["drafted"], one["accepted"], strict=True):
         own = min(1, left - kept)
-        calls.append(Call(kept, own, tested - kept))
+        calls.append(CallTokens(kept, own, tested - kept))
         left -= kept + own
     return Timeline(
         name=run.name,
@@ -99,7 +99,7 @@ def timeline(runs: Sequence[Run]) -> Timeline:
 
 
 def lengths(runs: Sequence[Run]) -> list[Lengths]:
-    """Of every run with a drafter, all of the same text where they have it.
+    """Returns the draft lengths of every run with a drafter, of the same text where they have it.
 
     Raises:
       ValueError: as `timeline`.
@@ -124,7 +124,7 @@ def lengths(runs: Sequence[Run]) -> list[Lengths]:
 
 
 def _calls(one: Figures) -> Iterator[tuple[int, int, int, int]]:
-    """As `Lengths.calls`."""
+    """Yields the calls as `Lengths.calls` has them."""
     start = 0
     for drafted, accepted in zip(one["drafted"], one["accepted"], strict=True):
         longer = min(accepted + 1, len(one["tokens"]) - start)
@@ -132,17 +132,17 @@ def _calls(one: Figures) -> Iterator[tuple[int, int, int, int]]:
         start += longer
 
 
-def waterfalls(runs: Sequence[Run]) -> dict[str, list[Part]]:
+def waterfalls(runs: Sequence[Run]) -> dict[str, list[Bar]]:
     """Run -> what an iteration is made of, each part starting where the one before ends."""
     found = {}
     for run, bench in with_prediction(runs):
         step, parts, start = bench["baseline"]["target_step"], [], 0.0
         for name in ("draft", "verify", "rest"):
             seconds = bench["prediction"][name]
-            parts.append(Part(name, start, seconds / step, seconds))
+            parts.append(Bar(name, start, seconds / step, seconds))
             start += seconds / step
         tau = bench["tau"]
-        found[run.name] = [*parts, Part("target alone", 0.0, tau, tau * step)]
+        found[run.name] = [*parts, Bar("target alone", 0.0, tau, tau * step)]
     return found
 
 
@@ -151,7 +151,7 @@ def _length_and_calls(one: Figures) -> tuple[int, int]:
 
 
 def _generations(run: Run) -> list[dict[str, Figures]]:
-    """What the JSON lines have of each text and repeat: mode -> generation."""
+    """Returns of each text and repeat in the JSON lines: mode -> generation."""
     assert run.lines is not None
     pairs: dict[tuple[int, int], dict[str, Figures]] = collections.defaultdict(dict)
     try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from specdec.report import speedups, times
 from specdec.report.runs import Run
-from specdec.report.speedups import Measured
+from specdec.statistics import Estimate
 
 
 def predicted_and_measured(runs: Sequence[Run]) -> Iterator[str]:
@@ -64,8 +64,8 @@ def one_iteration(runs: Sequence[Run]) -> Iterator[str]:
         yield f"{name}, in steps of the target: {', '.join(of_run)}"
 
 
-def interval(measured: Measured) -> str:
-    return f"{measured.ratio:.2f} ({measured.low:.2f} to {measured.high:.2f})"
+def interval(measured: Estimate) -> str:
+    return f"{measured.value:.2f} ({measured.interval()})"
 
 
 OF: Mapping[str, tuple[str, Callable[[Sequence[Run]], Iterator[str]]]] = {

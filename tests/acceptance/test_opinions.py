@@ -13,8 +13,8 @@ from tolerances import PROBABILITIES
 
 from specdec import tables
 from specdec.acceptance import LENIENCE, Texts, measure, recorded
-from specdec.acceptance.measure import _rounded
 from specdec.acceptance.opinions import MOST, Taught, _refused, of, opinions, teach, tossed
+from specdec.acceptance.recording import _rounded
 from specdec.drafters import (
     Autoregressive,
     Committee,

@@ -16,18 +16,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from specdec.cli.placement import Placement
 from support import Cycle, StopAfterUnlikely, check_lines, device_of
 
 from specdec import benchmark, checkpoints, cli, tables, tasks, theory
 from specdec.benchmark import File, Measurement, Workload
 from specdec.benchmark.measurement import parts_of
+from specdec.benchmark.parts import (
+    MEMORY,
+    MEMORY_READ,
+    PREFILL,
+    PREFILL_ALONE,
+    STEP,
+    Calls,
+    Turn,
+    key_of,
+    name_of,
+    prefills,
+    turn_of,
+    turns,
+)
 from specdec.benchmark.summary import alpha_from_tau
-from specdec.benchmark.workload import TimedPart, prefills, turn_of, turns
-from specdec.cli import bench, settings
+from specdec.benchmark.workload import TimedPart
+from specdec.cli import settings, variants
 from specdec.common.environment import environment
 from specdec.decoding import row_keys
 from specdec.drafters import Autoregressive, Drafter
+from specdec.engine import Placement
+from specdec.instrument import benchmarking
 from specdec.models import device
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
@@ -91,17 +106,25 @@ def generation(mode, text, seconds, *, tokens, accepted=(), repeat=0):
     tokens = list(range(2, 2 + tokens))
     accepted = list(accepted) or [0] * len(tokens)
     drafted = [GAMMA if mode == "speculative" else 0] * len(accepted)
-    return benchmark.Generation(
-        mode, text, repeat, seconds, len(accepted), tokens, drafted, accepted
-    )
+    made = {"tokens": tokens, "drafted": drafted, "accepted": accepted}
+    return benchmark.Generation(**made, mode=mode, text=text, repeat=repeat, seconds=seconds)
+
+
+def elsewhere(text, drafted=(GAMMA, GAMMA), accepted=(2, 0)):
+    """A text of another split, of four tokens in two calls."""
+    made = {"tokens": [2, 3, 4, 1], "drafted": drafted, "accepted": accepted}
+    return benchmark.Generation(**made, text=text, split="validation")
 
 
 def timings():
     slow = [benchmark.Timing("memory_read", 0, 0, 1e9, 1)] * 2  # what it can do is its best
-    return [*slow, *(benchmark.Timing(part, 0, 0, 32 * one, 32) for part, one in PARTS.items())]
+    return [
+        *slow,
+        *(benchmark.Timing(key_of(part), 0, 0, 32 * one, 32) for part, one in PARTS.items()),
+    ]
 
 
-def summarized(records, of: Plan | None = PLAN, **given) -> benchmark.Summary:
+def summarized(records, of: Plan | None = PLAN, **given) -> benchmark.BenchmarkSummary:
     """With the parts of a plan; without one nothing is known of them."""
     told: dict[str, Any] = {"parts": None, "gamma": None, "same_output": True, "step_bytes": 800}
     if of:
@@ -124,7 +147,8 @@ def test_a_generation_that_is_the_sum_of_its_parts_is_predicted_exactly():
     summary = summary_of((5 + 8 * 10, 7 + 4 * (DRAFT + VERIFY)))
     prediction = summary.prediction
     assert prediction.measured_over_predicted == pytest.approx(1)
-    assert prediction.these_texts == pytest.approx(summary.speedup.ratio) == pytest.approx(85 / 83)
+    assert prediction.these_texts == pytest.approx(85 / 83)
+    assert summary.speedup.over_texts.value == pytest.approx(85 / 83)
     assert (prediction.draft, prediction.verify) == (DRAFT, VERIFY)
     assert prediction.rest == pytest.approx(0, abs=1e-9)  # float64 seconds, below 100
     assert summary.baseline.over_scan == pytest.approx(1)
@@ -136,7 +160,7 @@ def test_acceptance_by_position_is_json_where_nothing_was_tested():
     refused = generation("speculative", 0, 83, tokens=4, accepted=(0, 0, 0, 0))
     found = summarized([*timings(), generation("alone", 0, 85, tokens=4), refused])
     assert (found.conditional, found.joint) == ([0, None, None], [0, 0, 0])
-    json.dumps(dataclasses.asdict(found), allow_nan=False)
+    json.dumps(found.record(), allow_nan=False)
     assert "0 - -  %, if those before it were" in "\n".join(benchmark.lines(found))
 
 
@@ -174,16 +198,16 @@ def test_alpha_from_tau_inverts_expected_tokens(alpha, gamma):
 def test_the_headline_is_a_ratio_of_sums_with_an_interval():
     """Of two texts, a quarter of the resamples holds one twice, a quarter the other."""
     speedup = summary_of((100, 100), (900, 300)).speedup
-    assert speedup.ratio == pytest.approx(1000 / 400)
-    assert (speedup.low, speedup.high) == (pytest.approx(1), pytest.approx(3))
+    assert speedup.over_texts.value == pytest.approx(1000 / 400)
+    assert speedup.over_texts[1:] == (pytest.approx(1), pytest.approx(3))
     assert speedup.median_text == pytest.approx(2)
-    assert speedup.per_token == pytest.approx(speedup.ratio)
+    assert speedup.per_token == pytest.approx(speedup.over_texts.value)
 
 
 def test_the_interval_is_paired():
     """Texts of very different lengths with one ratio: nothing is uncertain."""
     speedup = summary_of((10, 5), (1000, 500), (90, 45)).speedup
-    assert speedup.low == speedup.high == pytest.approx(2)
+    assert speedup.over_texts.low == speedup.over_texts.high == pytest.approx(2)
 
 
 def test_a_slow_repeat_does_not_count():
@@ -192,7 +216,7 @@ def test_a_slow_repeat_does_not_count():
         for mode, seconds in (("alone", 80), ("speculative", 40)):
             records.append(generation(mode, 0, seconds * slow, tokens=8, repeat=repeat))
     summary = summarized(records)
-    assert summary.speedup.ratio == 2 and summary.seconds["alone"].p50 == 80
+    assert summary.speedup.over_texts.value == 2 and summary.seconds["alone"].p50 == 80
     assert (summary.texts, summary.repeats) == (1, 3)
 
 
@@ -218,7 +242,7 @@ def test_other_texts_are_compared_per_token():
         generation("speculative", 0, 80, tokens=16, accepted=(3, 3, 3, 3)),
     ]
     summary = summarized(records)
-    assert summary.speedup.ratio == 1 and summary.speedup.per_token == 2
+    assert summary.speedup.over_texts.value == 1 and summary.speedup.per_token == 2
     assert summary.identical == 0
     summary = summarized(records, same_output=False)
     assert summary.identical is None
@@ -227,13 +251,9 @@ def test_other_texts_are_compared_per_token():
 
 def test_a_forecast_is_made_of_other_texts_and_the_parts():
     """2 tokens a call are expected by other texts, these ones had 4 and 2 calls of 8 tokens."""
-    elsewhere = [
-        benchmark.Elsewhere("validation", text, 2, [2, 3, 4, 1], [GAMMA, GAMMA], [2, 0])
-        for text in range(3)
-    ]
     records = [
         *timings(),
-        *elsewhere,
+        *map(elsewhere, range(3)),
         generation("alone", 0, 5 + 8 * 10, tokens=8),
         generation("speculative", 0, 7 + 2 * (DRAFT + VERIFY), tokens=8, accepted=(3, 3)),
     ]
@@ -247,7 +267,8 @@ def test_a_forecast_is_made_of_other_texts_and_the_parts():
     assert forecast.decoding == pytest.approx(2 * 10 / (DRAFT + VERIFY))
     assert forecast.measured_decoding == pytest.approx(80 / (2 * (DRAFT + VERIFY)))
     assert forecast.measured_over_decoding == pytest.approx(2)
-    assert forecast.measured_over_whole == pytest.approx(summary.speedup.ratio / forecast.whole)
+    speedup = summary.speedup.over_texts.value
+    assert forecast.measured_over_whole == pytest.approx(speedup / forecast.whole)
     lines = list(benchmark.lines(summary))
     assert any(line.startswith("forecast") and "3 texts of validation" in line for line in lines)
     assert summarized(records, of=None).forecast is None
@@ -260,13 +281,13 @@ def test_a_forecast_is_of_the_baselines_tokens_and_compared_per_token():
     summary = summarized(
         [
             *timings(),
-            benchmark.Elsewhere("validation", 0, 2, [2, 3, 4, 1], [GAMMA, GAMMA], [2, 0]),
+            elsewhere(0),
             generation("alone", 0, 5 + 8 * 10, tokens=8),
             generation("speculative", 0, 7 + 4 * iteration, tokens=16, accepted=(3, 3, 3, 3)),
         ],
         same_output=False,
     )
-    assert summary.speedup.per_token == pytest.approx(2 * summary.speedup.ratio)
+    assert summary.speedup.per_token == pytest.approx(2 * summary.speedup.over_texts.value)
     forecast = summary.forecast
     assert forecast.whole == pytest.approx((5 + 8 * 10) / (7 + 8 / 2 * iteration))
     assert forecast.measured_over_whole == pytest.approx(summary.speedup.per_token / forecast.whole)
@@ -328,10 +349,10 @@ def test_a_draft_takes_what_it_takes_in_a_turn():
     told = [
         generation("alone", 0, 5 + 8 * 10, tokens=8),
         generation("speculative", 0, 7 + 2 * (2 * DRAFT + VERIFY), tokens=8, accepted=(3, 3)),
-        benchmark.Elsewhere("validation", 0, 2, [2, 3, 4, 1], [GAMMA, GAMMA], [2, 0]),
+        elsewhere(0),
     ]
     for times, expected in ((2, 2), (0.5, 1)):
-        turn = benchmark.Timing(TURN, 0, 0, 8 * (times * DRAFT + VERIFY), 8)
+        turn = benchmark.Timing(key_of(TURN), 0, 0, 8 * (times * DRAFT + VERIFY), 8)
         summary = summarized([*timings(), turn, *told])
         prediction, forecast = summary.prediction, summary.forecast
         assert prediction.by_turns == pytest.approx(expected)
@@ -350,8 +371,11 @@ def test_where_lengths_vary_the_parts_are_those_of_the_lengths_that_were_drafted
     records = [
         *timings(),
         generation("alone", 0, 85, tokens=8),
-        benchmark.Generation("speculative", 0, 0, 7 + short + long, 2, [2] * 8, [1, 3], [1, 3]),
-        benchmark.Elsewhere("validation", 0, 2, [2, 3, 4, 1], [1, 1], [1, 1]),
+        dataclasses.replace(
+            generation("speculative", 0, 7 + short + long, tokens=8, accepted=(1, 3)),
+            drafted=(1, 3),
+        ),
+        elsewhere(0, drafted=(1, 1), accepted=(1, 1)),
     ]
     summary = summarized(records, plan(schedule=Cycle((1, 3))))
     prediction, forecast = summary.prediction, summary.forecast
@@ -478,7 +502,9 @@ def test_each_record_says_what_was_measured():
     assert set(counts.values()) == {1}
     for one in generations:
         assert one.seconds == SECONDS[one.mode]
-        assert one[4:] == (2, [4, 5, 1], [2, 2], [1, 0], [], [], 0)
+        assert (one.calls, one.tokens, one.broken_drafts) == (2, [4, 5, 1], 0)
+        assert (one.drafted, one.accepted) == ([2, 2], [1, 0])
+        assert one.sources == one.depths == []
     parts = [record for record in records if isinstance(record, benchmark.Timing)]
     assert [(part.part, part.text, part.repeat) for part in parts] == [
         (name, text, repeat) for repeat in (0, 1) for text in (0, 4) for name in ("first", "second")
@@ -565,7 +591,7 @@ PLANS = {
 def little():
     """Memory of a size that is soon read."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specdec.benchmark.workload.READ_BYTES", LITTLE)
+        patch.setattr("specdec.benchmark.parts.READ_BYTES", LITTLE)
         yield
 
 
@@ -580,11 +606,11 @@ def test_every_plan_is_predicted(of, little):
     records = list(itertools.chain.from_iterable(measurement.by_text()))
     summary = measurement.conclude({})
     timed = {record.part for record in records if isinstance(record, benchmark.Timing)}
-    calls = {f"{role} {width}" for role, width, _ in of.parts()}
-    turns = {name for name in timed if name.startswith("turn of ")}
+    calls = {Calls(role, width) for role, width, _ in of.parts()}
+    turns = {key for key in timed if isinstance(key, Turn)}
     assert timed == {*PREFILLS, *calls, *turns} and len(turns) == (len(of.models()) > 1)
-    for name in turns:
-        assert {one.partition(" x ")[2] for one in name[len("turn of ") :].split(", ")} <= calls
+    for turn in turns:
+        assert {Calls(role, width) for role, width, _ in turn.parts} <= calls
     prediction = summary.prediction
     assert {part.role for part in prediction.parts} == of.models().keys()
     assert prediction.gamma == of.gamma and summary.identical == 2
@@ -600,9 +626,9 @@ def test_a_part_for_each_length_that_a_draft_may_have():
             return (Part("draft", length, 1),) if length else ()
 
     stops = plan(OneCall(TARGET, Greedy()), schedule=StopAfterUnlikely(GAMMA))
-    drafts = {"draft 1", "draft 2", "draft 3"}
-    turn = "turn of 1 x draft 3, 1 x target 4"
-    assert Workload.of(stops, stops.alone()).parts.keys() == {*PREFILLS, "target 4", *drafts, turn}
+    names = ("draft 1", "draft 2", "draft 3", "target 4", "turn of 1 x draft 3, 1 x target 4")
+    expected = {*PREFILLS, *map(key_of, names)}
+    assert Workload.of(stops, stops.alone()).parts.keys() == expected
 
 
 @pytest.mark.parametrize("of", [PLAN, plan(TWO_MODELS)], ids=["one model", "two models"])
@@ -616,7 +642,7 @@ def test_a_turn_feeds_what_each_call_says_to_the_next(of):
     tokens, widest, expected = np.zeros([1, 4], np.int32), 4, []
     caches = {role: cache for role, (_, cache) in begun.items()}
     for place in range(steps):
-        for role, width, times in turn:
+        for role, width, times in turn.parts:
             for _ in range(int(times)):
                 fed = jnp.asarray(tokens[:, :width])
                 output, after = models[role].decode(trees[role], fed, caches[role])
@@ -626,10 +652,11 @@ def test_a_turn_feeds_what_each_call_says_to_the_next(of):
         caches = {role: cache.rewind(jnp.array([place + 1])) for role, cache in caches.items()}
         expected.append(int(tokens[0, 0]))
     assert told.tolist() == [expected]
-    assert [part.calls for part in turn if part.role != "target"] and turn[-1].role == "target"
+    assert [part.calls for part in turn.parts if part.role != "target"]
+    assert turn.parts[-1].role == "target"
 
 
-PREFILLS = ("memory", "memory_read", "alone prefill", "alone 1", "prefill")
+PREFILLS = (MEMORY, MEMORY_READ, PREFILL_ALONE, STEP, PREFILL)
 
 
 # The real thing.
@@ -745,8 +772,8 @@ def test_json_lines(run):
 
 def test_a_line_has_sources_where_the_drafter_has(tmp_path):
     file = benchmark.File(str(tmp_path / "lines"), "# format of bench = 1\n")
-    of_one = benchmark.Generation("alone", 0, 0, 1.0, 1, [4, 1], [2], [1])
-    of_two = of_one._replace(mode="speculative", sources=[1])
+    of_one = generation("alone", 0, 1.0, tokens=2, accepted=[1])
+    of_two = dataclasses.replace(of_one, mode="speculative", sources=[1])
     for one in (of_one, of_two):
         file.write(one)
     lines = (tmp_path / "lines").read_text().splitlines()
@@ -780,8 +807,8 @@ def test_what_was_interrupted_goes_on(run, folder, specdec_bench, capsys, monkey
     assert capsys.readouterr().out == run.out
     assert specdec_bench(*flags, "--gin.GAMMA=1") == 2
     assert "was begun with GAMMA = 2, and now it is 1" in capsys.readouterr().err
-    here = bench.hardware()
-    monkeypatch.setattr(bench, "hardware", lambda: here | {"cpu": "another"})
+    here = benchmarking.hardware()
+    monkeypatch.setattr(benchmarking, "hardware", lambda: here | {"cpu": "another"})
     assert specdec_bench(*flags) == 2
     line = f"was begun with machine's cpu = {here['cpu']}, and now it is another; take"
     assert line in capsys.readouterr().err
@@ -895,7 +922,7 @@ def test_variants_may_differ_in_all_that_drafts_or_verifies(folder, monkeypatch)
     for name in ("one", "two"):
         tables.save(folder / name, "classifier", arrays, tasks.Bytes().load())
     disco = "schedules/disco.gin;DRAFT_LENGTHS=(1, 2);SCHEDULE_TABLE_PATH="
-    variants = [
+    names = [
         "GAMMA=1",
         "INT8=('draft',)",
         "verifiers/lenient.gin;LOSSY=True",
@@ -903,11 +930,12 @@ def test_variants_may_differ_in_all_that_drafts_or_verifies(folder, monkeypatch)
         f"{disco}'{folder / 'two'}'",
         "partitioning.Partitioner.draft_logical_axis_rules=()",
     ]
-    monkeypatch.setattr(bench, "_workload", lambda run: None)
-    flags = [f"--gin_file={folder / 'run.gin'}", *(f"--variant={one}" for one in variants)]
+    monkeypatch.setattr(benchmarking, "_workload", lambda run: None)
+    flags = [f"--gin_file={folder / 'run.gin'}", *(f"--variant={one}" for one in names)]
     args = cli.overview().parse_args(settings.joined(["bench", *flags]))
     with contextlib.ExitStack() as args.contexts:
-        found = list(bench._variants(args))
+        told = ((one, None) for one in variants.variants(args))
+        found = benchmarking.Benchmark.of(told).timed
     plans = [one.run.plan for one in found]
     assert [plan.models()["draft"].weights for plan in plans[:3]] == ["stored", "int8", "stored"]
     assert [plan.exact for plan in plans] == [True, True, False, True, True, True]
@@ -932,7 +960,8 @@ def test_the_report(run):
         expected = sum(leaf.size for leaf in jax.tree.leaves(run.trees[role]))
         assert report["run"]["parameters"][role] == expected
     workload, costs = run.workload, report["run"]["costs"]
-    assert report["compile_seconds"].keys() == {*workload.generations, *workload.parts}
+    parts = map(name_of, workload.parts)
+    assert report["compile_seconds"].keys() == {*workload.generations, *parts}
     assert costs["target 3"]["flops"] > 2 * costs["alone 1"]["flops"] > 0
     assert costs["memory_read"]["bytes"] >= LITTLE and workload.parts["memory_read"].steps == 1
     assert report["environment"] == json.loads(json.dumps(environment()))
@@ -954,11 +983,11 @@ def test_scans_of_every_width_decode_greedily(run):
     given = {None: inputs}
     for name, part in workload.parts.items():
         given[name] = part.program(trees, given[part.source])
-    for name in ("alone 1", "target 3"):
-        assert given[name].shape == (1, 8)
-        assert given[name][0, :length].tolist() == alone.tokens[0, :length].tolist()
-    assert given["draft 2"].tolist() == given["draft 1"].tolist()
-    assert given["draft 1"].tolist() != given["alone 1"].tolist()
+    for key in (STEP, Calls("target", 3)):
+        assert given[key].shape == (1, 8)
+        assert given[key][0, :length].tolist() == alone.tokens[0, :length].tolist()
+    assert given["draft", 2].tolist() == given["draft", 1].tolist()
+    assert given["draft", 1].tolist() != given[STEP].tolist()
 
 
 @pytest.mark.parametrize(
@@ -993,7 +1022,7 @@ def test_one_text_at_a_time_and_few_of_them(specdec_bench, capsys, monkeypatch):
         seen.append(run.data)
         raise cli.UsageError("far enough")
 
-    monkeypatch.setattr(cli.bench, "_workload", workload)
+    monkeypatch.setattr(benchmarking, "_workload", workload)
     assert specdec_bench() == 2
     assert (seen[0].batch_size, seen[0].limit) == (1, 32)
     assert "one text at a time" in capsys.readouterr().err

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from specdec.benchmark import Elsewhere, Generation, Timing, estimator
+from specdec.benchmark import Generation, Timing, estimator
 from specdec.benchmark.estimator import Measured, iteration
-from specdec.benchmark.workload import READ_BYTES
+from specdec.benchmark.parts import READ_BYTES, key_of
 from specdec.types import Part
 
 
 def generation(mode="speculative", text=0, seconds=1.0, tokens=2, **fields) -> Generation:
-    kept = {"calls": 2, "drafted": [3, 0], "accepted": [1, 0]}
-    return Generation(mode, text, 0, seconds, tokens=[2] * tokens, **kept | fields)
+    kept = {"tokens": [2] * tokens, "drafted": [3, 0], "accepted": [1, 0], "repeat": 0}
+    return Generation(mode=mode, text=text, seconds=seconds, **kept | fields)
 
 
 def timed(part: str, *seconds: float, steps: int = 4) -> list[Timing]:
-    return [Timing(part, 0, i, steps * one, steps) for i, one in enumerate(seconds)]
+    return [Timing(key_of(part), 0, i, steps * one, steps) for i, one in enumerate(seconds)]
 
 
 TIMINGS = [
@@ -28,7 +28,7 @@ TIMINGS = [
 
 
 def test_parts_are_medians_of_one_call_and_memory_is_read_at_its_best():
-    elsewhere = Elsewhere("validation", 0, 1, [2], [0], [0])
+    elsewhere = generation(split="validation")
     found = Measured.of([generation("alone"), *TIMINGS, elsewhere, generation()])
     assert (found.prefill, found.prefill_alone, found.step) == (3, 2, 7)
     assert found.bandwidth == READ_BYTES / 2
@@ -61,8 +61,9 @@ def test_calls_are_listed_one_after_the_other():
 
 
 def test_what_drafts_takes_longer_in_a_turn_and_the_target_does_not():
-    seconds = {"draft 2": 2.0, "draft 1": 1.0, "target 3": 12.0}
+    known = {"draft 2": 2.0, "draft 1": 1.0, "target 3": 12.0}
+    seconds = {key_of(name): one for name, one in known.items()}
     parts = Part("draft", 2, 1), Part("draft", 1, 0.5), Part("target", 3, 1)
     assert iteration(parts, seconds) == (2.5, 12)
-    seconds["turn of 1 x draft 2, 1 x draft 1, 1 x target 3"] = 18.0
+    seconds[key_of("turn of 1 x draft 2, 1 x draft 1, 1 x target 3")] = 18.0
     assert iteration(parts, seconds) == (2 * 2.5, 12), "6 seconds for 3"

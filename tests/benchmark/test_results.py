@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import re
@@ -50,7 +49,7 @@ def test_figures_are_those_of_the_lines(path):
         exact=written["exact"],
         step_bytes=round(floor),
     )
-    again = json.loads(json.dumps(dataclasses.asdict(summary)))
+    again = json.loads(json.dumps(summary.record()))
     # Summaries before did not have them.
     for name in {"conditional", "joint", "depth", "broken_drafts"} - written.keys():
         del again[name]

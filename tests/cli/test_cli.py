@@ -27,9 +27,9 @@ from specdec import (
     terminal,
     verifiers,
 )
-from specdec.cli import explain
 from specdec.common import resources
 from specdec.decoding import Replay
+from specdec.instrument import decoding_texts, explained
 from specdec.models.t5 import T5Config, T5Target
 from specdec.testing import TableTarget
 
@@ -158,7 +158,7 @@ def test_an_explained_text_after_a_prefix():
     replay = Replay(of_drafts, of_drafts, of_drafts, own, own)
     target = TableTarget(7)
     text_of = functools.partial(str, encoding="utf-8", errors="replace")
-    batch = explain.Batch(
+    batch = explained.ExplainedBatch(
         specdec.Plan(target, None, None, None, sampling.Greedy(), 3),
         lambda tokens: text_of(bytes(tokens)),
         1,
@@ -166,13 +166,13 @@ def test_an_explained_text_after_a_prefix():
         replay,
         0.125,
     )
-    explained = batch.explained(0)
-    assert explained["token_texts"] == ["a", "", "é"]
-    assert explained["proposed"] == [tokens[1:3] + [*b"x"]]
-    assert explained["proposed_texts"] == [["", "é", "x"]]
-    assert explained["p"] == explained["q"] == explained["softmax"] == [[0.5, 1e-9, None]]
-    assert explained["own_p"] == [None] and explained["given"] == 1
-    assert explained["batch"] == {"seconds": 0.125, "rows": 1, "calls": 1}
+    told = batch.explained(0)
+    assert told["token_texts"] == ["a", "", "é"]
+    assert told["proposed"] == [tokens[1:3] + [*b"x"]]
+    assert told["proposed_texts"] == [["", "é", "x"]]
+    assert told["p"] == told["q"] == told["softmax"] == [[0.5, 1e-9, None]]
+    assert told["own_p"] == [None] and told["given"] == 1
+    assert told["batch"] == {"seconds": 0.125, "rows": 1, "calls": 1}
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_compare_counts_differences(decode, monkeypatch):
     def decoder(plan, **options):
         return (program.Decoder if plan.drafts else Other)(plan, **options)
 
-    monkeypatch.setattr(cli.texts, "Decoder", decoder)
+    monkeypatch.setattr(decoding_texts, "Decoder", decoder)
     assert "identical outputs: 0 of 5" in decode("--compare")[2]
 
 

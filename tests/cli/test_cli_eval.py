@@ -13,9 +13,9 @@ from support import check_lines
 from test_cli import folder, records, the_line  # noqa: F401
 
 from specdec import checkpoints, cli, tasks
-from specdec.cli import predictions
 from specdec.cli import run as runs
 from specdec.common.environment import version
+from specdec.instrument.prediction_files import PredictionsFolder
 from specdec.records import RecordsError
 
 SAMPLED = (
@@ -192,7 +192,7 @@ def test_another_run_is_refused_by_the_name_of_what_differs(evaluate, whole, no_
 def test_a_second_writer_is_refused(evaluate, whole, no_long_work):
     before = files(whole)
     in_force = (whole / "run.gin").read_text()
-    with predictions.Folder(str(whole), in_force, (0, 1)).locked(alone=True):
+    with PredictionsFolder(str(whole), in_force, (0, 1)).locked(alone=True):
         line = the_line(*evaluate(whole, *COMPARED))
     assert f"{whole} is being written by another process; wait for it" in line
     assert files(whole) == before
@@ -285,12 +285,12 @@ def test_lines_that_are_not_those_of_the_run_are_refused(
     ],
 )
 def test_settings_are_compared_as_settings(tmp_path, now, difference):
-    predictions.Folder(str(tmp_path), "A = 1\nB = 'x y'\n", (0, 1))
+    PredictionsFolder(str(tmp_path), "A = 1\nB = 'x y'\n", (0, 1))
     if difference is None:
-        predictions.Folder(str(tmp_path), now, (0, 1))
+        PredictionsFolder(str(tmp_path), now, (0, 1))
     else:
         with pytest.raises(RecordsError, match=re.escape(difference)):
-            predictions.Folder(str(tmp_path), now, (0, 1))
+            PredictionsFolder(str(tmp_path), now, (0, 1))
 
 
 def test_a_folder_that_cannot_be_used(tmp_path):
@@ -303,7 +303,7 @@ def test_a_folder_that_cannot_be_used(tmp_path):
         ("gs://b/x", 1, "--output_dir gs://b/x is not a local folder"),
     ):
         with pytest.raises(RecordsError, match=message):
-            predictions.Folder(str(path), "", (0, hosts))
+            PredictionsFolder(str(path), "", (0, hosts))
 
 
 def test_hosts_share_the_texts_and_the_last_one_computes_the_metrics(

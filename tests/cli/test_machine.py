@@ -20,7 +20,9 @@ from mistakes import yard
 from test_cli import the_line
 
 from specdec import checkpoints, cli
+from specdec.benchmark import Workload
 from specdec.cli import machine
+from specdec.instrument import evaluation
 
 ROOT = Path(__file__).resolve().parents[2]
 SUMMARY = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "ende_t0.jsonl.summary.json"
@@ -139,9 +141,9 @@ def command(folder, cache, capsys, monkeypatch):
         raise LongWork
 
     monkeypatch.setattr(checkpoints, "load", long)
-    for module in (cli.decode, cli.eval):  # they trace, and find nothing here
+    for module in (cli.decode, evaluation):  # they trace, and find nothing here
         monkeypatch.setattr(module, "programs_of", lambda *_, **__: None)
-    monkeypatch.setattr(cli.bench.Workload, "check", lambda *_: None)
+    monkeypatch.setattr(Workload, "check", lambda *_: None)
 
     def run(name, *flags, kept=f"--compilation_cache_dir={cache}"):
         capsys.readouterr()

@@ -14,6 +14,7 @@ import pytest
 
 from specdec import acceptance
 from specdec.benchmark import Workload
+from specdec.benchmark.parts import PREFILL
 from specdec.drafters import Autoregressive, Committee, Hybrid, NoSource, PromptLookup
 from specdec.forecast.costs import measured
 from specdec.plan import Plan
@@ -65,7 +66,7 @@ def trees_of(plan):
 
 def test_it_is_timed_with_what_it_reads(plan):
     trees = trees_of(plan)
-    part = Workload.of(plan, plan.alone()).parts["prefill"]
+    part = Workload.of(plan, plan.alone()).parts[PREFILL]
     part.program.lower(trees, np.full([1, S], 3, np.int32))
 
 

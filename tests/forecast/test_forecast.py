@@ -16,6 +16,7 @@ from test_acceptance import LINES, RUN, model
 
 from specdec import checkpoints, cli, forecast, theory
 from specdec.benchmark import Timing
+from specdec.benchmark.parts import Calls, Key, key_of
 from specdec.compile.hardware import LAYER_SECONDS, Call, Topology
 from specdec.drafters import Autoregressive, Hybrid, PromptLookup
 from specdec.forecast import Costs, Replayed
@@ -30,8 +31,15 @@ from specdec.verifiers import GreedyMatch
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = TableTarget(6)
 MODEL = Autoregressive(TARGET, Greedy())
+
+
+def keyed(seconds: dict[str, float]) -> dict[Key, float]:
+    """By part, of seconds by the names that parts have in files."""
+    return {key_of(name): one for name, one in seconds.items()}
+
+
 CALLS = {"target 1": 10.0, "target 2": 11.0, "target 3": 12.0, "draft 2": 2.0, "draft 1": 1.0}
-COSTS = Costs(CALLS, prefill=7.0, prefill_alone=5.0, step=10.0, source="by hand")
+COSTS = Costs(keyed(CALLS), prefill=7.0, prefill_alone=5.0, step=10.0, source="by hand")
 
 
 def plan(gamma: int = 2, drafter: Any = MODEL) -> Plan:
@@ -74,7 +82,8 @@ def test_samples_are_means_of_their_texts():
 
 
 def test_a_part_whose_costs_are_not_known_leaves_a_gap():
-    known = Costs({"target 3": 12.0, "draft 2": 2.0, "draft 1": 1.0}, 7.0, 5.0, 10.0, "some")
+    calls = keyed({"target 3": 12.0, "draft 2": 2.0, "draft 1": 1.0})
+    known = Costs(calls, 7.0, 5.0, 10.0, "some")
     found = forecast.forecast(plan(), replayed([[2, 0], [1]]), {2: known}, 2, alpha=0.5)
     assert found.speedup is not None and found.oracle_speedup is None
     other = forecast.forecast(plan(1), replayed([[1]], 1), {1: known}, 1, alpha=0.5)
@@ -101,15 +110,15 @@ def test_costs_are_measured_by_turns():
         plans, plan().alone(), lambda *_: params, inputs, clock=lambda: float(next(ticks))
     )
     steps = 8  # of a scan of the longest output
-    assert found[2].calls.keys() == {"target 3", "draft 2", "draft 1"}
-    assert found[1].calls == {"target 2": 1 / steps, "draft 2": 1 / steps}
+    assert found[2].calls.keys() == {("target", 3), ("draft", 2), ("draft", 1)}
+    assert found[1].calls == keyed({"target 2": 1 / steps, "draft 2": 1 / steps})
     assert (found[1].prefill, found[1].prefill_alone, found[1].step) == (2.0, 1.0, 1 / steps)
 
 
 def test_a_draft_that_takes_longer_in_a_turn_costs_more_at_every_length():
     """With a clock that lets the turn, the last of nine parts, take four times as long as each."""
     params, now = TARGET.init(jax.random.key(0)), [0.0]
-    ticks = iter(range(-9, 10**6))  # of what warms up, only the start is read
+    ticks = iter(range(10**6))
 
     def clock() -> float:
         part, ends = divmod(next(ticks), 2)
@@ -119,8 +128,8 @@ def test_a_draft_that_takes_longer_in_a_turn_costs_more_at_every_length():
     plans, inputs = {gamma: plan(gamma) for gamma in (1, 2)}, np.array([[2, 3]], np.int32)
     found = measured(plans, plan().alone(), lambda *_: params, inputs, clock=clock)
     drafts = (4 - 1) / 2 / 8  # without the target's call, two calls, 8 times in a run
-    assert found[2].calls == {"target 3": 1 / 8, "draft 2": drafts, "draft 1": drafts}
-    assert found[1].calls == {"target 2": 1 / 8, "draft 2": drafts}
+    assert found[2].calls == keyed({"target 3": 1 / 8, "draft 2": drafts, "draft 1": drafts})
+    assert found[1].calls == keyed({"target 2": 1 / 8, "draft 2": drafts})
 
 
 def test_costs_of_a_benchmark_are_its_medians():
@@ -143,11 +152,8 @@ def test_a_draft_costs_what_it_takes_in_a_turn(tmp_path):
     lines = [Timing(part, 0, 0, float(one), 1)._asdict() for part, one in seconds.items()]
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     found = forecast.read(str(path), None)
-    assert {name: found.calls[name] for name in ("target 3", "draft 2", "draft 1")} == {
-        "target 3": 12,
-        "draft 2": 4,
-        "draft 1": 2,
-    }
+    for key, expected in keyed({"target 3": 12, "draft 2": 4, "draft 1": 2}).items():
+        assert found.calls[key] == expected
     assert (found.step, found.prefill, found.prefill_alone) == (10, 7, 5)
 
 
@@ -163,9 +169,9 @@ def test_costs_of_a_roofline(tmp_path):
     path = tmp_path / "compile.json"
     path.write_text(json.dumps({"topologies": [one]}))
     found = forecast.read(str(path), None)
-    assert found.calls["target 5"] == calls["target"].seconds(chip, 5, LAYER_SECONDS)
-    assert found.calls["draft 1"] == calls["draft"].seconds(chip, 1, LAYER_SECONDS)
-    assert found.step == found.calls["target 1"] and found.prefill == 0
+    assert found.calls[Calls("target", 5)] == calls["target"].seconds(chip, 5, LAYER_SECONDS)
+    assert found.calls[Calls("draft", 1)] == calls["draft"].seconds(chip, 1, LAYER_SECONDS)
+    assert found.step == found.calls[Calls("target", 1)] and found.prefill == 0
     with pytest.raises(RecordsError, match="no calls of topology v5e:2x4; give one of v4:1x1x1"):
         forecast.read(str(path), "v5e:2x4")
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from specdec import acceptance, cli, forecast
-from specdec.cli import forecast as forecasts
-from specdec.cli import tune
+from specdec.benchmark.parts import Calls
 from specdec.compile import Topology
 from specdec.compile.hardware import LAYER_SECONDS, Call
 from specdec.drafters import Autoregressive, Masked
 from specdec.forecast import Costs, tuning
 from specdec.forecast.tuning import Candidate, Result, Tried
+from specdec.instrument import search
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import (
@@ -30,12 +30,13 @@ from specdec.schedules import (
     Heuristic,
     JointConfidence,
 )
+from specdec.statistics import ratio
 from specdec.testing import TableTarget
 from specdec.verifiers import GreedyMatch, SpeculativeSampling
 
 COSTS = Costs(
-    {**{f"target {width}": 1 + 0.05 * width for width in range(1, 12)}, "draft 1": 0.2}
-    | {"draft 2": 0.25},
+    {Calls("target", width): 1 + 0.05 * width for width in range(1, 12)}
+    | {Calls("draft", 1): 0.2, Calls("draft", 2): 0.25},
     prefill=3.0,
     prefill_alone=2.0,
     step=1.05,
@@ -62,7 +63,7 @@ def test_what_is_best_is_chosen_on_one_half_and_judged_on_the_other():
     assert found.speedup(found.best) == (2.0, 2.0, 2.0)  # 20 / 10, of texts that are alike
     assert found.regret == pytest.approx(10 / 8 - 1)
     assert found.headroom == pytest.approx((12 - 10) / (12 - 4))
-    assert tuning.gain(found.best.seconds, found.static.seconds).value == pytest.approx(1.2)
+    assert ratio(found.static.seconds, found.best.seconds).value == pytest.approx(1.2)
     assert found.promise().startswith("2.00 times as fast as the target alone")
     text = "\n".join(tuning.lines(found))
     assert "+20.0% (+20.0% to +20.0%) over Fixed(gamma=2, stop_at_end=True), 25% of" in text
@@ -115,7 +116,8 @@ def test_a_text_begins_with_what_is_known_of_all():
     wide = dataclasses.replace(blocks, schedule=Fixed(4))
     with pytest.raises(ValueError, match="drafts have 4 tokens but Masked drafts 3 at most"):
         forecast.check(wide, [])
-    costs = {f"target {width}": 1.0 for width in (2, 3)} | {"draft 1": 0.1, "draft 2": 0.1}
+    costs = {Calls("target", width): 1.0 for width in (2, 3)}
+    costs |= {Calls("draft", width): 0.1 for width in (1, 2)}
     found = list(tuning.varying(greedy, COSTS._replace(calls=costs, step=1.0), 2, [text]))
     (schedule,) = [one.schedule for one in found if one.kind == "cost_optimal"]
     assert schedule == CostOptimal(0.1, (1.0, 1.0), (1, 2), 0.5)
@@ -126,7 +128,7 @@ def run(tmp_path_factory, cache):
     """Flags of a small search on the embedded pair."""
     folder = tmp_path_factory.mktemp("tune")
     costs = folder / "costs.json"
-    costs.write_text(json.dumps(COSTS._asdict()), encoding="utf-8")
+    costs.write_text(json.dumps(COSTS.record()), encoding="utf-8")
     flags = ["--gin_file=demo.gin", "--limit=24", f"--costs={costs}", "--longest=4"]
     return folder, [*flags, f"--compilation_cache_dir={cache}"]
 
@@ -175,7 +177,7 @@ def test_whatever_is_recommended_can_be_run(run, tmp_path, kind, schedule):
 
     found = tried(kind, 0, schedule, [1.0, 1.0])
     best = Result("", found, found, [found], alone=np.full(2, 3.0), oracle=np.ones(2))
-    (tmp_path / "tuned.gin").write_text(tune._tuned(best))
+    (tmp_path / "tuned.gin").write_text(search.settings_of(best))
     flags = ["decode", *run[1][:1], f"--gin_file={tmp_path / 'tuned.gin'}"]
     assert runs.described(cli.overview().parse_args(flags)).plan.schedule == schedule
 
@@ -203,13 +205,13 @@ def test_it_goes_on_where_it_was_stopped(run, done, monkeypatch, capsys):
     folder, flags = run
     before = (done / "tried.jsonl").read_text()
     (done / "tried.jsonl").write_text("".join(before.splitlines(True)[:3]) + '{"torn')
-    again, real = [], forecasts.replayed
+    again, real = [], search.replayed
 
     def counted(run, plan, *rest):
         again.append(plan.schedule)
         return real(run, plan, *rest)
 
-    monkeypatch.setattr(forecasts, "replayed", counted)
+    monkeypatch.setattr(search, "replayed", counted)
     assert cli.main(["tune", *flags, f"--output_dir={done}"]) == 0
     assert (done / "tried.jsonl").read_text() == before
     assert len(again) == len(before.splitlines()) - 3 + 1, "what was lost, and the oracle"
@@ -224,7 +226,7 @@ def test_drafters_are_compared(run, tmp_path, monkeypatch, capsys):
     dear = COSTS._replace(calls={name: 50.0 for name in COSTS.calls})
     for costs, found in ((COSTS, "include 'schedules/"), (dear, "DRAFTER = None")):
         file = tmp_path / "costs.json"
-        file.write_text(json.dumps(costs._asdict()), encoding="utf-8")
+        file.write_text(json.dumps(costs.record()), encoding="utf-8")
         out = tmp_path / found[:2]
         variants = ["--variant=", "--variant=drafters/prompt_lookup.gin;LOOKUP_LONGEST=3"]
         flags = [*run[1], f"--costs={file}", "--longest=2", *variants, f"--output_dir={out}"]

@@ -13,7 +13,7 @@ import pytest
 from tolerances import SMALL_LOGITS
 
 from specdec import checkpoints
-from specdec.benchmark.workload import prefills
+from specdec.benchmark.parts import prefills
 from specdec.decoding import decode, row_keys
 from specdec.drafters import Autoregressive, Masked
 from specdec.models.t5 import T5Config, T5Target

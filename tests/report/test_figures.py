@@ -13,8 +13,9 @@ import pytest
 
 from specdec import cli, report
 from specdec.report import speedups, times
-from specdec.report.speedups import Comparison, Measured, Spot
-from specdec.report.times import Call
+from specdec.report.speedups import PredictedAndMeasured, Spot
+from specdec.report.times import CallTokens
+from specdec.statistics import Estimate
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = {"backend": "cpu", "cpu": "Some CPU", "cores": 2, "versions": {"jax": "0.10.2"}}
@@ -113,8 +114,8 @@ def test_a_point_for_each_run(runs):
     assert speedups.comparisons(
         runs(a=bench(ratio=2.0), b=bench(ratio=3.0), other=unpredicted)
     ) == [
-        Comparison("a", 2.125, Measured(2.0, 1.75, 2.5)),
-        Comparison("b", 3.125, Measured(3.0, 2.75, 3.5)),
+        PredictedAndMeasured("a", 2.125, Estimate(2.0, 1.75, 2.5)),
+        PredictedAndMeasured("b", 3.125, Estimate(3.0, 2.75, 3.5)),
     ]
 
 
@@ -127,7 +128,7 @@ def test_runs_of_other_draft_lengths_make_a_curve(runs):
         )
     )
     assert curve.label == "" and curve.gammas == [2, 4] and curve.best == 0
-    assert curve.measured == [Measured(2.5, 2.25, 3.0), Measured(1.5, 1.25, 2.0)]
+    assert curve.measured == [Estimate(2.5, 2.25, 3.0), Estimate(1.5, 1.25, 2.0)]
     assert curve.predicted == [2.625, 1.625]
     parts = {2: (0.1, 1.5), 3: (0.15, 1.75), 4: (0.2, 2.0)}
     assert list(curve.band) == list(parts)
@@ -179,7 +180,7 @@ def test_what_lies_on_the_surface(runs):
 def test_the_timeline_is_of_the_median_text(runs):
     one = times.timeline(runs(a=bench(), b=bench()))
     assert (one.name, one.text, one.tokens, one.gamma) == ("a", 6, 5, 2)
-    assert one.calls == [Call(0, 1, 2), Call(2, 1, 0), Call(1, 0, 0)]
+    assert one.calls == [CallTokens(0, 1, 2), CallTokens(2, 1, 0), CallTokens(1, 0, 0)]
     assert one.seconds == pytest.approx({"speculative": 0.6, "alone": 1.6})
     assert (one.prefill, one.draft, one.verify, one.rest) == (0.03, 0.002, 0.015, 0.001)
     assert (one.target_prefill, one.target_step) == (0.02, 0.01)

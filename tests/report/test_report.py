@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -12,13 +11,14 @@ import pytest
 from specdec import acceptance, cli
 from specdec.benchmark.summary import (
     Baseline,
-    Forecast,
+    BenchmarkForecast,
+    BenchmarkPrediction,
+    BenchmarkSummary,
     Latency,
-    Prediction,
     Quantiles,
     Speedup,
-    Summary,
 )
+from specdec.statistics import Estimate
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = {"backend": "cpu", "cpu": "Some CPU", "cores": 2, "device": "cpu", "devices": 1}
@@ -35,7 +35,7 @@ SETTINGS = {
 
 def bench(*, gamma: int | None = 5, environment=CPU, forecast=False, **settings) -> dict:
     """What the command writes, as far as it is shown."""
-    prediction = Prediction(
+    prediction = BenchmarkPrediction(
         gamma=5,
         prefill=1,
         cost_ratio=0.0314,
@@ -49,23 +49,24 @@ def bench(*, gamma: int | None = 5, environment=CPU, forecast=False, **settings)
         rest=0,
     )
     quantiles, latency = Quantiles(1, 2, 3, 4), Latency(1, 1)
-    summary = Summary(
+    expected = BenchmarkForecast("validation", 9, 3, 0.7, 2, 2.25, 2, 1, 1.125)
+    summary = BenchmarkSummary(
         texts=32,
         repeats=3,
         seconds={"alone": quantiles, "speculative": quantiles},
         latency={"alone": latency, "speculative": latency},
-        speedup=Speedup(2.5, 2.25, 2.75, 2.6, 2.4),
+        speedup=Speedup(Estimate(2.5, 2.25, 2.75), 2.6, 2.4),
         identical=96,
         tau=3.5,
         alpha=0.777 if gamma else None,
         baseline=Baseline(1, 1, 1, 1, 1, 1),
         prediction=prediction if gamma else None,
-        forecast=Forecast("validation", 9, 3, 0.7, 2, 2.25, 2, 1, 1.125) if forecast else None,
+        forecast=expected if forecast else None,
     )
     return {
         "environment": environment | {"versions": {"jax": "0.10.2"}},
         "run": SETTINGS | {"gamma": gamma} | settings,
-        **dataclasses.asdict(summary),
+        **summary.record(),
     }
 
 
@@ -78,13 +79,12 @@ def measured(environment=CPU, **settings) -> dict:
         for index in range(2)
     ]
     summary = acceptance.summarize(records)
-    alphas = {name: [one._asdict() for one in row] for name, row in summary.alphas.items()}
     return {
         "environment": environment | {"versions": {"jax": "0.10.2"}},
         "run": SETTINGS | settings,
         "texts": summary.texts,
         "tokens": summary.tokens,
-        "alphas": alphas,
+        "alphas": summary.record()["alphas"],
     }
 
 

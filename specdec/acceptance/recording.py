@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.acceptance.ngrams import Tables, proposals, rows
+from specdec.acceptance.alphas import Accepted
+from specdec.acceptance.bigrams import Tables, proposals, rows
 from specdec.acceptance.opinions import Opinions, Taught, of, opinions, recorded, teach, tossed
-from specdec.acceptance.summary import Accepted
-from specdec.acceptance.texts import Texts
+from specdec.acceptance.written import Texts
 from specdec.plan import Plan
 from specdec.types import Params
 
@@ -23,8 +23,8 @@ DIGITS = 6  # of what is recorded
 def measure(
     plan: Plan, params: Params, texts: Iterable[Texts], *, tables: bool
 ) -> Iterator[Accepted]:
-    """What each drafter would have had accepted, text by text: the plan's, under the name 'model',
-    and with `tables` also a 'unigram' and a 'bigram' counted from the target's texts.
+    """Yields what each drafter would have had accepted, text by text: the plan's, under the name
+    'model', and with `tables` also a 'unigram' and a 'bigram' counted from the target's texts.
 
     No table has seen the text that it is asked about: the odd texts' are counted from the even
     ones, and the other way round, so each from about half of the tokens. (`texts` is then read to
@@ -61,7 +61,7 @@ _of = jax.jit(of)
 
 
 def _asked(plan: Plan, params: Params, batch: Texts, taught: Taught) -> dict[str, Opinions]:
-    """Of the plan's drafter under '', and of those that are recorded under their names."""
+    """Returns the opinions of the plan's drafter, under '', and of recorded ones by their names."""
     found = {}
     for name, drafter in [("", plan.drafter), *recorded(plan.drafter)]:
         if name and drafter is plan.drafter:
@@ -87,7 +87,7 @@ def _text(
     sums: Mapping[str, np.ndarray],
     asked: Mapping[str, Opinions],
 ) -> Accepted:
-    """What is kept of one row."""
+    """Returns the record of one row."""
     size, padding = int(batch.length[row]), plan.target.pad_id
     given = np.flatnonzero(batch.inputs[row] != padding)
     return Accepted(
@@ -104,8 +104,8 @@ def _text(
 
 
 def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, list[Any]]:
-    """What a replay needs of a drafter: what it proposes and, if it draws, how much likelier than
-    the target it finds the text's own tokens; and what a stopping rule would see."""
+    """Returns the recording of a drafter: what it proposes, and what a stopping rule would see. Of
+    one that draws, also how much likelier than the target it finds the text's own tokens."""
     figures = {"confidence": asked.confidence, "entropy": asked.entropy, "top": asked.top}
     if not greedy:
         figures |= {"ratio": asked.ratio, "refused": asked.refused}
@@ -114,5 +114,5 @@ def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, 
 
 
 def _rounded(values: Any) -> Any:
-    """Of a number, or of lists of some."""
+    """Returns a number, or lists of some, with `DIGITS`."""
     return [_rounded(x) for x in values] if isinstance(values, list) else round(values, DIGITS)

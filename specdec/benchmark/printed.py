@@ -5,10 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from specdec.benchmark.figures import Baseline, Forecast, Latency, Prediction, Quantiles, Summary
+from specdec.benchmark.summary import (
+    Baseline,
+    BenchmarkForecast,
+    BenchmarkPrediction,
+    BenchmarkSummary,
+    Latency,
+    Quantiles,
+)
 
 
-def lines(summary: Summary) -> Iterator[str]:
+def lines(summary: BenchmarkSummary) -> Iterator[str]:
     """The table, line by line: times in milliseconds."""
     speedup, pairs = summary.speedup, summary.texts * summary.repeats
     if not summary.exact:
@@ -20,9 +27,8 @@ def lines(summary: Summary) -> Iterator[str]:
     for name, mode in (("target alone", "alone"), (ours, "speculative")):
         yield _row(name, summary.seconds[mode], summary.latency.get(mode))
     yield ""
-    yield _figure(
-        "speed-up", speedup.ratio, f"95 % interval {speedup.low:.2f} to {speedup.high:.2f}"
-    )
+    over_texts = speedup.over_texts
+    yield _figure("speed-up", over_texts.value, f"95 % interval {over_texts.interval()}")
     yield _figure("  per token", speedup.per_token, "")
     yield _figure("  median text", speedup.median_text, "")
     if summary.identical is not None:
@@ -44,7 +50,7 @@ def lines(summary: Summary) -> Iterator[str]:
     yield from _alone(summary.baseline)
 
 
-def _predicted(prediction: Prediction, baseline: Baseline) -> Iterator[str]:
+def _predicted(prediction: BenchmarkPrediction, baseline: Baseline) -> Iterator[str]:
     gamma, step = prediction.gamma, baseline.target_step
     if prediction.alpha_from_tau is not None:
         meaning = "if acceptances were independent"
@@ -67,7 +73,7 @@ def _predicted(prediction: Prediction, baseline: Baseline) -> Iterator[str]:
     yield f"{'prefill, all':20}{1e3 * prediction.prefill:9.3f}"
 
 
-def _foretold(forecast: Forecast) -> Iterator[str]:
+def _foretold(forecast: BenchmarkForecast) -> Iterator[str]:
     yield ""
     yield _figure("forecast", forecast.whole, f"by {forecast.texts} texts of {forecast.split}")
     yield _figure("  measured/forecast", forecast.measured_over_whole, "per token")

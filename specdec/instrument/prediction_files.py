@@ -18,7 +18,7 @@ from specdec import records
 from specdec.records import Lines, RecordsError
 
 
-class Folder:
+class PredictionsFolder:
     """Opens or makes the folder of a run that `shard` = (k, n), the k-th of n hosts, works on.
 
     Raises:
@@ -26,7 +26,7 @@ class Folder:
     """
 
     def __init__(self, path: str, in_force: str, shard: tuple[int, int]):
-        host, hosts = shard
+        self.shard = host, hosts = shard
         self.path = Path(path)
         self.metrics = self.path / "metrics.json"
         self._all = [Lines(self.path / _name(k, hosts)) for k in range(hosts)]
@@ -103,7 +103,7 @@ class Folder:
             self._own.append(prediction)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Those of all hosts that are there so far."""
+        """Yields the predictions of all hosts that are there so far."""
         return itertools.chain.from_iterable(self._all)
 
     def conclude(self, metrics: str) -> None:

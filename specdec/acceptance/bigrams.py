@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.acceptance.texts import Texts
+from specdec.acceptance.written import Texts
 from specdec.sampling import Greedy
 from specdec.types import Array
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from specdec import tasks, terminal
-from specdec.cli import explain
-from specdec.cli.run import DecodeRun
-from specdec.cli.settings import one_line
+from specdec.decoded import DecodedText
 from specdec.decoding import Decided
 from specdec.engine import Engine
+from specdec.instrument.explained import ExplainedBatch, replayer
+from specdec.instrument.runs import Run
 from specdec.program import Program
 from specdec.types import DecodeOutput
+from specdec.values import one_line
 
 TextOf: TypeAlias = Callable[[Sequence[int]], str]
 
@@ -24,7 +26,7 @@ class Ways(NamedTuple):
 
     ours: Engine
     alone: Engine | None  # the target alone, if the run compares
-    again: Program | None = None  # of `explain.replayer`, if texts are to be explained
+    again: Program | None = None  # of `explained.replayer`, if texts are to be explained
 
     @property
     def compile_seconds(self) -> float:
@@ -34,7 +36,7 @@ class Ways(NamedTuple):
 
 
 def ways_of(
-    run: DecodeRun,
+    run: Run,
     engine: Engine,
     *,
     stepwise: bool = False,
@@ -55,36 +57,41 @@ def ways_of(
     ours = engine.stepwise() if stepwise and mesh is None and plan.drafts else engine
     with one_line():
         ours.check(length or run.data.lengths["inputs"], compile=length is not None)
-    again = explain.replayer(plan, mesh=mesh, prefix=engine.given_prefix) if explained else None
+    again = replayer(plan, mesh=mesh, prefix=engine.given_prefix) if explained else None
     return Ways(ours, engine.alone() if run.compare else None, again)
 
 
-class Text(NamedTuple):
-    """One example and what became of it. The last three are there if they are asked for."""
+# The fields of a line of JSON, in order: of the drafts it has only their lengths.
+FIELDS = ("index", "sample", "input", "target", "prediction", "tokens", "log_probs", "drafted")
+FIELDS += ("accepted", "alone", "alone_tokens", "explained", "calls")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Text(DecodedText):
+    """One example and what became of it. The last three are there if they are asked for.
+
+    alone: the prediction of the target alone.
+    explained: see `ExplainedBatch`.
+    """
 
     index: int
     sample: int
     input: str
     target: str | None
     prediction: str
-    tokens: list[int]
     log_probs: list[float]
-    proposed: list[list[int]]  # this and the next two: one entry per target call
-    drafted: list[int]
-    accepted: list[int]
-    alone: str | None = None  # the prediction of the target alone
-    alone_tokens: list[int] | None = None
-    explained: dict[str, Any] | None = None  # see `explain.Batch`
+    alone: str | None = None
+    alone_tokens: Sequence[int] | None = None
+    explained: dict[str, Any] | None = None
 
     def record(self) -> dict[str, Any]:
-        """A line of JSON: all there is, but of the drafts only their lengths."""
-        record = self._asdict() | {"calls": len(self.drafted)}
-        del record["proposed"]
+        """Returns a line of JSON, without what is not known."""
+        record = {name: getattr(self, name) for name in FIELDS}
         return {name: value for name, value in record.items() if value is not None}
 
 
 def decoded(
-    run: DecodeRun,
+    run: Run,
     batches: Iterable[tasks.Batch],
     ways: Ways,
     summary: terminal.Summary,
@@ -110,7 +117,7 @@ def decoded(
             trace, keys = output.trace, ours.keys(batch, seed, sample)
             decided = Decided(output.tokens, trace.proposed, trace.drafted, trace.accepted)
             replay, _ = again.fetch(ours.params, keys, (batch.inputs, decided))
-            explained = explain.Batch(ours.plan, text_of, given, output, replay, seconds)
+            explained = ExplainedBatch(ours.plan, text_of, given, output, replay, seconds)
         baseline = None
         if alone:
             baseline, seconds = alone.decode(batch, seed=seed, sample=sample)
@@ -118,15 +125,14 @@ def decoded(
             summary.baseline_calls += int(baseline.trace.calls.sum())
         summary.compile_seconds = ways.compile_seconds
         for row in rows[skip:]:
-            text = _text(batch, sample, output, baseline, row, text_of)
-            if explained:
-                text = text._replace(explained=explained.explained(row))
+            more = explained and explained.explained(row)
+            text = _text(batch, sample, output, baseline, row, text_of, more)
             summary.texts += 1
             summary.tokens += len(text.tokens) - given
             summary.drafted += text.drafted
             summary.accepted += text.accepted
-            summary.layers += output.depths(row)
-            summary.broken_drafts += int(output.trace.broken_drafts[row])
+            summary.layers += text.depths
+            summary.broken_drafts += text.broken_drafts
             summary.identical += text.tokens == text.alone_tokens
             yield text
         skip = 0
@@ -139,17 +145,20 @@ def _text(
     baseline: DecodeOutput | None,
     row: int,
     text_of: TextOf,
+    explained: dict[str, Any] | None,
 ) -> Text:
-    ours = output.row(row)
+    tokens = output.row(row).tokens
     alone = None if baseline is None else baseline.row(row).tokens
-    return Text(
+    return Text.of(
+        output,
+        row,
         index=int(batch.index[row]),
         sample=sample,
         input=batch.input_texts[row],
         target=batch.target_texts[row] if batch.target_texts else None,
-        prediction=text_of(ours.tokens),
-        log_probs=[round(float(value), 6) for value in output.log_probs[row, : len(ours.tokens)]],
-        **ours._asdict(),
+        prediction=text_of(tokens),
+        log_probs=[round(float(value), 6) for value in output.log_probs[row, : len(tokens)]],
         alone=None if alone is None else text_of(alone),
         alone_tokens=alone,
+        explained=explained,
     )

@@ -28,8 +28,8 @@ def replayer(plan: Plan, *, mesh: Any = None, prefix: Array | None = None) -> Pr
     return Program(again, mesh=mesh)
 
 
-class Batch(NamedTuple):
-    """What is the same for every text of a batch."""
+class ExplainedBatch(NamedTuple):
+    """The figures that all texts of a batch share."""
 
     plan: Plan
     text_of: Callable[[Sequence[int]], str]

@@ -1,16 +1,16 @@
-"""What is kept of a text, and the figures of all of them."""
+"""The record of a text, and the figures of all of them."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from specdec.acceptance.opinions import LENIENCE
-from specdec.statistics import bootstrap
+from specdec.statistics import Estimate, estimates
 
 
 class Accepted(NamedTuple):
@@ -28,29 +28,32 @@ class Accepted(NamedTuple):
     depths: Sequence[int] = ()  # the layers of each token, of a target whose tokens may leave
 
 
-class Alpha(NamedTuple):
-    """A mean over tokens, and its 95 % interval."""
-
-    lenience: float
-    value: float
-    low: float
-    high: float
-
-
 @dataclasses.dataclass(frozen=True)
-class Summary:
-    """alphas: drafter -> one for each lenience. proposes: the share of the tokens at which the
-    drafter proposes one. layers: of the target, the mean over tokens; None where all go through
-    all."""
+class AcceptanceSummary:
+    """The figures of all texts.
+
+    alphas: drafter -> lenience -> a mean over tokens.
+    proposes: the share of the tokens at which the drafter proposes one.
+    layers: of the target, the mean over tokens; None where all go through all.
+    """
 
     texts: int
     tokens: int
-    alphas: Mapping[str, Sequence[Alpha]]
+    alphas: Mapping[str, Mapping[float, Estimate]]
     proposes: float
     layers: float | None = None
 
+    def record(self) -> dict[str, Any]:
+        """Returns plain values, for JSON."""
+        alphas = {
+            name: [{"lenience": lenience, **one._asdict()} for lenience, one in found.items()]
+            for name, found in self.alphas.items()
+        }
+        fields = {name: getattr(self, name) for name in ("texts", "tokens", "proposes", "layers")}
+        return fields | {"alphas": alphas}
 
-def summarize(records: Iterable[Accepted]) -> Summary:
+
+def summarize(records: Iterable[Accepted]) -> AcceptanceSummary:
     """The means over all tokens, with intervals of a bootstrap over texts: tokens of one text are
     not independent. The tables of n-grams are not counted again for each resample.
 
@@ -64,17 +67,15 @@ def summarize(records: Iterable[Accepted]) -> Summary:
     alphas = {}
     for name in records[0].accepted:
         accepted = np.transpose([text.accepted[name] for text in records])  # [L, texts]
-        values = accepted.sum(axis=1) / tokens.sum()
-        ends = bootstrap(np.vstack([accepted, tokens]), lambda sums: sums[:-1] / sums[-1])
-        columns = zip(LENIENCE, values, *ends, strict=True)
-        alphas[name] = [Alpha(*map(float, column)) for column in columns]
+        means = estimates(np.vstack([accepted, tokens]), lambda sums: sums[:-1] / sums[-1])
+        alphas[name] = dict(zip(LENIENCE, means, strict=True))
     proposes = sum(text.proposes for text in records) / int(tokens.sum())
     depths = [depth for text in records for depth in text.depths]
     layers = sum(depths) / len(depths) if depths else None
-    return Summary(len(records), int(tokens.sum()), alphas, proposes, layers)
+    return AcceptanceSummary(len(records), int(tokens.sum()), alphas, proposes, layers)
 
 
-def lines(summary: Summary) -> Iterator[str]:
+def lines(summary: AcceptanceSummary) -> Iterator[str]:
     """The figures for people."""
     yield f"{summary.tokens} tokens of {summary.texts} texts that the target wrote"
     if summary.layers is not None:
@@ -84,9 +85,9 @@ def lines(summary: Summary) -> Iterator[str]:
         return
     lenient = "".join(f"{f'l = {lenience:g}':>10}" for lenience in LENIENCE[1:])
     yield f"{'drafter':10}{'alpha':>8}  {'95 % interval':16}{lenient}"
-    for name, (exact, *others) in summary.alphas.items():
-        interval = f"{exact.low:.3f} to {exact.high:.3f}"
+    for name, alphas in summary.alphas.items():
+        exact, *others = alphas.values()
         figures = "".join(f"{alpha.value:10.3f}" for alpha in others)
-        yield f"{name:10}{exact.value:8.3f}  {interval:16}{figures}"
+        yield f"{name:10}{exact.value:8.3f}  {exact.interval('.3f'):16}{figures}"
     if summary.proposes < 1:
         yield f"it proposes at {summary.proposes:.1%} of the tokens; alpha counts the others as 0"

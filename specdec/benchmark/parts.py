@@ -1,0 +1,211 @@
+"""The parts that a generation is made of, each on its own, and their names in files.
+
+A part has nothing around the models: no sampling, no keys, no trace. So the parts are a lower bound
+of what a generation takes, and what is above them is the engine's own. In files they are named by
+a model's role and the width of its calls, as `Plan.parts` has them:
+
+    target 8         the target verifies 7 draft tokens
+    target/6 8       the same, where tokens may leave the target and all leave behind layer 6
+    draft 2          the first step of a draft, see `drafters.Autoregressive`
+    prefill          what comes before the first iteration, all models
+    alone 1          the target's step where it decodes alone
+    alone prefill    likewise
+    turn of 1 x draft 2, 6 x draft 1, 1 x target 8
+                     these calls, one model after the other
+    memory_read      0.5 GiB, once, that `memory` makes
+
+A model that is called again and again has its parameters in the processor's cache, where they fit.
+In an iteration the target's go through that cache between two drafts. What this costs a draft is
+known by the turn, which is made of model calls alone, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from specdec.models.inputs import read
+from specdec.models.model import Target
+from specdec.plan import Plan
+from specdec.types import Part, PyTree, TargetCall, verifies
+
+READ_BYTES, READ_ROWS = 2**29, 1024  # of what `read_memory` reads
+LONGEST_SCAN = 32  # steps; enough that a scan's start does not count
+LONGEST_TURNS = 8  # in one run
+
+
+class Calls(NamedTuple):
+    """Calls of a model that are so many tokens wide."""
+
+    role: str
+    width: int
+
+    @property
+    def drafts(self) -> bool:
+        return self.role != "alone" and not verifies(self.role)
+
+
+class Turn(NamedTuple):
+    """The calls of an iteration, one kind after the other, in whole numbers."""
+
+    parts: tuple[Part, ...]
+
+
+Key: TypeAlias = Calls | Turn | str
+MEMORY, MEMORY_READ, PREFILL, PREFILL_ALONE = "memory", "memory_read", "prefill", "alone prefill"
+STEP = Calls("alone", 1)
+_TURN = "turn of "
+
+
+def name_of(key: Key) -> str:
+    """Returns the name that a part has in files."""
+    if isinstance(key, Calls):
+        return f"{key.role} {key.width}"
+    if isinstance(key, Turn):
+        calls = (f"{part.calls} x {part.role} {part.width}" for part in key.parts)
+        return _TURN + ", ".join(calls)
+    return key
+
+
+def key_of(name: str) -> Key:
+    """Returns the part that has a name in files."""
+    if name.startswith(_TURN):
+        told = (calls.split(" ") for calls in name.removeprefix(_TURN).split(", "))
+        return Turn(tuple(Part(role, int(width), int(count)) for count, _, role, width in told))
+    role, _, width = name.rpartition(" ")
+    return Calls(role, int(width)) if width.isdigit() else name
+
+
+def turn_of(plan: Plan) -> Turn | None:
+    """The model calls of an iteration with the longest draft, the draft's first; None if no model
+    drafts, or calls go through more layers or fewer."""
+    calls = () if plan.target.depths else plan.parts([TargetCall(plan.longest_draft)])
+    if all(verifies(role) for role, _, _ in calls):
+        return None
+    whole = (Part(role, width, math.ceil(times)) for role, width, times in calls)
+    return Turn(tuple(sorted(whole, key=lambda part: verifies(part.role))))
+
+
+def make_memory(trees: Mapping[str, PyTree], inputs: jax.Array) -> jax.Array:
+    """Something to read that is larger than any cache."""
+    return jnp.broadcast_to(
+        inputs[0, 0].astype(jnp.float32), (READ_ROWS, READ_BYTES // READ_ROWS // 4)
+    )
+
+
+def read_memory(trees: Mapping[str, PyTree], memory: jax.Array) -> jax.Array:
+    """Reads it once, as a decoder step reads its kernels."""
+    return jnp.ones([READ_ROWS], jnp.float32) @ memory
+
+
+def prefills(
+    models: Mapping[str, Target],
+    slots: int,
+    views: Mapping[str, Callable[[PyTree], PyTree]] = {},
+) -> Callable:
+    """Returns a program of what comes before the first step: role -> (start token [1], cache).
+
+    views: what models read of the inputs, see `Drafter.views`.
+    """
+
+    def run(trees: Mapping[str, PyTree], inputs: PyTree) -> dict[str, tuple[jax.Array, Any]]:
+        found: dict[str, tuple[jax.Array, Any]] = {}
+        for role, model in models.items():
+            seen = views[role](inputs) if role in views else inputs
+            given = found["target"][1] if "target" in found else _encoded(model, inputs)
+            found[role] = model.start(seen), read(model, trees[role], seen, slots, given)
+        return found
+
+    return run
+
+
+class _Encoded(NamedTuple):
+    encoded: jax.Array
+    inputs_mask: jax.Array
+
+
+def _encoded(model: Any, inputs: PyTree) -> _Encoded | None:
+    """Zeros in place of what an encoder has made, for a model that reads it and is timed alone."""
+    if not model.reads_encoded:
+        return None
+    encoded = jnp.zeros([*inputs.shape, model.config.encoded_dim], model.dtype)
+    return _Encoded(encoded, jnp.ones(inputs.shape, bool))
+
+
+def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
+    """Calls of a model `width` tokens wide, each one position after the last: [1, steps] tokens.
+
+    The argmaxes of a call are fed to the next, so that none can be left out. The first of them is
+    the model's greedy token at every width; the others are overwritten, as rejected drafts are.
+
+    call: see `Drafter`; `plain_call` of the model, where the drafter has no other.
+    """
+
+    def run(trees: Mapping[str, PyTree], prefilled: Mapping[str, Any]) -> jax.Array:
+        start, cache = prefilled[role]
+
+        def advance(carry, _):
+            tokens, cache = carry
+            tokens, fed = call(trees, tokens, cache)
+            return (tokens, fed.rewind(cache.length + 1)), tokens[:, 0]
+
+        first = jnp.broadcast_to(start[:, None], (start.shape[0], width))
+        _, tokens = jax.lax.scan(advance, (first, cache), length=steps)
+        return tokens.T
+
+    return run
+
+
+def turns(plan: Plan, turn: Turn, steps: int) -> Callable:
+    """Some calls of several models, one kind after the other, again and again: [1, steps] tokens.
+
+    The argmaxes of each call are fed to the next one, whoever's it is, as in `scan`.
+    """
+    call_of = {role: plan.call_of(role) for role, _, _ in turn.parts}
+
+    def run(trees: Mapping[str, PyTree], prefilled: Mapping[str, Any]) -> jax.Array:
+        begun = {role: prefilled[plan.holder(role)] for role in call_of}
+        widest = max(width for _, width, _ in turn.parts)
+
+        def calls(part: Part, tokens: jax.Array, cache: Any) -> tuple[jax.Array, Any]:
+            def advance(carry, _):
+                tokens, cache = carry
+                told, fed = call_of[part.role](trees, tokens[:, : part.width], cache)
+                rest = tokens[:, : widest - part.width]
+                return (jnp.concatenate([told, rest], axis=1), fed.rewind(cache.length + 1)), None
+
+            return jax.lax.scan(advance, (tokens, cache), length=int(part.calls))[0]
+
+        def advance(carry, _):
+            tokens, caches = carry
+            fed = dict(caches)
+            for part in turn.parts:
+                tokens, fed[part.role] = calls(part, tokens, fed[part.role])
+            back = {role: fed[role].rewind(caches[role].length + 1) for role in caches}
+            return (tokens, back), tokens[:, 0]
+
+        start = next(iter(begun.values()))[0]
+        first = jnp.broadcast_to(start[:, None], (start.shape[0], widest))
+        carry = first, {role: cache for role, (_, cache) in begun.items()}
+        return jax.lax.scan(advance, carry, length=steps)[1].T
+
+    return run
+
+
+def by_turns(seconds: Mapping[Key, float]) -> float:
+    """How many times as long a draft's calls take in a turn as on their own, 1 if none was timed,
+    and at least: what other models do between calls makes none faster.
+
+    seconds: of each part, of one call.
+    """
+    for turn in (key for key in seconds if isinstance(key, Turn)):
+        alone = {True: 0.0, False: 0.0}  # by whether it drafts
+        for role, width, times in turn.parts:
+            calls = Calls(role, width)
+            alone[calls.drafts] += times * seconds[calls]
+        return max((seconds[turn] - alone[False]) / alone[True], 1.0)
+    return 1.0

@@ -1,0 +1,153 @@
+"""Runs as the functions of `instrument` take them, of the flags of a command."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from specdec import forecast
+from specdec.cli import run as runs
+from specdec.cli import shorthands
+from specdec.cli.run import DecodeRun
+from specdec.engine import Engine
+from specdec.forecast import Costs
+from specdec.instrument.runs import Variant
+from specdec.values import UsageError
+
+
+def variant(
+    args: argparse.Namespace,
+    name: str = "",
+    *,
+    lines: str | None = None,
+    overrides: Mapping[str, Any] = {},
+    unmarked: bool = False,
+    drafts: bool = False,
+    change: Callable[[DecodeRun], DecodeRun] = lambda run: run,
+) -> Variant:
+    """Returns the run of the flags and of one variant.
+
+    Args:
+      name: the gin settings and files that only this variant has, as `--variant` takes them.
+      lines: the kind of lines that the command writes (`schemas.KINDS`), None for none.
+      overrides, unmarked, change: see `runs.opened`.
+      drafts: whether a drafter is needed, and not only something faster than the target alone.
+    """
+    run, engine = runs.opened(_with(args, name), overrides, unmarked, change)
+    (runs.require_drafter if drafts else runs.require_baseline)(run)
+    return ready(run, engine, name, lines)
+
+
+def ready(run: DecodeRun, engine: Engine, name: str = "", lines: str | None = None) -> Variant:
+    """Returns a run that has just been built with its engine and the settings in force."""
+    run = dataclasses.replace(run, plan=engine.plan, placement=engine.placement)
+    return Variant(name, run, runs.in_force(run, lines), engine)
+
+
+def variants(args: argparse.Namespace, file: str | None = None, **how: Any) -> Iterator[Variant]:
+    """Yields the variants of `--variant`, or the one run; `how` as of `variant`.
+
+    file: the output file, of which each variant has its own; None where they have no files.
+
+    Raises:
+      UsageError: one is given twice, or two would be written to one file.
+    """
+    names = args.variant or [""]
+    _refuse_twice(names, file)
+    return (variant(args, name, **how) for name in names)
+
+
+def _refuse_twice(names: Sequence[str], file: str | None) -> None:
+    paths: dict[str | None, str] = {}
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise UsageError(f"--variant={name} is given twice; give each once")
+        other = paths.setdefault(path_of(file, name), name)
+        if file and other != name:
+            raise UsageError(
+                f"--variant={other} and --variant={name} would both be written to "
+                f"{path_of(file, name)}; leave one out, or put it in a gin file of another name"
+            )
+
+
+def path_of(file: str | None, name: str) -> str | None:
+    """Returns a variant's own output file: out.jsonl of GAMMA=3 is out_GAMMA=3.jsonl."""
+    if file is None or not name:
+        return file
+    folder, slash, base = file.rpartition("/")
+    stem, dot, suffix = base.partition(".")
+    plain = re.sub(r"[^\w=-]+", "-", name)
+    return f"{folder}{slash}{stem}_{plain}{dot}{suffix}"
+
+
+def add_cost_flags(parser: argparse.ArgumentParser, files: str, together: str = "") -> None:
+    """Adds the flags of commands that know what a target call and a draft take.
+
+    Args:
+      files: the files that costs are read from.
+      together: what is said of the order of the texts, behind a comma.
+    """
+    parser.add_argument(
+        "--costs",
+        metavar="FILE",
+        help=f"seconds of the parts: {files} (default: they are measured here)",
+    )
+    parser.add_argument(
+        "--topology", metavar="NAME", help="which of those that `specdec compile` wrote"
+    )
+    parser.add_argument(
+        "--batch_size",
+        type=int,
+        default=1,
+        metavar="N",
+        help=f"texts that are decoded together{together} (default: %(default)s)",
+    )
+
+
+def costs_of(args: argparse.Namespace) -> Costs | None:
+    """Returns the costs that the flags give, None where they are to be measured.
+
+    Raises:
+      UsageError: flags that do not go together.
+      RecordsError: the file has no costs.
+    """
+    if args.batch_size < 1:
+        raise UsageError(f"--batch_size is {args.batch_size}; give a positive number")
+    if args.topology and not args.costs:
+        raise UsageError(f"--topology is {args.topology} without --costs; give that file")
+    if args.batch_size > 1 and args.costs:
+        raise UsageError(
+            f"--costs are of one text at a time and --batch_size is {args.batch_size}; leave one "
+            "of them out"
+        )
+    return forecast.read(args.costs, args.topology) if args.costs else None
+
+
+def _with(args: argparse.Namespace, name: str) -> argparse.Namespace:
+    """Returns the flags, with the gin files and settings of a variant behind them."""
+    own, items = copy.copy(args), [item for item in name.split(";") if item]
+    for kind in shorthands.FRAGMENTS:
+        chosen = getattr(args, kind, None)
+        if chosen and any(item.startswith(f"{kind}s/") for item in items):
+            raise UsageError(
+                f"--variant={name} chooses a {kind}, and --{kind}={chosen} overrides it; leave "
+                f"--{kind} out"
+            )
+    own.gin_file = [*args.gin_file, *(item for item in items if item.endswith(".gin"))]
+    own.gin_bindings = [*args.gin_bindings, *(x for x in items if not x.endswith(".gin"))]
+    return own
+
+
+def say(line: str) -> None:
+    """Prints a line at once."""
+    print(line, flush=True)
+
+
+def announce(name: str) -> None:
+    """Says on stderr which check begins."""
+    print(f"specdec: checking {name} ...", file=sys.stderr, flush=True)

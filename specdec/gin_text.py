@@ -1,0 +1,141 @@
+"""The one reader of gin text that does not carry it out: statements, and settings in force.
+
+The meaning of a macro is the comment behind its value, there and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import tokenize
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+# Comments of a gin file that count as settings: what its names stood for, of what form the lines
+# beside it are, and where it was run.
+FINGERPRINT, VERSION, FORMAT = "# fingerprint of ", "# version of ", "# format of "
+MACHINE = "# machine's "
+COMPARED = (FINGERPRINT, VERSION, FORMAT, MACHINE)
+
+_LAYOUT = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
+
+
+class Statement(NamedTuple):
+    """A statement `NAME = value  # meaning`; of a block, the name begins with the block's."""
+
+    name: str
+    value: str
+    meaning: str  # '' without a comment
+
+    @property
+    def is_macro(self) -> bool:
+        return re.fullmatch(r"[A-Z][A-Z0-9_]*", self.name) is not None
+
+    @property
+    def field(self) -> str:
+        """Returns the last part of the name."""
+        return self.name.rpartition(".")[2]
+
+
+def statements(text: str) -> Iterator[Statement]:
+    """Yields what a text sets, in its order, without what it includes.
+
+    They end where gin, which reads the file too, will complain.
+    """
+    block = ""
+    for line in _logical_lines(text):
+        if line[0].start[1] == 0:
+            block = ""
+        code = [token for token in line if token.type != tokenize.COMMENT]
+        comments = [token.string for token in line if token.type == tokenize.COMMENT]
+        signs = [token.string for token in code]
+        if signs[-1] == ":":
+            block = "".join(signs[:-1]) + "."
+        elif "=" in signs:
+            place = signs.index("=")
+            meaning = comments[-1].lstrip("# ") if comments else ""
+            yield Statement(block + "".join(signs[:place]), _source(code[place + 1 :]), meaning)
+
+
+def summary(text: str) -> str:
+    """Returns the first sentence of the comment that a file begins with."""
+    head = re.match(r"(# .+\n)*", f"{text}\n")
+    lines = (head[0] if head else "").split("\n")
+    words = " ".join(line.removeprefix("# ").strip() for line in lines)
+    return re.split(r"(?<=\.)\s+(?=[A-Z`])", words.strip())[0].rstrip(".:")
+
+
+def comment(text: str, begins: str) -> str | None:
+    """Returns the rest of the first line that begins so, None if there is none."""
+    lines = (line.removeprefix(begins) for line in text.splitlines() if line.startswith(begins))
+    return next(lines, None)
+
+
+def settings_in(text: str) -> dict[str, Any]:
+    """Returns name -> value of settings in force, with the comments that count.
+
+    Of JSON, what stands under 'gin' is gin text, and what is deeper has a dotted name.
+    """
+    if not text.startswith("{"):
+        return _gin_settings(text)
+    plain = json.loads(text)
+    found: dict[str, Any] = _gin_settings(plain.pop("gin", ""))
+    for name, value in plain.items():
+        found.update(_dotted(name, value))
+    return found
+
+
+def first_difference(old: str, new: str) -> tuple[str, Any, Any] | None:
+    """Returns the first setting that is not the same in two texts, by name, and both values."""
+    before, after = settings_in(old), settings_in(new)
+    for name in [*after, *before]:
+        missing = "1" if name.startswith(FORMAT[2:]) else "not set"  # the first did not say so
+        values = before.get(name, missing), after.get(name, missing)
+        if values[0] != values[1]:
+            return name, *values
+    return None
+
+
+def _gin_settings(text: str) -> dict[str, str]:
+    found = {one.name: one.value for one in statements(text)}
+    for line in text.splitlines():
+        name, equals, value = line.partition(" = ")
+        if equals and line.startswith(COMPARED):
+            found[name.removeprefix("# ")] = value
+    return found
+
+
+def _dotted(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The settings inside one. A field that is off is as one that is not there: a class may have
+    got it since."""
+    inside: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        inside = ((k, x) for k, x in value.items() if x is not None and x is not False)
+    elif isinstance(value, list) and any(isinstance(x, dict) for x in value):
+        inside = enumerate(value)
+    else:
+        yield name, value
+    for k, x in inside:
+        yield from _dotted(f"{name}.{k}", x)
+
+
+def _logical_lines(text: str) -> Iterator[list[tokenize.TokenInfo]]:
+    """The tokens of each statement, those of blocks included; gin's are Python's."""
+    line: list[tokenize.TokenInfo] = []
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.NEWLINE:
+                yield line
+                line = []
+            elif token.type not in _LAYOUT and (line or token.type != tokenize.COMMENT):
+                line.append(token)
+
+
+def _source(tokens: list[tokenize.TokenInfo]) -> str:
+    """The tokens as they were written, on one line."""
+    text = tokens[0].string if tokens else ""
+    for before, token in zip(tokens, tokens[1:], strict=False):
+        text += " " * (token.start != before.end) + token.string
+    return text

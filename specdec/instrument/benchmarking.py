@@ -1,0 +1,281 @@
+"""How fast speculation is on a run's texts, one text at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from specdec import benchmark, records
+from specdec.benchmark import BenchmarkSummary, File, Measurement, Workload
+from specdec.common.environment import hardware
+from specdec.gin_text import MACHINE
+from specdec.instrument.runs import Run, Variant, described
+from specdec.models import device as devices
+from specdec.models import products
+from specdec.types import PyTree
+from specdec.values import UsageError
+from specdec.verifiers import SyntheticAcceptance
+
+LIMIT = 32
+FORECAST_TEXTS = 64  # at least; few texts say little about the acceptance of others
+
+
+class Timed(NamedTuple):
+    """A variant that is ready to be timed.
+
+    workload: traced, so that what cannot be decoded shows.
+    path: the file of its lines, None for none.
+    """
+
+    variant: Variant
+    workload: Workload
+    path: str | None
+
+    @property
+    def run(self) -> Run:
+        return self.variant.run
+
+    def measurement(
+        self, texts: Mapping[int, Any], file: File, repeats: int, read: dict[Any, PyTree]
+    ) -> Measurement:
+        """Reads the checkpoints, but for what has been `read` for others, and compiles."""
+        trees = trees_of(self.run, functools.partial(self.run.placement.read, trees=read))
+        seed = self.run.data.seed
+        return Measurement(self.workload, trees, texts, file, seed=seed, repeats=repeats)
+
+    def about(self, repeats: int) -> dict[str, Any]:
+        """Returns what was measured, for the report."""
+        device = devices.this()
+        about = described(self.run)
+        return {
+            "dtype": about.pop("dtype"),
+            "layouts": layouts(self.run),
+            "products": device and device.milliseconds,
+            **about,
+            "repeats": repeats,
+            "variant": self.variant.name,
+        }
+
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Holds the output file; raises RecordsError if it is of another measurement."""
+        if self.path is None:
+            return contextlib.nullcontext()
+        path = Path(self.path)
+        if path.exists():  # nothing is left beside another measurement
+            beside, settings = Path(f"{path}.gin"), self.variant.settings
+            records.claim(path, beside, settings, begun=path, instead="--output_file")
+        lock = path.with_name(f".{path.name}.lock")
+        return records.locked(path, lock, "--output_file", f"{path.name}.*")
+
+
+class Benchmark(NamedTuple):
+    """Variants of one target and the same texts, ready to take turns.
+
+    texts: example index -> inputs [1, S].
+    others: likewise, of the split that a forecast is made of.
+    split: the name of that, None for no forecast.
+    """
+
+    timed: Sequence[Timed]
+    texts: Mapping[int, Any]
+    others: Mapping[int, Any]
+    split: str | None
+
+    @classmethod
+    def of(
+        cls,
+        variants: Iterable[tuple[Variant, str | None]],
+        *,
+        synthetic_alpha: float | None = None,
+        split: str | None = None,
+    ) -> Benchmark:
+        """Returns what is to be timed.
+
+        Args:
+          variants: each with the file of its lines.
+          synthetic_alpha: the probability by which drafts are accepted, None for the models'.
+
+        Raises:
+          UsageError: a run cannot be timed, or they are of different targets or texts.
+        """
+        synthetic, common, timed = _synthetic(synthetic_alpha), None, []
+        for one, path in variants:
+            one = _on_this_machine(one)
+            common = common or _common(one.run)
+            _refuse_another_baseline(one.name, common, _common(one.run))
+            if synthetic:
+                one = _accepting(one, synthetic)
+            if split == one.run.data.split:
+                raise UsageError(
+                    f"--forecast_split is {split!r}, the split that is timed; a forecast is made "
+                    "of other texts, name another split"
+                )
+            timed.append(Timed(one, _workload(one.run), path))
+        # All that can be wrong has been looked at; from here on it takes long.
+        first = timed[0].run
+        return cls(timed, texts_of(first), _texts_elsewhere(first, split), split)
+
+    def measure(
+        self, repeats: int, profile_dir: str | None = None
+    ) -> Iterator[tuple[Timed, BenchmarkSummary]]:
+        """Times all, in turns, and yields the figures of each variant.
+
+        profile_dir: gets a trace of the first one, None for none.
+        """
+        with contextlib.ExitStack() as locks:
+            for one in self.timed:
+                locks.enter_context(one.lock())
+            files = [File(one.path, one.variant.settings) for one in self.timed]
+            read: dict[Any, PyTree] = {}
+            measurements = [
+                one.measurement(self.texts, file, repeats, read)
+                for one, file in zip(self.timed, files, strict=True)
+            ]
+            if self.split:
+                for one in measurements:
+                    one.decode_elsewhere(self.others, self.split)
+            _take_turns(measurements)
+            for one, measurement in zip(self.timed, measurements, strict=True):
+                yield one, measurement.conclude(one.about(repeats), self.split)
+            if profile_dir:
+                measurements[0].profile(profile_dir)
+
+
+def _take_turns(measurements: Sequence[Measurement]) -> None:
+    """Measures, text by text, under a bar if there is a terminal."""
+    total = sum(one.left for one in measurements)
+    hidden = not sys.stderr.isatty()
+    with tqdm(total=total, unit="generation", leave=False, disable=hidden) as bar:
+        for turn in itertools.zip_longest(*(one.by_text() for one in measurements), fillvalue=()):
+            for record in itertools.chain.from_iterable(turn):
+                bar.update(isinstance(record, benchmark.Generation))
+
+
+def trees_of(run: Run, tree_of: Callable[[Any, str], PyTree]) -> dict[str, PyTree]:
+    """Returns the parameters by role, as `benchmark.Workload` takes them."""
+    return {"alone": tree_of(run.alone.target, run.checkpoint_path), **run.trees(tree_of)}
+
+
+def layouts(run: Run) -> dict[str, str]:
+    """Returns how kernels are kept and multiplied with here, by role."""
+    models = {"alone": run.alone.target, **run.plan.models()}
+    return {role: products.described(model.layout, model.orders) for role, model in models.items()}
+
+
+def _synthetic(alpha: float | None) -> SyntheticAcceptance | None:
+    try:
+        return None if alpha is None else SyntheticAcceptance(alpha)
+    except ValueError as error:
+        raise UsageError(f"--synthetic_alpha: {error}") from error
+
+
+def _accepting(variant: Variant, verifier: SyntheticAcceptance) -> Variant:
+    """Returns the variant with a verifier that looks at no model, and texts that do not end."""
+    plan = dataclasses.replace(variant.run.plan, verifier=verifier, stop_ids=())
+    # No gin file reads this: who repeats the run by its settings alone is stopped.
+    line = f"\nSYNTHETIC_ALPHA = {verifier.alpha}  # --synthetic_alpha, NOT EXACT\n"
+    run = dataclasses.replace(variant.run, plan=plan)
+    return variant._replace(run=run, settings=variant.settings + line)
+
+
+def one_text_at_a_time() -> Callable[[Any], Any]:
+    """Returns a function that puts a run into batches of one text, and says so the first time."""
+    told: list[str] = []
+
+    def change(run: Any) -> Any:
+        data = run.data
+        if not told and (data.batch_size != 1 or data.buckets):
+            print("bench: one text at a time, all padded to one length", file=sys.stderr)
+        told.append(data.split)
+        if data.decoder_prefix:
+            raise UsageError(
+                f"decoder_prefix is {data.decoder_prefix!r}; leave it out, whole outputs are "
+                "measured"
+            )
+        limit = LIMIT if data.limit is None else data.limit
+        data = dataclasses.replace(data, batch_size=1, buckets=(), limit=limit)
+        return dataclasses.replace(run, data=data)
+
+    return change
+
+
+def _on_this_machine(variant: Variant) -> Variant:
+    """Returns the variant with settings that say on what it is timed."""
+    found = hardware() | {"layouts": layouts(variant.run)}
+    machine = "".join(f"{MACHINE}{name} = {value}\n" for name, value in found.items())
+    return variant._replace(settings=variant.settings + machine)
+
+
+def _common(run: Run) -> dict[str, Any]:
+    """Returns what variants of one benchmark have in common: the target alone, the texts and the
+    devices, by the names of settings."""
+    alone, data, placement = run.alone, run.data, run.placement
+    rules = dataclasses.replace(placement.partitioner, draft_logical_axis_rules=())
+    placement = dataclasses.replace(placement, partitioner=rules)
+    data = dataclasses.replace(data, draft_vocabulary=None)
+    of_texts = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
+    return {
+        "target": alone.target,
+        "sampling": alone.sampling,
+        "max_length": alone.max_length,
+        **of_texts,
+        "checkpoint_path": run.checkpoint_path,
+        "placement": placement,
+    }
+
+
+def _refuse_another_baseline(
+    variant: str, common: Mapping[str, Any], ours: Mapping[str, Any]
+) -> None:
+    for setting, value in ours.items():
+        for name, own, first in _differing(setting, value, common[setting]):
+            raise UsageError(
+                f"--variant={variant} has {name} {own!r}, and the first variant {first!r}; only "
+                "drafters, draft lengths and verifiers may vary"
+            )
+
+
+def _differing(name: str, ours: Any, others: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The name and both values where two values differ; of a dataclass, those of its fields."""
+    if ours == others:
+        return
+    inside = dataclasses.is_dataclass(ours) and type(ours) is type(others)
+    for field in dataclasses.fields(ours) if inside else ():
+        values = (getattr(one, field.name) for one in (ours, others))
+        yield from _differing(f"{name}.{field.name}", *values)
+    yield name, ours, others
+
+
+def _workload(run: Run) -> Workload:
+    """Returns what is timed, traced, so that what cannot be decoded shows."""
+    workload = Workload.of(run.plan, run.alone, run.placement.mesh)
+    try:
+        workload.check(trees_of(run, run.placement.shape), run.data.lengths["inputs"])
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return workload
+
+
+def texts_of(run: Run) -> dict[int, Any]:
+    """Returns example index -> inputs [1, S]."""
+    texts = {int(batch.index[0]): batch.inputs for batch in run.batches()}
+    if not texts:
+        raise UsageError(f"split {run.data.split!r} has no examples; nothing to measure")
+    return texts
+
+
+def _texts_elsewhere(run: Run, split: str | None) -> dict[int, Any]:
+    """Returns the texts that a forecast is made of."""
+    if split is None:
+        return {}
+    limit = max(run.data.limit or LIMIT, FORECAST_TEXTS)
+    data = dataclasses.replace(run.data, split=split, limit=limit)
+    return texts_of(dataclasses.replace(run, data=data))

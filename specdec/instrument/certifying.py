@@ -1,0 +1,116 @@
+"""The exactness certificate of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from specdec import certificate, records
+from specdec.certificate import Check, Subject
+from specdec.common.environment import environment
+from specdec.instrument.decoding_texts import ways_of
+from specdec.instrument.runs import Run, Variant, parameter_counts
+from specdec.values import UsageError
+
+LIMIT = 64
+
+
+class Certificate(NamedTuple):
+    """The outcome of all checks.
+
+    lossy: whether the run's verifier is not exact, so that another was checked in its place.
+    record: every figure, for JSON.
+    """
+
+    checks: list[Check]
+    lossy: bool
+    record: dict[str, Any]
+
+    @property
+    def passed(self) -> bool:
+        return self.record["passed"]
+
+    def write(self, path: Path) -> None:
+        """Writes every figure, as JSON."""
+        records.write(path, records.as_json(self.record, indent=2) + "\n")
+
+    @property
+    def verdict(self) -> str:
+        """Returns the outcome in a line."""
+        failed = [check.name for check in self.checks if not check.passed]
+        if failed:
+            return f"NOT CERTIFIED: {', '.join(failed)} failed"
+        if self.lossy:
+            return "LOSSY: the verifier diverges as measured, and all else is exact"
+        return f"CERTIFIED: all {len(self.checks)} checks passed"
+
+
+def certify(
+    variant: Variant, say: Callable[[str], None], started: Callable[[str], None]
+) -> Certificate:
+    """Certifies a run; without a limit its first `LIMIT` texts are decoded.
+
+    Args:
+      say: is told the outcome of each check, a line.
+      started: is told the name of each check before.
+
+    Raises:
+      UsageError: nothing of the run can be certified, or its parts cannot work together.
+    """
+    run = _whole_outputs(variant.run)
+    try:
+        certificate.refuse(run.plan)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    batches = run.batches()
+    ways_of(run, variant.engine)  # what cannot work together shows here
+    # All that can be wrong has been looked at; from here on it takes long.
+    inputs = [batch.inputs[: len(batch.input_texts)] for batch in batches]
+    if not inputs:
+        raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
+    subject = Subject(
+        run.plan,
+        variant.engine.params,
+        np.concatenate(inputs),
+        seed=run.data.seed,
+        batch_size=run.data.batch_size,
+        mesh=run.placement.mesh,
+    )
+    verifier, checks = certificate.stand_in(run.plan), []
+    if verifier is not None:
+        say(f"NOT EXACT: {run.plan.verifier}; the checks of exactness are with {verifier}")
+    for check in certificate.certify(subject, started, run.lossy):
+        say(str(check))
+        checks.append(check)
+    record = _record(run, subject, checks) | {"settings": variant.settings}
+    return Certificate(checks, verifier is not None, record)
+
+
+def _whole_outputs(run: Run) -> Run:
+    """Returns the run over a part of its split, in one shape."""
+    if run.data.decoder_prefix:
+        raise UsageError("a certificate is about whole outputs; leave decoder_prefix empty")
+    limit = LIMIT if run.data.limit is None else run.data.limit
+    data = dataclasses.replace(run.data, limit=limit, buckets=())
+    return dataclasses.replace(run, data=data)
+
+
+def _record(run: Run, subject: Subject, checks: list[Check]) -> dict[str, Any]:
+    models = run.plan.models()
+    return {
+        "passed": all(check.passed for check in checks),
+        "exact": run.plan.exact,
+        "checks": [check.record() for check in checks],
+        "texts": len(subject.inputs),
+        "split": run.data.split,
+        "lengths": run.lengths,
+        "batch_size": run.data.batch_size,
+        "seed": run.data.seed,
+        "dtype": models["target"].dtype,
+        **{f"{role}_parameters": count for role, count in parameter_counts(models).items()},
+        "environment": environment(),
+    }

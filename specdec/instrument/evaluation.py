@@ -1,0 +1,242 @@
+"""The outputs of a run for a split of a task, and their metrics."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from tqdm import tqdm
+
+from specdec import evaluate, tasks, terminal, theory
+from specdec.common.environment import environment
+from specdec.instrument.decoding_texts import Ways, decoded, ways_of
+from specdec.instrument.prediction_files import PredictionsFolder
+from specdec.instrument.runs import Run, Variant
+from specdec.partitioning import Share
+from specdec.plan import Plan
+from specdec.records import as_json
+from specdec.tasks.metrics import SumMetric, bleu, references, rouge, squad
+from specdec.values import UsageError
+
+# A target as metrics want it, and what makes of an output what they compare with it.
+Reference: TypeAlias = tuple[Any, Callable[[str], Any]]
+
+NONE = 2**31 - 1  # batches: none is left
+# What the report takes from a prediction.
+NEEDED = ("prediction", "tokens", "calls", "drafted", "accepted")
+COMPARED = ("alone", "alone_tokens")
+METRICS: Mapping[str, Callable] = {"bleu": bleu, "rouge": rouge, "squad": squad}
+
+
+class Evaluation(NamedTuple):
+    """Texts that are to be decoded, and what they are compared with."""
+
+    variant: Variant
+    expected: Sequence[Reference]
+    metrics: Sequence[Callable]
+    batches: Iterator[tasks.Batch]
+    ways: Ways
+
+    @classmethod
+    def of(cls, variant: Variant, names: Sequence[str] | None = None) -> Evaluation:
+        """Returns the evaluation of a run, by metrics with these names; None for the task's own.
+
+        Raises:
+          UsageError: there is no example or no metric, or the run's parts cannot work together.
+        """
+        run = variant.run
+        batches, expected = run.batches(), _references(run)
+        metrics = _metrics_of(run, names)
+        return cls(variant, expected, metrics, batches, ways_of(run, variant.engine))
+
+    def write(self, folder: PredictionsFolder) -> dict[str, Any] | None:
+        """Decodes what the folder lacks, and returns the report, which it then has, too.
+
+        Returns None on a host that is done before others are.
+
+        Raises:
+          RecordsError: the folder's predictions are of other texts.
+        """
+        run = self.variant.run
+        share, shard = run.placement.share(), folder.shard
+        if folder.done():
+            folder.check(_known(run), NEEDED + COMPARED * run.compare)
+        total = len(range(shard[0], len(self.expected), shard[1])) * run.data.num_samples
+        done = _common_start(run, share, folder.done(), total)
+        if done is not None:
+            # All that can be wrong has been looked at; from here on it takes long.
+            hidden = not sys.stderr.isatty()
+            records = self._decoded(done)
+            shown = tqdm(
+                records, initial=done, total=total, unit="text", leave=False, disable=hidden
+            )
+            if share.first:
+                folder.append(shown, after=done)
+            else:  # another host writes what these rows give
+                collections.deque(shown, maxlen=0)
+        rows = _table(folder.records(), len(self.expected), run.data.num_samples)
+        if rows is None:
+            return None
+        report = self._report(rows)
+        folder.conclude(f"{as_json(report, indent=2)}\n")
+        return report
+
+    def _decoded(self, done: int) -> Iterator[dict[str, Any]]:
+        """The records behind those that are done; what happened goes to stderr at the end."""
+        run = self.variant.run
+        summary = terminal.Summary(exact=run.plan.exact)
+        try:
+            for text in decoded(run, self.batches, self.ways, summary, skip=done):
+                yield text.record()
+        finally:
+            if summary.texts:
+                print(run.plan, *summary.lines(), sep="\n", file=sys.stderr)
+
+    def _report(self, table: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+        """All of it follows from the predictions, so that an interruption does not show."""
+        run, expected = self.variant.run, self.expected
+        targets = [target for target, _ in expected]
+        ours = _way(run.plan)
+        fields = {ours: "prediction"} | ({"alone": "alone"} if run.compare else {})
+        outputs = {
+            way: [
+                [prepare(one[field]) for one, (_, prepare) in zip(row, expected, strict=True)]
+                for row in table
+            ]
+            for way, field in fields.items()
+        }
+        report: dict[str, Any] = {
+            "texts": len(expected),
+            "samples": run.data.num_samples,
+            "metrics": {
+                way: _merged(evaluate.values(metric, targets, texts) for metric in self.metrics)
+                for way, texts in outputs.items()
+            },
+            "signatures": _signatures(self.metrics),
+        }
+        records = [one for row in table for one in row]
+        if run.compare:
+            both = outputs[ours], outputs["alone"]
+            report["difference"] = {
+                name: difference._asdict()
+                for metric in self.metrics
+                if isinstance(metric, SumMetric)
+                for name, difference in evaluate.differences(metric, targets, *both).items()
+            }
+            same = "identical" if run.plan.exact else "same_by_chance"
+            report[same] = sum(one["tokens"] == one["alone_tokens"] for one in records)
+        if run.plan.drafts:
+            report["speculation"] = _speculation(records, len(self.variant.engine.prefix))
+        return report | {"environment": environment()}
+
+
+def _common_start(run: Run, share: Share, done: int, total: int) -> int | None:
+    """How many of this host's predictions to keep, None if no text is left to decode.
+
+    Hosts that share programs go on from the same batch, the first that one of them lacks.
+    """
+    if run.placement.mesh is None or jax.process_count() == 1:
+        return done if done < total else None
+    rows = run.data.batch_size // share.count
+    batches = NONE if done >= total or not share.first else done // rows
+    least = int(multihost_utils.process_allgather(np.int32(batches)).min())
+    return None if least == NONE else min(done, least * rows)
+
+
+def _known(run: Run) -> Iterator[dict[str, Any]]:
+    """Yields what is known of each of this host's predictions, in order."""
+    for batch in run.batches():
+        for sample in range(run.data.num_samples):
+            targets = batch.target_texts or [None] * len(batch.input_texts)
+            for index, text, target in zip(batch.index, batch.input_texts, targets, strict=False):
+                known = {"index": int(index), "sample": sample, "input": text, "target": target}
+                yield {name: value for name, value in known.items() if value is not None}
+
+
+def _references(run: Run) -> list[Reference]:
+    """Returns those of the texts of all hosts."""
+    data = run.data
+    given = references(data.task, data.split, data.lengths)
+    if not (found := list(itertools.islice(given, data.limit))):
+        raise UsageError(f"split {data.split!r} has no examples; choose another one")
+    return found
+
+
+def own_metrics(run: Run) -> list[Callable]:
+    """Returns the metrics of the run's task."""
+    return list(
+        getattr(tasks.get_task(run.data.task), "predict_metric_fns", ())
+    )  # none of mixtures
+
+
+def _metrics_of(run: Run, names: Sequence[str] | None) -> Sequence[Callable]:
+    """Returns the metrics, which have all that they need."""
+    metrics = [METRICS[name] for name in names] if names else own_metrics(run)
+    if not metrics:
+        raise UsageError(f"the task has no metrics; give one, --metric={' or '.join(METRICS)}")
+    _signatures(metrics)
+    return metrics
+
+
+def _signatures(metrics: Iterable[Callable]) -> dict[str, str]:
+    ours = [metric for metric in metrics if isinstance(metric, SumMetric)]
+    return {type(metric).__name__.lower(): metric.signature for metric in ours}
+
+
+def _table(
+    records: Iterable[dict[str, Any]], texts: int, samples: int
+) -> list[list[dict[str, Any]]] | None:
+    """[samples][texts] the records, None as long as one is missing."""
+    table: list[list[Any]] = [[None] * texts for _ in range(samples)]
+    for record in records:
+        table[record["sample"]][record["index"]] = record
+    return None if any(None in row for row in table) else table
+
+
+def _way(plan: Plan) -> str:
+    """Returns the name that a report has for the outputs of a plan."""
+    if plan.drafts:
+        return "speculative"
+    return "alone" if plan == plan.baseline() else "early"
+
+
+def _merged(dictionaries: Iterable[dict[str, float]]) -> dict[str, float]:
+    return {name: value for one in dictionaries for name, value in one.items()}
+
+
+def _speculation(records: Sequence[dict[str, Any]], given: int) -> dict[str, Any]:
+    tokens = [len(one["tokens"]) - given for one in records]
+    calls = [one["calls"] for one in records]
+    drafted = np.array([n for one in records for n in one["drafted"]])
+    accepted = np.array([n for one in records for n in one["accepted"]])
+    return {
+        "tokens": sum(tokens),
+        "target_calls": sum(calls),
+        "tokens_per_call": theory.block_efficiency(tokens, calls) if any(calls) else None,
+        "alpha": theory.empirical_alpha(accepted, drafted) if drafted.any() else None,
+    }
+
+
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the report for people."""
+    ways, differences = report["metrics"], report.get("difference", {})
+    for name in next(iter(ways.values())):
+        figures = [f"{way} {values[name]:.2f}" for way, values in ways.items()]
+        if name in differences:
+            figures.append(
+                "difference {value:+.2f} [{low:+.2f}, {high:+.2f}]".format(**differences[name])
+            )
+        yield f"{name}: {', '.join(figures)}"
+    outputs = report["texts"] * report["samples"]
+    if "identical" in report:
+        yield f"identical outputs: {report['identical']} of {outputs}"
+    if "same_by_chance" in report:
+        yield f"NOT EXACT; the same by chance: {report['same_by_chance']} of {outputs}"
+    for name, signature in report["signatures"].items():
+        yield f"{name} by {signature}"

@@ -1,0 +1,202 @@
+"""The speed-up at every draft length, from texts that were written once."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from specdec import acceptance, forecast
+from specdec.acceptance import Accepted
+from specdec.forecast import Costs, Forecast, Replayed
+from specdec.instrument import recorded_texts
+from specdec.instrument.runs import Run, Variant
+from specdec.plan import Plan
+from specdec.schedules import Fixed
+from specdec.types import PyTree
+from specdec.values import UsageError
+from specdec.verifiers import Block, SpeculativeSampling
+
+
+class Foretold(NamedTuple):
+    """The forecast of one plan of a variant."""
+
+    variant: Variant
+    plan: Plan
+    alpha: float | None  # of its own drafter, teacher-forced
+    forecast: Forecast
+    source: str  # of the costs
+
+    def record(self) -> dict[str, Any]:
+        """Returns a line of JSON, without what is not known."""
+        figures = dataclasses.asdict(self.forecast)
+        for name in ("tokens_per_call", "speedup"):
+            figure = getattr(self.forecast, name)
+            figures[name] = figure and figure.value
+            figures[f"{name}_interval"] = figure and [figure.low, figure.high]
+        about = {
+            "variant": self.variant.name,
+            "drafter": type(self.plan.drafter).__name__,
+            "schedule": repr(self.plan.schedule),
+            "sampling": repr(self.plan.sampling),
+            "alpha": self.alpha,
+            "costs": self.source,
+        }
+        return {k: v for k, v in (about | figures).items() if v is not None}
+
+
+class Forecasting(NamedTuple):
+    """Variants that are ready to be foretold.
+
+    alphas: of each variant, where the texts are of its own drafter.
+    gammas: draft lengths, ascending.
+    given: the costs, None to measure them here.
+    rows: texts that are decoded together.
+    """
+
+    variants: Sequence[Variant]
+    alphas: Sequence[float | None]
+    texts: Sequence[Accepted]
+    gammas: Sequence[int]
+    given: Costs | None
+    rows: int
+
+    @classmethod
+    def of(
+        cls,
+        variants: Iterable[Variant],
+        path: str,
+        gammas: Sequence[int],
+        *,
+        asked: bool,
+        given: Costs | None,
+        rows: int,
+    ) -> Forecasting:
+        """Returns what is to be foretold with the recorded texts of a file.
+
+        Args:
+          gammas: ascending; those that outputs have no room for are left out.
+          asked: whether the user gave them, so that each must have room.
+
+        Raises:
+          UsageError: the texts are of other runs, or a run cannot be foretold.
+        """
+        texts = recorded_texts.read(path)
+        if len(texts) < rows:
+            raise UsageError(
+                f"--batch_size is {rows} and --passes {path} has {len(texts)} texts; give a "
+                "smaller one"
+            )
+        found, alphas = [], []
+        for one in variants:
+            plan = one.run.plan
+            own = recorded_texts.check(path, one, texts, dict(acceptance.recorded(plan.drafter)))
+            if gammas[-1 if asked else 0] > forecast.longest(plan):
+                raise UsageError(
+                    f"--gammas has {gammas[-1]} but {forecast.bound(plan)}; give shorter drafts"
+                )
+            _refuse(plan)
+            refuse_unmeasurable(one.run, given)
+            try:
+                forecast.check(plan, texts)
+            except ValueError as error:
+                raise UsageError(f"--passes {path}: {error}") from error
+            tokens = sum(text.tokens for text in texts)
+            alphas.append(sum(x.accepted["model"][0] for x in texts) / tokens if own else None)
+            found.append(one)
+        room = min(forecast.longest(one.run.plan) for one in found)
+        return cls(found, alphas, texts, [x for x in gammas if x <= room], given, rows)
+
+    def forecasts(self) -> Iterator[Foretold]:
+        """Yields the forecast of each plan of each variant in turn."""
+        for variant, alpha in zip(self.variants, self.alphas, strict=True):
+            costs = self._costs(variant.run)
+            source = next(iter(costs.values())).source
+            for plan in _plans(variant.run.plan, self.gammas):
+                found = replayed(variant.run, plan, self.texts)
+                told = forecast.forecast(plan, found, costs, len(self.texts), alpha, self.rows)
+                yield Foretold(variant, plan, alpha, told, source)
+
+    def _costs(self, run: Run) -> dict[int | None, Costs]:
+        """Returns those of all draft lengths up to the longest one, for the oracle."""
+        lengths = range(1, self.gammas[-1] + 1)
+        if self.given:
+            return dict.fromkeys((None, *lengths), self.given)
+        plans = {plan.gamma: plan for plan in _plans(run.plan, lengths)}
+        return measured(run, self.texts, plans, self.rows)
+
+
+def _plans(plan: Plan, gammas: Sequence[int]) -> list[Plan]:
+    """One for each draft length, and the run's own if its lengths vary, or nothing is drafted."""
+    if not plan.drafts:
+        return [plan]
+    fixed = [dataclasses.replace(plan, schedule=Fixed(gamma)) for gamma in gammas]
+    return [*fixed, plan] if plan.lengths_vary else fixed
+
+
+def _refuse(plan: Plan) -> None:
+    """Raises UsageError for a verifier of which recorded texts do not say what it keeps."""
+    if not plan.verifier.exact:
+        raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give one that is")
+    draws = any(forecast.kind_of(x) == "ratio" for _, x in acceptance.recorded(plan.drafter))
+    known = isinstance(plan.verifier, Block | SpeculativeSampling)
+    if draws and not plan.sampling.greedy and not known:
+        raise UsageError(
+            f"VERIFIER is {plan.verifier}, and passes of drawn texts say what block verification "
+            "and speculative sampling keep; give verifiers/block.gin"
+        )
+
+
+def refuse_unmeasurable(run: Run, given: Costs | None) -> None:
+    """Raises UsageError for a run over a mesh without costs, where none are measured."""
+    if run.placement.mesh is not None and given is None:
+        raise UsageError("parts are measured on one device alone; give --costs of `specdec bench`")
+
+
+def measured(
+    run: Run, texts: Sequence[Accepted], plans: Mapping[Any, Plan], rows: int = 1
+) -> dict[Any, Costs]:
+    """Returns the costs of plans on this device, so many texts at a time and each plan in a layout
+    of its own, as `specdec bench` does it with one."""
+    data = dataclasses.replace(run.data, batch_size=rows, buckets=())
+    run = dataclasses.replace(run, data=data)
+    plans = {name: run.placement.laid_out(plan, rows) for name, plan in plans.items()}
+    inputs = np.zeros([rows, data.lengths["inputs"]], np.int32)
+    for row, text in zip(inputs, itertools.cycle(texts), strict=False):
+        ids = text.inputs[: data.lengths["inputs"]]
+        row[: len(ids)] = ids
+    read: dict[Any, PyTree] = {}
+    there: dict[Any, PyTree] = {}
+    paths = {"alone": run.checkpoint_path, **run.paths()}
+
+    def tree_of(role: str, model: Any) -> PyTree:
+        key = model.layout, paths[role]
+        if key not in there:
+            there[key] = jax.device_put(run.placement.read(model, paths[role], read))
+        return there[key]
+
+    return forecast.measured(plans, run.alone, tree_of, inputs)
+
+
+def replayed(
+    run: Run, plan: Plan, texts: Sequence[Accepted], samples: int = forecast.SAMPLES
+) -> Replayed:
+    """Returns the texts once more, by a plan of the run's models."""
+    target: Any = plan.target
+    paths, tables = run.paths(), plan.tables()
+    return forecast.replay(
+        plan,
+        texts,
+        vocab_size=target.vocab_size,
+        length=run.data.lengths["inputs"],
+        tables={
+            role: run.placement.read(tables[role], paths[role])
+            for role in sorted(forecast.needed(plan))
+        },
+        samples=samples,
+        seed=run.data.seed,
+    )

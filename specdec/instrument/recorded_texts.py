@@ -1,0 +1,254 @@
+"""Recorded texts, which `specdec acceptance` writes for other commands, and what they depend on.
+
+A comment in the settings next to the texts records everything that decides about them: `key` for
+the target's texts, and `Engine.drafter_keys` for what drafters proposed along them. Texts are used
+by a run only if it has the same record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from specdec import acceptance, tasks
+from specdec.acceptance import Accepted
+from specdec.common.environment import environment
+from specdec.gin_text import FORMAT, comment, settings_in
+from specdec.instrument.runs import Run, Variant, described
+from specdec.partitioning import Share
+from specdec.records import Lines, as_json
+from specdec.values import UsageError
+
+RECORD = "# recorded = "  # begins the comment, one line of JSON
+WHOLE = "drafter"  # the name of the run's own drafter in a record
+
+
+def key(variant: Variant) -> dict[str, Any]:
+    """Returns everything that the target's texts depend on, as plain values by name."""
+    data = variant.run.data
+    return {
+        "TASK": data.task and tasks.get_task(data.task).name,
+        "SPLIT": data.split,
+        "SEED": data.seed,
+        "DECODER_PREFIX": data.decoder_prefix,
+        "NUM_SAMPLES": data.num_samples,
+        "the length of inputs": data.lengths["inputs"],
+        **variant.engine.key(),
+    }
+
+
+def with_record(variant: Variant) -> str:
+    """Returns the settings with a comment that says what recorded texts of this run depend on."""
+    return f"{variant.settings}{RECORD}{_record(variant)}\n"
+
+
+def _record(variant: Variant) -> str:
+    drafter = variant.run.plan.drafter
+    named = {WHOLE: drafter, **dict(acceptance.recorded(drafter))}
+    drafters = variant.engine.drafter_keys(named)
+    return as_json({"texts": key(variant), "drafters": drafters})
+
+
+def read(path: str) -> list[Accepted]:
+    """The texts of a file.
+
+    Raises:
+      UsageError: it is not there, has none, or was made before lines could be replayed.
+      RecordsError: a line is damaged.
+    """
+    if not Path(path).is_file() or not Path(f"{path}.gin").is_file():
+        raise UsageError(
+            f"--passes {path} does not exist, or has no {Path(path).name}.gin beside it; make it "
+            f"with `specdec acceptance --output_file={path}`"
+        )
+    found = list(_lines_of(Lines(Path(path))))
+    if not found:
+        raise UsageError(f"--passes {path} has no text; make it with `specdec acceptance`")
+    if not all(text.output for text in found):
+        version = settings_in(_text_of(path)).get(f"{FORMAT[2:]}acceptance", "1")
+        raise UsageError(
+            f"--passes {path} is of version {version}, without tokens; make it anew with "
+            "`specdec acceptance`"
+        )
+    return found
+
+
+def check(path: str, variant: Variant, texts: Sequence[Accepted], drafters: Iterable[str]) -> bool:
+    """Returns whether recorded texts are those of this very drafter, and not only of its target.
+
+    Args:
+      path: where the texts are.
+      variant: the run that they are to be of.
+      drafters: the names of those of which the texts must have recordings.
+
+    Raises:
+      UsageError: they are of another target, vocabulary, sampling or data, or of other drafters.
+    """
+    before, now = _record_in(path), json.loads(_record(variant))
+    ours, theirs = now["drafters"], before["drafters"]
+    pairs = [(before["texts"], now["texts"])]
+    # What has no recording at all is refused with the texts themselves.
+    pairs += [(theirs[name], ours[name]) for name in drafters if name in theirs]
+    for old, new in pairs:
+        if found := difference(old, new):
+            name, was, now_is = found
+            raise UsageError(
+                f"--passes {path} is of {name} = {was}, and the run has {now_is}; make passes of "
+                "this run with `specdec acceptance`"
+            )
+    _refuse_other_inputs(path, variant.run, texts)
+    return theirs.get(WHOLE) == ours[WHOLE]
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Returns the first name whose value is not the same in two records, and both values."""
+    for name in [*now, *before]:
+        old, new = (repr(one[name]) if name in one else "not set" for one in (before, now))
+        if old != new:
+            return name, old, new
+    return None
+
+
+def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None:
+    """Raises UsageError for texts whose inputs are not the run's. Where the data is not on this
+    machine nothing is compared, and a line on stderr says so."""
+    missing = {text.index: text for text in texts}
+    try:
+        for index, ids in _inputs_of(run, max(missing) + 1):
+            text = missing.pop(index, None)
+            if text is not None and list(text.inputs) != ids:
+                raise UsageError(
+                    f"--passes {path} has another input for text {index} than the run's data; make "
+                    "passes of this run with `specdec acceptance`"
+                )
+    except tasks.TaskError as error:
+        print(f"specdec: the inputs of --passes are not compared: {error}", file=sys.stderr)
+        return
+    if missing:
+        raise UsageError(
+            f"--passes {path} has text {min(missing)}, which the run's data does not have; make "
+            "passes of this run with `specdec acceptance`"
+        )
+
+
+def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
+    """Yields the index and the ids of the first examples of the run's data, without padding."""
+    data = dataclasses.replace(run.data, limit=count, buckets=())
+    for batch in data.batches(Share(0, 1)):
+        for index, row in zip(batch.index, batch.inputs, strict=True):
+            given = np.flatnonzero(row != batch.pad_id)
+            yield int(index), row[: given[-1] + 1 if len(given) else 0].tolist()
+
+
+def _record_in(path: str) -> dict[str, dict[str, Any]]:
+    """Returns what was recorded of texts; nothing where an earlier version wrote them."""
+    found = comment(_text_of(path), RECORD)
+    if found is None:
+        return {"texts": {}, "drafters": {}}
+    try:
+        return json.loads(found)
+    except ValueError as error:
+        raise UsageError(
+            f"--passes {path}: the comment {RECORD.strip('# =')!r} of {path}.gin is damaged; make "
+            "the passes anew with `specdec acceptance`"
+        ) from error
+
+
+def _text_of(path: str) -> str:
+    return Path(f"{path}.gin").read_text(encoding="utf-8")
+
+
+def _lines_of(lines: Lines) -> Iterator[Accepted]:
+    """Yields the texts of a file; raises RecordsError if it has others too."""
+    return lines.map(lambda fields: Accepted(**fields), "acceptance")
+
+
+def refuse_other_than_plain(run: Run) -> None:
+    """Raises UsageError for a run whose texts begin with a prefix, or that draws several."""
+    samples = run.data.num_samples
+    given = {"decoder_prefix": run.data.decoder_prefix, "num_samples": samples * (samples != 1)}
+    for name, value in given.items():
+        if value:
+            raise UsageError(f"{name} is {value!r}; leave it out, one plain output per text counts")
+
+
+def batches_of(run: Run, purpose: str) -> Iterator[tasks.Batch]:
+    """Returns the run's texts; raises UsageError at once where there is none for a purpose."""
+    batches = run.batches()
+    if (first := next(batches, None)) is None:
+        raise UsageError(f"split {run.data.split!r} has no examples; nothing to {purpose}")
+    return itertools.chain([first], batches)
+
+
+def record(
+    variant: Variant,
+    batches: Iterable[tasks.Batch],
+    tokens: int,
+    lines: Lines | None,
+    tables: bool = False,
+) -> Iterator[Accepted]:
+    """Yields texts of so many tokens: those of the lines, then others, each written at once.
+
+    tables: also for tables of n-grams, which are counted from all texts, so none is kept.
+    """
+    kept = _kept(lines, tokens) if lines and not tables else []
+    if lines:
+        lines.replace(map(_line, kept))
+    yield from kept
+    left = tokens - sum(one.tokens for one in kept)
+    if left <= 0:
+        return
+    run, params = variant.run, variant.engine.read()
+    seed, skip = run.data.seed, [one.index for one in kept]
+    given = ((batch.index, batch.inputs) for batch in batches)
+    texts = acceptance.generate(
+        run.plan, params["target"], given, seed=seed, tokens=left, skip=skip
+    )
+    for one in acceptance.measure(run.plan, params, _shown(texts, left), tables=tables):
+        if lines:
+            lines.append(_line(one))
+        yield one
+
+
+def _kept(lines: Lines, tokens: int) -> list[Accepted]:
+    """Returns the texts that were measured before, up to so many tokens; none of a file that also
+    has tables."""
+    kept = []
+    for one in _lines_of(lines):
+        if tokens <= 0 or list(one.accepted) != ["model"]:
+            break
+        kept.append(one)
+        tokens -= one.tokens
+    return kept
+
+
+def _shown(texts: Iterable[acceptance.Texts], total: int) -> Iterator[acceptance.Texts]:
+    """Yields the texts, under a bar if there is a terminal."""
+    with tqdm(total=total, unit="token", leave=False, disable=not sys.stderr.isatty()) as bar:
+        for batch in texts:
+            bar.update(int(batch.length.sum()))
+            yield batch
+
+
+def _line(one: Accepted) -> dict[str, Any]:
+    """Returns the fields of a line, without `depths` where all tokens go through all layers."""
+    return {name: value for name, value in one._asdict().items() if name != "depths" or value}
+
+
+def report(run: Run, summary: acceptance.AcceptanceSummary, tokens: int) -> dict[str, Any]:
+    """Returns what was measured, for JSON; `specdec bench` says the same by the same names."""
+    about = {
+        "drafter": type(run.plan.drafter).__name__,
+        "sampling": repr(run.plan.sampling),
+        **described(run),
+        "tokens": tokens,
+    }
+    return {"environment": environment(), "run": about, **summary.record()}

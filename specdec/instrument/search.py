@@ -1,0 +1,325 @@
+"""The search for the drafter, the draft lengths and the rule of stopping that suit a pair best."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from specdec import acceptance, forecast, progress, records
+from specdec.acceptance import Accepted
+from specdec.common import resources
+from specdec.forecast import Costs, Replayed, tuning
+from specdec.forecast.tuning import Candidate, Tried
+from specdec.gin_text import statements
+from specdec.instrument import recorded_texts
+from specdec.instrument.forecasting import measured, refuse_unmeasurable, replayed
+from specdec.instrument.runs import Run, Variant
+from specdec.plan import Plan
+from specdec.records import Lines
+from specdec.schedules import Fixed
+from specdec.values import UsageError
+
+TOKENS = 8_000
+SAMPLES = 4  # of the coins, where texts are drawn
+FEWEST = 20  # texts
+
+
+class Prepared(NamedTuple):
+    """A variant with its texts and costs.
+
+    rows: texts that are decoded together.
+    """
+
+    variant: Variant
+    texts: Sequence[Accepted]
+    costs: Costs
+    rows: int
+
+    @property
+    def run(self) -> Run:
+        return self.variant.run
+
+    @property
+    def batches(self) -> int:
+        """Returns the number of batches, but for texts that fill none."""
+        return len(self.texts) // self.rows
+
+    @property
+    def halves(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns [batches] bool of those that decide, and of those that are reported of."""
+        even = np.arange(self.batches) % 2 == 0
+        return even, ~even
+
+    def alone(self) -> np.ndarray:
+        """Returns [batches] seconds of the target alone."""
+        tokens = np.array([text.tokens for text in self.texts])
+        longest = tokens[: self.batches * self.rows].reshape(-1, self.rows).max(axis=1)
+        return self.costs.prefill_alone + longest * self.costs.step
+
+    def replayed(self, plan: Plan) -> tuple[Replayed, Replayed]:
+        """Returns the calls of each text by a plan, and of each batch."""
+        found = replayed(self.run, plan, self.texts, SAMPLES)
+        return found, forecast.grouped(found, len(self.texts), self.rows)
+
+    def oracle(self, longest: int) -> np.ndarray:
+        """Returns [batches] seconds, if every draft stopped just before its first refusal."""
+        plan = dataclasses.replace(self.run.plan, schedule=Fixed(longest))
+        costs = dict.fromkeys([None, *range(1, longest + 1)], self.costs)
+        found = forecast.oracle_seconds(plan, self.replayed(plan)[1], costs, self.batches)
+        assert found is not None, "costs of every width are known"
+        return found
+
+
+class Found(NamedTuple):
+    """The result of a search, the best of each variant and the best of all."""
+
+    results: list[tuple[Prepared, tuning.Result]]
+    best: tuning.Result
+
+    @property
+    def pays(self) -> bool:
+        """Whether anything is faster than the target alone."""
+        return _pays(self.best)
+
+    def lines(self) -> Iterator[str]:
+        """Yields what is best and what it promises, for people."""
+        for one, result in self.results:
+            if one.variant.name:
+                yield f"\n{one.variant.name}"
+            plan = one.run.plan
+            yield f"{type(plan.drafter).__name__}, {plan.sampling}, {one.costs.source}"
+            yield from tuning.lines(result)
+
+    def write(self, folder: Path, files: Sequence[str]) -> str:
+        """Writes the recommendation and a figure to a folder, and returns the former, gin text.
+
+        files: the gin files of the run.
+        """
+        promise = self.best.promise()
+        text = f"# `specdec tune` of {', '.join(files)}: {promise}.\n{settings_of(self.best)}"
+        records.write(folder / "tuned.gin", text)
+        try:
+            from specdec.report import surface  # matplotlib, which nothing else here needs
+        except ModuleNotFoundError as error:
+            print(f"tune: no figure, {error.name} is not installed", file=sys.stderr)
+        else:
+            surface.draw([result for _, result in self.results], folder / "surface.svg")
+        return text
+
+
+class Search(NamedTuple):
+    """A search in a folder, which keeps texts, costs and what was tried.
+
+    longest: the longest draft.
+    given: the costs, None to measure them here.
+    """
+
+    folder: Path
+    variants: Sequence[Variant]
+    tokens: int
+    longest: int
+    rows: int
+    given: Costs | None
+
+    @classmethod
+    def of(
+        cls,
+        variants: Iterable[Variant],
+        folder: Path,
+        *,
+        tokens: int = TOKENS,
+        longest: int | None = None,
+        rows: int = 1,
+        given: Costs | None = None,
+    ) -> Search:
+        """Returns a search that may begin, or go on.
+
+        Args:
+          longest: None for `tuning.LONGEST`, as far as outputs have room.
+
+        Raises:
+          UsageError: a run cannot be tuned, or they are of different targets or texts.
+          RecordsError: the folder has a search of something else.
+        """
+        chosen = []
+        for one in variants:
+            _refuse(one.run, given)
+            chosen.append(one)
+        _refuse_other_texts(chosen)
+        found = min(_longest(longest, one.run.plan) for one in chosen)
+        folder.mkdir(parents=True, exist_ok=True)
+        names = [one.name for one in chosen]
+        about = {
+            "--tokens": tokens,
+            "--batch_size": rows,
+            "--longest": found,
+            "--variant": names if any(names) else None,
+            "--costs": given and given.record(),
+        }
+        begun = folder / "tried.jsonl"
+        records.claim(
+            folder,
+            folder / "tune.json",
+            records.as_json(about),
+            begun=begun if begun.exists() else None,
+            instead="--output_dir",
+        )
+        return cls(folder, chosen, tokens, found, rows, given)
+
+    def run(self) -> Found:
+        """Returns what is best; texts, costs and all that is tried are written at once."""
+        prepared: list[Prepared] = []
+        for one in self.variants:
+            texts = self._texts(prepared, one)
+            costs = self.given or self._costs(len(prepared), one.run, texts)
+            prepared.append(Prepared(one, texts, costs, self.rows))
+        tried = list(self._tried(prepared))
+        results = []
+        for one in prepared:
+            name = one.variant.name
+            own = [x for x in tried if x.variant == name]
+            others = one.alone(), one.oracle(self.longest)
+            results.append((one, tuning.Result.of(name, own, *others, *one.halves)))
+        of_all = (result for _, result in results)
+        return Found(results, max(of_all, key=lambda one: one.speedup(one.best).value))
+
+    def _texts(self, before: Sequence[Prepared], variant: Variant) -> Sequence[Accepted]:
+        """Returns the recorded texts of a variant. A drafter that only copies needs no recording of
+        its own, so it reuses the first variant's."""
+        run, path = variant.run, self.folder / "passes.jsonl"
+        if before:
+            if not dict(acceptance.recorded(run.plan.drafter)):
+                return before[0].texts
+            path = self.folder / f"passes_{len(before)}.jsonl"
+        batches = recorded_texts.batches_of(run, "tune on")
+        lines = Lines.of(path, recorded_texts.with_record(variant))
+        texts = list(recorded_texts.record(variant, batches, self.tokens, lines))
+        if len(texts) < (least := FEWEST * self.rows):
+            raise UsageError(
+                f"{path} has {len(texts)} texts; raise --limit or --tokens, {least} are needed"
+            )
+        return texts
+
+    def _costs(self, number: int, run: Run, texts: Sequence[Accepted]) -> Costs:
+        """Returns those of every width of a call, in the layout of the longest drafts; measured
+        once."""
+        path = self.folder / (f"costs_{number}.json" if number else "costs.json")
+        if path.exists():
+            return forecast.read(str(path), None)
+        shorter = tuple(range(self.longest))
+        every = dataclasses.replace(run.plan, schedule=Fixed(self.longest, shorter=shorter))
+        run = dataclasses.replace(run, plan=every)
+        found = measured(run, texts, {None: every}, self.rows)[None]
+        records.write(path, records.as_json(found.record(), indent=1))
+        return found
+
+    def _tried(self, prepared: Sequence[Prepared]) -> Iterator[Tried]:
+        """Yields every candidate; what was tried before is read."""
+        lines = Lines(self.folder / "tried.jsonl")
+        known = {(one["variant"], one["schedule"]): one for one in lines}
+        lines.replace(known.values())
+        for one in prepared:
+            plan = one.run.plan
+            first = [
+                *tuning.fixed(self.longest),
+                *tuning.varying(plan, one.costs, self.longest, one.texts),
+            ]
+            found = []
+            with progress.bar("replaying", len(first), "schedule") as bar:
+                for candidate in first:
+                    found.append(_one(lines, known, one, candidate))
+                    bar.update()
+            yield from found
+            for candidate in tuning.shorter(found, one.halves[0], self.longest):
+                yield _one(lines, known, one, candidate)
+
+
+def _refuse(run: Run, given: Costs | None) -> None:
+    """Raises UsageError for a run that cannot be tuned."""
+    recorded_texts.refuse_other_than_plain(run)
+    plan = run.plan
+    if not plan.exact:
+        raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give one that is")
+    refuse_unmeasurable(run, given)
+    try:
+        forecast.check(plan, ())
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _refuse_other_texts(variants: Sequence[Variant]) -> None:
+    """Raises UsageError for a variant whose target would write other texts than the first one's."""
+    keys = [recorded_texts.key(one) for one in variants]
+    for one, own in zip(variants, keys, strict=True):
+        if found := recorded_texts.difference(keys[0], own):
+            setting, old, new = found
+            raise UsageError(
+                f"--variant={one.name} has {setting} = {new}, and the first variant {old}; only "
+                "drafters, draft lengths and verifiers may vary"
+            )
+
+
+def _longest(asked: int | None, plan: Plan) -> int:
+    """Returns the longest draft that is tried."""
+    room = forecast.longest(plan)
+    if asked is not None and asked > room:
+        raise UsageError(f"--longest is {asked} but {forecast.bound(plan)}; give a shorter one")
+    return min(asked or tuning.LONGEST, room)
+
+
+def _one(
+    lines: Lines, known: Mapping[Any, Mapping[str, Any]], one: Prepared, candidate: Candidate
+) -> Tried:
+    name, said = one.variant.name, repr(candidate.schedule)
+    line = known.get((name, said))
+    if line is None:
+        plan = dataclasses.replace(one.run.plan, schedule=candidate.schedule)
+        by_text, by_batch = one.replayed(plan)
+        seconds = forecast.seconds(plan, by_batch, one.costs, one.batches)
+        if seconds is None:
+            raise UsageError(f"--costs lack the calls of {plan}; measure them with `specdec bench`")
+        line = {
+            "variant": name,
+            "kind": candidate.kind,
+            "setting": candidate.setting,
+            "schedule": said,
+            "tokens_per_call": round(float(by_text.tokens.sum() / by_text.calls.sum()), 4),
+            "seconds": [float(f"{x:.6g}") for x in seconds],
+        }
+        lines.append(line)
+    return Tried(name, candidate, line["tokens_per_call"], np.array(line["seconds"]))
+
+
+def _pays(result: tuning.Result) -> bool:
+    return result.speedup(result.best).value > 1
+
+
+def settings_of(best: tuning.Result) -> str:
+    """Returns the settings of what is best, for behind the run's own, as gin text."""
+    if not _pays(best):
+        return "DRAFTER = None\n"
+    items = [item for item in best.variant.split(";") if item]
+    value, kind = best.best.candidate.schedule, best.best.candidate.kind
+    file = f"schedules/{kind}.gin"
+    fragment = (resources.folder("gin") / file).read_text(encoding="utf-8")
+    found = [one for one in statements(fragment) if one.value.startswith("%")]
+    macros = {one.field: one.value[1:] for one in found}  # some are required
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    name = f"schedules.{type(value).__name__}"
+    lines = [
+        "from __gin__ import dynamic_registration",
+        "",
+        "from specdec import schedules",
+        "",
+        *(f"include {item!r}" for item in items if item.endswith(".gin")),
+        f"include {file!r}",
+        "",
+        *(item.replace("=", " = ", 1) for item in items if not item.endswith(".gin")),
+        *(f"{macros.get(x, f'{name}.{x}')} = {value!r}" for x, value in fields.items()),
+    ]
+    return "\n".join(lines) + "\n"

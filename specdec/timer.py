@@ -1,0 +1,76 @@
+"""The one timer: programs that take turns, so that a slow minute slows all of them alike."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, TypeAlias, TypeVar
+
+import jax
+
+Clock: TypeAlias = Callable[[], float]  # seconds
+Key = TypeVar("Key", bound=Hashable)
+
+
+def timed(
+    run: Callable[..., Any], *arguments: Any, clock: Clock = time.perf_counter
+) -> tuple[Any, float]:
+    """Returns the finished result of a call, and its seconds.
+
+    Raises:
+      RuntimeError: something was compiled while the clock ran.
+    """
+    with _no_compilation():
+        start = clock()
+        result = jax.block_until_ready(run(*arguments))
+        return result, clock() - start
+
+
+def interleaved(
+    runs: Mapping[Key, Callable[[], Callable[[], Any]]],
+    rounds: int,
+    *,
+    warm_ups: int = 0,
+    clock: Clock = time.perf_counter,
+    done: Callable[[], Any] = lambda: None,
+) -> dict[Key, list[float]]:
+    """Returns the seconds of each run in each round; in a round, all have their turn.
+
+    Args:
+      runs: by name, a function that makes ready, and returns what is timed.
+      warm_ups: rounds before these, which are not counted.
+      done: is called after every run.
+
+    Raises:
+      RuntimeError: something was compiled while the clock ran.
+    """
+    seconds: dict[Key, list[float]] = defaultdict(list)
+    for turn in range(-warm_ups, rounds):
+        for key, ready in runs.items():
+            taken = timed(ready(), clock=clock)[1]
+            if turn >= 0:
+                seconds[key].append(taken)
+            done()
+    return dict(seconds)
+
+
+@contextlib.contextmanager
+def _no_compilation() -> Iterator[None]:
+    """Refuses a figure that has a compilation in it."""
+    events = []
+
+    def listen(event: str, duration_secs: float, **details) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            events.append(details.get("fun_name", "a program"))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    if events:
+        raise RuntimeError(
+            f"{events[0]} was compiled while the clock ran; compile every shape before measuring"
+        )
