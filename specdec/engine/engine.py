@@ -142,14 +142,16 @@ class Engine:
 
     @functools.cached_property
     def params(self) -> Params:
-        """The parameters of all roles, read when they are asked for."""
-        return Params(
-            **{role: self._tree(role, owned) for role, owned in self.plan.owned().items()}
-        )
+        """The parameters of all roles, read when they are asked for, and kept."""
+        return self.read()
 
     def load(self) -> Params:
-        """Reads the parameters, now and not at their first use."""
+        """Returns `params`, read now and not at their first use."""
         return self.params
+
+    def read(self) -> Params:
+        """Reads the parameters of all roles, and keeps none."""
+        return Params(**{role: self._tree(role, one) for role, one in self.plan.owned().items()})
 
     def abstract(self) -> Params:
         """Returns the shapes and dtypes of `params`, over a mesh with their shardings.
