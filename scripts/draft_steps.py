@@ -28,13 +28,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from remeasure import RESULTS, device_name
+from specdec.roles import plain_call
 
 from specdec.benchmark.workload import prefills, scan
 from specdec.compile.hardware import Topology
 from specdec.models.t5 import T5Config, T5Target
 from specdec.program import Program
 from specdec.records import Lines
-from specdec.roles import plain_call
 
 SHAPES = tuple(itertools.product((1, 2, 3, 4, 6, 8), (256, 512, 768, 1024)))  # layers, width
 INPUTS, SLOTS, STEPS = 64, 128, 32  # tokens, of the cache, calls in a scan

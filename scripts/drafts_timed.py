@@ -24,6 +24,7 @@ import numpy as np
 from drafts import CAPTIONS, NAMED
 from forecast_check import GAMMAS, built
 from remeasure import RESULTS, device_name
+from specdec.roles import verifies
 
 from specdec import checkpoints, forecast
 from specdec.cli.run import DecodeRun
@@ -33,7 +34,6 @@ from specdec.models import families
 from specdec.plan import Plan
 from specdec.program import Decoder
 from specdec.records import Lines
-from specdec.roles import verifies
 from specdec.schedules import Fixed
 from specdec.types import PyTree
 

@@ -14,7 +14,6 @@ measured again. The tables go to stdout. Needs ../shared/multi30k, from the root
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from objectives import SAMPLINGS, TOKENS, Asked, alpha, pair_at
 from remeasure import RESULTS, device_name
 
 from specdec import checkpoints, tasks, theory
-from specdec.models.t5 import T5Target
+from specdec.models.t5 import T5DraftConfig, T5Target
 from specdec.records import Lines
 
 TARGET, DRAFT = "../shared/multi30k/target", "../shared/multi30k/draft"
@@ -192,7 +191,7 @@ def read(path: str, ids: int = ALL) -> int:
     """Numbers that a step of a model reads, with a head of so many ids."""
     config: Any = checkpoints.config_from(path)
     if ids != ALL:
-        config = dataclasses.replace(config, head_ids=tuple(range(ids)))
+        config = T5DraftConfig.of(config, head_ids=tuple(range(ids)))
     model = T5Target(config)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     return sum(leaf.size for leaf in jax.tree.leaves(model.read_by_decode(shapes)))

@@ -198,9 +198,9 @@ class _Encoded(NamedTuple):
 
 def _encoded(model: Any, inputs: PyTree) -> _Encoded | None:
     """Zeros in place of what an encoder has made, for a model that reads it and is timed alone."""
-    if not model.reads_encoded:
+    if model.encoded_dim is None:
         return None
-    encoded = jnp.zeros([*inputs.shape, model.config.encoded_dim], model.dtype)
+    encoded = jnp.zeros([*inputs.shape, model.encoded_dim], model.dtype)
     return _Encoded(encoded, jnp.ones(inputs.shape, bool))
 
 

@@ -79,7 +79,7 @@ class Masked(Drawing):
     @property
     def reads_hidden(self) -> bool:
         """Whether the model reads the target's states."""
-        return self.model.reads_states
+        return self.model.states_dim is not None
 
     @property
     def block(self) -> int:
@@ -107,7 +107,7 @@ class Masked(Drawing):
         def call(trees: Mapping[str, PyTree], tokens: Array, cache: PyTree):
             own, states = trees[self.role], {}
             if self.reads_hidden:
-                shape = *tokens.shape, model.config.states_dim
+                shape = *tokens.shape, model.states_dim
                 states["states"] = jnp.broadcast_to(tokens[:, :, None], shape)
             output, fed = model.decode(own, tokens, cache, **states)
             text, block = tokens[:, : self._room], tokens[:, self._room :]
@@ -126,7 +126,7 @@ class Masked(Drawing):
                 "tokens; give that, or None"
             )
         if self.reads_hidden:
-            check_states("blocks", self.model.config.states_dim, context)
+            check_states("blocks", self.model.states_dim, context)
         capacity = max(context.tokens.shape[1], self._room) + self.masks
         return read(self.model, params[self.role], context.inputs, capacity, context.cache)
 

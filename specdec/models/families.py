@@ -16,7 +16,18 @@ from specdec.models import heads_growth
 from specdec.models.family import Config, Family, Growth, Trimming
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.model import Model
-from specdec.models.t5 import T5Config, T5Target, growth, huggingface, scanned, trimming
+from specdec.models.t5 import (
+    T5Config,
+    T5Draft,
+    T5DraftConfig,
+    T5Target,
+    huggingface,
+    scanned,
+    trimming,
+)
+from specdec.models.t5.drafting import config_of
+from specdec.models.t5.drafting_growth import T5DraftGrowth
+from specdec.models.t5.growth import T5Growth
 from specdec.models.t5.shapes import misfit
 from specdec.models.trim import Trim
 from specdec.types import Array, PyTree
@@ -36,7 +47,28 @@ __all__ = [
 ]
 
 FAMILIES: dict[str, Family] = {
-    "t5": Family("t5", T5Config, T5Target, misfit, huggingface, scanned, growth, trimming),
+    "t5": Family(
+        "t5",
+        T5Config,
+        T5Target,
+        misfit,
+        huggingface,
+        scanned,
+        growth=T5Growth(),
+        trimming=trimming,
+        from_record=config_of,
+    ),
+    "t5_draft": Family(
+        "t5_draft",
+        T5DraftConfig,
+        T5Draft,
+        misfit,
+        huggingface,
+        scanned,
+        growth=T5DraftGrowth(),
+        trimming=trimming,
+        sizes_of="t5",
+    ),
     "heads": Family("heads", HeadsConfig, Heads, growth=heads_growth, sizes_of="t5"),
 }
 DEFAULT = "t5"  # of configs that name none, such as T5X's

@@ -18,7 +18,7 @@ from flax import struct
 
 from specdec.models.layers import ACTIVATIONS, constrain, parameter, precision
 from specdec.models.linen import LinenModel
-from specdec.models.model import Model
+from specdec.models.model import Model, Weights
 from specdec.types import Array, ModelOutput, PyTree
 from specdec.values import check_has, is_integer, is_number
 
@@ -99,8 +99,8 @@ class Heads(LinenModel):
     stop_ids: ClassVar[tuple[int, ...]] = ()
 
     @property
-    def reads_states(self) -> bool:
-        return True
+    def states_dim(self) -> int:
+        return self.config.states_dim
 
     @property
     def num_layers(self) -> int:
@@ -169,7 +169,7 @@ class HeadedConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadedTarget:
+class HeadedTarget(Weights):
     """A target and heads on its states that are trained together (1811.03115, section 6).
 
     What comes of it is another target, with other texts: its own greedy text is what speculation
@@ -224,6 +224,9 @@ class HeadedTarget:
     def init(self, key: Array) -> PyTree:
         keys = jax.random.split(key)
         return {"target": self.target.init(keys[0]), "heads": self.heads.init(keys[1])}
+
+    def axes(self) -> PyTree:
+        return {name: part.axes() for name, part in self.parts.items()}
 
     def at_rates(self, updates: PyTree) -> PyTree:
         """Updates of an optimizer that gives both the heads' rate."""

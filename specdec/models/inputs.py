@@ -39,16 +39,16 @@ def check_layers(layers: tuple[int, int] | None, resume: Array | None, num_layer
 def read(model: Any, params: PyTree, inputs: PyTree, capacity: int, given: Any) -> Any:
     """The cache of a drafter's model behind the inputs.
 
-    given: the target's cache behind them. A model that has no encoder (`reads_encoded`) reads what
-      the target's has made.
+    given: the target's cache behind them. A model without an encoder (`encoded_dim`) reads what the
+      target's has made.
 
     Raises:
       ValueError: the target has made nothing that can be read, or of another width.
     """
-    if not model.reads_encoded:
+    width = model.encoded_dim
+    if width is None:
         return model.prefill(params, inputs, capacity)
     encoded: Any = getattr(given, "encoded", ())
-    width = model.config.encoded_dim
     if getattr(encoded, "ndim", 0) != 3 or encoded.shape[-1] != width:
         found = f"is {encoded.shape[-1]} wide" if getattr(encoded, "ndim", 0) else "is not there"
         raise ValueError(

@@ -31,29 +31,20 @@ class Weights(abc.ABC):
         return "float32"
 
     @property
-    def reads_states(self) -> bool:
-        """Whether it reads the states of another model, one for each token."""
-        return False
+    def states_dim(self) -> int | None:
+        """The width of another model's states that it reads, one for each token; None for none."""
+        return None
 
     @property
-    def reads_encoded(self) -> bool:
-        """Whether it reads what another model's encoder has made, and has no encoder."""
-        return False
+    def encoded_dim(self) -> int | None:
+        """The width of another encoder's output that it reads by `attach`, in place of inputs; None
+        for a model that reads inputs by `prefill`."""
+        return None
 
     @property
-    def has_markov(self) -> bool:
-        """Whether it has `markov`, by which a token of a block changes the logits of the next."""
-        return False
-
-    @property
-    def has_confidence(self) -> bool:
-        """Whether it has `confidence`, how probable each token of a block is to be kept."""
-        return False
-
-    @property
-    def has_exit_classifier(self) -> bool:
-        """Whether it has `exit_logits`, for tokens that leave before the last layer."""
-        return False
+    def head_ids(self) -> tuple[int, ...] | None:
+        """The ids that its head has, ascending; None for all."""
+        return None
 
     def laid_out(self: Self, calls: Mapping[int, float], device: Any = None) -> Self:
         """Returns this model in the layout that is fastest for its calls; by default itself.
@@ -96,6 +87,21 @@ class Target(Weights):
     stop_ids: ClassVar[tuple[int, ...] | None] = None
     pad_id: ClassVar[int] = 0
     exact: ClassVar[bool] = False
+
+    @property
+    def has_markov(self) -> bool:
+        """Whether it has `markov`, by which a token of a block changes the logits of the next."""
+        return False
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether it has `confidence`, how probable each token of a block is to be kept."""
+        return False
+
+    @property
+    def has_exit_classifier(self) -> bool:
+        """Whether it has `exit_logits`, for tokens that leave before the last layer."""
+        return False
 
     @abc.abstractmethod
     def start(self, inputs: PyTree) -> Array:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec import theory
+from specdec.models.heads import HeadedTarget
 from specdec.models.inputs import read
 from specdec.models.model import Target
 from specdec.training.divergences import DIVERGENCES, NOTHING, forward_kl, total_variation
@@ -105,7 +106,7 @@ class Align:
 
     def check(self, model: Any, ids: int | None) -> None:
         """Only models that draft token by token can be."""
-        if getattr(model, "reads_states", False) or hasattr(model, "ahead"):
+        if model.states_dim is not None or isinstance(model, HeadedTarget):
             raise ValueError(
                 "Align is for a drafter that writes token by token from what it has read, and this "
                 "one reads its target's states; give a T5 without states_dim, or another objective"

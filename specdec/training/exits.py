@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specdec.models.model import Target
+from specdec.models.heads import Heads
+from specdec.models.model import LayeredTarget, Target
 from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, shifted
 from specdec.training.objectives import check_head, check_smoothing
 from specdec.types import Array, ModelOutput, PyTree
@@ -94,7 +95,7 @@ class ExitHead:
 
     def check(self, model: Any, ids: int | None) -> None:
         """Only heads can be trained so."""
-        if not hasattr(model, "ahead") or model.config.heads != 1:
+        if not isinstance(model, Heads) or model.config.heads != 1:
             raise ValueError(
                 f"ExitHead trains one head on a target's layer, and the model is {model}; give "
                 "models.heads.Heads with heads = 1"
@@ -146,7 +147,7 @@ class ExitClassifier:
     def check(self, model: Any, ids: int | None) -> None:
         """The model must have a classifier."""
         _check_layers("ExitClassifier", model, self.exits)
-        if not getattr(model, "has_exit_classifier", False):
+        if not model.has_exit_classifier:
             raise ValueError(
                 "ExitClassifier trains the classifier of a model that has none; give it "
                 "exit_classifier = True"
@@ -226,7 +227,7 @@ def _check_exits(objective: Any) -> None:
 
 
 def _check_layers(who: str, model: Any, exits: tuple[int, ...] | None) -> None:
-    if not hasattr(model, "pass_by"):
+    if not isinstance(model, LayeredTarget):
         raise ValueError(
             f"{who} needs a model whose layers can be run apart, and {type(model).__name__} is "
             "none; give a T5"

@@ -109,7 +109,7 @@ class ConfidenceHead:
     def check(self, model: Any, ids: int | None) -> None:
         """The model must have a head."""
         self.of.check(model, ids)
-        if not getattr(model, "has_confidence", False):
+        if not model.has_confidence:
             raise ValueError(
                 "ConfidenceHead trains the head of a model that has none; give it confidence_head "
                 "= True"
@@ -201,7 +201,7 @@ class _Blocks:
         output, _ = model.decode(params, tokens, cache, ancestors=self._ancestors(), **fed)
         hidden = output.hidden[:, size:]
         logits = model.logits(params, hidden)
-        if getattr(model, "has_markov", False):
+        if model.has_markov:
             logits += model.markov(params, self.before.reshape(rows, -1))
         return ModelOutput(logits.reshape(*self.fed.shape, -1), hidden)
 

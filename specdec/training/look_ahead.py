@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specdec.models.heads import HeadedTarget
+from specdec.models.heads import HeadedTarget, Heads
 from specdec.models.model import Target
 from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, shifted
 from specdec.training.objectives import check_head, check_smoothing
@@ -38,7 +38,7 @@ class LookAhead:
         """Only heads can be trained so, and a target whose head has all ids."""
         if isinstance(model, HeadedTarget):
             check_head(self, model.target)
-        if not hasattr(model, "ahead"):
+        if not isinstance(model, Heads | HeadedTarget):
             raise ValueError(
                 f"LookAhead trains heads on a target's states, and the model is a "
                 f"{type(model).__name__}; give models.heads.Heads, or a HeadedTarget"

@@ -69,9 +69,9 @@ def init(run: TrainRun) -> State:
     if isinstance(begun, Mapping):
         assert isinstance(model, HeadedTarget), "TrainRun asks for it"
         for name, path in begun.items():
-            params |= {name: begun_with(params[name], path, model.parts[name].config)}
+            params |= {name: begun_with(params[name], path, model.parts[name].head_ids)}
     elif begun is not None:
-        params = begun_with(params, begun, model.config)
+        params = begun_with(params, begun, model.head_ids)
     return State(params, run.optimizer.transformation().init(params), jnp.zeros([], jnp.int32))
 
 

@@ -53,7 +53,7 @@ class Frozen(NamedTuple):
 
 def reads_target(model: Any) -> bool:
     """Whether a model reads what the target makes: its encoder's output, or its states."""
-    return getattr(model, "reads_encoded", False) or getattr(model, "reads_states", False)
+    return model.encoded_dim is not None or model.states_dim is not None
 
 
 def of_target(
@@ -65,7 +65,7 @@ def of_target(
         return None, None
     assert frozen is not None, "TrainRun asks for it"
     cache: Any = frozen.model.prefill(frozen.params, inputs, text.shape[1])
-    if not getattr(model, "reads_states", False):
+    if model.states_dim is None:
         return cache, None
     hidden = frozen.model.decode(frozen.params, text, cache)[0].hidden
     return cache, jnp.pad(hidden, ((0, 0), (1, 0), (0, 0)))[:, :-1]

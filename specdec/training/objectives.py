@@ -84,7 +84,7 @@ class TeacherForced:
 
 def check_head(objective: Any, model: Any) -> None:
     """Refuses a model for whom some tokens are impossible, where the loss would be infinite."""
-    if (known := getattr(model.config, "head_ids", None)) is not None:
+    if (known := model.head_ids) is not None:
         raise ValueError(
             f"{type(objective).__name__} is of all tokens of the texts, and the model's head has "
             f"{len(known)} of {model.vocab_size} ids (head_ids); give Align, or trim it afterwards"

@@ -81,9 +81,9 @@ class TrainRun:
                 f"TrainRun.{who}; give that target, and target_path, the directory of its "
                 "checkpoint"
             )
-        if getattr(self.model, "reads_states", False):
-            read, width = self.model.config.states_dim, self.target.config.emb_dim  # type: ignore[union-attr]
-            if read != width:
+        if (read := self.model.states_dim) is not None:
+            assert self.target is not None, "it was asked for"
+            if read != (width := self.target.config.emb_dim):
                 raise ValueError(
                     f"TrainRun.model reads states of width {read} (states_dim), and the target's "
                     f"are {width} wide; give states_dim = {width}"

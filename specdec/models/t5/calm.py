@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from specdec.models.cache import KVCache
 from specdec.models.t5 import layouts
+from specdec.models.t5.drafting import T5Draft
 from specdec.models.t5.target import T5Target
 from specdec.types import Array, ModelOutput, PyTree
 from specdec.values import is_integer, is_number
@@ -22,7 +23,7 @@ Confidence: TypeAlias = Literal["softmax", "state", "classifier"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Calm(T5Target):
+class Calm(T5Draft):
     """A T5 whose token leaves at the first exit that is sure of it; its fields are a T5's, and
 
     threshold: of the confidence, 0 to 1, above which a token leaves; None for never, which is the
@@ -92,10 +93,10 @@ class Calm(T5Target):
         return f"Calm(threshold={self.threshold}, confidence={self.confidence!r})"
 
     @property
-    def whole(self) -> T5Target:
+    def whole(self) -> T5Draft:
         """The T5 that no token leaves."""
-        fields = dataclasses.fields(T5Target)
-        return T5Target(**{field.name: getattr(self, field.name) for field in fields})
+        fields = dataclasses.fields(T5Draft)
+        return T5Draft(**{field.name: getattr(self, field.name) for field in fields})
 
     @property
     def depths(self) -> tuple[int, ...]:
