@@ -15,9 +15,9 @@ from specdec.drafters.feeding import catch_up
 from specdec.drafters.loop import Steps
 from specdec.drafters.matching import slices
 from specdec.models.inputs import read
-from specdec.models.model import Target
+from specdec.models.model import Target, check_model
 from specdec.types import Array, Cache, Context, Params, Part, PyTree, SamplingRule
-from specdec.values import check_has, check_is
+from specdec.values import check_has
 
 
 class Memory(struct.PyTreeNode):
@@ -68,9 +68,7 @@ class Autoregressive(TokenByToken):
 
     def __post_init__(self):
         if self.model is not None:  # the command line says better what is missing
-            check_is(
-                "Autoregressive.model", self.model, Target, "a model, such as T5Target(config)"
-            )
+            check_model("Autoregressive.model", self.model)
         check_has("Autoregressive.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
 
     def models(self) -> dict[str, Any]:

@@ -28,9 +28,9 @@ from specdec.drafters.feeding import catch_up
 from specdec.drafters.loop import draft_block, draft_loop
 from specdec.drafters.matching import slices
 from specdec.models.inputs import read
-from specdec.models.model import Target
+from specdec.models.model import check_model
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request, SamplingRule
-from specdec.values import check_has, check_is, is_integer
+from specdec.values import check_has, is_integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Masked(Drawing):
         if self.reread is not None and not is_integer(self.reread, 1):
             raise ValueError(f"Masked.reread is {self.reread!r}; give the longest output, or None")
         if self.model is not None:  # the command line says better what is missing
-            check_is("Masked.model", self.model, Target, "a model, such as T5Target(config)")
+            check_model("Masked.model", self.model)
         check_has("Masked.sampling", self.sampling, "probabilities", "a rule, as Greedy()")
 
     @property

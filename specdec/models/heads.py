@@ -18,9 +18,9 @@ from flax import struct
 
 from specdec.models.layers import ACTIVATIONS, constrain, parameter, precision
 from specdec.models.linen import LinenModel
-from specdec.models.model import Model, Weights
+from specdec.models.model import Model, Weights, check_model
 from specdec.types import Array, ModelOutput, PyTree
-from specdec.values import check_has, is_integer, is_number
+from specdec.values import check_is, is_integer, is_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,8 +185,8 @@ class HeadedTarget(Weights):
     target_rate: float = 1.0
 
     def __post_init__(self):
-        check_has("HeadedTarget.target", self.target, "logits decode", "a model, T5Target(config)")
-        check_has("HeadedTarget.heads", self.heads, "ahead places", "models.heads.Heads(config)")
+        check_model("HeadedTarget.target", self.target)
+        check_is("HeadedTarget.heads", self.heads, Heads, "models.heads.Heads(config)")
         sizes = ("states_dim", self.target.config.emb_dim), ("vocab_size", self.target.vocab_size)
         for name, own in sizes:
             if (value := getattr(self.heads.config, name)) != own:

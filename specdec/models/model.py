@@ -10,6 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from specdec.types import Array, AxisRules, ModelOutput, PyTree
+from specdec.values import check_is
+
+EXAMPLE = "such as T5Target(config)"
 
 Self = TypeVar("Self", bound="Weights")
 
@@ -131,8 +134,8 @@ class Target(Weights):
           ValueError: the target does not project states, which is what it does by default.
         """
         raise ValueError(
-            f"the target is {self!r}, which does not project states; give a target that does, such "
-            "as T5Target(config)"
+            f"the target is {self!r}, which does not project states; give a target that does, "
+            f"{EXAMPLE}"
         )
 
     @property
@@ -188,6 +191,12 @@ class LayeredTarget(Target):
         """Returns the model of the first layers, whose parameters are its `part_of` of this one's;
         None where it is not known."""
         return None
+
+
+def check_model(name: str, value: Any, kind: type[Weights] = Target) -> None:
+    """Raises ValueError unless a part is a model, by default a target."""
+    apart = " whose layers can be run apart" if kind is LayeredTarget else ""
+    check_is(name, value, kind, f"a model{apart}, {EXAMPLE}")
 
 
 class Model(Target):

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from specdec.models.heads import Heads
-from specdec.models.model import LayeredTarget, Target
-from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, shifted
-from specdec.training.objectives import check_head, check_smoothing
+from specdec.models.model import LayeredTarget
+from specdec.training.loss import Learner, Pairs, Sums, cross_entropy, shifted
+from specdec.training.objectives import Objective
 from specdec.types import Array, ModelOutput, PyTree
 from specdec.values import is_integer
 
@@ -23,7 +23,7 @@ WEIGHTS = {"linear": lambda layer: layer, "uniform": lambda layer: 1, "doubling"
 
 
 @dataclasses.dataclass(frozen=True)
-class AllExits:
+class AllExits(Objective):
     """Cross-entropy of what the model's own head makes of several layers, so that each of them may
     answer: for a target of `drafters.EarlyExit` or `models.t5.Calm`.
 
@@ -38,7 +38,7 @@ class AllExits:
     label_smoothing: float = 0.1
 
     def __post_init__(self):
-        check_smoothing(self)
+        super().__post_init__()
         _check_exits(self)
         if self.weights not in WEIGHTS:
             known = ", ".join(map(repr, WEIGHTS))
@@ -47,24 +47,11 @@ class AllExits:
     def check(self, model: Any, ids: int | None) -> None:
         """Layers must be run apart, and be there; and the head has all ids."""
         _check_layers("AllExits", model, self.exits)
-        check_head(self, model)
+        super().check(model, ids)
 
-    def loss(
-        self,
-        model: Target,
-        params: PyTree,
-        frozen: Frozen | None,
-        pairs: Pairs,
-        key: Array,
-        progress: Array,
-    ) -> Sums:
-        return self._sums(model, params, pairs, self.label_smoothing)
-
-    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
-        """The weighted loss; `correct` is of the last layer."""
-        return self._sums(model, params, pairs, 0.0)
-
-    def _sums(self, model: Any, params: PyTree, pairs: Pairs, smoothing: float) -> Sums:
+    def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
+        """Returns the weighted loss; `correct` is of the last layer."""
+        model, params, frozen = learner
         exits = exits_of(model, self.exits)
         weigh = WEIGHTS[self.weights]
         weights = [weigh(i if self.weights == "doubling" else x) for i, x in enumerate(exits)]
@@ -77,7 +64,7 @@ class AllExits:
 
 
 @dataclasses.dataclass(frozen=True)
-class ExitHead:
+class ExitHead(Objective):
     """Cross-entropy of a head on one layer of the target, which is not trained: for the head of
     `drafters.EarlyExit`.
 
@@ -89,7 +76,7 @@ class ExitHead:
     label_smoothing: float = 0.0
 
     def __post_init__(self):
-        check_smoothing(self)
+        super().__post_init__()
         if not is_integer(self.layers, 1):
             raise ValueError(f"ExitHead.layers is {self.layers!r}; give a positive integer")
 
@@ -101,23 +88,8 @@ class ExitHead:
                 "models.heads.Heads with heads = 1"
             )
 
-    def loss(
-        self,
-        model: Target,
-        params: PyTree,
-        frozen: Frozen | None,
-        pairs: Pairs,
-        key: Array,
-        progress: Array,
-    ) -> Sums:
-        return self._sums(model, params, frozen, pairs, self.label_smoothing)
-
-    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
-        return self._sums(model, params, frozen, pairs, 0.0)
-
-    def _sums(
-        self, model: Any, params: PyTree, frozen: Frozen | None, pairs: Pairs, smoothing: float
-    ) -> Sums:
+    def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
+        model, params, frozen = learner
         assert frozen is not None, "TrainRun asks for it"
         target: Any = frozen.model
         _check_layers("ExitHead", target, (self.layers,))
@@ -129,7 +101,7 @@ class ExitHead:
 
 
 @dataclasses.dataclass(frozen=True)
-class ExitClassifier:
+class ExitClassifier(Objective):
     """Whether an exit says what the last layer says: what `models.t5.Calm` exits by with
     confidence 'classifier'. Nothing but the classifier is trained (section 3.3).
 
@@ -153,28 +125,18 @@ class ExitClassifier:
                 "exit_classifier = True"
             )
 
-    def loss(
-        self,
-        model: Target,
-        params: PyTree,
-        frozen: Frozen | None,
-        pairs: Pairs,
-        key: Array,
-        progress: Array,
-    ) -> Sums:
-        return self.measure(model, params, frozen, pairs)
-
-    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
-        """`correct` are the answers that are right at one half, of all exits alike."""
-        given: Any = model
-        exits = exits_of(given, self.exits)
-        *early, last = outputs(given, jax.lax.stop_gradient(params), pairs, exits)
+    def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
+        """Returns the loss; `correct` are the answers that are right at one half, of all exits
+        alike."""
+        model, params, frozen = learner
+        exits = exits_of(model, self.exits)
+        *early, last = outputs(model, jax.lax.stop_gradient(params), pairs, exits)
         real = jnp.asarray(pairs.targets) > 0
         tokens = real.sum()
         loss, right = jnp.float32(0), jnp.float32(0)
         for output in early:
             agrees = output.logits.argmax(-1) == last.logits.argmax(-1)
-            found = _balanced(given.exit_logits(params, output.hidden), agrees, real)
+            found = _balanced(model.exit_logits(params, output.hidden), agrees, real)
             loss += found.loss / len(early)
             right += found.right / len(early)
         return Sums(loss * tokens, right.astype(jnp.int32), tokens)

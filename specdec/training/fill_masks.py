@@ -10,15 +10,14 @@ import jax.numpy as jnp
 
 from specdec.drafters.blocks import mask_ids, visible_in_block
 from specdec.models.inputs import read
-from specdec.models.model import Target
-from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, of_target, shifted
-from specdec.training.objectives import check_head, check_smoothing
+from specdec.training.loss import Frozen, Learner, Pairs, Sums, cross_entropy, of_target, shifted
+from specdec.training.objectives import Objective, fixed_key
 from specdec.types import Array, ModelOutput, PyTree
 from specdec.values import is_integer, is_number
 
 
 @dataclasses.dataclass(frozen=True)
-class FillMasks:
+class FillMasks(Objective):
     """Cross-entropy of the tokens behind random masks: what `drafters.Masked` drafts with.
 
     Xia et al. 2023 (2203.16487, section 3.1), with the glancing of Qian et al. 2021 (2008.07905):
@@ -42,7 +41,7 @@ class FillMasks:
     label_smoothing: float = 0.1
 
     def __post_init__(self):
-        check_smoothing(self)
+        super().__post_init__()
         for name in ("masks", "blocks"):
             if not is_integer(value := getattr(self, name), 1):
                 raise ValueError(f"FillMasks.{name} is {value!r}; give a positive integer")
@@ -58,7 +57,7 @@ class FillMasks:
 
     def check(self, model: Any, ids: int | None) -> None:
         """Masks are ids that no text has; all others have a row in the head."""
-        check_head(self, model)
+        super().check(model, ids)
         masks = self.masks if self.distinct else 1
         if ids is not None and model.vocab_size < ids + masks:
             raise ValueError(
@@ -66,15 +65,8 @@ class FillMasks:
                 f"for {masks} masks; give it vocab_size = {ids + masks}"
             )
 
-    def loss(
-        self,
-        model: Target,
-        params: PyTree,
-        frozen: Frozen | None,
-        pairs: Pairs,
-        key: Array,
-        progress: Array,
-    ) -> Sums:
+    def update(self, learner: Learner, pairs: Pairs, key: Array, progress: Array) -> Sums:
+        model, params, frozen = learner
         for_starts, for_glances = jax.random.split(key)
         blocks = _Blocks.of(self, model, pairs, for_starts, frozen)
         if any(self.glancing):
@@ -83,14 +75,15 @@ class FillMasks:
             blocks = blocks.glanced_at(logits, first + (last - first) * progress, for_glances)
         return blocks.sums(blocks.logits(model, params), self.label_smoothing)
 
-    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
-        key = jax.random.key(0, impl="threefry2x32")
-        blocks = _Blocks.of(self, model, pairs, key, frozen)
-        return blocks.sums(blocks.logits(model, params))
+    def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
+        """Returns the sums of blocks of masks alone; an update reveals some before."""
+        model, params, frozen = learner
+        blocks = _Blocks.of(self, model, pairs, fixed_key() if key is None else key, frozen)
+        return blocks.sums(blocks.logits(model, params), smoothing)
 
 
 @dataclasses.dataclass(frozen=True)
-class ConfidenceHead:
+class ConfidenceHead(Objective):
     """Cross-entropy of whether the token of each place of a block is kept, those before it kept:
     what `schedules.ForeseenCost` cuts blocks by. Nothing but the head is trained.
 
@@ -115,23 +108,10 @@ class ConfidenceHead:
                 "= True"
             )
 
-    def loss(
-        self,
-        model: Target,
-        params: PyTree,
-        frozen: Frozen | None,
-        pairs: Pairs,
-        key: Array,
-        progress: Array,
-    ) -> Sums:
-        return self._sums(model, params, _Blocks.of(self.of, model, pairs, key, frozen))
-
-    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
-        """`correct` are the answers that are right at one half."""
-        key = jax.random.key(0, impl="threefry2x32")
-        return self._sums(model, params, _Blocks.of(self.of, model, pairs, key, frozen))
-
-    def _sums(self, model: Any, params: PyTree, blocks: _Blocks) -> Sums:
+    def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
+        """Returns the loss; `correct` are the answers that are right at one half."""
+        model, params, frozen = learner
+        blocks = _Blocks.of(self.of, model, pairs, fixed_key() if key is None else key, frozen)
         output = blocks.output(model, jax.lax.stop_gradient(params))
         kept = output.logits.argmax(axis=-1) == blocks.targets
         before = jnp.cumprod(kept, axis=2)[:, :, :-1] > 0

@@ -51,6 +51,14 @@ class Frozen(NamedTuple):
     reference: PyTree = ()  # parameters of another drafter of the same shape, if one is asked
 
 
+class Learner(NamedTuple):
+    """The model that is trained."""
+
+    model: Any  # a `models.model.Weights`
+    params: PyTree
+    frozen: Frozen | None
+
+
 def reads_target(model: Any) -> bool:
     """Whether a model reads what the target makes: its encoder's output, or its states."""
     return model.encoded_dim is not None or model.states_dim is not None
