@@ -46,30 +46,16 @@ __all__ = [
     "trimming_of",
 ]
 
+_T5: Any = {
+    "misfit": misfit,
+    "huggingface": huggingface,
+    "scanned": scanned,
+    "trimming": trimming,
+}  # of all T5s
 FAMILIES: dict[str, Family] = {
-    "t5": Family(
-        "t5",
-        T5Config,
-        T5Target,
-        misfit,
-        huggingface,
-        scanned,
-        growth=T5Growth(),
-        trimming=trimming,
-        from_record=config_of,
-    ),
-    "t5_draft": Family(
-        "t5_draft",
-        T5DraftConfig,
-        T5Draft,
-        misfit,
-        huggingface,
-        scanned,
-        growth=T5DraftGrowth(),
-        trimming=trimming,
-        sizes_of="t5",
-    ),
-    "heads": Family("heads", HeadsConfig, Heads, growth=heads_growth, sizes_of="t5"),
+    "t5": Family("t5", T5Config, T5Target, T5Growth(), from_record=config_of, **_T5),
+    "t5_draft": Family("t5_draft", T5DraftConfig, T5Draft, T5DraftGrowth(), sizes_of="t5", **_T5),
+    "heads": Family("heads", HeadsConfig, Heads, heads_growth, sizes_of="t5"),
 }
 DEFAULT = "t5"  # of configs that name none, such as T5X's
 

@@ -148,10 +148,10 @@ class Family:
     name: str
     config: type
     model: Callable[[Any], Model]
+    growth: Growth | None = None
     misfit: Callable[[Shapes, Shapes], str] = no_cause
     huggingface: HuggingFace | None = None
     scanned: Scanned | None = None
-    growth: Growth | None = None
     trimming: Trimming | None = None
     from_record: Callable[..., Config] | None = None
     sizes_of: str = ""

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
+from specdec.models.cache import KVCache
 from specdec.types import Array, PyTree
 
 
 def check_tokens(inputs: Array) -> None:
     """Raises ValueError, at tracing, for inputs that are not [B, S] int32."""
-    if getattr(inputs, "ndim", None) == 2 and inputs.dtype == jnp.int32:
-        return
-    shape = list(getattr(inputs, "shape", ()))
-    raise ValueError(
-        f"inputs are {getattr(inputs, 'dtype', type(inputs).__name__)}{shape}; give int32 "
-        "[rows, input length]"
-    )
+    found = type(inputs).__name__
+    if isinstance(inputs, jax.Array | np.ndarray):
+        if inputs.ndim == 2 and inputs.dtype == jnp.int32:
+            return
+        found = f"{inputs.dtype}{list(inputs.shape)}"
+    raise ValueError(f"inputs are {found}; give int32 [rows, input length]")
 
 
 def check_layers(layers: tuple[int, int] | None, resume: Array | None, num_layers: int) -> None:
@@ -48,9 +50,10 @@ def read(model: Any, params: PyTree, inputs: PyTree, capacity: int, given: Any) 
     width = model.encoded_dim
     if width is None:
         return model.prefill(params, inputs, capacity)
-    encoded: Any = getattr(given, "encoded", ())
-    if getattr(encoded, "ndim", 0) != 3 or encoded.shape[-1] != width:
-        found = f"is {encoded.shape[-1]} wide" if getattr(encoded, "ndim", 0) else "is not there"
+    encoded: Any = given.encoded if isinstance(given, KVCache) else ()
+    there = isinstance(encoded, jax.Array)
+    if not there or encoded.shape[-1] != width:
+        found = f"is {encoded.shape[-1]} wide" if there else "is not there"
         raise ValueError(
             f"the drafter's model reads an encoder's output of width {width}, and the target's "
             f"{found}; give the target that it was trained for"

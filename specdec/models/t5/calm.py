@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -122,18 +122,14 @@ class Calm(T5Draft):
         params: PyTree,
         tokens: Array,
         cache: KVCache,
-        *,
-        ancestors: Array | None = None,
-        states: Array | None = None,
-        layers: tuple[int, int] | None = None,
-        resume: Array | None = None,
+        **others: Any,
     ) -> tuple[ModelOutput, KVCache]:
         """Feeds [B, T] int32 tokens; see `T5Target.decode`.
 
         Raises:
           ValueError: some layers are asked for, or blocks that are not text.
         """
-        if not (layers is None and resume is None and ancestors is None and states is None):
+        if any(given is not None for given in others.values()):
             raise ValueError(
                 "Calm chooses its layers itself, and reads text; give the T5 that it is made of "
                 "where layers are run apart"
