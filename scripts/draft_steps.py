@@ -32,7 +32,7 @@ from specdec.roles import plain_call
 
 from specdec.benchmark.workload import prefills, scan
 from specdec.compile.hardware import Topology
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Draft, T5DraftConfig
 from specdec.program import Program
 from specdec.records import Lines
 
@@ -59,9 +59,9 @@ def main() -> None:
     lines.replace([*(one for one in lines if one["where"] != where), *found])
 
 
-def draft(layers: int, width: int, where: str) -> T5Target:
-    return T5Target(
-        T5Config(
+def draft(layers: int, width: int, where: str) -> T5Draft:
+    return T5Draft(
+        T5DraftConfig(
             vocab_size=32128,
             emb_dim=width,
             num_heads=width // 64,
@@ -75,10 +75,10 @@ def draft(layers: int, width: int, where: str) -> T5Target:
     )
 
 
-def target() -> T5Target:
+def target() -> T5Draft:
     """T5 v1.1 XXL's decoder."""
     own = draft(*XXL, TOPOLOGY).config
-    return T5Target(dataclasses.replace(own, mlp_dim=10240))
+    return T5Draft(dataclasses.replace(own, mlp_dim=10240))
 
 
 def timed(rounds: int) -> Iterator[dict[str, Any]]:

@@ -99,7 +99,8 @@ def grow(path: str, to: Path) -> None:
     growth = families.family_of(config).growth
     assert growth is not None, "it is a T5"
     sizes = {name: TIMES * getattr(config, name) for name in LARGE} | {"encoded_dim": 1024}
-    larger = dataclasses.replace(config, **(sizes if config.encoded_dim else LARGE | LAYERS))
+    reads = families.model_of(config).encoded_dim is not None
+    larger = dataclasses.replace(config, **(sizes if reads else LARGE | LAYERS))
     key = jax.random.split(jax.random.key(0))[0]
     params = checkpoints.load(path, config=config, dtype="float32")
     grown = growth.grow(params, config, larger, key)

@@ -27,7 +27,8 @@ from objectives import SAMPLINGS, TOKENS, Asked, alpha, pair_at
 from remeasure import RESULTS, device_name
 
 from specdec import checkpoints, tasks, theory
-from specdec.models.t5 import T5DraftConfig, T5Target
+from specdec.models import families
+from specdec.models.t5 import T5DraftConfig
 from specdec.records import Lines
 
 TARGET, DRAFT = "../shared/multi30k/target", "../shared/multi30k/draft"
@@ -158,7 +159,7 @@ def of_heads(args: argparse.Namespace, lines: Sequence[Mapping[str, Any]]) -> It
         elif not path.exists():
             flags = [f"--head_size={size}", f"--predictions={args.outputs}/train"]
             specdec("trim", f"--input={DRAFT}", f"--output={path}", *flags)
-        ids = checkpoints.config_from(path).head_ids or range(ALL)
+        ids = checkpoints.model_from(path).head_ids or range(ALL)
         yield {
             "ids": size,
             "covered": {
@@ -192,7 +193,7 @@ def read(path: str, ids: int = ALL) -> int:
     config: Any = checkpoints.config_from(path)
     if ids != ALL:
         config = T5DraftConfig.of(config, head_ids=tuple(range(ids)))
-    model = T5Target(config)
+    model = families.model_of(config)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     return sum(leaf.size for leaf in jax.tree.leaves(model.read_by_decode(shapes)))
 

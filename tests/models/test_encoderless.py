@@ -122,6 +122,12 @@ def test_an_encoder_of_another_width_is_refused(kind):
         decode(given, row_keys(0, jnp.arange(3)), INPUTS, plan)
 
 
+def test_it_is_no_plain_t5():
+    """Whose network would leave the additions out."""
+    with pytest.raises(ValueError, match="T5Target.config is a T5DraftConfig; give families"):
+        T5Target(WITHOUT)
+
+
 def test_it_decodes_nothing_by_itself():
     with pytest.raises(ValueError, match="this T5 has no encoder"):
         T5Draft(WITHOUT).prefill(decoder_of(params()), INPUTS, 9)

@@ -211,9 +211,10 @@ class T5Draft(T5Target):
     """
 
     config: T5DraftConfig
+    config_class: ClassVar[type[T5Config]] = T5DraftConfig
 
     def __post_init__(self):
-        if not isinstance(self.config, T5DraftConfig):
+        if type(self.config) is T5Config:
             object.__setattr__(self, "config", T5DraftConfig.of(self.config))
         super().__post_init__()
 

@@ -47,8 +47,12 @@ class T5Target(LinenModel, LayeredTarget):
     pad_id: ClassVar[int] = PAD_ID
     stop_ids: ClassVar[tuple[int, ...]] = (EOS_ID,)
     has_int8: ClassVar[bool] = True
+    config_class: ClassVar[type[T5Config]] = T5Config
 
     def __post_init__(self):
+        if type(self.config) is not self.config_class:  # it would be half of another model
+            name, given = type(self).__name__, type(self.config).__name__
+            raise ValueError(f"{name}.config is a {given}; give families.model_of(config) instead")
         layouts.check_layout("T5Target.layout", self.layout)
         if self.weights not in get_args(Weights):
             raise ValueError(f"T5Target.weights is {self.weights!r}; use 'stored' or 'int8'")
