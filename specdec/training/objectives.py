@@ -73,7 +73,6 @@ class Objective(abc.ABC):
     @abc.abstractmethod
     def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
         """Returns the sums over a batch; without a key nothing is drawn."""
-        model, params, frozen = learner
 
     def figures(self, means: tuple[float, float], parameter_ratio: float) -> dict[str, float]:
         """Returns what evaluations log besides loss and accuracy, see `Align`."""
