@@ -136,7 +136,7 @@ def test_it_decodes_nothing_by_itself():
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"num_encoder_layers": 0}, "T5Config.num_encoder_layers is 0; give a positive"),
+        ({"num_encoder_layers": 0}, "num_encoder_layers is 0; give a positive"),
         ({"encoded_dim": 16}, "num_encoder_layers is 2 and encoded_dim says"),
         ({"encoded_dim": 0, "num_encoder_layers": 0}, "encoded_dim is 0"),
     ],
