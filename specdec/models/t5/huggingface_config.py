@@ -63,13 +63,13 @@ def to_record(config: T5Config) -> dict[str, Any]:
     Raises ValueError for what transformers' T5 lacks: some activations, biases of each layer's own,
     a decoder without an encoder, a head of some ids.
     """
-    drafts = isinstance(config, T5DraftConfig)
-    if drafts and config.head_ids is not None:
+    config = T5DraftConfig.of(config)  # in which nothing may be set
+    if config.head_ids is not None:
         raise ValueError(
             f"the head has {len(config.head_ids)} of {config.vocab_size} ids (head_ids), and that "
             "of transformers' T5 has all; choose another format"
         )
-    if drafts and config.encoded_dim is not None:
+    if config.encoded_dim is not None:
         raise ValueError(
             "the model has no encoder (encoded_dim), and transformers' T5 has one; choose another "
             "format"

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.drafting import T5DraftConfig
+from specdec.models.t5.drafting import T5DraftConfig, config_of
 from specdec.models.t5.layouts import logits_from_table
 from specdec.models.trim import Trim
 from specdec.types import Array, PyTree
@@ -31,8 +31,8 @@ def trimmed(config: T5Config, trim: Trim) -> T5Config:
       ValueError: there are no such parts.
     """
     changes: dict[str, Any] = {}
-    reads_encoder, head_ids = _additions(config)
-    if reads_encoder and (trim.shared_encoder or trim.encoder_layers is not None):
+    config = T5DraftConfig.of(config)  # in which nothing may be set
+    if config.encoded_dim and (trim.shared_encoder or trim.encoder_layers is not None):
         asked = "shared_encoder" if trim.shared_encoder else "encoder_layers"
         raise ValueError(
             f"Trim.{asked} is about an encoder, and the model reads another one's (encoded_dim); "
@@ -51,15 +51,13 @@ def trimmed(config: T5Config, trim: Trim) -> T5Config:
     if trim.shared_encoder:
         changes |= {"num_encoder_layers": 0, "encoded_dim": config.emb_dim}
     if trim.head_ids is not None:
-        if head_ids is not None and not set(trim.head_ids) <= set(head_ids):
+        if config.head_ids is not None and not set(trim.head_ids) <= set(config.head_ids):
             raise ValueError(
-                f"Trim.head_ids has {len(set(trim.head_ids) - set(head_ids))} ids that the "
+                f"Trim.head_ids has {len(set(trim.head_ids) - set(config.head_ids))} ids that the "
                 "model's head lacks (head_ids); trim a whole one"
             )
         changes["head_ids"] = trim.head_ids
-    if {"encoded_dim", "head_ids"} & changes.keys():
-        return T5DraftConfig.of(config, **changes)
-    return dataclasses.replace(config, **changes)
+    return config_of(**dataclasses.asdict(config) | changes)
 
 
 def trim(params: PyTree, config: T5Config, trim: Trim) -> PyTree:
@@ -85,16 +83,9 @@ def _head(params: PyTree, config: T5Config, ids: tuple[int, ...]) -> Array:
     """[D, K], the columns of these ids."""
     if logits_from_table(config, "checkpoint"):
         return jnp.take(params["token_embedder"]["embedding"], jnp.asarray(ids), axis=0).T
-    _, head_ids = _additions(config)
-    places = ids if head_ids is None else np.searchsorted(head_ids, ids)
+    known = T5DraftConfig.of(config).head_ids
+    places = ids if known is None else np.searchsorted(known, ids)
     return jnp.take(params["decoder"]["logits_dense"]["kernel"], jnp.asarray(places), axis=1)
-
-
-def _additions(config: T5Config) -> tuple[bool, tuple[int, ...] | None]:
-    """Returns whether the model reads another's encoder, and the ids of its head, None for all."""
-    if not isinstance(config, T5DraftConfig):
-        return False, None
-    return config.encoded_dim is not None, config.head_ids
 
 
 def _of_layers(stack: PyTree, kept: tuple[int, ...]) -> PyTree:
