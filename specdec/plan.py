@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from specdec.drafters.drafter import Drafter
-from specdec.models.model import Model, Target
+from specdec.models.model import Model, Target, check_model
 from specdec.sampling import draw_shared
 from specdec.schedules.schedule import Schedule
 from specdec.types import (
@@ -62,7 +62,7 @@ class Plan:
     stop_ids: tuple[int, ...] = None  # type: ignore[assignment]
 
     def __post_init__(self):
-        check_is("Plan.target", self.target, Target, "a model, such as T5Target(config)")
+        check_model("Plan.target", self.target)
         check_has(
             "Plan.sampling", self.sampling, "greedy probabilities", "a rule, such as Greedy()"
         )

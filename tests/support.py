@@ -205,7 +205,6 @@ class StatesTable(TableTarget):
     its logits."""
 
     states_dim: int = 3
-    reads_states: ClassVar[bool] = True
     has_markov: ClassVar[bool] = True
 
     @property

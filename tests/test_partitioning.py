@@ -21,7 +21,7 @@ from specdec import Plan, decode, partitioning, prefill, row_keys, step
 from specdec.compile import hlo
 from specdec.drafters import Autoregressive, Blockwise, EarlyExit, Masked
 from specdec.models.heads import Heads, HeadsConfig
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
 from specdec.partitioning import Partitioner, Share, check_batch, make_mesh, shardings, share
 from specdec.sampling import Greedy, NoRepeatNGram, Processed, RepetitionPenalty, Sampling
 from specdec.schedules import Confidence, Fixed
@@ -209,11 +209,11 @@ def test_a_mesh_changes_no_token_of_a_drafter_on_the_targets_states(kind, parts)
     """Nor what it proposes: the drafter is whole on each device, the target's states are divided by
     rows, and heads project with a table that is divided."""
     reading = {"num_encoder_layers": 0, "encoded_dim": TINY.emb_dim, "states_dim": TINY.emb_dim}
-    block = dataclasses.replace(TINIER, vocab_size=VOCABULARY + GAMMA, markov_rank=4, **reading)
+    block = T5DraftConfig.of(TINIER, vocab_size=VOCABULARY + GAMMA, markov_rank=4, **reading)
 
     def model(rules):
         if kind == "masks":
-            return T5Target(block, rules)
+            return T5Draft(block, rules)
         return Heads(HeadsConfig(VOCABULARY, TINY.emb_dim, GAMMA, 16), rules)
 
     own, (params, *rows) = model(()).init(jax.random.key(5)), arguments()

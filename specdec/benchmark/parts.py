@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from specdec.models.cache import KVCache
 from specdec.models.inputs import read
 from specdec.models.model import Target
 from specdec.plan import Plan
@@ -123,17 +124,13 @@ def prefills(
     return run
 
 
-class _Encoded(NamedTuple):
-    encoded: jax.Array
-    inputs_mask: jax.Array
-
-
-def _encoded(model: Any, inputs: PyTree) -> _Encoded | None:
+def _encoded(model: Any, inputs: PyTree) -> KVCache | None:
     """Zeros in place of what an encoder has made, for a model that reads it and is timed alone."""
-    if not model.reads_encoded:
+    if model.encoded_dim is None:
         return None
-    encoded = jnp.zeros([*inputs.shape, model.config.encoded_dim], model.dtype)
-    return _Encoded(encoded, jnp.ones(inputs.shape, bool))
+    encoded = jnp.zeros([*inputs.shape, model.encoded_dim], model.dtype)
+    mask = jnp.ones(inputs.shape, bool)
+    return KVCache((), (), jnp.zeros(len(inputs), jnp.int32), encoded=encoded, inputs_mask=mask)
 
 
 def scan(role: str, call: Callable, width: int, steps: int) -> Callable:

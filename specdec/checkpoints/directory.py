@@ -185,7 +185,7 @@ def read_config(file: Location) -> Any:
     with about(file):
         family = families.named(record.pop("family", families.DEFAULT))
     try:
-        return family.config(**record.get("model", record))
+        return family.config_of(record.get("model", record))
     except (TypeError, ValueError) as error:
         raise CheckpointError(
             f"{file} does not describe a model ({error}); its fields must be those of "

@@ -33,8 +33,7 @@ def check_fit(
         tasks.check_ids(vocabulary)
     except ValueError as error:
         raise ValueError(f"vocabulary {tasks.file_of(vocabulary)}: {error}") from error
-    known = getattr(getattr(model, "config", None), "head_ids", None)
-    if role == "target" and known is not None:
+    if role == "target" and (known := model.head_ids) is not None:
         raise ValueError(
             f"the target's head has {len(known)} of {model.vocab_size} ids (head_ids), and would "
             "never say the others; give the whole model, a trimmed head is a drafter's"

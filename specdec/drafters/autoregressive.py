@@ -15,9 +15,9 @@ from specdec.drafters.feeding import catch_up
 from specdec.drafters.loop import Steps
 from specdec.drafters.matching import slices
 from specdec.models.inputs import read
-from specdec.models.model import Target
+from specdec.models.model import Target, check_model
 from specdec.types import Array, Cache, Context, Params, Part, PyTree
-from specdec.values import Checked, check_is
+from specdec.values import Checked
 
 
 class Memory(struct.PyTreeNode):
@@ -69,9 +69,7 @@ class Autoregressive(Checked, TokenByToken):
     def __post_init__(self):
         super().__post_init__()
         if self.model is not None:  # the command line says better what is missing
-            check_is(
-                "Autoregressive.model", self.model, Target, "a model, such as T5Target(config)"
-            )
+            check_model("Autoregressive.model", self.model)
 
     def models(self) -> dict[str, Any]:
         return {self.role: self.model}

@@ -64,7 +64,7 @@ class Blockwise(Checked, Drawing):
         """What a call of the heads is: their states, and the target's projection of them."""
 
         def call(trees: Mapping[str, PyTree], tokens: Array, cache: PyTree):
-            width = self.heads.config.states_dim
+            width = self.heads.states_dim
             state = jnp.broadcast_to(tokens[:, :1, None], (len(tokens), 1, width))
             logits = self._logits(target, trees["target"], trees[self.role], state)
             fed = cache.rewind(cache.length + tokens.shape[1])
@@ -74,7 +74,7 @@ class Blockwise(Checked, Drawing):
 
     def init(self, params: Params, context: Context) -> PyTree:
         check_length(f"Blockwise has {self.block} heads", self.block, context)
-        check_states("heads", self.heads.config.states_dim, context)
+        check_states("heads", self.heads.states_dim, context)
         return ()
 
     def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:

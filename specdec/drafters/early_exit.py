@@ -18,10 +18,10 @@ import jax.numpy as jnp
 from specdec.drafters.drafter import Drawing, Sampler
 from specdec.drafters.loop import Steps, draft_loop
 from specdec.drafters.matching import last_tokens
-from specdec.models.model import LayeredTarget
+from specdec.models.model import LayeredTarget, check_model
 from specdec.models.resume import finish
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request, Resume
-from specdec.values import Checked, PositiveInt, check_has, check_is
+from specdec.values import Checked, PositiveInt, check_has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +98,7 @@ class EarlyExit(Checked, Drawing):
 
     def init(self, params: Params, context: Context) -> PyTree:
         target = context.target
-        remedy = "a target whose layers can be run apart, such as T5Target(config)"
-        check_is("the target", target, LayeredTarget, remedy)
+        check_model("the target", target, LayeredTarget)
         if self.layers > (layers := target.num_layers):
             raise ValueError(
                 f"EarlyExit.layers is {self.layers} and the target has {layers}; give so many at "

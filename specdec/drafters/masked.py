@@ -28,9 +28,9 @@ from specdec.drafters.feeding import catch_up
 from specdec.drafters.loop import draft_block, draft_loop
 from specdec.drafters.matching import slices
 from specdec.models.inputs import read
-from specdec.models.model import Target
+from specdec.models.model import check_model
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
-from specdec.values import Checked, PositiveInt, check_is
+from specdec.values import Checked, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +70,12 @@ class Masked(Checked, Drawing):
     def __post_init__(self):
         super().__post_init__()
         if self.model is not None:  # the command line says better what is missing
-            check_is("Masked.model", self.model, Target, "a model, such as T5Target(config)")
+            check_model("Masked.model", self.model)
 
     @property
     def reads_hidden(self) -> bool:
         """Whether the model reads the target's states."""
-        return self.model.reads_states
+        return self.model.states_dim is not None
 
     @property
     def block(self) -> int:
@@ -103,7 +103,7 @@ class Masked(Checked, Drawing):
         def call(trees: Mapping[str, PyTree], tokens: Array, cache: PyTree):
             own, states = trees[self.role], {}
             if self.reads_hidden:
-                shape = *tokens.shape, model.config.states_dim
+                shape = *tokens.shape, model.states_dim
                 states["states"] = jnp.broadcast_to(tokens[:, :, None], shape)
             output, fed = model.decode(own, tokens, cache, **states)
             text, block = tokens[:, : self._room], tokens[:, self._room :]
@@ -122,7 +122,7 @@ class Masked(Checked, Drawing):
                 "tokens; give that, or None"
             )
         if self.reads_hidden:
-            check_states("blocks", self.model.config.states_dim, context)
+            check_states("blocks", self.model.states_dim, context)
         capacity = max(context.tokens.shape[1], self._room) + self.masks
         return read(self.model, params[self.role], context.inputs, capacity, context.cache)
 

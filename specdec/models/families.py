@@ -16,7 +16,18 @@ from specdec.models import heads_growth
 from specdec.models.family import Config, Family, Growth, Trimming
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.model import Model
-from specdec.models.t5 import T5Config, T5Target, growth, huggingface, scanned, trimming
+from specdec.models.t5 import (
+    T5Config,
+    T5Draft,
+    T5DraftConfig,
+    T5Target,
+    huggingface,
+    scanned,
+    trimming,
+)
+from specdec.models.t5.drafting import config_of
+from specdec.models.t5.drafting_growth import T5DraftGrowth
+from specdec.models.t5.growth import T5Growth
 from specdec.models.t5.shapes import misfit
 from specdec.models.trim import Trim
 from specdec.types import Array, PyTree
@@ -35,9 +46,16 @@ __all__ = [
     "trimming_of",
 ]
 
+_T5: Any = {
+    "misfit": misfit,
+    "huggingface": huggingface,
+    "scanned": scanned,
+    "trimming": trimming,
+}  # of all T5s
 FAMILIES: dict[str, Family] = {
-    "t5": Family("t5", T5Config, T5Target, misfit, huggingface, scanned, growth, trimming),
-    "heads": Family("heads", HeadsConfig, Heads, growth=heads_growth, sizes_of="t5"),
+    "t5": Family("t5", T5Config, T5Target, T5Growth(), from_record=config_of, **_T5),
+    "t5_draft": Family("t5_draft", T5DraftConfig, T5Draft, T5DraftGrowth(), sizes_of="t5", **_T5),
+    "heads": Family("heads", HeadsConfig, Heads, heads_growth, sizes_of="t5"),
 }
 DEFAULT = "t5"  # of configs that name none, such as T5X's
 

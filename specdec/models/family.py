@@ -140,6 +140,7 @@ class Family:
     model: makes the `Model` of a config.
     misfit: why the shapes found in a checkpoint are not those expected.
     huggingface, scanned, growth, trimming: see there; None for what the family does not have.
+    from_record: makes the config of a checkpoint's fields, where that is not `config` itself.
     sizes_of: the family in whose file of gin/models the presets are that it grows to; itself if
       that is empty.
     """
@@ -147,12 +148,17 @@ class Family:
     name: str
     config: type
     model: Callable[[Any], Model]
+    growth: Growth | None = None
     misfit: Callable[[Shapes, Shapes], str] = no_cause
     huggingface: HuggingFace | None = None
     scanned: Scanned | None = None
-    growth: Growth | None = None
     trimming: Trimming | None = None
+    from_record: Callable[..., Config] | None = None
     sizes_of: str = ""
+
+    def config_of(self, fields: Record) -> Config:
+        """Returns the config that a checkpoint's fields are of."""
+        return (self.from_record or self.config)(**fields)
 
     @property
     def presets(self) -> str:

@@ -18,9 +18,9 @@ from flax import struct
 
 from specdec.models.layers import ACTIVATIONS, DType, constrain, parameter, precision
 from specdec.models.linen import LinenModel
-from specdec.models.model import Model
+from specdec.models.model import Model, Weights, check_model
 from specdec.types import Array, ModelOutput, PyTree
-from specdec.values import Checked, NonNegativeFloat, PositiveInt, check_has, one_of
+from specdec.values import Checked, NonNegativeFloat, PositiveInt, check_is, one_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +91,8 @@ class Heads(LinenModel):
     stop_ids: ClassVar[tuple[int, ...]] = ()
 
     @property
-    def reads_states(self) -> bool:
-        return True
+    def states_dim(self) -> int:
+        return self.config.states_dim
 
     @property
     def num_layers(self) -> int:
@@ -161,7 +161,7 @@ class HeadedConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadedTarget(Checked):
+class HeadedTarget(Checked, Weights):
     """A target and heads on its states that are trained together (1811.03115, section 6).
 
     What comes of it is another target, with other texts: its own greedy text is what speculation
@@ -178,8 +178,8 @@ class HeadedTarget(Checked):
 
     def __post_init__(self):
         super().__post_init__()
-        check_has("HeadedTarget.target", self.target, "logits decode", "a model, T5Target(config)")
-        check_has("HeadedTarget.heads", self.heads, "ahead places", "models.heads.Heads(config)")
+        check_model("HeadedTarget.target", self.target)
+        check_is("HeadedTarget.heads", self.heads, Heads, "models.heads.Heads(config)")
         sizes = ("states_dim", self.target.config.emb_dim), ("vocab_size", self.target.vocab_size)
         for name, own in sizes:
             if (value := getattr(self.heads.config, name)) != own:
@@ -213,6 +213,9 @@ class HeadedTarget(Checked):
     def init(self, key: Array) -> PyTree:
         keys = jax.random.split(key)
         return {"target": self.target.init(keys[0]), "heads": self.heads.init(keys[1])}
+
+    def axes(self) -> PyTree:
+        return {name: part.axes() for name, part in self.parts.items()}
 
     def at_rates(self, updates: PyTree) -> PyTree:
         """Updates of an optimizer that gives both the heads' rate."""

@@ -23,7 +23,7 @@ from specdec.types import Array, PyTree
 
 
 def resized(config: HeadsConfig, to: Any) -> HeadsConfig:
-    """For a target of the sizes of `to`, a T5Config, whose MLPs they have."""
+    """Returns the config for a target of the sizes of `to`, its config, whose MLPs they have."""
     return dataclasses.replace(config, states_dim=to.emb_dim, mlp_dim=to.mlp_dim)
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
+from specdec.models.cache import KVCache
 from specdec.types import Array, PyTree
 
 
 def check_tokens(inputs: Array) -> None:
     """Raises ValueError, at tracing, for inputs that are not [B, S] int32."""
-    if getattr(inputs, "ndim", None) == 2 and inputs.dtype == jnp.int32:
-        return
-    shape = list(getattr(inputs, "shape", ()))
-    raise ValueError(
-        f"inputs are {getattr(inputs, 'dtype', type(inputs).__name__)}{shape}; give int32 "
-        "[rows, input length]"
-    )
+    found = type(inputs).__name__
+    if isinstance(inputs, jax.Array | np.ndarray):
+        if inputs.ndim == 2 and inputs.dtype == jnp.int32:
+            return
+        found = f"{inputs.dtype}{list(inputs.shape)}"
+    raise ValueError(f"inputs are {found}; give int32 [rows, input length]")
 
 
 def check_layers(layers: tuple[int, int] | None, resume: Array | None, num_layers: int) -> None:
@@ -39,18 +41,19 @@ def check_layers(layers: tuple[int, int] | None, resume: Array | None, num_layer
 def read(model: Any, params: PyTree, inputs: PyTree, capacity: int, given: Any) -> Any:
     """The cache of a drafter's model behind the inputs.
 
-    given: the target's cache behind them. A model that has no encoder (`reads_encoded`) reads what
-      the target's has made.
+    given: the target's cache behind them. A model without an encoder (`encoded_dim`) reads what the
+      target's has made.
 
     Raises:
       ValueError: the target has made nothing that can be read, or of another width.
     """
-    if not model.reads_encoded:
+    width = model.encoded_dim
+    if width is None:
         return model.prefill(params, inputs, capacity)
-    encoded: Any = getattr(given, "encoded", ())
-    width = model.config.encoded_dim
-    if getattr(encoded, "ndim", 0) != 3 or encoded.shape[-1] != width:
-        found = f"is {encoded.shape[-1]} wide" if getattr(encoded, "ndim", 0) else "is not there"
+    encoded: Any = given.encoded if isinstance(given, KVCache) else ()
+    there = isinstance(encoded, jax.Array)
+    if not there or encoded.shape[-1] != width:
+        found = f"is {encoded.shape[-1]} wide" if there else "is not there"
         raise ValueError(
             f"the drafter's model reads an encoder's output of width {width}, and the target's "
             f"{found}; give the target that it was trained for"

@@ -33,7 +33,7 @@ def parameter(
 ) -> Array:
     """A parameter whose axes have logical names, for sharding; float32, if `init` says no other."""
     given = module.get_variable("params", name)
-    if getattr(given, "shape", None) == shape:
+    if isinstance(given, jax.Array) and given.shape == shape:
         return given  # `param` would trace `init` for the shape: a quarter of the tracing
     return cast(Array, module.param(name, nn.with_logical_partitioning(init, axes), shape))
 

@@ -10,6 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from specdec.types import Array, AxisRules, ModelOutput, PyTree
+from specdec.values import check_is
+
+EXAMPLE = "such as T5Target(config)"
 
 Self = TypeVar("Self", bound="Weights")
 
@@ -31,29 +34,20 @@ class Weights(abc.ABC):
         return "float32"
 
     @property
-    def reads_states(self) -> bool:
-        """Whether it reads the states of another model, one for each token."""
-        return False
+    def states_dim(self) -> int | None:
+        """The width of another model's states that it reads, one for each token; None for none."""
+        return None
 
     @property
-    def reads_encoded(self) -> bool:
-        """Whether it reads what another model's encoder has made, and has no encoder."""
-        return False
+    def encoded_dim(self) -> int | None:
+        """The width of another encoder's output that it reads by `attach`, in place of inputs; None
+        for a model that reads inputs by `prefill`."""
+        return None
 
     @property
-    def has_markov(self) -> bool:
-        """Whether it has `markov`, by which a token of a block changes the logits of the next."""
-        return False
-
-    @property
-    def has_confidence(self) -> bool:
-        """Whether it has `confidence`, how probable each token of a block is to be kept."""
-        return False
-
-    @property
-    def has_exit_classifier(self) -> bool:
-        """Whether it has `exit_logits`, for tokens that leave before the last layer."""
-        return False
+    def head_ids(self) -> tuple[int, ...] | None:
+        """The ids that its head has, ascending; None for all."""
+        return None
 
     def laid_out(self: Self, calls: Mapping[int, float], device: Any = None) -> Self:
         """Returns this model in the layout that is fastest for its calls; by default itself.
@@ -97,6 +91,21 @@ class Target(Weights):
     pad_id: ClassVar[int] = 0
     exact: ClassVar[bool] = False
 
+    @property
+    def has_markov(self) -> bool:
+        """Whether it has `markov`, by which a token of a block changes the logits of the next."""
+        return False
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether it has `confidence`, how probable each token of a block is to be kept."""
+        return False
+
+    @property
+    def has_exit_classifier(self) -> bool:
+        """Whether it has `exit_logits`, for tokens that leave before the last layer."""
+        return False
+
     @abc.abstractmethod
     def start(self, inputs: PyTree) -> Array:
         """Returns the token that each row's output begins behind, [B] int32."""
@@ -125,8 +134,8 @@ class Target(Weights):
           ValueError: the target does not project states, which is what it does by default.
         """
         raise ValueError(
-            f"the target is {self!r}, which does not project states; give a target that does, such "
-            "as T5Target(config)"
+            f"the target is {self!r}, which does not project states; give a target that does, "
+            f"{EXAMPLE}"
         )
 
     @property
@@ -182,6 +191,12 @@ class LayeredTarget(Target):
         """Returns the model of the first layers, whose parameters are its `part_of` of this one's;
         None where it is not known."""
         return None
+
+
+def check_model(name: str, value: Any, kind: type[Weights] = Target) -> None:
+    """Raises ValueError unless a part is a model, by default a target."""
+    apart = " whose layers can be run apart" if kind is LayeredTarget else ""
+    check_is(name, value, kind, f"a model{apart}, {EXAMPLE}")
 
 
 class Model(Target):

@@ -15,13 +15,23 @@ import jax
 import jax.numpy as jnp
 
 from specdec import theory
+from specdec.models.heads import HeadedTarget
 from specdec.models.inputs import read
 from specdec.models.model import Target
 from specdec.training.divergences import DIVERGENCES, NOTHING, forward_kl, total_variation
 from specdec.training.laws import coarse
-from specdec.training.loss import Frozen, Pairs, PairsWithLaws, Sums, of_target, teacher_forced
+from specdec.training.loss import (
+    Frozen,
+    Learner,
+    Pairs,
+    PairsWithLaws,
+    Sums,
+    of_target,
+    teacher_forced,
+)
+from specdec.training.objectives import Objective
 from specdec.types import Array, PyTree
-from specdec.values import Checked, InsideUnit, PositiveFloat, PositiveInt, Probability, is_number
+from specdec.values import InsideUnit, PositiveFloat, PositiveInt, Probability, is_number
 
 GAMMAS = (3, 5)  # draft lengths that evaluations speak of, those of Goel et al.
 
@@ -36,7 +46,7 @@ class Laws(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Align(Checked):
+class Align(Objective):
     """The distance of a drafter's next-token law from its target's, which is not trained.
 
     Both read the texts of the task, best what the target wrote at this temperature. `on_policy` of
@@ -98,21 +108,14 @@ class Align(Checked):
 
     def check(self, model: Any, ids: int | None) -> None:
         """Only models that draft token by token can be."""
-        if getattr(model, "reads_states", False) or hasattr(model, "ahead"):
+        if model.states_dim is not None or isinstance(model, HeadedTarget):
             raise ValueError(
                 "Align is for a drafter that writes token by token from what it has read, and this "
                 "one reads its target's states; give a T5 without states_dim, or another objective"
             )
 
-    def loss(
-        self,
-        model: Target,
-        params: PyTree,
-        frozen: Frozen | None,
-        pairs: Pairs,
-        key: Array,
-        progress: Array,
-    ) -> Sums:
+    def update(self, learner: Learner, pairs: Pairs, key: Array, progress: Array) -> Sums:
+        model, params, frozen = learner
         if self.on_policy:
             pairs = self._partly_drawn(model, params, frozen, pairs, key)
         laws = self._laws(model, params, frozen, pairs)
@@ -129,7 +132,8 @@ class Align(Checked):
             nats += (first + (last - first) * progress) * DIVERGENCES[name](p, q, laws.real)
         return _sums(nats, laws)
 
-    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
+    def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
+        model, params, frozen = learner
         laws = self._laws(model, params, frozen, pairs)
         return _sums(total_variation(laws.p, laws.q, laws.real), laws)
 

@@ -12,18 +12,19 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specdec.models.model import Target
-from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, shifted
-from specdec.training.objectives import Smoothing, check_head
+from specdec.models.heads import Heads
+from specdec.models.model import LayeredTarget
+from specdec.training.loss import Learner, Pairs, Sums, cross_entropy, shifted
+from specdec.training.objectives import Objective, Smoothing
 from specdec.types import Array, ModelOutput, PyTree
-from specdec.values import Checked, PositiveInt, one_of, row_of
+from specdec.values import PositiveInt, one_of, row_of
 
 Exits = Annotated[tuple[int, ...], row_of(1, "layers from 1 on, as in (2, 4)")]
 WEIGHTS = {"linear": lambda layer: layer, "uniform": lambda layer: 1, "doubling": lambda i: 2**i}
 
 
 @dataclasses.dataclass(frozen=True)
-class AllExits(Checked):
+class AllExits(Objective):
     """Cross-entropy of what the model's own head makes of several layers, so that each of them may
     answer: for a target of `drafters.EarlyExit` or `models.t5.Calm`.
 
@@ -40,24 +41,11 @@ class AllExits(Checked):
     def check(self, model: Any, ids: int | None) -> None:
         """Layers must be run apart, and be there; and the head has all ids."""
         _check_layers("AllExits", model, self.exits)
-        check_head(self, model)
+        super().check(model, ids)
 
-    def loss(
-        self,
-        model: Target,
-        params: PyTree,
-        frozen: Frozen | None,
-        pairs: Pairs,
-        key: Array,
-        progress: Array,
-    ) -> Sums:
-        return self._sums(model, params, pairs, self.label_smoothing)
-
-    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
-        """The weighted loss; `correct` is of the last layer."""
-        return self._sums(model, params, pairs, 0.0)
-
-    def _sums(self, model: Any, params: PyTree, pairs: Pairs, smoothing: float) -> Sums:
+    def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
+        """Returns the weighted loss; `correct` is of the last layer."""
+        model, params, frozen = learner
         exits = exits_of(model, self.exits)
         weigh = WEIGHTS[self.weights]
         weights = [weigh(i if self.weights == "doubling" else x) for i, x in enumerate(exits)]
@@ -70,7 +58,7 @@ class AllExits(Checked):
 
 
 @dataclasses.dataclass(frozen=True)
-class ExitHead(Checked):
+class ExitHead(Objective):
     """Cross-entropy of a head on one layer of the target, which is not trained: for the head of
     `drafters.EarlyExit`.
 
@@ -83,29 +71,14 @@ class ExitHead(Checked):
 
     def check(self, model: Any, ids: int | None) -> None:
         """Only heads can be trained so."""
-        if not hasattr(model, "ahead") or model.config.heads != 1:
+        if not isinstance(model, Heads) or model.config.heads != 1:
             raise ValueError(
                 f"ExitHead trains one head on a target's layer, and the model is {model}; give "
                 "models.heads.Heads with heads = 1"
             )
 
-    def loss(
-        self,
-        model: Target,
-        params: PyTree,
-        frozen: Frozen | None,
-        pairs: Pairs,
-        key: Array,
-        progress: Array,
-    ) -> Sums:
-        return self._sums(model, params, frozen, pairs, self.label_smoothing)
-
-    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
-        return self._sums(model, params, frozen, pairs, 0.0)
-
-    def _sums(
-        self, model: Any, params: PyTree, frozen: Frozen | None, pairs: Pairs, smoothing: float
-    ) -> Sums:
+    def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
+        model, params, frozen = learner
         assert frozen is not None, "TrainRun asks for it"
         target: Any = frozen.model
         _check_layers("ExitHead", target, (self.layers,))
@@ -117,7 +90,7 @@ class ExitHead(Checked):
 
 
 @dataclasses.dataclass(frozen=True)
-class ExitClassifier(Checked):
+class ExitClassifier(Objective):
     """Whether an exit says what the last layer says: what `models.t5.Calm` exits by with
     confidence 'classifier'. Nothing but the classifier is trained (section 3.3).
 
@@ -132,34 +105,24 @@ class ExitClassifier(Checked):
     def check(self, model: Any, ids: int | None) -> None:
         """The model must have a classifier."""
         _check_layers("ExitClassifier", model, self.exits)
-        if not getattr(model, "has_exit_classifier", False):
+        if not model.has_exit_classifier:
             raise ValueError(
                 "ExitClassifier trains the classifier of a model that has none; give it "
                 "exit_classifier = True"
             )
 
-    def loss(
-        self,
-        model: Target,
-        params: PyTree,
-        frozen: Frozen | None,
-        pairs: Pairs,
-        key: Array,
-        progress: Array,
-    ) -> Sums:
-        return self.measure(model, params, frozen, pairs)
-
-    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
-        """`correct` are the answers that are right at one half, of all exits alike."""
-        given: Any = model
-        exits = exits_of(given, self.exits)
-        *early, last = outputs(given, jax.lax.stop_gradient(params), pairs, exits)
+    def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
+        """Returns the loss; `correct` are the answers that are right at one half, of all exits
+        alike."""
+        model, params, frozen = learner
+        exits = exits_of(model, self.exits)
+        *early, last = outputs(model, jax.lax.stop_gradient(params), pairs, exits)
         real = jnp.asarray(pairs.targets) > 0
         tokens = real.sum()
         loss, right = jnp.float32(0), jnp.float32(0)
         for output in early:
             agrees = output.logits.argmax(-1) == last.logits.argmax(-1)
-            found = _balanced(given.exit_logits(params, output.hidden), agrees, real)
+            found = _balanced(model.exit_logits(params, output.hidden), agrees, real)
             loss += found.loss / len(early)
             right += found.right / len(early)
         return Sums(loss * tokens, right.astype(jnp.int32), tokens)
@@ -202,7 +165,7 @@ def outputs(
 
 
 def _check_layers(who: str, model: Any, exits: tuple[int, ...] | None) -> None:
-    if not hasattr(model, "pass_by"):
+    if not isinstance(model, LayeredTarget):
         raise ValueError(
             f"{who} needs a model whose layers can be run apart, and {type(model).__name__} is "
             "none; give a T5"

@@ -10,11 +10,10 @@ import jax.numpy as jnp
 
 from specdec.drafters.blocks import mask_ids, visible_in_block
 from specdec.models.inputs import read
-from specdec.models.model import Target
-from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, of_target, shifted
-from specdec.training.objectives import Smoothing, check_head
+from specdec.training.loss import Frozen, Learner, Pairs, Sums, cross_entropy, of_target, shifted
+from specdec.training.objectives import Objective, Smoothing, fixed_key
 from specdec.types import Array, ModelOutput, PyTree
-from specdec.values import Checked, PositiveInt, Rule, is_number
+from specdec.values import PositiveInt, Rule, is_number
 
 
 def _are_shares(given: Any) -> bool:
@@ -26,7 +25,7 @@ Shares = Annotated[tuple[float, float], Rule(_are_shares, "two shares, as in (0.
 
 
 @dataclasses.dataclass(frozen=True)
-class FillMasks(Checked):
+class FillMasks(Objective):
     """Cross-entropy of the tokens behind random masks: what `drafters.Masked` drafts with.
 
     Xia et al. 2023 (2203.16487, section 3.1), with the glancing of Qian et al. 2021 (2008.07905):
@@ -58,7 +57,7 @@ class FillMasks(Checked):
 
     def check(self, model: Any, ids: int | None) -> None:
         """Masks are ids that no text has; all others have a row in the head."""
-        check_head(self, model)
+        super().check(model, ids)
         masks = self.masks if self.distinct else 1
         if ids is not None and model.vocab_size < ids + masks:
             raise ValueError(
@@ -66,15 +65,8 @@ class FillMasks(Checked):
                 f"for {masks} masks; give it vocab_size = {ids + masks}"
             )
 
-    def loss(
-        self,
-        model: Target,
-        params: PyTree,
-        frozen: Frozen | None,
-        pairs: Pairs,
-        key: Array,
-        progress: Array,
-    ) -> Sums:
+    def update(self, learner: Learner, pairs: Pairs, key: Array, progress: Array) -> Sums:
+        model, params, frozen = learner
         for_starts, for_glances = jax.random.split(key)
         blocks = _Blocks.of(self, model, pairs, for_starts, frozen)
         if any(self.glancing):
@@ -83,14 +75,15 @@ class FillMasks(Checked):
             blocks = blocks.glanced_at(logits, first + (last - first) * progress, for_glances)
         return blocks.sums(blocks.logits(model, params), self.label_smoothing)
 
-    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
-        key = jax.random.key(0, impl="threefry2x32")
-        blocks = _Blocks.of(self, model, pairs, key, frozen)
-        return blocks.sums(blocks.logits(model, params))
+    def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
+        """Returns the sums of blocks of masks alone; an update reveals some before."""
+        model, params, frozen = learner
+        blocks = _Blocks.of(self, model, pairs, fixed_key() if key is None else key, frozen)
+        return blocks.sums(blocks.logits(model, params), smoothing)
 
 
 @dataclasses.dataclass(frozen=True)
-class ConfidenceHead:
+class ConfidenceHead(Objective):
     """Cross-entropy of whether the token of each place of a block is kept, those before it kept:
     what `schedules.ForeseenCost` cuts blocks by. Nothing but the head is trained.
 
@@ -109,29 +102,16 @@ class ConfidenceHead:
     def check(self, model: Any, ids: int | None) -> None:
         """The model must have a head."""
         self.of.check(model, ids)
-        if not getattr(model, "has_confidence", False):
+        if not model.has_confidence:
             raise ValueError(
                 "ConfidenceHead trains the head of a model that has none; give it confidence_head "
                 "= True"
             )
 
-    def loss(
-        self,
-        model: Target,
-        params: PyTree,
-        frozen: Frozen | None,
-        pairs: Pairs,
-        key: Array,
-        progress: Array,
-    ) -> Sums:
-        return self._sums(model, params, _Blocks.of(self.of, model, pairs, key, frozen))
-
-    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
-        """`correct` are the answers that are right at one half."""
-        key = jax.random.key(0, impl="threefry2x32")
-        return self._sums(model, params, _Blocks.of(self.of, model, pairs, key, frozen))
-
-    def _sums(self, model: Any, params: PyTree, blocks: _Blocks) -> Sums:
+    def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
+        """Returns the loss; `correct` are the answers that are right at one half."""
+        model, params, frozen = learner
+        blocks = _Blocks.of(self.of, model, pairs, fixed_key() if key is None else key, frozen)
         output = blocks.output(model, jax.lax.stop_gradient(params))
         kept = output.logits.argmax(axis=-1) == blocks.targets
         before = jnp.cumprod(kept, axis=2)[:, :, :-1] > 0
@@ -201,7 +181,7 @@ class _Blocks:
         output, _ = model.decode(params, tokens, cache, ancestors=self._ancestors(), **fed)
         hidden = output.hidden[:, size:]
         logits = model.logits(params, hidden)
-        if getattr(model, "has_markov", False):
+        if model.has_markov:
             logits += model.markov(params, self.before.reshape(rows, -1))
         return ModelOutput(logits.reshape(*self.fed.shape, -1), hidden)
 

@@ -14,7 +14,9 @@ from specdec.training.errors import TrainingError
 from specdec.types import Array, PyTree
 
 
-def begun_with(params: PyTree, path: str | os.PathLike, config: Any = None) -> PyTree:
+def begun_with(
+    params: PyTree, path: str | os.PathLike, head_ids: tuple[int, ...] | None = None
+) -> PyTree:
     """Parameters with the arrays of a checkpoint in the place of those of the same name and shape.
 
     Vocabularies, and the ids of heads, may differ: what both have is taken. So a shallow decoder of
@@ -23,7 +25,7 @@ def begun_with(params: PyTree, path: str | os.PathLike, config: Any = None) -> P
     Args:
       params: of the model that is trained.
       path: the checkpoint's directory.
-      config: of the model that is trained, if its head may lack ids.
+      head_ids: of the model that is trained.
 
     Raises:
       TrainingError: nothing of it fits.
@@ -31,7 +33,7 @@ def begun_with(params: PyTree, path: str | os.PathLike, config: Any = None) -> P
     """
     own: dict[tuple[str, ...], Any] = dict(traverse_util.flatten_dict(params))
     others: dict[tuple[str, ...], Any] = dict(traverse_util.flatten_dict(checkpoints.load(path)))
-    heads = getattr(config, "head_ids", None), _head_ids(path)
+    heads = head_ids, _head_ids(path)
     taken = {
         name: _with_shared(leaf, others[name], name, heads)
         for name, leaf in own.items()
@@ -46,9 +48,9 @@ def begun_with(params: PyTree, path: str | os.PathLike, config: Any = None) -> P
 
 
 def _head_ids(path: str | os.PathLike) -> tuple[int, ...] | None:
-    """Those that the head of a checkpoint has, None for all."""
+    """Returns the ids that the head of a checkpoint has, None for all."""
     try:
-        return getattr(checkpoints.config_from(path), "head_ids", None)
+        return checkpoints.model_from(path).head_ids
     except checkpoints.CheckpointError:  # T5X's have no config, and whole heads
         return None
 

@@ -8,16 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specdec.models.heads import HeadedTarget
-from specdec.models.model import Target
-from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, shifted
-from specdec.training.objectives import Smoothing, check_head
-from specdec.types import Array, PyTree
-from specdec.values import Checked
+from specdec.models.heads import HeadedTarget, Heads
+from specdec.training.loss import Frozen, Learner, Pairs, Sums, cross_entropy, shifted
+from specdec.training.objectives import Objective, Smoothing
+from specdec.types import Array
 
 
 @dataclasses.dataclass(frozen=True)
-class LookAhead(Checked):
+class LookAhead(Objective):
     """Cross-entropy of the tokens that heads on the target's states guess: what
     `drafters.Blockwise` drafts with.
 
@@ -35,38 +33,15 @@ class LookAhead(Checked):
     def check(self, model: Any, ids: int | None) -> None:
         """Only heads can be trained so, and a target whose head has all ids."""
         if isinstance(model, HeadedTarget):
-            check_head(self, model.target)
-        if not hasattr(model, "ahead"):
+            super().check(model.target, ids)
+        if not isinstance(model, Heads | HeadedTarget):
             raise ValueError(
                 f"LookAhead trains heads on a target's states, and the model is a "
                 f"{type(model).__name__}; give models.heads.Heads, or a HeadedTarget"
             )
 
-    def loss(
-        self,
-        model: Target,
-        params: PyTree,
-        frozen: Frozen | None,
-        pairs: Pairs,
-        key: Array,
-        progress: Array,
-    ) -> Sums:
-        drawn = key if self.one_head else None
-        return self._sums(model, params, frozen, pairs, drawn, self.label_smoothing)
-
-    def measure(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
-        return self._sums(model, params, frozen, pairs, None, 0.0)
-
-    def _sums(
-        self,
-        model: Any,
-        params: PyTree,
-        frozen: Frozen | None,
-        pairs: Pairs,
-        key: Array | None,
-        smoothing: float,
-    ) -> Sums:
-        """Of one head at random, or, without a key, of all."""
+    def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
+        model, params, frozen = learner
         if isinstance(model, HeadedTarget):
             frozen = Frozen(model.target, params["target"])
         assert frozen is not None, "TrainRun asks for it"
@@ -77,7 +52,8 @@ class LookAhead(Checked):
         cache = target.prefill(own, pairs.inputs, longest)
         hidden = target.decode(own, shifted(target, pairs), cache)[0].hidden  # of targets[t]
         further = jnp.asarray(model.places)
-        one = None if key is None else jax.random.randint(key, [], 0, further.shape[0])
+        drawn = key if self.one_head else None
+        one = None if drawn is None else jax.random.randint(drawn, [], 0, further.shape[0])
         ahead = model.ahead(params, hidden, one)  # [B, T, heads, D]
         logits = target.logits(own, ahead.reshape(rows, -1, ahead.shape[-1]))
         further = further if one is None else further[one][None]

@@ -69,9 +69,9 @@ def init(run: TrainRun) -> State:
     if isinstance(begun, Mapping):
         assert isinstance(model, HeadedTarget), "TrainRun asks for it"
         for name, path in begun.items():
-            params |= {name: begun_with(params[name], path, model.parts[name].config)}
+            params |= {name: begun_with(params[name], path, model.parts[name].head_ids)}
     elif begun is not None:
-        params = begun_with(params, begun, model.config)
+        params = begun_with(params, begun, model.head_ids)
     return State(params, run.optimizer.transformation().init(params), jnp.zeros([], jnp.int32))
 
 
@@ -143,7 +143,7 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
         with contextlib.closing(Progress(step, run.steps, run.log_every)) as progress:
             if step:
                 progress.say(f"{folder.path} holds a run of {step:,} steps; going on with it")
-            if (top := getattr(run.objective, "top", None)) is not None:
+            if (top := run.objective.top) is not None:
                 said = _laws(run, top, target_params, folder.path, progress.say)
                 given = (said.beside(batches[k]) for k in itertools.count(step))
             else:
@@ -219,8 +219,9 @@ def _evaluate(
     loss, accuracy = _means(sums)
     split, figures = run.evaluation_split, {"loss": loss, "accuracy": accuracy}
     says = f"loss {loss:.4f}, accuracy {accuracy:.3f}"
-    if figures_of := getattr(run.objective, "figures", None):
-        figures |= figures_of((loss, accuracy), _size(params) / _size(target_params))
+    ratio = _size(params) / max(_size(target_params), 1)
+    figures |= run.objective.figures((loss, accuracy), ratio)
+    if "alpha" in figures:
         says += f", alpha {figures['alpha']:.3f}"
     best = run.best_by and folder.is_best(f"{split}_{run.best_by}", figures[run.best_by])
     folder.log({"step": step, **{f"{split}_{name}": x for name, x in figures.items()}})

@@ -51,9 +51,17 @@ class Frozen(NamedTuple):
     reference: PyTree = ()  # parameters of another drafter of the same shape, if one is asked
 
 
+class Learner(NamedTuple):
+    """The model that is trained."""
+
+    model: Any  # a `models.model.Weights`
+    params: PyTree
+    frozen: Frozen | None
+
+
 def reads_target(model: Any) -> bool:
     """Whether a model reads what the target makes: its encoder's output, or its states."""
-    return getattr(model, "reads_encoded", False) or getattr(model, "reads_states", False)
+    return model.encoded_dim is not None or model.states_dim is not None
 
 
 def of_target(
@@ -65,7 +73,7 @@ def of_target(
         return None, None
     assert frozen is not None, "TrainRun asks for it"
     cache: Any = frozen.model.prefill(frozen.params, inputs, text.shape[1])
-    if not getattr(model, "reads_states", False):
+    if model.states_dim is None:
         return cache, None
     hidden = frozen.model.decode(frozen.params, text, cache)[0].hidden
     return cache, jnp.pad(hidden, ((0, 0), (1, 0), (0, 0)))[:, :-1]

@@ -8,12 +8,12 @@ from typing import Any
 
 from specdec import tasks
 from specdec.models.heads import HeadedTarget
-from specdec.models.model import Model
+from specdec.models.model import Model, Weights, check_model
 from specdec.training.look_ahead import LookAhead
 from specdec.training.loss import reads_target
 from specdec.training.objectives import Objective, TeacherForced
 from specdec.training.optimizer import Adafactor
-from specdec.values import Checked, PositiveInt, Seed, check_has
+from specdec.values import Checked, PositiveInt, Seed, check_is
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +67,10 @@ class TrainRun(Checked):
 
     def __post_init__(self):
         super().__post_init__()
-        check_has("TrainRun.model", self.model, "init config pad_id", "a model, T5Target(config)")
-        asks = getattr(self.objective, "reads_target", False)
+        check_model("TrainRun.model", self.model, Weights)
+        remedy = "an objective, such as TeacherForced()"
+        check_is("TrainRun.objective", self.objective, Objective, remedy)
+        asks = self.objective.reads_target
         if (asks or reads_target(self.model)) and not (self.target and self.target_path):
             who = "model reads its target's encoder (encoded_dim) or states (states_dim)"
             if asks:
@@ -77,9 +79,9 @@ class TrainRun(Checked):
                 f"TrainRun.{who}; give that target, and target_path, the directory of its "
                 "checkpoint"
             )
-        if getattr(self.model, "reads_states", False):
-            read, width = self.model.config.states_dim, self.target.config.emb_dim  # type: ignore[union-attr]
-            if read != width:
+        if (read := self.model.states_dim) is not None:
+            assert self.target is not None, "it was asked for"
+            if read != (width := self.target.config.emb_dim):
                 raise ValueError(
                     f"TrainRun.model reads states of width {read} (states_dim), and the target's "
                     f"are {width} wide; give states_dim = {width}"
@@ -91,8 +93,6 @@ class TrainRun(Checked):
                 f"TrainRun.model pads with {self.model.pad_id} and batches are filled up with 0; "
                 "give a model whose pad_id is 0"
             )
-        remedy = "an objective, such as TeacherForced()"
-        check_has("TrainRun.objective", self.objective, "loss measure check", remedy)
         self._check_parts()
         self._check_reference()
         if self.best_by is not None:
@@ -126,22 +126,25 @@ class TrainRun(Checked):
             )
 
     def _check_reference(self) -> None:
-        keep = getattr(self.objective, "keep", None)
-        if keep is not None and self.reference_path is None:
+        if self.objective.keep is not None and self.reference_path is None:
             raise ValueError(
-                f"the objective keeps {keep} of the tokens, those that a reference has learned; "
-                "give TrainRun.reference_path, the directory of a trained drafter's checkpoint"
+                f"the objective keeps {self.objective.keep} of the tokens, those that a reference "
+                "has learned; give TrainRun.reference_path, the directory of a trained drafter's "
+                "checkpoint"
             )
-        for name, reads in (("reference_path", "keep"), ("laws_path", "top")):
-            if getattr(self, name) is not None and getattr(self.objective, reads, None) is None:
+        given = {
+            "reference_path": (self.reference_path, "keep", self.objective.keep),
+            "laws_path": (self.laws_path, "top", self.objective.top),
+        }
+        for name, (path, reads, asked) in given.items():
+            if path is not None and asked is None:
                 raise ValueError(
-                    f"TrainRun.{name} is {getattr(self, name)!r} and the objective reads nothing "
+                    f"TrainRun.{name} is {path!r} and the objective reads nothing "
                     f"of it; give Align.{reads}, or leave it out"
                 )
 
     def _check_best(self) -> None:
-        figures_of = getattr(self.objective, "figures", lambda *_: {})
-        known = ["accuracy", *figures_of((0.0, 1.0), 1.0)]
+        known = ["accuracy", *self.objective.figures((0.0, 1.0), 1.0)]
         if self.best_by not in known:
             raise ValueError(
                 f"TrainRun.best_by is {self.best_by!r}; give a figure of "

@@ -1,5 +1,6 @@
 """Formats, configs and vocabularies: pytest tests/checkpoints/test_checkpoint_directory.py"""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -14,10 +15,11 @@ from specdec.checkpoints import (
     check_pair,
     config_from,
     model_from,
+    read_config,
     vocabulary_from,
 )
 from specdec.checkpoints.directory import locate
-from specdec.models.t5 import T5Target
+from specdec.models.t5 import T5Config, T5DraftConfig, T5Target
 
 BYTES = b"no SentencePiece model but UTF-8 bytes"
 
@@ -199,3 +201,22 @@ def test_a_record_without_a_family_is_of_a_t5(ours, config_of):
     (path / "config.json").write_text(json.dumps(record))
     assert config_from(path) == config_of("v1_1")
     assert model_from(path, "bfloat16") == T5Target(config_of("v1_1", dtype="bfloat16"))
+
+
+@pytest.mark.parametrize(
+    "fields, kind",
+    [
+        ({"states_dim": None, "markov_rank": None, "exit_classifier": False}, T5Config),
+        ({"states_dim": 8, "markov_rank": None, "exit_classifier": False}, T5DraftConfig),
+        ({"exit_classifier": True}, T5DraftConfig),
+        ({"head_ids": [1, 2]}, T5DraftConfig),
+    ],
+)
+def test_a_record_of_a_t5_with_additions_is_a_drafts(fields, kind, config_of, tmp_path):
+    """Before they had a family of their own, all T5s had these fields."""
+    plain = config_of("v1_1")
+    record = {"family": "t5", "model": dataclasses.asdict(plain) | fields}
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    found = read_config(tmp_path / "config.json")
+    assert type(found) is kind
+    assert found == (plain if kind is T5Config else T5DraftConfig.of(plain, **fields))

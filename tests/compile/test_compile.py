@@ -191,8 +191,16 @@ BLOCKS = {
 from specdec.models import t5
 include 'drafters/masked.gin'
 MASKS = 3
-draft/t5.T5Config:
+DRAFT_MODEL = @t5.T5Draft()
+t5.T5Draft.config = @t5.T5DraftConfig()
+t5.T5DraftConfig:
   vocab_size = 640
+  emb_dim = 128
+  num_heads = 6
+  head_dim = 32
+  mlp_dim = 256
+  num_decoder_layers = 2
+  dtype = 'bfloat16'
   num_encoder_layers = 0
   encoded_dim = 256
   states_dim = 256

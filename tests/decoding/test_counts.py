@@ -31,7 +31,7 @@ from specdec import Plan, prefill, step
 from specdec.compile import hlo
 from specdec.drafters import Autoregressive, Blockwise, EarlyExit, Masked
 from specdec.models.heads import Heads, HeadsConfig
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
 from specdec.program import Decoder, batch_shapes
 from specdec.sampling import (
     Greedy,
@@ -237,7 +237,7 @@ def of_blocks(kind: str) -> Plan:
     plan = plan_of("greedy")
     drafter: Any = Blockwise(Heads(HeadsConfig(VOCABULARY, 768, GAMMA, 256)), Greedy())
     if kind == "masks":
-        config = dataclasses.replace(
+        config = T5DraftConfig.of(
             plan.models()["draft"].config,
             vocab_size=VOCABULARY + GAMMA,
             num_encoder_layers=0,
@@ -245,7 +245,7 @@ def of_blocks(kind: str) -> Plan:
             states_dim=768,
             markov_rank=16,
         )
-        drafter = Masked(T5Target(config), Greedy(), GAMMA)
+        drafter = Masked(T5Draft(config), Greedy(), GAMMA)
     return dataclasses.replace(plan, drafter=drafter)
 
 

@@ -16,7 +16,7 @@ from tolerances import SMALL_LOGITS
 from specdec.decoding import decode, prefill, row_keys
 from specdec.drafters import Masked
 from specdec.drafters.blocks import check_states, mask_ids, visible_in_block
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed, ForeseenCost
@@ -40,8 +40,8 @@ CONFIG = T5Config(
 )
 TARGET = T5Target(CONFIG)
 FILLING = T5Target(dataclasses.replace(CONFIG, vocab_size=V + K))
-MODERN = T5Target(dataclasses.replace(FILLING.config, states_dim=16, markov_rank=4))
-CONFIDENT = T5Target(dataclasses.replace(MODERN.config, confidence_head=True))
+MODERN = T5Draft(T5DraftConfig.of(FILLING.config, states_dim=16, markov_rank=4))
+CONFIDENT = T5Draft(T5DraftConfig.of(MODERN.config, confidence_head=True))
 INPUTS = np.random.default_rng(0).integers(2, V, [3, 7]).astype(np.int32)
 
 

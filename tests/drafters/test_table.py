@@ -38,7 +38,7 @@ from specdec.drafters import (
     SuffixDecoding,
     Uniform,
 )
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Draft, T5DraftConfig
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import (
     Confidence,
@@ -72,8 +72,8 @@ WIDER, NARROWER = TableTarget(8, classes=3), TableTarget(4, classes=3)
 MASKING = TableTarget(6 + 9, classes=3)  # whose last ids are masks
 MODERN, HEADS = StatesTable(6 + 9, classes=3), TableHeads(6, heads=9)
 CONFIDENT = ConfidentTable(6 + 9, classes=3)
-SOME_IDS = T5Target(
-    T5Config(
+SOME_IDS = T5Draft(
+    T5DraftConfig(
         vocab_size=6,
         emb_dim=8,
         num_heads=1,

@@ -18,7 +18,7 @@ from specdec import acceptance, cli, forecast
 from specdec.compile import hlo
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive, EarlyExit
-from specdec.models.t5 import Calm, T5Config, T5Target, calm
+from specdec.models.t5 import Calm, T5Draft, T5DraftConfig, T5Target, calm
 from specdec.plan import Plan
 from specdec.program import Decoder, batch_shapes
 from specdec.sampling import Greedy, Sampling
@@ -27,8 +27,8 @@ from specdec.types import Params, Part, TargetCall
 from specdec.verifiers import Coupled, GreedyMatch
 
 V, N, ROWS = 30, 12, 5
-WHOLE = T5Target(
-    T5Config(
+WHOLE = T5Draft(
+    T5DraftConfig(
         vocab_size=V,
         emb_dim=16,
         num_heads=2,
@@ -352,7 +352,7 @@ def copies(target: T5Target) -> int:
         (lambda: calm(WHOLE, decay=4.0), "decay is 4.0 and decay_length None; give both"),
         (
             lambda: calm(
-                T5Target(dataclasses.replace(WHOLE.config, exit_classifier=False)),
+                T5Draft(dataclasses.replace(WHOLE.config, exit_classifier=False)),
                 confidence="classifier",
             ),
             "'classifier' and the model has none; train one",

@@ -3,7 +3,6 @@ pytest tests/models/test_encoderless.py"""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 
 import jax
@@ -16,7 +15,7 @@ from specdec import checkpoints
 from specdec.benchmark.parts import prefills
 from specdec.decoding import decode, row_keys
 from specdec.drafters import Autoregressive, Masked
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
 from specdec.models.t5.layouts import Layout
 from specdec.plan import Plan
 from specdec.sampling import Greedy
@@ -34,7 +33,7 @@ CONFIG = T5Config(
     num_decoder_layers=2,
 )
 TARGET = T5Target(CONFIG)
-WITHOUT = dataclasses.replace(CONFIG, num_encoder_layers=0, encoded_dim=16)
+WITHOUT = T5DraftConfig.of(CONFIG, num_encoder_layers=0, encoded_dim=16)
 INPUTS = jnp.asarray(np.random.default_rng(0).integers(2, 40, [3, 7]), jnp.int32)
 
 
@@ -52,17 +51,17 @@ def decoder_of(params: dict) -> dict:
 
 
 def test_it_has_the_parameters_of_a_decoder():
-    own, whole = T5Target(WITHOUT).init(jax.random.key(0)), params()
+    own, whole = T5Draft(WITHOUT).init(jax.random.key(0)), params()
     assert jax.tree.map(jnp.shape, own) == jax.tree.map(jnp.shape, decoder_of(whole))
-    wide = dataclasses.replace(WITHOUT, encoded_dim=24)
-    cross = T5Target(wide).init(jax.random.key(0))["decoder"]["layers_0"]
+    wide = T5DraftConfig.of(WITHOUT, encoded_dim=24)
+    cross = T5Draft(wide).init(jax.random.key(0))["decoder"]["layers_0"]
     assert cross["encoder_decoder_attention"]["key"]["kernel"].shape == (24, 16)
     assert cross["self_attention"]["key"]["kernel"].shape == (16, 16)
 
 
 @pytest.mark.parametrize("layout", ["checkpoint", "in_out", "out_in", "all_out_in"])
 def test_attached_to_its_own_encoder_it_is_the_whole_model(layout: Layout):
-    model = T5Target(WITHOUT, layout=layout)
+    model = T5Draft(WITHOUT, layout=layout)
     tree = model.from_stored(decoder_of(params()))
     inputs = INPUTS.at[1, 4:].set(0)
     whole = TARGET.prefill(params(), inputs, 9)
@@ -76,7 +75,7 @@ def test_attached_to_its_own_encoder_it_is_the_whole_model(layout: Layout):
 
 def test_the_targets_own_decoder_has_everything_accepted():
     """It reads the very output of the encoder, of the same row."""
-    drafter = Autoregressive(T5Target(WITHOUT), Greedy())
+    drafter = Autoregressive(T5Draft(WITHOUT), Greedy())
     plan = Plan(TARGET, drafter, GreedyMatch(), Fixed(3), Greedy(), 14, ())
     given = Params(params(), decoder_of(params()))
     output = decode(given, row_keys(0, jnp.arange(3)), INPUTS, plan)
@@ -88,7 +87,7 @@ def test_the_targets_own_decoder_has_everything_accepted():
 def test_another_row_of_the_encoder_is_seen():
     """The planted bug of the test above."""
 
-    class OfAnotherRow(T5Target):
+    class OfAnotherRow(T5Draft):
         def attach(self, params, encoded, mask, capacity):
             return super().attach(params, jnp.roll(encoded, 1, axis=0), mask, capacity)
 
@@ -100,7 +99,7 @@ def test_another_row_of_the_encoder_is_seen():
 
 
 def test_it_is_saved_and_loaded(tmp_path):
-    model = T5Target(dataclasses.replace(WITHOUT, encoded_dim=24))
+    model = T5Draft(T5DraftConfig.of(WITHOUT, encoded_dim=24))
     tree = model.init(jax.random.key(3))
     checkpoints.save(tmp_path / "out", tree, config=model.config)
     assert checkpoints.config_from(tmp_path / "out") == model.config
@@ -108,7 +107,7 @@ def test_it_is_saved_and_loaded(tmp_path):
 
 
 def test_its_prefill_is_timed_without_the_target():
-    model = T5Target(WITHOUT)
+    model = T5Draft(WITHOUT)
     tree = {"draft": decoder_of(params())}
     _, cache = jax.jit(prefills({"draft": model}, 9))(tree, INPUTS)["draft"]
     assert cache.cross_keys[0].shape == (3, 2, 8, 7)
@@ -116,16 +115,22 @@ def test_its_prefill_is_timed_without_the_target():
 
 @pytest.mark.parametrize("kind", [Autoregressive, Masked])
 def test_an_encoder_of_another_width_is_refused(kind):
-    model = T5Target(dataclasses.replace(WITHOUT, encoded_dim=24))
+    model = T5Draft(T5DraftConfig.of(WITHOUT, encoded_dim=24))
     plan = Plan(TARGET, kind(model, Greedy()), GreedyMatch(), Fixed(3), Greedy(), 14, ())
     given = Params(params(), model.init(jax.random.key(0)))
     with pytest.raises(ValueError, match="output of width 24, and the target's is 16 wide"):
         decode(given, row_keys(0, jnp.arange(3)), INPUTS, plan)
 
 
+def test_it_is_no_plain_t5():
+    """Whose network would leave the additions out."""
+    with pytest.raises(ValueError, match="T5Target.config is a T5DraftConfig; give families"):
+        T5Target(WITHOUT)
+
+
 def test_it_decodes_nothing_by_itself():
     with pytest.raises(ValueError, match="this T5 has no encoder"):
-        T5Target(WITHOUT).prefill(decoder_of(params()), INPUTS, 9)
+        T5Draft(WITHOUT).prefill(decoder_of(params()), INPUTS, 9)
 
 
 @pytest.mark.parametrize(
@@ -138,4 +143,4 @@ def test_it_decodes_nothing_by_itself():
 )
 def test_a_config_that_contradicts_itself_is_refused(fields, message):
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(CONFIG, **fields)
+        T5DraftConfig.of(CONFIG, **fields)

@@ -20,7 +20,7 @@ from specdec import checkpoints, partitioning
 from specdec.models import families
 from specdec.models.families import Family, family_of, model_of, named
 from specdec.models.products import ORDERS
-from specdec.models.t5 import T5Config
+from specdec.models.t5 import T5Config, T5DraftConfig
 
 TINY = {
     "t5": T5Config(
@@ -33,6 +33,17 @@ TINY = {
         num_decoder_layers=2,
         mlp_activations=("relu",),
         logits_via_embedding=True,
+    ),
+    "t5_draft": T5DraftConfig(
+        vocab_size=64,
+        emb_dim=24,
+        num_heads=4,
+        head_dim=4,
+        mlp_dim=40,
+        num_encoder_layers=1,
+        num_decoder_layers=2,
+        markov_rank=2,
+        confidence_head=True,
     ),
     "rotary": rotary.RotaryConfig(
         vocab_size=64, emb_dim=24, num_heads=4, head_dim=4, mlp_dim=40, num_layers=2
@@ -213,9 +224,12 @@ def test_a_name_is_taken_once():
 
 
 def test_what_is_of_no_family_is_named():
-    with pytest.raises(ValueError, match="family is 'gpt', and those known are t5, heads, rotary;"):
+    with pytest.raises(
+        ValueError, match="family is 'gpt', and those known are t5, t5_draft, heads, rotary;"
+    ):
         named("gpt")
     with pytest.raises(
-        ValueError, match="config is a int, and those known are T5Config, HeadsConfig"
+        ValueError,
+        match="config is a int, and those known are T5Config, T5DraftConfig, HeadsConfig",
     ):
         family_of(3)

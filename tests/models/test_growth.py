@@ -17,10 +17,11 @@ from specdec.cli import grow as command
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Blockwise, Masked
 from specdec.models import families, heads_growth
+from specdec.models.growing import Difference
 from specdec.models.heads import Heads, HeadsConfig
-from specdec.models.t5 import T5Config, T5Target, growth
+from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
 from specdec.models.t5.config import SIZES
-from specdec.models.t5.growth import logit_difference
+from specdec.models.t5.growth import T5Growth
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed, ForeseenCost
@@ -70,14 +71,21 @@ TINY = dataclasses.replace(TIED, num_encoder_layers=1, num_decoder_layers=1)
 TOLERANCE = 1e-4  # of the logits' standard deviation; float32, and twins of ordinary size
 KEY = jax.random.key(7)
 
-grow = jax.jit(growth.grow, static_argnums=(1, 2))  # one program, not hundreds of small ones
+
+@functools.partial(jax.jit, static_argnums=(1, 2))  # one program, not hundreds of small ones
+def grow(params, config, to, key):
+    return families.growth_of(config).grow(params, config, to, key)
+
+
+def logit_difference(params, config, *others, **grown_by) -> Difference:
+    return families.growth_of(config).logit_difference(params, config, *others, **grown_by)
 
 
 @functools.cache
 def trained(config: T5Config) -> dict:
     """Random parameters: the norms' scales are not the 1 that they begin as, and what the layers
     add outweighs the table, which on its own would repeat each token for ever."""
-    params = jax.jit(T5Target(config).init)(jax.random.key(1))
+    params = jax.jit(families.model_of(config).init)(jax.random.key(1))
     flat = traverse_util.flatten_dict(params)
     for path, leaf in flat.items():
         if path[-1] == "scale":
@@ -102,7 +110,7 @@ def untied():
 MODELS = {"tied": (TIED, TIED_GROWN), "untied": (UNTIED, UNTIED_GROWN)}
 
 
-def relative(difference: growth.Difference) -> float:
+def relative(difference: Difference) -> float:
     return difference.largest / difference.spread
 
 
@@ -257,7 +265,7 @@ def test_what_is_silent_may_be_anything(what, tied):
 )
 def test_what_cannot_grow_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        growth.grow({}, TIED, dataclasses.replace(TIED, **changes), KEY)
+        families.growth_of(TIED).grow({}, TIED, dataclasses.replace(TIED, **changes), KEY)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +274,7 @@ def test_what_cannot_grow_is_refused(changes, message):
 def test_what_cannot_cancel_is_refused(field, more):
     single = dataclasses.replace(TIED, **{field: 1})
     with pytest.raises(ValueError, match=f"{field} is 1, and an added .* give 2"):
-        growth.check_growth(single, dataclasses.replace(single, **more))
+        families.growth_of(single).check_growth(single, dataclasses.replace(single, **more))
 
 
 # Synthetic acceptance.
@@ -377,7 +385,7 @@ def test_the_command_writes_a_grown_checkpoint(saved, tied, tmp_path, capsys, mo
     # The preset's own vocabulary, activations and logits are not taken.
     sizes = dataclasses.replace(TIED_GROWN, vocab_size=99, mlp_activations=("gelu", "linear"))
     monkeypatch.setattr(command, "_preset", lambda name, model: T5Target(sizes))
-    monkeypatch.setattr(growth, "grow", grow)
+    monkeypatch.setattr(T5Growth, "grow", jax.jit(T5Growth.grow, static_argnums=(0, 2, 3)))
     argv = ["grow", f"--input={saved}", "--preset=t5", f"--output={tmp_path / 'large'}"]
     assert cli.main([*argv, "--seed=3"]) == 0
     out = capsys.readouterr().out
@@ -414,7 +422,7 @@ def test_the_command_refuses_in_one_line(preset, message, saved, tmp_path, capsy
 def test_a_drafter_grows_with_the_target_that_it_reads(name, request):
     """Its encoder's output and its states, by the loop: with one key both grow alike."""
     (config, to), (small, large) = MODELS[name], request.getfixturevalue(name)
-    reading = dataclasses.replace(
+    reading = T5DraftConfig.of(
         config,
         vocab_size=33,
         emb_dim=8,
@@ -424,7 +432,7 @@ def test_a_drafter_grows_with_the_target_that_it_reads(name, request):
         markov_rank=4,
         confidence_head=True,
     )
-    larger = growth.resized(reading, to)
+    larger = families.growth_of(reading).resized(reading, to)
     assert (larger.num_encoder_layers, larger.num_decoder_layers) == (0, 2)
     assert (larger.emb_dim, larger.encoded_dim, larger.states_dim) == (to.emb_dim,) * 3
     own = trained(reading)
@@ -438,7 +446,7 @@ def test_a_drafter_grows_with_the_target_that_it_reads(name, request):
 
     def run(target, drafter, params):
         kept = verifiers.MinimumBlock(verifiers.GreedyMatch(), 1)
-        masked = Masked(T5Target(drafter), Greedy(), 3)
+        masked = Masked(T5Draft(drafter), Greedy(), 3)
         cuts = ForeseenCost(0.3, (1.0, 1.2, 1.5), buckets=(1, 2, 3))
         plan = Plan(T5Target(target), masked, kept, cuts, Greedy(), 20, ())
         return decode(Params(*params), row_keys(0, jnp.arange(4)), inputs, plan)
@@ -532,7 +540,7 @@ def test_heads_grow_by_the_command_to_the_sizes_of_a_t5(tmp_path, capsys):
     ],
 )
 def test_a_drafter_that_cannot_grow_is_refused(changes, message):
-    reading = dataclasses.replace(
+    reading = T5DraftConfig.of(
         UNTIED,
         vocab_size=33,
         num_encoder_layers=0,
@@ -541,7 +549,7 @@ def test_a_drafter_that_cannot_grow_is_refused(changes, message):
         markov_rank=4,
     )
     with pytest.raises(ValueError, match=message):
-        growth.check_growth(reading, dataclasses.replace(reading, **changes))
+        families.growth_of(reading).check_growth(reading, dataclasses.replace(reading, **changes))
 
 
 def test_a_preset_is_a_scope_of_the_gin_file():

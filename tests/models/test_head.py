@@ -19,7 +19,7 @@ from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive
 from specdec.models import families
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
 from specdec.models.t5.layouts import Layout
 from specdec.models.trim import Trim
 from specdec.plan import Plan
@@ -63,7 +63,7 @@ def trimmed(name, ids=IDS):
     model, params = whole(name)
     kept = Trim(head_ids=ids)
     config = families.resized(model.config, kept)
-    return T5Target(config), families.resize(params, model.config, kept)
+    return T5Draft(config), families.resize(params, model.config, kept)
 
 
 def logits_of(model, params):
@@ -198,12 +198,12 @@ def test_what_it_cannot_draft_is_said_all_the_same(verifier, sampling):
 )
 def test_other_ids_are_refused(ids, message):
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(UNTIED, head_ids=ids)
+        T5DraftConfig.of(UNTIED, head_ids=ids)
 
 
 def test_masks_and_neighbours_need_all_ids():
     with pytest.raises(ValueError, match="markov_rank is 4, which .*leave one of them out"):
-        dataclasses.replace(UNTIED, head_ids=IDS, markov_rank=4)
+        T5DraftConfig.of(UNTIED, head_ids=IDS, markov_rank=4)
 
 
 def test_a_config_does_not_print_its_ids():
@@ -218,7 +218,7 @@ def test_a_trimmed_head_does_not_grow():
 
 def test_a_target_has_all_ids():
     vocabulary = tasks.for_texts(tasks.Bytes())
-    model = T5Target(dataclasses.replace(UNTIED, vocab_size=384, head_ids=IDS))
+    model = T5Draft(T5DraftConfig.of(UNTIED, vocab_size=384, head_ids=IDS))
     check_fit(vocabulary, model, "draft")
     with pytest.raises(ValueError, match="the target's head has 8 of 384 ids .* is a drafter's"):
         check_fit(vocabulary, model, "target")
@@ -308,14 +308,14 @@ def test_heads_begin_with_each_others_ids(saved):
 
     (model, params), (large, _) = trimmed("untied"), whole("untied")
     own = large.init(jax.random.key(9))
-    found = begun_with(own, saved[1], large.config)
+    found = begun_with(own, saved[1], large.head_ids)
     np.testing.assert_array_equal(head(found)[:, IDS], head(params))
     np.testing.assert_array_equal(head(found)[:, OTHERS], head(own)[:, OTHERS])
-    found = begun_with(model.init(jax.random.key(9)), saved[0], model.config)
+    found = begun_with(model.init(jax.random.key(9)), saved[0], model.head_ids)
     np.testing.assert_array_equal(head(found), head(params))
-    other = T5Target(dataclasses.replace(UNTIED, head_ids=(0, *IDS[:-1])))
+    other = T5Draft(T5DraftConfig.of(UNTIED, head_ids=(0, *IDS[:-1])))
     own = other.init(jax.random.key(9))
-    found = begun_with(own, saved[1], other.config)  # as many ids, and others
+    found = begun_with(own, saved[1], other.head_ids)  # as many ids, and others
     np.testing.assert_array_equal(head(found)[:, 1:], head(params)[:, :-1])
     np.testing.assert_array_equal(head(found)[:, 0], head(own)[:, 0])
 

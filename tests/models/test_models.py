@@ -289,7 +289,7 @@ def test_a_layout_is_chosen_by_the_bytes_of_real_kernels(tied):
     read += [decoder["relpos_bias"]["rel_embedding"]]
     read += [params["token_embedder"]["embedding"] if tied else decoder["logits_dense"]["kernel"]]
     held = Counter(leaf.size * leaf.dtype.itemsize for leaf in read)
-    assert _kernels_of_step(config) == dict(held)
+    assert _kernels_of_step(T5Target(config)) == dict(held)
 
 
 @pytest.mark.parametrize(

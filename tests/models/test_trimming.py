@@ -15,7 +15,7 @@ from tolerances import SMALL_LOGITS
 from specdec import checkpoints, cli
 from specdec.checkpoints import Vocabulary, tree
 from specdec.models import families, trim
-from specdec.models.t5 import T5Config, T5Target, growth
+from specdec.models.t5 import T5Config, T5DraftConfig, T5Target
 from specdec.models.trim import Trim
 
 pytestmark = pytest.mark.ci
@@ -50,7 +50,7 @@ def whole(name):
 
 def of_part(name, kept):
     model, params = whole(name)
-    part = T5Target(families.resized(model.config, kept))
+    part = families.model_of(families.resized(model.config, kept))
     own = families.resize(params, model.config, kept)
     assert tree.shapes(own) == tree.shapes_of(part)
     return part, own
@@ -95,7 +95,7 @@ def test_an_encoder_keeps_the_layers_that_are_named(name):
 def test_without_an_encoder_it_reads_that_of_the_whole(name):
     model, params = whole(name)
     part, own = of_part(name, Trim(decoder_layers=(0, 1), shared_encoder=True))
-    assert part.reads_encoded and "encoder" not in own
+    assert part.encoded_dim == 12 and "encoder" not in own
     read = model.prefill(params, INPUTS, 5)
     cache = part.attach(own, read.encoded, read.inputs_mask, 5)
     found, _ = part.decode(own, TOKENS, cache)
@@ -120,10 +120,12 @@ def test_one_function_grows_and_trims():
     key = jax.random.key(5)
     grown, to = families.resize(params, TIED, larger, key), families.resized(TIED, larger)
     assert to == larger
-    np.testing.assert_array_equal(
-        grown["decoder"]["layers_0"]["mlp"]["wo"]["kernel"],
-        growth.grow(params, TIED, larger, key)["decoder"]["layers_0"]["mlp"]["wo"]["kernel"],
+    growth = families.growth_of(TIED)
+    ours, theirs = (
+        params["decoder"]["layers_0"]["mlp"]["wo"]["kernel"]
+        for params in (grown, growth.grow(params, TIED, larger, key))
     )
+    np.testing.assert_array_equal(ours, theirs)
     kept = Trim(decoder_layers=(0, 3))
     small = families.resized(TIED, kept)
     both = families.resize(grown, larger, kept), families.resized(larger, kept)
@@ -167,7 +169,7 @@ def test_other_words_are_refused(given):
         trim.layers("--decoder_layers", given, 4)
 
 
-READING = dataclasses.replace(UNTIED, num_encoder_layers=0, encoded_dim=12)
+READING = T5DraftConfig.of(UNTIED, num_encoder_layers=0, encoded_dim=12)
 
 
 @pytest.mark.parametrize(

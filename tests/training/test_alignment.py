@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import t5_in_numpy
 
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
 from specdec.sampling import Processed, Sampling, SuppressTokens
 from specdec.testing import TableTarget
 from specdec.testing.law import compare, sequence_law
@@ -266,7 +266,7 @@ def test_on_policy_texts_are_the_drafters_own(share):
         (lambda: Align(FORWARD, temperature=0), "Align.temperature is 0; give a positive number"),
         (lambda: Align(FORWARD, on_policy=1.5), "Align.on_policy is 1.5; give a probability"),
         (
-            lambda: Align(FORWARD).check(T5Target(dataclasses.replace(CONFIG, states_dim=16)), V),
+            lambda: Align(FORWARD).check(T5Draft(T5DraftConfig.of(CONFIG, states_dim=16)), V),
             "this one reads its target's states",
         ),
         (

@@ -12,14 +12,14 @@ import pytest
 import t5_in_numpy
 
 from specdec.models.heads import Heads, HeadsConfig
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Draft, T5DraftConfig
 from specdec.training import AllExits, ExitClassifier, ExitHead, Pairs, TeacherForced
 from specdec.training.loop import Recipe, State, train_step
 from specdec.training.loss import Frozen
 from specdec.training.optimizer import Adafactor, LearningRate
 
 V = 30
-CONFIG = T5Config(
+CONFIG = T5DraftConfig(
     vocab_size=V,
     emb_dim=16,
     num_heads=2,
@@ -29,7 +29,7 @@ CONFIG = T5Config(
     num_decoder_layers=4,
     exit_classifier=True,
 )
-MODEL = T5Target(CONFIG)
+MODEL = T5Draft(CONFIG)
 HEAD = Heads(HeadsConfig(vocab_size=V, states_dim=16, heads=1, mlp_dim=8))
 LENGTHS = (9, 4, 1, 0)  # of the texts, the last one a row of padding
 
@@ -149,7 +149,7 @@ def test_nothing_but_the_classifier_is_trained():
         (lambda: ExitHead(1).check(MODEL, V), "trains one head on a target's layer"),
         (
             lambda: ExitClassifier().check(
-                T5Target(dataclasses.replace(CONFIG, exit_classifier=False)), V
+                T5Draft(dataclasses.replace(CONFIG, exit_classifier=False)), V
             ),
             "the classifier of a model that has none; give it exit_classifier = True",
         ),

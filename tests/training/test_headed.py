@@ -19,7 +19,7 @@ from specdec import autoregressive_decode, checkpoints, row_keys, tasks, trainin
 from specdec.decoding import decode
 from specdec.drafters import Blockwise
 from specdec.models.heads import HeadedTarget, Heads, HeadsConfig
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
@@ -275,7 +275,7 @@ def heads_of(**fields) -> Heads:
 
 
 def test_a_head_without_some_ids_and_other_objectives_are_refused():
-    some = T5Target(dataclasses.replace(CONFIG, head_ids=tuple(range(V - 1))))
+    some = T5Draft(T5DraftConfig.of(CONFIG, head_ids=tuple(range(V - 1))))
     with pytest.raises(ValueError, match=r"LookAhead is of all tokens of the texts, and the model"):
         ALL.check(HeadedTarget(some, HEADS), V)
     with pytest.raises(ValueError, match="ExitHead trains one head on a target's layer"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from specdec import checkpoints
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
 from specdec.training.errors import TrainingError
 from specdec.training.initial import begun_with
 
@@ -22,7 +22,7 @@ TARGET = T5Config(
     num_encoder_layers=1,
     num_decoder_layers=3,
 )
-DRAFT = dataclasses.replace(
+DRAFT = T5DraftConfig.of(
     TARGET,
     vocab_size=27,
     mlp_dim=32,
@@ -45,7 +45,7 @@ def test_what_has_the_same_name_and_shape_is_taken(tmp_path, tied):
     config = dataclasses.replace(TARGET, logits_via_embedding=tied)
     target = T5Target(config).init(jax.random.key(1))
     checkpoints.save(tmp_path / "target", target, config=config)
-    own = T5Target(dataclasses.replace(DRAFT, logits_via_embedding=tied)).init(jax.random.key(2))
+    own = T5Draft(dataclasses.replace(DRAFT, logits_via_embedding=tied)).init(jax.random.key(2))
     found = begun_with(own, tmp_path / "target")
     assert jax.tree.structure(found) == jax.tree.structure(own)
     table = found["token_embedder"]["embedding"]
@@ -72,6 +72,6 @@ def test_a_checkpoint_of_which_nothing_fits_is_refused(saved):
 
 
 def test_a_checkpoint_that_is_not_there_is_refused(tmp_path):
-    own = T5Target(DRAFT).init(jax.random.key(2))
+    own = T5Draft(DRAFT).init(jax.random.key(2))
     with pytest.raises(checkpoints.CheckpointError, match="nothing"):
         begun_with(own, tmp_path / "nothing")

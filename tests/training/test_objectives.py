@@ -13,7 +13,7 @@ import pytest
 
 from specdec.drafters import NoSource
 from specdec.drafters.blocks import mask_ids
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
 from specdec.training import ConfidenceHead, FillMasks, Pairs, TeacherForced
 from specdec.training.fill_masks import _Blocks
 from specdec.training.loop import Recipe, State, train_step
@@ -35,8 +35,8 @@ CONFIG = T5Config(
     relative_attention_max_distance=12,
 )
 MODEL = T5Target(CONFIG)
-MODERN = T5Target(dataclasses.replace(CONFIG, states_dim=16, markov_rank=4))
-CONFIDENT = T5Target(dataclasses.replace(MODERN.config, confidence_head=True))
+MODERN = T5Draft(T5DraftConfig.of(CONFIG, states_dim=16, markov_rank=4))
+CONFIDENT = T5Draft(T5DraftConfig.of(MODERN.config, confidence_head=True))
 TARGET = T5Target(dataclasses.replace(CONFIG, vocab_size=V))
 LENGTHS = (9, 4, 1, 0)  # of the texts, the last one a row of padding
 

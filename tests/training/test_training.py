@@ -85,6 +85,13 @@ train/cli.path_in.name = 'train.tsv'
 """
 
 
+def drafting(fields: dict) -> list[str]:
+    """Flags that train a model with additions in place of the run's."""
+    sizes = {"emb_dim": 32, "num_heads": 2, "head_dim": 16, "mlp_dim": 64, "num_decoder_layers": 1}
+    model = ["--gin.MODEL=@t5.T5Draft()", "--gin.T5Draft.config=@t5.T5DraftConfig()"]
+    return model + [f"--gin.T5DraftConfig.{k}={v}" for k, v in (sizes | fields).items()]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A run's data: a file of short words, each its own translation."""
@@ -453,8 +460,8 @@ def test_a_run_goes_on_that_began_before_a_field_was_there(run, tmp_path):
     training.train(dataclasses.replace(run, steps=1), tmp_path)
     path = tmp_path / "settings.json"
     settings = json.loads(path.read_text())
-    assert settings["model"].pop("states_dim", 0) is None
-    assert settings["model"].pop("confidence_head", 0) is False
+    assert settings["model"].pop("relative_bias_per_layer") is False
+    settings["model"] |= {"states_dim": None, "confidence_head": False}  # they were a T5's
     path.write_text(json.dumps(settings))
     assert training.train(dataclasses.replace(run, steps=2), tmp_path).step == 2
 
@@ -568,7 +575,7 @@ def test_a_drafter_of_blocks_is_trained_saved_and_decoded_with(
     assert command(tmp_path / "target")[0] == 0
     fill += ["--gin.T5Config.vocab_size=262"]
     if encoder == "the target's":
-        fill += ["--gin.T5Config.num_encoder_layers=0", "--gin.T5Config.encoded_dim=32"]
+        fill += drafting({"vocab_size": 262, "num_encoder_layers": 0, "encoded_dim": 32})
         code, err = command(tmp_path / "masked", *fill)
         assert code == 2 and "(encoded_dim) or states (states_dim); give that target" in err
         fill += ["--gin_file=models/frozen_target.gin"]
@@ -602,7 +609,7 @@ def test_a_drafter_on_the_targets_states_learns_from_what_the_target_writes(
     if kind == "masked":
         train += ["--gin_file=objectives/fill_masks.gin", "--gin.MASKS=3", "--gin.MASKED_BLOCKS=2"]
         fields = {"vocab_size": 262, "num_encoder_layers": 0, "encoded_dim": 32, "states_dim": 32}
-        train += [f"--gin.T5Config.{k}={v}" for k, v in {**fields, "markov_rank": 4}.items()]
+        train += drafting({**fields, "markov_rank": 4})
         train += [f"--gin.INITIAL_CHECKPOINT_PATH='{target}'"]
     else:
         heads = {"vocab_size": 259, "states_dim": 32, "heads": 3, "mlp_dim": 8}
@@ -622,7 +629,7 @@ def test_a_drafter_on_the_targets_states_learns_from_what_the_target_writes(
         begun = train.index(f"--gin.INITIAL_CHECKPOINT_PATH='{target}'")
         train[begun] = f"--gin.INITIAL_CHECKPOINT_PATH='{draft}'"
         train += ["--gin_file=objectives/confidence_head.gin"]
-        train += ["--gin.T5Config.confidence_head=True"]
+        train += ["--gin.T5DraftConfig.confidence_head=True"]
         code, err = command(tmp_path / "confident", *train)
         assert code == 0, err
         draft = tmp_path / "confident" / "export"

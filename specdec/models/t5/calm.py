@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from specdec.models.cache import KVCache
 from specdec.models.t5 import layouts
+from specdec.models.t5.drafting import T5Draft
 from specdec.models.t5.target import T5Target
 from specdec.types import Array, ModelOutput, PyTree
 from specdec.values import NonNegativeFloat, PositiveInt, Probability, row_of
@@ -23,7 +24,7 @@ Exits = Annotated[tuple[int, ...], row_of(1, "layers from 1 on, as in (2, 4)")]
 
 
 @dataclasses.dataclass(frozen=True)
-class Calm(T5Target):
+class Calm(T5Draft):
     """A T5 whose token leaves at the first exit that is sure of it; its fields are a T5's, and
 
     threshold: of the confidence, 0 to 1, above which a token leaves; None for never, which is the
@@ -77,10 +78,10 @@ class Calm(T5Target):
         return f"Calm(threshold={self.threshold}, confidence={self.confidence!r})"
 
     @property
-    def whole(self) -> T5Target:
+    def whole(self) -> T5Draft:
         """The T5 that no token leaves."""
-        fields = dataclasses.fields(T5Target)
-        return T5Target(**{field.name: getattr(self, field.name) for field in fields})
+        fields = dataclasses.fields(T5Draft)
+        return T5Draft(**{field.name: getattr(self, field.name) for field in fields})
 
     @property
     def depths(self) -> tuple[int, ...]:
@@ -106,18 +107,14 @@ class Calm(T5Target):
         params: PyTree,
         tokens: Array,
         cache: KVCache,
-        *,
-        ancestors: Array | None = None,
-        states: Array | None = None,
-        layers: tuple[int, int] | None = None,
-        resume: Array | None = None,
+        **others: Any,
     ) -> tuple[ModelOutput, KVCache]:
         """Feeds [B, T] int32 tokens; see `T5Target.decode`.
 
         Raises:
           ValueError: some layers are asked for, or blocks that are not text.
         """
-        if not (layers is None and resume is None and ancestors is None and states is None):
+        if any(given is not None for given in others.values()):
             raise ValueError(
                 "Calm chooses its layers itself, and reads text; give the T5 that it is made of "
                 "where layers are run apart"

@@ -25,9 +25,8 @@ An added dimension of an old head's logits and its twin have equal columns of `q
 ones of `key`. An odd one is the twin of number 0, which gives up what it adds. No matrix has zeros
 in it, so nothing can be skipped: every product takes the time of the large model's.
 
-A drafter that reads what its target makes (`encoded_dim`, `states_dim`) reads it through the R of
-that width. Two models grown with one key, from one width to another, have the same R, so that a
-drafter and its target still fit.
+Two models grown with one key, from one width to another, have the same R, so that a drafter and its
+target still fit (`models.t5.drafting_growth`).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -47,185 +46,158 @@ from specdec.models.t5.config import SIZES, T5Config
 from specdec.models.t5.target import T5Target
 from specdec.types import Array, PyTree
 
-_READ = ("encoded_dim", "states_dim")  # of what another model makes
-_GROWING = ("vocab_size", *SIZES, *_READ)
-
 Path = tuple[str, ...]
 
 
-def grow(params: PyTree, config: T5Config, to: T5Config, key: Array) -> PyTree:
-    """The parameters of a larger T5 that computes the logits of a smaller one.
+class T5Growth:
+    """How a T5 grows, as the part `growth` of its family."""
 
-    Equal up to the rounding of the sums in which twins cancel. Each layer comes behind its share of
-    the added ones, so that what a share of the depth computes stays the same too. An added id has a
-    random mean of the old ids' logits, which never is the largest: greedy outputs do not change. A
-    mean is at most log(mean of exp), so at a temperature an added id gets up to about 1.5 / V of
-    the probability of all V old ones. That is not zero: to sample, keep the vocabulary.
+    model: ClassVar[type[T5Target]] = T5Target
+    streams: ClassVar[tuple[str, ...]] = ("emb_dim",)  # the fields that are widths of streams
 
-    Args:
-      params: T5X's tree. Give float32: in bfloat16 every grown weight is rounded, and the logits
-        are off by as much as those of any model whose weights were.
-      config: their model.
-      to: the larger one, of the same kind; its dtype is free.
-      key: of all random numbers.
+    def grow(self, params: PyTree, config: T5Config, to: T5Config, key: Array) -> PyTree:
+        """Returns the parameters of a larger T5 that computes the logits of a smaller one.
 
-    Returns:
-      `to`'s parameters, in the dtype of `params`' table.
+        Equal up to the rounding of the sums in which twins cancel. Each layer comes behind its
+        share of the added ones, so that what a share of the depth computes stays the same too. An
+        added id has a random mean of the old ids' logits, which never is the largest: greedy
+        outputs do not change. A mean is at most log(mean of exp), so at a temperature an added id
+        gets up to about 1.5 / V of the probability of all V old ones. That is not zero: to sample,
+        keep the vocabulary.
 
-    Raises:
-      ValueError: where `to` is smaller, or of another kind; see `check_growth`.
-    """
-    check_growth(config, to)
-    _, fresh_key, ids_key = jax.random.split(key, 3)
-    streams = _streams(config, to, key)
-    axes = _flat(T5Target(to).axes())
-    old = {_moved(path, config, to): leaf for path, leaf in _flat(params).items()}
-    grown = _flat(T5Target(to).init(fresh_key))  # changed in place: there may be no room for two
-    shapes = {path: leaf.shape for path, leaf in grown.items()}
-    for path in grown:
-        grown[path] = _by_head(grown[path], axes[path], to)
-    for path, leaf in old.items():
-        leaf = _by_head(jnp.asarray(leaf, jnp.float32), axes[path], config)
-        leaf = _widened(leaf, path, axes[path], streams)
-        grown[path] = grown[path].at[tuple(map(slice, leaf.shape))].set(leaf)
-    for path in grown:
-        if path[-2] == "out":
-            _cancel_attention(grown, path[:-2], config if path in old else None)
-        elif path[-2] == "wo":
-            _cancel_mlp(grown, path[:-2], config.mlp_dim if path in old else 0)
-    if config.logits_via_embedding:
-        grown["decoder", "decoder_norm", "scale"] *= math.sqrt(config.emb_dim / to.emb_dim)
-        if config.states_dim:
-            grown["decoder", "states_dense", "kernel"] /= _shrunk(config, to)
+        Args:
+          params: T5X's tree. Give float32: in bfloat16 every grown weight is rounded, and the
+            logits are off by as much as those of any model whose weights were.
+          config: their model.
+          to: the larger one, of the same kind; its dtype is free.
+          key: of all random numbers.
+
+        Returns:
+          `to`'s parameters, in the dtype of `params`' table.
+
+        Raises:
+          ValueError: where `to` is smaller, or of another kind; see `check_growth`.
+        """
+        self.check_growth(config, to)
+        _, fresh_key, ids_key = jax.random.split(key, 3)
+        streams = self._streams(config, to, key)
+        axes = _flat(self.model(to).axes())
+        old = {_moved(path, config, to): leaf for path, leaf in _flat(params).items()}
+        grown = _flat(self.model(to).init(fresh_key))  # changed in place: two may have no room
+        shapes = {path: leaf.shape for path, leaf in grown.items()}
         for path in grown:
-            if path[-2] in _LOG_ODDS and path[-1] == "weight":
-                grown[path] *= math.sqrt(to.emb_dim / config.emb_dim)
-    _fill_vocabulary(grown, config, ids_key)
-    dtype = params["token_embedder"]["embedding"].dtype
-    for path, shape in shapes.items():
-        grown[path] = grown[path].reshape(shape).astype(dtype)
-    return traverse_util.unflatten_dict(grown)
+            grown[path] = _by_head(grown[path], axes[path], to)
+        for path, leaf in old.items():
+            leaf = _by_head(jnp.asarray(leaf, jnp.float32), axes[path], config)
+            leaf = self._widened(leaf, path, axes[path], streams)
+            grown[path] = grown[path].at[tuple(map(slice, leaf.shape))].set(leaf)
+        for path in grown:
+            if path[-2] == "out":
+                _cancel_attention(grown, path[:-2], config if path in old else None)
+            elif path[-2] == "wo":
+                _cancel_mlp(grown, path[:-2], config.mlp_dim if path in old else 0)
+        if config.logits_via_embedding:
+            self._take_off_scale(grown, config, to)
+        _fill_vocabulary(grown, config, ids_key)
+        dtype = params["token_embedder"]["embedding"].dtype
+        for path, shape in shapes.items():
+            grown[path] = grown[path].reshape(shape).astype(dtype)
+        return traverse_util.unflatten_dict(grown)
 
+    def check_growth(self, config: T5Config, to: T5Config) -> None:
+        """Raises ValueError, naming the field, where `grow` cannot make `to` of `config`."""
+        growing = {"vocab_size", *SIZES, *self.streams}
+        for field in dataclasses.fields(config):
+            before, after = getattr(config, field.name), getattr(to, field.name)
+            which = f"{type(config).__name__}.{field.name} is {before!r} and would become {after!r}"
+            if field.name in growing and None not in (before, after):
+                if after < before:
+                    raise ValueError(f"{which}; a model only grows")
+            elif field.name != "dtype" and after != before:
+                raise ValueError(f"{which}; growth keeps it")
+        layers = any(getattr(to, name) > getattr(config, name) for name in SIZES[-2:])
+        if to.head_dim == 1 and (layers or to.num_heads > config.num_heads):
+            raise ValueError("T5Config.head_dim is 1, and an added head cancels over two; give 2")
+        if to.mlp_dim == 1 and layers:
+            raise ValueError("T5Config.mlp_dim is 1, and an added layer cancels over two; give 2")
 
-def check_growth(config: T5Config, to: T5Config) -> None:
-    """Raises ValueError, naming the field, where `grow` cannot make `to` of `config`."""
-    if config.head_ids is not None:
-        raise ValueError(
-            f"T5Config.head_ids names {len(config.head_ids)} of {config.vocab_size} ids; let the "
-            "whole head grow, and trim it then"
-        )
-    for field in dataclasses.fields(T5Config):
-        before, after = getattr(config, field.name), getattr(to, field.name)
-        if field.name in _READ and (before is None or after is None):
-            if before is not after:
-                raise ValueError(
-                    f"T5Config.{field.name} is {before} and would become {after}; growth keeps it"
-                )
-            continue
-        if field.name in _GROWING and after < before:
-            raise ValueError(
-                f"T5Config.{field.name} is {before} and would become {after}; a model only grows"
-            )
-        if field.name not in (*_GROWING, "dtype") and after != before:
-            raise ValueError(
-                f"T5Config.{field.name} is {before!r} and would become {after!r}; growth keeps it"
-            )
-    if config.markov_rank and to.vocab_size != config.vocab_size:
-        raise ValueError(
-            f"T5Config.vocab_size is {config.vocab_size} and would become {to.vocab_size}; a model "
-            "that fills in masks keeps it, because they are its last ids"
-        )
-    layers = any(getattr(to, name) > getattr(config, name) for name in SIZES[-2:])
-    if to.head_dim == 1 and (layers or to.num_heads > config.num_heads):
-        raise ValueError("T5Config.head_dim is 1, and an added head cancels over two; give 2")
-    if to.mlp_dim == 1 and layers:
-        raise ValueError("T5Config.mlp_dim is 1, and an added layer cancels over two; give 2")
+    def resized(self, config: T5Config, to: T5Config) -> T5Config:
+        """Returns the config at the sizes of another model."""
+        return dataclasses.replace(config, **{name: getattr(to, name) for name in SIZES})
 
+    def logit_difference(
+        self,
+        params: PyTree,
+        config: T5Config,
+        others: PyTree,
+        other: T5Config,
+        key: Array,
+        shape: tuple[int, int] = (4, 32),
+        grown_by: Array | None = None,
+    ) -> Difference:
+        """Compares the logits of two models on random inputs and outputs of `shape` [B, T], over
+        the ids that the first model has.
 
-def logit_difference(
-    params: PyTree,
-    config: T5Config,
-    others: PyTree,
-    other: T5Config,
-    key: Array,
-    shape: tuple[int, int] = (4, 32),
-    grown_by: Array | None = None,
-) -> Difference:
-    """Compares the logits of two models on random inputs and outputs of `shape` [B, T], over the
-    ids that the first model has.
+        grown_by: the key by which the second one grew out of the first, needed where they read what
+          another model makes.
+        """
+        inputs, tokens = jax.random.randint(key, (2, *shape), 1, config.vocab_size)
+        read = {
+            name: jax.random.normal(jax.random.fold_in(key, width), (*shape, width))
+            for name in self.streams[1:]
+            if (width := getattr(config, name))
+        }
+        first = self._logits(config, params, inputs, tokens, read)
+        if grown_by is not None:
+            read = self._grown(read, config, other, self._streams(config, other, grown_by))
+        second = self._logits(other, others, inputs, tokens, read)[..., : config.vocab_size]
+        return Difference(float(jnp.max(jnp.abs(second - first))), float(jnp.std(first)))
 
-    grown_by: the key by which the second one grew out of the first, needed where they read what
-      another model makes.
-    """
-    inputs, tokens = jax.random.randint(key, (2, *shape), 1, config.vocab_size)
-    read: dict[str, Array] = {}
-    for name in _READ:
-        if width := getattr(config, name):
-            read[name] = jax.random.normal(jax.random.fold_in(key, width), (*shape, width))
-    first = _logits(params, inputs, tokens, read, config=config)
-    if grown_by is not None:
-        streams = _streams(config, other, grown_by)
-        read = {name: streams[name].of(x) for name, x in read.items()}
-        if config.states_dim and config.logits_via_embedding:
-            read["states_dim"] *= _shrunk(config, other)
-    second = _logits(others, inputs, tokens, read, config=other)[..., : config.vocab_size]
-    return Difference(float(jnp.max(jnp.abs(second - first))), float(jnp.std(first)))
+    def _streams(self, config: T5Config, to: T5Config, key: Array) -> dict[str, Stream]:
+        """Returns the model's own stream and those that it reads: of one key and width the same."""
+        widths = {name: (getattr(config, name), getattr(to, name)) for name in self.streams}
+        stream_key = key_of_streams(key)
+        return {name: Stream.create(stream_key, *both) for name, both in widths.items() if both[0]}
 
+    def _widened(
+        self, x: Array, path: Path, axes: PartitionSpec, streams: dict[str, Stream]
+    ) -> Array:
+        """Returns an array in the streams that it reads and writes."""
+        own = streams["emb_dim"]
+        if axes[0] == "embed":
+            return own.widen(x, 0)
+        return own.widen(x, x.ndim - 1) if axes[-1] == "embed" else x
 
-@functools.partial(jax.jit, static_argnames="config")
-def _logits(
-    params: PyTree, inputs: Array, tokens: Array, read: dict[str, Array], *, config: T5Config
-) -> Array:
-    model = T5Target(config)
-    if config.encoded_dim:
-        cache = model.attach(params, read["encoded_dim"], inputs > 0, tokens.shape[1])
-    else:
+    def _take_off_scale(self, grown: dict[Path, Array], config: T5Config, to: T5Config) -> None:
+        """Takes off the decoder's states what logits through the table are larger by."""
+        grown["decoder", "decoder_norm", "scale"] *= math.sqrt(config.emb_dim / to.emb_dim)
+
+    def _grown(
+        self,
+        read: dict[str, Array],
+        config: T5Config,
+        other: T5Config,
+        streams: dict[str, Stream],
+    ) -> dict[str, Array]:
+        """Returns what a grown model reads, where the smaller one reads `read`."""
+        return read
+
+    @functools.partial(jax.jit, static_argnums=(0, 1))
+    def _logits(
+        self,
+        config: T5Config,
+        params: PyTree,
+        inputs: Array,
+        tokens: Array,
+        read: dict[str, Array],
+    ) -> Array:
+        model = self.model(config)
         cache = model.prefill(params, inputs, tokens.shape[1])
-    return model.decode(params, tokens, cache, states=read.get("states_dim"))[0].logits
-
-
-def resized(config: T5Config, to: T5Config) -> T5Config:
-    """At the sizes of another model. What reads its target's encoder or states keeps its depth, and
-    reads a target of those sizes."""
-    sizes = {name: getattr(to, name) for name in SIZES}
-    read = {name: to.emb_dim for name in _READ if getattr(config, name)}
-    if read:
-        sizes |= {name: getattr(config, name) for name in SIZES[-2:]}
-    return dataclasses.replace(config, **sizes, **read)
-
-
-def _shrunk(config: T5Config, to: T5Config) -> float:
-    """What a target, tied as its drafter is, takes off its states."""
-    assert config.states_dim and to.states_dim, "growth keeps it"
-    return math.sqrt(config.states_dim / to.states_dim)
+        return model.decode(params, tokens, cache)[0].logits
 
 
 def _flat(tree: PyTree) -> dict[Path, Any]:
     return traverse_util.flatten_dict(tree)
-
-
-def _streams(config: T5Config, to: T5Config, key: Array) -> dict[str, Stream]:
-    """The model's own, 'emb_dim', and those of what it reads: of one key and width the same."""
-    stream_key = key_of_streams(key)
-    widths = {name: (getattr(config, name), getattr(to, name)) for name in ("emb_dim", *_READ)}
-    return {name: Stream.create(stream_key, *both) for name, both in widths.items() if both[0]}
-
-
-def _widened(x: Array, path: Path, axes: PartitionSpec, streams: dict[str, Stream]) -> Array:
-    """An array in its own stream, and in that which it reads."""
-    own = streams["emb_dim"]
-    if path[-2] in _LOG_ODDS:
-        return own.of(x) * own.ratio if x.ndim else x
-    if axes[0] == "embed":
-        of_inputs = path[-3:-1] in _OF_INPUTS
-        return (streams.get("encoded_dim", own) if of_inputs else own).widen(x, 0)
-    if axes[0] == "states":
-        x = streams["states_dim"].widen(x, 0)
-    return own.widen(x, x.ndim - 1) if axes[-1] == "embed" else x
-
-
-_LOG_ODDS = ("exit_classifier", "confidence_head")  # read the decoder's last state
-_OF_INPUTS = {("encoder_decoder_attention", name) for name in ("key", "value")}
 
 
 def _moved(path: Path, config: T5Config, to: T5Config) -> Path:

@@ -6,6 +6,7 @@ from typing import Any
 
 from specdec.models.family import Record
 from specdec.models.t5.config import EOS_ID, PAD_ID, T5Config
+from specdec.models.t5.drafting import T5DraftConfig
 
 _FIELDS = {  # ours: theirs
     "vocab_size": "vocab_size",
@@ -62,6 +63,7 @@ def to_record(config: T5Config) -> dict[str, Any]:
     Raises ValueError for what transformers' T5 lacks: some activations, biases of each layer's own,
     a decoder without an encoder, a head of some ids.
     """
+    config = T5DraftConfig.of(config)  # in which nothing may be set
     if config.head_ids is not None:
         raise ValueError(
             f"the head has {len(config.head_ids)} of {config.vocab_size} ids (head_ids), and that "

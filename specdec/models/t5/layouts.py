@@ -102,16 +102,16 @@ def to_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
 
 def logits_from_table(config: T5Config, layout: Layout) -> bool:
     """Whether the table of tokens itself projects to the logits."""
-    return config.logits_via_embedding and layout != "in_out" and config.head_ids is None
+    return config.head_is_table and layout != "in_out"
 
 
 def _head_is_copied(config: T5Config, layout: Layout) -> bool:
     """Whether the table of tokens is kept a second time, for the logits."""
-    return config.logits_via_embedding and layout == "in_out" and config.head_ids is None
+    return config.head_is_table and layout == "in_out"
 
 
 def _stacks(params: PyTree) -> list[str]:
-    """A decoder that reads another model's encoder has none of its own."""
+    """Returns the stacks that the model has."""
     return [part for part in ("encoder", "decoder") if part in params]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -11,13 +13,10 @@ from specdec.models.int8 import Weights
 from specdec.models.layers import (
     MASKED,
     MLP,
-    Dense,
     Embedding,
     Logits,
     RMSNorm,
     constrain,
-    parameter,
-    precision,
 )
 from specdec.models.products import Kernels, Orders
 from specdec.models.t5.config import PAD_ID, T5Config
@@ -26,9 +25,9 @@ from specdec.models.t5.layouts import Layout, kernels_of, logits_from_table
 from specdec.types import Array, ModelOutput
 
 
-def _residual(x: Array) -> Array:
-    """The stream between sub-layers, which every device has whole: each sub-layer of a model that
-    is divided over devices then ends in one sum over them."""
+def residual(x: Array) -> Array:
+    """Returns the stream between sub-layers, which every device has whole: each sub-layer of a
+    model that is divided over devices then ends in one sum over them."""
     return constrain(x, "batch", "length", "embed")
 
 
@@ -81,8 +80,8 @@ class EncoderLayer(nn.Module):
 
     def __call__(self, x: Array, bias: Array) -> Array:
         y = self.pre_attention_layer_norm(x)
-        x = _residual(x + self.attention.over_itself(y, bias))
-        return _residual(x + self.mlp(self.pre_mlp_layer_norm(x)))
+        x = residual(x + self.attention.over_itself(y, bias))
+        return residual(x + self.mlp(self.pre_mlp_layer_norm(x)))
 
 
 class Encoder(nn.Module):
@@ -128,30 +127,14 @@ class DecoderLayer(nn.Module):
         y = self.pre_self_attention_layer_norm(x)
         cache = cache.write(layer, *self.self_attention.keys_values(y))
         y = self.self_attention.over_cache(y, cache.keys[layer], cache.values[layer], bias)
-        x = _residual(x + y)
+        x = residual(x + y)
         y = self.pre_cross_attention_layer_norm(x)
         y = self.encoder_decoder_attention.over_inputs(
             y, cache.cross_keys[layer], cache.cross_values[layer], cross_bias
         )
-        x = _residual(x + y)
+        x = residual(x + y)
         y = self.mlp(self.pre_mlp_layer_norm(x))
-        return _residual(x + y), cache
-
-
-class LogOdds(nn.Module):
-    """[B, T, D] -> [B, T] float32, of what a state is asked."""
-
-    dtype: str
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        init = nn.initializers.zeros
-        weight = parameter(self, "weight", init, ("embed",), (x.shape[-1],))
-        bias = parameter(self, "bias", init, (), ())
-        x, weight = x.astype(self.dtype), weight.astype(self.dtype)
-        exact, wide = precision(self.dtype), jnp.float32
-        y = jnp.einsum("btd,d->bt", x, weight, precision=exact, preferred_element_type=wide)
-        return y + bias.astype(wide)
+        return residual(x + y), cache
 
 
 class Decoder(nn.Module):
@@ -166,26 +149,12 @@ class Decoder(nn.Module):
         self.layers = [DecoderLayer(config, *kernels) for _ in range(config.num_decoder_layers)]
         self.decoder_norm = _norm(config)
         if not logits_from_table(config, self.layout):
-            given = config.vocab_size, config.logits_via_embedding, kernels[0]
-            self.logits_dense = Logits(*given, config.head_ids)
-        if config.exit_classifier:
-            self.exit_classifier = LogOdds(config.dtype)
-        if config.confidence_head:
-            self.confidence_head = LogOdds(config.dtype)
-        if config.states_dim:
-            self.states_dense = Dense(
-                config.emb_dim, ("states", "embed"), config.dtype, kernels=kernels[0]
-            )
-        if config.markov_rank:
-            sizes = config.vocab_size, config.markov_rank
-            self.markov_embedder = Embedding(*sizes, config.dtype, "markov")
-            self.markov_dense = Dense(
-                config.vocab_size,
-                ("markov", "vocab"),
-                config.dtype,
-                nn.initializers.variance_scaling(0.01, "fan_in", "normal"),
-                kernels[0],
-            )
+            self.logits_dense = self.head()
+
+    @nn.nowrap
+    def head(self) -> Logits:
+        """Returns the head of a model whose table of tokens does not project to the logits."""
+        return Logits(self.config.vocab_size, self.config.logits_via_embedding, self.kernels[0])
 
     def cross_keys_values(self, encoded: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """[B, S, D] -> per layer keys [B, H, head_dim, S] and values [B, H, S, head_dim]."""
@@ -225,13 +194,14 @@ class T5(nn.Module):
     orders: Orders = ()
     weights: Weights = "stored"
     pad_id: int = PAD_ID
+    decoder_class: ClassVar[type[Decoder]] = Decoder
 
     def setup(self):
         config, kernels = self.config, kernels_of(self.layout, self.orders, self.weights)
         self.token_embedder = Embedding(config.vocab_size, config.emb_dim, config.dtype)
-        if config.encoded_dim is None:
+        if config.num_encoder_layers:
             self.encoder = Encoder(config, kernels[1])
-        self.decoder = Decoder(config, self.layout, kernels)
+        self.decoder = self.decoder_class(config, self.layout, kernels)
 
     def encode(self, inputs: Array, capacity: int) -> KVCache:
         inputs_mask = inputs != self.pad_id
@@ -259,13 +229,20 @@ class T5(nn.Module):
         tokens: Array,
         cache: KVCache,
         ancestors: Array | None = None,
-        states: Array | None = None,
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
         x = self.token_embedder(tokens) if resume is None else resume
-        if states is not None:
-            x = _residual(x + self.decoder.states_dense(states))
+        return self.run(x, cache, ancestors, layers)
+
+    def run(
+        self,
+        x: Array,
+        cache: KVCache,
+        ancestors: Array | None,
+        layers: tuple[int, int] | None,
+    ) -> tuple[ModelOutput, KVCache]:
+        """Runs all layers of the decoder, or some, on what comes to them, [B, T, D]."""
         run = range(self.config.num_decoder_layers)
         run = run if layers is None else run[slice(*layers)]
         stream, cache = self.decoder(x, cache, ancestors, run)
@@ -276,20 +253,6 @@ class T5(nn.Module):
     def pass_by(self, stream: Array, cache: KVCache, layers: tuple[int, int]) -> KVCache:
         return self.decoder.pass_by(stream, cache, range(*layers))
 
-    def exit_logits(self, hidden: Array) -> Array:
-        """[B, T, D] -> [B, T] float32"""
-        return self.decoder.exit_classifier(hidden)
-
-    def confidence(self, hidden: Array) -> Array:
-        """[B, T, D] -> [B, T] float32"""
-        return self.decoder.confidence_head(hidden)
-
-    def markov(self, tokens: Array) -> Array:
-        """[B, T] -> [B, T, V]"""
-        rows = self.decoder.markov_embedder(tokens)
-        logits = self.decoder.markov_dense(rows).astype(jnp.float32)
-        return constrain(logits, "batch", "length", None)
-
     def logits(self, hidden: Array) -> Array:
         if not logits_from_table(self.config, self.layout):
             return self.decoder.logits_dense(hidden)
@@ -297,19 +260,4 @@ class T5(nn.Module):
         return self.token_embedder.logits(hidden, table)
 
     def __call__(self, inputs: Array, tokens: Array) -> ModelOutput:
-        config, states = self.config, None
-        if config.states_dim:
-            states = jnp.zeros([*tokens.shape, config.states_dim], config.dtype)
-        if config.markov_rank:
-            self.markov(tokens)
-        hidden = jnp.zeros([*tokens.shape, config.emb_dim], config.dtype)
-        if config.exit_classifier:
-            self.exit_logits(hidden)
-        if config.confidence_head:
-            self.confidence(hidden)
-        if config.encoded_dim is None:
-            cache = self.encode(inputs, tokens.shape[1])
-        else:
-            encoded = jnp.zeros([*inputs.shape, config.encoded_dim], config.dtype)
-            cache = self.attach(encoded, inputs != self.pad_id, tokens.shape[1])
-        return self.decode(tokens, cache, None, states)[0]
+        return self.decode(tokens, self.encode(inputs, tokens.shape[1]))[0]

@@ -29,8 +29,8 @@ from specdec.types import Array, ModelOutput, PyTree
 
 @dataclasses.dataclass(frozen=True)
 class T5Target(LinenModel, LayeredTarget):
-    """T5 as a `Model`, a drafter's too. Parameters are T5X's tree, unwrapped, or what `from_stored`
-    makes of it.
+    """T5 as a `Model`, a drafter's too. Its parameters are T5X's tree, unwrapped, or what
+    `from_stored` makes of it.
 
     axis_rules: pairs of a logical axis name and the mesh axis, or None, it is divided over, for all
       that is computed under a mesh (`jax.set_mesh`); `specdec.partitioning` has the usual ones. A
@@ -47,6 +47,13 @@ class T5Target(LinenModel, LayeredTarget):
     pad_id: ClassVar[int] = PAD_ID
     stop_ids: ClassVar[tuple[int, ...]] = (EOS_ID,)
     has_int8: ClassVar[bool] = True
+    config_class: ClassVar[type[T5Config]] = T5Config
+
+    def __post_init__(self):
+        if type(self.config) is not self.config_class:  # it would be half of another model
+            name, given = type(self).__name__, type(self.config).__name__
+            raise ValueError(f"{name}.config is a {given}; give families.model_of(config) instead")
+        super().__post_init__()
 
     def network(self) -> T5:
         """The module, in this target's layout."""
@@ -74,7 +81,7 @@ class T5Target(LinenModel, LayeredTarget):
         if device is not None and self.weights == "int8":
             layout = "out_in"  # a CPU reads eight bits well for one token only, in this layout
         elif device is not None:
-            layout, orders = layouts.fastest(_kernels_of_step(self.config), calls, device)
+            layout, orders = layouts.fastest(_kernels_of_step(self.whole.stored()), calls, device)
         return dataclasses.replace(self, layout=layout, orders=orders)
 
     def serving(
@@ -123,36 +130,10 @@ class T5Target(LinenModel, LayeredTarget):
         """Encodes [B, S] int32 inputs and computes the cross-attention's keys and values.
 
         Raises:
-          ValueError: other inputs, or a model without an encoder.
+          ValueError: other inputs.
         """
         check_tokens(inputs)
-        if self.reads_encoded:
-            raise ValueError(
-                "this T5 has no encoder (encoded_dim): it drafts for the model whose encoder's "
-                "output it reads, and decodes nothing by itself"
-            )
         return cast(KVCache, self.apply(params, inputs, capacity, method="encode"))
-
-    @property
-    def reads_encoded(self) -> bool:
-        """Whether `attach` takes the place of `prefill`."""
-        return self.config.encoded_dim is not None
-
-    def attach(self, params: PyTree, encoded: Array, mask: Array, capacity: int) -> KVCache:
-        """Computes keys and values of what an encoder has made, [B, S, encoded_dim], of inputs that
-        are tokens where `mask` [B, S] says so."""
-        given = encoded.astype(self.config.dtype), mask, capacity
-        return cast(KVCache, self.apply(params, *given, method="attach"))
-
-    @property
-    def reads_states(self) -> bool:
-        """Whether `decode` takes `states`."""
-        return self.config.states_dim is not None
-
-    @property
-    def has_markov(self) -> bool:
-        """Whether `markov` is there."""
-        return self.config.markov_rank is not None
 
     def decode(
         self,
@@ -161,29 +142,18 @@ class T5Target(LinenModel, LayeredTarget):
         cache: KVCache,
         *,
         ancestors: Array | None = None,
-        states: Array | None = None,
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
         """Feeds [B, T] int32 tokens; see `Target.decode`, and `models.blocks` for `ancestors`.
 
-        states: [B, T, states_dim] of another model, one for each token, for a model that reads
-          such.
-        layers, resume: see `Target`.
+        layers, resume: see `LayeredTarget`.
 
         Raises:
-          ValueError: states are missing, or given to a model that reads none; or there are no such
-            layers.
+          ValueError: there are no such layers.
         """
         check_layers(layers, resume, self.num_layers)
-        if self.reads_states != (states is not None):
-            raise ValueError(
-                "this T5 reads the states of the model that it drafts for (states_dim); use it in "
-                "a drafter that gives it some, such as Masked"
-                if self.reads_states
-                else "this T5 reads no states; give it states_dim, or no states"
-            )
-        given = tokens, cache, ancestors, states, layers, resume
+        given = tokens, cache, ancestors, layers, resume
         return cast(tuple[ModelOutput, KVCache], self.apply(params, *given, method="decode"))
 
     def first(self, layers: int) -> T5Target:
@@ -209,31 +179,6 @@ class T5Target(LinenModel, LayeredTarget):
         check_layers(layers, stream, self.num_layers)
         return cast(KVCache, self.apply(params, stream, cache, layers, method="pass_by"))
 
-    @property
-    def has_exit_classifier(self) -> bool:
-        """Whether `exit_logits` is there."""
-        return self.config.exit_classifier
-
-    def exit_logits(self, params: PyTree, hidden: Array) -> Array:
-        """[B, T, D] states behind a layer -> [B, T] float32, the log-odds that the last layer says
-        the same."""
-        return cast(Array, self.apply(params, hidden, method="exit_logits"))
-
-    def markov(self, params: PyTree, tokens: Array) -> Array:
-        """[B, T] int32 -> [B, T, V] float32: what a token of a block adds to the logits of the next
-        one (a low-rank Markov head)."""
-        return cast(Array, self.apply(params, tokens, method="markov"))
-
-    @property
-    def has_confidence(self) -> bool:
-        """Whether `confidence` is there."""
-        return self.config.confidence_head
-
-    def confidence(self, params: PyTree, hidden: Array) -> Array:
-        """[B, T, D] states of a block -> [B, T] float32, the log-odds that the token of a place is
-        kept if those before it are."""
-        return cast(Array, self.apply(params, hidden, method="confidence"))
-
     def logits(self, params: PyTree, hidden: Array) -> Array:
         """[B, T, D] states -> [B, T, V] float32, as `decode` projects them."""
         return cast(Array, self.apply(params, hidden, method="logits"))
@@ -250,8 +195,7 @@ class T5Target(LinenModel, LayeredTarget):
 
 
 @functools.cache
-def _kernels_of_step(config: T5Config) -> dict[int, int]:
+def _kernels_of_step(target: T5Target) -> dict[int, int]:
     """Bytes, in float32, of the matrices that a call of `decode` reads -> how many."""
-    target = T5Target(config)
     read = target.read_by_decode(jax.eval_shape(target.init, jax.random.key(0)))
     return dict(Counter(4 * leaf.size for leaf in jax.tree.leaves(read) if leaf.ndim == 2))

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.models.t5.config import T5Config
+from specdec.models.t5.drafting import T5DraftConfig, config_of
 from specdec.models.t5.layouts import logits_from_table
 from specdec.models.trim import Trim
 from specdec.types import Array, PyTree
@@ -30,6 +31,7 @@ def trimmed(config: T5Config, trim: Trim) -> T5Config:
       ValueError: there are no such parts.
     """
     changes: dict[str, Any] = {}
+    config = T5DraftConfig.of(config)  # in which nothing may be set
     if config.encoded_dim and (trim.shared_encoder or trim.encoder_layers is not None):
         asked = "shared_encoder" if trim.shared_encoder else "encoder_layers"
         raise ValueError(
@@ -55,7 +57,7 @@ def trimmed(config: T5Config, trim: Trim) -> T5Config:
                 "model's head lacks (head_ids); trim a whole one"
             )
         changes["head_ids"] = trim.head_ids
-    return dataclasses.replace(config, **changes)
+    return config_of(**dataclasses.asdict(config) | changes)
 
 
 def trim(params: PyTree, config: T5Config, trim: Trim) -> PyTree:
@@ -81,7 +83,8 @@ def _head(params: PyTree, config: T5Config, ids: tuple[int, ...]) -> Array:
     """[D, K], the columns of these ids."""
     if logits_from_table(config, "checkpoint"):
         return jnp.take(params["token_embedder"]["embedding"], jnp.asarray(ids), axis=0).T
-    places = ids if config.head_ids is None else np.searchsorted(config.head_ids, ids)
+    known = T5DraftConfig.of(config).head_ids
+    places = ids if known is None else np.searchsorted(known, ids)
     return jnp.take(params["decoder"]["logits_dense"]["kernel"], jnp.asarray(places), axis=1)
 
 

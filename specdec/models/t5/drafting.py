@@ -1,0 +1,304 @@
+"""A T5 with additions for drafting: what it reads of the target, and heads besides its own.
+
+Its parameters are a T5's, with those of the additions in the decoder, and without an encoder where
+it reads the target's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, cast
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from specdec.models.cache import KVCache
+from specdec.models.inputs import check_layers
+from specdec.models.layers import Dense, Embedding, Logits, constrain, parameter, precision
+from specdec.models.t5.config import T5Config
+from specdec.models.t5.network import T5, Decoder, residual
+from specdec.models.t5.target import T5Target
+from specdec.types import Array, ModelOutput, PyTree
+from specdec.values import NonNegativeInt, PositiveInt, check, is_integer
+
+
+@dataclasses.dataclass(frozen=True)
+class T5DraftConfig(T5Config):
+    """The architecture of a T5 with additions, each of which is optional.
+
+    exit_classifier: whether the states behind any layer tell if the last one would say the same
+      (`models.t5.Calm`).
+    encoded_dim: the width of the target's encoder, whose output the decoder reads; there is no
+      encoder, and `num_encoder_layers` is 0.
+    states_dim: the width of the target's decoder, whose states are fed with the tokens.
+    markov_rank: of the table of neighbours, by which a token of a block changes the logits of the
+      next one.
+    confidence_head: whether states of a block tell which of its tokens will be kept.
+    head_ids: the ids, ascending, that have a row in the head; the logits of the others are -inf.
+      The head is then an array of its own, also where logits are tied.
+    """
+
+    num_encoder_layers: NonNegativeInt
+    exit_classifier: bool = False
+    encoded_dim: PositiveInt | None = None
+    states_dim: PositiveInt | None = None
+    markov_rank: PositiveInt | None = None
+    confidence_head: bool = False
+    head_ids: tuple[int, ...] | None = dataclasses.field(default=None, repr=False)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.encoded_dim:
+            check("T5DraftConfig.num_encoder_layers", self.num_encoder_layers, PositiveInt)
+        elif self.num_encoder_layers:
+            raise ValueError(
+                f"T5DraftConfig.num_encoder_layers is {self.num_encoder_layers!r} and encoded_dim "
+                "says that there is no encoder; give 0"
+            )
+        if self.head_ids is None:
+            return
+        object.__setattr__(self, "head_ids", _ids(self.head_ids, self.vocab_size))
+        if self.markov_rank:
+            raise ValueError(
+                f"T5DraftConfig.markov_rank is {self.markov_rank}, which changes the logits of all "
+                "ids, and head_ids says that only some have one; leave one of them out"
+            )
+
+    @classmethod
+    def of(cls, config: T5Config, **additions: Any) -> T5DraftConfig:
+        """Returns a T5's config with additions to those that it has; they may change its fields."""
+        fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+        return cls(**fields | additions)
+
+    @property
+    def head_is_table(self) -> bool:
+        return super().head_is_table and self.head_ids is None
+
+
+def config_of(**fields: Any) -> T5Config:
+    """Returns the config of a checkpoint's record: a T5's, or a draft's if it has additions.
+
+    Records of T5s without any have had the fields of the additions too, unset.
+    """
+    own = {field.name for field in dataclasses.fields(T5Config)}
+    added = {field.name for field in dataclasses.fields(T5DraftConfig)} - own
+    if any(fields.get(name) not in (None, False) for name in added):
+        return T5DraftConfig(**fields)
+    return T5Config(**{name: value for name, value in fields.items() if name not in added})
+
+
+def _ids(given: Any, vocab_size: int) -> tuple[int, ...]:
+    ids = tuple(given) if isinstance(given, list | tuple) else ()
+    fine = all(is_integer(x, 0) for x in ids) and sorted(set(ids)) == list(ids)
+    if not ids or not fine or ids[-1] >= vocab_size:
+        what = f"{len(ids)} ids" if ids else repr(given)
+        raise ValueError(
+            f"T5DraftConfig.head_ids is {what}; give ascending ids below {vocab_size}, or None for "
+            "all"
+        )
+    return ids
+
+
+class LogOdds(nn.Module):
+    """[B, T, D] -> [B, T] float32, of what a state is asked."""
+
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        init = nn.initializers.zeros
+        weight = parameter(self, "weight", init, ("embed",), (x.shape[-1],))
+        bias = parameter(self, "bias", init, (), ())
+        x, weight = x.astype(self.dtype), weight.astype(self.dtype)
+        exact, wide = precision(self.dtype), jnp.float32
+        y = jnp.einsum("btd,d->bt", x, weight, precision=exact, preferred_element_type=wide)
+        return y + bias.astype(wide)
+
+
+class DraftDecoder(Decoder):
+    """A decoder with the additions that its config names."""
+
+    config: T5DraftConfig
+
+    def setup(self):
+        super().setup()
+        config, kernels = self.config, self.kernels[0]
+        if config.exit_classifier:
+            self.exit_classifier = LogOdds(config.dtype)
+        if config.confidence_head:
+            self.confidence_head = LogOdds(config.dtype)
+        if config.states_dim:
+            self.states_dense = Dense(
+                config.emb_dim, ("states", "embed"), config.dtype, kernels=kernels
+            )
+        if config.markov_rank:
+            sizes = config.vocab_size, config.markov_rank
+            self.markov_embedder = Embedding(*sizes, config.dtype, "markov")
+            self.markov_dense = Dense(
+                config.vocab_size,
+                ("markov", "vocab"),
+                config.dtype,
+                nn.initializers.variance_scaling(0.01, "fan_in", "normal"),
+                kernels,
+            )
+
+    @nn.nowrap
+    def head(self) -> Logits:
+        return super().head().clone(ids=self.config.head_ids)
+
+
+class DraftNetwork(T5):
+    """The network of a `T5Draft`, which is its interface."""
+
+    config: T5DraftConfig
+    decoder_class: ClassVar[type[Decoder]] = DraftDecoder
+
+    def decode(
+        self,
+        tokens: Array,
+        cache: KVCache,
+        ancestors: Array | None = None,
+        layers: tuple[int, int] | None = None,
+        resume: Array | None = None,
+        states: Array | None = None,
+    ) -> tuple[ModelOutput, KVCache]:
+        x = self.token_embedder(tokens) if resume is None else resume
+        if states is not None:
+            x = residual(x + self.decoder.states_dense(states))
+        return self.run(x, cache, ancestors, layers)
+
+    def exit_logits(self, hidden: Array) -> Array:
+        return self.decoder.exit_classifier(hidden)
+
+    def confidence(self, hidden: Array) -> Array:
+        return self.decoder.confidence_head(hidden)
+
+    def markov(self, tokens: Array) -> Array:
+        rows = self.decoder.markov_embedder(tokens)
+        logits = self.decoder.markov_dense(rows).astype(jnp.float32)
+        return constrain(logits, "batch", "length", None)
+
+    def __call__(self, inputs: Array, tokens: Array) -> ModelOutput:
+        config, states = self.config, None
+        if config.states_dim:
+            states = jnp.zeros([*tokens.shape, config.states_dim], config.dtype)
+        if config.markov_rank:
+            self.markov(tokens)
+        hidden = jnp.zeros([*tokens.shape, config.emb_dim], config.dtype)
+        if config.exit_classifier:
+            self.exit_logits(hidden)
+        if config.confidence_head:
+            self.confidence(hidden)
+        if config.encoded_dim is None:
+            cache = self.encode(inputs, tokens.shape[1])
+        else:
+            encoded = jnp.zeros([*inputs.shape, config.encoded_dim], config.dtype)
+            cache = self.attach(encoded, inputs != self.pad_id, tokens.shape[1])
+        return self.decode(tokens, cache, states=states)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Draft(T5Target):
+    """A T5 with additions as a `Model`; its fields are a T5's.
+
+    config: may also be a plain T5's, for none of them.
+    """
+
+    config: T5DraftConfig
+    config_class: ClassVar[type[T5Config]] = T5DraftConfig
+
+    def __post_init__(self):
+        if type(self.config) is T5Config:
+            object.__setattr__(self, "config", T5DraftConfig.of(self.config))
+        super().__post_init__()
+
+    def network(self) -> DraftNetwork:
+        return DraftNetwork(self.config, self.layout, self.orders, self.weights, self.pad_id)
+
+    @property
+    def encoded_dim(self) -> int | None:
+        return self.config.encoded_dim
+
+    @property
+    def states_dim(self) -> int | None:
+        return self.config.states_dim
+
+    @property
+    def head_ids(self) -> tuple[int, ...] | None:
+        return self.config.head_ids
+
+    @property
+    def has_markov(self) -> bool:
+        return self.config.markov_rank is not None
+
+    @property
+    def has_confidence(self) -> bool:
+        return self.config.confidence_head
+
+    @property
+    def has_exit_classifier(self) -> bool:
+        return self.config.exit_classifier
+
+    def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
+        """Encodes [B, S] int32 inputs, as a T5 does.
+
+        Raises:
+          ValueError: other inputs, or a model without an encoder.
+        """
+        if self.encoded_dim is not None:
+            raise ValueError(
+                "this T5 has no encoder (encoded_dim): it drafts for the model whose encoder's "
+                "output it reads, and decodes nothing by itself"
+            )
+        return super().prefill(params, inputs, capacity)
+
+    def attach(self, params: PyTree, encoded: Array, mask: Array, capacity: int) -> KVCache:
+        """Computes keys and values of what an encoder has made, [B, S, encoded_dim]; the inputs are
+        tokens where `mask` [B, S] says so."""
+        given = encoded.astype(self.config.dtype), mask, capacity
+        return cast(KVCache, self.apply(params, *given, method="attach"))
+
+    def decode(
+        self,
+        params: PyTree,
+        tokens: Array,
+        cache: KVCache,
+        *,
+        ancestors: Array | None = None,
+        states: Array | None = None,
+        layers: tuple[int, int] | None = None,
+        resume: Array | None = None,
+    ) -> tuple[ModelOutput, KVCache]:
+        """Feeds [B, T] int32 tokens; see `T5Target.decode`.
+
+        states: [B, T, states_dim] of the target, one for each token, for a model that reads such.
+
+        Raises:
+          ValueError: states are missing, or given to a model that reads none; or there are no such
+            layers.
+        """
+        if (self.states_dim is not None) != (states is not None):
+            raise ValueError(
+                "this T5 reads no states; give it states_dim, or no states"
+                if self.states_dim is None
+                else "this T5 reads the states of the model that it drafts for (states_dim); use "
+                "it in a drafter that gives it some, such as Masked"
+            )
+        check_layers(layers, resume, self.num_layers)
+        given = tokens, cache, ancestors, layers, resume, states
+        return cast(tuple[ModelOutput, KVCache], self.apply(params, *given, method="decode"))
+
+    def markov(self, params: PyTree, tokens: Array) -> Array:
+        """Returns what tokens of a block, [B, T] int32, add to the logits of the next ones, [B, T,
+        V] float32 (a low-rank Markov head)."""
+        return cast(Array, self.apply(params, tokens, method="markov"))
+
+    def confidence(self, params: PyTree, hidden: Array) -> Array:
+        """Returns the log-odds [B, T] float32 that the token of a place is kept if those before it
+        are, of states [B, T, D] of a block."""
+        return cast(Array, self.apply(params, hidden, method="confidence"))
+
+    def exit_logits(self, params: PyTree, hidden: Array) -> Array:
+        """Returns the log-odds [B, T] float32 that the last layer says the same, of states
+        [B, T, D] behind any layer."""
+        return cast(Array, self.apply(params, hidden, method="exit_logits"))
