@@ -115,8 +115,8 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
     ) -> tuple[Array, Mapping[str, Array]]:
         """T5X's method, with T5X's arguments; see `bridge.predictions` for what it returns.
 
-        Of `decoder_params` only `decode_rng` and `eos_id` mean something here. With `num_decodes`
-        each text is sampled so many times, and the most probable sample comes last.
+        Of `decoder_params` only `decode_rng` and `eos_id` mean something here. Each text is sampled
+        `num_decodes` times, and the most probable sample comes last.
         """
         defaults = self._default_decoder_params
         samples = defaults.num_decodes if num_decodes is None else num_decodes

@@ -51,13 +51,15 @@ def quiet_stderr():
         os.close(null)
 
 
-def read(path: str) -> bytes:
+def read(path: str, kind: str) -> bytes:
     """Reads a vocabulary's file, on this machine or on a network.
 
     Raises:
-      TaskError: it is out of reach.
+      TaskError: it is out of reach; the remedy is to give a file of this kind.
     """
     if "://" not in path:
+        if not os.path.isfile(path):
+            raise TaskError(f"vocabulary {path} is not a file; give a {kind}")
         return Path(path).read_bytes()
     load_seqio()
     import tensorflow as tf

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -113,7 +112,7 @@ def _is_sentinel(name: str) -> bool:
 
 @functools.cache
 def _tokenizer(definition: TokenizerJson) -> Tokenizer:
-    text = _text(definition.path)
+    text = read(definition.path, "tokenizer.json").decode("utf-8")
     try:
         return Tokenizer(definition.path, text, definition.tokenization)
     except ImportError as error:
@@ -122,9 +121,3 @@ def _tokenizer(definition: TokenizerJson) -> Tokenizer:
         ) from error
     except Exception as error:  # tokenizers raises plain ones
         raise TaskError(f"vocabulary {definition.path} cannot be used: {error}") from error
-
-
-def _text(path: str) -> str:
-    if "://" not in path and not os.path.isfile(path):
-        raise TaskError(f"vocabulary {path} is not a file; give a tokenizer.json")
-    return read(path).decode("utf-8")

@@ -88,10 +88,6 @@ class Bytes(Checked):
         return load_seqio().ByteVocabulary(extra_ids=self.extra_ids)
 
 
-def _line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
-
-
 def for_texts(definition: VocabularyDefinition) -> Vocabulary | PlainVocabulary:
     """Returns what encodes texts: without TensorFlow, if the definition can do that."""
     return definition.plain() if hasattr(definition, "plain") else definition.load()
@@ -121,16 +117,15 @@ def vocabulary_file(
 @functools.cache
 def _sentencepiece(definition: SentencePiece) -> PlainVocabulary:
     path = definition.path
-    if "://" not in path and not os.path.isfile(path):
-        raise TaskError(f"vocabulary {path} is not a file; give a SentencePiece .model")
-    serialized = read(path)
+    serialized = read(path, "SentencePiece .model")
     try:
         plain = PlainSentencePiece(path, serialized, definition.extra_ids)
     except Exception as error:  # of SentencePiece or of protobuf
-        if "T5's" in str(error):
-            raise TaskError(f"vocabulary {path}: {_line(error)}") from error
+        line = str(error).partition("\n")[0]
+        if "T5's" in line:
+            raise TaskError(f"vocabulary {path}: {line}") from error
         raise TaskError(
-            f"vocabulary {path} is not a SentencePiece model ({_line(error)}); give a .model file"
+            f"vocabulary {path} is not a SentencePiece model ({line}); give a .model file"
         ) from error
     added = definition.tokenization
     return plain if added is None else WithAddedTokens(plain, added)

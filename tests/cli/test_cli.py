@@ -381,7 +381,7 @@ def test_a_folder_with_the_name_of_a_fragment_is_no_package(built, tmp_path, mon
 
 def test_an_installed_package_holds_its_gin_files(monkeypatch, tmp_path):
     package = tmp_path / "specdec"
-    monkeypatch.setattr(resources, "__file__", str(package / "resources.py"))
+    monkeypatch.setattr(resources, "__file__", str(package / "common" / "resources.py"))
     beside = [str(tmp_path / "gin"), str(tmp_path / "configs")]
     assert cli.settings._own_folders() == beside
     inside = [str(package / "_gin"), str(package / "_configs")]
