@@ -104,7 +104,7 @@ def _text(
 
 
 def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, list[Any]]:
-    """Returns what a replay needs of a drafter: what it proposes, and what a stopping rule would see.
+    """Returns what a replay needs of a drafter: its proposals, and what a stopping rule would see.
     Of one that draws, also how much likelier than the target it finds the text's own tokens."""
     figures = {"confidence": asked.confidence, "entropy": asked.entropy, "top": asked.top}
     if not greedy:
