@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from specdec.report.runs import Run, read
+from specdec.report.summaries import ReportedRun, read
 from specdec.values import UsageError
 
 
@@ -37,7 +37,7 @@ def write_page(
         ) from error
 
 
-def draw(measured: Sequence[Run], folder: str) -> list[Path]:
+def draw(measured: Sequence[ReportedRun], folder: str) -> list[Path]:
     """Draws the figures of runs into a folder, and returns their paths.
 
     Raises:
