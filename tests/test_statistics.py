@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specdec.statistics import bootstrap
+from specdec.statistics import bootstrap, estimates, ratio
 
 
 def test_an_interval_has_ninety_five_percent():
@@ -25,3 +25,17 @@ def test_texts_are_drawn_with_all_their_values():
 
 def test_one_text_is_its_own_interval():
     assert bootstrap(np.array([[4.0], [2.0]]), lambda sums: sums[0] / sums[1]) == (2, 2)
+
+
+def test_an_estimate_has_the_figure_of_all_texts():
+    above, below = np.array([3.0, 1.0, 4.0]), np.array([1.0, 1.0, 2.0])
+    found = ratio(above, below)
+    assert found.value == 2 and found.low < 2 < found.high
+    ends = bootstrap(np.stack([above, below]), lambda sums: sums[0] / sums[1])
+    assert found[1:] == ends and found.interval() == f"{ends[0]:.2f} to {ends[1]:.2f}"
+
+
+def test_several_figures_have_an_estimate_each():
+    values = np.array([[1.0, 2.0], [3.0, 3.0]])
+    first, second = estimates(values, lambda sums: sums / 2)
+    assert (first.value, second) == (1.5, (3, 3, 3)) and (first.low, first.high) == (1, 2)

@@ -28,11 +28,11 @@ import functools
 from collections.abc import Callable, Iterator
 
 from specdec.certificate.afresh import afresh
-from specdec.certificate.check import Check
-from specdec.certificate.checks import algebra, audit, broken, greedy, law, perfect, seeds
 from specdec.certificate.divergence import divergence
-from specdec.certificate.draws import draws
+from specdec.certificate.drawn import draws
+from specdec.certificate.exactness import algebra, audit, broken, greedy, law, perfect, seeds
 from specdec.certificate.hostile import hostile
+from specdec.certificate.outcome import Check
 from specdec.certificate.subject import Subject
 from specdec.plan import Plan
 from specdec.verifiers import GreedyMatch, SpeculativeSampling

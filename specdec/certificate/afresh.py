@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.certificate.check import Check
+from specdec.certificate.outcome import Check
 from specdec.certificate.subject import Subject
 from specdec.decoding import prefill, step
 from specdec.plan import Plan

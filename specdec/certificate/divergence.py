@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.certificate.check import Check
-from specdec.certificate.draws import SAMPLES, by_rank
+from specdec.certificate.drawn import SAMPLES, by_rank
+from specdec.certificate.outcome import Check
 from specdec.certificate.subject import Subject, joined, taught_scores
 from specdec.plan import Plan
 from specdec.statistics import estimate

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from specdec import testing
-from specdec.certificate.check import Check, agreement
+from specdec.certificate.outcome import Check, agreement
 from specdec.certificate.subject import Subject
 from specdec.drafters.drafter import Drafter
 from specdec.testing import Constant, OneOf

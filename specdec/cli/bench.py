@@ -7,7 +7,7 @@ import argparse
 from specdec import benchmark
 from specdec.cli import machine, output
 from specdec.cli import run as runs
-from specdec.cli.variants import path_of, variants
+from specdec.cli.variants import add_variant_flag, path_of, variants
 from specdec.instrument.benchmarking import (
     FORECAST_TEXTS,
     LIMIT,
@@ -32,13 +32,11 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--repeats", type=int, default=3, metavar="N", help="of each text (default: %(default)s)"
     )
-    parser.add_argument(
-        "--variant",
-        action="append",
-        metavar="NAME=VALUE;...",
-        help="gin settings, or gin files, of one of several drafters, draft lengths or verifiers, "
-        "which take turns text by text, as in --variant=GAMMA=3 --variant=verifiers/coupled.gin; "
-        "each has an output file of its own, FILE with the variant before its suffix; may repeat",
+    add_variant_flag(
+        parser,
+        "drafters, draft lengths or verifiers, which take turns text by text, as in "
+        "--variant=GAMMA=3 --variant=verifiers/coupled.gin; each has an output file of its own, "
+        "FILE with the variant before its suffix",
     )
     parser.add_argument(
         "--synthetic_alpha",

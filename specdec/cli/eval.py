@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-from collections.abc import Mapping
-from types import ModuleType
-from typing import Any
 
 import jax
 
 from specdec.cli import machine
 from specdec.cli import run as runs
 from specdec.cli.variants import ready
-from specdec.instrument.evaluation import METRICS, Evaluation, lines
+from specdec.instrument.evaluation import (
+    METRICS,
+    Evaluation,
+    lines,
+    metric_writers,
+    write_scalars,
+)
 from specdec.instrument.prediction_files import PredictionsFolder, refuse_url
-from specdec.values import UsageError
-
-PATIENCE = 7 * 24 * 3600  # seconds; hosts have unequal work after an interruption
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -74,14 +73,14 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 def _command(args: argparse.Namespace) -> None:
     if args.distributed is not None:
-        _join_other_hosts(args.distributed)
+        machine.join_other_hosts(args.distributed)
     refuse_url(args.output_dir)
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     machine.refuse_unwritable_folder("--metrics_dir", args.metrics_dir)
     flags = {"DecodeRun.compare": args.compare, "Data.num_samples": args.num_samples}
     run, engine = runs.opened(args, flags)
     evaluation = Evaluation.of(ready(run, engine, lines="eval"), args.metric)
-    writers = _metric_writers() if args.metrics_dir else None
+    writers = metric_writers() if args.metrics_dir else None
     share = run.placement.share()
     folder = PredictionsFolder(args.output_dir, evaluation.variant.settings, share[:2])
     if share.first:  # of the hosts that share rows, the one that writes them
@@ -92,52 +91,4 @@ def _command(args: argparse.Namespace) -> None:
         return
     print(*lines(report), f"figures in {folder.metrics}", sep="\n")
     if writers:
-        _write_scalars(writers, args.metrics_dir, run.checkpoint_path, report)
-
-
-def _join_other_hosts(told: str) -> None:
-    processes: dict[str, Any] = {}
-    if told:
-        try:
-            address, count, index = told.split(",")
-            processes = {"num_processes": int(count), "process_id": int(index)}
-        except ValueError as error:
-            raise UsageError(
-                f"--distributed={told} is not ADDRESS,COUNT,INDEX, as in 10.0.0.1:8476,2,0; "
-                "give all three"
-            ) from error
-        processes["coordinator_address"] = address
-    try:  # a host that is done waits for the others: if one left, JAX would end them all
-        jax.distributed.initialize(**processes, shutdown_timeout_seconds=PATIENCE)
-    except (RuntimeError, ValueError) as error:
-        raise UsageError(
-            f"--distributed: JAX finds no other hosts ({error}); leave it out on one host"
-        ) from error
-
-
-def _metric_writers() -> ModuleType:
-    try:
-        from clu import metric_writers
-    except ImportError as error:
-        missing = "--metrics_dir needs clu and tensorboard; pip install clu tensorboard"
-        raise UsageError(missing) from error
-    return metric_writers
-
-
-def _write_scalars(
-    writers: ModuleType, path: str, checkpoint: str, report: Mapping[str, Any]
-) -> None:
-    scalars = {
-        f"{way}/{name}": value
-        for way, values in report["metrics"].items()
-        for name, value in values.items()
-    }
-    writer = writers.SummaryWriter(path)
-    writer.write_scalars(step_of(checkpoint), scalars)
-    writer.close()
-
-
-def step_of(checkpoint: str) -> int:
-    """Returns the training step that ends a checkpoint's name, as in checkpoint_1000000; else 0."""
-    ends = re.search(r"(?:^|[/_])(\d+)/*$", checkpoint)
-    return int(ends[1]) if ends else 0
+        write_scalars(writers, args.metrics_dir, run.checkpoint_path, report)

@@ -9,7 +9,7 @@ import re
 from specdec import forecast
 from specdec.cli import output, settings
 from specdec.cli import run as runs
-from specdec.cli.variants import add_cost_flags, costs_of, variants
+from specdec.cli.variants import add_cost_flags, add_variant_flag, costs_of, variants
 from specdec.instrument.forecasting import Forecasting
 from specdec.values import UsageError
 
@@ -44,12 +44,9 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "the lines of `specdec bench`, or the JSON of `specdec compile`",
         together=", in the order of the passes",
     )
-    parser.add_argument(
-        "--variant",
-        action="append",
-        metavar="NAME=VALUE;...",
-        help="gin settings, or gin files, of one of several drafters, as of `specdec bench`; one "
-        "that draws needs passes of its own; may repeat",
+    add_variant_flag(
+        parser,
+        "drafters, as of `specdec bench`; one that draws needs passes of its own",
     )
     parser.add_argument(
         "--output_file",

@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -36,6 +37,7 @@ REMEDIES = {
 
 
 OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+PATIENCE = 7 * 24 * 3600  # seconds; hosts have unequal work after an interruption
 
 
 class Terminated(KeyboardInterrupt):
@@ -127,3 +129,27 @@ def refuse_unwritable_folder(flag: str, path: str | None, remedy: str = "give an
 def leave_stdout() -> None:
     """Gives up what was not written, so that Python does not try it again at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def join_other_hosts(told: str) -> None:
+    """Makes one program of this process and those of other hosts.
+
+    told: ADDRESS,COUNT,INDEX, or nothing where JAX finds the others.
+    """
+    processes: dict[str, Any] = {}
+    if told:
+        try:
+            address, count, index = told.split(",")
+            processes = {"num_processes": int(count), "process_id": int(index)}
+        except ValueError as error:
+            raise UsageError(
+                f"--distributed={told} is not ADDRESS,COUNT,INDEX, as in 10.0.0.1:8476,2,0; "
+                "give all three"
+            ) from error
+        processes["coordinator_address"] = address
+    try:  # a host that is done waits for the others: if one left, JAX would end them all
+        jax.distributed.initialize(**processes, shutdown_timeout_seconds=PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(
+            f"--distributed: JAX finds no other hosts ({error}); leave it out on one host"
+        ) from error

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import quote
 
 from specdec import records, report
 from specdec.cli import machine, output
+from specdec.report import publishing
 from specdec.values import UsageError
 
 
@@ -71,17 +69,19 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> None:
     _refuse_what_does_not_go_together(args)
     if args.html:
-        return _write_page(args)
+        publishing.write_page(args.html, args.summaries, args.paper, args.generations)
+        print(f"wrote {args.html}", file=sys.stderr)
+        return
     output.check(args, inputs=args.summaries)
     machine.refuse_unwritable_folder("--figures_dir", args.figures_dir)
     try:
         measured = report.read(args.summaries, args.paper)
         text = report.headline(measured) if args.headline else report.markdown(measured)
-        drawn = _draw(measured, args.figures_dir) if args.figures_dir else []
+        drawn = publishing.draw(measured, args.figures_dir) if args.figures_dir else []
     except ValueError as error:
         raise UsageError(str(error)) from error
     if args.output_file:
-        text += "".join(f"\n{_link(figure, args.output_file)}\n" for figure in drawn)
+        text += "".join(f"\n{publishing.link(one, args.output_file)}\n" for one in drawn)
         records.write(Path(args.output_file), text)
     else:
         print(text, end="")
@@ -99,42 +99,3 @@ def _refuse_what_does_not_go_together(args: argparse.Namespace) -> None:
         )
     if not args.summaries and not args.generations:
         raise UsageError("there is nothing to report on; give a FILE.summary.json")
-
-
-def _write_page(args: argparse.Namespace) -> None:
-    try:
-        from specdec.report import generations, html
-
-        measured = report.read(args.summaries, args.paper)
-        page = html.page(measured, generations.read(args.generations))
-    except ImportError as error:
-        missing = "--html needs jinja2 and matplotlib; pip install jinja2 matplotlib"
-        raise UsageError(missing) from error
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    try:
-        Path(args.html).write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"--html {args.html} cannot be written: {error.strerror}; give another file"
-        ) from error
-    print(f"wrote {args.html}", file=sys.stderr)
-
-
-def _draw(measured: Sequence[report.Run], folder: str) -> list[Path]:
-    try:
-        from specdec.report import figures
-    except ImportError as error:
-        missing = "--figures_dir needs matplotlib; pip install matplotlib"
-        raise UsageError(missing) from error
-    try:
-        return figures.draw(measured, folder)
-    except OSError as error:
-        raise UsageError(
-            f"--figures_dir {folder} cannot be written: {error.strerror}; give another folder"
-        ) from error
-
-
-def _link(figure: Path, page: str) -> str:
-    path = Path(os.path.relpath(figure, Path(page).parent)).as_posix()
-    return f"![{figure.stem.replace('_', ' ')}]({quote(path)})"

@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 
 from specdec import records
-from specdec.cli import machine, settings, table
+from specdec.cli import machine, settings, train_table
 from specdec.values import UsageError
 
 
@@ -32,14 +32,14 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--steps", type=int, metavar="N", help="how many updates in all")
     parser.add_argument("--seed", type=int, metavar="N", help="of parameters and order of the data")
-    table.add_flags(parser)
+    train_table.add_flags(parser)
     parser.set_defaults(command=_command)
     return parser
 
 
 def _command(args: argparse.Namespace) -> None:
     if args.table is not None:
-        return table.make(args)
+        return train_table.make(args)
     for flag in ("tokens", "passes"):
         if (value := getattr(args, flag)) is not None:
             raise UsageError(f"--{flag} is {value} without --table; name what is to be made")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specdec.cli import machine
 from specdec.cli import run as runs
-from specdec.cli.variants import add_cost_flags, costs_of, variants
+from specdec.cli.variants import add_cost_flags, add_variant_flag, costs_of, variants
 from specdec.forecast import tuning
 from specdec.instrument.search import TOKENS, Search
 from specdec.values import PositiveInt, UsageError, check
@@ -47,12 +47,9 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         metavar="N",
         help=f"the longest draft to try (default: {tuning.LONGEST}, as far as outputs have room)",
     )
-    parser.add_argument(
-        "--variant",
-        action="append",
-        metavar="NAME=VALUE;...",
-        help="gin settings, or gin files, of one of several drafters, as of `specdec bench`; may "
-        "repeat",
+    add_variant_flag(
+        parser,
+        "drafters, as of `specdec bench`",
     )
     parser.set_defaults(command=_command)
     return parser

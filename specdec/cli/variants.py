@@ -85,6 +85,16 @@ def path_of(file: str | None, name: str) -> str | None:
     return f"{folder}{slash}{stem}_{plain}{dot}{suffix}"
 
 
+def add_variant_flag(parser: argparse.ArgumentParser, about: str) -> None:
+    """Adds `--variant`, about gin settings or files, one of several."""
+    parser.add_argument(
+        "--variant",
+        action="append",
+        metavar="NAME=VALUE;...",
+        help=f"gin settings, or gin files, of one of several {about}; may repeat",
+    )
+
+
 def add_cost_flags(parser: argparse.ArgumentParser, files: str, together: str = "") -> None:
     """Adds the flags of commands that know what a target call and a draft take.
 

@@ -5,7 +5,7 @@ counts target calls; `costs` has the seconds of the parts; `forecast` makes figu
 """
 
 from specdec.forecast.costs import Costs, measured, read
-from specdec.forecast.forecast import (
+from specdec.forecast.promise import (
     Forecast,
     best,
     forecast,

@@ -142,58 +142,20 @@ def measured(
     """
     slots = max(plan.capacity for plan in plans.values())
     first = next(iter(plans.values()))
-    steps = min(first.max_length, LONGEST_SCAN)
-    timed: dict[Any, _Part] = {}
-
-    def prefill_of(role: str, model: Any, plan: Plan) -> tuple[Any, ...]:
-        """The key of a part, which is made if it is new."""
-        views = plan.drafter.views()
-        key = role, model, 0, views.get(role)
-        if key not in timed:
-            program = Program(prefills({role: model}, slots, views))
-            timed[key] = _Part(program, {role: tree_of(role, model)}, inputs, 1)
-        return key
-
-    def call_of(role: str, width: int, plan: Plan) -> tuple[Any, ...]:
-        """The key of a call; a drafter's own call may read the parameters of all models."""
-        alone = role == "alone"
-        models = {"alone": plan.target} if alone else plan.models()
-        own, of = plan.own_calls().get(role), role if alone else plan.holder(role)
-        read = prefill_of(of, models[of], plan)
-        key = role, width, read, plan if own else None
-        if key not in timed:
-            before = timed[read]
-            begun = before.program(before.trees, inputs)
-            trees = {r: tree_of(r, m) for r, m in models.items()} if own else before.trees
-            program = Program(scan(of, own or plain_call(role, models[of]), width, steps))
-            timed[key] = _Part(program, trees, begun, steps)
-        return key
-
-    def turn_in(plan: Plan) -> Mapping[Key, tuple[Any, ...]]:
-        """The plan's turn, if it has one, and its key."""
-        if not (turn := turn_of(plan)):
-            return {}
-        models, begun = plan.models(), {}
-        for role, model in models.items():
-            before = timed[prefill_of(role, model, plan)]
-            begun |= before.program(before.trees, inputs)
-        trees = {role: tree_of(role, model) for role, model in models.items()}
-        steps = min(plan.max_length, LONGEST_TURNS)
-        timed[turn, plan] = _Part(Program(turns(plan, turn, steps)), trees, begun, steps)
-        return {turn: (turn, plan)}
-
-    step, prefill = call_of("alone", 1, alone), prefill_of("alone", alone.target, alone)
+    parts = _Parts(tree_of, inputs, slots, min(first.max_length, LONGEST_SCAN))
+    step = parts.call("alone", 1, alone)
+    prefill = parts.prefill("alone", alone.target, alone)
     calls, prefills_of = {}, {}
     for name, plan in plans.items():
         models = plan.models().items()
-        prefills_of[name] = [prefill_of(role, model, plan) for role, model in models]
+        prefills_of[name] = [parts.prefill(role, model, plan) for role, model in models]
         calls[name] = {
-            Calls(role, width): call_of(role, width, plan)
+            Calls(role, width): parts.call(role, width, plan)
             for role, width, _ in plan.parts(TargetCall.each(range(plan.longest_draft + 1)))
         }
     longest = max(plans, key=lambda name: plans[name].longest_draft)
-    in_turn = {**calls[longest], **turn_in(plans[longest])}
-    seconds = _by_turns(timed, clock)
+    in_turn = {**calls[longest], **parts.turn(plans[longest])}
+    seconds = _by_turns(parts.timed, clock)
     times = by_turns({part: seconds[key] for part, key in in_turn.items()})
     source = f"measured here, medians of {ROUNDS} turns"
     return {
@@ -208,11 +170,66 @@ def measured(
     }
 
 
+class _Parts:
+    """The parts of several plans, each made once; methods return the key of one.
+
+    slots: of the caches. steps: of a scan.
+    """
+
+    def __init__(
+        self, tree_of: Callable[[str, Any], PyTree], inputs: PyTree, slots: int, steps: int
+    ):
+        self.timed: dict[Any, _Part] = {}
+        self._tree_of, self._inputs, self._slots, self._steps = tree_of, inputs, slots, steps
+
+    def prefill(self, role: str, model: Any, plan: Plan) -> tuple[Any, ...]:
+        views = plan.drafter.views()
+        key = role, model, 0, views.get(role)
+        if key not in self.timed:
+            program = Program(prefills({role: model}, self._slots, views))
+            trees = {role: self._tree_of(role, model)}
+            self.timed[key] = _Part(program, trees, self._inputs, 1)
+        return key
+
+    def call(self, role: str, width: int, plan: Plan) -> tuple[Any, ...]:
+        """A drafter's own call may read the parameters of all models."""
+        alone = role == "alone"
+        models = {"alone": plan.target} if alone else plan.models()
+        own, of = plan.own_calls().get(role), role if alone else plan.holder(role)
+        read = self.prefill(of, models[of], plan)
+        key = role, width, read, plan if own else None
+        if key not in self.timed:
+            before = self.timed[read]
+            trees = self._trees(models) if own else before.trees
+            program = Program(scan(of, own or plain_call(role, models[of]), width, self._steps))
+            self.timed[key] = _Part(program, trees, before.begun(), self._steps)
+        return key
+
+    def turn(self, plan: Plan) -> Mapping[Key, tuple[Any, ...]]:
+        """Returns the key by the plan's turn, {} if it has none."""
+        if not (turn := turn_of(plan)):
+            return {}
+        models, begun = plan.models(), {}
+        for role, model in models.items():
+            begun |= self.timed[self.prefill(role, model, plan)].begun()
+        steps = min(plan.max_length, LONGEST_TURNS)
+        program = Program(turns(plan, turn, steps))
+        self.timed[turn, plan] = _Part(program, self._trees(models), begun, steps)
+        return {turn: (turn, plan)}
+
+    def _trees(self, models: Mapping[str, Any]) -> dict[str, PyTree]:
+        return {role: self._tree_of(role, model) for role, model in models.items()}
+
+
 class _Part(NamedTuple):
     program: Program
     trees: Mapping[str, PyTree]
     argument: PyTree
     steps: int  # model calls in one run
+
+    def begun(self) -> PyTree:
+        """Returns the result of one run."""
+        return self.program(self.trees, self.argument)
 
     def ready(self) -> Callable[[], Any]:
         """Returns one run, compiled and warmed."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections
 import itertools
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -240,3 +242,33 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"NOT EXACT; the same by chance: {report['same_by_chance']} of {outputs}"
     for name, signature in report["signatures"].items():
         yield f"{name} by {signature}"
+
+
+def metric_writers() -> ModuleType:
+    """Returns the package that writes for TensorBoard; raises UsageError where it is missing."""
+    try:
+        from clu import metric_writers
+    except ImportError as error:
+        missing = "--metrics_dir needs clu and tensorboard; pip install clu tensorboard"
+        raise UsageError(missing) from error
+    return metric_writers
+
+
+def write_scalars(
+    writers: ModuleType, path: str, checkpoint: str, report: Mapping[str, Any]
+) -> None:
+    """Writes the metrics for TensorBoard, at the training step of a checkpoint."""
+    scalars = {
+        f"{way}/{name}": value
+        for way, values in report["metrics"].items()
+        for name, value in values.items()
+    }
+    writer = writers.SummaryWriter(path)
+    writer.write_scalars(step_of(checkpoint), scalars)
+    writer.close()
+
+
+def step_of(checkpoint: str) -> int:
+    """Returns the training step that ends a checkpoint's name, as in checkpoint_1000000; else 0."""
+    ends = re.search(r"(?:^|[/_])(\d+)/*$", checkpoint)
+    return int(ends[1]) if ends else 0

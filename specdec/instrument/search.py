@@ -75,7 +75,7 @@ class Prepared(NamedTuple):
         return found
 
 
-class Found(NamedTuple):
+class Recommendation(NamedTuple):
     """The result of a search, the best of each variant and the best of all."""
 
     results: list[tuple[Prepared, tuning.Result]]
@@ -171,7 +171,7 @@ class Search(NamedTuple):
         )
         return cls(folder, chosen, tokens, found, rows, given)
 
-    def run(self) -> Found:
+    def run(self) -> Recommendation:
         """Returns what is best; texts, costs and all that is tried are written at once."""
         prepared: list[Prepared] = []
         for one in self.variants:
@@ -186,7 +186,7 @@ class Search(NamedTuple):
             others = one.alone(), one.oracle(self.longest)
             results.append((one, tuning.Result.of(name, own, *others, *one.halves)))
         of_all = (result for _, result in results)
-        return Found(results, max(of_all, key=lambda one: one.speedup(one.best).value))
+        return Recommendation(results, max(of_all, key=lambda one: one.speedup(one.best).value))
 
     def _texts(self, before: Sequence[Prepared], variant: Variant) -> Sequence[Accepted]:
         """Returns the recorded texts of a variant. A drafter that only copies needs no recording of

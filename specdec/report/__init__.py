@@ -1,6 +1,6 @@
 """Measured runs beside published ones, as Markdown and as figures.
 
-`runs` reads them, `tables` and `headline` make the Markdown. `speedups` and `times` have the
+`summaries` reads them, `tables` and `headline` make the Markdown. `speedups` and `times` have the
 numbers that figures show, `draw_speedups` and `draw_times` draw them on what `canvas` gives, and
 `figures` writes the files. What draws needs matplotlib, so import `figures` where it is used.
 
@@ -10,7 +10,7 @@ beside the row that configs/leviathan/ende_small_t0.gin repeats, and `specdec be
 """
 
 from specdec.report.headline import headline
-from specdec.report.runs import Run, read
+from specdec.report.summaries import ReportedRun, read
 from specdec.report.tables import markdown
 
-__all__ = ["Run", "headline", "markdown", "read"]
+__all__ = ["ReportedRun", "headline", "markdown", "read"]

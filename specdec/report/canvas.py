@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from specdec.report.runs import Run, device
 from specdec.report.speedups import predicts, varies
+from specdec.report.summaries import ReportedRun, device
 from specdec.statistics import Estimate
 
 WIDTH, DPI = 8, 200  # inches and pixels per inch: twice the 800 pixels that a page shows
@@ -41,7 +41,7 @@ def blank(height: float) -> Figure:
     return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
-def captioned(figure: Figure, runs: Sequence[Run], caption: str) -> Figure:
+def captioned(figure: Figure, runs: Sequence[ReportedRun], caption: str) -> Figure:
     """The figure, with a caption and the hardware of the runs underneath."""
     shown = [run.bench for run in runs if run.bench and (predicts(run) or varies(run))]
     places = dict.fromkeys(device(bench["environment"]) for bench in shown)

@@ -26,14 +26,14 @@ from specdec.report.canvas import (
     interval,
     name_points,
 )
-from specdec.report.runs import Run
+from specdec.report.summaries import ReportedRun
 
 COLOURS = (BLUE, RED, GREEN, ORANGE, PINK, SKY)
 ASIDE = 0.015  # of the longest gamma: curves lie this far apart, so that intervals can be seen
 LEVELS = (1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 10)
 
 
-def predicted_and_measured(runs: Sequence[Run]) -> Figure:
+def predicted_and_measured(runs: Sequence[ReportedRun]) -> Figure:
     """A point for each run, and where measured is 1 and 0.95 of predicted."""
     figure = blank(5.6)
     axes = figure.add_subplot()
@@ -53,7 +53,7 @@ def predicted_and_measured(runs: Sequence[Run]) -> Figure:
     return captioned(figure, runs, caption)
 
 
-def over_gamma(runs: Sequence[Run]) -> Figure:
+def over_gamma(runs: Sequence[ReportedRun]) -> Figure:
     """Measured and predicted speed-up over gamma, a colour for each curve."""
     curves = speedups.curves(runs)
     longest = max(max(curve.gammas) for curve in curves)
@@ -107,7 +107,7 @@ def _curve(axes: Axes, curve: speedups.Curve, colour: str, aside: float) -> None
     axes.plot(at[curve.best], best, "*", color=colour, markersize=11, ls="", label=label)
 
 
-def over_alpha_and_cost(runs: Sequence[Run]) -> Figure:
+def over_alpha_and_cost(runs: Sequence[ReportedRun]) -> Figure:
     """The speed-up that theory has for an alpha and a c, with measured ones on it."""
     figure = blank(6)
     axes = figure.add_subplot()
@@ -147,7 +147,7 @@ def over_alpha_and_cost(runs: Sequence[Run]) -> Figure:
     return captioned(figure, runs, caption)
 
 
-def gamma_and_arithmetic(runs: Sequence[Run]) -> Figure:
+def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Figure:
     """Tokens per target call and the best gamma over alpha, and what speculation takes in
     operations for what it saves in time (Leviathan et al. 2022, figures 2 to 4), with what the runs
     have."""

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from specdec.report import times
 from specdec.report.canvas import BLUE, GREEN, ORANGE, PALE, PINK, RED, ROW, blank, captioned
-from specdec.report.runs import Run
+from specdec.report.summaries import ReportedRun
 
 LIGHT_ORANGE = "#F5CF7F"
 EDGE = {"edgecolor": "white", "linewidth": 0.5}
@@ -23,7 +23,7 @@ TOKENS = {
 MS = 1e3
 
 
-def one_generation(runs: Sequence[Run]) -> Figure:
+def one_generation(runs: Sequence[ReportedRun]) -> Figure:
     """Calls of the two models and what became of the tokens; the target alone underneath."""
     one = times.timeline(runs)
     figure = blank(5.4)
@@ -76,7 +76,7 @@ def _tokens(axes: Axes, one: times.Timeline) -> None:
     _legend(axes, [Patch(label=label, **TOKENS[kind]) for kind, label in labels.items()])
 
 
-def draft_lengths(runs: Sequence[Run]) -> Figure:
+def draft_lengths(runs: Sequence[ReportedRun]) -> Figure:
     """How long each draft was and what of it was kept, along a generation and along all texts."""
     shown = times.lengths(runs)
     figure = blank(1.2 + 1.5 * len(shown))
@@ -107,7 +107,7 @@ def _legend(axes: Axes, handles: Sequence[Patch]) -> None:
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
-def one_iteration(runs: Sequence[Run]) -> Figure:
+def one_iteration(runs: Sequence[ReportedRun]) -> Figure:
     """Draws where an iteration's time goes, and what its tokens would have taken."""
     shown = times.waterfalls(runs)
     figure = blank(1.6 + ROW * sum(len(parts) + 1 for parts in shown.values()))

@@ -19,8 +19,8 @@ from specdec.report.draw_speedups import (
     predicted_and_measured,
 )
 from specdec.report.draw_times import draft_lengths, one_generation, one_iteration
-from specdec.report.runs import Run
 from specdec.report.speedups import predicts, varies
+from specdec.report.summaries import ReportedRun
 
 FIGURES = (
     predicted_and_measured,
@@ -36,14 +36,14 @@ PAGE = {"#000000": "currentColor", "#ffffff": "var(--paper)"}
 PAGE |= {BLUE.lower(): "var(--blue)", GREY.lower(): "var(--muted)"}
 
 
-def of(runs: Sequence[Run]) -> Sequence[Callable[[Sequence[Run]], Figure]]:
+def of(runs: Sequence[ReportedRun]) -> Sequence[Callable[[Sequence[ReportedRun]], Figure]]:
     """The figures that there are of some runs: all of one GAMMA each, and of lengths that vary."""
     varied = any(map(varies, runs))
     fixed = any(map(predicts, runs)) or not varied
     return (*(FIGURES if fixed else ()), *((draft_lengths,) if varied else ()))
 
 
-def draw(runs: Sequence[Run], folder: str | Path) -> list[Path]:
+def draw(runs: Sequence[ReportedRun], folder: str | Path) -> list[Path]:
     """Writes the figures into a folder, which is made if need be, and returns the files.
 
     Raises:
@@ -59,7 +59,7 @@ def draw(runs: Sequence[Run], folder: str | Path) -> list[Path]:
     return list(figures)
 
 
-def svgs(runs: Sequence[Run]) -> dict[str, str]:
+def svgs(runs: Sequence[ReportedRun]) -> dict[str, str]:
     """Name -> `<svg>` element, with text as text; raises ValueError as `draw` does."""
     as_text: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "specdec"}
     with matplotlib.rc_context(STYLE | as_text):

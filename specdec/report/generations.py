@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specdec.records import Lines
-from specdec.report.runs import Figures, in_words
+from specdec.report.summaries import Figures, in_words
 
 # Kind of a token -> its mark and what it means: no kind is told by its colour alone.
 KINDS = {

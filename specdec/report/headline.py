@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterator, Sequence
 
-from specdec.report.runs import Figures, Run, conditions, in_words
+from specdec.report.summaries import Figures, ReportedRun, conditions, in_words
 from specdec.report.tables import table
 
 SPEEDUP = "speed-up (95 %)"
@@ -28,7 +28,7 @@ LEGEND = (
 )
 
 
-def headline(runs: Sequence[Run]) -> str:
+def headline(runs: Sequence[ReportedRun]) -> str:
     """A line for each benchmark, and where they were measured."""
     benches = [(run.name, run.bench) for run in runs if run.bench]
     if not benches:
@@ -38,7 +38,7 @@ def headline(runs: Sequence[Run]) -> str:
     return "\n\n".join((table(HEADER, rows), LEGEND, where)) + "\n"
 
 
-def places(runs: Sequence[Run]) -> list[str]:
+def places(runs: Sequence[ReportedRun]) -> list[str]:
     """Where the benchmarks were measured, those of one place together."""
     measured = collections.defaultdict(list)
     for run in runs:

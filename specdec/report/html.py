@@ -21,8 +21,8 @@ from markupsafe import Markup
 from specdec.report import tables, words
 from specdec.report.generations import KINDS, ShownGeneration
 from specdec.report.headline import HEADER, LEGEND, SPEEDUP, places, row
-from specdec.report.runs import Figures, Run
 from specdec.report.speedups import predicts, varies
+from specdec.report.summaries import Figures, ReportedRun
 
 FOLDER = Path(__file__).parent / "page"
 TEXTS = 200  # on one page; more make it slow
@@ -46,7 +46,7 @@ class Interval(NamedTuple):
     one: float
 
 
-def page(runs: Sequence[Run], generations: Iterator[ShownGeneration]) -> str:
+def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) -> str:
     """The HTML of some runs and generations; either may be none.
 
     Raises:
@@ -102,7 +102,7 @@ def _policy(script: str) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
-def _tables(runs: Sequence[Run]) -> Iterator[HtmlTable]:
+def _tables(runs: Sequence[ReportedRun]) -> Iterator[HtmlTable]:
     """Yields, as far as each was measured, speed-ups, beside published ones, and alphas."""
     benches = [(run.name, run.bench) for run in runs if run.bench]
     if benches:
@@ -117,7 +117,7 @@ def _tables(runs: Sequence[Run]) -> Iterator[HtmlTable]:
         yield HtmlTable(caption, *tables.alphas(runs), tables.ALPHAS_LEGEND)
 
 
-def _acceptances(runs: Sequence[Run]) -> list[Run]:
+def _acceptances(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     return [run for run in runs if run.acceptance]
 
 
@@ -132,7 +132,7 @@ def _speedup_row(name: str, bench: Figures, longest: float) -> list[Any]:
     return cells
 
 
-def _figures(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _figures(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     """Each with its name, title, drawing and what it shows in words."""
     if not any(predicts(run) or varies(run) for run in runs):
         return []

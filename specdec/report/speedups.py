@@ -11,7 +11,7 @@ import numpy as np
 
 from specdec import theory
 from specdec.common import published
-from specdec.report.runs import Figures, Run, device, in_words
+from specdec.report.summaries import Figures, ReportedRun, device, in_words
 from specdec.statistics import Estimate
 
 LONGEST_DRAFT = 20  # of those among which the surface has the best
@@ -62,7 +62,7 @@ class Spot(NamedTuple):
     speedup: float
 
 
-def predicts(run: Run) -> bool:
+def predicts(run: ReportedRun) -> bool:
     """Whether a run says what speed-up was to be expected, so that figures can be of it."""
     bench = run.bench
     if not bench or not bench["prediction"] or not bench["prediction"]["gamma"]:
@@ -70,13 +70,13 @@ def predicts(run: Run) -> bool:
     return bench["alpha"] is not None
 
 
-def varies(run: Run) -> bool:
+def varies(run: ReportedRun) -> bool:
     """Whether it was measured with a schedule whose draft lengths vary."""
     bench = run.bench
     return bool(bench and bench["prediction"] and not bench["prediction"]["gamma"])
 
 
-def with_prediction(runs: Iterable[Run]) -> list[tuple[Run, Figures]]:
+def with_prediction(runs: Iterable[ReportedRun]) -> list[tuple[ReportedRun, Figures]]:
     """The runs that figures are of, with their benchmarks.
 
     Raises:
@@ -91,14 +91,14 @@ def with_prediction(runs: Iterable[Run]) -> list[tuple[Run, Figures]]:
     return found
 
 
-def comparisons(runs: Sequence[Run]) -> list[PredictedAndMeasured]:
+def comparisons(runs: Sequence[ReportedRun]) -> list[PredictedAndMeasured]:
     return [
         PredictedAndMeasured(run.name, bench["prediction"]["these_texts"], _measured(bench))
         for run, bench in with_prediction(runs)
     ]
 
 
-def curves(runs: Sequence[Run]) -> list[Curve]:
+def curves(runs: Sequence[ReportedRun]) -> list[Curve]:
     groups = collections.defaultdict(list)
     for _, bench in with_prediction(runs):
         settings = (in_words(bench["run"].get(name)) for name in ONE_CURVE)
@@ -110,7 +110,7 @@ def curves(runs: Sequence[Run]) -> list[Curve]:
     ]
 
 
-def papers(runs: Sequence[Run], gammas: Iterable[int]) -> dict[str, list[float]]:
+def papers(runs: Sequence[ReportedRun], gammas: Iterable[int]) -> dict[str, list[float]]:
     """For each published row that a run has: `theory.speedup` over gamma, with v = 1."""
     gammas = list(gammas)
     rows = {
@@ -124,7 +124,7 @@ def papers(runs: Sequence[Run], gammas: Iterable[int]) -> dict[str, list[float]]
     }
 
 
-def spots(runs: Sequence[Run]) -> list[Spot]:
+def spots(runs: Sequence[ReportedRun]) -> list[Spot]:
     return [
         Spot(run.name, bench["alpha"], bench["prediction"]["cost_ratio"], bench["speedup"]["ratio"])
         for run, bench in with_prediction(runs)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from specdec.report.runs import Figures, Run, conditions
+from specdec.report.summaries import Figures, ReportedRun, conditions
 
 
-def markdown(runs: Sequence[Run]) -> str:
+def markdown(runs: Sequence[ReportedRun]) -> str:
     """Two tables, of speed and of acceptance, and where it was measured."""
     parts = [table(SPEED, speeds(runs)), LEGEND]
     if any(run.acceptance for run in runs):
@@ -16,12 +16,12 @@ def markdown(runs: Sequence[Run]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def speeds(runs: Sequence[Run]) -> list[Sequence[str]]:
+def speeds(runs: Sequence[ReportedRun]) -> list[Sequence[str]]:
     """The lines under SPEED."""
     return [line for run in runs for line in _speed(run)]
 
 
-def alphas(runs: Sequence[Run]) -> tuple[Sequence[str], list[Sequence[str]]]:
+def alphas(runs: Sequence[ReportedRun]) -> tuple[Sequence[str], list[Sequence[str]]]:
     """Header and lines of alpha by lenience, of runs of which one at least has it measured."""
     measured = [run for run in runs if run.acceptance]
     leniences = [alpha["lenience"] for alpha in next(iter(_alphas(measured[0]).values()))]
@@ -29,7 +29,7 @@ def alphas(runs: Sequence[Run]) -> tuple[Sequence[str], list[Sequence[str]]]:
     return header, [line for run in measured for line in _lenient(run)]
 
 
-def places(runs: Sequence[Run]) -> list[str]:
+def places(runs: Sequence[ReportedRun]) -> list[str]:
     """Where, with what and over which texts each run was measured."""
     return [line for run in runs for line in _conditions(run)]
 
@@ -47,7 +47,7 @@ ALPHAS_LEGEND = (
 )
 
 
-def _speed(run: Run) -> Iterator[Sequence[str]]:
+def _speed(run: ReportedRun) -> Iterator[Sequence[str]]:
     """The paper's line and ours."""
     if paper := run.paper:
         figures = (paper.gamma, paper.alpha, paper.c, paper.expected, paper.measured)
@@ -65,14 +65,14 @@ def _speed(run: Run) -> Iterator[Sequence[str]]:
     yield run.name, "here", gamma, alpha, _figure(bench["alpha"]), c, v, expected, measured
 
 
-def _lenient(run: Run) -> Iterator[Sequence[str]]:
+def _lenient(run: ReportedRun) -> Iterator[Sequence[str]]:
     assert run.acceptance is not None
     tokens = str(run.acceptance["tokens"])
     for drafter, alphas in _alphas(run).items():
         yield run.name, drafter, *(_with_interval(alpha, "value") for alpha in alphas), tokens
 
 
-def _conditions(run: Run) -> Iterator[str]:
+def _conditions(run: ReportedRun) -> Iterator[str]:
     for kind in ("bench", "acceptance"):
         if figures := getattr(run, kind):
             yield f"{run.name}, {kind}: {conditions(figures, figures['run']['sampling'])}"
@@ -92,6 +92,6 @@ def _with_interval(figures: Figures, name: str) -> str:
     return f"{figures[name]:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]"
 
 
-def _alphas(run: Run) -> Figures:
+def _alphas(run: ReportedRun) -> Figures:
     assert run.acceptance is not None
     return run.acceptance["alphas"]

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specdec.report.runs import Figures, Run
 from specdec.report.speedups import predicts, varies, with_prediction
+from specdec.report.summaries import Figures, ReportedRun
 
 GROUP = 3  # places in a text whose calls have one mean
 FEWEST_CALLS = 10  # of a mean
@@ -70,7 +70,7 @@ class Bar(NamedTuple):
     seconds: float
 
 
-def timeline(runs: Sequence[Run]) -> Timeline:
+def timeline(runs: Sequence[ReportedRun]) -> Timeline:
     """The first run's generation of median length, and of median calls among those.
 
     Raises:
@@ -98,7 +98,7 @@ def timeline(runs: Sequence[Run]) -> Timeline:
     )
 
 
-def lengths(runs: Sequence[Run]) -> list[Lengths]:
+def lengths(runs: Sequence[ReportedRun]) -> list[Lengths]:
     """Returns the draft lengths of every run with a drafter, of the same text where they have it.
 
     Raises:
@@ -132,7 +132,7 @@ def _calls(one: Figures) -> Iterator[tuple[int, int, int, int]]:
         start += longer
 
 
-def waterfalls(runs: Sequence[Run]) -> dict[str, list[Bar]]:
+def waterfalls(runs: Sequence[ReportedRun]) -> dict[str, list[Bar]]:
     """Run -> what an iteration is made of, each part starting where the one before ends."""
     found = {}
     for run, bench in with_prediction(runs):
@@ -150,7 +150,7 @@ def _length_and_calls(one: Figures) -> tuple[int, int]:
     return len(one["tokens"]), one["calls"]
 
 
-def _generations(run: Run) -> list[dict[str, Figures]]:
+def _generations(run: ReportedRun) -> list[dict[str, Figures]]:
     """Returns of each text and repeat in the JSON lines: mode -> generation."""
     assert run.lines is not None
     pairs: dict[tuple[int, int], dict[str, Figures]] = collections.defaultdict(dict)

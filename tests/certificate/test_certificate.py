@@ -19,8 +19,8 @@ import pytest
 from support import StatesTable, TableHeads
 
 from specdec import certificate, checkpoints, cli, partitioning
-from specdec.certificate import Subject, checks
-from specdec.certificate.draws import by_rank
+from specdec.certificate import Subject, exactness
+from specdec.certificate.drawn import by_rank
 from specdec.decoding import keys, loop, states
 from specdec.drafters import Autoregressive, Blockwise, Hybrid, InputCopy, Masked, PromptLookup
 from specdec.drafters.autoregressive import Memory
@@ -142,13 +142,13 @@ def test_one_token_that_is_not_the_argmax_is_too_many():
     )
     output = SimpleNamespace(log_probs=np.zeros(3), length=np.array([3]))
     subject: Any = SimpleNamespace(speculated=output, taught=taught, tolerance=1e-4)
-    found = checks.audit(subject)
+    found = exactness.audit(subject)
     assert not found.passed and found.figures["largest_gap"] == 0.5
     assert found.figures["not_argmax"] == 1
 
 
 def test_a_sound_run_is_certified(verify, folder, monkeypatch):
-    monkeypatch.setattr(checks, "LAW_ROWS", 20_000)
+    monkeypatch.setattr(exactness, "LAW_ROWS", 20_000)
     code, record, out, err = verify("--seed=3")
     assert code == 0, out
     lines = out.splitlines()
@@ -218,7 +218,7 @@ def test_a_planted_bug_fails_its_check(verify, plant, check, owner, name, bug):
 
 @pytest.mark.slow
 def test_bfloat16_is_reported_as_it_is(verify, folder, plant):
-    plant(certificate, "CHECKS", (certificate.checks.greedy, certificate.checks.audit))
+    plant(certificate, "CHECKS", (certificate.exactness.greedy, certificate.exactness.audit))
     half = [f"--gin.{p}CHECKPOINT_PATH='{folder}/half/{n}'" for p, n in PAIR]
     code, record, out, _ = verify(*half)
     assert code == 0, out
@@ -402,9 +402,9 @@ def test_a_drafter_of_blocks(kind):
     )
     params = BENCH.params | {"draft": model.init(jax.random.key(3))}
     subject = dataclasses.replace(fresh(drafter=drafter, schedule=Fixed(3)), params=params)
-    for check in (checks.perfect, checks.greedy, certificate.afresh):
+    for check in (exactness.perfect, exactness.greedy, certificate.afresh):
         assert (result := check(subject)).passed, str(result)
-        if check is checks.perfect:
+        if check is exactness.perfect:
             assert result.figures["accepted"] == result.figures["drafted"] > 100
 
 
@@ -414,7 +414,7 @@ def test_over_a_mesh_it_is_the_same():
     params = jax.device_put(BENCH.params, partitioning.whole(mesh))
     subject = dataclasses.replace(fresh(), params=params, mesh=mesh)
     with jax.set_mesh(mesh):
-        for check in (certificate.checks.greedy, certificate.checks.audit):
+        for check in (certificate.exactness.greedy, certificate.exactness.audit):
             assert check(subject).passed
     for ours, theirs in zip(subject.speculated, TABLE.speculated, strict=True):
         jax.tree.map(np.testing.assert_allclose, ours, theirs)
@@ -667,7 +667,7 @@ PARTS: dict[str, dict[str, Any]] = {  # where the check needs other parts, or mo
 @pytest.mark.planted
 @pytest.mark.parametrize("check, bug", SEEN, ids=map(": ".join, SEEN))
 def test_each_check_sees_what_it_is_there_to_see(check, bug, plant):
-    plant(checks, "LAW_ROWS", 100_000)
+    plant(exactness, "LAW_ROWS", 100_000)
     plant(*SEEN[check, bug])
     result = outcome(check, **PARTS.get(check, {}))
     assert not result.passed, str(result)
@@ -703,7 +703,7 @@ def test_only_near_ties_are_excused(monkeypatch, gap, passed):
     other = output._replace(tokens=np.array(output.tokens))
     other.tokens[1, 0] += 1
     monkeypatch.setattr(Subject, "gap", lambda *_: gap)
-    check = certificate.check.agreement("greedy", subject, Greedy(), other)
+    check = certificate.outcome.agreement("greedy", subject, Greedy(), other)
     assert check.passed is passed and check.figures["identical"] == 24
     assert "24 of 25 outputs identical" in check.note and "at most" in check.note
 

@@ -15,6 +15,7 @@ from test_cli import folder, records, the_line  # noqa: F401
 from specdec import checkpoints, cli, tasks
 from specdec.cli import run as runs
 from specdec.common.environment import version
+from specdec.instrument import evaluation
 from specdec.instrument.prediction_files import PredictionsFolder
 from specdec.records import RecordsError
 
@@ -342,7 +343,7 @@ def test_tensorboard(evaluate, whole, tmp_path, no_long_work):
     "path, step", [("a/checkpoint_700", 700), ("b/2000/", 2000), ("c/base_v2/model", 0)]
 )
 def test_the_step_is_the_checkpoints(path, step):
-    assert cli.eval.step_of(path) == step
+    assert evaluation.step_of(path) == step
 
 
 def test_tensorboard_without_its_package_is_one_line(evaluate, tmp_path, monkeypatch):

@@ -99,7 +99,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def runs(write):
-    def runs(**summaries: dict) -> list[report.Run]:
+    def runs(**summaries: dict) -> list[report.ReportedRun]:
         return report.read([write(f"{name}.jsonl", one) for name, one in summaries.items()])
 
     return runs

@@ -18,7 +18,7 @@ SHARED = ("drafter", "sampling", "dtype", "parameters")
 
 
 @dataclasses.dataclass
-class Run:
+class ReportedRun:
     """The figures of a run by `specdec bench` and `specdec acceptance`; None if it was not run.
 
     lines: the file of the benchmark's JSON lines, beside its summary.
@@ -32,7 +32,7 @@ class Run:
     paper: published.PaperRow | None = None
 
 
-def read(paths: Iterable[str], paper: str | None = None) -> list[Run]:
+def read(paths: Iterable[str], paper: str | None = None) -> list[ReportedRun]:
     """The runs of some summaries, in the order in which they are first named.
 
     Args:
@@ -44,11 +44,11 @@ def read(paths: Iterable[str], paper: str | None = None) -> list[Run]:
         of different ones; or no published row has the gin file's name.
     """
     row = None if paper is None else _row(paper)
-    runs: dict[str, Run] = {}
+    runs: dict[str, ReportedRun] = {}
     for path in paths:
         kind, figures = _summary(path)
         name = Path(path).name.partition(".")[0]
-        run = runs.setdefault(name, Run(name, paper=row or published.rows().get(name)))
+        run = runs.setdefault(name, ReportedRun(name, paper=row or published.rows().get(name)))
         if getattr(run, kind) is not None:
             raise ValueError(
                 f"{path} is the second summary of specdec {kind} for {name}; what is before the "
@@ -108,7 +108,7 @@ def _summary(path: str) -> tuple[str, Figures]:
     )
 
 
-def _refuse_other_settings(run: Run) -> None:
+def _refuse_other_settings(run: ReportedRun) -> None:
     if run.bench is None or run.acceptance is None:
         return
     for name in SHARED:

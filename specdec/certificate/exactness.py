@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from specdec.certificate.check import Check, agreement
+from specdec.certificate.outcome import Check, agreement
 from specdec.certificate.subject import Subject
 from specdec.sampling import Greedy, unprocessed
 from specdec.testing import BROKEN, FALSE_ALARM, Bench, Skipping, output_law, trees_for

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.certificate.check import Check
+from specdec.certificate.outcome import Check
 from specdec.certificate.subject import Subject, joined, taught_scores
 from specdec.plan import Plan
 from specdec.testing import FALSE_ALARM
