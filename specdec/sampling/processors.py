@@ -60,6 +60,8 @@ class FrequencyPenalty:
 class PresencePenalty(FrequencyPenalty):
     """Takes `penalty` nats off a token's logit if the output has it."""
 
+    penalty: float
+
     def process(self, logits: Array, history: History) -> Array:
         return logits - self.penalty * (counts(history, logits.shape[-1], first=1) > 0)
 
@@ -69,16 +71,6 @@ def counts(history: History, size: int, first: int) -> Array:
     index = jnp.arange(len(history.tokens))
     within = (index >= first) & (index < history.length)
     return jnp.zeros([size], jnp.int32).at[history.tokens].add(within)
-
-
-@dataclasses.dataclass(frozen=True)
-class _NamesLength:
-    """A processor about a number of output tokens."""
-
-    length: int
-
-    def __post_init__(self):
-        check_positive(f"{type(self).__name__}.length", self.length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,11 +130,17 @@ class NoBadWords:
         return logits.at[last].min(jnp.where(found, -jnp.inf, jnp.inf))
 
 
-class MinLength(_NamesLength):
+@dataclasses.dataclass(frozen=True)
+class MinLength:
     """Excludes stop ids among the first `length` tokens of an output, a prefix counted.
 
     It is Hugging Face's `min_new_tokens`; its `min_length` counts the start token as well.
     """
+
+    length: int
+
+    def __post_init__(self):
+        check_positive("MinLength.length", self.length)
 
     def process(self, logits: Array, history: History) -> Array:
         early = history.position < self.length
@@ -164,24 +162,18 @@ class _NamesTokens:
 
 
 @dataclasses.dataclass(frozen=True)
-class _NamesPosition(_NamesTokens):
-    """A processor about some tokens from one place of the output on."""
-
-    position: int = 0
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not is_integer(self.position, 0):
-            name = f"{type(self).__name__}.position"
-            raise ValueError(f"{name} is {self.position!r}; give the index of an output token")
-
-
-class ForcedTokens(_NamesPosition):
+class ForcedTokens(_NamesTokens):
     """Forces a sequence that every output has, from the token with the index `position` on.
 
     At 0 it is a prefix, which `decode(prefix=)` feeds in one call; of one token it is Hugging
     Face's `forced_bos_token_id`.
     """
+
+    position: int = 0
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_position(self)
 
     def process(self, logits: Array, history: History) -> Array:
         at = history.position - self.position
@@ -191,11 +183,17 @@ class ForcedTokens(_NamesPosition):
         return jnp.where(here, forced.astype(logits.dtype), logits)
 
 
-class ForcedEOS(_NamesLength):
+@dataclasses.dataclass(frozen=True)
+class ForcedEOS:
     """Forces a stop id as token number `length` of an output at the latest.
 
     It is Hugging Face's `forced_eos_token_id`, which does so at its longest length.
     """
+
+    length: int
+
+    def __post_init__(self):
+        check_positive("ForcedEOS.length", self.length)
 
     def process(self, logits: Array, history: History) -> Array:
         late = history.position >= self.length - 1
@@ -209,8 +207,15 @@ class SuppressTokens(_NamesTokens):
         return jnp.where(among(self.tokens, logits), -jnp.inf, logits)
 
 
-class SuppressTokensAtBegin(_NamesPosition):
+@dataclasses.dataclass(frozen=True)
+class SuppressTokensAtBegin(_NamesTokens):
     """Excludes tokens as the one output token with the index `position`."""
+
+    position: int = 0
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_position(self)
 
     def process(self, logits: Array, history: History) -> Array:
         here = history.position == self.position
@@ -227,6 +232,13 @@ def ends(logits: Array, stop_ids: tuple[int, ...]) -> Array:
     if not stop_ids:
         return logits
     return jnp.where(among(stop_ids, logits), jnp.zeros_like(logits), -jnp.inf)
+
+
+def check_position(processor: ForcedTokens | SuppressTokensAtBegin) -> None:
+    """Raises ValueError for a position that is none."""
+    if not is_integer(position := processor.position, 0):
+        name = f"{type(processor).__name__}.position"
+        raise ValueError(f"{name} is {position!r}; give the index of an output token")
 
 
 def ids_of(name: str, given: Any) -> tuple[int, ...]:
