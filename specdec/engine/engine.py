@@ -164,11 +164,12 @@ class Engine:
         return Params(**shapes)
 
     def _tree(self, role: str, owned: Any) -> PyTree:
-        theirs = self.origin and self.origin.plan.owned().get(role)
-        if self.origin is not None and theirs == owned:
-            return self.origin.params[role]
-        if self.origin is not None and role == "target" and theirs is not None:
-            return owned.from_stored(theirs.to_stored(self.origin.params[role]))
+        if self.origin is not None and role in self.origin.plan.owned():
+            theirs, tree = self.origin.plan.owned()[role], self.origin.params[role]
+            if theirs == owned:
+                return tree
+            if self.weights[role] == self.origin.weights[role] and _alike(theirs, owned):
+                return owned.from_stored(theirs.to_stored(tree))
         return self.placement.read(owned, str(self.weights[role]))
 
     @functools.cached_property
@@ -286,6 +287,11 @@ def obeying(
     if settings == "ignore":
         return plan
     return generation.obeyed(plan, text, prefix=prefix, num_samples=num_samples)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Returns whether two models are the same but for their layouts."""
+    return one.stored() == other.stored() and one.weights == other.weights
 
 
 def _check_fit(plan: Plan, weights: Mapping[str, str | PathLike], vocabulary: Any) -> None:

@@ -1,0 +1,136 @@
+"""What an engine resolves, shares and depends on: pytest tests/engine"""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from tolerances import LOGITS
+
+from specdec import checkpoints, demo, tasks
+from specdec.drafters import Autoregressive, PromptLookup
+from specdec.engine import Engine, NotExact
+from specdec.plan import Plan
+from specdec.sampling import Greedy, MinLength, Sampling, with_processors
+from specdec.schedules import Fixed
+from specdec.verifiers import Block, Coupled, GreedyMatch, SyntheticAcceptance
+
+PATHS = {"target": demo.path("target"), "draft": demo.path("draft")}
+TEXT = "translate English to German: Three bakers must prepare a tasty cherry that is small."
+
+
+def plan(sampling=Greedy(), verifier=None, max_length=24):  # noqa: B008
+    target, draft = (checkpoints.model_from(path) for path in PATHS.values())
+    drafter = Autoregressive(draft, sampling)
+    verifier = verifier or (GreedyMatch() if sampling.greedy else Coupled())
+    return Plan(target, drafter, verifier, Fixed(3), sampling, max_length, stop_ids=(7,))
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return Engine.open(plan(), PATHS)
+
+
+def batch_of(engine):
+    lengths = {"inputs": 48, "targets": 24}
+    pairs = [(TEXT, "Drei Bäcker.")]
+    (batch,) = tasks.text_batches(pairs, engine.vocabulary, lengths, batch_size=1)
+    return batch
+
+
+def test_a_plan_is_resolved_for_its_checkpoint_and_these_devices(engine):
+    """The vocabulary is the one saved with the target; texts end as the checkpoint says."""
+    given = plan()
+    assert engine.vocabulary.vocab_size == 2048 and engine.plan.stop_ids == (1,)
+    assert engine.plan == dataclasses.replace(given, stop_ids=(1,)).laid_out(1)
+    rounded = Engine.open(given, PATHS, int8=("target",))
+    assert rounded.plan.models()["target"].weights == "int8"
+    assert rounded.plan.models()["draft"].weights == "stored"
+
+
+def test_an_engine_decodes_and_scores_as_its_parts_do(engine):
+    batch = batch_of(engine)
+    ours, _ = engine.decode(batch)
+    alone, _ = engine.alone().decode(batch)
+    np.testing.assert_array_equal(ours.tokens, alone.tokens)
+    assert int(ours.trace.calls[0]) < int(alone.trace.calls[0]) == int(alone.length[0])
+    batch = batch._replace(targets=np.asarray(ours.tokens))
+    forced = engine.score(batch)
+    np.testing.assert_allclose(forced, ours.log_probs, atol=LOGITS)  # of other widths
+
+
+def test_alone_and_variants_share_what_was_read(engine, monkeypatch):
+    """Nothing that the engine has is read again, and a layout of its own holds the same numbers."""
+    engine.load()
+
+    def read(*_, **__):
+        raise AssertionError("was read again")
+
+    monkeypatch.setattr(checkpoints, "load", read)
+    other = engine.variant(schedule=Fixed(1))
+    for role, model in other.plan.models().items():
+        kept = engine.plan.models()[role].to_stored(engine.params[role])
+        again = model.to_stored(other.params[role])
+        assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), kept, again))
+    same = engine.variant(verifier=Block())
+    ours, theirs = (jax.tree.leaves(one.params["draft"]) for one in (engine, same))
+    assert all(a is b for a, b in zip(ours, theirs, strict=True))
+    copier = engine.variant(drafter=PromptLookup())
+    assert copier.weights.keys() == {"target"} and copier.params.keys() == {"target"}
+    alone = engine.alone()
+    kept = engine.plan.target.to_stored(engine.params["target"])
+    again = alone.plan.target.to_stored(alone.params["target"])
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), kept, again))
+
+
+def test_a_key_is_what_an_output_depends_on(engine):
+    key = engine.key()
+    assert key == Engine.open(plan(), PATHS).key()
+    # What drafts, in which layout, and how many texts at once: nothing of it changes an output.
+    assert key == engine.variant(drafter=PromptLookup()).key() == engine.alone().key()
+    assert key == Engine.open(plan(), PATHS, rows=8, layouts=False).key()
+    others = {
+        "length": Engine.open(plan(max_length=23), PATHS),
+        "sampling": Engine.open(plan(Sampling(0.7)), PATHS),
+        "processors": Engine.open(plan(with_processors(Greedy(), (MinLength(3),))), PATHS),
+        "eight bits": Engine.open(plan(), PATHS, int8=("target",)),
+        "weights": Engine.open(plan_of_drafts(), {"target": PATHS["draft"]}),
+    }
+    keys = [key, *(one.key() for one in others.values())]
+    assert all(one not in keys[:i] for i, one in enumerate(keys)), list(others)
+
+
+def plan_of_drafts():
+    model = checkpoints.model_from(PATHS["draft"])
+    return Plan(model, PromptLookup(), GreedyMatch(), Fixed(3), Greedy(), 24)
+
+
+def test_recordings_of_a_drafter_depend_on_its_own_weights(engine):
+    drafters = {"drafter": engine.plan.drafter, "copies": PromptLookup()}
+    keys = engine.drafter_keys(drafters)
+    assert "fingerprint of draft" in keys["drafter"]
+    assert (
+        keys["copies"]["copies"] == "PromptLookup" and "fingerprint of draft" not in keys["copies"]
+    )
+
+
+def test_what_is_not_exact_is_opened_only_if_it_may_be_lossy():
+    lossy = plan(verifier=SyntheticAcceptance(0.5))
+    with pytest.raises(NotExact):
+        Engine.open(lossy, PATHS)
+    assert not Engine.open(lossy, PATHS, lossy=True).plan.exact
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"weights": {"target": PATHS["target"]}}, "the parameters of 'draft' are; give a direct"),
+        ({"weights": PATHS | {"draft": "/nowhere"}}, "/nowhere does not exist"),
+        ({"prefix": 30 * "Drei Bäcker "}, "the prefix has .* tokens but outputs hold 24"),
+        ({"vocabulary": tasks.for_texts(tasks.Bytes())}, "saved with another vocabulary"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(change, message):
+    given = {"weights": PATHS} | change
+    with pytest.raises(ValueError, match=message):
+        Engine.open(plan(), **given)
