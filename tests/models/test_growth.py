@@ -564,6 +564,6 @@ def test_a_family_that_does_not_grow_is_refused(tmp_path, capsys):
     flags = [f"--input={tmp_path / 'small'}", "--preset=t5", f"--output={tmp_path / 'large'}"]
     assert cli.main(["grow", *flags]) == 2
     assert (
-        "models of the family 'rotary' do not grow; give one of t5, heads"
+        "models of the family 'rotary' do not grow; give one of t5, t5_draft, heads"
         in capsys.readouterr().err
     )
