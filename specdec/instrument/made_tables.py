@@ -153,7 +153,7 @@ def _recorded(drafter: Any, path: str) -> tuple[str, Any]:
             f"{type(drafter).__name__} has {len(found)} drafters whose opinions --passes {path} "
             "would have recorded; train the classifier with the one model that is to be stopped"
         )
-    if hasattr(found[0][1], "block"):
+    if found[0][1].block is not None:
         raise UsageError(
             f"{found[0][0]} drafts a block at once, which a classifier cannot stop; train it with "
             "a drafter that goes token by token"

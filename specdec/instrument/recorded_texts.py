@@ -109,11 +109,13 @@ def check(path: str, variant: Variant, texts: Sequence[Accepted], drafters: Iter
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Returns the first name whose value is not the same in two records, and both values."""
+    """Returns the first name whose value is not the same in two records, and both values. A setting
+    that is off in one record may be missing in the other, which is of another version."""
     for name in [*now, *before]:
-        old, new = (repr(one[name]) if name in one else "not set" for one in (before, now))
-        if old != new:
-            return name, old, new
+        old, new = (None if one.get(name) is False else one.get(name) for one in (before, now))
+        if repr(old) != repr(new):
+            was, is_now = (repr(one[name]) if name in one else "not set" for one in (before, now))
+            return name, was, is_now
     return None
 
 

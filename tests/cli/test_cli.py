@@ -29,7 +29,7 @@ from specdec import (
 )
 from specdec.common import resources
 from specdec.decoding import Replay
-from specdec.instrument import decoding_texts, explained
+from specdec.instrument import explained
 from specdec.models.t5 import T5Config, T5Target
 from specdec.testing import TableTarget
 
@@ -305,7 +305,7 @@ def test_compare_counts_differences(decode, monkeypatch):
     def decoder(plan, **options):
         return (program.Decoder if plan.drafts else Other)(plan, **options)
 
-    monkeypatch.setattr(decoding_texts, "Decoder", decoder)
+    monkeypatch.setattr("specdec.engine.engine.Decoder", decoder)
     assert "identical outputs: 0 of 5" in decode("--compare")[2]
 
 
