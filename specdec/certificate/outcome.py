@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from specdec.certificate.subject import Subject
-from specdec.sampling import unprocessed
+from specdec.sampling import Sampling, unprocessed
 from specdec.types import DecodeOutput, SamplingRule
 
 _HOLDS = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
@@ -54,7 +54,9 @@ def agreement(name: str, subject: Subject, sampling: SamplingRule, output: Decod
     differ = np.flatnonzero((output.tokens != plain).any(axis=1))
     gap = _largest_gap(subject, sampling, output.tokens, plain, differ)
     # log p has the logits' error over the temperature.
-    limit = subject.tolerance / min(1.0, getattr(unprocessed(sampling), "temperature", 1.0))
+    own = unprocessed(sampling)
+    temperature = own.temperature if isinstance(own, Sampling) else 1.0
+    limit = subject.tolerance / min(1.0, temperature)
     note = f"{rows - len(differ)} of {rows} outputs identical to the target alone"
     if len(differ):
         note += f", the others part at a gap of at most {gap:.1e} nats"

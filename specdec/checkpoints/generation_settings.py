@@ -15,6 +15,7 @@ from specdec.checkpoints import CheckpointError, TextModel
 from specdec.checkpoints import generation as names
 from specdec.checkpoints.generation import Setting
 from specdec.drafters import Autoregressive, EarlyExit
+from specdec.models.model import Model
 from specdec.models.t5 import T5Config
 from specdec.plan import Plan
 from specdec.sampling import (
@@ -50,7 +51,8 @@ def check_start(plan: Plan, text: TextModel) -> None:
 
     A model from the checkpoint's own record has the id. A preset has T5's, unless it is given one.
     """
-    config = getattr(plan.models()["target"], "config", None)
+    target = plan.models()["target"]
+    config = target.config if isinstance(target, Model) else None
     if not isinstance(config, T5Config) or text.start_id in (None, config.decoder_start_id):
         return
     raise CheckpointError(

@@ -22,7 +22,7 @@ from specdec.common.environment import version
 from specdec.decoding import NonFiniteLogits, PrefixError
 from specdec.engine import Engine, NotExact, Placement, fingerprints, in_eight_bits, obeying
 from specdec.plan import RESERVED, Plan
-from specdec.sampling import MinLength
+from specdec.sampling import MinLength, looks_back
 from specdec.types import Params, PyTree
 from specdec.values import Checked, UsageError, is_word
 
@@ -92,7 +92,8 @@ class DecodeRun(Checked):
             )
         self._check_int8()
         longest = self.plan.max_length
-        for one in getattr(self.plan.sampling, "processors", ()):
+        sampling = self.plan.sampling
+        for one in sampling.processors if looks_back(sampling) else ():
             if isinstance(one, MinLength) and one.length >= longest:
                 raise ValueError(
                     f"MIN_LENGTH is {one.length} but targets hold {longest}; give a number of "

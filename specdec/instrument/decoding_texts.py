@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -105,7 +104,7 @@ def decoded(
     ours, alone, again = ways
     given, text_of = len(ours.prefix), functools.partial(tasks.detokenize, ours.vocabulary)
     samples, seed = range(run.data.num_samples), run.data.seed
-    for batch, sample in itertools.product(batches, samples):
+    for batch, sample in ((batch, sample) for batch in batches for sample in samples):
         rows = range(len(batch.input_texts))
         if skip and skip >= len(rows):
             skip -= len(rows)
