@@ -30,6 +30,7 @@ from specdec.values import (
 )
 
 Split = Annotated[str, Rule(is_word, "the name of a split")]
+Steps = Annotated[int, Rule(lambda n: is_integer(n, 2), "2 or more, for the rate to fall")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Distillation(Checked):
     held_out: Split
     layers: PositiveInt
     head: PositiveInt | None
-    steps: Annotated[int, Rule(lambda n: is_integer(n, 2), "2 or more, for the rate to fall")]
+    steps: Steps
     batch_size: PositiveInt
     learning_rate: PositiveFloat
     divergences: Mapping[str, Any]

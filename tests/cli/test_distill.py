@@ -134,7 +134,7 @@ def test_a_finished_run_is_not_made_again(made, command):
     [
         (["--gin.DRAFT_LAYERS=3"], "DRAFT_LAYERS is 3 but the target has 2; give fewer"),
         (["--gin.DRAFT_LAYERS=0"], "Distillation.layers is 0; give a positive integer"),
-        (["--gin.DRAFT_HEAD=0"], "Distillation.head is 0; give a positive integer"),
+        (["--gin.DRAFT_HEAD=0"], "Distillation.head is 0; give a positive integer, or None"),
         (["--gin.DRAFT_STEPS=1"], "Distillation.steps is 1; give 2 or more, for the rate to fall"),
         (["--gin.LEARNING_RATE=0"], "Distillation.learning_rate is 0; give a positive number"),
         (["--gin.TEXTS='dev'"], "the task has no split 'dev'; give one of train, validation, test"),

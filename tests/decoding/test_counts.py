@@ -354,7 +354,7 @@ def test_greatest_probabilities_are_found_without_sorting(method):
     """Those that `Disco` looks at, in each draft step: a sort of V takes longer than the draft."""
     plan = dataclasses.replace(plan_of(method), schedule=Disco(0.5, buckets=(2, GAMMA)))
     given = classifier.Examples(np.zeros([2, TOP + 2], np.float32), *np.ones([2, 2], np.float32))
-    trees = plan_of(method).trees(shapes_of(plan_of(method))[0])
+    trees = shapes_of(plan_of(method))[0]
     params = plan.params(trees | {"schedule": classifier.fit(given, given, steps=1)})
     program = Decoder(plan).lower(params, *batch_shapes(1, LENGTH))
     compiled = program.compile(AS_USERS_DO).as_text() or ""

@@ -246,7 +246,7 @@ class NarrowFirstStep(Autoregressive):
     """Feeds only the pending token, one wide: full acceptance leaves a hole in the cache."""
 
     def propose(self, params, request, state):
-        context, keys, want, stop = request.context, request.keys, request.want, request.stop
+        context = request.context
         pending = context.length - 1
         token = jnp.take_along_axis(context.tokens, pending[:, None], axis=1)
         output, cache = self.model.decode(params["draft"], token, state.cache.rewind(pending))
@@ -255,14 +255,8 @@ class NarrowFirstStep(Autoregressive):
             output, cache = self.model.decode(params["draft"], tokens[:, None], cache)
             return output.logits[:, 0], cache
 
-        draft, cache = draft_loop(
-            Steps(output.logits[:, 0], advance, cache),
-            context,
-            keys=keys,
-            want=want,
-            stop=stop,
-            sampling=self.sampling,
-        )
+        steps = Steps(output.logits[:, 0], advance, cache)
+        draft, cache = draft_loop(steps, request, self.sampling)
         return draft, state.replace(cache=cache)
 
 

@@ -328,7 +328,9 @@ def test_what_is_not_measured_stays_as_stored(monkeypatch):
 @pytest.mark.parametrize("call", ["T5Target.layout", "from_stored", "to_stored"])
 def test_a_wrong_layout_is_named(call):
     name = call if call == "T5Target.layout" else "layout"
-    message = f"^{name} is 'transposed'; use 'checkpoint', 'in_out', 'out_in' or 'all_out_in'$"
+    message = (
+        f"^{name} is 'transposed'; give one of 'checkpoint', 'in_out', 'out_in', 'all_out_in'$"
+    )
     convert = {"from_stored": from_stored, "to_stored": to_stored}
     with pytest.raises(ValueError, match=message):
         if call in convert:

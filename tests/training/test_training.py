@@ -85,11 +85,14 @@ train/cli.path_in.name = 'train.tsv'
 """
 
 
-def drafting(fields: dict) -> list[str]:
+def drafting(folder: Path, fields: dict) -> list[str]:
     """Flags that train a model with additions in place of the run's."""
     sizes = {"emb_dim": 32, "num_heads": 2, "head_dim": 16, "mlp_dim": 64, "num_decoder_layers": 1}
-    model = ["--gin.MODEL=@t5.T5Draft()", "--gin.T5Draft.config=@t5.T5DraftConfig()"]
-    return model + [f"--gin.T5DraftConfig.{k}={v}" for k, v in (sizes | fields).items()]
+    lines = ["from __gin__ import dynamic_registration", "from specdec.models import t5"]
+    lines += ["MODEL = @t5.T5Draft()", "t5.T5Draft.config = @t5.T5DraftConfig()"]
+    lines += [f"t5.T5DraftConfig.{name} = {value}" for name, value in (sizes | fields).items()]
+    (folder / "drafting.gin").write_text("\n".join(lines))
+    return [f"--gin_file={folder / 'drafting.gin'}"]
 
 
 @pytest.fixture(scope="module")
@@ -516,7 +519,7 @@ def test_a_model_with_other_padding_is_refused(run):
         (["--gin.BATCH_SIZE=0"], "TrainRun.batch_size is 0; give a positive integer"),
         (["--gin.WARMUPS=3"], "did you mean WARMUP?"),
         (["--gin.t5.T5Config.vocab_size=100"], "100 output ids but the vocabulary 259"),
-        (["--gin.TASK_FEATURE_LENGTHS={'inputs': 8}"], "'targets' None"),
+        (["--gin.TASK_FEATURE_LENGTHS={'inputs': 8}"], "no sequence length for 'targets'"),
         (["--gin.TASK_FILES={'train': 'nowhere.tsv'}"], "nowhere.tsv does not exist"),
     ],
 )
@@ -575,7 +578,7 @@ def test_a_drafter_of_blocks_is_trained_saved_and_decoded_with(
     assert command(tmp_path / "target")[0] == 0
     fill += ["--gin.T5Config.vocab_size=262"]
     if encoder == "the target's":
-        fill += drafting({"vocab_size": 262, "num_encoder_layers": 0, "encoded_dim": 32})
+        fill += drafting(tmp_path, {"vocab_size": 262, "num_encoder_layers": 0, "encoded_dim": 32})
         code, err = command(tmp_path / "masked", *fill)
         assert code == 2 and "(encoded_dim) or states (states_dim); give that target" in err
         fill += ["--gin_file=models/frozen_target.gin"]
@@ -609,7 +612,7 @@ def test_a_drafter_on_the_targets_states_learns_from_what_the_target_writes(
     if kind == "masked":
         train += ["--gin_file=objectives/fill_masks.gin", "--gin.MASKS=3", "--gin.MASKED_BLOCKS=2"]
         fields = {"vocab_size": 262, "num_encoder_layers": 0, "encoded_dim": 32, "states_dim": 32}
-        train += drafting({**fields, "markov_rank": 4})
+        train += drafting(tmp_path, {**fields, "markov_rank": 4})
         train += [f"--gin.INITIAL_CHECKPOINT_PATH='{target}'"]
     else:
         heads = {"vocab_size": 259, "states_dim": 32, "heads": 3, "mlp_dim": 8}

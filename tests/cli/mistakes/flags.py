@@ -200,7 +200,11 @@ COMMANDS = {
         says="store was made with another vocabulary than the run's; make",
     ),
     "n-grams of four": case(
-        "decode", RUN, "--drafter=ngram", "--gin.NGRAM_ORDER=4", says="NGram.order is 4; give 1, 2"
+        "decode",
+        RUN,
+        "--drafter=ngram",
+        "--gin.NGRAM_ORDER=4",
+        says="NGram.order is 4; give one of 1, 2",
     ),
     "a lookup of nothing": case(
         "decode",
