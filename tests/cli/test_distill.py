@@ -86,7 +86,7 @@ def made(folder, cache):
 def test_a_certified_pair_comes_out(made):
     path, _ = made
     certificate = json.loads((path / "certificate.json").read_text())
-    assert certificate["passed"] and certificate["exact"] and len(certificate["checks"]) == 9
+    assert certificate["passed"] and certificate["exact"] and len(certificate["checks"]) == 10
     config = checkpoints.config_from(path / "draft/export")
     assert (config.num_decoder_layers, config.num_encoder_layers) == (1, 0)
     assert config.encoded_dim == TARGET.emb_dim
