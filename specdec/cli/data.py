@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from specdec import checkpoints, tasks
-from specdec.decoding import check_prefix
 from specdec.partitioning import Share
-from specdec.values import Checked, PositiveInt, Seed, Text, UsageError, check_has, one_line
+from specdec.values import Checked, PositiveInt, Seed, Text, UsageError, check_has
 
 # What each kind has, and what to give.
 _KINDS = {
@@ -77,13 +76,6 @@ class Data(Checked):
     ) -> Iterator[tasks.Batch]:
         """Texts, with their targets or None, instead of the task's."""
         return tasks.text_batches(texts, vocabulary, self.lengths, **self._sizes())
-
-    def prefix(self, vocabulary: Any, max_length: int) -> list[int]:
-        """Returns the ids of the decoder prefix, with which an output of `max_length` begins."""
-        ids = list(vocabulary.encode(self.decoder_prefix))
-        with one_line(f"--decoder_prefix {self.decoder_prefix!r}: "):
-            check_prefix(len(ids), max_length)
-        return ids
 
     def _sizes(self) -> dict[str, Any]:
         return {"batch_size": self.batch_size, "limit": self.limit, "buckets": self.buckets}

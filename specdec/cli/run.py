@@ -127,7 +127,7 @@ class DecodeRun(Checked):
         return dataclasses.replace(self, plan=self.plan.alone())
 
     def ending_with(self, *stop_ids: int) -> DecodeRun:
-        """This run with texts that end so; see `vocabulary_of`."""
+        """Returns this run with texts that end with these ids."""
         return dataclasses.replace(self, plan=dataclasses.replace(self.plan, stop_ids=stop_ids))
 
     @property
@@ -146,14 +146,6 @@ class DecodeRun(Checked):
     def load(self) -> Params:
         """Reads the checkpoints."""
         return self.params(self.placement.read)
-
-    def abstract(self) -> Params:
-        """The shapes and dtypes of what `load` gives, and where it is over a mesh.
-
-        Raises:
-          ValueError: a model cannot be divided over the mesh.
-        """
-        return self.params(self.placement.shape)
 
     def params(self, tree_of: Callable[[Any, str], PyTree]) -> Params:
         """The parameters, `tree_of(model, checkpoint)` for each model, and for each table."""
@@ -289,11 +281,6 @@ def text_of(run: DecodeRun) -> TextModel | None:
     except checkpoints.CheckpointError:
         return None  # refused where it is read
     return checkpoints.text_model_from(run.checkpoint_path, needed=False)
-
-
-def stop_ids_of(run: DecodeRun, vocabulary: Any) -> tuple[int, ...]:
-    """The ids that end an output: those that the target's checkpoint states, or else EOS."""
-    return generation.stop_ids(text_of(run), vocabulary)
 
 
 def _shortened(run: DecodeRun) -> DecodeRun:

@@ -2,7 +2,7 @@
 
 from specdec.engine.engine import Engine, NotExact, in_eight_bits, obeying
 from specdec.engine.key import drafter_key, fingerprints
-from specdec.engine.placement import Placement, parameter_counts
+from specdec.engine.placement import Placement
 
 __all__ = [
     "Engine",
@@ -12,5 +12,4 @@ __all__ = [
     "fingerprints",
     "in_eight_bits",
     "obeying",
-    "parameter_counts",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -109,8 +108,3 @@ class Placement:
             return jax.default_device(jax.local_devices(backend="cpu")[0])
         except RuntimeError:  # JAX_PLATFORMS leaves it out
             return contextlib.nullcontext()
-
-
-def parameter_counts(models: Mapping[str, Any]) -> dict[str, int]:
-    """How many numbers each model's checkpoint has, by role."""
-    return {role: checkpoints.parameter_count(model) for role, model in models.items()}
