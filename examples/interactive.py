@@ -1,7 +1,8 @@
 """The pair that ships with specdec, from Python or a notebook: python examples/interactive.py"""
 
 import specdec
-from specdec import tasks, terminal
+from specdec import tasks
+from specdec.common import terminal
 from specdec.sampling import Sampling
 from specdec.verifiers import Coupled
 

@@ -19,10 +19,9 @@ import harness
 import numpy as np
 from harness import DecodeRun, Results
 
-from specdec import forecast
-from specdec.acceptance import Accepted
-from specdec.benchmark.parts import Calls
-from specdec.instrument import forecasting
+from specdec.instrument import forecast, forecasting
+from specdec.instrument.acceptance import Accepted
+from specdec.instrument.benchmark.parts import Calls
 from specdec.schedules import Fixed
 
 TURNS = 5

@@ -23,13 +23,13 @@ import harness
 import numpy as np
 from harness import PAIRS, DecodeRun, Results, checkpoint_flag, pair_flags, run_of
 
-from specdec import cli, forecast
-from specdec.acceptance import Accepted
-from specdec.forecast import tuning
-from specdec.instrument import forecasting
-from specdec.records import Lines
+from specdec import cli
+from specdec.common.records import Lines
+from specdec.common.statistics import ratio
+from specdec.instrument import forecast, forecasting
+from specdec.instrument.acceptance import Accepted
+from specdec.instrument.forecast import tuning
 from specdec.schedules import Fixed, Heuristic
-from specdec.statistics import ratio
 
 DRAWN = ("sampling/temperature.gin", "verifiers/block.gin")
 SAMPLES = 8  # of the coins, where texts are drawn

@@ -21,9 +21,10 @@ import harness
 import numpy as np
 from harness import PAIRS, DecodeRun, Results, pair_flags, passes, run_of
 
-from specdec import theory
-from specdec.acceptance import Accepted
-from specdec.forecast import replay
+from specdec.common import theory
+from specdec.common.statistics import bootstrap
+from specdec.instrument.acceptance import Accepted
+from specdec.instrument.forecast import replay
 from specdec.schedules import (
     Confidence,
     CostOptimal,
@@ -33,7 +34,6 @@ from specdec.schedules import (
     Heuristic,
     JointConfidence,
 )
-from specdec.statistics import bootstrap
 
 DRAWN = ("sampling/temperature.gin", "verifiers/speculative_sampling.gin")
 GAMMAS = tuple(range(1, 11))

@@ -18,17 +18,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec import acceptance, cli, evaluate, tasks
-from specdec.acceptance import Accepted, Texts
+from specdec import cli, tasks
 from specdec.cli import run as runs
 from specdec.cli import settings
 from specdec.cli.run import DecodeRun
 from specdec.common.environment import hardware
+from specdec.common.records import Lines
+from specdec.common.statistics import bootstrap
 from specdec.decoding import row_keys
+from specdec.engine.program import CACHED, Decoder
+from specdec.instrument import acceptance, output_metrics
+from specdec.instrument.acceptance import Accepted, Texts
 from specdec.plan import Plan
-from specdec.program import CACHED, Decoder
-from specdec.records import Lines
-from specdec.statistics import bootstrap
 from specdec.types import Params, PyTree
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
@@ -256,10 +257,10 @@ def quality(
     """Returns BLEU of texts [samples][texts], with the difference to exact ones, BLEU against the
     target's own greedy texts, and the share of texts that are the target's own."""
     bleu = tasks.Bleu()
-    less = evaluate.differences(bleu, own, found, [own] * len(found))["bleu"]
+    less = output_metrics.differences(bleu, own, found, [own] * len(found))["bleu"]
     return {
-        "bleu": evaluate.values(bleu, references, found)["bleu"],
-        "bleu_difference": list(evaluate.differences(bleu, references, found, exact)["bleu"]),
+        "bleu": output_metrics.values(bleu, references, found)["bleu"],
+        "bleu_difference": list(output_metrics.differences(bleu, references, found, exact)["bleu"]),
         "own_bleu": [100 + x for x in less],
         "unchanged": float(np.mean([np.array(sample) == np.array(own) for sample in found])),
     }

@@ -24,7 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from harness import Results
 
-from specdec import tables
+from specdec.checkpoints import tables
+from specdec.common.records import Lines
 from specdec.decoding import decode, row_keys
 from specdec.drafters import (
     Autoregressive,
@@ -35,9 +36,8 @@ from specdec.drafters import (
     Retrieval,
     SuffixDecoding,
 )
-from specdec.forecast import Recorded
+from specdec.instrument.forecast import Recorded
 from specdec.plan import Plan
-from specdec.records import Lines
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.verifiers import GreedyMatch

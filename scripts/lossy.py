@@ -20,9 +20,9 @@ import harness
 import numpy as np
 from harness import PAIRS, DecodeRun, Outputs, Params, Plan, Results, of_sums
 
-from specdec import forecast
-from specdec.benchmark.parts import Calls
-from specdec.forecast import Costs
+from specdec.instrument import forecast
+from specdec.instrument.benchmark.parts import Calls
+from specdec.instrument.forecast import Costs
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.verifiers import (

@@ -23,7 +23,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec import Params, Plan, checkpoints, cli, decode, demo, row_keys, tasks, theory
+from specdec import Params, Plan, checkpoints, cli, decode, row_keys, tasks
+from specdec.common import demo, theory
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy

@@ -24,27 +24,18 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from specdec import (
-    Params,
-    Plan,
-    checkpoints,
-    decode,
-    demo,
-    report,
-    row_keys,
-    tasks,
-    terminal,
-    theory,
-)
+from specdec import Params, Plan, checkpoints, decode, row_keys, tasks
+from specdec.common import demo, terminal, theory
+from specdec.common.terminal import Origin
 from specdec.drafters import Autoregressive
+from specdec.instrument import report
+from specdec.instrument.report.canvas import STYLE
+from specdec.instrument.report.draw_speedups import gamma_and_arithmetic
+from specdec.instrument.report.draw_times import draft_lengths
 from specdec.models.t5 import T5Target
-from specdec.report.canvas import STYLE
-from specdec.report.draw_speedups import gamma_and_arithmetic
-from specdec.report.draw_times import draft_lengths
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.tasks import metrics
-from specdec.terminal import Origin
 from specdec.verifiers import GreedyMatch
 
 ROOT = Path(__file__).resolve().parents[1]

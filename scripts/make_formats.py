@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from specdec import schemas
+from specdec.common import schemas
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "formats.md"
 HEAD = """# What commands read and write
@@ -87,7 +87,7 @@ them.
 ## What commands write
 
 One JSON object a line, UTF-8. Made by `python scripts/make_formats.py` from the schemas (JSON
-Schema, draft 2020-12) that the package has in `specdec/schemas/`:
+Schema, draft 2020-12) that the package has in `specdec/common/schemas/`:
 
 ```python
 from specdec import schemas

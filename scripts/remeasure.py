@@ -19,10 +19,18 @@ from pathlib import Path
 import harness
 import numpy as np
 
-from specdec import cli, demo
-from specdec.benchmark.estimator import Measured, calls, iteration, medians, seconds, tokens
-from specdec.benchmark.file import Timing, record
-from specdec.benchmark.parts import PREFILL, PREFILL_ALONE, STEP, Key
+from specdec import cli
+from specdec.common import demo
+from specdec.instrument.benchmark.estimator import (
+    Measured,
+    calls,
+    iteration,
+    medians,
+    seconds,
+    tokens,
+)
+from specdec.instrument.benchmark.file import Timing, record
+from specdec.instrument.benchmark.parts import PREFILL, PREFILL_ALONE, STEP, Key
 from specdec.types import Part
 
 SMALL = ("--limit=50", "--forecast_split=validation", "--gin.SPLIT='test'", "--repeats=2")

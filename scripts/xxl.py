@@ -25,9 +25,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec import benchmark, records
-from specdec.benchmark import Workload
-from specdec.benchmark.parts import (
+from specdec.common import published, records
+from specdec.common.environment import environment
+from specdec.drafters import Autoregressive
+from specdec.engine.program import Program
+from specdec.instrument import benchmark
+from specdec.instrument.benchmark import Workload
+from specdec.instrument.benchmark.parts import (
     MEMORY,
     MEMORY_READ,
     PREFILL,
@@ -37,14 +41,10 @@ from specdec.benchmark.parts import (
     Calls,
     name_of,
 )
-from specdec.benchmark.workload import TimedPart
-from specdec.common import published
-from specdec.common.environment import environment
-from specdec.compile import hlo
-from specdec.drafters import Autoregressive
+from specdec.instrument.benchmark.workload import TimedPart
+from specdec.instrument.compile import hlo
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
-from specdec.program import Program
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.verifiers import SyntheticAcceptance

@@ -17,7 +17,7 @@ from specdec.types import (
 )
 
 if TYPE_CHECKING:
-    from specdec.interactive import InteractiveModel
+    from specdec.integrations.interactive import InteractiveModel
 
 __version__ = "0.1.0"
 
@@ -44,7 +44,7 @@ __all__ = [
 
 def __getattr__(name: str):
     if name == "InteractiveModel":  # it reads texts: more than JAX and Flax
-        from specdec.interactive import InteractiveModel
+        from specdec.integrations.interactive import InteractiveModel
 
         return InteractiveModel
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
+from specdec.common.values import Checked, PositiveInt, check, check_has, check_is, is_word
 from specdec.drafters.drafter import Drafter
 from specdec.models.model import Model, Target, check_model
 from specdec.sampling import draw_shared
@@ -30,7 +31,6 @@ from specdec.types import (
     Verdict,
     of_depth,
 )
-from specdec.values import Checked, PositiveInt, check, check_has, check_is, is_word
 from specdec.verifiers.decide import Verifier
 
 # The roles of the target's calls: in speculation, and where it is timed alone.

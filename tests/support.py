@@ -19,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jsonschema import Draft202012Validator
 
-from specdec import checkpoints, schemas
-from specdec.compile.hlo import Instruction
+from specdec import checkpoints
+from specdec.common import schemas
+from specdec.instrument.compile.hlo import Instruction
 from specdec.models.device import SIZES, Device
 from specdec.models.products import ORDERS, Order
 from specdec.models.t5 import T5Config, T5Target

@@ -14,9 +14,11 @@ import pytest
 from support import check_lines
 from tolerances import PROBABILITIES
 
-from specdec import acceptance, checkpoints, cli, theory
-from specdec.acceptance import LENIENCE, Accepted, Tables
+from specdec import checkpoints, cli
+from specdec.common import theory
 from specdec.drafters import Autoregressive, Drafter
+from specdec.instrument import acceptance
+from specdec.instrument.acceptance import LENIENCE, Accepted, Tables
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Processed, Sampling

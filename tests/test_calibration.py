@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from specdec.calibration import calibrate, p_value
+from specdec.common.calibration import calibrate, p_value
 
 
 def binomial_tail(count: int, texts: int, p: float) -> float:

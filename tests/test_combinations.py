@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from support import StatesTable, TableHeads
 
-from specdec import tables
+from specdec.checkpoints import tables
 from specdec.decoding import decode, row_keys
 from specdec.drafters import (
     Autoregressive,

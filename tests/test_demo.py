@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from tolerances import LOGITS
 
-from specdec import Params, Plan, checkpoints, cli, decode, demo, row_keys, tasks
+from specdec import Params, Plan, checkpoints, cli, decode, row_keys, tasks
+from specdec.common import demo
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy

@@ -18,10 +18,10 @@ from specdec.checkpoints import CheckpointError
 from specdec.checkpoints import generation_settings as generation
 from specdec.checkpoints.generation import read as settings_of
 from specdec.checkpoints.vocabulary_fit import check_fit
+from specdec.common.values import check
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling, before_each, standardised
 from specdec.tasks.added_tokens import AddedToken, Tokenization, split
-from specdec.values import check
 
 GOLDEN = Path(__file__).parent / "golden" / "generation"
 RECORDS = {v: json.loads((GOLDEN / f"cases_{v}.json").read_text())["cases"] for v in ("4", "5")}

@@ -1,6 +1,6 @@
 """The reader of gin text: pytest tests/test_gin_text.py"""
 
-from specdec.gin_text import comment, settings_in, statements, summary
+from specdec.common.gin_text import comment, settings_in, statements, summary
 
 TEXT = """# What it is. And more,
 # in two lines.

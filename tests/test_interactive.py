@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from tolerances import LOGITS
 
-from specdec import checkpoints, cli, demo, tasks
-from specdec.interactive import Decoded, InteractiveModel, _buckets
+from specdec import checkpoints, cli, tasks
+from specdec.common import demo
+from specdec.common.terminal import Origin
+from specdec.common.theory import empirical_alpha
+from specdec.integrations.interactive import Decoded, InteractiveModel, _buckets
 from specdec.models.t5 import T5Config, T5Target
 from specdec.sampling import Sampling
 from specdec.tasks import TaskError
-from specdec.terminal import Origin
-from specdec.theory import empirical_alpha
 from specdec.verifiers import GreedyMatch
 
 TEXTS = [

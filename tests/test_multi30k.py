@@ -17,7 +17,8 @@ import sacrebleu
 import sentencepiece
 from tolerances import LOGITS
 
-from specdec import DecodeOutput, Params, Plan, checkpoints, decode, row_keys, theory
+from specdec import DecodeOutput, Params, Plan, checkpoints, decode, row_keys
+from specdec.common import theory
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Config, T5Target
 from specdec.sampling import Greedy, Sampling

@@ -8,7 +8,8 @@ import time
 import jax
 import pytest
 
-from specdec import checkpoints, cli, progress
+from specdec import checkpoints, cli
+from specdec.common import progress
 from specdec.models.t5 import T5Config, T5Target
 
 

@@ -12,9 +12,9 @@ import types
 
 import pytest
 
-from specdec import records
-from specdec.gin_text import first_difference
-from specdec.records import Lines, RecordsError
+from specdec.common import records
+from specdec.common.gin_text import first_difference
+from specdec.common.records import Lines, RecordsError
 
 GIN = "# Parameters for A:\n# ====\nA.x = 1\nA.name = \\\n    'a b'\n"
 

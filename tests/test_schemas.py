@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from specdec import schemas
+from specdec.common import schemas
 
 ROOT = Path(__file__).resolve().parents[1]
 

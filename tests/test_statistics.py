@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specdec.statistics import bootstrap, estimates, ratio
+from specdec.common.statistics import bootstrap, estimates, ratio
 
 
 def test_an_interval_has_ninety_five_percent():

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from specdec import terminal
-from specdec.terminal import Origin
+from specdec.common import terminal
+from specdec.common.terminal import Origin
 
 A, T, R = Origin.ACCEPTED, Origin.TARGET, Origin.REJECTED
 WORDS = {2: " the", 3: " a", 4: " red", 5: " big", 6: " ball", 7: "s", 8: " falls", 9: "."}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec import theory
+from specdec.common import theory
 
 # Leviathan, table 1: alpha, gamma, factor of operations, factor of speed.
 TABLE_1 = [

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from specdec.timer import interleaved, timed
+from specdec.common.timer import interleaved, timed
 
 
 def test_all_have_their_turn_in_every_round_and_warm_ups_do_not_count():

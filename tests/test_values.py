@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import numpy as np
 import pytest
 
-from specdec import values
-from specdec.values import Checked, check
+from specdec.common import values
+from specdec.common.values import Checked, check
 
 HUGE = 10**400  # more than a float holds
 NO_NUMBERS = (True, False, math.nan, math.inf, -math.inf, "1", None, [1], 1j)

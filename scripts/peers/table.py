@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specdec.records import Lines
-from specdec.statistics import bootstrap
+from specdec.common.records import Lines
+from specdec.common.statistics import bootstrap
 
 OURS = {"alone": "specdec alone", "speculative": "specdec speculative"}
 PEERS = {

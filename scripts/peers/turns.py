@@ -21,16 +21,16 @@ from table import PEERS, Record
 from tqdm import tqdm
 
 from specdec import checkpoints, tasks
-from specdec.benchmark import Workload
 from specdec.cli import output, settings
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.common.environment import environment
+from specdec.common.records import RecordsError
+from specdec.common.values import UsageError
+from specdec.engine.program import batch_shapes
 from specdec.instrument import benchmarking
-from specdec.program import batch_shapes
-from specdec.records import RecordsError
+from specdec.instrument.benchmark import Workload
 from specdec.sampling import looks_back
-from specdec.values import UsageError
 
 PACKAGES = ("torch", "transformers", "ctranslate2")
 WARM_UPS = 3

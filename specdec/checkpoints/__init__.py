@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from specdec import progress, records
 from specdec.checkpoints import directory, huggingface, text_model, tokenizer_files, tree
 from specdec.checkpoints.directory import (
     Vocabulary,
@@ -34,6 +33,7 @@ from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.fingerprint import fingerprint
 from specdec.checkpoints.text_model import TextModel, text_model_from
 from specdec.checkpoints.tree import parameter_count
+from specdec.common import progress, records
 from specdec.types import PyTree
 
 __all__ = [
@@ -157,13 +157,13 @@ def check_output(path: str | os.PathLike, format: str, vocabulary: Vocabulary | 
 def _write(
     format: str, folder: Path, params: PyTree, config: Any, vocabulary: Vocabulary | None
 ) -> None:
-    from specdec.checkpoints import orbax, t5x
+    from specdec.checkpoints import orbax, t5x_format
 
     if format == "huggingface":
         huggingface.write(folder, params, config, vocabulary and vocabulary.path)
         if vocabulary is not None and vocabulary.path is None:
             tokenizer_files.write_bytes_tokenizer(folder, vocabulary.extra_ids)
     elif format == "t5x":
-        t5x.write(folder, params, config, vocabulary)
+        t5x_format.write(folder, params, config, vocabulary)
     else:
         orbax.write(folder, params, config, vocabulary)

@@ -21,11 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 import tensorstore as ts
 
-from specdec import progress
 from specdec.checkpoints import tree
-from specdec.checkpoints.buckets import BucketPath, Location
 from specdec.checkpoints.checksums import damage
+from specdec.checkpoints.cloud_storage import BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError
+from specdec.common import progress
 from specdec.types import Array, PyTree
 
 KvStore = dict[str, Any]  # a TensorStore kvstore specification

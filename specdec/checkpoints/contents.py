@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specdec.checkpoints import arrays, directory, huggingface, t5x, tree
+from specdec.checkpoints import arrays, directory, huggingface, t5x_format, tree
 from specdec.checkpoints.arrays import Opened, Stored
 from specdec.checkpoints.checksums import checksum, damage
 from specdec.checkpoints.directory import Found
@@ -34,9 +34,9 @@ def opened(checkpoint: Found, config: Any = None) -> list[Stored]:
     those of `checkpoints.load`."""
     format, found = checkpoint
     if format == "t5x":
-        sources = t5x.native(found)
+        sources = t5x_format.native(found)
     elif format == "t5x_orbax":
-        sources = t5x.with_orbax(found)
+        sources = t5x_format.with_orbax(found)
     elif format == "orbax":
         sources = arrays.ocdbt(found / "params")
     else:

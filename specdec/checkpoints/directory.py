@@ -13,12 +13,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from specdec.checkpoints import hub, huggingface, tokenizer_files
-from specdec.checkpoints.buckets import SCHEME, BucketPath, Location
+from specdec.checkpoints.cloud_storage import SCHEME, BucketPath, Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
+from specdec.common.records import write
 from specdec.models import families
 from specdec.models.model import Model
-from specdec.records import write
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import AddedToken, Tokenization, agree
 

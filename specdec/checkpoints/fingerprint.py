@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from specdec.checkpoints.buckets import BucketPath
+from specdec.checkpoints.cloud_storage import BucketPath
 from specdec.checkpoints.directory import locate
 
 _SAMPLE = 1 << 16  # bytes at each end of a file

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from specdec.checkpoints.buckets import Location
+from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.huggingface_files import CONFIG, read_json
 

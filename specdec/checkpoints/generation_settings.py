@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 from specdec.checkpoints import CheckpointError, TextModel
 from specdec.checkpoints import generation as names
 from specdec.checkpoints.generation import Setting
+from specdec.common.values import is_integer, is_number
 from specdec.drafters import Autoregressive, EarlyExit
 from specdec.models.model import Model
 from specdec.models.t5 import T5Config
@@ -31,7 +32,6 @@ from specdec.sampling import (
     with_processors,
 )
 from specdec.types import LogitsProcessor
-from specdec.values import is_integer, is_number
 
 Choice: TypeAlias = Literal["obey", "ignore"]  # what a run does with the settings, ids aside
 _IGNORE = "leave out the checkpoint's settings with --generation_settings=ignore"

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from specdec.checkpoints import generation, huggingface_files, safetensors, tokenizer_files, tree
-from specdec.checkpoints.buckets import Location
+from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 from specdec.models import families

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.checkpoints import safetensors
-from specdec.checkpoints.buckets import Location
+from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError
 
 CONFIG = "config.json"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.checkpoints import directory, generation
-from specdec.checkpoints.buckets import Location
+from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.directory import Vocabulary
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.generation import Setting

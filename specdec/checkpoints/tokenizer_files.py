@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from specdec.checkpoints.buckets import Location
+from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import read_json, write_json
 from specdec.tasks import pieces

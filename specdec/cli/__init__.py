@@ -10,7 +10,8 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from specdec import checkpoints, progress, tables, tasks
+from specdec import checkpoints, tasks
+from specdec.checkpoints import tables
 from specdec.cli import (
     acceptance,
     bench,
@@ -37,10 +38,11 @@ from specdec.cli.data import Data, longest_target, saved_vocabulary, token_ids
 from specdec.cli.help import Overview
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import path_in
+from specdec.common import progress
+from specdec.common.records import RecordsError
+from specdec.common.values import UsageError
 from specdec.engine import Placement
 from specdec.instrument.distillation import Distillation
-from specdec.records import RecordsError
-from specdec.values import UsageError
 
 __all__ = [
     "Data",

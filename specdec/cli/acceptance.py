@@ -6,13 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from specdec import acceptance, records
 from specdec.cli import output
 from specdec.cli import run as runs
 from specdec.cli.variants import variant
-from specdec.instrument import recorded_texts
-from specdec.records import Lines
-from specdec.values import PositiveInt, UsageError, check
+from specdec.common import records
+from specdec.common.records import Lines
+from specdec.common.values import PositiveInt, UsageError, check
+from specdec.instrument import acceptance, recorded_texts
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from specdec import benchmark
 from specdec.cli import machine, output
 from specdec.cli import run as runs
 from specdec.cli.variants import add_variant_flag, path_of, variants
+from specdec.common.values import PositiveInt, UsageError, check
+from specdec.instrument import benchmark
 from specdec.instrument.benchmarking import (
     FORECAST_TEXTS,
     LIMIT,
@@ -15,7 +16,6 @@ from specdec.instrument.benchmarking import (
     layouts,
     one_text_at_a_time,
 )
-from specdec.values import PositiveInt, UsageError, check
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

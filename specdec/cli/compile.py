@@ -11,15 +11,16 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
-from specdec import compile as ahead
-from specdec import partitioning, progress
 from specdec.cli import output, settings
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
+from specdec.common import progress
 from specdec.common.environment import environment
+from specdec.common.records import as_json, write
+from specdec.common.values import Probability, UsageError, check
+from specdec.instrument import compile as ahead
+from specdec.models import partitioning
 from specdec.plan import Plan
-from specdec.records import as_json, write
-from specdec.values import Probability, UsageError, check
 
 # What a run must set, and nothing here reads.
 UNREAD = ("CHECKPOINT_PATH", "DRAFT_CHECKPOINT_PATH")

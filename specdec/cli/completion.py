@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from specdec.cli import gin_files, shorthands
-from specdec.values import UsageError
+from specdec.common.values import UsageError
 
 SHELLS = ("bash", "zsh", "tcsh")
 

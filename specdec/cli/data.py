@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from specdec import checkpoints, tasks
-from specdec.partitioning import Share
-from specdec.values import Checked, PositiveInt, Seed, Text, UsageError, check_has
+from specdec.common.values import Checked, PositiveInt, Seed, Text, UsageError, check_has
+from specdec.models.partitioning import Share
 
 # What each kind has, and what to give.
 _KINDS = {

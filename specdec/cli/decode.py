@@ -10,14 +10,15 @@ from collections.abc import Iterable, Iterator
 
 from tqdm import tqdm
 
-from specdec import tasks, terminal
+from specdec import tasks
 from specdec.cli import dry_run, output, settings
 from specdec.cli import run as runs
 from specdec.cli.given import lines_of, not_nothing, utf8
 from specdec.cli.run import DecodeRun
+from specdec.common import terminal
+from specdec.common.values import UsageError
+from specdec.engine.program import Stepwise
 from specdec.instrument.decoding_texts import Text, TextOf, decoded, ways_of
-from specdec.program import Stepwise
-from specdec.values import UsageError
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ from specdec import tasks
 from specdec.cli import run as runs
 from specdec.cli import settings
 from specdec.cli.run import DecodeRun
-from specdec.values import UsageError
+from specdec.common.values import UsageError
 
 
 def show(run: DecodeRun, texts: Iterable[tuple[str, str | None]] | None = None) -> None:

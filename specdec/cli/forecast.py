@@ -6,12 +6,12 @@ import argparse
 import itertools
 import re
 
-from specdec import forecast
 from specdec.cli import output, settings
 from specdec.cli import run as runs
 from specdec.cli.variants import add_cost_flags, add_variant_flag, costs_of, variants
+from specdec.common.values import UsageError
+from specdec.instrument import forecast
 from specdec.instrument.forecasting import Forecasting
-from specdec.values import UsageError
 
 GAMMAS = "1-10"
 

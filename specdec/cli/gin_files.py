@@ -6,10 +6,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from specdec import gin_text
 from specdec.cli import help
-from specdec.common import resources
-from specdec.gin_text import Statement
+from specdec.common import gin_text, resources
+from specdec.common.gin_text import Statement
 
 
 def macros(path: str | os.PathLike) -> list[Statement]:

@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
+from specdec.common.values import UsageError
 from specdec.tasks.local import line_text
-from specdec.values import UsageError
 
 STDIN = "standard input"
 

@@ -10,12 +10,13 @@ from typing import cast
 import jax
 
 import gin
-from specdec import checkpoints, progress
+from specdec import checkpoints
 from specdec.cli import settings
 from specdec.cli.output import model_line
+from specdec.common import progress
+from specdec.common.values import Seed, UsageError, check, one_line
 from specdec.models import families
 from specdec.models.model import Model
-from specdec.values import Seed, UsageError, check, one_line
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

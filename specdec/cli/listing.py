@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from specdec import gin_text
 from specdec.cli import gin_files
-from specdec.common import resources
+from specdec.common import gin_text, resources
+from specdec.common.values import one_line
 from specdec.models import device as devices
-from specdec.values import one_line
 
 _SIZES = " and ".join(f"{s.emb_dim} x {s.mlp_dim}" for s in devices.SIZES)
 SKELETONS = ("decode.gin", "train.gin")

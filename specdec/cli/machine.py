@@ -20,7 +20,7 @@ from typing import Any
 import jax
 
 from specdec.common import environment
-from specdec.values import UsageError
+from specdec.common.values import UsageError
 
 REMEDIES = {
     errno.ENOSPC: "free some space and give the command again",

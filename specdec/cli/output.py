@@ -11,8 +11,8 @@ from pathlib import Path
 import jax
 
 from specdec.cli import settings
+from specdec.common.values import UsageError
 from specdec.models.model import Model, PyTree
-from specdec.values import UsageError
 
 
 def check_new(args: argparse.Namespace) -> None:

@@ -6,10 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from specdec import records, report
 from specdec.cli import machine, output
-from specdec.report import publishing
-from specdec.values import UsageError
+from specdec.common import records
+from specdec.common.values import UsageError
+from specdec.instrument import report
+from specdec.instrument.report import publishing
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

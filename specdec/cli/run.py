@@ -13,18 +13,19 @@ from typing import Any
 
 import jax
 
-from specdec import checkpoints, records, schemas, tasks
+from specdec import checkpoints, tasks
 from specdec.checkpoints import TextModel
 from specdec.checkpoints import generation_settings as generation
 from specdec.cli import machine, settings, shorthands
 from specdec.cli.data import Data, saved_vocabulary
+from specdec.common import records, schemas
 from specdec.common.environment import version
+from specdec.common.values import Checked, UsageError, is_word
 from specdec.decoding import NonFiniteLogits, PrefixError
 from specdec.engine import Engine, NotExact, Placement, fingerprints, in_eight_bits, obeying
 from specdec.plan import RESERVED, Plan
 from specdec.sampling import MinLength, looks_back
 from specdec.types import Params, PyTree
-from specdec.values import Checked, UsageError, is_word
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,15 +13,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from specdec import tasks, terminal
+from specdec import tasks
 from specdec.cli import output, settings
 from specdec.cli import run as runs
 from specdec.cli.given import STDIN, lines_of, not_nothing
+from specdec.common import terminal
+from specdec.common.values import UsageError
 from specdec.decoding import check_scores, naming_texts, score
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.types import SamplingRule
-from specdec.values import UsageError
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

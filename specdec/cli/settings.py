@@ -22,8 +22,8 @@ from specdec import tasks
 from specdec.cli import gin_files
 from specdec.cli.help import did_you_mean
 from specdec.common import resources
-from specdec.records import Lines
-from specdec.values import UsageError
+from specdec.common.records import Lines
+from specdec.common.values import UsageError
 
 T = TypeVar("T")
 

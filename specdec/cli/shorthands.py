@@ -21,7 +21,7 @@ from specdec.checkpoints.generation_settings import Choice
 from specdec.cli import gin_files
 from specdec.cli.help import did_you_mean
 from specdec.common import resources
-from specdec.values import UsageError
+from specdec.common.values import UsageError
 
 # Flag: the macros that a file of the folder, which is named like it, chooses.
 FRAGMENTS = {

@@ -6,9 +6,9 @@ import argparse
 import contextlib
 from pathlib import Path
 
-from specdec import records
 from specdec.cli import machine, settings, train_table
-from specdec.values import UsageError
+from specdec.common import records
+from specdec.common.values import UsageError
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:

@@ -6,13 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from specdec import tables
+from specdec.checkpoints import tables
 from specdec.cli import machine, settings
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.variants import ready
+from specdec.common.values import PositiveInt, UsageError, check
 from specdec.instrument.made_tables import Classifier, count
-from specdec.values import PositiveInt, UsageError, check
 
 TOKENS = 100_000
 

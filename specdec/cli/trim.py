@@ -8,9 +8,9 @@ from typing import Any
 
 from specdec import checkpoints, tasks
 from specdec.cli.output import model_line
-from specdec.models import families, trim
-from specdec.models.trim import Trim, most_frequent
-from specdec.values import UsageError, one_line
+from specdec.common.values import UsageError, one_line
+from specdec.models import families, kept_parts
+from specdec.models.kept_parts import Trim, most_frequent
 
 _WHICH = "first:N, last:N, spread:N or numbers from 0 on, as in 0,3"
 
@@ -85,7 +85,7 @@ def _kept(args: argparse.Namespace, config: Any, counts: Counter[int]) -> Trim:
     for stack in ("decoder", "encoder"):
         if (given := getattr(args, f"{stack}_layers")) is not None:
             there = getattr(config, f"num_{stack}_layers")
-            found[f"{stack}_layers"] = trim.layers(f"--{stack}_layers", given, there)
+            found[f"{stack}_layers"] = kept_parts.layers(f"--{stack}_layers", given, there)
     if args.shared_encoder:
         found["shared_encoder"] = True
     if args.head_size is not None:

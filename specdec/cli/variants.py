@@ -10,14 +10,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from specdec import forecast
 from specdec.cli import run as runs
 from specdec.cli import shorthands
 from specdec.cli.run import DecodeRun
+from specdec.common.values import UsageError
 from specdec.engine import Engine
-from specdec.forecast import Costs
+from specdec.instrument import forecast
+from specdec.instrument.forecast import Costs
 from specdec.instrument.runs import Variant
-from specdec.values import UsageError
 
 
 def variant(

@@ -3,11 +3,11 @@
 from specdec.drafters.autoregressive import Autoregressive
 from specdec.drafters.blockwise import Blockwise
 from specdec.drafters.committee import Committee
+from specdec.drafters.draft_loop import Steps, draft_block, draft_loop
 from specdec.drafters.drafter import Drafter, Drawing, TokenByToken
 from specdec.drafters.early_exit import EarlyExit
 from specdec.drafters.hybrid import Hybrid
 from specdec.drafters.input_copy import InputCopy
-from specdec.drafters.loop import Steps, draft_block, draft_loop
 from specdec.drafters.masked import Masked
 from specdec.drafters.ngram import NGram
 from specdec.drafters.prompt_lookup import PromptLookup

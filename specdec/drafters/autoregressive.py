@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from specdec.common.values import Checked
+from specdec.drafters.draft_loop import Steps
 from specdec.drafters.drafter import Sampler, TokenByToken
 from specdec.drafters.feeding import catch_up
-from specdec.drafters.loop import Steps
 from specdec.drafters.matching import slices
 from specdec.models.inputs import read
 from specdec.models.model import Target, check_model
 from specdec.types import Array, Cache, Context, Params, Part, PyTree
-from specdec.values import Checked
 
 
 class Memory(struct.PyTreeNode):

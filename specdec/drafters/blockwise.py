@@ -11,11 +11,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from specdec.drafters.blocks import check_length, check_states, last_state
+from specdec.common.values import Checked, check_has
+from specdec.drafters.block_drafts import check_length, check_states, last_state
+from specdec.drafters.draft_loop import draft_block
 from specdec.drafters.drafter import Drawing, Sampler
-from specdec.drafters.loop import draft_block
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
-from specdec.values import Checked, check_has
 
 
 @dataclasses.dataclass(frozen=True)

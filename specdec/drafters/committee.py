@@ -9,11 +9,11 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
+from specdec.common.values import Checked, check_is
+from specdec.drafters.draft_loop import Steps
 from specdec.drafters.drafter import Drafter, Sampler, TokenByToken, shared_roles
-from specdec.drafters.loop import Steps
 from specdec.sampling import fit_vocabulary
 from specdec.types import Array, Context, Params, PyTree
-from specdec.values import Checked, check_is
 
 REMEDY = "a drafter that proposes token by token, such as NGram(2, sampling)"
 

@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
-from specdec.drafters.loop import Steps, draft_loop
+from specdec.common.values import Rule
+from specdec.drafters.draft_loop import Steps, draft_loop
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request, SamplingRule, Table
-from specdec.values import Rule
 
 Self = TypeVar("Self", bound="Drafter")
 

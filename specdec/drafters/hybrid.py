@@ -7,9 +7,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from specdec.common.values import Checked, PositiveInt, check_is
 from specdec.drafters.drafter import Drafter, shared_roles
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
-from specdec.values import Checked, PositiveInt, check_is
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,10 +13,10 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 
+from specdec.common.values import Checked, PositiveInt, row_of
 from specdec.drafters.drafter import Drafter
 from specdec.drafters.matching import NOTHING, check_inputs, slices
 from specdec.types import Array, Context, Draft, Params, PyTree, Request
-from specdec.values import Checked, PositiveInt, row_of
 
 NOWHERE = -1
 

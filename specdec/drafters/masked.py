@@ -14,7 +14,8 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from specdec.drafters.blocks import (
+from specdec.common.values import Checked, PositiveInt
+from specdec.drafters.block_drafts import (
     check_length,
     check_states,
     for_timing,
@@ -23,14 +24,13 @@ from specdec.drafters.blocks import (
     neighbours,
     visible_in_block,
 )
+from specdec.drafters.draft_loop import draft_block, draft_loop
 from specdec.drafters.drafter import Drawing, Sampler
 from specdec.drafters.feeding import catch_up
-from specdec.drafters.loop import draft_block, draft_loop
 from specdec.drafters.matching import slices
 from specdec.models.inputs import read
 from specdec.models.model import check_model
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
-from specdec.values import Checked, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,11 +11,11 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from specdec.common.values import Checked
+from specdec.drafters.draft_loop import Steps
 from specdec.drafters.drafter import Sampler, TokenByToken
-from specdec.drafters.loop import Steps
 from specdec.drafters.matching import last_tokens
 from specdec.types import Array, Context, Params, PyTree, Table
-from specdec.values import Checked
 
 
 @dataclasses.dataclass(frozen=True)

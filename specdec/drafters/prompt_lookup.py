@@ -11,10 +11,10 @@ import dataclasses
 
 import jax.numpy as jnp
 
+from specdec.common.values import Checked, PositiveInt
 from specdec.drafters.drafter import Drafter
 from specdec.drafters.matching import check_inputs, last_tokens, matches
 from specdec.types import Array, Context, Draft, Params, PyTree, Request
-from specdec.values import Checked, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,10 +11,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from specdec.common.values import Checked, PositiveInt
 from specdec.drafters.drafter import Drafter
 from specdec.drafters.matching import last_tokens
 from specdec.types import Array, Draft, Params, PyTree, Request, Table
-from specdec.values import Checked, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True)

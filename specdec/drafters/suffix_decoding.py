@@ -14,10 +14,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specdec.common.values import Checked, PositiveInt, Probability
 from specdec.drafters.drafter import Drafter
 from specdec.drafters.matching import check_inputs, last_tokens, matches
 from specdec.types import Array, Context, Draft, Params, PyTree, Request
-from specdec.values import Checked, PositiveInt, Probability
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,8 @@ import dataclasses
 
 import jax.numpy as jnp
 
+from specdec.drafters.draft_loop import Steps
 from specdec.drafters.drafter import TokenByToken
-from specdec.drafters.loop import Steps
 from specdec.sampling import Sampling
 from specdec.types import Context, Params, PyTree, SamplingRule
 

@@ -12,13 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec import checkpoints, decoding, partitioning, tables, tasks
+from specdec import checkpoints, decoding, tasks
 from specdec.checkpoints import generation_settings as generation
+from specdec.checkpoints import tables
 from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.engine.key import drafter_key, fingerprints, flat
 from specdec.engine.placement import Placement
+from specdec.engine.program import Decoder, Stepwise, batch_shapes
+from specdec.models import partitioning
 from specdec.plan import Plan
-from specdec.program import Decoder, Stepwise, batch_shapes
 from specdec.sampling import check_ids
 from specdec.types import Array, DecodeOutput, Params, PyTree
 

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from specdec import checkpoints, tables, tasks
+from specdec import checkpoints, tasks
+from specdec.checkpoints import tables
 from specdec.types import Table
 
 # Fields of a model that say where its parameters are and how they lie in memory.

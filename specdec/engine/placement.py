@@ -9,9 +9,11 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from specdec import checkpoints, partitioning, tables
+from specdec import checkpoints
+from specdec.checkpoints import tables
+from specdec.models import partitioning
 from specdec.models.model import Model
-from specdec.partitioning import Partitioner, Share
+from specdec.models.partitioning import Partitioner, Share
 from specdec.plan import Plan
 from specdec.types import PyTree, Table
 

@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from specdec import benchmark, records
-from specdec.benchmark import BenchmarkSummary, File, Measurement, Workload
+from specdec.common import records
 from specdec.common.environment import hardware
-from specdec.gin_text import MACHINE
+from specdec.common.gin_text import MACHINE
+from specdec.common.values import UsageError
+from specdec.instrument import benchmark
+from specdec.instrument.benchmark import BenchmarkSummary, File, Measurement, Workload
 from specdec.instrument.runs import Run, Variant, described
 from specdec.models import device as devices
 from specdec.models import products
 from specdec.types import PyTree
-from specdec.values import UsageError
 from specdec.verifiers import SyntheticAcceptance
 
 LIMIT = 32

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specdec import certificate, records
-from specdec.certificate import Check, Subject
+from specdec.common import records
 from specdec.common.environment import environment
+from specdec.common.values import UsageError
+from specdec.instrument import certificate
+from specdec.instrument.certificate import Check, Subject
 from specdec.instrument.decoding_texts import ways_of
 from specdec.instrument.runs import Run, Variant, parameter_counts
-from specdec.values import UsageError
 
 LIMIT = 64
 

@@ -7,15 +7,16 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from specdec import tasks, terminal
-from specdec.decoded import DecodedText
+from specdec import tasks
+from specdec.common import terminal
+from specdec.common.decoded import DecodedText
+from specdec.common.values import one_line
 from specdec.decoding import Decided
 from specdec.engine import Engine
+from specdec.engine.program import Program
 from specdec.instrument.explained import ExplainedBatch, replayer
 from specdec.instrument.runs import Run
-from specdec.program import Program
 from specdec.types import DecodeOutput
-from specdec.values import one_line
 
 TextOf: TypeAlias = Callable[[Sequence[int]], str]
 

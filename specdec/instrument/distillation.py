@@ -10,16 +10,9 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 import jax
 
-from specdec import records, tasks
-from specdec.instrument import certifying, evaluation
-from specdec.instrument.certifying import Certificate
-from specdec.instrument.evaluation import Evaluation
-from specdec.instrument.prediction_files import PredictionsFolder
-from specdec.instrument.runs import Run, Variant
-from specdec.instrument.search import Search
-from specdec.models import families
-from specdec.models.trim import Trim, most_frequent
-from specdec.values import (
+from specdec import tasks
+from specdec.common import records
+from specdec.common.values import (
     Checked,
     PositiveFloat,
     PositiveInt,
@@ -28,6 +21,14 @@ from specdec.values import (
     is_integer,
     is_word,
 )
+from specdec.instrument import certifying, evaluation
+from specdec.instrument.certifying import Certificate
+from specdec.instrument.evaluation import Evaluation
+from specdec.instrument.prediction_files import PredictionsFolder
+from specdec.instrument.runs import Run, Variant
+from specdec.instrument.search import Search
+from specdec.models import families
+from specdec.models.kept_parts import Trim, most_frequent
 
 Split = Annotated[str, Rule(is_word, "the name of a split")]
 Steps = Annotated[int, Rule(lambda n: is_integer(n, 2), "2 or more, for the rate to fall")]

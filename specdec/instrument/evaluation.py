@@ -15,16 +15,18 @@ import numpy as np
 from jax.experimental import multihost_utils
 from tqdm import tqdm
 
-from specdec import evaluate, tasks, terminal, theory
+from specdec import tasks
+from specdec.common import terminal, theory
 from specdec.common.environment import environment
+from specdec.common.records import as_json
+from specdec.common.values import UsageError
+from specdec.instrument import output_metrics
 from specdec.instrument.decoding_texts import Ways, decoded, ways_of
 from specdec.instrument.prediction_files import PredictionsFolder
 from specdec.instrument.runs import Run, Variant
-from specdec.partitioning import Share
+from specdec.models.partitioning import Share
 from specdec.plan import Plan
-from specdec.records import as_json
 from specdec.tasks.metrics import SumMetric, bleu, references, rouge, squad
-from specdec.values import UsageError
 
 # A target as metrics want it, and what makes of an output what they compare with it.
 Reference: TypeAlias = tuple[Any, Callable[[str], Any]]
@@ -117,7 +119,9 @@ class Evaluation(NamedTuple):
             "texts": len(expected),
             "samples": run.data.num_samples,
             "metrics": {
-                way: _merged(evaluate.values(metric, targets, texts) for metric in self.metrics)
+                way: _merged(
+                    output_metrics.values(metric, targets, texts) for metric in self.metrics
+                )
                 for way, texts in outputs.items()
             },
             "signatures": _signatures(self.metrics),
@@ -129,7 +133,7 @@ class Evaluation(NamedTuple):
                 name: difference._asdict()
                 for metric in self.metrics
                 if isinstance(metric, SumMetric)
-                for name, difference in evaluate.differences(metric, targets, *both).items()
+                for name, difference in output_metrics.differences(metric, targets, *both).items()
             }
             same = "identical" if run.plan.exact else "same_by_chance"
             report[same] = sum(one["tokens"] == one["alone_tokens"] for one in records)

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from specdec.decoding import Decided, Replay, replay
+from specdec.engine.program import Program
 from specdec.plan import Plan
-from specdec.program import Program
 from specdec.types import Array, DecodeOutput, Params, PyTree, Row
 
 DIGITS = 6

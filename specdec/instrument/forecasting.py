@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from specdec import acceptance, forecast
-from specdec.acceptance import Accepted
-from specdec.forecast import Costs, Forecast, Replayed
-from specdec.instrument import recorded_texts
+from specdec.common.values import UsageError
+from specdec.instrument import acceptance, forecast, recorded_texts
+from specdec.instrument.acceptance import Accepted
+from specdec.instrument.forecast import Costs, Forecast, Replayed
 from specdec.instrument.runs import Run, Variant
 from specdec.plan import Plan
 from specdec.schedules import Fixed
 from specdec.types import PyTree
-from specdec.values import UsageError
 from specdec.verifiers import Block, SpeculativeSampling
 
 

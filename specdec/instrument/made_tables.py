@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from specdec import acceptance, tables
-from specdec.acceptance import Accepted
-from specdec.forecast import kind_of
-from specdec.instrument import recorded_texts
+from specdec.checkpoints import tables
+from specdec.common.records import Lines
+from specdec.common.values import UsageError
+from specdec.instrument import acceptance, recorded_texts
+from specdec.instrument.acceptance import Accepted
+from specdec.instrument.forecast import kind_of
 from specdec.instrument.runs import Variant
-from specdec.records import Lines
 from specdec.schedules.disco import logit
-from specdec.values import UsageError
 
 HELD_OUT = 5  # one text of so many is held out
 FEWEST = 2 * HELD_OUT  # texts

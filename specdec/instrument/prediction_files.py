@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec import records
-from specdec.records import Lines, RecordsError
+from specdec.common import records
+from specdec.common.records import Lines, RecordsError
 
 
 class PredictionsFolder:

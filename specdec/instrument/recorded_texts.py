@@ -18,14 +18,15 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from specdec import acceptance, tasks
-from specdec.acceptance import Accepted
+from specdec import tasks
 from specdec.common.environment import environment
-from specdec.gin_text import FORMAT, comment, settings_in
+from specdec.common.gin_text import FORMAT, comment, settings_in
+from specdec.common.records import Lines, as_json
+from specdec.common.values import UsageError
+from specdec.instrument import acceptance
+from specdec.instrument.acceptance import Accepted
 from specdec.instrument.runs import Run, Variant, described
-from specdec.partitioning import Share
-from specdec.records import Lines, as_json
-from specdec.values import UsageError
+from specdec.models.partitioning import Share
 
 RECORD = "# recorded = "  # begins the comment, one line of JSON
 WHOLE = "drafter"  # the name of the run's own drafter in a record

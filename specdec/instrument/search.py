@@ -10,19 +10,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specdec import acceptance, forecast, progress, records
-from specdec.acceptance import Accepted
-from specdec.common import resources
-from specdec.forecast import Costs, Replayed, tuning
-from specdec.forecast.tuning import Candidate, Tried
-from specdec.gin_text import statements
-from specdec.instrument import recorded_texts
+from specdec.common import progress, records, resources
+from specdec.common.gin_text import statements
+from specdec.common.records import Lines
+from specdec.common.values import UsageError
+from specdec.instrument import acceptance, forecast, recorded_texts
+from specdec.instrument.acceptance import Accepted
+from specdec.instrument.forecast import Costs, Replayed, tuning
+from specdec.instrument.forecast.tuning import Candidate, Tried
 from specdec.instrument.forecasting import measured, refuse_unmeasurable, replayed
 from specdec.instrument.runs import Run, Variant
 from specdec.plan import Plan
-from specdec.records import Lines
 from specdec.schedules import Fixed
-from specdec.values import UsageError
 
 TOKENS = 8_000
 SAMPLES = 4  # of the coins, where texts are drawn
@@ -104,7 +103,9 @@ class Recommendation(NamedTuple):
         text = f"# `specdec tune` of {', '.join(files)}: {promise}.\n{settings_of(self.best)}"
         records.write(folder / "tuned.gin", text)
         try:
-            from specdec.report import surface  # matplotlib, which nothing else here needs
+            from specdec.instrument.report import (
+                surface,  # matplotlib, which nothing else here needs
+            )
         except ModuleNotFoundError as error:
             print(f"tune: no figure, {error.name} is not installed", file=sys.stderr)
         else:

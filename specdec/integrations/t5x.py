@@ -14,11 +14,11 @@ from specdec.checkpoints import tree
 from specdec.decoding import decode
 from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact, Placement
+from specdec.engine.program import Decoder, batch_shapes
 from specdec.integrations import bridge
 from specdec.models.model import Model
 from specdec.models.t5 import T5Target
 from specdec.plan import Plan
-from specdec.program import Decoder, batch_shapes
 from specdec.schedules.schedule import Schedule
 from specdec.types import Array, Params, PyTree, SamplingRule
 from specdec.verifiers.decide import Verifier

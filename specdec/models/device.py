@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from specdec import records
-from specdec.common import environment
+from specdec.common import environment, records
 from specdec.models.products import BLOCK, ORDERS, Order, product
 
 SETTING = "SPECDEC_PRODUCTS"

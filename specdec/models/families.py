@@ -15,13 +15,14 @@ import jax
 from specdec.models import heads_growth
 from specdec.models.family import Config, Family, Growth, Trimming
 from specdec.models.heads import Heads, HeadsConfig
+from specdec.models.kept_parts import Trim
 from specdec.models.model import Model
 from specdec.models.t5 import (
     T5Config,
     T5Draft,
     T5DraftConfig,
     T5Target,
-    huggingface,
+    huggingface_parameters,
     scanned,
     trimming,
 )
@@ -29,7 +30,6 @@ from specdec.models.t5.drafting import config_of
 from specdec.models.t5.drafting_growth import T5DraftGrowth
 from specdec.models.t5.growth import T5Growth
 from specdec.models.t5.shapes import misfit
-from specdec.models.trim import Trim
 from specdec.types import Array, PyTree
 
 __all__ = [
@@ -48,7 +48,7 @@ __all__ = [
 
 _T5: Any = {
     "misfit": misfit,
-    "huggingface": huggingface,
+    "huggingface": huggingface_parameters,
     "scanned": scanned,
     "trimming": trimming,
 }  # of all T5s

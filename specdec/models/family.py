@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from specdec.models.kept_parts import Trim
 from specdec.models.model import Model
-from specdec.models.trim import Trim
 from specdec.types import Array, PyTree
 
 Shape: TypeAlias = tuple[int, ...]

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
+from specdec.common.values import Checked, NonNegativeFloat, PositiveInt, check_is, one_of
 from specdec.models.layers import ACTIVATIONS, DType, constrain, parameter, precision
 from specdec.models.linen import LinenModel
 from specdec.models.model import Model, Weights, check_model
 from specdec.types import Array, ModelOutput, PyTree
-from specdec.values import Checked, NonNegativeFloat, PositiveInt, check_is, one_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.core import meta
 
+from specdec.common.values import Checked
 from specdec.models.cache import kv_bytes
 from specdec.models.model import Model
 from specdec.models.products import Orders
 from specdec.types import Array, AxisRules, ModelOutput, PyTree
-from specdec.values import Checked
 
 
 @dataclasses.dataclass(frozen=True)

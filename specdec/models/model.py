@@ -9,8 +9,8 @@ from typing import Any, ClassVar, TypeVar
 import jax
 import jax.numpy as jnp
 
+from specdec.common.values import check_is
 from specdec.types import Array, AxisRules, ModelOutput, PyTree
-from specdec.values import check_is
 
 EXAMPLE = "such as T5Target(config)"
 

@@ -8,9 +8,9 @@ from typing import TypeGuard
 import jax
 import jax.numpy as jnp
 
+from specdec.common.values import check_has
 from specdec.sampling.processors import ends
 from specdec.types import Array, History, LogitsProcessor, SamplingRule
-from specdec.values import check_has
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import Annotated
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.types import Array, History, LogitsProcessor
-from specdec.values import (
+from specdec.common.values import (
     Checked,
     NonNegativeInt,
     Number,
@@ -24,6 +23,7 @@ from specdec.values import (
     TokenIds,
     check,
 )
+from specdec.types import Array, History, LogitsProcessor
 
 
 @dataclasses.dataclass(frozen=True)

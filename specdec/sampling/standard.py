@@ -13,8 +13,8 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 
+from specdec.common.values import Checked, PositiveInt, PositiveShare, number
 from specdec.types import Array, History
-from specdec.values import Checked, PositiveInt, PositiveShare, number
 
 Temperature = Annotated[
     float, number(lambda x: x > 0, "a positive number, or use Greedy() for temperature 0")

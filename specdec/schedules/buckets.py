@@ -8,9 +8,9 @@ from typing import Annotated, Any, TypeVar
 
 import jax.numpy as jnp
 
+from specdec.common.values import Checked, Rule, is_integer, is_number
 from specdec.schedules.schedule import Schedule
 from specdec.types import Array
-from specdec.values import Checked, Rule, is_integer, is_number
 
 BUCKETS = (1, 3, 7)  # target calls of 2, 4 and 8 tokens
 

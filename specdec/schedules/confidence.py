@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from specdec.common.values import Probability
 from specdec.schedules.stopping import Signals, Stopping
 from specdec.types import Params
-from specdec.values import Probability
 
 
 @dataclasses.dataclass(frozen=True)

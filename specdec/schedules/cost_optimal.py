@@ -7,10 +7,10 @@ import dataclasses
 import jax.numpy as jnp
 from flax import struct
 
+from specdec.common.values import Checked, InsideUnit, NonNegativeFloat, PositiveFloat
 from specdec.schedules.buckets import Buckets, check_costs, shortened, time_of, tokens_of
 from specdec.schedules.schedule import Schedule
 from specdec.types import Array, Draft, Verdict
-from specdec.values import Checked, InsideUnit, NonNegativeFloat, PositiveFloat
 
 
 class Seen(struct.PyTreeNode):

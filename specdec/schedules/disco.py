@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from specdec.common.values import Probability
 from specdec.schedules.stopping import Signals, Stopping
 from specdec.types import Array, Params, PyTree, Table
-from specdec.values import Probability
 
 
 @dataclasses.dataclass(frozen=True)

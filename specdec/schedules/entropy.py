@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any
 
+from specdec.common.values import number
 from specdec.schedules.stopping import Signals, Stopping
 from specdec.types import Params
-from specdec.values import number
 
 
 @dataclasses.dataclass(frozen=True)

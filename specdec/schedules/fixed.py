@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from specdec.common.values import Checked, PositiveInt, check
 from specdec.schedules.buckets import Buckets, shortened
 from specdec.schedules.schedule import Schedule
-from specdec.values import Checked, PositiveInt, check
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,9 +6,9 @@ import dataclasses
 
 import jax.numpy as jnp
 
+from specdec.common.values import NonNegativeFloat
 from specdec.schedules.buckets import UpToLongest, check_costs, shortened, time_of, tokens_of
 from specdec.types import Array
-from specdec.values import NonNegativeFloat
 
 
 @dataclasses.dataclass(frozen=True)

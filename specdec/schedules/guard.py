@@ -8,11 +8,19 @@ from typing import Annotated, Any
 import jax.numpy as jnp
 from flax import struct
 
+from specdec.common.values import (
+    Checked,
+    NonNegativeFloat,
+    PositiveInt,
+    Rule,
+    check_is,
+    is_number,
+    number,
+)
 from specdec.schedules.buckets import check_costs, shortened, time_of
 from specdec.schedules.schedule import Schedule
 from specdec.schedules.stopping import Signals
 from specdec.types import Array, Draft, Params, PyTree, Table, Verdict
-from specdec.values import Checked, NonNegativeFloat, PositiveInt, Rule, check_is, is_number, number
 
 
 def _are_prefills(given: Any) -> bool:

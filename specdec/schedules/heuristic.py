@@ -6,10 +6,10 @@ import dataclasses
 
 import jax.numpy as jnp
 
+from specdec.common.values import Checked, PositiveInt
 from specdec.schedules.buckets import BUCKETS, Buckets, shortened
 from specdec.schedules.schedule import Schedule
 from specdec.types import Array, Draft, Verdict
-from specdec.values import Checked, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from specdec.common.values import Probability
 from specdec.schedules.stopping import Signals, Stopping, signals
 from specdec.types import Array, Params, PyTree
-from specdec.values import Probability
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from specdec.common.values import PositiveInt, check, is_integer
 from specdec.tasks.loading import TaskError
 from specdec.tasks.registry import FEATURES, examples_of, get_task, text_of
-from specdec.values import PositiveInt, check, is_integer
 
 if TYPE_CHECKING:
     from seqio import Mixture, Task, Vocabulary

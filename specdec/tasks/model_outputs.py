@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specdec.common.values import is_integer
 from specdec.tasks.loading import TaskError, load_seqio
 from specdec.tasks.registry import add_task, check_definition
 from specdec.tasks.vocabularies import VocabularyDefinition
-from specdec.values import is_integer
 
 if TYPE_CHECKING:
     from seqio import Task

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from specdec.common.values import Word, check, is_word
 from specdec.tasks.loading import TaskError, load_seqio
-from specdec.values import Word, check, is_word
 
 if TYPE_CHECKING:
     from seqio import Mixture, Task

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from specdec import demo
+from specdec.common import demo
 from specdec.tasks.corpora import PREFIXES, SIZES, generator
 from specdec.tasks.loading import TaskError, load_seqio
 from specdec.tasks.metrics import bleu, rouge, squad

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
+from specdec.common.values import Checked, Rule, is_integer, is_word
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import Tokenization
 from specdec.tasks.loading import TaskError, as_seqio, load_seqio, read, read_in_time
@@ -19,7 +20,6 @@ from specdec.tasks.plain import (
     WithAddedTokens,
 )
 from specdec.tasks.tokenizer_json import TokenizerJson
-from specdec.values import Checked, Rule, is_integer, is_word
 
 if TYPE_CHECKING:
     from seqio import Vocabulary

@@ -4,16 +4,16 @@ The only package that imports optax; Orbax and seqio load when a run starts.
 """
 
 from specdec.training.alignment import Align
-from specdec.training.data import Batches
-from specdec.training.errors import TrainingError
 from specdec.training.exits import AllExits, ExitClassifier, ExitHead
 from specdec.training.fill_masks import ConfidenceHead, FillMasks
 from specdec.training.look_ahead import LookAhead
-from specdec.training.loop import State, train, train_step
 from specdec.training.loss import Frozen, Pairs, Sums, cross_entropy, teacher_forced
 from specdec.training.objectives import Objective, TeacherForced
 from specdec.training.optimizer import Adafactor, LearningRate
-from specdec.training.run import TrainRun
+from specdec.training.training_batches import Batches
+from specdec.training.training_error import TrainingError
+from specdec.training.training_loop import State, train, train_step
+from specdec.training.training_run import TrainRun
 
 __all__ = [
     "Adafactor",

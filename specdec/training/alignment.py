@@ -14,7 +14,8 @@ from typing import Any, ClassVar, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 
-from specdec import theory
+from specdec.common import theory
+from specdec.common.values import InsideUnit, PositiveFloat, PositiveInt, Probability, is_number
 from specdec.models.heads import HeadedTarget
 from specdec.models.inputs import read
 from specdec.models.model import Target
@@ -31,7 +32,6 @@ from specdec.training.loss import (
 )
 from specdec.training.objectives import Objective
 from specdec.types import Array, PyTree
-from specdec.values import InsideUnit, PositiveFloat, PositiveInt, Probability, is_number
 
 GAMMAS = (3, 5)  # draft lengths that evaluations speak of, those of Goel et al.
 

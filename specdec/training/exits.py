@@ -12,12 +12,12 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specdec.common.values import PositiveInt, one_of, row_of
 from specdec.models.heads import Heads
 from specdec.models.model import LayeredTarget
 from specdec.training.loss import Learner, Pairs, Sums, cross_entropy, shifted
 from specdec.training.objectives import Objective, Smoothing
 from specdec.types import Array, ModelOutput, PyTree
-from specdec.values import PositiveInt, one_of, row_of
 
 Exits = Annotated[tuple[int, ...], row_of(1, "layers from 1 on, as in (2, 4)")]
 WEIGHTS = {"linear": lambda layer: layer, "uniform": lambda layer: 1, "doubling": lambda i: 2**i}

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 
-from specdec.drafters.blocks import mask_ids, visible_in_block
+from specdec.common.values import PositiveInt, Rule, is_number
+from specdec.drafters.block_drafts import mask_ids, visible_in_block
 from specdec.models.inputs import read
 from specdec.training.loss import Frozen, Learner, Pairs, Sums, cross_entropy, of_target, shifted
 from specdec.training.objectives import Objective, Smoothing, fixed_key
 from specdec.types import Array, ModelOutput, PyTree
-from specdec.values import PositiveInt, Rule, is_number
 
 
 def _are_shares(given: Any) -> bool:

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 from flax import serialization
 
-from specdec import checkpoints, records
+from specdec import checkpoints
 from specdec.checkpoints import checksums, tree
-from specdec.records import Lines
-from specdec.training.errors import TrainingError
+from specdec.common import records
+from specdec.common.records import Lines
+from specdec.training.training_error import TrainingError
 from specdec.types import PyTree
 
 KEPT = 2  # checkpoints

@@ -10,7 +10,7 @@ import numpy as np
 from flax import traverse_util
 
 from specdec import checkpoints
-from specdec.training.errors import TrainingError
+from specdec.training.training_error import TrainingError
 from specdec.types import Array, PyTree
 
 

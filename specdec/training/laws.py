@@ -23,12 +23,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec import records, tables
+from specdec.checkpoints import tables
+from specdec.common import records
 from specdec.models.model import Target
-from specdec.training.data import Example
 from specdec.training.divergences import NOTHING
-from specdec.training.errors import TrainingError
 from specdec.training.loss import Pairs, PairsWithLaws, TopLaws, teacher_forced
+from specdec.training.training_batches import Example
+from specdec.training.training_error import TrainingError
 from specdec.types import Array, PyTree, Table
 
 TEXTS = 4096  # of a table

@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar
 
 import jax
 
+from specdec.common.values import Checked, number
 from specdec.training.loss import Frozen, Learner, Pairs, Sums, cross_entropy, teacher_forced
 from specdec.types import Array, PyTree
-from specdec.values import Checked, number
 
 Smoothing = Annotated[float, number(lambda s: 0 <= s < 1, "a number from 0 on, below 1")]
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from specdec.common.values import Checked, NonNegativeInt, PositiveFloat, PositiveInt
 from specdec.types import Array
-from specdec.values import Checked, NonNegativeInt, PositiveFloat, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True)

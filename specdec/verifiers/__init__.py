@@ -3,19 +3,19 @@
 `Verifier` says what one must have and may declare.
 """
 
-from specdec.verifiers.big_little import BigLittle
 from specdec.verifiers.block import Block
 from specdec.verifiers.coupled import Coupled
 from specdec.verifiers.decide import Verifier, draft_distribution, next_distribution, verdict
-from specdec.verifiers.distance import Distance
 from specdec.verifiers.greedy_match import GreedyMatch
-from specdec.verifiers.lenient import Lenient
-from specdec.verifiers.minimum_block import MinimumBlock
-from specdec.verifiers.mixtures import Ensemble, SpeculativeCascade
+from specdec.verifiers.lossy.big_little import BigLittle
+from specdec.verifiers.lossy.distance import Distance
+from specdec.verifiers.lossy.lenient import Lenient
+from specdec.verifiers.lossy.minimum_block import MinimumBlock
+from specdec.verifiers.lossy.mixtures import Ensemble, SpeculativeCascade
+from specdec.verifiers.lossy.synthetic_acceptance import SyntheticAcceptance
+from specdec.verifiers.lossy.top_beta import TopBeta, TopK
+from specdec.verifiers.lossy.typical import Typical
 from specdec.verifiers.speculative_sampling import SpeculativeSampling
-from specdec.verifiers.synthetic_acceptance import SyntheticAcceptance
-from specdec.verifiers.top_beta import TopBeta, TopK
-from specdec.verifiers.typical import Typical
 
 __all__ = [
     "BigLittle",

@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from specdec.common.values import Rule, is_number
 from specdec.sampling import draw, is_distribution
 from specdec.types import Array, Draft, Noise, Scores, Verdict
-from specdec.values import Rule, is_number
 
 
 def _is_gap(x: Any) -> bool:

@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 from tolerances import PROBABILITIES
 
-from specdec import tables
-from specdec.acceptance import LENIENCE, Texts, measure, recorded
-from specdec.acceptance.opinions import MOST, Taught, _refused, of, opinions, teach, tossed
-from specdec.acceptance.recording import _rounded
+from specdec.checkpoints import tables
 from specdec.drafters import (
     Autoregressive,
     Committee,
@@ -25,6 +22,17 @@ from specdec.drafters import (
     NoSource,
     PromptLookup,
 )
+from specdec.instrument.acceptance import LENIENCE, Texts, measure, recorded
+from specdec.instrument.acceptance.opinions import (
+    MOST,
+    Taught,
+    _refused,
+    of,
+    opinions,
+    teach,
+    tossed,
+)
+from specdec.instrument.acceptance.recording import _rounded
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Processed, Sampling
 from specdec.schedules import Fixed

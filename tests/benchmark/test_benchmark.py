@@ -18,10 +18,18 @@ import numpy as np
 import pytest
 from support import Cycle, StopAfterUnlikely, check_lines, device_of
 
-from specdec import benchmark, checkpoints, cli, tables, tasks, theory
-from specdec.benchmark import File, Measurement, Workload
-from specdec.benchmark.measurement import parts_of
-from specdec.benchmark.parts import (
+from specdec import checkpoints, cli, tasks
+from specdec.checkpoints import tables
+from specdec.cli import settings, variants
+from specdec.common import theory
+from specdec.common.environment import environment
+from specdec.decoding import row_keys
+from specdec.drafters import Autoregressive, Drafter
+from specdec.engine import Placement
+from specdec.instrument import benchmark, benchmarking
+from specdec.instrument.benchmark import File, Measurement, Workload
+from specdec.instrument.benchmark.measurement import parts_of
+from specdec.instrument.benchmark.parts import (
     MEMORY,
     MEMORY_READ,
     PREFILL,
@@ -35,14 +43,8 @@ from specdec.benchmark.parts import (
     turn_of,
     turns,
 )
-from specdec.benchmark.summary import alpha_from_tau
-from specdec.benchmark.workload import TimedPart
-from specdec.cli import settings, variants
-from specdec.common.environment import environment
-from specdec.decoding import row_keys
-from specdec.drafters import Autoregressive, Drafter
-from specdec.engine import Placement
-from specdec.instrument import benchmarking
+from specdec.instrument.benchmark.summary import alpha_from_tau
+from specdec.instrument.benchmark.workload import TimedPart
 from specdec.models import device
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
@@ -591,7 +593,7 @@ PLANS = {
 def little():
     """Memory of a size that is soon read."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specdec.benchmark.parts.READ_BYTES", LITTLE)
+        patch.setattr("specdec.instrument.benchmark.parts.READ_BYTES", LITTLE)
         yield
 
 
@@ -746,7 +748,7 @@ def run(folder, specdec_bench, little):
 
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
-        patch.setattr("specdec.benchmark.measurement.measure_by_text", spy)
+        patch.setattr("specdec.instrument.benchmark.measurement.measure_by_text", spy)
         code = specdec_bench(f"--output_file={path}", "--limit=5", "--repeats=2")
     return Run(path, code, out.getvalue(), **kept)
 
@@ -797,7 +799,7 @@ def test_what_was_interrupted_goes_on(run, folder, specdec_bench, capsys, monkey
         skipped.append(set(skip))
         return iter([map(benchmark_record, lines[first_of_text_2:])])
 
-    monkeypatch.setattr("specdec.benchmark.measurement.measure_by_text", measure)
+    monkeypatch.setattr("specdec.instrument.benchmark.measurement.measure_by_text", measure)
     monkeypatch.setattr(Workload, "compile", lambda *_: {})
     monkeypatch.setattr(Workload, "costs", lambda *_: {})
     flags = [f"--output_file={path}", "--limit=5", "--repeats=2"]

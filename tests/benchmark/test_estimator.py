@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from specdec.benchmark import Generation, Timing, estimator
-from specdec.benchmark.estimator import Measured, iteration
-from specdec.benchmark.parts import READ_BYTES, key_of
+from specdec.instrument.benchmark import Generation, Timing, estimator
+from specdec.instrument.benchmark.estimator import Measured, iteration
+from specdec.instrument.benchmark.parts import READ_BYTES, key_of
 from specdec.types import Part
 
 

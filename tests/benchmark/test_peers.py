@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.records import RecordsError
+from specdec.common.records import RecordsError
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts" / "peers"))

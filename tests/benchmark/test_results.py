@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from specdec import benchmark, theory
+from specdec.common import theory
+from specdec.instrument import benchmark
 from specdec.types import Part
 
 ROOT = Path(__file__).resolve().parents[2]

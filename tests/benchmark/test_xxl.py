@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec import benchmark, report
-from specdec.compile import hlo
-from specdec.program import Program
-from specdec.records import RecordsError
+from specdec.common.records import RecordsError
+from specdec.engine.program import Program
+from specdec.instrument import benchmark, report
+from specdec.instrument.compile import hlo
 from specdec.sampling import Greedy, Sampling
 from specdec.verifiers import SyntheticAcceptance
 

@@ -18,13 +18,15 @@ import numpy as np
 import pytest
 from support import StatesTable, TableHeads
 
-from specdec import certificate, checkpoints, cli, partitioning
-from specdec.certificate import Subject, exactness
-from specdec.certificate.drawn import by_rank
+from specdec import checkpoints, cli
 from specdec.decoding import keys, loop, states
 from specdec.drafters import Autoregressive, Blockwise, Hybrid, InputCopy, Masked, PromptLookup
 from specdec.drafters.autoregressive import Memory
+from specdec.instrument import certificate
+from specdec.instrument.certificate import Subject, exactness
+from specdec.instrument.certificate.drawn import by_rank
 from specdec.models import cache as cache_module
+from specdec.models import partitioning
 from specdec.models.cache import KVCache
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from specdec import demo
 from specdec.checkpoints import (
     CheckpointError,
     Vocabulary,
@@ -19,6 +18,7 @@ from specdec.checkpoints import (
     vocabulary_from,
 )
 from specdec.checkpoints.directory import locate
+from specdec.common import demo
 from specdec.models.t5 import T5Config, T5DraftConfig, T5Target
 
 BYTES = b"no SentencePiece model but UTF-8 bytes"

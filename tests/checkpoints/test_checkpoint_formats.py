@@ -21,11 +21,11 @@ from specdec.checkpoints import (
     config_from,
     load,
     save,
-    t5x,
+    t5x_format,
     tree,
     vocabulary_from,
 )
-from specdec.checkpoints.buckets import BucketPath
+from specdec.checkpoints.cloud_storage import BucketPath
 
 CONFIG = Path(__file__).resolve().parents[1] / "golden" / "v1_1" / "config.json"
 
@@ -66,7 +66,7 @@ def scalable(params, axis: int, heads: int):
 @pytest.mark.parametrize("axis", [0, 1])
 def test_scanned_layers_are_unstacked(tmp_path, params, config_of, axis):
     config = config_of("v1_1")
-    t5x.write(tmp_path / "scanned", scalable(params, axis, config.num_heads), config, None)
+    t5x_format.write(tmp_path / "scanned", scalable(params, axis, config.num_heads), config, None)
     assert_identical(load(tmp_path / "scanned", config=config), params)
 
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "model"))
@@ -82,11 +82,11 @@ def test_a_relative_bias_of_each_layers_own_needs_a_config_that_says_so(
     config = config_of("v1_1")
     scanned = scalable(params, 1, config.num_heads)
     per_layer = dataclasses.replace(config, relative_bias_per_layer=True)
-    t5x.write(tmp_path / "same", scanned, config, None)
+    t5x_format.write(tmp_path / "same", scanned, config, None)
     loaded = load(tmp_path / "same", config=per_layer)  # all equal, and each layer's own still
     assert "relpos_bias" not in loaded["decoder"] and "relpos_bias" in loaded["decoder"]["layers_0"]
     scanned["decoder"]["decoder"]["relpos_bias"]["rel_embedding"][0, 1] += 1
-    t5x.write(tmp_path / "own", scanned, config, None)
+    t5x_format.write(tmp_path / "own", scanned, config, None)
     message = "1 missing .*decoder/layers_0/relpos_bias.* relative_bias_per_layer=True, not False"
     with pytest.raises(CheckpointError, match=message):
         load(tmp_path / "own", config=config)

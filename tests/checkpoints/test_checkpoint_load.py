@@ -12,7 +12,7 @@ from flax import serialization
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from specdec.checkpoints import CheckpointError, arrays, config_from, load, t5x, tree
+from specdec.checkpoints import CheckpointError, arrays, config_from, load, t5x_format, tree
 from specdec.models.t5 import T5Target
 from specdec.models.t5.config import SIZES
 from specdec.models.t5.shapes import PRESETS
@@ -79,7 +79,7 @@ def test_optimizer_state_is_not_read(copy, config_of, golden):
         file.write_bytes(b"not zarr")
     expected = load(golden / "wide_heads" / "t5x_native")
     assert_identical(load(checkpoint, config=config_of("wide_heads")), expected)
-    stored = t5x.with_orbax(golden / "wide_heads" / "t5x_orbax" / "checkpoint_0")
+    stored = t5x_format.with_orbax(golden / "wide_heads" / "t5x_orbax" / "checkpoint_0")
     assert stored.keys() == tree.flatten(expected).keys()
 
 

@@ -27,7 +27,7 @@ from specdec.checkpoints import (
     tree,
 )
 from specdec.models.t5 import T5Config, T5Target
-from specdec.models.t5 import huggingface as of_t5
+from specdec.models.t5 import huggingface_parameters as of_t5
 from specdec.sampling import Greedy
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"

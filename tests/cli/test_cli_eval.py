@@ -15,9 +15,9 @@ from test_cli import folder, records, the_line  # noqa: F401
 from specdec import checkpoints, cli, tasks
 from specdec.cli import run as runs
 from specdec.common.environment import version
+from specdec.common.records import RecordsError
 from specdec.instrument import evaluation
 from specdec.instrument.prediction_files import PredictionsFolder
-from specdec.records import RecordsError
 
 SAMPLED = (
     "--gin_file=sampling/temperature.gin",
@@ -128,7 +128,7 @@ def test_the_tasks_own_metrics(evaluate, folder, tmp_path):  # noqa: F811
 KILLED = """
 import os, signal, sys
 from specdec import cli
-from specdec.program import Program
+from specdec.engine.program import Program
 
 fetch, calls = Program.fetch, []
 

@@ -87,7 +87,8 @@ def test_what_is_streamed_is_the_line_that_is_printed_at_once(command, decode, m
     shown = []
     show = test_cli.cli.decode.terminal.Painter.show
     monkeypatch.setattr(
-        "specdec.terminal.Painter.show", lambda self, *row: shown.append(row) or show(self, *row)
+        "specdec.common.terminal.Painter.show",
+        lambda self, *row: shown.append(row) or show(self, *row),
     )
     code, out, err = command("decode", "--color=always", *(f"--text={text}" for text in TEXTS))
     assert (code, plain(out)) == (0, plain(whole))

@@ -20,9 +20,9 @@ from mistakes import yard
 from test_cli import the_line
 
 from specdec import checkpoints, cli
-from specdec.benchmark import Workload
 from specdec.cli import machine
 from specdec.engine import Engine
+from specdec.instrument.benchmark import Workload
 
 ROOT = Path(__file__).resolve().parents[2]
 SUMMARY = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "ende_t0.jsonl.summary.json"

@@ -13,8 +13,8 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import gin
-from specdec import checkpoints, cli, theory
-from specdec.common import published
+from specdec import checkpoints, cli
+from specdec.common import published, theory
 from specdec.drafters import Autoregressive
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy, Sampling

@@ -17,8 +17,11 @@ from pathlib import Path
 import jax
 import pytest
 
-from specdec import cli, partitioning, prefill, step, theory
-from specdec.compile import (
+from specdec import cli, prefill, step
+from specdec.common import theory
+from specdec.drafters import Autoregressive, Drafter, Hybrid, NoSource, PromptLookup
+from specdec.engine.program import batch_shapes
+from specdec.instrument.compile import (
     PAPER_ALPHAS,
     Topology,
     compile_for,
@@ -28,12 +31,11 @@ from specdec.compile import (
     program_count,
     record,
 )
-from specdec.compile.hardware import CHIPS, HOP_SECONDS, LAYER_SECONDS, Call
-from specdec.compile.roofline import predict
-from specdec.drafters import Autoregressive, Drafter, Hybrid, NoSource, PromptLookup
+from specdec.instrument.compile.hardware import CHIPS, HOP_SECONDS, LAYER_SECONDS, Call
+from specdec.instrument.compile.roofline import predict
+from specdec.models import partitioning
 from specdec.models.t5 import T5Config, T5Target, calm
 from specdec.plan import Plan
-from specdec.program import batch_shapes
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Confidence, Disco, Fixed, Heuristic
 from specdec.testing import Constant, TableTarget

@@ -9,7 +9,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support import inside, opcodes
 
-from specdec.compile.hlo import read
+from specdec.instrument.compile.hlo import read
 
 
 def computation(name, *lines, entry=False):

@@ -13,7 +13,7 @@ import t5_in_numpy
 from specdec import checkpoints
 from specdec.decoding import decode, row_keys
 from specdec.drafters import Blockwise
-from specdec.drafters.loop import _one_by_one
+from specdec.drafters.draft_loop import _one_by_one
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan

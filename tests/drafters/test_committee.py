@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tolerances import PROBABILITIES
 
-from specdec import tables
+from specdec.checkpoints import tables
 from specdec.decoding import prefill, row_keys
 from specdec.drafters import Autoregressive, Committee, Hybrid, NGram, PromptLookup
 from specdec.plan import Plan

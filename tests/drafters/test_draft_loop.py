@@ -9,7 +9,7 @@ import pytest
 from support import ByPosition, context_of
 from tolerances import PROBABILITIES
 
-from specdec.drafters.loop import _one_by_one, draft_block, draft_loop
+from specdec.drafters.draft_loop import _one_by_one, draft_block, draft_loop
 from specdec.sampling import (
     ForcedTokens,
     Greedy,

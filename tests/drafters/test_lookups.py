@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from support import context_of
 
-from specdec import tables
+from specdec.checkpoints import tables
 from specdec.decoding import decode, row_keys
 from specdec.drafters import (
     Autoregressive,
@@ -28,7 +28,7 @@ from specdec.drafters import (
     SuffixDecoding,
 )
 from specdec.drafters.matching import last_tokens, matches, slices
-from specdec.forecast.recorded import Recorded
+from specdec.instrument.forecast.recorded import Recorded
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed

@@ -15,7 +15,7 @@ from tolerances import SMALL_LOGITS
 
 from specdec.decoding import decode, prefill, row_keys
 from specdec.drafters import Masked
-from specdec.drafters.blocks import check_states, mask_ids, visible_in_block
+from specdec.drafters.block_drafts import check_states, mask_ids, visible_in_block
 from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling

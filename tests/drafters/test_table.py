@@ -22,7 +22,8 @@ from support import (
     TableHeads,
 )
 
-from specdec import Plan, decode, row_keys, tables
+from specdec import Plan, decode, row_keys
+from specdec.checkpoints import tables
 from specdec.drafters import (
     Autoregressive,
     Blockwise,

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec import acceptance
-from specdec.benchmark import Workload
-from specdec.benchmark.parts import PREFILL
 from specdec.drafters import Autoregressive, Committee, Hybrid, NoSource, PromptLookup
-from specdec.forecast.costs import measured
+from specdec.instrument import acceptance
+from specdec.instrument.benchmark import Workload
+from specdec.instrument.benchmark.parts import PREFILL
+from specdec.instrument.forecast.costs import measured
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed

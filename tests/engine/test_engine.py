@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from tolerances import LOGITS
 
-from specdec import checkpoints, demo, tasks
+from specdec import checkpoints, tasks
+from specdec.common import demo
 from specdec.drafters import Autoregressive, PromptLookup
 from specdec.engine import Engine, NotExact
 from specdec.plan import Plan

@@ -11,9 +11,11 @@ import jax
 import pytest
 from tolerances import FLOAT64
 
-from specdec import certificate, checkpoints, cli, partitioning
-from specdec.compile import compile_for
+from specdec import checkpoints, cli
 from specdec.drafters import Autoregressive
+from specdec.instrument import certificate
+from specdec.instrument.compile import compile_for
+from specdec.models import partitioning
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling

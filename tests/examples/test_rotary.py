@@ -12,9 +12,9 @@ import rotary
 from tolerances import SMALL_LOGITS
 
 import gin
-from specdec import checkpoints, partitioning
+from specdec import checkpoints
 from specdec.checkpoints import CheckpointError
-from specdec.models import families
+from specdec.models import families, partitioning
 
 pytestmark = pytest.mark.ci
 

@@ -14,15 +14,17 @@ import pytest
 from support import check_lines
 from test_acceptance import LINES, RUN, model
 
-from specdec import checkpoints, cli, forecast, theory
-from specdec.benchmark import Timing
-from specdec.benchmark.parts import Calls, Key, key_of
-from specdec.compile.hardware import LAYER_SECONDS, Call, Topology
+from specdec import checkpoints, cli
+from specdec.common import theory
+from specdec.common.records import RecordsError
 from specdec.drafters import Autoregressive, Hybrid, PromptLookup
-from specdec.forecast import Costs, Replayed
-from specdec.forecast.costs import measured
+from specdec.instrument import forecast
+from specdec.instrument.benchmark import Timing
+from specdec.instrument.benchmark.parts import Calls, Key, key_of
+from specdec.instrument.compile.hardware import LAYER_SECONDS, Call, Topology
+from specdec.instrument.forecast import Costs, Replayed
+from specdec.instrument.forecast.costs import measured
 from specdec.plan import Plan
-from specdec.records import RecordsError
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.testing import TableTarget

@@ -17,7 +17,9 @@ import pytest
 from copying import Copying
 from support import AfterAcceptance, Cycle, StatesTable, StopAfterUnlikely, TableHeads
 
-from specdec import acceptance, checkpoints, demo, forecast, tables, tasks
+from specdec import checkpoints, tasks
+from specdec.checkpoints import tables
+from specdec.common import demo
 from specdec.decoding import decode, row_keys
 from specdec.drafters import (
     Autoregressive,
@@ -31,7 +33,8 @@ from specdec.drafters import (
     Retrieval,
     Uniform,
 )
-from specdec.forecast.replay import replay
+from specdec.instrument import acceptance, forecast
+from specdec.instrument.forecast.schedule_replay import replay
 from specdec.plan import Plan
 from specdec.sampling import (
     Greedy,

@@ -10,9 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specdec import acceptance
 from specdec.drafters import Autoregressive, Hybrid, Masked, PromptLookup
-from specdec.forecast.replay import Replayed, bound, check, grouped, longest, replay
+from specdec.instrument import acceptance
+from specdec.instrument.forecast.schedule_replay import (
+    Replayed,
+    bound,
+    check,
+    grouped,
+    longest,
+    replay,
+)
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Confidence, Fixed

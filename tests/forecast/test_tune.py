@@ -11,14 +11,15 @@ import re
 import numpy as np
 import pytest
 
-from specdec import acceptance, cli, forecast
-from specdec.benchmark.parts import Calls
-from specdec.compile import Topology
-from specdec.compile.hardware import LAYER_SECONDS, Call
+from specdec import cli
+from specdec.common.statistics import ratio
 from specdec.drafters import Autoregressive, Masked
-from specdec.forecast import Costs, tuning
-from specdec.forecast.tuning import Candidate, Result, Tried
-from specdec.instrument import search
+from specdec.instrument import acceptance, forecast, search
+from specdec.instrument.benchmark.parts import Calls
+from specdec.instrument.compile import Topology
+from specdec.instrument.compile.hardware import LAYER_SECONDS, Call
+from specdec.instrument.forecast import Costs, tuning
+from specdec.instrument.forecast.tuning import Candidate, Result, Tried
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import (
@@ -30,7 +31,6 @@ from specdec.schedules import (
     Heuristic,
     JointConfidence,
 )
-from specdec.statistics import ratio
 from specdec.testing import TableTarget
 from specdec.verifiers import GreedyMatch, SpeculativeSampling
 

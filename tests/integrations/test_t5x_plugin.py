@@ -21,17 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec import (
-    DecodeOutput,
-    Params,
-    Plan,
-    Trace,
-    autoregressive_decode,
-    checkpoints,
-    decode,
-    demo,
-    tables,
-)
+from specdec import DecodeOutput, Params, Plan, Trace, autoregressive_decode, checkpoints, decode
+from specdec.checkpoints import tables
+from specdec.common import demo
 from specdec.drafters import Autoregressive
 from specdec.integrations import bridge
 from specdec.models.t5 import T5Config, T5Target

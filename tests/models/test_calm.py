@@ -14,13 +14,14 @@ import pytest
 from support import inside, load
 from tolerances import LOGITS, SMALL_LOGITS
 
-from specdec import acceptance, cli, forecast
-from specdec.compile import hlo
+from specdec import cli
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive, EarlyExit
+from specdec.engine.program import Decoder, batch_shapes
+from specdec.instrument import acceptance, forecast
+from specdec.instrument.compile import hlo
 from specdec.models.t5 import Calm, T5Draft, T5DraftConfig, T5Target, calm
 from specdec.plan import Plan
-from specdec.program import Decoder, batch_shapes
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
 from specdec.types import Params, Part, TargetCall

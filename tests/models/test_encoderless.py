@@ -12,9 +12,9 @@ import pytest
 from tolerances import SMALL_LOGITS
 
 from specdec import checkpoints
-from specdec.benchmark.parts import prefills
 from specdec.decoding import decode, row_keys
 from specdec.drafters import Autoregressive, Masked
+from specdec.instrument.benchmark.parts import prefills
 from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
 from specdec.models.t5.layouts import Layout
 from specdec.plan import Plan

@@ -16,8 +16,8 @@ import pytest
 import rotary
 from support import device_of
 
-from specdec import checkpoints, partitioning
-from specdec.models import families
+from specdec import checkpoints
+from specdec.models import families, partitioning
 from specdec.models.families import Family, family_of, model_of, named
 from specdec.models.products import ORDERS
 from specdec.models.t5 import T5Config, T5DraftConfig

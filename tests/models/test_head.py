@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from tolerances import SMALL_LOGITS
 
-from specdec import checkpoints, cli, partitioning, tasks
+from specdec import checkpoints, cli, tasks
 from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive
-from specdec.models import families
+from specdec.models import families, partitioning
+from specdec.models.kept_parts import Trim
 from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
 from specdec.models.t5.layouts import Layout
-from specdec.models.trim import Trim
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed

@@ -11,8 +11,10 @@ import pytest
 from flax import traverse_util
 from jax.sharding import PartitionSpec
 
-from specdec import Plan, checkpoints, demo, partitioning
+from specdec import Plan, checkpoints
+from specdec.common import demo
 from specdec.drafters import Autoregressive
+from specdec.models import partitioning
 from specdec.models.int8 import LEVELS, SCALE, dequantized, quantized
 from specdec.models.t5 import T5Config, T5Target
 from specdec.sampling import Greedy

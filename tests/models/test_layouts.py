@@ -14,10 +14,11 @@ from flax import traverse_util
 from jax.sharding import PartitionSpec
 from support import device_of, opcodes
 
-from specdec import Plan, autoregressive_decode, decode, partitioning, row_keys
-from specdec.compile import hlo
+from specdec import Plan, autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive
+from specdec.instrument.compile import hlo
 from specdec.models import device as devices
+from specdec.models import partitioning
 from specdec.models.t5 import T5Config, T5Target
 from specdec.models.t5.layouts import from_stored, to_stored
 from specdec.sampling import Greedy

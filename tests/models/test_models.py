@@ -17,7 +17,7 @@ from support import GOLDEN, load, teacher_forced
 from specdec import autoregressive_decode, row_keys
 from specdec.models.cache import KVCache
 from specdec.models.t5 import T5Config, T5Target
-from specdec.models.t5.layers import relative_buckets
+from specdec.models.t5.t5_layers import relative_buckets
 from specdec.models.t5.target import _kernels_of_step
 from specdec.sampling import Greedy
 

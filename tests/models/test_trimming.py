@@ -14,9 +14,9 @@ from tolerances import SMALL_LOGITS
 
 from specdec import checkpoints, cli
 from specdec.checkpoints import Vocabulary, tree
-from specdec.models import families, trim
+from specdec.models import families, kept_parts
+from specdec.models.kept_parts import Trim
 from specdec.models.t5 import T5Config, T5DraftConfig, T5Target
-from specdec.models.trim import Trim
 
 pytestmark = pytest.mark.ci
 
@@ -158,7 +158,7 @@ def test_a_part_does_not_grow_back():
     ],
 )
 def test_layers_are_named_by_words_and_numbers(given, of, found):
-    assert trim.layers("--decoder_layers", given, of) == found
+    assert kept_parts.layers("--decoder_layers", given, of) == found
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_layers_are_named_by_words_and_numbers(given, of, found):
 )
 def test_other_words_are_refused(given):
     with pytest.raises(ValueError, match=r"--decoder_layers is .*has 4 layers; give first:N"):
-        trim.layers("--decoder_layers", given, 4)
+        kept_parts.layers("--decoder_layers", given, 4)
 
 
 READING = T5DraftConfig.of(UNTIED, num_encoder_layers=0, encoded_dim=12)

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specdec import cli, report
-from specdec.report import speedups, times
-from specdec.report.speedups import PredictedAndMeasured, Spot
-from specdec.report.times import CallTokens
-from specdec.statistics import Estimate
+from specdec import cli
+from specdec.common.statistics import Estimate
+from specdec.instrument import report
+from specdec.instrument.report import speedups, times
+from specdec.instrument.report.speedups import PredictedAndMeasured, Spot
+from specdec.instrument.report.times import CallTokens
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = {"backend": "cpu", "cpu": "Some CPU", "cores": 2, "versions": {"jax": "0.10.2"}}
@@ -241,7 +242,7 @@ def test_without_a_page_the_report_is_printed_as_ever(write, tmp_path, capsys):
 @pytest.fixture
 def drawings():
     pytest.importorskip("matplotlib")
-    from specdec.report import figures
+    from specdec.instrument.report import figures
 
     return {draw.__name__: draw for draw in figures.FIGURES}
 
@@ -275,7 +276,7 @@ def test_a_drafter_that_is_always_wrong_is_on_the_surface(drawings, runs):
 
 def test_names_keep_their_distance():
     pytest.importorskip("matplotlib")
-    from specdec.report.canvas import apart
+    from specdec.instrument.report.canvas import apart
 
     assert apart([0.9, 0.2], 0.1) == [0.9, 0.2]
     assert apart([0.5, 0.51, 0.49], 0.1) == pytest.approx([0.5, 0.6, 0.4])
@@ -318,7 +319,7 @@ def test_a_folder_that_is_a_file(write, capsys):
 
 def test_without_matplotlib(write, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "specdec.report.figures", raising=False)
+    monkeypatch.delitem(sys.modules, "specdec.instrument.report.figures", raising=False)
     monkeypatch.delattr(report, "figures", raising=False)
     summary = write("a.jsonl", bench())
     assert cli.main(["report", f"--figures_dir={tmp_path}", summary]) == 2
@@ -360,7 +361,7 @@ def test_draft_lengths_along_a_generation(write, monkeypatch):
 def test_runs_whose_lengths_vary_have_their_figure(write, tmp_path):
     pytest.importorskip("jinja2")
     pytest.importorskip("matplotlib")
-    from specdec.report import figures, html, words
+    from specdec.instrument.report import figures, html, words
 
     varied = bench() | {"prediction": bench()["prediction"] | {"gamma": None}}
     a, b = write("a.jsonl", varied, VARIED), write("b.jsonl", bench())

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from specdec import acceptance, cli
-from specdec.benchmark.summary import (
+from specdec import cli
+from specdec.common.statistics import Estimate
+from specdec.instrument import acceptance
+from specdec.instrument.benchmark.summary import (
     Baseline,
     BenchmarkForecast,
     BenchmarkPrediction,
@@ -18,7 +20,6 @@ from specdec.benchmark.summary import (
     Quantiles,
     Speedup,
 )
-from specdec.statistics import Estimate
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = {"backend": "cpu", "cpu": "Some CPU", "cores": 2, "device": "cpu", "devices": 1}

@@ -327,14 +327,14 @@ def test_a_history_that_keeps_rejected_tokens_is_seen(plant):
 @pytest.mark.parametrize("late", [True, False])
 def test_a_draft_that_is_not_in_its_own_history_costs_a_perfect_drafter(late, plant):
     """The output stays right, whatever a drafter does: only what is refused tells."""
-    from specdec.drafters import loop
+    from specdec.drafters import draft_loop
 
-    real = loop.History.append
+    real = draft_loop.History.append
 
     def wrong(self, tokens):
         return self if late else real(real(self, tokens), tokens)
 
-    plant(loop.History, "append", wrong)
+    plant(draft_loop.History, "append", wrong)
     bench = bench_of(
         SEEN, params=Params(BENCH.params["target"], BENCH.params["target"]), max_length=8
     )

@@ -11,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec import cli, demo, tables, tasks
+from specdec import cli, tasks
+from specdec.checkpoints import tables
+from specdec.checkpoints.tables import TableError, ngrams
+from specdec.common import demo
 from specdec.drafters import NGram
 from specdec.sampling import Greedy
-from specdec.tables import TableError, ngrams
 from specdec.types import Params, Table
 
 TEXTS = [[0, *text, 1] for text in np.random.default_rng(0).integers(2, 9, [60, 7]).tolist()]

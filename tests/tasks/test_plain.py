@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specdec import demo, tasks
+from specdec import tasks
+from specdec.common import demo
 from specdec.tasks.corpora import articles, translation
 
 MODEL = demo.path("vocabulary.model")

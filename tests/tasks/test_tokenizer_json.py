@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specdec import cli, demo, tasks
+from specdec import cli, tasks
+from specdec.common import demo
 from specdec.tasks.corpora import articles, translation
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "tokenizer" / "tokenizer.json"

@@ -17,8 +17,8 @@ from specdec.sampling import Processed, Sampling, SuppressTokens
 from specdec.testing import TableTarget
 from specdec.testing.law import compare, sequence_law
 from specdec.training import Align, Frozen, Pairs, TrainRun, alignment
-from specdec.training.loop import Recipe, State, train_step
 from specdec.training.optimizer import Adafactor, LearningRate
+from specdec.training.training_loop import Recipe, State, train_step
 
 V = 12
 CONFIG = T5Config(

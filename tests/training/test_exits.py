@@ -14,9 +14,9 @@ import t5_in_numpy
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.t5 import T5Draft, T5DraftConfig
 from specdec.training import AllExits, ExitClassifier, ExitHead, Pairs, TeacherForced
-from specdec.training.loop import Recipe, State, train_step
 from specdec.training.loss import Frozen
 from specdec.training.optimizer import Adafactor, LearningRate
+from specdec.training.training_loop import Recipe, State, train_step
 
 V = 30
 CONFIG = T5DraftConfig(

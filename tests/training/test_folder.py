@@ -11,7 +11,7 @@ import pytest
 
 from specdec.training import Adafactor, TrainingError
 from specdec.training.folder import Folder
-from specdec.training.loop import State
+from specdec.training.training_loop import State
 
 
 def state(step: int) -> State:

@@ -10,8 +10,8 @@ import pytest
 
 from specdec import checkpoints
 from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
-from specdec.training.errors import TrainingError
 from specdec.training.initial import begun_with
+from specdec.training.training_error import TrainingError
 
 TARGET = T5Config(
     vocab_size=24,

@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec import checkpoints, tables, tasks, training
+from specdec import checkpoints, tasks, training
+from specdec.checkpoints import tables
+from specdec.common.records import RecordsError
 from specdec.models.t5 import T5Config, T5Target
-from specdec.records import RecordsError
 from specdec.testing import TableTarget
 from specdec.training import Align, Frozen, Pairs, TrainingError, TrainRun, laws
 from specdec.training.alignment import DIVERGENCES, highest
-from specdec.training.data import Example, pack
-from specdec.training.loop import _laws as laws_of_run
+from specdec.training.training_batches import Example, pack
+from specdec.training.training_loop import _laws as laws_of_run
 
 pytestmark = pytest.mark.ci
 
@@ -255,7 +256,7 @@ def test_a_folder_of_other_laws_is_refused(kept, objective, says):
 
 
 def test_a_split_without_end_is_refused(run, monkeypatch):
-    monkeypatch.setattr("specdec.training.data.FITS", 10)
+    monkeypatch.setattr("specdec.training.training_batches.FITS", 10)
     with pytest.raises(TrainingError, match="the split 'train' has no end, or more than"):
         laws_of_run(run, 4, (), None, print)
 

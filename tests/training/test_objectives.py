@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from specdec.drafters import NoSource
-from specdec.drafters.blocks import mask_ids
+from specdec.drafters.block_drafts import mask_ids
 from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
 from specdec.training import ConfidenceHead, FillMasks, Pairs, TeacherForced
 from specdec.training.fill_masks import _Blocks
-from specdec.training.loop import Recipe, State, train_step
 from specdec.training.loss import Frozen
 from specdec.training.optimizer import Adafactor, LearningRate
+from specdec.training.training_loop import Recipe, State, train_step
 
 V, K = 30, 3
 CONFIG = T5Config(

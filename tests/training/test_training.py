@@ -24,8 +24,8 @@ from support import fails_at
 from tolerances import PROBABILITIES, SMALL_LOGITS
 
 from specdec import autoregressive_decode, checkpoints, cli, row_keys, tasks, training
+from specdec.common.records import RecordsError
 from specdec.models.t5 import T5Config, T5Target
-from specdec.records import RecordsError
 from specdec.sampling import Greedy
 from specdec.training import (
     Adafactor,
@@ -34,10 +34,10 @@ from specdec.training import (
     Pairs,
     TeacherForced,
     TrainRun,
-    loop,
+    training_loop,
 )
 from specdec.training.loss import Sums
-from specdec.training.progress import Progress
+from specdec.training.training_progress import Progress
 
 pytestmark = pytest.mark.ci
 
@@ -343,8 +343,8 @@ def test_the_best_evaluation_is_exported(run, tmp_path, monkeypatch):
     def evaluated(*_, **__):
         return Sums(jnp.float32(0), jnp.int32(next(right)), jnp.int32(10))
 
-    monkeypatch.setattr(loop, "evaluate_step", evaluated)
-    monkeypatch.setattr(loop, "_evaluation", lambda run: [None])
+    monkeypatch.setattr(training_loop, "evaluate_step", evaluated)
+    monkeypatch.setattr(training_loop, "_evaluation", lambda run: [None])
     asked = dataclasses.replace(
         run, evaluation_split="validation", best_by="accuracy", evaluate_every=4, steps=12
     )

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from tolerances import FLOAT64
 
-from specdec import theory, verifiers
+from specdec import verifiers
+from specdec.common import theory
 from specdec.decoding import states
 from specdec.sampling import Greedy, Sampling, draw
 from specdec.schedules import Fixed

@@ -12,12 +12,12 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from specdec.common.values import NonNegativeFloat, PositiveInt, Probability, row_of
 from specdec.models.cache import KVCache
 from specdec.models.t5 import layouts
 from specdec.models.t5.drafting import T5Draft
 from specdec.models.t5.target import T5Target
 from specdec.types import Array, ModelOutput, PyTree
-from specdec.values import NonNegativeFloat, PositiveInt, Probability, row_of
 
 Confidence: TypeAlias = Literal["softmax", "state", "classifier"]
 Exits = Annotated[tuple[int, ...], row_of(1, "layers from 1 on, as in (2, 4)")]

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from specdec.common.values import Checked, NonNegativeInt, PositiveFloat, PositiveInt
 from specdec.models.layers import ACTIVATIONS, DType
-from specdec.values import Checked, NonNegativeInt, PositiveFloat, PositiveInt
 
 PAD_ID, EOS_ID = 0, 1  # of every T5
 SIZES = (

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, cast
 import jax.numpy as jnp
 from flax import linen as nn
 
+from specdec.common.values import NonNegativeInt, PositiveInt, check, is_integer
 from specdec.models.cache import KVCache
 from specdec.models.inputs import check_layers
 from specdec.models.layers import Dense, Embedding, Logits, constrain, parameter, precision
@@ -19,7 +20,6 @@ from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import T5, Decoder, residual
 from specdec.models.t5.target import T5Target
 from specdec.types import Array, ModelOutput, PyTree
-from specdec.values import NonNegativeInt, PositiveInt, check, is_integer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,13 +23,13 @@ from typing import Any, Literal, TypeAlias
 import jax.numpy as jnp
 from flax import traverse_util
 
+from specdec.common.values import check
 from specdec.models import int8
 from specdec.models.device import Device
 from specdec.models.int8 import Weights
 from specdec.models.products import STORED, Kernels, Order, Orders
 from specdec.models.t5.config import T5Config
 from specdec.types import PyTree
-from specdec.values import check
 
 Layout: TypeAlias = Literal["checkpoint", "in_out", "out_in", "all_out_in"]
 Path: TypeAlias = tuple[str, ...]

@@ -20,8 +20,8 @@ from specdec.models.layers import (
 )
 from specdec.models.products import Kernels, Orders
 from specdec.models.t5.config import PAD_ID, T5Config
-from specdec.models.t5.layers import Attention, RelativeBias
 from specdec.models.t5.layouts import Layout, kernels_of, logits_from_table
+from specdec.models.t5.t5_layers import Attention, RelativeBias
 from specdec.types import Array, ModelOutput
 
 

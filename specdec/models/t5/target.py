@@ -33,7 +33,7 @@ class T5Target(LinenModel, LayeredTarget):
     `from_stored` makes of it.
 
     axis_rules: pairs of a logical axis name and the mesh axis, or None, it is divided over, for all
-      that is computed under a mesh (`jax.set_mesh`); `specdec.partitioning` has the usual ones. A
+      that is computed under a mesh (`jax.set_mesh`); `models.partitioning` has the usual ones. A
       field, and not Linen's context, because the compiled program depends on them.
     layout: how the decoder's parameters are kept, which `laid_out` chooses for a device;
       `specdec.models.t5.layouts` has the choices.

@@ -11,7 +11,9 @@ import jax
 import numpy as np
 from test_cli import LINES, RUN, model
 
-from specdec import checkpoints, demo, tables, tasks
+from specdec import checkpoints, tasks
+from specdec.checkpoints import tables
+from specdec.common import demo
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULT = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "ende_t0.jsonl.summary.json"

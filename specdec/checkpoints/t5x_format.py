@@ -1,0 +1,101 @@
+"""T5X's formats: where the arrays of the model are, and writing the native one.
+
+They store a train state with the model under 'target' and the optimizer under 'state', which is
+never opened (https://github.com/google-research/t5x, t5x/checkpoints.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax import serialization, traverse_util
+
+from specdec.checkpoints import arrays, directory, tree
+from specdec.checkpoints.cloud_storage import Location
+from specdec.checkpoints.directory import Vocabulary
+from specdec.checkpoints.errors import CheckpointError
+from specdec.types import PyTree
+
+_VERSIONS = (2, 3)  # 3 differs in that bfloat16 is written as such
+_TARGET = "target"
+
+
+def native(folder: Location) -> dict[str, arrays.Source]:
+    """`Checkpointer`'s format: a msgpack tree whose large leaves name a zarr folder next to it.
+
+    Small leaves are in the msgpack file itself.
+    """
+    file = folder / "checkpoint"
+    try:
+        contents = serialization.msgpack_restore(file.read_bytes())
+        version, target = contents["version"], contents["optimizer"][_TARGET]
+    except CheckpointError:
+        raise
+    except Exception as error:  # msgpack raises many types on a file that is not msgpack
+        raise CheckpointError(
+            f"{file} is not the msgpack file of a T5X checkpoint with a model in it ({error!r}); "
+            "copy the checkpoint again"
+        ) from error
+    if version not in _VERSIONS:
+        raise CheckpointError(
+            f"{file} has version {version} of T5X's format and only {_VERSIONS} can be read; "
+            "save it with a newer T5X"
+        )
+    leaves = traverse_util.flatten_dict(target, sep="/", is_leaf=_is_leaf)
+    return {name: _source(leaf, folder) for name, leaf in leaves.items()}
+
+
+def with_orbax(folder: Location) -> dict[str, arrays.Spec]:
+    """`OrbaxCheckpointManagerInterface`'s format: the whole train state in an OCDBT database.
+
+    Before that there was a folder for each array, 'target.decoder.decoder_norm.scale'.
+    """
+    state = folder / "state"
+    if (state / "manifest.ocdbt").is_file():
+        sources = arrays.ocdbt(state)
+    else:
+        sources = {entry.name.replace(".", "/"): _folder(entry) for entry in state.iterdir()}
+    prefix = f"{_TARGET}/"
+    sources = {
+        name.removeprefix(prefix): source
+        for name, source in sources.items()
+        if name.startswith(prefix)
+    }
+    if not sources:
+        raise CheckpointError(f"{folder} has no model: nothing is stored under {_TARGET!r}")
+    return sources
+
+
+def write(folder: Path, params: PyTree, config: Any, vocabulary: Vocabulary | None) -> None:
+    """Writes the native format, at step 0 and without optimizer state, into `folder`, which does
+    not exist. T5X does not mind the record of the model next to it."""
+    folder.mkdir()
+    leaves = tree.flatten(params)
+    paths = {name: f"{_TARGET}.{name.replace('/', '.')}" for name in leaves}
+    specs = arrays.write_all({paths[name]: leaf for name, leaf in leaves.items()}, folder)
+    target = tree.unflatten({name: specs[path] for name, path in paths.items()})
+    state = {"step": np.int32(0)}
+    contents = {"version": _VERSIONS[-1], "optimizer": {_TARGET: target, "state": state}}
+    directory.describe(folder, config, vocabulary)
+    (folder / "checkpoint").write_bytes(serialization.msgpack_serialize(contents))
+
+
+def _is_leaf(keys: Any, value: Any) -> bool:
+    return not isinstance(value, dict) or {"driver", "kvstore"} <= value.keys()
+
+
+def _source(leaf: Any, folder: Location) -> arrays.Source:
+    if isinstance(leaf, np.ndarray):
+        return leaf
+    # The path is relative to the checkpoint, wherever that was written (often a bucket). Before
+    # TensorStore 0.1.14 it was a field of the array, not of its kvstore.
+    path = leaf["kvstore"].get("path") or leaf["path"]
+    return arrays.spec(arrays.folder(folder / path))
+
+
+def _folder(directory: Location) -> arrays.Spec:
+    """The array in a folder of its own."""
+    is_newer = (directory / "zarr.json").is_file()
+    return arrays.spec(arrays.folder(directory), "zarr3" if is_newer else "zarr")

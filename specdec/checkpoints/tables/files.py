@@ -1,0 +1,150 @@
+"""A table on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from specdec import tasks
+from specdec.checkpoints.checksums import checksum, damage
+from specdec.common import records
+from specdec.types import Table
+
+FILE = "table.json"
+FORMAT = 1
+
+
+class TableError(ValueError):
+    """A table that cannot be used; one line with the remedy."""
+
+
+def save(
+    path: str | os.PathLike, kind: str, arrays: Mapping[str, np.ndarray], vocabulary: Any = None
+) -> None:
+    """Writes a table, which appears under its name when it is complete.
+
+    vocabulary: of the texts that it was made of; that of a run must be the same.
+
+    Raises:
+      TableError: the path exists.
+    """
+    path = check_output(path)
+    record = {
+        "format": FORMAT,
+        "kind": kind,
+        "vocabulary": None if vocabulary is None else tasks.digest(vocabulary),
+        "arrays": {
+            name: {"shape": array.shape, "dtype": array.dtype.name, "crc32": checksum(array)}
+            for name, array in arrays.items()
+        },
+    }
+    with records.complete_folder(path) as folder:
+        folder.mkdir()
+        for name, array in arrays.items():
+            np.save(folder / f"{name}.npy", array)
+        (folder / FILE).write_text(f"{json.dumps(record, indent=1)}\n", encoding="utf-8")
+
+
+def check_output(path: str | os.PathLike) -> Path:
+    """The absolute path of a table that can be made. Raises TableError."""
+    found = Path(os.path.abspath(Path(path).expanduser()))
+    if found.exists():
+        raise TableError(f"{path} exists; give a new folder, or remove this one first")
+    return found
+
+
+def load(
+    path: str | os.PathLike, table: Table, *, sharding: Any = None, checksums: bool = True
+) -> dict[str, Any]:
+    """The arrays of a table on a device; its files are mapped, not copied first.
+
+    sharding: where each array is put, None for the default device.
+
+    Raises:
+      TableError: there is none, it is of another kind, or damaged.
+    """
+    arrays = mapped(path, table, checksums=checksums)
+    return {name: jax.device_put(array, sharding) for name, array in arrays.items()}
+
+
+def mapped(
+    path: str | os.PathLike, table: Table, *, checksums: bool = True
+) -> dict[str, np.ndarray]:
+    """The arrays of a table, mapped into memory; raises TableError as `load` does."""
+    found = {}
+    for name, described in _record(path, table)["arrays"].items():
+        array = _mapped(path, name, described)
+        recorded = {name: described["crc32"]} if checksums else {}
+        if wrong := damage(name, array, recorded):
+            raise TableError(f"{path}: {wrong}; make the table again")
+        found[name] = array
+    return found
+
+
+def shapes(
+    path: str | os.PathLike, table: Table, *, sharding: Any = None
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes and dtypes of what `load` gives; raises TableError as it does."""
+    return {
+        name: jax.ShapeDtypeStruct(tuple(described["shape"]), described["dtype"], sharding=sharding)
+        for name, described in _record(path, table)["arrays"].items()
+    }
+
+
+def check_vocabulary(path: str | os.PathLike, table: Table, vocabulary: Any) -> None:
+    """Raises TableError for a table that was made of another vocabulary's ids."""
+    made_of = _record(path, table)["vocabulary"]
+    if made_of is not None and made_of != tasks.digest(vocabulary):
+        raise TableError(
+            f"the table {path} was made with another vocabulary than the run's; make one of texts "
+            "of this run's target"
+        )
+
+
+def fingerprint(path: str | os.PathLike, table: Table) -> str:
+    """Sixteen hexadecimal digits that change with its arrays."""
+    arrays = _record(path, table)["arrays"]
+    sums = "".join(f"{name}{arrays[name]['crc32']}" for name in sorted(arrays))
+    return hashlib.sha256(sums.encode()).hexdigest()[:16]
+
+
+def _record(path: str | os.PathLike, table: Table) -> dict[str, Any]:
+    file = Path(path) / FILE
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TableError(
+            f"{path} is no table ({FILE}: {error.strerror}); make one with specdec train "
+            f"--table={table.kind}"
+        ) from error
+    except ValueError as error:
+        raise TableError(f"{file} is not JSON ({error}); make the table again") from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise TableError(f"{file} is not of format {FORMAT}; make the table again")
+    if record["kind"] != table.kind:
+        raise TableError(
+            f"{path} is a table of kind {record['kind']} and the run needs {table.kind}; "
+            f"make one with specdec train --table={table.kind}"
+        )
+    return record
+
+
+def _mapped(path: str | os.PathLike, name: str, described: Mapping[str, Any]) -> np.ndarray:
+    file = Path(path) / f"{name}.npy"
+    try:
+        array = np.load(file, mmap_mode="r")
+    except (OSError, ValueError) as error:
+        raise TableError(f"cannot read {file} ({error}); make the table again") from error
+    if list(array.shape) != list(described["shape"]) or array.dtype != described["dtype"]:
+        raise TableError(
+            f"{file} is {array.dtype}{list(array.shape)} and {FILE} says "
+            f"{described['dtype']}{list(described['shape'])}; make the table again"
+        )
+    return array

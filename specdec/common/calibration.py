@@ -1,0 +1,78 @@
+"""The threshold of a lossy mode that keeps a risk, chosen on texts with a stated confidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from specdec.common.values import InsideUnit, check
+
+
+def calibrate(
+    losses: Mapping[float, np.ndarray], *, risk: float, confidence: float
+) -> float | None:
+    """The boldest threshold whose expected loss is at most `risk`, with this confidence.
+
+    Learn then test (Angelopoulos et al. 2021, 2110.01052) in a fixed order, as CALM does (Schuster
+    et al. 2022, section 4.1): thresholds are tested from the most careful one, the largest, until
+    the first that cannot be shown to keep the risk. The chance that the one returned does not is at
+    most 1 - confidence, over draws of the texts; there is no penalty for the number tested.
+
+    Args:
+      losses: threshold -> [texts] loss of each text, 0 to 1, the same texts for each.
+      risk: 0 < risk < 1. confidence: 0 < confidence < 1.
+
+    Returns:
+      A threshold, None if not even the most careful one can be shown to keep the risk.
+
+    Raises:
+      ValueError: numbers outside these ranges, or no texts.
+    """
+    for name, value in (("risk", risk), ("confidence", confidence)):
+        check(f"calibrate.{name}", value, InsideUnit)
+    chosen = None
+    for threshold in sorted(losses, reverse=True):
+        values = np.asarray(losses[threshold], float)
+        if not values.size or values.min() < 0 or values.max() > 1:
+            raise ValueError(
+                f"losses of threshold {threshold} are not 0 to 1, or of no text; give such"
+            )
+        if p_value(float(values.mean()), len(values), risk) > 1 - confidence:
+            break
+        chosen = threshold
+    return chosen
+
+
+def p_value(mean: float, texts: int, risk: float) -> float:
+    """Returns the p-value of the hypothesis that the expected loss, 0 to 1, is above `risk`.
+
+    The smaller one of Hoeffding's and Bentkus' bound (2110.01052, proposition 1).
+
+    mean: the mean loss of this number of `texts`.
+    """
+    if mean >= risk:
+        return 1.0
+    hoeffding = math.exp(-texts * _divergence(mean, risk))
+    bentkus = math.e * _binomial_at_most(math.ceil(texts * mean), texts, risk)
+    return min(1.0, hoeffding, bentkus)
+
+
+def _divergence(a: float, b: float) -> float:
+    """Returns the divergence of two coins, in nats."""
+    tails = (1 - a) * math.log((1 - a) / (1 - b))
+    return tails + (a * math.log(a / b) if a else 0.0)
+
+
+def _binomial_at_most(count: int, texts: int, probability: float) -> float:
+    log_odds = (math.log(probability), math.log1p(-probability))
+    terms = (
+        math.lgamma(texts + 1)
+        - math.lgamma(k + 1)
+        - math.lgamma(texts - k + 1)
+        + k * log_odds[0]
+        + (texts - k) * log_odds[1]
+        for k in range(count + 1)
+    )
+    return math.fsum(math.exp(term) for term in terms)

@@ -1,0 +1,61 @@
+"""The record of a decoded text that everything which counts tokens and calls shares."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Self
+
+from specdec.common.theory import block_efficiency, empirical_alpha
+from specdec.types import DecodeOutput
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodedText:
+    """A text and how it came about, as plain values.
+
+    tokens: ids, with the stop id that ends them.
+    proposed: the ids that were drafted for each target call, where they are kept.
+    drafted: how many tokens were drafted for each target call.
+    accepted: how many of these the call kept.
+    sources: which drafter proposed, call by call; empty where the drafter has but one.
+    depths: the target's layers, call by call; empty where calls go through all.
+    broken_drafts: how many drafts ended early, see `Trace`.
+    """
+
+    tokens: Sequence[int]
+    drafted: Sequence[int]
+    accepted: Sequence[int]
+    proposed: Sequence[Sequence[int]] = ()
+    sources: Sequence[int] = ()
+    depths: Sequence[int] = ()
+    broken_drafts: int = 0
+
+    @classmethod
+    def of(cls, output: DecodeOutput, row: int, **others: Any) -> Self:
+        """Returns the record of one row of an output that is on the host.
+
+        others: the fields that a subclass adds.
+        """
+        return cls(
+            **output.row(row)._asdict(),
+            sources=output.sources(row),
+            depths=output.depths(row),
+            broken_drafts=int(output.trace.broken_drafts[row]),
+            **others,
+        )
+
+    @property
+    def calls(self) -> int:
+        """Returns the number of target calls."""
+        return len(self.drafted)
+
+    @property
+    def tokens_per_call(self) -> float:
+        """Returns nan if no call was made."""
+        return block_efficiency(len(self.tokens), self.calls)
+
+    @property
+    def alpha(self) -> float:
+        """Returns accepted drafts over tested ones; nan if nothing was drafted."""
+        return empirical_alpha(self.accepted, self.drafted)

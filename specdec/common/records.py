@@ -1,0 +1,218 @@
+"""Outputs that a killed command goes on with: the settings they are of, and lines of JSON.
+
+What is written is there whole or not at all. What is appended may lack the end of its last line;
+readers leave such a line out, and who goes on cuts it off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import filelock
+
+from specdec.common.gin_text import FINGERPRINT as FINGERPRINT  # for `cli.run`, as the next two
+from specdec.common.gin_text import FORMAT as FORMAT
+from specdec.common.gin_text import VERSION as VERSION
+from specdec.common.gin_text import first_difference
+
+T = TypeVar("T")
+
+
+class RecordsError(ValueError):
+    """An output that cannot be gone on with; one line with the remedy."""
+
+
+class Lines:
+    """A file of JSON objects, one a line."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @classmethod
+    def of(cls, path: Path, settings: str, suffix: str = ".gin") -> Lines:
+        """The lines of FILE, whose settings are in FILE.gin.
+
+        Raises:
+          RecordsError: those of FILE are of other settings.
+        """
+        beside = Path(f"{path}{suffix}")
+        if path.exists():
+            claim(path, beside, settings, begun=path, instead="--output_file")
+        write(beside, settings)
+        return cls(path)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yields the objects in the file, but for a last line that a kill has torn.
+
+        Raises:
+          RecordsError: a whole line is no JSON object.
+        """
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                whole = (line for line in file if line.endswith(b"\n"))
+                for number, line in enumerate(whole, start=1):
+                    yield self._object(line, number)
+
+    def map(self, function: Callable[[dict[str, Any]], T], command: str) -> Iterator[T]:
+        """`function` of each line; raises RecordsError for fields that `command` does not write."""
+        for number, record in enumerate(self, start=1):
+            try:
+                yield function(record)
+            except TypeError as error:
+                raise self.damaged(number, f"is not of `specdec {command}`") from error
+
+    def replace(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Leaves these alone in the file; they may be some of its own."""
+        write(self.path, "".join(map(_line, records)))
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Adds a line at once."""
+        with naming(self.path), self.path.open("a", encoding="utf-8") as file:
+            file.write(_line(record))
+
+    def damaged(self, number: int, what: str) -> RecordsError:
+        """Returns the error about a line."""
+        return RecordsError(
+            f"{self.path}, line {number}, {what}; delete that line and those behind it, what they "
+            "had is made again"
+        )
+
+    def _object(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise self.damaged(number, "is no JSON object")
+        return found
+
+
+@contextlib.contextmanager
+def locked(output: Path, file: Path, instead: str, parts: str) -> Iterator[None]:
+    """Holds an output, so that no other process writes to it; however this one ends, it lets go.
+
+    Where the file system has no locks, nothing is held.
+
+    Args:
+      output: what the error names.
+      file: is made for the lock, and stays; its folder too.
+      instead: the flag that another output is given with.
+      parts: pattern of what `write` was killed in the middle of, to clear away.
+
+    Raises:
+      RecordsError: another process holds it, or the file cannot be made.
+    """
+    lock = filelock.FileLock(file, blocking=False)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except filelock.Timeout as error:
+        raise RecordsError(
+            f"{output} is being written by another process; wait for it, or give another {instead}"
+        ) from error
+    except NotImplementedError:  # what filelock raises for such a file system
+        pass
+    except OSError as error:
+        raise RecordsError(f"{instead} {output} cannot be used: {error.strerror}") from error
+    for part in file.parent.glob(f"{parts}.part") if lock.is_locked else ():
+        part.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def claim(output: Path, file: Path, settings: str, *, begun: Path | None, instead: str) -> None:
+    """Writes what an output is of, gin text or JSON, unless that is there already.
+
+    Args:
+      output: what errors name.
+      file: where the settings are.
+      begun: a file of the output that is there, None if it is new.
+      instead: the flag that another output is given with.
+
+    Raises:
+      RecordsError: it is of other settings, or nothing says of which.
+    """
+    if not file.exists():
+        if begun is not None:
+            raise RecordsError(f"{begun} has no {file.name} beside it; give another {instead}")
+        write(file, settings)
+    elif differs := first_difference(file.read_text(encoding="utf-8"), settings):
+        name, old, new = differs
+        raise RecordsError(
+            f"{output} was begun with {name} = {old}, and now it is {new}; take the settings of "
+            f"{file}, or give another {instead}"
+        )
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a file at once or not at all, also if several hosts do it."""
+    part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        with naming(path), part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def complete_folder(path: Path) -> Iterator[Path]:
+    """Yields a folder to make and to fill, which gets its name when it is complete: what is killed
+    before leaves nothing under that name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as staging:
+        folder = Path(staging) / path.name
+        with naming(path):
+            yield folder
+        folder.rename(path)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Makes an OSError one about `path`: what fails at a write knows no name. TensorStore's errors
+    of the system become such errors too."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:  # Python's or NumPy's, of fewer bytes than were given
+            raise OSError(errno.EIO, str(error), str(path)) from error
+        error.filename = str(path)
+        raise
+    except Exception as error:
+        if not (code := re.search(r"os_error_code='(\d+)'", str(error))):
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
+
+
+def as_json(value: Any, *, indent: int | None = None) -> str:
+    """Returns a value as JSON, in which a figure that is NaN or infinite is null.
+
+    JSON has no such numbers, and other programs refuse a file that contains them.
+    """
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return f"{as_json(record)}\n"

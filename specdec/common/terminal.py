@@ -1,0 +1,299 @@
+"""Decoded texts for people: which words were drafted, which the target corrected, and a summary."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import itertools
+import math
+import operator
+import os
+import re
+import shutil
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import fmean
+from typing import NamedTuple, TextIO
+
+from specdec.common.theory import block_efficiency, empirical_alpha
+
+
+class Origin(enum.Enum):
+    """Where a token comes from; the value is its ANSI style. Colours as in Leviathan, figure 1.
+
+    They are of the 256 whose contrast is nearly the same on black and on white, where the 16 are
+    whatever the user's theme makes of them; `MARKS` say the same without colours.
+    """
+
+    ACCEPTED = "38;5;28"  # green: drafted, and kept by the target
+    TARGET = "1;38;5;63"  # bold blue: the target's own, a correction or the token after the draft
+    REJECTED = "38;5;160"  # red: drafted, and replaced by the token that follows
+    GIVEN = "4"  # underlined: the prefix that the text had to begin with
+
+
+LABELS = {
+    Origin.ACCEPTED: "drafted and accepted",
+    Origin.TARGET: "the target's own",
+    Origin.REJECTED: "drafted and rejected",
+    Origin.GIVEN: "given",
+}
+
+# Before and after, as `git diff --word-diff` has them.
+MARKS = {
+    Origin.ACCEPTED: ("", ""),
+    Origin.TARGET: ("{+", "+}"),
+    Origin.REJECTED: ("[-", "-]"),
+    Origin.GIVEN: ("<", ">"),
+}
+
+INDENT = "    "  # of the text alone
+
+Piece = tuple[str, Origin | None]  # None: neither marks nor a colour
+
+
+def wants_colour(stream: TextIO, environment=os.environ) -> bool:
+    """Whether `stream` is a terminal whose user has not opted out (https://no-color.org)."""
+    plain = environment.get("NO_COLOR") or environment.get("TERM") == "dumb"
+    return stream.isatty() and not plain
+
+
+def origins(
+    tokens: Sequence[int],
+    proposed: Sequence[Sequence[int]],
+    drafted: Sequence[int],
+    accepted: Sequence[int],
+    given: int = 0,
+) -> Iterator[tuple[int, Origin]]:
+    """One row's tokens in order of decision, with the first rejected token of each call.
+
+    Later rejected tokens are left out: they continue a text that does not exist.
+
+    Args:
+      tokens: the output, [length].
+      proposed, drafted, accepted: the row of a `Trace`, one entry per call.
+      given: how many of the tokens were a prefix.
+    """
+    output = iter(tokens)
+    yield from ((token, Origin.GIVEN) for token in itertools.islice(output, given))
+    for guesses, tested, kept in zip(proposed, drafted, accepted, strict=True):
+        yield from ((token, Origin.ACCEPTED) for token in itertools.islice(output, kept))
+        if kept < tested:
+            yield guesses[kept], Origin.REJECTED
+        yield from ((token, Origin.TARGET) for token in itertools.islice(output, 1))
+
+
+def pieces(
+    marked: Iterable[tuple[int, Origin]], text_of: Callable[[Sequence[int]], str]
+) -> Iterator[Piece]:
+    """The text that each token adds; all but the rejected ones concatenate to the whole text.
+
+    A token's text depends on what is before it (SentencePiece's first space, bytes of one
+    character), so it is the difference of two texts, and not the text of the token.
+    """
+    kept: list[int] = []
+    shown = ""
+    for token, origin in marked:
+        # An unfinished character reads as U+FFFD; it is shown when its last byte is there.
+        text = text_of([*kept, token]).rstrip("\ufffd")
+        piece = text[len(shown) :]
+        if origin is not Origin.REJECTED:
+            kept.append(token)
+            shown += piece
+        if piece:
+            yield piece, origin
+
+
+def paint(line: Iterable[Piece], colour: bool = True) -> str:
+    """One line of pieces with their marks, and with their colours if they are wanted."""
+    return lay_out(words(line, colour))[0]
+
+
+def legend(given: bool = False, colour: bool = True, columns: float = math.inf) -> str:
+    """Explains marks and colours, in these; the last one if there are prefixes."""
+    shown = [origin for origin in Origin if given or origin is not Origin.GIVEN]
+    line = [part for origin in shown for part in ((LABELS[origin], origin), (", ", None))]
+    return lay_out(words(line[:-1], colour), columns)[0]
+
+
+def columns_of(stream: TextIO) -> float:
+    """Characters in a line of a terminal; other streams have no such limit."""
+    return shutil.get_terminal_size().columns if stream.isatty() else math.inf
+
+
+class Word(NamedTuple):
+    """A part of a line that no line break may divide."""
+
+    text: str  # with marks and colours
+    width: int  # columns
+    space: bool  # before it
+
+
+def words(line: Iterable[Piece], colour: bool) -> list[Word]:
+    """The words of some pieces. All but the last one stay if the line goes on.
+
+    A line may also break next to a wide character: Chinese and Japanese have no spaces.
+    """
+    found: list[Word] = []
+    space = breaks = False
+    for text, origin in _runs(line):
+        for atom in _atoms(text, origin):
+            if atom == " ":
+                space = True
+                continue
+            size, wide = width(atom), any(map(_is_wide, atom))
+            styled = f"\x1b[{origin.value}m{atom}\x1b[0m" if colour and origin else atom
+            if not found or space or breaks or wide:
+                found.append(Word(styled, size, space))
+            else:
+                last = found[-1]
+                found[-1] = Word(last.text + styled, last.width + size, last.space)
+            space, breaks = False, wide
+    return found
+
+
+def lay_out(found: Iterable[Word], columns: float = math.inf, column: int = 0) -> tuple[str, int]:
+    """Returns words as lines of `columns`, and the column after them; they begin at `column`."""
+    text = ""
+    for word in found:
+        gap = int(word.space and column > 0)
+        if column and column + gap + word.width > columns:
+            text, column, gap = text + "\n", 0, 0
+        text += " " * gap + word.text
+        column += gap + word.width
+    return text, column
+
+
+def width(text: str) -> int:
+    """The columns that a terminal takes for a text."""
+    return sum(0 if _is_combined(character) else 1 + _is_wide(character) for character in text)
+
+
+def _is_wide(character: str) -> bool:
+    return unicodedata.east_asian_width(character) in "WF"
+
+
+def _is_combined(character: str) -> bool:
+    """Accents and joiners, which take no column of their own."""
+    return unicodedata.category(character) in ("Mn", "Me", "Cf")
+
+
+def one_line(text: str) -> str:
+    """`text` without line breaks and control characters: no text can break or drive a terminal."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", text)
+
+
+def _runs(line: Iterable[Piece]) -> Iterator[Piece]:
+    """Pieces of one origin as one, but for those of which each one is a decision of the target."""
+    for origin, run in itertools.groupby(line, key=operator.itemgetter(1)):
+        texts = [one_line(text) for text, _ in run]
+        single = origin in (Origin.TARGET, Origin.REJECTED)
+        for text in texts if single else ["".join(texts)]:
+            yield text, origin
+
+
+def _atoms(text: str, origin: Origin | None) -> list[str]:
+    """Spaces, wide characters, and what is between them; the marks are part of what they mark."""
+    if origin is Origin.REJECTED and not text.strip(" "):
+        text = "_"  # or nothing would show where it was
+    atoms: list[str] = []
+    for character in text:
+        before = atoms[-1] if atoms else " "
+        joins = before != " " and not (_is_wide(character) or _is_wide(before[0]))
+        if character != " " and (joins or _is_combined(character)) and atoms:
+            atoms[-1] += character
+        else:
+            atoms.append(character)
+    marked = [index for index, atom in enumerate(atoms) if atom != " "]
+    if origin and marked:
+        before, after = MARKS[origin]
+        atoms[marked[0]] = before + atoms[marked[0]]
+        atoms[marked[-1]] += after
+    return atoms
+
+
+class Painter:
+    """Writes to stdout who wrote which word of a text, as it grows, and then the text alone."""
+
+    def __init__(
+        self, text_of: Callable[[Sequence[int]], str], given: int = 0, colour: bool = True
+    ):
+        self._text_of, self._given, self._colour = text_of, given, colour
+        self._begin()
+
+    def legend(self) -> str:
+        return legend(self._given > 0, self._colour, columns_of(sys.stdout))
+
+    def show(self, tokens: Sequence[int], *trace: Sequence) -> None:
+        """Writes what is new of a row's tokens; arguments as for `origins`.
+
+        The last word is kept back, for it may go on.
+        """
+        line = pieces(origins(tokens, *trace, given=self._given), self._text_of)
+        self._tokens, self._words = tokens, words(line, self._colour)
+        self._write(self._words[self._written : -1])
+
+    def end(self) -> None:
+        """Ends the text that was shown."""
+        self._write(self._words[self._written :])
+        text = words([(self._text_of(self._tokens), None)], colour=False)
+        lines = lay_out(text, self._columns - len(INDENT))[0].split("\n")
+        print("", *(INDENT + line for line in lines), sep="\n", flush=True)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._columns = columns_of(sys.stdout)
+        self._tokens: Sequence[int] = ()
+        self._words: list[Word] = []
+        self._written = self._column = 0
+
+    def _write(self, new: Sequence[Word]) -> None:
+        text, self._column = lay_out(new, self._columns, self._column)
+        print(text, end="", flush=True)
+        self._written += len(new)
+
+
+@dataclasses.dataclass
+class Summary:
+    """The figures of a run so far."""
+
+    texts: int = 0
+    tokens: int = 0  # emitted, EOS included, without prefixes
+    drafted: list[int] = dataclasses.field(default_factory=list)  # one entry per target call
+    accepted: list[int] = dataclasses.field(default_factory=list)
+    layers: list[int] = dataclasses.field(default_factory=list)  # of a target that tokens may leave
+    seconds: float = 0.0  # decoding
+    compile_seconds: float = 0.0
+    broken_drafts: int = 0  # that the loop ended early, see `Trace`
+    identical: int = 0  # texts with the baseline's tokens, if it ran
+    exact: bool = True  # whether they have the target's law
+    baseline_calls: int = 0
+    baseline_seconds: float = 0.0
+
+    def lines(self) -> list[str]:
+        """The closing lines; the baseline's only if it ran."""
+        calls = len(self.drafted)
+        if not calls:
+            return [f"{self.texts} texts"]
+        drafted = any(self.drafted)
+        lines = [
+            f"{self.texts} texts, {self.tokens} tokens, {calls} target calls: "
+            f"{block_efficiency(self.tokens, calls):.2f} tokens per call"
+            + (f", alpha {empirical_alpha(self.accepted, self.drafted):.3f}" if drafted else "")
+            + (f", {fmean(self.layers):.2f} layers of the target a call" if self.layers else ""),
+            f"{self.seconds:.1f} s decoding, {self.compile_seconds:.1f} s compiling",
+        ]
+        if self.broken_drafts:
+            lines.append(
+                f"{self.broken_drafts} of {calls} drafts ended early, because the drafter's "
+                "probabilities were not a distribution (NaN, infinite, negative or of a wrong "
+                "sum); check its checkpoint"
+            )
+        if self.baseline_calls:
+            lines.append(
+                f"the target alone: {self.baseline_calls} calls, {self.baseline_seconds:.1f} s; "
+                f"{self.baseline_seconds / self.seconds:.2f} times the time"
+            )
+            same = "identical outputs" if self.exact else "NOT EXACT; the same by chance"
+            lines.append(f"{same}: {self.identical} of {self.texts}")
+        return lines

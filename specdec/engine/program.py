@@ -1,0 +1,213 @@
+"""A jitted function, compiled once for each shape of its inputs, with what that took and costs."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from specdec import decoding
+from specdec.models import partitioning
+from specdec.plan import Plan
+from specdec.types import Array, DecodeOutput, PyTree
+
+# Bytes of parameters that the cache of a processor may hold from one call to the next.
+CACHED = 2**29
+
+
+class Program:
+    """The executables of a pure function(params, *inputs), one for each shape of the inputs.
+
+    mesh: of the devices that it runs on, with every result whole on each; None for one device. It
+      is to be traced, compiled and called under `jax.set_mesh`.
+    donate: the numbers of arguments whose memory the results may take.
+
+    seconds: what all compiling took, tracing included.
+
+    Tracing and compiling happen once for each shape of the inputs, whichever thread asks first.
+    """
+
+    def __init__(self, function: Callable, *, mesh: Mesh | None = None, donate: Sequence[int] = ()):
+        self.mesh = mesh
+        self.seconds = 0.0
+        out = None if mesh is None else partitioning.whole(mesh)
+        self._jitted = jax.jit(function, out_shardings=out, donate_argnums=tuple(donate))
+        self._lowered: dict[Any, Any] = {}
+        self._executables: dict[Any, Any] = {}
+        self._ahead: dict[Any, concurrent.futures.Future] = {}
+        self._adding = threading.Lock()  # to `seconds`
+        self._making: dict[Any, threading.RLock] = {}  # the programs of a shape
+
+    def lower(self, *arguments: PyTree) -> Any:
+        """Traces for arguments of these shapes, which is where parts that cannot work together
+        show (ValueError)."""
+        shape = _shape(arguments[1:])
+        with self._alone(shape):
+            if shape not in self._lowered:
+                with self._timed():
+                    self._lowered[shape] = self._lower(*arguments)
+            return self._lowered[shape]
+
+    def begin_to_compile(self, *arguments: PyTree) -> None:
+        """Compiles in the background, while parameters are read, perhaps; not over a mesh."""
+        if self.mesh is None:
+            lowered = self.lower(*arguments)
+            shape, background = _shape(arguments[1:]), concurrent.futures.ThreadPoolExecutor(1)
+            self._ahead[shape] = background.submit(self._finish, lowered)
+            background.shutdown(wait=False)
+
+    def compile(self, *arguments: PyTree) -> Any:
+        """The executable for arguments of these shapes, made at the first call for them.
+
+        It is a function of the arguments, with XLA's `memory_analysis`, `cost_analysis`, `as_text`.
+        """
+        shape = _shape(arguments[1:])
+        with self._alone(shape):
+            if shape not in self._executables:
+                begun = self._ahead.pop(shape, None)
+                found = begun.result() if begun else self._finish(self.lower(*arguments))
+                self._executables[shape] = found
+                del self._lowered[shape]
+            return self._executables[shape]
+
+    def _alone(self, shape: Any) -> threading.RLock:
+        """The lock of the thread that traces or compiles for a shape; others wait for it."""
+        return self._making.setdefault(shape, threading.RLock())
+
+    def _lower(self, *arguments: PyTree) -> Any:
+        return self._jitted.lower(*arguments)
+
+    def _compiled(self, lowered: Any) -> Any:
+        return lowered.compile()
+
+    def _finish(self, lowered: Any) -> Any:
+        with self._timed():
+            return self._compiled(lowered)
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            taken = time.perf_counter() - start
+            with self._adding:
+                self.seconds += taken
+
+    def __call__(self, *arguments: PyTree) -> Any:
+        return self.compile(*arguments)(*arguments)
+
+    def warmed(self, *arguments: PyTree) -> Any:
+        """The executable for these arguments, which has just been run with them if its parameters,
+        the first one, are small.
+
+        On its own a program finds its parameters in the processor's cache, if that holds them. By
+        turns with others it has to read them from memory: a third of the time of a small model.
+        """
+        execute = self.compile(*arguments)
+        if sum(leaf.nbytes for leaf in jax.tree.leaves(arguments[0])) < CACHED:
+            jax.block_until_ready(execute(*arguments))
+        return execute
+
+    def costs(self, *arguments: PyTree) -> dict[str, float]:
+        """FLOPs and bytes accessed of one call, by XLA's analysis, which counts the body of a loop
+        once; what a backend does not count is left out."""
+        analysis = self.compile(*arguments).cost_analysis() or {}
+        kinds = {"flops": "flops", "bytes": "bytes accessed"}
+        return {kind: analysis[key] for kind, key in kinds.items() if key in analysis}
+
+    def fetch(self, params: PyTree, keys: Array, inputs: PyTree) -> tuple[Any, float]:
+        """The result for a batch, on the host, and the seconds it took without compiling.
+
+        Over a mesh each process gives the keys and inputs of its own rows, and gets theirs.
+        """
+        if self.mesh is None:
+            batch = (keys, inputs)
+            own = None
+        else:
+            batch = _over(self.mesh, keys, inputs)
+            own = partitioning.share(self.mesh).rows(batch[0].shape[0])
+        execute = self.compile(params, *batch)
+        start = time.perf_counter()
+        output = jax.device_get(execute(params, *batch))
+        if own is not None:  # all rows have been gathered once
+            output = jax.tree.map(lambda x: x[own] if x.ndim else x, output)
+        return output, time.perf_counter() - start
+
+
+class Decoder(Program):
+    """`decode` of a plan: (params, keys [B], inputs) -> DecodeOutput."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        mesh: Mesh | None = None,
+        prefix: Array | None = None,
+        function: Callable = decoding.decode,
+    ):
+        super().__init__(functools.partial(function, plan=plan, prefix=prefix), mesh=mesh)
+        self._target = plan.target
+
+    def fetch(self, params: PyTree, keys: Array, inputs: PyTree) -> tuple[DecodeOutput, float]:
+        """Calls `Program.fetch`, and raises NonFiniteLogits for a row that has failed."""
+        output, seconds = super().fetch(params, keys, inputs)
+        decoding.check_finite(output, self._target)
+        return output, seconds
+
+
+def batch_shapes(rows: int, length: int, mesh: Mesh | None = None) -> tuple[Any, Any]:
+    """The shapes of a batch for `Decoder`: keys [rows], and inputs [rows, length] int32."""
+    sharding = None if mesh is None else partitioning.rows(mesh)
+    inputs = jax.ShapeDtypeStruct([rows, length], jnp.int32, sharding=sharding)
+    return decoding.abstract_keys(rows, sharding), inputs
+
+
+class Stepwise(Decoder):
+    """Decodes like `Decoder`, with one dispatch for each target call, watched as it goes.
+
+    watch: is given what has been decoded so far, on the host, after each call.
+    """
+
+    def __init__(self, plan: Plan, *, prefix: Array | None = None):
+        super().__init__(plan, prefix=prefix, function=decoding.prefill)
+        step = functools.partial(decoding.step, plan=plan)
+        self._advance = jax.jit(step, donate_argnums=1)
+        self.watch: Callable[[DecodeOutput], None] = lambda output: None
+
+    def _lower(self, params: PyTree, *batch: PyTree) -> Any:
+        begin = super()._lower(params, *batch)
+        return begin, self._advance.lower(params, begin.out_info)
+
+    def _compiled(self, lowered: Any) -> Callable:
+        begin, advance = (each.compile() for each in lowered)
+        return functools.partial(self._run, begin, advance)
+
+    def _run(self, begin, advance, params: PyTree, keys: Array, inputs: PyTree) -> DecodeOutput:
+        state = begin(params, keys, inputs)
+        while np.any(state.active):
+            state = advance(params, state)
+            self.watch(jax.device_get(decoding.output(state)))
+        return decoding.output(state)
+
+
+def _shape(arguments: PyTree) -> Any:
+    leaves, structure = jax.tree.flatten(arguments)
+    return structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+
+
+def _over(mesh: Mesh, keys: Array, inputs: PyTree) -> tuple[Array, PyTree]:
+    """This process's rows as part of arrays of all rows."""
+    data = partitioning.from_local_rows(np.asarray(jax.random.key_data(keys)), mesh)
+    whole = jax.random.wrap_key_data(data, impl=str(jax.random.key_impl(keys)))
+    place = functools.partial(partitioning.from_local_rows, mesh=mesh)
+    return whole, jax.tree.map(place, inputs)

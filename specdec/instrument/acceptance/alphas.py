@@ -1,0 +1,93 @@
+"""The record of a text, and the figures of all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from specdec.common.statistics import Estimate, estimates
+from specdec.instrument.acceptance.opinions import LENIENCE
+
+
+class Accepted(NamedTuple):
+    """One text: for each drafter, the sums over its tokens of sum_x min(p(x) / l, q(x)); and what a
+    replay of it needs."""
+
+    index: int
+    tokens: int
+    accepted: dict[str, list[float]]  # name -> [L], in the order of LENIENCE
+    inputs: Sequence[int] = ()  # ids, without padding
+    output: Sequence[int] = ()  # ids, with the stop id that ends it
+    # Name (`opinions.recorded`) -> "proposed" and, of sampled texts, "ratio": [tokens] each.
+    drafts: Mapping[str, Mapping[str, Sequence[float]]] = MappingProxyType({})
+    proposes: int = 0  # tokens at which the drafter proposes one
+    depths: Sequence[int] = ()  # the layers of each token, of a target whose tokens may leave
+
+
+@dataclasses.dataclass(frozen=True)
+class AcceptanceSummary:
+    """The figures of all texts.
+
+    alphas: drafter -> lenience -> a mean over tokens.
+    proposes: the share of the tokens at which the drafter proposes one.
+    layers: of the target, the mean over tokens; None where all go through all.
+    """
+
+    texts: int
+    tokens: int
+    alphas: Mapping[str, Mapping[float, Estimate]]
+    proposes: float
+    layers: float | None = None
+
+    def record(self) -> dict[str, Any]:
+        """Returns plain values, for JSON."""
+        alphas = {
+            name: [{"lenience": lenience, **one._asdict()} for lenience, one in found.items()]
+            for name, found in self.alphas.items()
+        }
+        fields = {name: getattr(self, name) for name in ("texts", "tokens", "proposes", "layers")}
+        return fields | {"alphas": alphas}
+
+
+def summarize(records: Iterable[Accepted]) -> AcceptanceSummary:
+    """The means over all tokens, with intervals of a bootstrap over texts: tokens of one text are
+    not independent. The tables of n-grams are not counted again for each resample.
+
+    Raises:
+      ValueError: there is no text.
+    """
+    records = list(records)
+    if not records:
+        raise ValueError("no text was written, so nothing is accepted; give some inputs")
+    tokens = np.array([text.tokens for text in records])
+    alphas = {}
+    for name in records[0].accepted:
+        accepted = np.transpose([text.accepted[name] for text in records])  # [L, texts]
+        means = estimates(np.vstack([accepted, tokens]), lambda sums: sums[:-1] / sums[-1])
+        alphas[name] = dict(zip(LENIENCE, means, strict=True))
+    proposes = sum(text.proposes for text in records) / int(tokens.sum())
+    depths = [depth for text in records for depth in text.depths]
+    layers = sum(depths) / len(depths) if depths else None
+    return AcceptanceSummary(len(records), int(tokens.sum()), alphas, proposes, layers)
+
+
+def lines(summary: AcceptanceSummary) -> Iterator[str]:
+    """The figures for people."""
+    yield f"{summary.tokens} tokens of {summary.texts} texts that the target wrote"
+    if summary.layers is not None:
+        yield f"a token goes through {summary.layers:.2f} layers, mean"
+    if not summary.proposes:
+        yield "nothing is proposed at any of them"
+        return
+    lenient = "".join(f"{f'l = {lenience:g}':>10}" for lenience in LENIENCE[1:])
+    yield f"{'drafter':10}{'alpha':>8}  {'95 % interval':16}{lenient}"
+    for name, alphas in summary.alphas.items():
+        exact, *others = alphas.values()
+        figures = "".join(f"{alpha.value:10.3f}" for alpha in others)
+        yield f"{name:10}{exact.value:8.3f}  {exact.interval('.3f'):16}{figures}"
+    if summary.proposes < 1:
+        yield f"it proposes at {summary.proposes:.1%} of the tokens; alpha counts the others as 0"

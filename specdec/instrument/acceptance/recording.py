@@ -1,0 +1,126 @@
+"""Every drafter, asked about the target's texts, one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.instrument.acceptance.alphas import Accepted
+from specdec.instrument.acceptance.bigrams import Tables, proposals, rows
+from specdec.instrument.acceptance.opinions import (
+    Opinions,
+    Taught,
+    of,
+    opinions,
+    recorded,
+    teach,
+    tossed,
+)
+from specdec.instrument.acceptance.written import Texts
+from specdec.plan import Plan
+from specdec.types import Params
+
+DIGITS = 6  # of what is recorded
+
+
+def measure(
+    plan: Plan, params: Params, texts: Iterable[Texts], *, tables: bool
+) -> Iterator[Accepted]:
+    """Yields what each drafter would have had accepted, text by text: the plan's, under the name
+    'model', and with `tables` also a 'unigram' and a 'bigram' counted from the target's texts.
+
+    No table has seen the text that it is asked about: the odd texts' are counted from the even
+    ones, and the other way round, so each from about half of the tokens. (`texts` is then read to
+    its end before anything is measured.) Of greedy texts the table's most likely token counts.
+    """
+    texts = list(texts) if tables else texts
+    halves: list[Tables] = []
+    written = 0
+    for batch in texts:
+        taught = teach(params, batch.inputs, batch.tokens[:, :-1], plan=plan)
+        asked = _asked(plan, params, batch, taught)
+        whole = asked.pop("")
+        if plan.drafter.block is not None:  # alpha is of what is next
+            whole = jax.tree.map(lambda x: x[:, :, 0], whole)
+        sums = {"model": _sums(whole, batch)}
+        if tables:
+            if not halves:
+                texts_of = [row for one in texts for row in rows(one)]
+                vocab_size = taught.p.shape[-1]
+                halves = [Tables(texts_of[other::2], vocab_size) for other in (1, 0)]
+            drawn = proposals(halves, batch, written, plan.sampling.greedy)
+            tokens = jnp.asarray(batch.tokens[:, 1:])
+            given = (taught, tokens, tossed(tokens))
+            sums |= {name: _sums(_of(q, *given), batch) for name, q in drawn.items()}
+        for row in np.flatnonzero(batch.length):
+            one = _text(plan, batch, int(row), sums, asked)
+            depths = () if taught.depth is None else taught.depth[row, : one.tokens].tolist()
+            proposes = int(np.sum(whole.proposed[row, : one.tokens] >= 0))
+            yield one._replace(proposes=proposes, depths=depths)
+            written += 1
+
+
+_of = jax.jit(of)
+
+
+def _asked(plan: Plan, params: Params, batch: Texts, taught: Taught) -> dict[str, Opinions]:
+    """Returns the opinions of the plan's drafter, under '', and of recorded ones by their names."""
+    found = {}
+    for name, drafter in [("", plan.drafter), *recorded(plan.drafter)]:
+        if name and drafter is plan.drafter:
+            found[name] = found[""]
+            continue
+        asked = dataclasses.replace(plan, drafter=drafter)
+        given = (batch.inputs, batch.tokens, batch.length)
+        own = asked.params(params)
+        found[name] = jax.device_get(opinions(own, *given, taught, plan=asked))
+    return found
+
+
+def _sums(asked: Opinions, batch: Texts) -> np.ndarray:
+    """[B, L] the sums over each row's tokens."""
+    counts = np.arange(asked.rates.shape[1])[None] < batch.length[:, None]
+    return np.sum(np.where(counts[:, :, None], asked.rates, 0), axis=1)
+
+
+def _text(
+    plan: Plan,
+    batch: Texts,
+    row: int,
+    sums: Mapping[str, np.ndarray],
+    asked: Mapping[str, Opinions],
+) -> Accepted:
+    """Returns the record of one row."""
+    size, padding = int(batch.length[row]), plan.target.pad_id
+    given = np.flatnonzero(batch.inputs[row] != padding)
+    return Accepted(
+        index=int(batch.index[row]),
+        tokens=size,
+        accepted={name: values[row].tolist() for name, values in sums.items()},
+        inputs=batch.inputs[row, : given[-1] + 1 if len(given) else 0].tolist(),
+        output=batch.tokens[row, 1 : 1 + size].tolist(),
+        drafts={
+            name: _recording(asked[name], row, size, drafter.sampling.greedy)
+            for name, drafter in recorded(plan.drafter)
+        },
+    )
+
+
+def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, list[Any]]:
+    """Returns the recording of a drafter: what it proposes, and what a stopping rule would see. Of
+    one that draws, also how much likelier than the target it finds the text's own tokens."""
+    figures = {"confidence": asked.confidence, "entropy": asked.entropy, "top": asked.top}
+    if not greedy:
+        figures |= {"ratio": asked.ratio, "refused": asked.refused}
+    rounded = {name: _rounded(values[row, :size].tolist()) for name, values in figures.items()}
+    return {"proposed": asked.proposed[row, :size].tolist(), **rounded}
+
+
+def _rounded(values: Any) -> Any:
+    """Returns a number, or lists of some, with `DIGITS`."""
+    return [_rounded(x) for x in values] if isinstance(values, list) else round(values, DIGITS)

@@ -1,0 +1,136 @@
+"""Records by kind, and the one estimator of both modes: the sum over texts of the median over
+repeats, of measured seconds, of seconds predicted from the parts, of calls."""
+
+from __future__ import annotations
+
+import collections
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from specdec.instrument.benchmark.file import Generation, Record, Timing
+from specdec.instrument.benchmark.parts import (
+    MEMORY_READ,
+    PREFILL,
+    PREFILL_ALONE,
+    READ_BYTES,
+    STEP,
+    Calls,
+    Key,
+    by_turns,
+)
+from specdec.types import Part, verifies
+
+
+class Measured(NamedTuple):
+    """All records of a benchmark.
+
+    seconds: part -> of one model call, or of one prefill; medians.
+    bandwidth: bytes/s at which memory was read, at its best.
+    """
+
+    alone: Sequence[Generation]
+    speculative: Sequence[Generation]
+    elsewhere: Sequence[Generation]
+    seconds: Mapping[Key, float]
+    bandwidth: float
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Measured:
+        """Raises ValueError if nothing was generated."""
+        records = list(records)
+        generations = [one for one in records if isinstance(one, Generation)]
+        timed = [one for one in generations if one.split is None]
+        elsewhere = [one for one in generations if one.split is not None]
+        alone, speculative = (
+            [one for one in timed if one.mode == mode] for mode in ("alone", "speculative")
+        )
+        if not any(one.tokens for one in alone) or not any(one.tokens for one in speculative):
+            raise ValueError("no token was generated; benchmark texts that are not empty")
+        seconds = _seconds_per_call(one for one in records if isinstance(one, Timing))
+        medians = {part: statistics.median(values) for part, values in seconds.items()}
+        bandwidth = READ_BYTES / min(seconds[MEMORY_READ])
+        return cls(alone, speculative, elsewhere, medians, bandwidth)
+
+    @property
+    def prefill(self) -> float:
+        """Seconds before the first iteration, all models."""
+        return self.seconds[PREFILL]
+
+    @property
+    def prefill_alone(self) -> float:
+        """Seconds before the first iteration, the target alone."""
+        return self.seconds[PREFILL_ALONE]
+
+    @property
+    def step(self) -> float:
+        """Seconds of a token of the target alone."""
+        return self.seconds[STEP]
+
+    @property
+    def by_turns(self) -> float:
+        """How many times as long a draft takes as its calls on their own."""
+        return by_turns(self.seconds)
+
+    def iteration(self, parts: Iterable[Part]) -> tuple[float, float]:
+        """Seconds of the models that draft, and of the target, by the parts and the turn."""
+        return iteration(parts, self.seconds)
+
+
+def iteration(parts: Iterable[Part], seconds: Mapping[Key, float]) -> tuple[float, float]:
+    """Seconds of the models that draft, and of the target, by those of each part and of a turn."""
+    found: dict[bool, float] = collections.defaultdict(float)
+    for role, width, calls in parts:
+        found[verifies(role)] += calls * seconds[Calls(role, width)]
+    return found[False] * by_turns(seconds), found[True]
+
+
+def total(generations: Sequence[Generation], value: Callable[[Generation], float]) -> float:
+    """The estimator."""
+    return sum(medians(generations, value).values())
+
+
+def medians(
+    generations: Sequence[Generation], value: Callable[[Generation], float]
+) -> dict[int, float]:
+    """Text -> the median over repeats."""
+    values = collections.defaultdict(list)
+    for one in generations:
+        values[one.text].append(value(one))
+    return {text: statistics.median(values[text]) for text in sorted(values)}
+
+
+def drafted(generations: Sequence[Generation]) -> list[int]:
+    """How many tokens were drafted, call by call."""
+    return [length for one in generations for length in one.drafted]
+
+
+def sources(generations: Sequence[Generation]) -> list[int] | None:
+    """Which drafter proposed, call by call; None if there is but one."""
+    return [source for one in generations for source in one.sources] or None
+
+
+def depths(generations: Sequence[Generation]) -> list[int] | None:
+    """The target's layers, call by call; None if calls go through all."""
+    return [depth for one in generations for depth in one.depths] or None
+
+
+def seconds(one: Generation) -> float:
+    assert one.seconds is not None, "of a text that is timed"
+    return one.seconds
+
+
+def tokens(one: Generation) -> float:
+    return len(one.tokens)
+
+
+def calls(one: Generation) -> float:
+    return one.calls
+
+
+def _seconds_per_call(timings: Iterable[Timing]) -> dict[Key, list[float]]:
+    """Part -> seconds of one model call, or of one prefill, in each timing."""
+    found = collections.defaultdict(list)
+    for timing in timings:
+        found[timing.part].append(timing.seconds / timing.steps)
+    return found

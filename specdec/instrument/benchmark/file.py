@@ -1,0 +1,117 @@
+"""The records of a benchmark, and the file that keeps them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from specdec.common import records
+from specdec.common.decoded import DecodedText
+from specdec.common.records import Lines
+from specdec.instrument.benchmark.parts import Key, key_of, name_of
+
+# The fields of a line, in order, and those which are absent where they have nothing to say.
+FIELDS = ("calls", "tokens", "drafted", "accepted", "sources", "depths", "broken_drafts")
+OPTIONAL = ("sources", "depths", "broken_drafts")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generation(DecodedText):
+    """A text, decoded once.
+
+    text: the example's index.
+    mode: "alone" or "speculative".
+    repeat, seconds: which of the repeats it is, and what it took; None where it was not timed.
+    split: another one than that which is timed, None for that.
+    """
+
+    text: int
+    mode: str = "speculative"
+    repeat: int | None = None
+    seconds: float | None = None
+    split: str | None = None
+
+
+class Timing(NamedTuple):
+    """One run of a part, on a text's inputs."""
+
+    part: Key
+    text: int
+    repeat: int
+    seconds: float
+    steps: int  # model calls in those seconds
+
+
+Record: TypeAlias = Generation | Timing
+
+
+class File:
+    """Records in a file, or in memory if there is none. What an earlier run with the same settings
+    wrote is kept, up to the last text that it measured in both modes.
+
+    settings: gin text, which goes to FILE.gin.
+    done: pairs of a repeat and a text that need not be measured again.
+    elsewhere: pairs of a split and a text of it, likewise.
+
+    Raises:
+      RecordsError: the file is of a run with other settings.
+    """
+
+    def __init__(self, path: str | None, settings: str):
+        self._lines = None if path is None else Lines.of(Path(path), settings)
+        before = list(self._lines.map(record, "bench")) if self._lines else []
+        self.done = _in_both_modes(before)
+        self.elsewhere = {(_split(one), one.text) for one in before if _split(one)}
+        self._records = [one for one in before if self._is_whole(one)]
+        if self._lines:
+            self._lines.replace(map(fields_of, self._records))
+
+    def write(self, record: Record) -> None:
+        """At once."""
+        self._records.append(record)
+        if self._lines:
+            self._lines.append(fields_of(record))
+
+    def records(self, split: str | None) -> Iterator[Record]:
+        """Returns the records of the timed texts, and of another split."""
+        return (one for one in self._records if _split(one) in (None, split))
+
+    def conclude(self, report: Mapping[str, Any]) -> None:
+        """Writes FILE.summary.json."""
+        if self._lines:
+            text = records.as_json(report, indent=2)
+            records.write(Path(f"{self._lines.path}.summary.json"), f"{text}\n")
+
+    def _is_whole(self, record: Record) -> bool:
+        return _split(record) is not None or (record.repeat, record.text) in self.done
+
+
+def record(fields: Mapping[str, Any]) -> Record:
+    """Returns what a line of the file says; raises TypeError for one of something else."""
+    if not fields.keys() & {"mode", "split"}:
+        return Timing(**{**fields, "part": key_of(fields.get("part", ""))})
+    return Generation(**{name: value for name, value in fields.items() if name != "calls"})
+
+
+def fields_of(record: Record) -> dict[str, Any]:
+    """Returns the fields of a record's line."""
+    if isinstance(record, Timing):
+        return record._asdict() | {"part": name_of(record.part)}
+    about = ("mode", "text", "repeat", "seconds") if record.split is None else ("split", "text")
+    named = {name: getattr(record, name) for name in (*about, *FIELDS)}
+    return {name: value for name, value in named.items() if name not in OPTIONAL or value}
+
+
+def _split(record: Record) -> str | None:
+    """Returns the split of a text that is not timed."""
+    return record.split if isinstance(record, Generation) else None
+
+
+def _in_both_modes(found: Iterable[Record]) -> set[tuple[int, int]]:
+    modes: dict[tuple[int, int], set[str]] = {}
+    for one in found:
+        if isinstance(one, Generation) and one.repeat is not None:
+            modes.setdefault((one.repeat, one.text), set()).add(one.mode)
+    return {unit for unit, seen in modes.items() if len(seen) == 2}

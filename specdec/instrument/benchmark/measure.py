@@ -1,0 +1,146 @@
+"""The protocol: everything in one process, in turns, so that a slow minute slows all alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.common.timer import Clock, timed
+from specdec.decoding import check_finite, naming_texts, row_keys
+from specdec.engine.program import Program
+from specdec.instrument.benchmark.file import Generation, Timing
+from specdec.instrument.benchmark.parts import Key
+from specdec.instrument.benchmark.workload import Workload
+from specdec.types import DecodeOutput, PyTree
+
+WARM_UPS = 3
+TEXTS_PER_TIMING = 4  # the parts are timed at every fourth text: they depend on shapes alone
+
+
+def measure_by_text(
+    workload: Workload,
+    trees: Mapping[str, PyTree],
+    texts: Mapping[int, np.ndarray],
+    *,
+    seed: int,
+    repeats: int,
+    skip: Collection[tuple[int, int]] = (),
+    clock: Clock = time.perf_counter,
+) -> Iterator[Iterator[Generation | Timing]]:
+    """Times each text, first to last, `repeats` times: the target alone and speculation by turns.
+
+    Whichever came second for a text comes first for the next one, and first for the same text in
+    the next repeat. A repeat is another sample of each text: `row_keys(seed, text, repeat)`. Small
+    models are run once before they are timed, see `Program.warmed`: a service takes no turns.
+
+    Args:
+      workload: what is timed; what is not compiled yet is compiled before the clock runs.
+      trees: parameters by role, see `Workload`.
+      texts: example index -> inputs [1, S] int32.
+      skip: pairs of a repeat and a text that have been measured before.
+      clock: seconds; what lies between two readings is one program from call to finished result.
+
+    Raises:
+      RuntimeError: something was compiled while the clock ran.
+
+    Returns:
+      For each text the iterator of its records; each is to be exhausted before the next is taken,
+      and other measurements may have their turn in between.
+    """
+    trees = jax.device_put(trees)
+    on_device = {text: jax.device_put(inputs) for text, inputs in texts.items()}
+    params = workload.params(trees)
+
+    def one_text(repeat: int, place: int, text: int, inputs: Any) -> Iterator[Generation | Timing]:
+        # First the parts: a text with both generations then has all that is measured of it.
+        if place % TEXTS_PER_TIMING == 0:
+            for part, seconds in _timed_parts(clock, workload, trees, inputs):
+                yield Timing(part, text, repeat, seconds, workload.parts[part].steps)
+        keys = _keys(seed, text, repeat)
+        modes = list(workload.generations)
+        for mode in modes if (place + repeat) % 2 == 0 else reversed(modes):
+            program = workload.generations[mode]
+            output, seconds = _timed(clock, program, params[mode], keys, inputs)
+            about = {"mode": mode, "text": text, "repeat": repeat, "seconds": seconds}
+            yield Generation.of(_sound(output, workload, text), 0, **about)
+
+    _warm_up(workload, trees, seed, on_device)
+    for repeat in range(repeats):
+        for place, (text, inputs) in enumerate(on_device.items()):
+            if (repeat, text) not in skip:
+                yield one_text(repeat, place, text, inputs)
+
+
+def decode_elsewhere(
+    workload: Workload,
+    trees: Mapping[str, PyTree],
+    texts: Mapping[int, np.ndarray],
+    *,
+    seed: int,
+    split: str,
+) -> Iterator[Generation]:
+    """Decodes texts of another split by speculation: the acceptance that is to be expected."""
+    params = jax.device_put(workload.params(trees)["speculative"])
+    for text, inputs in texts.items():
+        output = workload.generations["speculative"](params, _keys(seed, text), inputs)
+        yield Generation.of(_sound(output, workload, text), 0, text=text, split=split)
+
+
+def profile(
+    workload: Workload,
+    trees: Mapping[str, PyTree],
+    texts: Mapping[int, np.ndarray],
+    *,
+    seed: int,
+    path: str,
+) -> None:
+    """Writes an xprof trace of one text's generations, each under its mode's name; in it operations
+    carry the scopes draft, verify and accept. Nothing is timed: tracing takes time itself."""
+    trees = jax.device_put(trees)
+    text, inputs = next(iter(texts.items()))
+    _warm_up(workload, trees, seed, {text: inputs})
+    with jax.profiler.trace(path):
+        for mode, params in workload.params(trees).items():
+            with jax.profiler.TraceAnnotation(mode):
+                generate = workload.generations[mode]
+                jax.block_until_ready(generate(params, _keys(seed, text), inputs))
+
+
+def _warm_up(
+    workload: Workload, trees: Mapping[str, PyTree], seed: int, texts: Mapping[int, Any]
+) -> None:
+    """First runs are slower: pages, caches, threads."""
+    for text in list(texts)[:1]:
+        for _ in range(WARM_UPS):
+            for mode, params in workload.params(trees).items():
+                generate = workload.generations[mode]
+                jax.block_until_ready(generate(params, _keys(seed, text), texts[text]))
+            list(_timed_parts(lambda: 0.0, workload, trees, texts[text]))
+
+
+def _keys(seed: int, text: int, repeat: int = 0) -> jax.Array:
+    return jax.block_until_ready(row_keys(seed, jnp.array([text]), repeat))
+
+
+def _timed_parts(clock, workload: Workload, trees, inputs) -> Iterator[tuple[Key, float]]:
+    given: dict[Key | None, Any] = {None: inputs}
+    for name, part in workload.parts.items():
+        given[name], seconds = _timed(clock, part.program, trees, given[part.source])
+        yield name, seconds
+
+
+def _timed(clock, program: Program, *arguments) -> tuple[Any, float]:
+    return timed(program.warmed(*arguments), *arguments, clock=clock)
+
+
+def _sound(output: DecodeOutput, workload: Workload, text: int) -> DecodeOutput:
+    """Returns the output on the host; raises NonFiniteLogits, with the text's index, if its row has
+    failed."""
+    with naming_texts([text]):
+        check_finite(output, workload.plan.target)
+    return jax.device_get(output)

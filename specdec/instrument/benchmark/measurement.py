@@ -1,0 +1,129 @@
+"""A workload with its parameters and texts, and the file of what has been measured of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from specdec.common.environment import environment
+from specdec.instrument.benchmark.file import File, Record
+from specdec.instrument.benchmark.measure import decode_elsewhere, measure_by_text, profile
+from specdec.instrument.benchmark.parts import Key, name_of
+from specdec.instrument.benchmark.summary import BenchmarkSummary, Parts, summarize
+from specdec.instrument.benchmark.workload import Workload
+from specdec.plan import Plan
+from specdec.types import PyTree
+
+
+class Measurement:
+    """A workload, compiled for some texts, which several measurements may take turns at.
+
+    trees: parameters by role, see `Workload`.
+    texts: example index -> inputs [1, S] int32.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        trees: Mapping[str, PyTree],
+        texts: Mapping[int, np.ndarray],
+        file: File,
+        *,
+        seed: int,
+        repeats: int,
+    ):
+        self.workload, self.file = workload, file
+        self._trees, self._texts, self._seed, self._repeats = trees, texts, seed, repeats
+        self._length = next(iter(texts.values())).shape[1]
+        self._compile_seconds = workload.compile(trees, self._length)
+
+    @property
+    def left(self) -> int:
+        """Generations that have not been measured yet."""
+        return 2 * (self._repeats * len(self._texts) - len(self.file.done))
+
+    def by_text(self) -> Iterator[Iterator[Record]]:
+        """Measures what is left, see `measure_by_text`; each record is in the file."""
+        units = measure_by_text(
+            self.workload,
+            self._trees,
+            self._texts,
+            seed=self._seed,
+            repeats=self._repeats,
+            skip=self.file.done,
+        )
+        return (self._written(records) for records in units)
+
+    def decode_elsewhere(self, texts: Mapping[int, np.ndarray], split: str) -> None:
+        """Decodes the texts that a forecast is made of, unless they are in the file."""
+        done = self.file.elsewhere
+        new = {text: inputs for text, inputs in texts.items() if (split, text) not in done}
+        for record in decode_elsewhere(
+            self.workload, self._trees, new, seed=self._seed, split=split
+        ):
+            self.file.write(record)
+
+    def profile(self, path: str) -> None:
+        """Writes an xprof trace, see `profile`."""
+        profile(self.workload, self._trees, self._texts, seed=self._seed, path=path)
+
+    def conclude(self, about: Mapping[str, Any], split: str | None = None) -> BenchmarkSummary:
+        """The figures, of all that was measured now and before; the report is written.
+
+        about: what the report says of the run besides.
+        split: that of the forecast, None for none.
+        """
+        plan = self.workload.plan
+        summary = summarize(
+            self.file.records(split),
+            parts=parts_of(plan),
+            gamma=plan.gamma,
+            same_output=plan.same_output,
+            exact=plan.exact,
+            step_bytes=self._step_bytes(),
+        )
+        costs = self.workload.costs(self._trees, self._length)
+        report = {
+            "environment": environment(),
+            "run": {**described(plan), **about, "costs": _named(costs)},
+            "compile_seconds": _named(self._compile_seconds),
+            **summary.record(),
+        }
+        self.file.conclude(report)
+        return summary
+
+    def _step_bytes(self) -> int:
+        read = self.workload.alone.target.read_by_decode(self._trees["alone"])
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(read))
+
+    def _written(self, records: Iterator[Record]) -> Iterator[Record]:
+        for record in records:
+            self.file.write(record)
+            yield record
+
+
+def _named(figures: Mapping[Key, Any]) -> dict[str, Any]:
+    """Returns figures by the names that parts have in files."""
+    return {name_of(key): figure for key, figure in figures.items()}
+
+
+def parts_of(plan: Plan) -> Parts | None:
+    """The model calls of an iteration, None if the drafter has a model and does not say when it
+    is called."""
+    known = {"target", *(role for role, _, _ in plan.parts())}
+    within = plan.drafter.partial_models(plan.target)  # a head is a part of such a call
+    return plan.parts if within or known >= plan.models().keys() else None
+
+
+def described(plan: Plan) -> dict[str, Any]:
+    """A plan, for reports."""
+    return {
+        "gamma": plan.gamma,
+        "drafter": type(plan.drafter).__name__,
+        "schedule": repr(plan.schedule),
+        "verifier": repr(plan.verifier),
+        "sampling": repr(plan.sampling),
+    }

@@ -1,0 +1,113 @@
+"""The figures as text, for people."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from specdec.instrument.benchmark.summary import (
+    Baseline,
+    BenchmarkForecast,
+    BenchmarkPrediction,
+    BenchmarkSummary,
+    Latency,
+    Quantiles,
+)
+
+
+def lines(summary: BenchmarkSummary) -> Iterator[str]:
+    """The table, line by line: times in milliseconds."""
+    speedup, pairs = summary.speedup, summary.texts * summary.repeats
+    if not summary.exact:
+        yield "NOT EXACT: only the times mean something, not the texts\n"
+    columns = ("p10", "p50", "p90", "p99", "TTFT", "TPOT")
+    yield f"{'ms per text':20}" + "".join(f"{name:>9}" for name in columns)
+    drafts = summary.alpha is not None or summary.depth is None
+    ours = "speculative" if drafts else "leaving early"
+    for name, mode in (("target alone", "alone"), (ours, "speculative")):
+        yield _row(name, summary.seconds[mode], summary.latency.get(mode))
+    yield ""
+    over_texts = speedup.over_texts
+    yield _figure("speed-up", over_texts.value, f"95 % interval {over_texts.interval()}")
+    yield _figure("  per token", speedup.per_token, "")
+    yield _figure("  median text", speedup.median_text, "")
+    if summary.identical is not None:
+        yield f"{'identical outputs':20}{summary.identical:>9} of {pairs}"
+    yield _figure("tau", summary.tau, "tokens per target call")
+    if summary.depth is not None:
+        yield _figure("layers", summary.depth, "of a target call, mean; alone it has all")
+    if summary.alpha is not None:
+        yield _figure("alpha", summary.alpha, "accepted / tested drafts")
+        yield _shares("  by position", summary.conditional, "if those before it were")
+        yield _shares("  up to there", summary.joint, "of all drafts so long")
+    if summary.broken_drafts:
+        meaning = "ended early: the drafter's probabilities were not a distribution"
+        yield f"{'broken drafts':20}{summary.broken_drafts:>9}  {meaning}"
+    if summary.prediction:
+        yield from _predicted(summary.prediction, summary.baseline)
+    if summary.forecast:
+        yield from _foretold(summary.forecast)
+    yield from _alone(summary.baseline)
+
+
+def _predicted(prediction: BenchmarkPrediction, baseline: Baseline) -> Iterator[str]:
+    gamma, step = prediction.gamma, baseline.target_step
+    if prediction.alpha_from_tau is not None:
+        meaning = "if acceptances were independent"
+        yield _figure("alpha from tau", prediction.alpha_from_tau, meaning)
+    yield ""
+    yield _figure("c", prediction.cost_ratio, "a draft token, in target steps")
+    if prediction.by_turns != 1:
+        yield _figure("  by turns", prediction.by_turns, "times a draft's calls on their own, in c")
+    tokens = "" if gamma is None else f" on {gamma + 1} tokens"
+    yield _figure("v", prediction.verify_cost, f"a target call{tokens}, likewise")
+    yield _figure("predicted speed-up", prediction.these_texts, "these texts, with prefill")
+    if prediction.long_generation is not None:
+        yield _figure("  long generation", prediction.long_generation, "from alpha, c and v")
+    yield _figure("measured/predicted", prediction.measured_over_predicted, "")
+    yield ""
+    yield f"{'one iteration':20}{'ms':>9}{'target steps':>14}"
+    for name in ("draft", "verify", "rest"):
+        seconds = getattr(prediction, name)
+        yield f"  {name:18}{1e3 * seconds:9.3f}{seconds / step:14.2f}"
+    yield f"{'prefill, all':20}{1e3 * prediction.prefill:9.3f}"
+
+
+def _foretold(forecast: BenchmarkForecast) -> Iterator[str]:
+    yield ""
+    yield _figure("forecast", forecast.whole, f"by {forecast.texts} texts of {forecast.split}")
+    yield _figure("  measured/forecast", forecast.measured_over_whole, "per token")
+    yield _figure("  without prefill", forecast.decoding, "")
+    yield _figure("  measured/forecast", forecast.measured_over_decoding, "without prefill")
+    yield _figure("  tau", forecast.tau, "of those texts")
+    if forecast.alpha is not None:
+        yield _figure("  alpha", forecast.alpha, "likewise")
+
+
+def _alone(baseline: Baseline) -> Iterator[str]:
+    yield f"{'prefill, target':20}{1e3 * baseline.target_prefill:9.3f}"
+    yield f"{'target step':20}{1e3 * baseline.target_step:9.3f}"
+    yield ""
+    yield _figure("target alone / scan", baseline.over_scan, "per token, without prefill")
+    yield _figure("  with prefill", baseline.over_scan_with_prefill, "")
+    if baseline.floor is not None:
+        share, speed = baseline.floor / baseline.target_step, baseline.bandwidth / 1e9
+        yield _figure("floor / target step", share, f"its bytes at the {speed:.1f} GB/s read here")
+
+
+def _row(name: str, seconds: Quantiles, latency: Latency | None) -> str:
+    row = f"{name:20}" + "".join(f"{1e3 * x:9.1f}" for x in dataclasses.astuple(seconds))
+    if latency is not None:
+        later = "-" if latency.per_token is None else f"{1e3 * latency.per_token:.2f}"
+        row += f"{1e3 * latency.first_token:9.1f}{later:>9}"
+    return row
+
+
+def _shares(name: str, values: Sequence[float | None], meaning: str) -> str:
+    """Per cent by position in the draft, - where nothing was tested."""
+    shown = " ".join("-" if x is None else f"{100 * x:.0f}" for x in values)
+    return f"{name:20}{shown:>9}  %, {meaning}"
+
+
+def _figure(name: str, value: float, meaning: str) -> str:
+    return f"{name:20}{value:9.3f}  {meaning}".rstrip()

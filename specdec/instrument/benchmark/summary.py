@@ -1,0 +1,396 @@
+"""The figures of a benchmark, and how they follow from its records. Letters as in `theory`."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from specdec.common import theory
+from specdec.common.statistics import Estimate, ratio
+from specdec.instrument.benchmark import estimator
+from specdec.instrument.benchmark.estimator import Measured, total
+from specdec.instrument.benchmark.file import Generation, Record
+from specdec.types import Part, TargetCall
+
+# What is known of measured calls -> the model calls of an iteration, as `Plan.parts` tells them.
+Parts: TypeAlias = Callable[[Iterable[TargetCall]], Sequence[Part]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantiles:
+    """Over texts, of each text's median seconds."""
+
+    p10: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Latency:
+    """Seconds.
+
+    first_token: TTFT, prefill and the first iteration, by the parts (of speculation that iteration
+      brings tau tokens on average). per_token: TPOT, of each token that is not of it;
+      None if no text had one.
+    """
+
+    first_token: float
+    per_token: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Speedup:
+    """How many times as long the target alone takes.
+
+    over_texts: the ratio of the sums over texts, the headline.
+    per_token: ratio of seconds per emitted token; another one if the modes' texts differ.
+    median_text: median of the texts' own ratios.
+    """
+
+    over_texts: Estimate
+    per_token: float
+    median_text: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Baseline:
+    """The target alone beside a bare scan, target and argmax; seconds.
+
+    over_scan: (generation - prefill) / tokens / target_step. over_scan_with_prefill: generation /
+      tokens / target_step.
+    bandwidth: bytes/s at which this device read 0.5 GiB in the same minutes, at its best.
+    floor: what a step must read, the parameters that `decode` uses, over that; None if not known.
+      A model that fits in a cache is faster than its floor.
+    """
+
+    target_prefill: float
+    target_step: float
+    over_scan: float
+    over_scan_with_prefill: float
+    bandwidth: float
+    floor: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchmarkPrediction:
+    """The speed-up that the parts and the acceptance predict.
+
+    gamma: tokens of a draft; None where that varies.
+    prefill: seconds, all models.
+    cost_ratio: c, the seconds that a draft's models take / its tokens / target_step; 0 where no
+      model drafts.
+    verify_cost: v, the seconds of the target's call / target_step.
+    alpha_from_tau: the alpha at which `theory.expected_tokens` is tau; None without gamma.
+    long_generation: theory.speedup(alpha, gamma, c, v), likewise.
+    these_texts: Speedup.ratio, had every generation of n target calls taken its prefill + n
+      target_step, alone, or its prefill + n (draft + verify).
+    measured_over_predicted: Speedup.ratio / these_texts.
+    draft, verify, rest: seconds of one iteration; rest is what is measured and in neither part.
+    parts: the model calls of an iteration, of these texts where lengths vary.
+    by_turns: how many times as long the draft's calls take with the target's between them as on
+      their own, which is in `draft`; 1 where that was not timed.
+    """
+
+    gamma: int | None
+    prefill: float
+    cost_ratio: float
+    verify_cost: float
+    alpha_from_tau: float | None
+    long_generation: float | None
+    these_texts: float
+    measured_over_predicted: float
+    draft: float
+    verify: float
+    rest: float
+    parts: Sequence[Part] = ()
+    by_turns: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchmarkForecast:
+    """The speed-up of these texts that the parts and the acceptance of others predict.
+
+    split, texts: what those are. tau, alpha: theirs.
+    decoding: tau T / I, the speed-up without prefill, with T the target's step and I the draft and
+      verify of an iteration as those texts had them; (gamma c + v) T where lengths do not vary.
+    whole: (E + m T) / (E' + m / tau I), sums over texts, with E and E' the prefill of the target
+      and of all models, and m the tokens of the target alone.
+    measured_decoding: the speed-up per token without prefill; that with it is `Speedup.per_token`.
+    """
+
+    split: str
+    texts: int
+    tau: float
+    alpha: float | None
+    decoding: float
+    whole: float
+    measured_decoding: float
+    measured_over_decoding: float
+    measured_over_whole: float
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchmarkSummary:
+    """All figures of a benchmark.
+
+    identical: generations with the same tokens in both modes, of texts * repeats; None if they need
+      not be the same.
+    alpha: accepted / tested drafts; None if nothing was drafted.
+    conditional, joint: acceptance by position in the draft, `theory.acceptance_by_position`; None
+      where nothing was tested.
+    prediction: None if nothing says what an iteration calls.
+    forecast: None also without texts of another split.
+    exact: whether the output has the target's law. If not, only times mean something.
+    depth: the mean over calls of the target's layers; None if calls go through all.
+    broken_drafts: drafts of speculation that ended early, see `Trace`.
+    """
+
+    texts: int
+    repeats: int
+    seconds: Mapping[str, Quantiles]  # by mode
+    latency: Mapping[str, Latency]  # by mode; of speculation only with a prediction
+    speedup: Speedup
+    identical: int | None
+    tau: float  # tokens per target call
+    alpha: float | None
+    baseline: Baseline
+    prediction: BenchmarkPrediction | None
+    forecast: BenchmarkForecast | None = None
+    exact: bool = True
+    conditional: Sequence[float | None] = ()
+    joint: Sequence[float | None] = ()
+    depth: float | None = None
+    broken_drafts: int = 0
+
+    def record(self) -> dict[str, Any]:
+        """Returns plain values, for JSON."""
+        found = dataclasses.asdict(self)
+        speedup = found["speedup"]
+        ratio, low, high = speedup.pop("over_texts")
+        return found | {"speedup": {"ratio": ratio, "low": low, "high": high, **speedup}}
+
+
+def summarize(
+    records: Iterable[Record],
+    *,
+    parts: Parts | None,
+    gamma: int | None,
+    same_output: bool,
+    exact: bool = True,
+    step_bytes: int | None = None,
+) -> BenchmarkSummary:
+    """The figures of what `measure` gave, and `decode_elsewhere` for texts of one other split.
+
+    Args:
+      parts: None if nothing says what an iteration calls.
+      gamma, same_output, exact: what the plan says of itself.
+      step_bytes: of the parameters that one call of the target's `decode` reads.
+
+    Raises:
+      ValueError: nothing was generated.
+    """
+    found = Measured.of(records)
+    alone, speculative = found.alone, found.speculative
+    speedup, (tau, alpha) = _speedup(found), _acceptance(speculative)
+    conditional, joint = theory.acceptance_by_position(*_calls(speculative))
+    latency = {"alone": _latency(alone, found.prefill_alone + found.step)}
+    prediction = forecast = None
+    if parts is not None:
+        prediction = _prediction(found, parts, gamma, speedup.over_texts.value, tau, alpha)
+        iteration = prediction.draft + prediction.verify + prediction.rest
+        latency["speculative"] = _latency(speculative, found.prefill + iteration)
+        forecast = _forecast(found, parts, speedup) if found.elsewhere else None
+    return BenchmarkSummary(
+        texts=len({one.text for one in alone}),
+        repeats=len({one.repeat for one in alone}),
+        seconds={"alone": _quantiles(alone), "speculative": _quantiles(speculative)},
+        latency=latency,
+        speedup=speedup,
+        identical=_identical(found) if same_output else None,
+        tau=tau,
+        alpha=alpha,
+        baseline=_baseline(found, step_bytes),
+        prediction=prediction,
+        forecast=forecast,
+        exact=exact,
+        conditional=_known(conditional),
+        joint=_known(joint),
+        depth=_mean_depth(speculative),
+        broken_drafts=sum(one.broken_drafts for one in speculative),
+    )
+
+
+def alpha_from_tau(tau: float, gamma: int) -> float:
+    """The alpha at which `theory.expected_tokens(alpha, gamma)` is tau, by bisection.
+
+    Cut last calls and dependent acceptances are in it, so it differs from `empirical_alpha`.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        if theory.expected_tokens(middle, gamma) < tau:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _acceptance(generations: Sequence[Generation]) -> tuple[float, float | None]:
+    """tau, and alpha or None."""
+    tau = theory.block_efficiency(
+        [len(one.tokens) for one in generations], [one.calls for one in generations]
+    )
+    alpha = theory.empirical_alpha(*_calls(generations))
+    return tau, None if math.isnan(alpha) else alpha
+
+
+def _mean_depth(generations: Sequence[Generation]) -> float | None:
+    depths = estimator.depths(generations)
+    return None if depths is None else statistics.fmean(depths)
+
+
+def _parts(parts: Parts, generations: Sequence[Generation]) -> tuple[Part, ...]:
+    """The model calls of an iteration, of these texts."""
+    calls = (TargetCall.each(one.drafted, one.sources, one.depths) for one in generations)
+    return tuple(parts(itertools.chain.from_iterable(calls)))
+
+
+def _known(shares: np.ndarray) -> list[float | None]:
+    """Returns shares with None in place of nan, which JSON does not have."""
+    return [None if math.isnan(x) else round(x, 4) for x in shares.tolist()]
+
+
+def _calls(generations: Sequence[Generation]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns how many tokens each call accepted, and how many were drafted for it."""
+    return (
+        np.concatenate([one.accepted for one in generations]),
+        np.concatenate([one.drafted for one in generations]),
+    )
+
+
+def _speedup(found: Measured) -> Speedup:
+    before, after = (
+        estimator.medians(mode, estimator.seconds) for mode in (found.alone, found.speculative)
+    )
+    pairs = np.array([[seconds[text] for text in before] for seconds in (before, after)])
+    over_texts = ratio(*pairs)
+    longer = total(found.speculative, estimator.tokens) / total(found.alone, estimator.tokens)
+    return Speedup(
+        over_texts=over_texts,
+        per_token=float(over_texts.value * longer),
+        median_text=float(np.median(pairs[0] / pairs[1])),
+    )
+
+
+def _baseline(found: Measured, step_bytes: int | None) -> Baseline:
+    scans = total(found.alone, estimator.tokens) * found.step
+    decoding = total(found.alone, lambda one: estimator.seconds(one) - found.prefill_alone)
+    return Baseline(
+        target_prefill=found.prefill_alone,
+        target_step=found.step,
+        over_scan=decoding / scans,
+        over_scan_with_prefill=total(found.alone, estimator.seconds) / scans,
+        bandwidth=found.bandwidth,
+        floor=None if step_bytes is None else step_bytes / found.bandwidth,
+    )
+
+
+def _prediction(
+    found: Measured,
+    parts: Parts,
+    gamma: int | None,
+    measured: float,
+    tau: float,
+    alpha: float | None,
+) -> BenchmarkPrediction:
+    calls = _parts(parts, found.speculative)
+    draft, verify = found.iteration(calls)
+    drafted = estimator.drafted(found.speculative)
+    length = statistics.fmean(drafted) if gamma is None else gamma
+    c, v = draft / length / found.step if length else 0.0, verify / found.step
+    predicted = _ratio_of_parts(found, draft + verify)
+    return BenchmarkPrediction(
+        gamma=gamma,
+        prefill=found.prefill,
+        cost_ratio=c,
+        verify_cost=v,
+        alpha_from_tau=None if gamma is None else alpha_from_tau(tau, gamma),
+        long_generation=None
+        if gamma is None or alpha is None
+        else theory.speedup(alpha, gamma, c, v),
+        these_texts=predicted,
+        measured_over_predicted=measured / predicted,
+        draft=draft,
+        verify=verify,
+        rest=_iteration(found) - draft - verify,
+        parts=calls,
+        by_turns=found.by_turns,
+    )
+
+
+def _iteration(found: Measured) -> float:
+    """Seconds, as measured."""
+    seconds = total(found.speculative, lambda one: estimator.seconds(one) - found.prefill)
+    return seconds / total(found.speculative, estimator.calls)
+
+
+def _ratio_of_parts(found: Measured, iteration: float) -> float:
+    """How many times as long the target alone takes, if nothing but the parts takes time."""
+    before, step = found.prefill_alone, found.step
+    return total(found.alone, lambda one: before + one.calls * step) / total(
+        found.speculative, lambda one: found.prefill + one.calls * iteration
+    )
+
+
+def _forecast(found: Measured, parts: Parts, speedup: Speedup) -> BenchmarkForecast:
+    """By the parts, and what was drafted and accepted of the other split's texts."""
+    tau, alpha = _acceptance(found.elsewhere)
+    per_token = sum(found.iteration(_parts(parts, found.elsewhere))) / tau
+    whole = total(
+        found.alone, lambda one: found.prefill_alone + len(one.tokens) * found.step
+    ) / total(found.alone, lambda one: found.prefill + len(one.tokens) * per_token)
+    measured = _per_token(found.alone, found.prefill_alone)
+    measured /= _per_token(found.speculative, found.prefill)
+    return BenchmarkForecast(
+        split=found.elsewhere[0].split or "",
+        texts=len(found.elsewhere),
+        tau=tau,
+        alpha=alpha,
+        decoding=found.step / per_token,
+        whole=whole,
+        measured_decoding=measured,
+        measured_over_decoding=measured / (found.step / per_token),
+        measured_over_whole=speedup.per_token / whole,
+    )
+
+
+def _per_token(generations: Sequence[Generation], prefill: float) -> float:
+    """Seconds, without prefill."""
+    seconds = total(generations, lambda one: estimator.seconds(one) - prefill)
+    return seconds / total(generations, estimator.tokens)
+
+
+def _latency(generations: Sequence[Generation], first_token: float) -> Latency:
+    """The first call's tokens are on average those of any call."""
+    calls = total(generations, estimator.calls)
+    seconds = total(generations, lambda one: estimator.seconds(one) - first_token)
+    tokens = total(generations, estimator.tokens)
+    later = tokens - tokens / calls * len({one.text for one in generations})
+    return Latency(first_token, seconds / later if later else None)
+
+
+def _identical(found: Measured) -> int:
+    tokens = {(one.text, one.repeat): one.tokens for one in found.alone}
+    return sum(tokens[one.text, one.repeat] == one.tokens for one in found.speculative)
+
+
+def _quantiles(generations: Sequence[Generation]) -> Quantiles:
+    seconds = list(estimator.medians(generations, estimator.seconds).values())
+    return Quantiles(*(float(value) for value in np.quantile(seconds, [0.1, 0.5, 0.9, 0.99])))

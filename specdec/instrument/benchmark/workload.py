@@ -1,0 +1,122 @@
+"""The programs that are timed: whole generations, and their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from jax.sharding import Mesh
+
+from specdec.engine.program import Decoder, Program, batch_shapes
+from specdec.instrument.benchmark import parts
+from specdec.instrument.benchmark.parts import (
+    LONGEST_SCAN,
+    LONGEST_TURNS,
+    MEMORY,
+    MEMORY_READ,
+    PREFILL,
+    PREFILL_ALONE,
+    STEP,
+    Calls,
+    Key,
+)
+from specdec.models.model import Target
+from specdec.plan import Plan, plain_call
+from specdec.types import Params, PyTree, TargetCall
+
+
+class TimedPart(NamedTuple):
+    """One part of a generation."""
+
+    program: Program  # (trees, what the source gave) -> a pytree
+    source: Key | None  # the part whose result it is given; None: the inputs
+    steps: int  # model calls in one run
+
+
+class Workload(NamedTuple):
+    """Programs by name, of two plans; each part comes after its source.
+
+    Parameters are given as trees by role: "alone", and those of `plan.models()`.
+    """
+
+    plan: Plan  # speculation
+    alone: Plan  # its target alone, in a layout of its own
+    generations: Mapping[str, Program]  # (Params, keys [1], inputs [1, S]) -> DecodeOutput
+    parts: Mapping[Key, TimedPart]
+    mesh: Mesh | None = None
+
+    @classmethod
+    def of(cls, plan: Plan, alone: Plan, mesh: Mesh | None = None) -> Workload:
+        """Returns the programs of speculation and of its target alone, on the devices of a mesh."""
+        decoders = {"alone": Decoder(alone, mesh=mesh), "speculative": Decoder(plan, mesh=mesh)}
+        return cls(plan, alone, decoders, _timed_parts(plan, alone), mesh)
+
+    def params(self, trees: Mapping[str, PyTree]) -> dict[str, Params]:
+        """Returns the parameters of each generation."""
+        return {"alone": Params(trees["alone"]), "speculative": self.plan.params(trees)}
+
+    def check(self, trees: Mapping[str, PyTree], length: int) -> None:
+        """Traces the generations; `trees` may be shapes.
+
+        Raises:
+          ValueError: the plans cannot be decoded.
+        """
+        batch = batch_shapes(1, length, self.mesh)
+        for mode, params in self.params(trees).items():
+            self.generations[mode].lower(params, *batch)
+
+    def compile(self, trees: Mapping[str, PyTree], length: int) -> dict[Key, float]:
+        """Compiles everything for one text of `length` tokens: the seconds of each program."""
+        return {name: program.seconds for name, program, _ in self.compiled(trees, length)}
+
+    def costs(self, trees: Mapping[str, PyTree], length: int) -> dict[Key, dict[str, float]]:
+        """FLOPs and bytes of one call of each part, see `Program.costs`."""
+        return {
+            name: program.costs(*given)
+            for name, program, given in self.compiled(trees, length)
+            if name in self.parts
+        }
+
+    def compiled(
+        self, trees: Mapping[str, PyTree], length: int
+    ) -> Iterator[tuple[Key, Program, tuple[PyTree, ...]]]:
+        """Each program, compiled, with the shapes that it is compiled for."""
+        batch = batch_shapes(1, length, self.mesh)
+        for mode, params in self.params(trees).items():
+            self.generations[mode].compile(params, *batch)
+            yield mode, self.generations[mode], (params, *batch)
+        given: dict[Key | None, PyTree] = {None: batch[1]}
+        for name, part in self.parts.items():
+            arguments = trees, given[part.source]
+            given[name] = part.program.compile(*arguments).out_info
+            yield name, part.program, arguments
+
+
+def _timed_parts(plan: Plan, alone: Plan) -> dict[Key, TimedPart]:
+    """The parts that predictions are made of, for all lengths that a draft may have."""
+    of_alone = plain_call("alone", alone.target)
+    found: dict[Key, TimedPart] = {
+        MEMORY: TimedPart(Program(parts.make_memory), None, 1),
+        MEMORY_READ: TimedPart(Program(parts.read_memory), MEMORY, 1),
+        PREFILL_ALONE: _prefill({"alone": alone.target}, alone.capacity),
+        STEP: _calls("alone", of_alone, 1, PREFILL_ALONE, alone.max_length),
+        PREFILL: _prefill(plan.models(), plan.capacity, plan.drafter.views()),
+    }
+    for role, width, _ in plan.parts(TargetCall.each(range(plan.longest_draft + 1))):
+        given = plan.holder(role), plan.call_of(role), width, PREFILL, plan.max_length
+        found[Calls(role, width)] = _calls(*given)
+    if turn := parts.turn_of(plan):
+        steps = min(plan.max_length, LONGEST_TURNS)
+        found[turn] = TimedPart(Program(parts.turns(plan, turn, steps)), PREFILL, steps)
+    return found
+
+
+def _prefill(
+    models: Mapping[str, Target], slots: int, views: Mapping[str, Callable] = {}
+) -> TimedPart:
+    return TimedPart(Program(parts.prefills(models, slots, views)), None, 1)
+
+
+def _calls(role: str, call: Callable, width: int, prefill: str, max_length: int) -> TimedPart:
+    steps = min(max_length, LONGEST_SCAN)
+    return TimedPart(Program(parts.scan(role, call, width, steps)), prefill, steps)

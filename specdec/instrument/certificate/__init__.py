@@ -1,0 +1,97 @@
+"""The exactness certificate: does this plan, on this device, decode what its target alone would?
+
+    checks = list(certify(Subject(plan, params, inputs)))
+
+Each check is a function of a `Subject`; it sees what the others cannot:
+
+    algebra   the verifier's law, enumerated in float64: no loop, no model, no chance
+    greedy    the texts, token by token against the target alone
+    seeds     the same at a temperature, with `Coupled` and the same keys
+    perfect   the target as its own drafter: everything is accepted, so no cache lost anything
+    afresh    the drafter proposes what it would with nothing but the text: it has lost nothing
+    hostile   drafters that try to do harm: the texts are the same, and how much slower
+    audit     the texts once more, teacher-forced: each token is the argmax, log_probs are right
+    draws     the texts drawn by the run's own drafter: the target's probabilities, token by token
+    law       200,000 outputs of a small table model against their enumerated distribution
+    broken    the same with a drafter whose probabilities are not distributions after some tokens
+
+A verifier that is not exact cannot be certified. The checks then run with one that is in its place,
+so that everything else is, and one more says how far its own output is from the target's law:
+
+    divergence  measured; it passes only if the run says that it is lossy
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+
+from specdec.instrument.certificate.afresh import afresh
+from specdec.instrument.certificate.divergence import divergence
+from specdec.instrument.certificate.drawn import draws
+from specdec.instrument.certificate.exactness import (
+    algebra,
+    audit,
+    broken,
+    greedy,
+    law,
+    perfect,
+    seeds,
+)
+from specdec.instrument.certificate.hostile import hostile
+from specdec.instrument.certificate.outcome import Check
+from specdec.instrument.certificate.subject import Subject
+from specdec.plan import Plan
+from specdec.verifiers import GreedyMatch, SpeculativeSampling
+from specdec.verifiers.decide import Verifier
+
+__all__ = ["CHECKS", "Check", "Subject", "certify", "divergence", "refuse", "stand_in"]
+
+CHECKS = (algebra, greedy, seeds, perfect, afresh, hostile, audit, draws, law, broken)
+
+
+def certify(
+    subject: Subject, started: Callable[[str], None] = lambda name: None, lossy: bool = False
+) -> Iterator[Check]:
+    """Runs the checks one after the other, each announced by name.
+
+    lossy: whether the run says that its output may have another law.
+
+    Raises:
+      ValueError: at the call, for what `refuse` refuses.
+    """
+    refuse(subject.plan)
+    return _run(subject, started, lossy)
+
+
+def refuse(plan: Plan) -> None:
+    """Raises ValueError for a plan of which nothing can be certified: its target says that it is
+    not the model it names, or nothing is drafted."""
+    if not plan.drafts:
+        raise ValueError("the plan drafts nothing, so there is nothing to certify; give a drafter")
+    if not plan.target.exact:
+        raise ValueError(
+            f"the target {type(plan.target).__name__} does not state that it is exact, so there is "
+            "nothing to certify; use one with exact = True"
+        )
+
+
+def stand_in(plan: Plan) -> Verifier | None:
+    """The exact verifier that takes the place of one that is not."""
+    if plan.verifier.exact:
+        return None
+    return GreedyMatch() if plan.sampling.greedy else SpeculativeSampling()
+
+
+def _run(subject: Subject, started: Callable[[str], None], lossy: bool) -> Iterator[Check]:
+    verifier, checks = stand_in(subject.plan), [(check, subject) for check in CHECKS]
+    if verifier is not None:
+        exact = dataclasses.replace(subject.plan, verifier=verifier)
+        checks = [(check, dataclasses.replace(subject, plan=exact)) for check in CHECKS]
+        checks.append((functools.partial(divergence, lossy=lossy), subject))
+    for check, of in checks:
+        started(getattr(check, "__name__", "divergence"))
+        start = subject.clock()
+        result = check(of)
+        yield dataclasses.replace(result, seconds=round(subject.clock() - start, 3))

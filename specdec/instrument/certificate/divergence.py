@@ -1,0 +1,96 @@
+"""How far a run that is not exact is from its target."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.common.statistics import estimate
+from specdec.instrument.certificate.drawn import SAMPLES, by_rank
+from specdec.instrument.certificate.outcome import Check
+from specdec.instrument.certificate.subject import Subject, joined, taught_scores
+from specdec.plan import Plan
+from specdec.types import Array, DecodeOutput, PyTree
+
+
+def divergence(subject: Subject, lossy: bool) -> Check:
+    """The run's own output against its target's law. It passes only if the run says it is lossy.
+
+    Greedy: the share of tokens that are not the target's choice, given what the text has before
+    them. Drawn: the distance in total variation between the emitted tokens and the target's law,
+    in four groups by rank, which is a lower bound of the whole one.
+    """
+    plan = subject.plan
+    measure = _not_chosen if plan.sampling.greedy else _by_groups
+    figures, note = measure(subject)
+    mark = "as the run says" if lossy else "which the run does not say: LOSSY = True does"
+    return Check(
+        "divergence",
+        figures | {"lossy": int(lossy)},
+        {"lossy": ("==", 1)},
+        f"{plan.verifier} is NOT EXACT, {mark}; {note}",
+    )
+
+
+def _not_chosen(subject: Subject) -> tuple[dict[str, Any], str]:
+    output = subject.texts(subject.plan)
+    plain = subject.plain(subject.plan.sampling)
+    same = int((output.tokens == plain.tokens).all(axis=1).sum())
+    wrong, tokens = _of_texts(_unlike, subject, output)
+    share = wrong.sum() / max(tokens.sum(), 1)
+    found = estimate(np.stack([wrong, tokens]), lambda sums: sums[0] / sums[1])
+    texts = len(tokens)
+    figures = {"share": share, "low": found.low, "high": found.high, "same": same, "texts": texts}
+    return figures, (
+        f"{share:.2%} of the tokens are not the target's choice (95 % interval "
+        f"{found.interval('.2%')}); {same} of {texts} texts are the target's own"
+    )
+
+
+def _by_groups(subject: Subject) -> tuple[dict[str, Any], str]:
+    excess, tokens = [], []
+    for sample in range(SAMPLES):
+        output = subject.decode(subject.plan, sample=sample)
+        more, length = _of_texts(_excess, subject, output)
+        excess.append(more)
+        tokens.append(length)
+    sums = np.concatenate([np.sum(excess, axis=0).T, np.sum(tokens, axis=0)[None]])  # [G+1, R]
+
+    def distance(sums: np.ndarray) -> np.ndarray:
+        return np.abs(sums[:-1]).sum(axis=0) / 2 / sums[-1]
+
+    found = estimate(sums, distance)
+    count = int(sums[-1].sum())
+    figures = {"distance": found.value, "low": found.low, "high": found.high, "tokens": count}
+    return figures, (
+        f"{count} drawn tokens are {found.value:.4f} from the target's law in total variation, at "
+        f"least (95 % interval {found.interval('.4f')})"
+    )
+
+
+def _of_texts(function: Any, subject: Subject, output: DecodeOutput) -> Any:
+    """Returns what a function of target, inputs, tokens and lengths says of each text."""
+    compare = jax.jit(functools.partial(function, plan=subject.plan))
+    fed = subject.fed(output.tokens, output.length)
+    return joined([jax.device_get(compare(*args)) for args in fed], len(subject.inputs))
+
+
+def _unlike(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
+    """[B] tokens that are not the target's argmax, and all tokens."""
+    left = taught_scores(params, inputs, tokens, plan=plan)[1]
+    within = jnp.arange(tokens.shape[1])[None] < length[:, None]
+    unlike = (jnp.argmax(left, axis=-1) != tokens) & within
+    return jnp.sum(unlike, axis=1), length
+
+
+def _excess(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
+    """[B, G] how many more tokens of a group there are than expected, and [B] all tokens."""
+    positions = jnp.arange(tokens.shape[1])[None]
+    probs = taught_scores(params, inputs, tokens, plan=plan)[2]
+    held = by_rank(probs, tokens)
+    within = (positions < length[:, None])[:, :, None]
+    return jnp.sum(jnp.where(within, held[..., 1] - held[..., 0], 0), axis=1), length

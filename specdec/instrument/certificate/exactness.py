@@ -1,0 +1,189 @@
+"""The checks of a certificate, and what each of them demands; one more is in `hostile`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from specdec.instrument.certificate.outcome import Check, agreement
+from specdec.instrument.certificate.subject import Subject
+from specdec.sampling import Greedy, unprocessed
+from specdec.testing import BROKEN, FALSE_ALARM, Bench, Skipping, output_law, trees_for
+from specdec.types import DecodeOutput, SamplingRule, Trace
+from specdec.verifiers import Coupled, SpeculativeSampling
+from specdec.verifiers.decide import Verifier
+
+ALGEBRA_ERROR = 1e-12  # float64
+# p and q of a perfect drafter come from calls of other widths. In float32 they differ by some 1e-6,
+# which is how often the ratio rule rejects; a rejection cuts the draft short once.
+REJECTIONS = 1e-4  # of the draft tokens, and one is always allowed
+BFLOAT16_ACCEPTANCE = 0.95
+FEW_ROWS = 16  # the cache of up to 16 rows is written row by row
+LAW_ROWS = 200_000  # finds noise that is used twice also at low temperatures; 30,000 do not
+
+
+def algebra(subject: Subject) -> Check:
+    """The verifier emits the target's law: enumerated in float64, for any p and q."""
+    verifier = subject.plan.verifier
+    drawn = unprocessed(subject.drawn)  # each row of a law stands for a text
+    samplings = (Greedy(),) if subject.greedy_only else (drawn, Greedy())
+    with jax.enable_x64(True):
+        errors = [error for sampling in samplings for error in _errors(verifier, sampling)]
+    worst = float(np.max(errors))
+    return Check(
+        "algebra",
+        {"largest_error": worst, "laws": len(errors), "samplings": [str(s) for s in samplings]},
+        {"largest_error": ("<=", ALGEBRA_ERROR)},
+        f"{verifier} is off by {worst:.1e} at most in {len(errors)} laws enumerated in "
+        f"float64 (threshold {ALGEBRA_ERROR:g})",
+    )
+
+
+def _errors(verifier: Verifier, sampling: SamplingRule) -> Iterator[float]:
+    """Yields the error of each law that is emitted, for whole and shortened drafts."""
+    for gamma in (1, 2, 4):
+        for trees in trees_for(0, 3, gamma, sampling).values():
+            right = trees.p[0]
+            for p in trees.p[1:]:
+                right = right[..., None] * p
+            for length in {gamma, gamma - 1, 0}:
+                yield np.max(np.abs(output_law(verifier, trees, length) - right))
+
+
+def greedy(subject: Subject) -> Check:
+    """Greedy outputs are those of the target alone."""
+    return agreement("greedy", subject, subject.greedy, subject.speculated)
+
+
+def seeds(subject: Subject) -> Check:
+    """Drawn outputs of `Coupled` are those of the target alone with the same keys."""
+    sampling = subject.drawn
+    output = subject.texts(subject.variant(sampling, verifier=Coupled()))
+    return agreement("seeds", subject, sampling, output)
+
+
+def perfect(subject: Subject) -> Check:
+    """The target as its own drafter has everything accepted: greedy, and drawn with the drafter
+    skipped at random, so that it must catch up.
+
+    What is drawn is verified by the ratio rule, which keeps all that has its own law, where the
+    plan's verifier may be stricter.
+    """
+    drawn = subject.greedy if subject.greedy_only else subject.drawn
+    plan, params = subject.itself(drawn)
+    as_it_is = subject.greedy_only or plan.shared_noise
+    verifier = plan.verifier if as_it_is else SpeculativeSampling()
+    skipping = dataclasses.replace(plan, drafter=Skipping(plan.drafter), verifier=verifier)
+    runs = (subject.itself(subject.greedy), (skipping, params))
+    traces = [subject.decode(*run).trace for run in runs]
+    drafted, accepted, rejections = (
+        sum(counts) for counts in zip(*map(_counts, traces), strict=True)
+    )
+    rate = accepted / max(drafted, 1)
+    note = f"{accepted} of {drafted} draft tokens of the target itself accepted, "
+    demands: dict[str, tuple[str, float]] = {"drafted": (">=", 1)}
+    if subject.float32:
+        allowed = max(1, int(REJECTIONS * drafted))
+        demands["rejections"] = ("<=", allowed)
+        note += f"{rejections} drafts cut short (threshold {allowed}, for a near-tie)"
+    else:
+        demands["acceptance"] = (">=", BFLOAT16_ACCEPTANCE)
+        note += f"{rate:.4f} (at least {BFLOAT16_ACCEPTANCE})"
+    figures = {"drafted": drafted, "accepted": accepted, "rejections": rejections}
+    return Check("perfect", figures | {"acceptance": rate}, demands, note)
+
+
+def _counts(trace: Trace) -> tuple[int, int, int]:
+    """Draft tokens, those accepted, and drafts that were cut short."""
+    short = trace.accepted < trace.drafted
+    return int(trace.drafted.sum()), int(trace.accepted.sum()), int(short.sum())
+
+
+def audit(subject: Subject) -> Check:
+    """Every emitted token is the target's argmax, and its reported log-probability right."""
+    output, taught = subject.speculated, subject.taught
+    gap = float(np.max(taught.gap))
+    error = float(np.max(np.abs(output.log_probs - taught.log_probs)))
+    tokens = int(output.length.sum())
+    limit = subject.tolerance
+    return Check(
+        "audit",
+        {
+            "tokens": tokens,
+            "not_argmax": int(np.sum(taught.gap > 0)),
+            "largest_gap": gap,
+            "log_prob_error": error,
+            "largest_logit": float(taught.largest.max()),
+        },
+        {"largest_gap": ("<=", limit), "log_prob_error": ("<=", limit)},
+        f"{tokens} tokens teacher-forced: at most {gap:.2g} below the argmax, log-probabilities "
+        f"off by {error:.1e} (threshold {limit:.2g} nats)",
+    )
+
+
+def law(subject: Subject) -> Check:
+    """Verifier, schedule and sampling through the loop, on a table model that can be enumerated.
+
+    Some rows are decoded once more in a small batch, where the cache is written in another way; a
+    row must not depend on its batch. A verifier that only compares argmaxes has one possible
+    output, which `greedy` compares, and no law to test: the ratio rule takes its place, so that
+    loop and schedule are tested.
+    """
+    bench = _bench(subject)
+    few = bench.run(_drawing(subject), subject.plan.schedule, subject.drawn, FEW_ROWS)
+    check, output = _law("law", subject, bench)
+    differ = int(np.sum(np.any(few.tokens != output.tokens[:FEW_ROWS], axis=1)))
+    return dataclasses.replace(
+        check,
+        figures=check.figures | {"rows_unlike_their_batch": differ},
+        demands=check.demands | {"rows_unlike_their_batch": ("==", 0)},
+        note=f"{check.note}; {differ} of {FEW_ROWS} rows depend on their batch",
+    )
+
+
+def broken(subject: Subject) -> Check:
+    """The same law when the drafter's probabilities are not distributions after some tokens: NaN,
+    infinite, negative, or of another sum than 1 (`testing.BROKEN`)."""
+    check, output = _law("broken", subject, _bench(subject).broken())
+    by_kind = [int(output.trace.broken_drafts[k :: len(BROKEN)].sum()) for k in range(len(BROKEN))]
+    missed = sum(count == 0 for count in by_kind)
+    return dataclasses.replace(
+        check,
+        figures=check.figures | {"broken_drafts": sum(by_kind), "kinds_missed": missed},
+        demands=check.demands | {"kinds_missed": ("==", 0)},
+        note=f"{sum(by_kind)} drafts ended early, of {len(BROKEN) - missed} of {len(BROKEN)} "
+        f"broken kinds; {check.note}",
+    )
+
+
+def _bench(subject: Subject) -> Bench:
+    bench = Bench.create(rows=LAW_ROWS)
+    of_schedule = {role: subject.params[role] for role in subject.plan.schedule.tables()}
+    return bench._replace(params=bench.params | of_schedule)
+
+
+def _drawing(subject: Subject) -> Verifier:
+    """The plan's verifier, or the ratio rule if the plan's draws nothing."""
+    return SpeculativeSampling() if subject.greedy_only else subject.plan.verifier
+
+
+def _law(name: str, subject: Subject, bench: Bench) -> tuple[Check, DecodeOutput]:
+    """Compares outputs of a bench with its enumerated law."""
+    verifier = _drawing(subject)
+    output = bench.run(verifier, subject.plan.schedule, subject.drawn)
+    result = bench.compare(output.tokens, subject.drawn)
+    note = f"{subject.drawn}: {result}"
+    if subject.greedy_only:
+        own = subject.plan.verifier
+        note += f"; by {verifier}, because {own} has one possible output and so no law"
+    figures = dataclasses.asdict(result)
+    figures |= {"sampling": str(subject.drawn), "verifier": str(verifier)}
+    demands: dict[str, tuple[str, float]] = {
+        "p_value": (">=", FALSE_ALARM),
+        "impossible": ("==", 0),
+        "degrees": (">=", 1),
+    }
+    return Check(name, figures | {"false_alarm": FALSE_ALARM}, demands, note), output

@@ -1,0 +1,271 @@
+"""The subject of a certificate, and the decoding that its checks share."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from specdec.decoding import naming_texts, row_keys
+from specdec.drafters import Autoregressive
+from specdec.drafters.drafter import Drafter, Drawing
+from specdec.engine.program import Decoder, Program
+from specdec.plan import Plan
+from specdec.sampling import Greedy, Sampling, before_each, instead, standardised
+from specdec.testing import divergences
+from specdec.types import Array, DecodeOutput, Params, PyTree, SamplingRule
+
+FLOAT32_GAP = 1e-4  # nats; rounding alone gives some 1e-6
+# In bfloat16, of the largest logit: two to four units in its last place. Programs of different
+# widths round differently in every layer; measured are gaps of 0.011 nats and log-probabilities
+# off by 0.025 where the largest logit is 15, so this allows ten times as much.
+BFLOAT16_GAP = 2.0**-6
+
+
+class TaughtTexts(NamedTuple):
+    """The target's view of finished texts, all tokens at once; 0 beyond the end of a text."""
+
+    gap: Array  # [R, N] float32, of each token below the best one, in logits
+    log_probs: Array  # [R, N] float32
+    largest: Array  # [R] float32, of the logits' absolute values
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Subject:
+    """A plan, and the texts it is tried on.
+
+    params: of target, drafter and schedule.
+    inputs: [R, S] int32, filled up with the target's `pad_id`. Row i is drawn with the key of
+      example i.
+    seed: of all draws.
+    batch_size: rows that are decoded together.
+    mesh: of the devices that the models are divided over, None for one device.
+    clock: seconds.
+    """
+
+    plan: Plan
+    params: Params
+    inputs: np.ndarray
+    seed: int = 0
+    batch_size: int = 1
+    mesh: Mesh | None = None
+    clock: Callable[[], float] = time.perf_counter
+
+    @property
+    def dtype(self) -> str:
+        """Returns the type that the target computes in; it says what rounding may excuse."""
+        return self.plan.target.dtype
+
+    @property
+    def float32(self) -> bool:
+        """Whether only a rare near-tie may fall otherwise."""
+        return self.dtype == "float32"
+
+    @property
+    def greedy_only(self) -> bool:
+        """Whether the verifier means nothing at a temperature."""
+        return self.plan.verifier.greedy_only
+
+    @property
+    def drawn(self) -> SamplingRule:
+        """The sampling of the checks that draw: the plan's own, T = 1 if it is greedy."""
+        own = self.plan.sampling
+        return instead(own, Sampling()) if own.greedy else own
+
+    @property
+    def greedy(self) -> SamplingRule:
+        """The sampling of the checks that do not draw: greedy, behind the plan's processors."""
+        return instead(self.plan.sampling, Greedy())
+
+    @property
+    def vocab_size(self) -> int:
+        """V, as wide as the target's logits are."""
+
+        def logits(params: PyTree, inputs: Array) -> Array:
+            target = self.plan.target
+            cache = target.prefill(params, inputs, 1)
+            return target.decode(params, target.start(inputs)[:, None], cache)[0].logits
+
+        return jax.eval_shape(logits, self.params["target"], self.inputs[:1]).shape[-1]
+
+    def variant(self, sampling: SamplingRule, **parts: Any) -> Plan:
+        """The plan with another sampling, which its drafter draws with as well, and other parts."""
+        if sampling != self.plan.sampling:
+            parts = {"drafter": _drawing_with(sampling, self.plan.drafter)} | parts
+        return dataclasses.replace(self.plan, sampling=sampling, **parts)
+
+    def itself(self, sampling: SamplingRule) -> tuple[Plan, Params]:
+        """The plan with the target as its own drafter, and the parameters for that. The drafter is
+        of its own class, with the target in each role, if models of texts are all that it proposes
+        by: a target does not fill in blocks."""
+        target, given = self.plan.target, self.plan.drafter
+        if given.runs_target:
+            drafter = _drawing_with(sampling, given.itself(target))
+            return self.variant(sampling, drafter=drafter), self.params
+        drafter = _drawing_with(sampling, given)
+        blocks = given.block is not None
+        if len(self.plan.models()) == 1 or given.tables() or self.plan.sources or blocks:
+            drafter = Autoregressive(target, sampling)
+        plan = self.variant(sampling, drafter=drafter)
+        plan = plan.with_models(dict.fromkeys(plan.models(), target))
+        return plan, self.params | dict.fromkeys(plan.models(), self.params["target"])
+
+    def alone(self, sampling: SamplingRule, width: int = 1) -> Plan:
+        """The plan of the target by itself."""
+        return dataclasses.replace(self.plan.alone(width), sampling=sampling)
+
+    def decode(
+        self, plan: Plan, params: Params | None = None, rows: int | None = None, sample: int = 0
+    ) -> DecodeOutput:
+        """The first `rows` texts by a plan; arrays on the host, `trace.steps` per batch.
+
+        sample: which of the samples that may be drawn of each text.
+        """
+        rows = len(self.inputs) if rows is None else rows
+        program = self._programs.setdefault(plan, Decoder(plan, mesh=self.mesh))
+        batches = self.batches(rows, sample)
+        outputs, read = [], 0
+        for keys, inputs in batches:
+            with naming_texts(range(read, read + len(inputs))):
+                outputs.append(program.fetch(params or self.params, keys, inputs)[0])
+            read += len(inputs)
+        return joined(outputs, rows)
+
+    def texts(self, plan: Plan) -> DecodeOutput:
+        """All texts by a plan, decoded once."""
+        if plan not in self._texts:
+            self._texts[plan] = self.decode(plan)
+        return self._texts[plan]
+
+    def plain(self, sampling: SamplingRule, width: int = 1) -> DecodeOutput:
+        """All texts by the target alone."""
+        return self.texts(self.alone(sampling, width))
+
+    @property
+    def speculated(self) -> DecodeOutput:
+        """All texts by speculation, greedy."""
+        return self.texts(self.variant(self.greedy))
+
+    @functools.cached_property
+    def taught(self) -> TaughtTexts:
+        """The target's view of `speculated`."""
+        output = self.speculated
+        teach = jax.jit(functools.partial(_teach, plan=self.plan))
+        fed = self.fed(output.tokens, output.length)
+        return joined([jax.device_get(teach(*args)) for args in fed], len(self.inputs))
+
+    def fed(self, *outputs: Array) -> Iterator[tuple[Any, ...]]:
+        """Yields of each batch the target's parameters, the inputs, and the rows of the outputs."""
+        for start, (_, inputs) in zip(self._starts, self._batches(0), strict=True):
+            yield self.params["target"], inputs, *(self._block(x, start, 0) for x in outputs)
+
+    def gap(self, row: int, ours: Array, plain: Array, sampling: SamplingRule) -> float:
+        """How far two different outputs of a text are apart where they first differ, in nats."""
+        keys = row_keys(self.seed, jnp.array([row]))
+        inputs, ours, plain = (jnp.asarray(x)[None] for x in (self.inputs[row], ours, plain))
+        (found,) = divergences(
+            self.plan.target,
+            self.params["target"],
+            keys,
+            inputs,
+            ours,
+            plain,
+            sampling=sampling,
+            stop_ids=self.plan.stop_ids,
+        )
+        return found.gap
+
+    @functools.cached_property
+    def tolerance(self) -> float:
+        """The largest gap between two logits that rounding may turn around."""
+        if self.float32:
+            return FLOAT32_GAP
+        return BFLOAT16_GAP * float(self.taught.largest.max())
+
+    @functools.cached_property
+    def _programs(self) -> dict[Plan, Program]:
+        return {}
+
+    @functools.cached_property
+    def _texts(self) -> dict[Plan, DecodeOutput]:
+        return {}
+
+    def batches(self, rows: int, sample: int = 0) -> list[tuple[Array, Array]]:
+        """Keys [B] and inputs [B, S] of the first `rows` texts, in whole batches."""
+        return self._batches(sample)[: -(-rows // self.batch_size)]
+
+    @property
+    def _starts(self) -> range:
+        """The first row of each batch."""
+        return range(0, len(self.inputs), self.batch_size)
+
+    @functools.cached_property
+    def _by_sample(self) -> dict[int, list[tuple[Array, Array]]]:
+        return {}
+
+    def _batches(self, sample: int) -> list[tuple[Array, Array]]:
+        """Keys [B] and inputs [B, S], made once, so that nothing but decoding is timed."""
+        if sample not in self._by_sample:
+            padding = self.plan.target.pad_id
+            self._by_sample[sample] = [
+                (
+                    row_keys(self.seed, jnp.arange(start, start + self.batch_size), sample),
+                    jnp.asarray(self._block(self.inputs, start, padding)),
+                )
+                for start in self._starts
+            ]
+        return self._by_sample[sample]
+
+    def _block(self, array: np.ndarray | Array, start: int, padding: int) -> np.ndarray:
+        """[B, ...] the rows from `start` on, filled up."""
+        block = np.asarray(array[start : start + self.batch_size])
+        missing = [(0, self.batch_size - len(block))] + [(0, 0)] * (block.ndim - 1)
+        return np.pad(block, missing, constant_values=padding)
+
+
+def _drawing_with(sampling: SamplingRule, drafter: Drafter) -> Drafter:
+    """Returns the drafter with this sampling, if it has one, and those that it is made of."""
+    inner = drafter.inner().items()
+    drafter = drafter.with_inner({name: _drawing_with(sampling, one) for name, one in inner})
+    return drafter.drawing_with(sampling) if isinstance(drafter, Drawing) else drafter
+
+
+def joined(trees: list, rows: int) -> PyTree:
+    """The batches' arrays end to end, without the rows that only fill up the last one."""
+
+    def join(*parts: np.ndarray) -> np.ndarray:
+        return np.concatenate([np.atleast_1d(part) for part in parts])[:rows]
+
+    return jax.tree.map(join, *trees)
+
+
+def taught_scores(
+    params: PyTree, inputs: Array, tokens: Array, *, plan: Plan
+) -> tuple[Array, Array, Array]:
+    """[B, N, V] what a target says of each token, given those before it, all in one call: its
+    logits, those that the plan's processors leave, and the probabilities."""
+    target = plan.target
+    fed = jnp.concatenate([target.start(inputs)[:, None], tokens[:, :-1]], axis=1)
+    cache = target.prefill(params, inputs, fed.shape[1])
+    logits = target.decode(params, fed, cache)[0].logits
+    return logits, *standardised(plan.sampling, logits, *before_each(fed, plan.stop_ids))
+
+
+def _teach(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
+    logits, left, _ = taught_scores(params, inputs, tokens, plan=plan)
+    within = jnp.arange(tokens.shape[1])[None] < length[:, None]
+
+    def emitted(scores: Array) -> Array:
+        return jnp.take_along_axis(scores, tokens[:, :, None], axis=2)[:, :, 0]
+
+    gap = jnp.max(left, axis=2) - emitted(left)
+    log_probs = emitted(jax.nn.log_softmax(logits, axis=-1))
+    largest = jnp.max(jnp.where(within[:, :, None], jnp.abs(logits), 0), axis=(1, 2))
+    return TaughtTexts(jnp.where(within, gap, 0), jnp.where(within, log_probs, 0), largest)

@@ -1,0 +1,71 @@
+"""The figures of a model's calls for a roofline: bytes, FLOPs, and collectives."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from specdec.instrument.compile import hlo
+from specdec.instrument.compile.hardware import Call
+from specdec.models import partitioning
+from specdec.models.model import Model
+from specdec.types import PyTree
+
+
+def silent_call(
+    model: Model, params: PyTree, cache_bytes: int, rows: int, mesh: Mapping[str, int]
+) -> Call:
+    """Returns a model's call without the collectives.
+
+    Args:
+      params: shapes of the parameters, with their shardings.
+      cache_bytes: of one device's share.
+      rows: of the batch, which the mesh divides.
+      mesh: the sizes of its axes.
+    """
+    read = model.read_by_decode(params)
+    numbers = sum(map(_share, jax.tree.leaves(read)))
+    return Call(
+        bytes=device_bytes(read) + cache_bytes,
+        flops=2 * numbers * (rows // mesh[partitioning.DATA]),
+        layers=model.num_layers,
+        devices=mesh[partitioning.MODEL],
+    )
+
+
+def together(call: Call, *others: Call) -> Call:
+    """Returns one call that is all of these, one after the other."""
+    sums = {
+        name: sum(getattr(one, name) for one in (call, *others))
+        for name in ("bytes", "flops", "layers")
+    }
+    return dataclasses.replace(call, **sums)
+
+
+def with_collectives(call: Call, module: hlo.Module, width: int, share: float = 1.0) -> Call:
+    """Adds to a call this share of the collectives of a compiled one of `width` tokens."""
+    results: dict[str, list[int]] = {"all-reduce": [], "all-gather": []}
+    for one in module.collectives:
+        results.setdefault(one.opcode, []).append(one.bytes)
+    reduced, gathered = results["all-reduce"], results["all-gather"]
+    return dataclasses.replace(
+        call,
+        reductions=round(share * len(reduced)),
+        reduced=share * sum(reduced) / width,
+        gathers=round(share * len(gathered)),
+        gathered=share * sum(gathered) / width,
+    )
+
+
+def device_bytes(tree: PyTree) -> int:
+    """Returns the bytes of the largest share that a device has of a tree of abstract arrays."""
+    return sum(_share(leaf) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _share(leaf: Any) -> int:
+    shape = leaf.shape if leaf.sharding is None else leaf.sharding.shard_shape(leaf.shape)
+    return math.prod(shape)

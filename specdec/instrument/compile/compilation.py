@@ -1,0 +1,257 @@
+"""The programs of a plan, compiled for a topology from shapes alone, and what is in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from specdec.engine.program import Decoder, Program, batch_shapes
+from specdec.instrument.compile import hlo
+from specdec.instrument.compile.calls import device_bytes, silent_call, together, with_collectives
+from specdec.instrument.compile.hardware import Call
+from specdec.models import partitioning
+from specdec.models.inputs import read
+from specdec.plan import Plan
+from specdec.types import PyTree, of_depth, verifies
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes of one device while a program runs."""
+
+    arguments: int  # parameters, mostly
+    outputs: int
+    temporaries: int  # all else it keeps: caches, activations
+    code: int
+    donated: int  # of the outputs, which lie where arguments were
+
+    @classmethod
+    def of(cls, executable: Any) -> DeviceMemory:
+        """By XLA's analysis."""
+        stats = executable.memory_analysis()
+        return cls(
+            arguments=stats.argument_size_in_bytes,
+            outputs=stats.output_size_in_bytes,
+            temporaries=stats.temp_size_in_bytes,
+            code=stats.generated_code_size_in_bytes,
+            donated=stats.alias_size_in_bytes,
+        )
+
+    @property
+    def total(self) -> int:
+        return self.arguments + self.outputs + self.temporaries + self.code - self.donated
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A program for one device of the mesh.
+
+    too_large: what the compiler says of a program that does not fit; there is nothing else then.
+    flops: by XLA's count, of programs without loops (it counts a loop's body once).
+    """
+
+    name: str
+    seconds: float
+    memory: DeviceMemory | None = None
+    module: hlo.Module | None = None
+    flops: float = 0.0
+    too_large: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Compilation:
+    """A plan compiled for a mesh, and what one of its devices has of it.
+
+    rows, length: of the inputs.
+    mesh: the sizes of its axes.
+    whole: the program `decode`.
+    parts: `prefill`, in which each model reads the inputs, and each model call of an iteration, as
+      programs of their own; with the target's call of one token, which it makes by itself.
+    parameter_bytes, cache_bytes: of one device's share.
+    calls: what a roofline needs of a model, by role; {} unless all parts were compiled.
+    """
+
+    plan: Plan
+    rows: int
+    length: int
+    mesh: Mapping[str, int]
+    whole: Compiled
+    parts: Mapping[str, Compiled]
+    parameter_bytes: int
+    cache_bytes: int
+    calls: Mapping[str, Call]
+
+    @property
+    def programs(self) -> tuple[Compiled, ...]:
+        """All that was compiled."""
+        return self.whole, *self.parts.values()
+
+
+def compile_for(
+    plan: Plan,
+    shape: tuple[int, int],
+    mesh: Mesh,
+    *,
+    tables: Mapping[str, PyTree] | None = None,
+    parts: bool = True,
+    progress: Callable[[str], None] = lambda name: None,
+) -> Compilation:
+    """Compiles for the devices of a mesh; nothing is allocated and no parameter is read.
+
+    Args:
+      plan: with models that are divided as their `axis_rules` say.
+      shape: rows and length of the inputs.
+      mesh: of devices that need not be there (`Topology.devices`).
+      tables: the shapes of the drafter's tables, by role.
+      parts: compile the parts as well, and not only the whole decode program.
+      progress: is told the name of each program before it is compiled.
+
+    Raises:
+      ValueError: the plan cannot be decoded, or not be divided over the mesh.
+    """
+    partitioning.check_batch(shape[0], mesh)
+    tables, models = tables or {}, plan.models()
+    trees = {role: partitioning.abstract(model, mesh) for role, model in models.items()}
+    keys, inputs = batch_shapes(*shape, mesh)
+    with jax.set_mesh(mesh):
+        progress("decode")
+        params = plan.params({**trees, **tables})
+        whole, _ = _compiled("decode", Decoder(plan, mesh=mesh), params, keys, inputs)
+        made = tuple(_parts(plan, trees, inputs, progress)) if parts else ()
+    caches = {
+        role: model.cache_bytes(shape[0], plan.capacity, _length_of(role, plan, inputs), mesh.shape)
+        for role, model in models.items()
+    }
+    calls = {
+        role: silent_call(model, trees[role], caches[role], shape[0], mesh.shape)
+        for role, model in models.items()
+    }
+    for role, model in plan.drafter.partial_models(plan.target).items():
+        cache = model.cache_bytes(shape[0], plan.capacity, shape[1], mesh.shape)
+        tree = model.part_of(trees["target"])
+        of_layers = silent_call(model, tree, cache, shape[0], mesh.shape)
+        heads = [one for one in models if one not in plan.widest]
+        calls[role] = together(of_layers, *(calls.pop(one) for one in heads))
+    for depth in plan.target.depths:
+        model = plan.target.always(depth)
+        cache = model.cache_bytes(shape[0], plan.capacity, shape[1], mesh.shape)
+        call = silent_call(model, trees["target"], cache, shape[0], mesh.shape)
+        calls[of_depth(depth)] = dataclasses.replace(call, layers=depth)
+    found = {part.name: part for part in made}
+    return Compilation(
+        plan,
+        *shape,
+        mesh=dict(mesh.shape),
+        whole=whole,
+        parts=found,
+        parameter_bytes=device_bytes([trees, tables]),
+        cache_bytes=sum(caches.values()),
+        calls=_communicating(plan, calls, found),
+    )
+
+
+def program_count(plan: Plan, parts: bool = True) -> int:
+    """How many programs `compile_for` compiles."""
+    return 2 + len(_calls_of(plan)) if parts else 1
+
+
+def _communicating(
+    plan: Plan, calls: Mapping[str, Call], parts: Mapping[str, Compiled]
+) -> dict[str, Call]:
+    """The calls with the collectives of each model's widest one; {} where one is not known. A call
+    of some layers has its share of them."""
+    found, layers = {}, plan.models()["target"].num_layers
+    for role, call in calls.items():
+        width = plan.widest.get(role, 1)
+        part = parts.get(_name(_compiled_as(role), width))
+        if part is None or part.module is None:
+            return {}
+        share = call.layers / layers if role != _compiled_as(role) else 1.0
+        found[role] = with_collectives(call, part.module, width, share)
+    return found
+
+
+def _compiled_as(role: str) -> str:
+    """Calls of all depths are one program."""
+    return "target" if verifies(role) else role
+
+
+def _parts(
+    plan: Plan, trees: Mapping[str, PyTree], inputs: Any, progress: Callable[[str], None]
+) -> Iterator[Compiled]:
+    """The parts in the order of an iteration, or only the first one if that is too large."""
+    progress("prefill")
+    reading, executable = _compiled(
+        "prefill", Program(functools.partial(_prefill, plan=plan)), trees, inputs
+    )
+    yield reading
+    if executable is None:
+        return
+    caches = jax.tree.map(
+        lambda info: jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=info.sharding),
+        executable.out_info,
+    )
+    own = plan.own_calls()
+    for role, width in _calls_of(plan):
+        name = _name(role, width)
+        progress(name)
+        tokens = jax.ShapeDtypeStruct([inputs.shape[0], width], jnp.int32)
+        if role in own and (role, width) != ("target", 1):
+            given = trees, tokens, caches[plan.holder(role)]
+            yield _compiled(name, Program(own[role], donate=[2]), *given)[0]
+            continue
+        call = Program(plan.models()[role].decode, donate=[2])
+        yield _compiled(name, call, trees[role], tokens, caches[role])[0]
+
+
+def _prefill(trees: Mapping[str, PyTree], inputs: Any, *, plan: Plan) -> dict[str, PyTree]:
+    """Each model's cache, by role."""
+    caches: dict[str, PyTree] = {}
+    views = plan.drafter.views()
+    for role, model in plan.models().items():
+        seen = views[role](inputs) if role in views else inputs
+        caches[role] = read(model, trees[role], seen, plan.capacity, caches.get("target"))
+    return caches
+
+
+def _length_of(role: str, plan: Plan, inputs: jax.ShapeDtypeStruct) -> int:
+    """The length of what a model reads of the inputs."""
+    view = plan.drafter.views().get(role)
+    return inputs.shape[1] if view is None else jax.eval_shape(view, inputs).shape[1]
+
+
+def _calls_of(plan: Plan) -> list[tuple[str, int]]:
+    """Role and width of each kind of call."""
+    parts = [(_compiled_as(role), width) for role, width, _ in plan.parts()]
+    return list(dict.fromkeys([("target", 1), *parts]))
+
+
+def _name(role: str, width: int) -> str:
+    return f"{role} {width}"
+
+
+def _compiled(name: str, program: Program, *arguments: PyTree) -> tuple[Compiled, Any]:
+    start = time.perf_counter()
+    try:
+        executable = program.compile(*arguments)
+    except jax.errors.JaxRuntimeError as error:
+        if (message := _too_large(str(error))) is None:
+            raise
+        return Compiled(name, time.perf_counter() - start, too_large=message), None
+    seconds = time.perf_counter() - start
+    flops = program.costs(*arguments).get("flops", 0.0)
+    module = hlo.read(executable.as_text())
+    return Compiled(name, seconds, DeviceMemory.of(executable), module, flops), executable
+
+
+def _too_large(message: str) -> str | None:
+    """The line in which XLA says by how much a program exceeds the memory."""
+    name, _, line = message.splitlines()[0].partition(": ")
+    return line if name == "RESOURCE_EXHAUSTED" else None

@@ -1,0 +1,319 @@
+"""The report of `specdec compile`: one topology as a record, as text and as Markdown."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from specdec.instrument.compile import hlo
+from specdec.instrument.compile.compilation import Compilation, Compiled
+from specdec.instrument.compile.hardware import GIB, HOP_SECONDS, LAYER_SECONDS, Topology
+from specdec.instrument.compile.roofline import exits, predict
+
+
+def record(
+    topology: Topology, compilation: Compilation, alphas: Mapping[str, float]
+) -> dict[str, Any]:
+    """Returns all figures of a topology, ready for JSON: bytes and seconds, per device."""
+    plan, programs = compilation.plan, compilation.programs
+    found: dict[str, Any] = {
+        "topology": topology.name,
+        "devices": topology.size,
+        "mesh": dict(compilation.mesh),
+        "chip": dataclasses.asdict(topology.chip),
+        "rows": compilation.rows,
+        "inputs": compilation.length,
+        "outputs": plan.max_length,
+        "gamma": plan.longest_draft,
+        "dtype": plan.target.dtype,
+        "memory": _memory(topology, compilation),
+        "compile_seconds": {each.name: round(each.seconds, 1) for each in programs},
+        "programs": {each.name: _contents(each) for each in programs if each.module},
+        "calls": {role: dataclasses.asdict(call) for role, call in compilation.calls.items()},
+        "assumed": {"hop_seconds": HOP_SECONDS, "layer_seconds": LAYER_SECONDS},
+    }
+    if compilation.calls and compilation.whole.module:
+        if plan.drafts:
+            made = predict(topology.chip, plan, compilation.calls, alphas)
+            roofline, with_layers = map(dataclasses.asdict, made)
+            found |= {"alphas": dict(alphas), "roofline": roofline, "with_layers": with_layers}
+        if plan.target.depths:
+            leaving = exits(topology.chip, plan, compilation.calls)
+            found["exits"] = [dataclasses.asdict(one) for one in leaving]
+    return found
+
+
+def _memory(topology: Topology, compilation: Compilation) -> dict[str, Any]:
+    """Returns the memory of the decode program; `caches` are part of its temporaries."""
+    whole, limit = compilation.whole, topology.chip.memory
+    sizes: dict[str, Any] = {
+        "parameters": compilation.parameter_bytes,
+        "caches": compilation.cache_bytes,
+        "limit": limit,
+        "fits": False,
+    }
+    if whole.memory is None:
+        return sizes | {"too_large": whole.too_large}
+    total = whole.memory.total
+    left = limit - total
+    used = {"total": total, "left": left, "fits": left > 0}
+    return sizes | dataclasses.asdict(whole.memory) | used
+
+
+def _contents(part: Compiled) -> dict[str, Any]:
+    """Describes a program: its memory, and its instructions by the path of their loop."""
+    module, memory = part.module, part.memory
+    assert module is not None and memory is not None
+    copies = [copy for copy in module.copies if not copy.fused]  # others are never in memory
+    return {
+        "memory": dataclasses.asdict(memory),
+        "collectives": _by_loop(module.collectives, lambda i: i.opcode),
+        "copies": _by_loop(copies, lambda i: i.shape),
+        "operations": Counter("/".join(one.loop) for one in module.operations),
+        "host_transfers": len(module.host_transfers),
+        "dynamic_shapes": len(module.dynamic_shapes),
+        "loops": [_loop(loop) for loop in module.loops],
+        "flops": part.flops,
+    }
+
+
+def _by_loop(
+    instructions: Iterable[hlo.Instruction], kind_of: Callable[[hlo.Instruction], str]
+) -> dict[str, dict[str, dict[str, int]]]:
+    """Counts instructions and their bytes: path of loops, '' outside -> kind -> figures."""
+    loops: dict[str, dict[str, dict[str, int]]] = {}
+    for one in instructions:
+        kinds = loops.setdefault("/".join(one.loop), {})
+        kind = kinds.setdefault(kind_of(one), {"count": 0, "bytes": 0})
+        kind["count"] += 1
+        kind["bytes"] += one.bytes
+    return loops
+
+
+def _loop(loop: hlo.Loop) -> dict[str, Any]:
+    return loop._asdict() | {"loops": [_loop(inner) for inner in loop.loops]}
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the lines of a record, for people."""
+    mesh = " x ".join(f"{size} {name}" for name, size in found["mesh"].items())
+    chip = found["chip"]
+    yield (
+        f"{found['topology']}: {found['devices']} devices ({mesh}) of {_gib(chip['memory'])} at "
+        f"{chip['bandwidth'] / 1e9:,.0f} GB/s, {chip['flops'] / 1e12:,.0f} TFLOP/s in bfloat16"
+    )
+    yield f"  memory      {_memory_line(found['memory'])}"
+    seconds = (f"{name}: {s:.0f}" for name, s in found["compile_seconds"].items())
+    yield f"  compiled    in seconds, {', '.join(seconds)}"
+    if "decode" in found["programs"]:
+        yield from _contents_lines(found["programs"]["decode"])
+    if "roofline" in found:
+        yield from _prediction_lines(found)
+    if "exits" in found:
+        yield "  exits       a token that leaves there, alone (roofline / with layers)"
+        for one in found["exits"]:
+            times = f"{_milliseconds(one)} ms, {_pair(one['speedup'])} times"
+            yield f"    {one['layers']:>3} layers        {times}"
+
+
+def _pair(numbers: Iterable[float]) -> str:
+    """Returns the figures by the roofline and with layers."""
+    return "/".join(f"{x:.2f}" for x in numbers)
+
+
+def _milliseconds(one: Mapping[str, Any]) -> str:
+    return _pair(1e3 * seconds for seconds in one["seconds"])
+
+
+def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Explains the lines of some records, and nothing that they lack."""
+    gamma = records[0]["gamma"]
+    yield ""
+    yield "memory: what the decode program takes of one device; compiled: seconds for each program"
+    if any("decode" in found["programs"] for found in records):
+        yield (
+            "no loop, or the name of a loop: what devices say to each other once, or in each pass; "
+            "loops: what is nested in what, xN for N passes"
+        )
+        yield (
+            "operations: instructions, those of a loop counted once; also: copies to the host and "
+            "sizes known only at run time, both 0 in a fast program"
+        )
+    if any("roofline" in found or "exits" in found for found in records):
+        yield (
+            "roofline: reading memory or computing, whichever takes longer, then communicating; "
+            f"with layers: and {LAYER_SECONDS * 1e6:.0f} us for each layer"
+        )
+    if any("exits" in found for found in records):
+        yield (
+            "exits: what a token takes that leaves the target behind so many layers, and how many "
+            "times as fast as the whole target that is"
+        )
+    if any("roofline" in found for found in records):
+        yield (
+            f"c: a draft token over a target call of one; v({gamma}): a target call of "
+            f"{gamma + 1} tokens over one of one"
+        )
+        yield (
+            "speed-up: over the target alone; a row for each acceptance rate alpha, a column for "
+            "each number of draft tokens per target call"
+        )
+
+
+def _contents_lines(whole: Mapping[str, Any]) -> Iterator[str]:
+    for path, kinds in (whole["collectives"] or {"": {}}).items():
+        yield f"  {path or 'no loop':<11} {_collectives(kinds)}"
+    yield f"  loops       {_loops(whole['loops'])}"
+    counts = (f"{n} in {path or 'no loop'}" for path, n in whole["operations"].items())
+    yield f"  operations  {', '.join(counts)}"
+    yield (
+        f"  also        {whole['host_transfers']} host transfers, "
+        f"{whole['dynamic_shapes']} dynamic shapes"
+    )
+
+
+def _memory_line(memory: Mapping[str, Any]) -> str:
+    given = f"parameters {_gib(memory['parameters'])}, caches {_gib(memory['caches'])}"
+    if "total" not in memory:
+        return f"does not fit: {memory['too_large']}; {given}"
+    parts = (
+        f"{given}, other temporaries {_gib(memory['temporaries'] - memory['caches'])}, "
+        f"code {_gib(memory['code'])}"
+    )
+    verdict = (
+        f"{_gib(memory['left'])} left" if memory["fits"] else f"{_gib(-memory['left'])} too much"
+    )
+    return f"{_gib(memory['total'])} of {_gib(memory['limit'])}, {verdict} ({parts})"
+
+
+def _collectives(kinds: Mapping[str, Mapping[str, int]]) -> str:
+    listed = [
+        f"{kind['count']} {name} ({kind['bytes'] / 2**20:.2f} MiB)" for name, kind in kinds.items()
+    ]
+    return ", ".join(listed) or "no collectives"
+
+
+def _loops(loops: Sequence[Mapping[str, Any]]) -> str:
+    def one(loop: Mapping[str, Any]) -> str:
+        trips = "" if loop["trip_count"] is None else f" x{loop['trip_count']}"
+        inner = f" {{ {_loops(loop['loops'])} }}" if loop["loops"] else ""
+        return f"{loop['name']}{trips}{inner}"
+
+    alike = Counter(map(one, loops)).items()
+    return ", ".join(text if n == 1 else f"{n} {text}" for text, n in alike) or "none"
+
+
+def _prediction_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    gamma = found["gamma"]
+    for name, title in _PREDICTIONS.items():
+        made = found[name]
+        verify = made["verify_cost"]
+        shown = f", v({gamma}) {verify[gamma]:.2f}" if gamma < len(verify) else ""
+        yield (
+            f"  {title:<11} target {made['target'] * 1e3:.2f} ms, draft {made['draft'] * 1e3:.3f} "
+            f"ms, c {made['cost_ratio']:.3f}{shown}"
+        )
+    yield "  speed-up    predicted, by draft tokens per call (roofline / with layers)"
+    yield f"    {'alpha':<20}" + "".join(f"{gamma:>12}" for gamma in _draft_lengths(found))
+    for name, pairs in _speedups(found, "{} {}"):
+        yield f"    {name:<20}" + "".join(f"{f'{a:.2f}/{b:.2f}':>12}" for a, b in pairs)
+
+
+_PREDICTIONS = {"roofline": "roofline", "with_layers": "with layers"}
+
+
+def _draft_lengths(found: Mapping[str, Any]) -> range:
+    """Returns those that are predicted for."""
+    return range(1, len(found["roofline"]["verify_cost"]))
+
+
+def _speedups(
+    found: Mapping[str, Any], form: str
+) -> Iterator[tuple[str, list[tuple[float, float]]]]:
+    """Yields each alpha, with its label in this form, and both predictions by draft length."""
+    for label, alpha in found["alphas"].items():
+        name = label if label == f"{alpha:g}" else form.format(f"{alpha:g}", label)
+        both = (found[name]["speedups"][label] for name in _PREDICTIONS)
+        yield name, list(zip(*both, strict=True))
+
+
+def markdown(records: Sequence[Mapping[str, Any]]) -> str:
+    """Returns tables of several topologies."""
+    rows = [
+        "| topology | mesh | batch | parameters | caches | total | limit | left |",
+        "|---|---|---|---|---|---|---|---|",
+        *map(_memory_row, records),
+        "",
+        "Collectives, by the loop they are in, and compile times.",
+        "",
+        "| topology | collectives | loops | seconds |",
+        "|---|---|---|---|",
+        *(_contents_row(found) for found in records if "decode" in found["programs"]),
+    ]
+    for found in records:
+        if "roofline" in found:
+            rows += ["", *_prediction_table(found)]
+        if "exits" in found:
+            rows += ["", *_exit_table(found)]
+    return "\n".join(rows) + "\n"
+
+
+def _memory_row(found: Mapping[str, Any]) -> str:
+    memory = found["memory"]
+    fits = "total" in memory
+    cells = [
+        found["topology"],
+        " x ".join(map(str, found["mesh"].values())),
+        found["rows"],
+        _gib(memory["parameters"]),
+        _gib(memory["caches"]),
+        _gib(memory["total"]) if fits else memory["too_large"],
+        _gib(memory["limit"]),
+        _gib(memory["left"]) if fits else "does not fit",
+    ]
+    return _row(*cells)
+
+
+def _row(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _contents_row(found: Mapping[str, Any]) -> str:
+    whole = found["programs"]["decode"]
+    kinds = "; ".join(
+        f"{path or 'no loop'}: {_collectives(kinds)}"
+        for path, kinds in whole["collectives"].items()
+    )
+    seconds = f"{found['compile_seconds']['decode']:.0f}"
+    return _row(found["topology"], kinds or "none", _loops(whole["loops"]), seconds)
+
+
+def _prediction_table(found: Mapping[str, Any]) -> Iterator[str]:
+    made, also = found["roofline"], found["with_layers"]
+    lengths = _draft_lengths(found)
+    yield (
+        f"{found['topology']}: target {made['target'] * 1e3:.2f} ms, draft "
+        f"{made['draft'] * 1e3:.3f} ms, c {made['cost_ratio']:.3f} by the roofline; "
+        f"{also['target'] * 1e3:.2f} ms, {also['draft'] * 1e3:.3f} ms, c {also['cost_ratio']:.3f} "
+        f"with {LAYER_SECONDS * 1e6:.0f} us for each layer. Speed-ups, roofline / with layers:"
+    )
+    yield ""
+    yield _row("alpha", *lengths)
+    yield "|---" * (len(lengths) + 1) + "|"
+    for name, pairs in _speedups(found, "{} ({})"):
+        yield _row(name, *(f"{a:.2f} / {b:.2f}" for a, b in pairs))
+
+
+def _exit_table(found: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{found['topology']}: tokens that leave the target, roofline / with layers:"
+    yield ""
+    yield "| layers | ms | times as fast as the whole target |"
+    yield "|---|---|---|"
+    for one in found["exits"]:
+        yield f"| {one['layers']} | {_milliseconds(one)} | {_pair(one['speedup'])} |"
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.2f} GiB"

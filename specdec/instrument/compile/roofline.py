@@ -1,0 +1,133 @@
+"""Predicted speed-ups: rooflines of the calls in, `theory.speedup` out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from specdec.common import published, theory
+from specdec.instrument.compile.hardware import LAYER_SECONDS, Call, Chip
+from specdec.plan import Plan
+from specdec.schedules import Fixed
+from specdec.types import of_depth, verifies
+
+LONGEST = 10  # draft tokens that are predicted for
+
+_WIDTHS = {"small": 512, "base": 768, "large": 1024}  # T5's
+
+# As published: {emb_dim of the draft: {task and temperature: alpha}}.
+PAPER_ALPHAS: Mapping[int, Mapping[str, float]] = {
+    width: {
+        f"{row.task} T={row.temperature}": row.alpha
+        for row in published.rows().values()
+        if row.draft == draft
+    }
+    for draft, width in _WIDTHS.items()
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RooflinePrediction:
+    """The model calls of an iteration, predicted; all else in it counts as nothing.
+
+    layer_seconds: assumed for each decoder layer in addition (`hardware.LAYER_SECONDS`).
+    target: seconds of a call with one token.
+    draft: seconds of a draft token, in drafts of the plan's longest length.
+    cost_ratio: c, the second over the first. verify_cost: v(gamma), for gamma = 0, 1, ..
+    speedups: {alpha: [S at gamma 1, 2, ..]}.
+    """
+
+    layer_seconds: float
+    target: float
+    draft: float
+    cost_ratio: float
+    verify_cost: list[float]
+    speedups: dict[str, list[float]]
+
+
+def predict(
+    chip: Chip,
+    plan: Plan,
+    calls: Mapping[str, Call],
+    alphas: Mapping[str, float],
+    longest: int = LONGEST,
+) -> tuple[RooflinePrediction, RooflinePrediction]:
+    """Predicts with nothing but the roofline, and with a time for each layer in addition.
+
+    Args:
+      calls: of each of the plan's models, by role.
+      alphas: acceptance rates, by label.
+      longest: draft tokens that are predicted for.
+    """
+    draft_lengths = range(1, longest + 1)
+
+    def at(layer_seconds: float) -> RooflinePrediction:
+        costs = {
+            gamma: _costs(chip, plan, calls, gamma, layer_seconds)
+            for gamma in {*draft_lengths, plan.longest_draft}
+        }
+        alone = calls["target"].seconds(chip, 1, layer_seconds)
+        draft = costs[plan.longest_draft].draft
+        # c and v(gamma), as in `theory`.
+        ratios = {gamma: (one.draft / alone, one.verify / alone) for gamma, one in costs.items()}
+        return RooflinePrediction(
+            layer_seconds=layer_seconds,
+            target=alone,
+            draft=draft,
+            cost_ratio=draft / alone,
+            verify_cost=[1.0, *(ratios[gamma][1] for gamma in draft_lengths)],
+            speedups={
+                label: [theory.speedup(alpha, gamma, *ratios[gamma]) for gamma in draft_lengths]
+                for label, alpha in alphas.items()
+            },
+        )
+
+    return at(0.0), at(LAYER_SECONDS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exit:
+    """A token that leaves the target behind some layers, decoded without a drafter.
+
+    layers: that it goes through.
+    seconds: of its call: by the roofline, and with a time for each layer in addition.
+    speedup: over the whole target, in the same two ways.
+    """
+
+    layers: int
+    seconds: tuple[float, float]
+    speedup: tuple[float, float]
+
+
+def exits(chip: Chip, plan: Plan, calls: Mapping[str, Call]) -> list[Exit]:
+    """Predicts each depth of the target's calls, none where all go through all layers.
+
+    Arguments as of `predict`.
+    """
+
+    def seconds(role: str) -> tuple[float, float]:
+        return calls[role].seconds(chip, 1), calls[role].seconds(chip, 1, LAYER_SECONDS)
+
+    found, whole = [], seconds("target")
+    for depth in plan.target.depths:
+        taken = seconds(of_depth(depth))
+        found.append(Exit(depth, taken, (whole[0] / taken[0], whole[1] / taken[1])))
+    return found
+
+
+class _Costs(NamedTuple):
+    """Seconds of an iteration."""
+
+    verify: float
+    draft: float  # for each token of it
+
+
+def _costs(
+    chip: Chip, plan: Plan, calls: Mapping[str, Call], gamma: int, layer_seconds: float
+) -> _Costs:
+    verify = draft = 0.0
+    for role, width, count in dataclasses.replace(plan, schedule=Fixed(gamma)).parts():
+        spent = count * calls[role].seconds(chip, width, layer_seconds)
+        verify, draft = (verify + spent, draft) if verifies(role) else (verify, draft + spent)
+    return _Costs(verify, draft / gamma)

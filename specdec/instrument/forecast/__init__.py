@@ -1,0 +1,48 @@
+"""How fast a run would be, at every draft length, from texts that the target has written once.
+
+`replay` has the engine decode them again with recordings (`recorded`) in place of the models, which
+counts target calls; `costs` has the seconds of the parts; `forecast` makes figures of both.
+"""
+
+from specdec.instrument.forecast.costs import Costs, measured, read
+from specdec.instrument.forecast.promise import (
+    Forecast,
+    best,
+    forecast,
+    lines,
+    oracle_seconds,
+    seconds,
+)
+from specdec.instrument.forecast.recorded import Recorded, kind_of
+from specdec.instrument.forecast.schedule_replay import (
+    SAMPLES,
+    Replayed,
+    bound,
+    check,
+    grouped,
+    longest,
+    needed,
+    replay,
+)
+
+__all__ = [
+    "SAMPLES",
+    "Costs",
+    "Forecast",
+    "Recorded",
+    "Replayed",
+    "best",
+    "bound",
+    "check",
+    "forecast",
+    "grouped",
+    "kind_of",
+    "lines",
+    "longest",
+    "measured",
+    "needed",
+    "oracle_seconds",
+    "read",
+    "replay",
+    "seconds",
+]

@@ -1,0 +1,292 @@
+"""The seconds of the parts of a generation: measured now, by `specdec bench`, or by a roofline."""
+
+from __future__ import annotations
+
+import functools
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from specdec.common import progress
+from specdec.common.records import Lines, RecordsError
+from specdec.common.timer import Clock, interleaved
+from specdec.engine.program import Program
+from specdec.instrument.benchmark import Timing, record
+from specdec.instrument.benchmark.parts import (
+    LONGEST_SCAN,
+    LONGEST_TURNS,
+    PREFILL,
+    PREFILL_ALONE,
+    STEP,
+    Calls,
+    Key,
+    by_turns,
+    key_of,
+    name_of,
+    prefills,
+    scan,
+    turn_of,
+    turns,
+)
+from specdec.instrument.compile.hardware import Call, Chip
+from specdec.plan import Plan, plain_call
+from specdec.types import UNKNOWN_CALL, Part, PyTree, TargetCall
+
+ROUNDS = 7  # of each part, in turns
+
+
+class Costs(NamedTuple):
+    """Seconds.
+
+    calls: by `Calls`, of one model call as it comes in an iteration; perhaps of other parts too.
+    prefill: before the first iteration, all models.
+    prefill_alone: likewise, of the target alone.
+    step: a token of the target alone.
+    source: where they are from, for people.
+    """
+
+    calls: Mapping[Key, float]
+    prefill: float
+    prefill_alone: float
+    step: float
+    source: str
+
+    def record(self) -> dict[str, Any]:
+        """Returns plain values, for JSON."""
+        calls = {name_of(key): seconds for key, seconds in self.calls.items()}
+        return self._asdict() | {"calls": calls}
+
+    @classmethod
+    def of_record(cls, fields: Mapping[str, Any]) -> Costs:
+        """Returns what `record` has made values of."""
+        calls = {key_of(name): seconds for name, seconds in fields["calls"].items()}
+        return cls(**{**fields, "calls": calls})
+
+    def iteration(self, plan: Plan, call: TargetCall = UNKNOWN_CALL) -> float | None:
+        """Returns what one target call and its draft take, None where a part is not known."""
+        return self.of(plan.parts([call]))
+
+    def of(self, parts: Iterable[Part]) -> float | None:
+        """Returns the seconds of some calls, None where one is not known."""
+        known = [(self.calls.get(Calls(role, width)), times) for role, width, times in parts]
+        if any(one is None for one, _ in known):
+            return None
+        return sum(one * times for one, times in known if one is not None)
+
+
+def of_bench(path: str) -> Costs:
+    """Reads the lines of `specdec bench`, and returns medians.
+
+    Raises:
+      RecordsError: they are no such lines, or lack a part that is always needed.
+    """
+    seconds = defaultdict(list)
+    for one in Lines(Path(path)).map(record, "bench"):
+        if isinstance(one, Timing):
+            seconds[one.part].append(one.seconds / one.steps)
+    medians = {part: statistics.median(values) for part, values in seconds.items()}
+    return _costs(medians, path)
+
+
+def of_compile(path: str, topology: str | None) -> Costs:
+    """By the roofline of `specdec compile`, with what a layer is assumed to take beside it. It has
+    none of a prefill, which is 0 here.
+
+    topology: which of those in the file, None for the only one.
+
+    Raises:
+      RecordsError: the file has no such topology.
+    """
+    found = {one["topology"]: one for one in _json(path).get("topologies", ())}
+    name = topology or (next(iter(found)) if len(found) == 1 else None)
+    if name not in found or not found[name].get("calls"):
+        known = ", ".join(name for name, one in found.items() if one.get("calls"))
+        raise RecordsError(
+            f"{path} has no calls of topology {topology}; give one of {known or 'another file'}, "
+            "--topology=NAME"
+        )
+    one = found[name]
+    chip = Chip(**one["chip"] | {"host": tuple(one["chip"]["host"])})
+    layer = one["assumed"]["layer_seconds"]
+    calls: dict[Key, float] = {
+        Calls(role, width): Call(**call).seconds(chip, width, layer)
+        for role, call in one["calls"].items()
+        for width in range(1, LONGEST_SCAN + 1)
+    }
+    source = f"{path}, a roofline of {name} and {layer * 1e6:.0f} us for each layer, no prefill"
+    return Costs(calls, 0.0, 0.0, calls[Calls("target", 1)], source)
+
+
+def measured(
+    plans: Mapping[Any, Plan],
+    alone: Plan,
+    tree_of: Callable[[str, Any], PyTree],
+    inputs: PyTree,
+    *,
+    clock: Clock = time.perf_counter,
+) -> dict[Any, Costs]:
+    """On this device, now: each part on its own, all of them by turns, medians.
+
+    Args:
+      plans: of speculation, each in a layout of its own, by any name.
+      alone: of their target alone, likewise.
+      tree_of: the parameters of a model, given its role.
+      inputs: [1, S] one text.
+
+    Returns:
+      The costs of each plan.
+    """
+    slots = max(plan.capacity for plan in plans.values())
+    first = next(iter(plans.values()))
+    parts = _Parts(tree_of, inputs, slots, min(first.max_length, LONGEST_SCAN))
+    step = parts.call("alone", 1, alone)
+    prefill = parts.prefill("alone", alone.target, alone)
+    calls, prefills_of = {}, {}
+    for name, plan in plans.items():
+        models = plan.models().items()
+        prefills_of[name] = [parts.prefill(role, model, plan) for role, model in models]
+        calls[name] = {
+            Calls(role, width): parts.call(role, width, plan)
+            for role, width, _ in plan.parts(TargetCall.each(range(plan.longest_draft + 1)))
+        }
+    longest = max(plans, key=lambda name: plans[name].longest_draft)
+    in_turn = {**calls[longest], **parts.turn(plans[longest])}
+    seconds = _by_turns(parts.timed, clock)
+    times = by_turns({part: seconds[key] for part, key in in_turn.items()})
+    source = f"measured here, medians of {ROUNDS} turns"
+    return {
+        name: Costs(
+            _in_iterations({part: seconds[key] for part, key in calls[name].items()}, times),
+            sum(seconds[key] for key in prefills_of[name]),
+            seconds[prefill],
+            seconds[step],
+            source,
+        )
+        for name in plans
+    }
+
+
+class _Parts:
+    """The parts of several plans, each made once; methods return the key of one.
+
+    slots: of the caches. steps: of a scan.
+    """
+
+    def __init__(
+        self, tree_of: Callable[[str, Any], PyTree], inputs: PyTree, slots: int, steps: int
+    ):
+        self.timed: dict[Any, _Part] = {}
+        self._tree_of, self._inputs, self._slots, self._steps = tree_of, inputs, slots, steps
+
+    def prefill(self, role: str, model: Any, plan: Plan) -> tuple[Any, ...]:
+        views = plan.drafter.views()
+        key = role, model, 0, views.get(role)
+        if key not in self.timed:
+            program = Program(prefills({role: model}, self._slots, views))
+            trees = {role: self._tree_of(role, model)}
+            self.timed[key] = _Part(program, trees, self._inputs, 1)
+        return key
+
+    def call(self, role: str, width: int, plan: Plan) -> tuple[Any, ...]:
+        """A drafter's own call may read the parameters of all models."""
+        alone = role == "alone"
+        models = {"alone": plan.target} if alone else plan.models()
+        own, of = plan.own_calls().get(role), role if alone else plan.holder(role)
+        read = self.prefill(of, models[of], plan)
+        key = role, width, read, plan if own else None
+        if key not in self.timed:
+            before = self.timed[read]
+            trees = self._trees(models) if own else before.trees
+            program = Program(scan(of, own or plain_call(role, models[of]), width, self._steps))
+            self.timed[key] = _Part(program, trees, before.begun(), self._steps)
+        return key
+
+    def turn(self, plan: Plan) -> Mapping[Key, tuple[Any, ...]]:
+        """Returns the key by the plan's turn, {} if it has none."""
+        if not (turn := turn_of(plan)):
+            return {}
+        models, begun = plan.models(), {}
+        for role, model in models.items():
+            begun |= self.timed[self.prefill(role, model, plan)].begun()
+        steps = min(plan.max_length, LONGEST_TURNS)
+        program = Program(turns(plan, turn, steps))
+        self.timed[turn, plan] = _Part(program, self._trees(models), begun, steps)
+        return {turn: (turn, plan)}
+
+    def _trees(self, models: Mapping[str, Any]) -> dict[str, PyTree]:
+        return {role: self._tree_of(role, model) for role, model in models.items()}
+
+
+class _Part(NamedTuple):
+    program: Program
+    trees: Mapping[str, PyTree]
+    argument: PyTree
+    steps: int  # model calls in one run
+
+    def begun(self) -> PyTree:
+        """Returns the result of one run."""
+        return self.program(self.trees, self.argument)
+
+    def ready(self) -> Callable[[], Any]:
+        """Returns one run, compiled and warmed."""
+        return functools.partial(
+            self.program.warmed(self.trees, self.argument), self.trees, self.argument
+        )
+
+
+def _by_turns(timed: Mapping[Any, _Part], clock: Clock) -> dict[Any, float]:
+    """Returns the seconds of a call of each part."""
+    runs = {key: part.ready for key, part in timed.items()}
+    with progress.bar("timing parts", (1 + ROUNDS) * len(timed), "part") as bar:
+        found = interleaved(runs, ROUNDS, warm_ups=1, clock=clock, done=bar.update)
+    return {key: statistics.median(found[key]) / part.steps for key, part in timed.items()}
+
+
+def _in_iterations(calls: Mapping[Key, float], times: float) -> dict[Key, float]:
+    """Returns seconds in iterations, where drafts take so many times as long as on their own."""
+    return {
+        key: one * times if isinstance(key, Calls) and key.drafts else one
+        for key, one in calls.items()
+    }
+
+
+def _costs(medians: Mapping[Key, float], path: str) -> Costs:
+    named = [medians.get(key) for key in (PREFILL, PREFILL_ALONE, STEP)]
+    if None in named:
+        raise RecordsError(
+            f"{path} has no timings of parts; give the lines of `specdec bench`, or leave --costs "
+            "out to measure here"
+        )
+    calls = _in_iterations(medians, by_turns(medians))
+    return Costs(calls, *named, path)  # type: ignore[arg-type]
+
+
+def read(path: str, topology: str | None) -> Costs:
+    """Reads a file of `specdec bench`, `specdec compile` or `specdec tune`.
+
+    Raises:
+      RecordsError: it is none of them.
+    """
+    if not Path(path).is_file():
+        raise RecordsError(f"--costs {path} does not exist; give a file of `specdec bench`")
+    found = _json(path)
+    if "topologies" in found:
+        return of_compile(path, topology)
+    if topology is not None:
+        raise RecordsError(
+            f"--topology is {topology} but {path} is not of `specdec compile`; leave it out"
+        )
+    return Costs.of_record(found) if found.keys() == set(Costs._fields) else of_bench(path)
+
+
+def _json(path: str) -> dict[str, Any]:
+    """The object that a file is, {} if it is none."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

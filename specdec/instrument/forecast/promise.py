@@ -1,0 +1,222 @@
+"""The forecast of a replay and the costs of the parts, for each draft length."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from specdec.common import theory
+from specdec.common.statistics import Estimate, ratio
+from specdec.instrument.forecast.costs import Costs
+from specdec.instrument.forecast.schedule_replay import Replayed, grouped
+from specdec.plan import Plan
+from specdec.schedules import Fixed
+from specdec.types import TargetCall, verifies
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """The figures of one draft length, or of a schedule where lengths vary.
+
+    A figure is None where a part's costs are not known.
+
+    gamma: tokens of a draft, None where they vary, 0 where nothing is drafted.
+    texts, tokens, calls: of all texts; calls are a mean where coins were tossed.
+    tokens_per_call: by the replay.
+    speedup: over the target alone: the sums over texts of prefill + tokens x step, over prefill +
+      calls x parts.
+    formula_tokens_per_call, formula_speedup: `theory.expected_tokens` of the teacher-forced alpha,
+      and `theory.speedup` with it, c and v; both know no ends of texts and no prefill.
+    oracle_speedup: if every draft stopped just before its first refusal; it is at most gamma long.
+    hazard: by depth, the share of drafts that are refused there, of those that get there.
+    layers: of a target call, the mean over calls; None where calls go through all.
+    """
+
+    gamma: int | None
+    texts: int
+    tokens: int
+    calls: float
+    tokens_per_call: Estimate
+    speedup: Estimate | None
+    formula_tokens_per_call: float | None
+    formula_speedup: float | None
+    oracle_speedup: float | None
+    hazard: Sequence[float]
+    layers: float | None = None
+
+
+def forecast(
+    plan: Plan,
+    replayed: Replayed,
+    costs: Mapping[int | None, Costs],
+    texts: int,
+    alpha: float | None,
+    rows: int = 1,
+) -> Forecast:
+    """The figures of a plan.
+
+    Args:
+      plan: that was replayed, with its own drafter and models.
+      costs: by gamma, None for lengths that vary; of shorter drafts too, for the oracle.
+      texts: how many; `replayed` has samples of each.
+      alpha: teacher-forced, for the formula; None where it is not known.
+      rows: texts of a batch, which is ready when its last text is; `costs` are of such batches.
+    """
+    own, hazard, layers = costs[plan.gamma], list(_hazard(replayed)), _layers(replayed)
+    tokens, calls = (_by_text(x, texts) for x in (replayed.tokens, replayed.calls))
+    batches, replayed = texts // rows, grouped(replayed, texts, rows)
+    alone = own.prefill_alone + _by_text(replayed.tokens, batches) * own.step
+    oracle = oracle_seconds(plan, replayed, costs, batches) if plan.drafts else None
+    taken = seconds(plan, replayed, own, batches), oracle
+    speedups = [None if x is None else ratio(alone, x) for x in taken]
+    formula = _formula(plan, own, alpha)
+    return Forecast(
+        gamma=plan.gamma if plan.drafts else 0,
+        texts=texts,
+        tokens=round(tokens.sum()),
+        calls=float(calls.sum()),
+        tokens_per_call=ratio(tokens, calls),
+        speedup=speedups[0],
+        formula_tokens_per_call=formula and formula[0],
+        formula_speedup=formula and formula[1],
+        oracle_speedup=speedups[1] and speedups[1].value,
+        hazard=hazard,
+        layers=layers,
+    )
+
+
+def seconds(plan: Plan, replayed: Replayed, costs: Costs, texts: int) -> np.ndarray | None:
+    """[texts] of each text with its prefill, the mean over samples; None where a part's costs are
+    not known."""
+    found = _seconds(replayed, replayed.drafted, functools.partial(costs.iteration, plan))
+    return None if found is None else costs.prefill + _by_text(found, texts)
+
+
+def oracle_seconds(
+    plan: Plan, replayed: Replayed, costs: Mapping[int | None, Costs], texts: int
+) -> np.ndarray | None:
+    """[texts] of each text, as `seconds`, if every draft stopped just before its first refusal.
+
+    costs: by gamma, of those that may come up.
+    """
+    found = _seconds(replayed, replayed.accepted, functools.partial(_oracle, plan, costs))
+    own = costs[plan.gamma]
+    return None if found is None else own.prefill + _by_text(found, texts)
+
+
+def best(forecasts: Sequence[Forecast]) -> Forecast | None:
+    """The one with the greatest speed-up; None where none is known."""
+    known = [one for one in forecasts if one.speedup]
+    return max(known, key=lambda one: one.speedup.value, default=None)  # type: ignore[union-attr]
+
+
+def lines(forecasts: Sequence[Forecast]) -> Iterator[str]:
+    """The table, for people."""
+    columns = ("speed-up", "95 % interval", "tokens/call", "formula's", "its tokens", "oracle's")
+    yield f"{'gamma':>5}" + "".join(f"{name:>15}" for name in columns)
+    for one in forecasts:
+        cells = (
+            _cell(one.speedup and one.speedup.value),
+            one.speedup.interval() if one.speedup else "",
+            _cell(one.tokens_per_call.value),
+            _cell(one.formula_speedup),
+            _cell(one.formula_tokens_per_call),
+            _cell(one.oracle_speedup),
+        )
+        gamma = "own" if one.gamma is None else one.gamma
+        yield f"{gamma:>5}" + "".join(f"{cell:>15}" for cell in cells)
+    longest = max(forecasts, key=lambda one: len(one.hazard))
+    if longest.hazard:
+        yield "refused  " + " ".join(f"{x:.1%}" for x in longest.hazard) + "  by depth in the draft"
+    layers = [f"{one.layers:.2f}" for one in forecasts if one.layers is not None]
+    if layers:
+        yield "layers   " + " ".join(layers) + "  of a target call, mean, by row"
+    if found := best(forecasts):
+        assert found.speedup
+        name = "the run's own schedule" if found.gamma is None else f"gamma {found.gamma}"
+        if found.speedup.value > 1:
+            yield f"best     {name}, {found.speedup.value:.2f} times as fast as the target alone"
+        else:
+            yield "best     the target alone, no draft pays"
+
+
+def _layers(replayed: Replayed) -> float | None:
+    if replayed.depth is None:
+        return None
+    made = np.arange(replayed.depth.shape[1])[None] < replayed.calls[:, None]
+    return float(replayed.depth[made].mean())
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _by_text(values: np.ndarray, texts: int) -> np.ndarray:
+    """[texts] the mean over samples of [samples x texts]."""
+    return values.reshape(-1, texts).mean(axis=0)
+
+
+def _seconds(
+    replayed: Replayed,
+    drafted: np.ndarray,
+    of_call: Callable[[TargetCall], float | None],
+) -> np.ndarray | None:
+    """[R] of all calls of a text; None if those of one are not known.
+
+    drafted: [R, N] how many tokens of each call are drafted.
+    """
+    made = np.arange(drafted.shape[1])[None] < replayed.calls[:, None]
+    known = replayed.source, replayed.depth
+    columns = [drafted, *(np.zeros_like(drafted) if x is None else x for x in known)]
+    kinds, which = np.unique(np.stack(columns)[:, made], axis=1, return_inverse=True)
+    told = [True, *(x is not None for x in known)]
+    seconds = [
+        of_call(TargetCall(*(int(x) if y else None for x, y in zip(kind, told, strict=True))))
+        for kind in kinds.T
+    ]
+    if None in seconds:
+        return None
+    found = np.zeros(drafted.shape)
+    found[made] = np.array(seconds)[which.ravel()]
+    return found.sum(axis=1)
+
+
+def _oracle(
+    plan: Plan,
+    costs: Mapping[int | None, Costs],
+    call: TargetCall,
+) -> float | None:
+    """Returns the seconds of a call if schedules knew how many tokens it drafts."""
+    length = call.drafted
+    if not length:
+        return next(iter(costs.values())).step
+    if length not in costs:
+        return None
+    fixed = dataclasses.replace(plan, schedule=Fixed(length))
+    return costs[length].iteration(fixed, call._replace(drafted=None))
+
+
+def _formula(plan: Plan, costs: Costs, alpha: float | None) -> tuple[float, float | None] | None:
+    """Tokens per call and the speed-up of independent acceptances."""
+    gamma, seconds = plan.gamma, costs.iteration(plan)
+    if gamma is None or alpha is None:
+        return None
+    tokens = theory.expected_tokens(alpha, gamma)
+    verify = costs.of(part for part in plan.parts() if verifies(part.role))
+    if seconds is None or verify is None:
+        return tokens, None
+    draft = max(seconds - verify, 0.0) / gamma
+    return tokens, theory.speedup(alpha, gamma, draft / costs.step, verify / costs.step)
+
+
+def _hazard(replayed: Replayed) -> Iterator[float]:
+    """By depth, as far as a draft came."""
+    drafted, accepted = replayed.drafted, replayed.accepted
+    for depth in range(1, int(drafted.max(initial=0)) + 1):
+        there = (drafted >= depth) & (accepted >= depth - 1)
+        if not there.any():
+            return
+        yield float(np.mean(accepted[there] < depth))

@@ -1,0 +1,226 @@
+"""The search for how long to draft: which schedules are tried, and what each would take."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from specdec.common.statistics import Estimate, ratio
+from specdec.instrument.acceptance import Accepted, recorded
+from specdec.instrument.benchmark.parts import Calls
+from specdec.instrument.forecast.costs import Costs
+from specdec.instrument.forecast.recorded import kind_of
+from specdec.plan import Plan
+from specdec.schedules import (
+    Confidence,
+    CostOptimal,
+    Disco,
+    Entropy,
+    Fixed,
+    Heuristic,
+    JointConfidence,
+)
+
+LONGEST = 10
+OTHERS = (3, 5, 7)  # longest drafts that are tried for the best of each kind that varies
+WIDTHS = (1, 3, 7)  # draft lengths that the target's call is narrowed to
+CONFIDENCES = tuple(x / 10 for x in range(1, 10))
+ENTROPIES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+
+
+class Candidate(NamedTuple):
+    """A schedule to try.
+
+    kind: the name of its file of gin/schedules/.
+    setting: its gamma, its threshold, or None where it has neither.
+    """
+
+    kind: str
+    setting: float | None
+    schedule: Any
+
+
+class Tried(NamedTuple):
+    """The time that a candidate would take.
+
+    variant: the drafter's, '' for the run's own.
+    seconds: [texts] of each text, with its prefill.
+    """
+
+    variant: str
+    candidate: Candidate
+    tokens_per_call: float
+    seconds: np.ndarray
+
+
+def buckets(longest: int) -> tuple[int, ...]:
+    """The draft lengths that a schedule of drafts up to `longest` tokens has calls for."""
+    return (*(one for one in WIDTHS if one < longest), longest)
+
+
+def units(plan: Plan, costs: Costs, lengths: Sequence[int]) -> tuple[float, tuple[float, ...]]:
+    """c, and v of a target call on each of these drafts, in target steps of one token."""
+    v = tuple(round(costs.calls[Calls("target", length + 1)] / costs.step, 3) for length in lengths)
+    drafting = sum(costs.calls[Calls(role, width)] * times for role, width, times in _drafts(plan))
+    return round(drafting / costs.step, 4), v
+
+
+def _drafts(plan: Plan) -> Iterator[tuple[str, int, float]]:
+    """Yields the calls of one more draft token, which a draft of two has and one of one lacks."""
+    dearest = len(plan.sources) - 1  # the last source
+    less = {(role, width): times for role, width, times in plan.drafter.parts(1, dearest)}
+    for role, width, times in plan.drafter.parts(2, dearest):
+        if extra := times - less.get((role, width), 0):
+            yield role, width, extra
+
+
+def fixed(longest: int) -> Iterator[Candidate]:
+    """Every draft length; drafting stops where the text ends."""
+    for gamma in range(1, longest + 1):
+        yield Candidate("fixed", gamma, Fixed(gamma, stop_at_end=True))
+
+
+def varying(
+    plan: Plan, costs: Costs, longest: int, passes: Sequence[Accepted]
+) -> Iterator[Candidate]:
+    """Schedules of drafts up to `longest` tokens, of which those that stop within a draft make
+    sense only for drafters that have an opinion. What is known of no text yet is what the passes
+    say of all."""
+    lengths, prior = buckets(longest), acceptance(plan, passes)
+    c, v = units(plan, costs, lengths)
+    for threshold in CONFIDENCES:
+        yield Candidate("confidence", threshold, Confidence(threshold, buckets=lengths))
+        yield Candidate("joint_confidence", threshold, JointConfidence(threshold, buckets=lengths))
+    for threshold in ENTROPIES:
+        yield Candidate("entropy", threshold, Entropy(threshold, buckets=lengths))
+    if isinstance(plan.schedule, Disco):
+        for threshold in CONFIDENCES:
+            yield Candidate("disco", threshold, Disco(threshold, buckets=lengths))
+    yield Candidate("cost_optimal", None, CostOptimal(c, v, lengths, prior))
+    yield Candidate("heuristic", None, Heuristic(min(5, longest), lengths))
+    if len(lengths) > 1:
+        yield Candidate("fixed", longest, Fixed(longest, shorter=(0, *lengths[:-1])))
+
+
+def acceptance(plan: Plan, passes: Sequence[Accepted]) -> float:
+    """The share of the tokens that are accepted, each drafted behind the text before it."""
+    drafters = list(recorded(plan.drafter))
+    if not drafters:
+        return CostOptimal.prior
+    kept = [
+        np.minimum(said, 1) if kind_of(drafter) == "ratio" else np.equal(said, one.output)
+        for name, drafter in drafters
+        for one in passes
+        for said in [np.array(one.drafts[name][kind_of(drafter)])]
+        for said in [said[:, 0] if said.ndim > 1 else said]  # of a block, what is next
+    ]
+    return round(float(np.clip(np.mean(np.concatenate(kept)), 0.05, 0.95)), 2)
+
+
+def shorter(tried: Sequence[Tried], among: np.ndarray, longest: int) -> Iterator[Candidate]:
+    """The best of each kind that varies, with shorter drafts."""
+    best: dict[str, Tried] = {}
+    for one in tried:
+        kind = one.candidate.kind
+        if one.candidate.schedule.buckets[-1] != longest or len(one.candidate.schedule.buckets) < 2:
+            continue
+        if kind not in best or _total(one, among) < _total(best[kind], among):
+            best[kind] = one
+    for one in best.values():
+        for length in OTHERS:
+            if length < longest:
+                schedule = one.candidate.schedule.up_to(length)
+                setting = length if one.candidate.kind == "fixed" else one.candidate.setting
+                yield Candidate(one.candidate.kind, setting, schedule)
+
+
+def fastest(tried: Sequence[Tried], among: np.ndarray) -> Tried:
+    """Returns the candidate that takes least on texts [texts] bool."""
+    return min(tried, key=lambda one: _total(one, among))
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """The findings of a search for one drafter; figures are of texts that decided nothing.
+
+    best: the fastest on the other texts. static: the fastest of the fixed draft lengths.
+    tried: all, the fastest first.
+    alone, oracle: [texts] seconds of the target alone, and if every draft stopped just before its
+      first refusal.
+    """
+
+    variant: str
+    best: Tried
+    static: Tried
+    tried: Sequence[Tried]
+    alone: np.ndarray
+    oracle: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        variant: str,
+        tried: Sequence[Tried],
+        alone: np.ndarray,
+        oracle: np.ndarray,
+        deciding: np.ndarray,
+        others: np.ndarray,
+    ) -> Result:
+        """Returns the result of all that was tried; `deciding` and `others` [texts] bool."""
+        static = [one for one in tried if one.candidate.kind == "fixed"]
+        static = [one for one in static if len(one.candidate.schedule.buckets) == 1]
+        found = fastest(tried, deciding), fastest(static, deciding)
+        ranked = sorted(tried, key=lambda one: _total(one, others))
+        cut = [one._replace(seconds=one.seconds[others]) for one in (*found, *ranked)]
+        return cls(variant, cut[0], cut[1], cut[2:], alone[others], oracle[others])
+
+    def speedup(self, one: Tried) -> Estimate:
+        """Returns how many times as fast as the target alone a candidate is."""
+        return ratio(self.alone, one.seconds)
+
+    @property
+    def regret(self) -> float:
+        """By how much the fastest of all on these texts is faster than the best."""
+        return float(self.best.seconds.sum() / self.tried[0].seconds.sum()) - 1
+
+    @property
+    def headroom(self) -> float:
+        """The share of the time between the best fixed length and the oracle that is gained."""
+        seconds = [float(x.sum()) for x in (self.static.seconds, self.best.seconds, self.oracle)]
+        return (seconds[0] - seconds[1]) / (seconds[0] - seconds[2])
+
+    def promise(self) -> str:
+        """Returns the promised speed-up, in words."""
+        found = self.speedup(self.best)
+        if found.value <= 1:
+            return "no draft pays, the target alone is faster"
+        return f"{found.value:.2f} times as fast as the target alone ({found.interval()})"
+
+
+def lines(result: Result) -> Iterator[str]:
+    """The best of each kind, and what the best is worth, for people."""
+    columns = ("speed-up", "95 % interval", "tokens/call")
+    yield f"{'':52}" + "".join(f"{name:>15}" for name in columns)
+    kinds: dict[str, Tried] = {}
+    for one in result.tried:
+        kinds.setdefault(f"{one.candidate.kind} {len(one.candidate.schedule.buckets) > 1}", one)
+    for one in kinds.values():
+        found = result.speedup(one)
+        cells = (f"{found.value:.2f}", found.interval(), f"{one.tokens_per_call:.2f}")
+        yield f"{one.candidate.schedule!s:52}" + "".join(f"{cell:>15}" for cell in cells)
+    oracle = ratio(result.alone, result.oracle)
+    yield f"{'an oracle of refusals':52}{oracle.value:15.2f}{oracle.low:9.2f} to {oracle.high:.2f}"
+    yield f"best     {result.best.candidate.schedule}: {result.promise()}"
+    over = ratio(result.static.seconds, result.best.seconds)
+    yield (
+        f"         {over.value - 1:+.1%} ({over.low - 1:+.1%} to {over.high - 1:+.1%}) over "
+        f"{result.static.candidate.schedule}, {result.headroom:.0%} of what an oracle would gain; "
+        f"{result.regret:.1%} behind the fastest on these texts"
+    )
+
+
+def _total(one: Tried, among: np.ndarray) -> float:
+    return float(one.seconds[among].sum())

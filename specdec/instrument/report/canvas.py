@@ -1,0 +1,87 @@
+"""The look that all figures share: size, colours, the caption with the hardware."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+
+from specdec.common.statistics import Estimate
+from specdec.instrument.report.speedups import predicts, varies
+from specdec.instrument.report.summaries import ReportedRun, device
+
+WIDTH, DPI = 8, 200  # inches and pixels per inch: twice the 800 pixels that a page shows
+ROW = 0.24  # inches that a line of text or a bar takes
+NAME = 0.07  # of the axes' height, which a name takes
+
+# Okabe and Ito's colours, told apart by the colour-blind too.
+BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+SKY, PINK, GREY, PALE = "#56B4E9", "#CC79A7", "#6E6E6E", "#D9D9D9"
+HALO = withStroke(linewidth=2, foreground="white")
+
+STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "hatch.linewidth": 0.6,
+    "text.parse_math": False,  # file names may hold dollars
+}
+
+
+def blank(height: float) -> Figure:
+    """A figure of so many inches."""
+    return Figure(figsize=(WIDTH, height), layout="constrained")
+
+
+def captioned(figure: Figure, runs: Sequence[ReportedRun], caption: str) -> Figure:
+    """The figure, with a caption and the hardware of the runs underneath."""
+    shown = [run.bench for run in runs if run.bench and (predicts(run) or varies(run))]
+    places = dict.fromkeys(device(bench["environment"]) for bench in shown)
+    text = textwrap.fill(f"{caption} On {'; '.join(places)}.", 125)
+    figure.supxlabel(text, x=0.01, ha="left", fontsize=8, color=GREY)
+    return figure
+
+
+def interval(axes: Axes, x: float, y: Estimate, colour: str) -> None:
+    """A point with its interval."""
+    below, above = y.value - y.low, y.high - y.value
+    axes.errorbar(x, y.value, [[below], [above]], fmt="o", color=colour, markersize=5, capsize=3)
+
+
+def name_points(axes: Axes, named: Sequence[tuple[str, float, float]]) -> None:
+    """Names of points, each with its x and y, in a column on the right: none hides another."""
+    low, high = axes.get_ylim()
+    heights = [(y - low) / (high - low) for _, _, y in named]
+    places = apart(heights, NAME)
+    for (name, x, y), place in zip(named, places, strict=True):
+        axes.annotate(
+            name,
+            (x, y),
+            xytext=(1.04, place),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=9,
+            annotation_clip=False,
+            zorder=1,  # lines pass under other points and their labels
+            arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.5, "shrinkB": 4},
+        )
+
+
+def apart(heights: Sequence[float], gap: float) -> list[float]:
+    """Places near some heights, in their order, at least `gap` from each other and not below 0."""
+    order = sorted(range(len(heights)), key=heights.__getitem__)
+    places = [0.0] * len(heights)
+    above = float("-inf")
+    for i in order:
+        above = places[i] = max(heights[i], above + gap)
+    middle = (sum(places) - sum(heights)) / max(1, len(heights))
+    down = min(middle, max(0.0, min(places, default=0.0)))
+    return [place - down for place in places]

@@ -1,0 +1,77 @@
+"""Every figure, as a PNG file or as SVG in a page. Needs matplotlib."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from specdec.instrument.report.canvas import BLUE, DPI, GREY, STYLE
+from specdec.instrument.report.draw_speedups import (
+    gamma_and_arithmetic,
+    over_alpha_and_cost,
+    over_gamma,
+    predicted_and_measured,
+)
+from specdec.instrument.report.draw_times import draft_lengths, one_generation, one_iteration
+from specdec.instrument.report.speedups import predicts, varies
+from specdec.instrument.report.summaries import ReportedRun
+
+FIGURES = (
+    predicted_and_measured,
+    over_gamma,
+    over_alpha_and_cost,
+    gamma_and_arithmetic,
+    one_generation,
+    one_iteration,
+)
+
+# Colours that a page chooses by itself, so that figures can be read on light and on dark.
+PAGE = {"#000000": "currentColor", "#ffffff": "var(--paper)"}
+PAGE |= {BLUE.lower(): "var(--blue)", GREY.lower(): "var(--muted)"}
+
+
+def of(runs: Sequence[ReportedRun]) -> Sequence[Callable[[Sequence[ReportedRun]], Figure]]:
+    """The figures that there are of some runs: all of one GAMMA each, and of lengths that vary."""
+    varied = any(map(varies, runs))
+    fixed = any(map(predicts, runs)) or not varied
+    return (*(FIGURES if fixed else ()), *((draft_lengths,) if varied else ()))
+
+
+def draw(runs: Sequence[ReportedRun], folder: str | Path) -> list[Path]:
+    """Writes the figures into a folder, which is made if need be, and returns the files.
+
+    Raises:
+      ValueError: no run predicts a speed-up, or the JSON lines of the first that does are missing.
+      OSError: the folder cannot be written to.
+    """
+    folder = Path(folder)
+    with matplotlib.rc_context(STYLE):
+        figures = {folder / f"{one.__name__}.png": one(runs) for one in of(runs)}
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, figure in figures.items():
+            figure.savefig(path, dpi=DPI, metadata={"Software": None})  # the same for every version
+    return list(figures)
+
+
+def svgs(runs: Sequence[ReportedRun]) -> dict[str, str]:
+    """Name -> `<svg>` element, with text as text; raises ValueError as `draw` does."""
+    as_text: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "specdec"}
+    with matplotlib.rc_context(STYLE | as_text):
+        return {one.__name__: _svg(one(runs), one.__name__) for one in of(runs)}
+
+
+def _svg(figure: Figure, name: str) -> str:
+    """An element for a page with other ones: ids begin with the name."""
+    written = io.StringIO()
+    nothing: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(written, format="svg", transparent=True, metadata=nothing)
+    svg = written.getvalue()
+    svg = re.sub(r"<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", svg)
+    return re.sub(r"#\w{6}\b", lambda colour: PAGE.get(colour[0].lower(), colour[0]), svg)

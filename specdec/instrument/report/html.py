@@ -1,0 +1,146 @@
+"""One self-contained page of what was measured. Needs jinja2, and matplotlib if there are figures.
+
+Texts, tokens and names come from anywhere, so all that the template shows is escaped, characters
+that steer a terminal or turn the direction of text are shown by their code points, and the page
+allows no script but its own, by its hash, and no address at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import unicodedata
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jinja2
+from markupsafe import Markup
+
+from specdec.instrument.report import tables, words
+from specdec.instrument.report.generations import KINDS, ShownGeneration
+from specdec.instrument.report.headline import HEADER, LEGEND, SPEEDUP, places, row
+from specdec.instrument.report.speedups import predicts, varies
+from specdec.instrument.report.summaries import Figures, ReportedRun
+
+FOLDER = Path(__file__).parent / "page"
+TEXTS = 200  # on one page; more make it slow
+JOINERS = "\u200c\u200d"  # written in Persian and in emoji, and harmless
+
+
+class HtmlTable(NamedTuple):
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[Any]]  # strings, and `Interval`s
+    legend: str
+
+
+class Interval(NamedTuple):
+    """A speed-up as text, and as places on an axis from 0 to 1; `one` is that of no speed-up."""
+
+    text: str
+    low: float
+    at: float
+    high: float
+    one: float
+
+
+def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) -> str:
+    """The HTML of some runs and generations; either may be none.
+
+    Raises:
+      ValueError: the JSON lines of the first run that figures are of are missing.
+    """
+    shown = list(itertools.islice(generations, TEXTS))
+    content = {"tables": list(_tables(runs)), "figures": _figures(runs), "generations": shown}
+    names = {
+        "tables": "Speed-up",
+        "figures": "Figures",
+        "generations": "Generations, call by call",
+    }
+    script = _text("page.js")
+    return _template().render(
+        content,
+        title="Speculative decoding, measured",
+        parts={id: name for id, name in names.items() if content[id]},
+        conditions=[*places(runs), *tables.places(_acceptances(runs))],
+        left_out=sum(1 for _ in generations),
+        kinds=KINDS,
+        style=Markup(_text("page.css")),
+        script=Markup(script),
+        policy=_policy(script),
+    )
+
+
+def visible(text: str) -> str:
+    """Text without characters that control something: their code points stand for them."""
+    return "".join(_visible(character) for character in text)
+
+
+def _visible(character: str) -> str:
+    steers = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return f"⟨U+{ord(character):04X}⟩" if steers and character not in JOINERS else character
+
+
+def _text(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def _template() -> jinja2.Template:
+    def finalize(value: Any) -> Any:
+        return visible(value) if type(value) is str else value
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, finalize=finalize
+    )
+    return environment.from_string(_text("page.html"))
+
+
+def _policy(script: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+
+
+def _tables(runs: Sequence[ReportedRun]) -> Iterator[HtmlTable]:
+    """Yields, as far as each was measured, speed-ups, beside published ones, and alphas."""
+    benches = [(run.name, run.bench) for run in runs if run.bench]
+    if benches:
+        longest = max(1.0, *(bench["speedup"]["high"] for _, bench in benches))
+        rows = [_speedup_row(name, bench, longest) for name, bench in benches]
+        yield HtmlTable("Speed-up over the target alone", HEADER, rows, LEGEND)
+    if any(run.paper for run in runs):
+        caption = "Beside the rows of Leviathan et al."
+        yield HtmlTable(caption, tables.SPEED, tables.speeds(runs), tables.LEGEND)
+    if _acceptances(runs):
+        caption = "Alpha by lenience"
+        yield HtmlTable(caption, *tables.alphas(runs), tables.ALPHAS_LEGEND)
+
+
+def _acceptances(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
+    return [run for run in runs if run.acceptance]
+
+
+def _speedup_row(name: str, bench: Figures, longest: float) -> list[Any]:
+    cells: list[Any] = list(row(name, bench))
+    place, speedup = HEADER.index(SPEEDUP), bench["speedup"]
+    low, at, high, one = (
+        round(value / longest, 4)
+        for value in (speedup["low"], speedup["ratio"], speedup["high"], 1.0)
+    )
+    cells[place] = Interval(cells[place], low, at, high, one)
+    return cells
+
+
+def _figures(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
+    """Each with its name, title, drawing and what it shows in words."""
+    if not any(predicts(run) or varies(run) for run in runs):
+        return []
+    from specdec.instrument.report import figures
+
+    drawn = figures.svgs(runs)
+    return [
+        {"name": name, "title": title, "svg": Markup(drawn[name]), "words": list(say(runs))}
+        for name, (title, say) in words.OF.items()
+        if name in drawn
+    ]

@@ -1,0 +1,200 @@
+"""The numbers that the figures of speed-ups show: letters as in `theory`."""
+
+from __future__ import annotations
+
+import collections
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from specdec.common import published, theory
+from specdec.common.statistics import Estimate
+from specdec.instrument.report.summaries import Figures, ReportedRun, device, in_words
+
+LONGEST_DRAFT = 20  # of those among which the surface has the best
+COST_RATIOS = (0.01, 0.05, 0.1, 0.3)  # c of the curves of best gammas
+GAMMAS = (3, 5, 7, 10)  # of the curves of operations
+SHARE = 0.05  # c, and a draft token's operations over a target token's, there
+ALPHAS = tuple(round(0.3 + x / 100, 2) for x in range(70))
+
+# What is the same in all runs of a curve, besides where they were measured.
+ONE_CURVE = ("drafter", "sampling", "verifier", "dtype", "parameters", "lengths", "split")
+
+
+class PredictedAndMeasured(NamedTuple):
+    """One run: predicted is `benchmark.Prediction.these_texts`."""
+
+    name: str
+    predicted: float
+    measured: Estimate
+
+
+class Curve(NamedTuple):
+    """Runs that differ in gamma alone, shortest drafts first.
+
+    label: the settings that other curves have otherwise; empty if there is no other curve.
+    predicted: as in `PredictedAndMeasured`, for each run.
+    band: gamma -> the lowest and highest `theory.speedup` that the runs' alphas give, with c and v
+      interpolated between the runs.
+    """
+
+    label: str
+    gammas: Sequence[int]
+    measured: Sequence[Estimate]
+    predicted: Sequence[float]
+    band: Mapping[int, tuple[float, float]]
+
+    @property
+    def best(self) -> int:
+        """Where in `gammas` the greatest measured speed-up is."""
+        return max(range(len(self.gammas)), key=lambda i: self.measured[i].value)
+
+
+class Spot(NamedTuple):
+    """A measured speed-up on the surface over alpha and c."""
+
+    name: str
+    alpha: float
+    cost_ratio: float
+    speedup: float
+
+
+def predicts(run: ReportedRun) -> bool:
+    """Whether a run says what speed-up was to be expected, so that figures can be of it."""
+    bench = run.bench
+    if not bench or not bench["prediction"] or not bench["prediction"]["gamma"]:
+        return False
+    return bench["alpha"] is not None
+
+
+def varies(run: ReportedRun) -> bool:
+    """Whether it was measured with a schedule whose draft lengths vary."""
+    bench = run.bench
+    return bool(bench and bench["prediction"] and not bench["prediction"]["gamma"])
+
+
+def with_prediction(runs: Iterable[ReportedRun]) -> list[tuple[ReportedRun, Figures]]:
+    """The runs that figures are of, with their benchmarks.
+
+    Raises:
+      ValueError: there is none.
+    """
+    found = [(run, run.bench) for run in runs if run.bench and predicts(run)]
+    if not found:
+        raise ValueError(
+            "none of the summaries predicts a speed-up; for figures give those of specdec bench "
+            "with a drafter and one GAMMA"
+        )
+    return found
+
+
+def comparisons(runs: Sequence[ReportedRun]) -> list[PredictedAndMeasured]:
+    return [
+        PredictedAndMeasured(run.name, bench["prediction"]["these_texts"], _measured(bench))
+        for run, bench in with_prediction(runs)
+    ]
+
+
+def curves(runs: Sequence[ReportedRun]) -> list[Curve]:
+    groups = collections.defaultdict(list)
+    for _, bench in with_prediction(runs):
+        settings = (in_words(bench["run"].get(name)) for name in ONE_CURVE)
+        groups[(*settings, device(bench["environment"]))].append(bench)
+    differ = [len(set(values)) > 1 for values in zip(*groups, strict=True)]
+    return [
+        _curve(", ".join(value for value, other in zip(key, differ, strict=True) if other), benches)
+        for key, benches in groups.items()
+    ]
+
+
+def papers(runs: Sequence[ReportedRun], gammas: Iterable[int]) -> dict[str, list[float]]:
+    """For each published row that a run has: `theory.speedup` over gamma, with v = 1."""
+    gammas = list(gammas)
+    rows = {
+        f"alpha {paper.alpha:g}, c {paper.c:g}": paper
+        for run, _ in with_prediction(runs)
+        if (paper := run.paper)
+    }
+    return {
+        label: [theory.speedup(paper.alpha, gamma, paper.c) for gamma in gammas]
+        for label, paper in rows.items()
+    }
+
+
+def spots(runs: Sequence[ReportedRun]) -> list[Spot]:
+    return [
+        Spot(run.name, bench["alpha"], bench["prediction"]["cost_ratio"], bench["speedup"]["ratio"])
+        for run, bench in with_prediction(runs)
+    ]
+
+
+def paper_spots() -> list[Spot]:
+    """The rows of Leviathan et al., table 2."""
+    return [Spot(row.name, row.alpha, row.c, row.measured) for row in published.rows().values()]
+
+
+def surface(alphas: np.ndarray, cost_ratios: np.ndarray) -> np.ndarray:
+    """[c, alpha] `theory.speedup` with v = 1 and the best gamma up to LONGEST_DRAFT."""
+
+    def best(alpha: float, cost_ratio: float) -> float:
+        gamma = theory.optimal_gamma(alpha, cost_ratio, LONGEST_DRAFT)
+        return theory.speedup(alpha, gamma, cost_ratio)
+
+    return np.array([[best(alpha, c) for alpha in alphas] for c in cost_ratios])
+
+
+def tokens_per_call(gamma: int) -> list[tuple[float, float]]:
+    """(alpha, `theory.expected_tokens`)."""
+    return [(alpha, theory.expected_tokens(alpha, gamma)) for alpha in ALPHAS]
+
+
+def best_gammas(cost_ratio: float) -> list[tuple[float, int]]:
+    """(alpha, gamma): `theory.optimal_gamma` with v = 1 and gamma up to LONGEST_DRAFT."""
+    found = (theory.optimal_gamma(alpha, cost_ratio, LONGEST_DRAFT) for alpha in ALPHAS)
+    return list(zip(ALPHAS, found, strict=True))
+
+
+def time_and_operations(gamma: int) -> list[tuple[float, float, float]]:
+    """(alpha, speed-up, factor of operations) with v = 1, and c and the operations' ratio SHARE."""
+    return [
+        (
+            alpha,
+            theory.speedup(alpha, gamma, SHARE),
+            theory.operations_factor(alpha, gamma, SHARE),
+        )
+        for alpha in ALPHAS
+    ]
+
+
+def _curve(label: str, benches: Sequence[Figures]) -> Curve:
+    benches = sorted(benches, key=lambda bench: bench["run"]["gamma"])
+    gammas = [bench["run"]["gamma"] for bench in benches]
+    alphas = [bench["alpha"] for bench in benches]
+
+    def interpolated(name: str, gamma: int) -> float:
+        values = collections.defaultdict(list)
+        for bench in benches:
+            values[bench["run"]["gamma"]].append(bench["prediction"][name])
+        means = [statistics.fmean(of_gamma) for of_gamma in values.values()]
+        return float(np.interp(gamma, list(values), means))
+
+    def predicted(alpha: float, gamma: int) -> float:
+        c, v = (interpolated(name, gamma) for name in ("cost_ratio", "verify_cost"))
+        return theory.speedup(alpha, gamma, c, v)
+
+    return Curve(
+        label=label,
+        gammas=gammas,
+        measured=[_measured(bench) for bench in benches],
+        predicted=[bench["prediction"]["these_texts"] for bench in benches],
+        band={
+            gamma: (predicted(min(alphas), gamma), predicted(max(alphas), gamma))
+            for gamma in range(gammas[0], gammas[-1] + 1)
+        },
+    )
+
+
+def _measured(bench: Figures) -> Estimate:
+    return Estimate(*(bench["speedup"][name] for name in ("ratio", "low", "high")))

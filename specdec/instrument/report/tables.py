@@ -1,0 +1,97 @@
+"""Runs and published rows as Markdown tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from specdec.instrument.report.summaries import Figures, ReportedRun, conditions
+
+
+def markdown(runs: Sequence[ReportedRun]) -> str:
+    """Two tables, of speed and of acceptance, and where it was measured."""
+    parts = [table(SPEED, speeds(runs)), LEGEND]
+    if any(run.acceptance for run in runs):
+        parts += [table(*alphas(runs)), ALPHAS_LEGEND]
+    parts.append("\n".join(f"- {line}" for line in places(runs)))
+    return "\n\n".join(parts) + "\n"
+
+
+def speeds(runs: Sequence[ReportedRun]) -> list[Sequence[str]]:
+    """The lines under SPEED."""
+    return [line for run in runs for line in _speed(run)]
+
+
+def alphas(runs: Sequence[ReportedRun]) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Header and lines of alpha by lenience, of runs of which one at least has it measured."""
+    measured = [run for run in runs if run.acceptance]
+    leniences = [alpha["lenience"] for alpha in next(iter(_alphas(measured[0]).values()))]
+    header = ("run", "drafter", *(f"l = {lenience:g}" for lenience in leniences), "tokens")
+    return header, [line for run in measured for line in _lenient(run)]
+
+
+def places(runs: Sequence[ReportedRun]) -> list[str]:
+    """Where, with what and over which texts each run was measured."""
+    return [line for run in runs for line in _conditions(run)]
+
+
+SPEED = ("run", "", "gamma", "alpha", "tested", "c", "v", "expected", "measured")
+LEGEND = (
+    "Alpha is teacher-forced, tested is accepted / tested drafts of the timed texts. Expected is "
+    "(1 - alpha^(gamma+1)) / ((1 - alpha) (gamma c + v)), in the paper with v = 1, here with the "
+    "tested alpha and the measured c and v, for texts so long that prefill does not count; "
+    "measured is the speed-up of whole texts. In brackets: 95 % intervals over texts."
+)
+ALPHAS_LEGEND = (
+    "Alpha by lenience l: the mean of sum min(p/l, q); greedily, how often p is at least l times "
+    "its maximum at the draft's choice. l = 1 is exact."
+)
+
+
+def _speed(run: ReportedRun) -> Iterator[Sequence[str]]:
+    """The paper's line and ours."""
+    if paper := run.paper:
+        figures = (paper.gamma, paper.alpha, paper.c, paper.expected, paper.measured)
+        gamma, alpha, c, expected, measured = (f"{figure:g}" for figure in figures)
+        yield run.name, "paper", gamma, alpha, "", c, "1", expected, measured
+    alpha = _with_interval(_alphas(run)["model"][0], "value") if run.acceptance else ""
+    if run.bench is None:
+        yield run.name, "here", "", alpha, "", "", "", "", ""
+        return
+    bench, predicted = run.bench, run.bench["prediction"]
+    names = ("cost_ratio", "verify_cost", "long_generation")
+    c, v, expected = (_figure(predicted and predicted[name]) for name in names)
+    gamma = "" if bench["run"]["gamma"] is None else str(bench["run"]["gamma"])
+    measured = _with_interval(bench["speedup"], "ratio")
+    yield run.name, "here", gamma, alpha, _figure(bench["alpha"]), c, v, expected, measured
+
+
+def _lenient(run: ReportedRun) -> Iterator[Sequence[str]]:
+    assert run.acceptance is not None
+    tokens = str(run.acceptance["tokens"])
+    for drafter, alphas in _alphas(run).items():
+        yield run.name, drafter, *(_with_interval(alpha, "value") for alpha in alphas), tokens
+
+
+def _conditions(run: ReportedRun) -> Iterator[str]:
+    for kind in ("bench", "acceptance"):
+        if figures := getattr(run, kind):
+            yield f"{run.name}, {kind}: {conditions(figures, figures['run']['sampling'])}"
+
+
+def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """In Markdown."""
+    rows = [header, ["---"] * len(header), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _with_interval(figures: Figures, name: str) -> str:
+    return f"{figures[name]:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]"
+
+
+def _alphas(run: ReportedRun) -> Figures:
+    assert run.acceptance is not None
+    return run.acceptance["alphas"]

@@ -1,0 +1,244 @@
+"""A pair of models for notebooks: texts in, texts out."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from specdec import checkpoints, tasks
+from specdec.checkpoints import generation_settings as generation
+from specdec.common import demo, terminal
+from specdec.common.decoded import DecodedText
+from specdec.common.values import check
+from specdec.drafters import Autoregressive
+from specdec.drafters.drafter import Drafter
+from specdec.engine import Engine, NotExact
+from specdec.plan import Plan
+from specdec.sampling import Greedy
+from specdec.schedules import Fixed
+from specdec.schedules.schedule import Schedule
+from specdec.types import SamplingRule
+from specdec.verifiers import Block
+from specdec.verifiers.decide import Verifier
+
+SHORTEST_BUCKET = 32  # tokens; each longer one is twice as long
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decoded(DecodedText):
+    """One text and how it came about.
+
+    log_prob: of the tokens, in nats at temperature 1.
+    """
+
+    input: str
+    text: str
+    log_prob: float
+
+
+class InteractiveModel:
+    """A target, a drafter and a vocabulary, ready for texts.
+
+    >>> model = InteractiveModel.demo()  # or InteractiveModel(TARGET, DRAFT, gamma=5)
+    >>> (output,) = model.predict(["translate English to German: The cat sleeps."])
+    >>> model.stats.texts
+    1
+
+    A program is compiled for each input length in use, the next power of two, and kept. Texts are
+    those of `specdec decode` with the same settings and seed.
+
+    Args:
+      target, draft: directories of checkpoints; without a draft and a drafter the target decodes
+        alone.
+      drafter: any drafter; None for `Autoregressive` with the draft. What it has parameters for is
+        read from `draft`: one directory, or a dict of them by role.
+      gamma: draft tokens per target call.
+      schedule: how many tokens to draft, in place of `gamma`.
+      schedule_table: the folder of the schedule's table, if it has one.
+      sampling, verifier: as `specdec.decode` takes them; None for `Greedy()`, and for
+        `Block()`, which is exact with any sampling.
+      lossy: whether the output may have another law than the target's.
+      vocabulary: `tasks.SentencePiece(path)` or `tasks.Bytes()`; None for the one saved with the
+        target.
+      lengths: the longest 'inputs' and 'targets', in tokens.
+      batch_size: texts that are decoded together.
+      dtype: 'float32' or 'bfloat16' to compute in; None as the checkpoints say.
+      generation_settings: 'obey' the settings of generation in the target's checkpoint, or 'ignore'
+        all but the ids that outputs start from and end in.
+
+    Raises:
+      CheckpointError, TaskError, ValueError: before any parameter is read, for what does not exist,
+        cannot be read or does not go together.
+    """
+
+    def __init__(
+        self,
+        target: str | os.PathLike,
+        draft: str | os.PathLike | Mapping[str, str | os.PathLike] | None = None,
+        *,
+        drafter: Drafter | None = None,
+        gamma: int = 4,
+        schedule: Schedule | None = None,
+        schedule_table: str | os.PathLike | None = None,
+        sampling: SamplingRule | None = None,
+        verifier: Verifier | None = None,
+        lossy: bool = False,
+        vocabulary: tasks.VocabularyDefinition | None = None,
+        lengths: Mapping[str, int] = {"inputs": 512, "targets": 128},
+        batch_size: int = 1,
+        dtype: str | None = None,
+        generation_settings: str = "obey",
+    ):
+        check("generation_settings", generation_settings, generation.Choice)
+        sampling = sampling or Greedy()
+        if drafter is None and draft is not None:
+            path = draft["draft"] if isinstance(draft, Mapping) else draft
+            drafter = Autoregressive(checkpoints.model_from(path, dtype), sampling)
+        parts: dict[str, Any] = {"drafter": drafter, "verifier": None, "schedule": None}
+        weights = {"target": target, **_paths(drafter, draft)}
+        if drafter is not None:
+            parts["verifier"] = verifier or Block()
+            parts["schedule"] = schedule or Fixed(gamma)
+            for role in parts["schedule"].tables():
+                if schedule_table is None:
+                    raise ValueError(f"{schedule} has a table; give schedule_table")
+                weights[role] = schedule_table
+        model, longest = checkpoints.model_from(target, dtype), lengths["targets"]
+        plan = Plan(model, **parts, sampling=sampling, max_length=longest, stop_ids=())
+        try:
+            self._engine = Engine.open(
+                plan,
+                weights,
+                vocabulary and tasks.for_texts(vocabulary),
+                rows=batch_size,
+                generation_settings=generation_settings,
+                lossy=lossy,
+            )
+        except NotExact as error:
+            raise ValueError(
+                f"{error} does not keep the target's law; give lossy=True to have it"
+            ) from error
+        self._lengths, self._batch_size = lengths, batch_size
+        # The shortest texts show whether parts can work together.
+        self._engine.check(min([*_buckets(lengths["inputs"]), lengths["inputs"]]))
+        self._engine.load()
+        self.reset()
+
+    @classmethod
+    def demo(cls, **options: Any) -> InteractiveModel:
+        """The pair that ships with the project; `options` as above."""
+        defaults = {"gamma": 7, "lengths": {"inputs": 144, "targets": 48}}
+        return cls(demo.path("target"), demo.path("draft"), **defaults | options)
+
+    def predict(self, texts: Sequence[str], *, seed: int = 0) -> list[str]:
+        """The output for each text."""
+        return [decoded.text for decoded in self.decode(texts, seed=seed)]
+
+    def decode(self, texts: Sequence[str], *, seed: int = 0) -> list[Decoded]:
+        """The output for each text, and its statistics.
+
+        A sampled output depends on the seed, on its place among the texts, and on nothing else.
+
+        Raises:
+          TaskError: a text that is too long.
+        """
+        if isinstance(texts, str):
+            raise TypeError(f"texts is one text, {texts[:30]!r}; give a list of texts")
+        batches = self._batches((text, None) for text in texts)
+        return [decoded for batch in batches for decoded in self._decode(batch, seed)]
+
+    def score(self, inputs: Sequence[str], targets: Sequence[str]) -> list[float]:
+        """The log-probability that the target gives each of `targets`, EOS included, in nats.
+
+        Raises:
+          TaskError: a text that is too long.
+        """
+        if len(inputs) != len(targets):
+            raise ValueError(f"{len(inputs)} inputs but {len(targets)} targets; give pairs")
+        scores = []
+        for batch in self._batches(zip(inputs, targets, strict=True)):
+            log_probs = self._engine.score(batch)
+            scores += np.sum(log_probs, axis=1)[: len(batch.input_texts)].tolist()
+        return scores
+
+    def evaluate(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        metric_fns: Sequence[Callable[[list[str], list[str]], Mapping[str, Any]]] = (tasks.bleu,),
+        *,
+        seed: int = 0,
+    ) -> dict[str, Any]:
+        """Returns metrics, in seqio's form (targets, predictions) -> {name: value}, of the outputs
+        for the inputs of `pairs`, each (input, target).
+
+        Raises:
+          ValueError: there are no pairs.
+        """
+        pairs = list(pairs)
+        if not pairs:
+            raise ValueError("pairs is empty; give one (input, target) or more")
+        inputs, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+        predictions = self.predict(inputs, seed=seed)
+        values: dict[str, Any] = {}
+        for metric in metric_fns:
+            values |= metric(targets, predictions)
+        return values
+
+    def paint(self, decoded: Decoded) -> str:
+        """The text in the marks and colours of a terminal: who wrote what (`terminal.legend`)."""
+        row = decoded.tokens, decoded.proposed, decoded.drafted, decoded.accepted
+        return terminal.paint(terminal.pieces(terminal.origins(*row), self._text_of))
+
+    def reset(self) -> None:
+        """Begins the statistics anew."""
+        self.stats = terminal.Summary()
+        self._compiled_before = self._engine.decoder.seconds
+
+    def _text_of(self, tokens: Sequence[int]) -> str:
+        return tasks.detokenize(self._engine.vocabulary, tokens)
+
+    def _batches(self, pairs: Iterable[tuple[str, str | None]]) -> Iterator[tasks.Batch]:
+        return tasks.text_batches(
+            pairs,
+            self._engine.vocabulary,
+            self._lengths,
+            batch_size=self._batch_size,
+            buckets=_buckets(self._lengths["inputs"]),
+        )
+
+    def _decode(self, batch: tasks.Batch, seed: int) -> Iterator[Decoded]:
+        output, seconds = self._engine.decode(batch, seed=seed)
+        self.stats.seconds += seconds
+        self.stats.compile_seconds = self._engine.decoder.seconds - self._compiled_before
+        for index, text in enumerate(batch.input_texts):
+            log_prob = float(output.log_probs[index].sum())
+            shown = self._text_of(output.row(index).tokens)
+            one = Decoded.of(output, index, input=text, text=shown, log_prob=log_prob)
+            self.stats.texts += 1
+            self.stats.tokens += len(one.tokens)
+            self.stats.drafted += one.drafted
+            self.stats.accepted += one.accepted
+            self.stats.broken_drafts += one.broken_drafts
+            yield one
+
+
+def _paths(drafter: Drafter | None, draft: Any) -> dict[str, Any]:
+    """Where the parameters are that a drafter has, by role."""
+    own = list(drafter.owned()) if drafter else []
+    given = draft if isinstance(draft, Mapping) else dict.fromkeys(own[:1], draft)
+    if missing := [role for role in own if given.get(role) is None]:
+        raise ValueError(
+            f"{type(drafter).__name__} has parameters for {', '.join(own)} and draft is {draft!r}; "
+            f"give the directory of {missing[0]}, of several a dict by role"
+        )
+    return {role: given[role] for role in own}
+
+
+def _buckets(longest: int) -> tuple[int, ...]:
+    """Input lengths below the longest."""
+    lengths = (SHORTEST_BUCKET << doublings for doublings in range(longest.bit_length()))
+    return tuple(length for length in lengths if length < longest)

@@ -1,0 +1,263 @@
+"""Models over many devices: a mesh, rules for logical axes, and the shardings they give.
+
+A mesh has two axes. `model` divides each matrix of the target, Megatron-style (Shoeybi et al.
+2019): the queries, keys, values and the first half of an MLP by columns, what follows them by rows,
+so that a sub-layer ends in one sum over the devices; the KV cache goes by heads, and the logits are
+gathered once per call. `data` divides the rows of a batch. The drafter is whole on every device
+unless its rules say otherwise: a small model's step is bound by latency, and without division it
+never waits for another device.
+
+    devices      model 0        model 1
+    data 0       heads 0-3      heads 4-7      of rows 0-3
+    data 1       heads 0-3      heads 4-7      of rows 4-7
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from specdec.common.values import Checked, PositiveInt
+from specdec.models.model import Model
+from specdec.types import AxisRules, PyTree
+
+DATA, MODEL = "data", "model"
+
+
+def standard_logical_axis_rules() -> AxisRules:
+    """T5X's standard rules for one axis of activations and parameters (its PjitPartitioner).
+
+    A logical axis that has no rule is not divided. ('vocab', None) would make the embedding and the
+    vocabulary's projection whole on every device.
+    """
+    return (
+        ("batch", DATA),
+        ("vocab", MODEL),
+        ("mlp", MODEL),
+        ("heads", MODEL),
+        ("joined_kv", MODEL),
+        ("kv", None),
+        ("embed", None),
+        ("relpos_buckets", None),
+        ("length", None),
+    )
+
+
+def replicated_logical_axis_rules() -> AxisRules:
+    """A model that every device has whole; only rows are divided."""
+    return (("batch", DATA),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Partitioner(Checked):
+    """How a pair of models is divided over devices.
+
+    num_partitions: the size of the `model` axis, as in T5X; the devices that are left make the
+      `data` axis. None for one device and no mesh.
+    logical_axis_rules, draft_logical_axis_rules: of the target and of the drafter's model.
+    """
+
+    num_partitions: PositiveInt | None = None
+    logical_axis_rules: AxisRules = standard_logical_axis_rules()
+    draft_logical_axis_rules: AxisRules = replicated_logical_axis_rules()
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("logical_axis_rules", "draft_logical_axis_rules"):
+            object.__setattr__(self, name, _checked(name, getattr(self, name)))
+
+    def mesh(self, devices: Sequence[Any] | None = None) -> Mesh | None:
+        """The mesh of all devices, or of those given; to be entered with `jax.set_mesh`."""
+        if self.num_partitions is None:
+            return None
+        return make_mesh(self.num_partitions, devices)
+
+
+def _checked(name: str, rules: Any) -> AxisRules:
+    """gin hands over lists."""
+    try:
+        pairs = tuple((logical, axis) for logical, axis in rules)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} is {rules!r}; give pairs of a logical axis and a mesh axis, as in "
+            "(('heads', 'model'), ('embed', None))"
+        ) from error
+    for logical, axis in pairs:
+        if axis not in (DATA, MODEL, None):
+            raise ValueError(
+                f"{name} divides {logical!r} over {axis!r}; the mesh has {DATA!r} and {MODEL!r}"
+            )
+    return pairs
+
+
+def make_mesh(num_partitions: int, devices: Sequence[Any] | None = None) -> Mesh:
+    """[devices / num_partitions, num_partitions] devices as axes `data` and `model`.
+
+    Neighbours on the `model` axis are near each other; those of one process come together.
+
+    Raises:
+      ValueError: the devices cannot be divided so.
+    """
+    devices = jax.devices() if devices is None else devices
+    count = len(devices)
+    if num_partitions > count:
+        raise ValueError(
+            f"num_partitions is {num_partitions} but there {_are(count, 'device')}; "
+            f"give {_listed(_divisors(count))}"
+        )
+    if count % num_partitions:
+        raise ValueError(
+            f"num_partitions is {num_partitions}, which does not divide {count} devices; "
+            f"give {_listed(_divisors(count))}"
+        )
+    return jax.make_mesh(
+        (count // num_partitions, num_partitions),
+        (DATA, MODEL),
+        axis_types=(AxisType.Auto, AxisType.Auto),
+        devices=devices,
+    )
+
+
+def shardings(model: Model, mesh: Mesh) -> PyTree:
+    """The model's tree of parameters, with the `NamedSharding` of each by its `axis_rules`.
+
+    Raises:
+      ValueError: a dimension cannot be divided evenly; what would work is named. Or a rule names an
+        axis that the mesh does not have.
+    """
+    rules = _checked("axis_rules", model.axis_rules)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+
+    def place(path, leaf, axes) -> NamedSharding:
+        named = [
+            (axis, size, _mesh_axis(axis, rules))
+            for axis, size in zip(axes, leaf.shape, strict=True)
+        ]
+        for logical, size, axis in named:
+            if axis is not None and size % mesh.shape[axis]:
+                name = jax.tree_util.keystr(path, simple=True, separator="/")
+                raise ValueError(_uneven(name, logical, size, axis, mesh))
+        return NamedSharding(mesh, PartitionSpec(*(axis for *_, axis in named)))
+
+    return jax.tree_util.tree_map_with_path(place, shapes, model.axes())
+
+
+def _mesh_axis(logical: str | None, rules: AxisRules) -> str | None:
+    return next((axis for name, axis in rules if name == logical), None)
+
+
+def _uneven(name: str, logical: str, size: int, axis: str, mesh: Mesh) -> str:
+    whole = ("heads", "joined_kv") if logical in ("heads", "joined_kv") else (logical,)
+    rules = " and ".join(f"({one!r}, None)" for one in whole)
+    return (
+        f"{name} has {size} {logical}, which a mesh of {_shape(mesh)} cannot divide by "
+        f"{mesh.shape[axis]}; use {_listed(_divisors(math.gcd(size, mesh.size)))} on {axis!r}, or "
+        f"the rule{'s' * (len(whole) > 1)} {rules}"
+    )
+
+
+def abstract(model: Model, mesh: Mesh | None) -> PyTree:
+    """The shapes of the parameters in the model's dtype, over a mesh with their shardings; raises
+    as `shardings`."""
+
+    def read(key: jax.Array) -> PyTree:
+        stored = jax.tree.map(lambda leaf: leaf.astype(model.dtype), model.stored().init(key))
+        return model.from_stored(stored)
+
+    shapes = jax.eval_shape(read, jax.random.key(0))
+    if mesh is None:
+        return shapes
+    return jax.tree.map(
+        lambda leaf, sharding: leaf.update(sharding=sharding), shapes, shardings(model, mesh)
+    )
+
+
+def check_batch(batch_size: int, mesh: Mesh) -> None:
+    """Raises ValueError for rows that the mesh cannot divide."""
+    parts = mesh.shape[DATA]
+    if batch_size % parts:
+        raise ValueError(
+            f"batch_size is {batch_size}, which a mesh of {_shape(mesh)} cannot divide by {parts}; "
+            f"give a multiple of {parts}, or {mesh.size} num_partitions for whole batches"
+        )
+
+
+class Share(NamedTuple):
+    """Which of `count` equal parts of every batch a process feeds.
+
+    first: whether it is the first process that feeds this part.
+    parts: where on the `data` axis its rows are.
+    """
+
+    index: int
+    count: int
+    first: bool = True
+    parts: tuple[int, ...] = (0,)
+
+    def rows(self, batch_size: int) -> np.ndarray:
+        """[batch_size / count] int: which rows of a batch are its own."""
+        size = batch_size // (self.count * len(self.parts))
+        return np.concatenate([np.arange(part * size, (part + 1) * size) for part in self.parts])
+
+
+def share(mesh: Mesh, process: int | None = None) -> Share:
+    """Returns the share that this process, or another, feeds: the rows that its devices hold.
+
+    Several processes feed the same rows if a model is divided over the devices of them all.
+
+    Raises:
+      ValueError: the devices of processes overlap on the `data` axis without being equal.
+    """
+    process = jax.process_index() if process is None else process
+    held: dict[int, list[int]] = {}
+    for row, devices in enumerate(mesh.devices):
+        for owner in {device.process_index for device in devices}:
+            held.setdefault(owner, []).append(row)
+    groups = sorted({tuple(rows) for rows in held.values()})
+    if sum(map(len, groups)) != mesh.shape[DATA] or len({len(group) for group in groups}) > 1:
+        raise ValueError(
+            f"a mesh of {_shape(mesh)} over {len(held)} hosts gives them rows in common; use a "
+            "num_partitions that divides a host's devices, or that is a multiple of them"
+        )
+    mine = tuple(held[process])
+    first = min(owner for owner, rows in held.items() if tuple(rows) == mine)
+    return Share(groups.index(mine), len(groups), process == first, mine)
+
+
+def rows(mesh: Mesh) -> NamedSharding:
+    """Returns the sharding of arrays with one row for each of the batch, [B, ...]."""
+    return NamedSharding(mesh, PartitionSpec(DATA))
+
+
+def whole(mesh: Mesh) -> NamedSharding:
+    """Returns the sharding of arrays that every device has."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def from_local_rows(local: np.ndarray, mesh: Mesh) -> jax.Array:
+    """[B, ...], of which this process gives the rows of its share, [B / count, ...]."""
+    return jax.make_array_from_process_local_data(rows(mesh), local)
+
+
+def _shape(mesh: Mesh) -> str:
+    return " x ".join(f"{size} ({name})" for name, size in mesh.shape.items())
+
+
+def _divisors(number: int) -> list[int]:
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    *others, last = map(str, numbers)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _are(count: int, noun: str) -> str:
+    return f"is {count} {noun}" if count == 1 else f"are {count} {noun}s"

@@ -1,0 +1,382 @@
+"""The loop: one compiled step, logged, checkpointed and resumable at any step."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import itertools
+import math
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from specdec import checkpoints, tasks
+from specdec.checkpoints.vocabulary_fit import check_fit
+from specdec.models.heads import HeadedTarget
+from specdec.models.model import Target
+from specdec.training import laws
+from specdec.training.folder import Folder
+from specdec.training.initial import begun_with
+from specdec.training.loss import Frozen, Pairs, Sums
+from specdec.training.objectives import Objective
+from specdec.training.optimizer import Adafactor
+from specdec.training.training_batches import FITS, Batches, fits, pack, read_split
+from specdec.training.training_error import TrainingError
+from specdec.training.training_progress import Progress
+from specdec.training.training_run import TrainRun
+from specdec.types import Array, PyTree
+
+
+class State(NamedTuple):
+    """All that changes. `step` counts the updates, and is the index of the next batch."""
+
+    params: PyTree
+    optimizer: PyTree
+    step: Array  # [] int32
+
+
+class Recipe(NamedTuple):
+    """What an update depends on, static; of a run all but its data."""
+
+    model: Target
+    target: Target | None
+    objective: Objective
+    optimizer: Adafactor
+    seed: int
+    steps: int
+
+    @classmethod
+    def of(cls, run: TrainRun) -> Recipe:
+        return cls(run.model, run.target, run.objective, run.optimizer, run.seed, run.steps)
+
+    def frozen(self, params: PyTree, reference: PyTree = ()) -> Frozen | None:
+        """The target with its parameters, where there is one."""
+        return None if self.target is None else Frozen(self.target, params, reference)
+
+
+def init(run: TrainRun) -> State:
+    """The state before the first step."""
+    params = run.model.init(jax.random.key(run.seed, impl="threefry2x32"))
+    model, begun = run.model, run.initial_path
+    if isinstance(begun, Mapping):
+        assert isinstance(model, HeadedTarget), "TrainRun asks for it"
+        for name, path in begun.items():
+            params |= {name: begun_with(params[name], path, model.parts[name].head_ids)}
+    elif begun is not None:
+        params = begun_with(params, begun, model.head_ids)
+    return State(params, run.optimizer.transformation().init(params), jnp.zeros([], jnp.int32))
+
+
+@functools.partial(jax.jit, static_argnames="recipe", donate_argnums=0)
+def train_step(
+    state: State,
+    pairs: Pairs,
+    target_params: PyTree = (),
+    reference: PyTree = (),
+    *,
+    recipe: Recipe,
+) -> tuple[State, Sums]:
+    """One update by the mean loss per token; `state` is given up, its memory is used again."""
+    frozen = recipe.frozen(target_params, reference)
+    key = jax.random.fold_in(jax.random.key(recipe.seed, impl="threefry2x32"), state.step)
+    progress = state.step / recipe.steps
+
+    def mean_loss(params):
+        sums = recipe.objective.loss(recipe.model, params, frozen, pairs, key, progress)
+        return sums.loss / jnp.maximum(sums.tokens, 1), sums
+
+    gradient, sums = jax.grad(mean_loss, has_aux=True)(state.params)
+    update = recipe.optimizer.transformation().update
+    updates, optimizer_state = update(gradient, state.optimizer, state.params)
+    if isinstance(recipe.model, HeadedTarget):
+        updates = recipe.model.at_rates(updates)
+    params = optax.apply_updates(state.params, updates)
+    return State(params, optimizer_state, state.step + 1), sums
+
+
+@functools.partial(jax.jit, static_argnames="recipe")
+def evaluate_step(
+    params: PyTree, pairs: Pairs, target_params: PyTree = (), *, recipe: Recipe
+) -> Sums:
+    """What the objective measures: loss without smoothing, and accuracy."""
+    return recipe.objective.measure(recipe.model, params, recipe.frozen(target_params), pairs)
+
+
+def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
+    """Trains, or goes on where the latest checkpoint in `output_dir` ends; see `folder`.
+
+    A run that was stopped in any way and is resumed computes bit for bit what it would have
+    computed (on the same machine, with the same versions). An interrupt, or SIGTERM, ends the step,
+    saves, and then does what it does elsewhere: Ctrl-C raises KeyboardInterrupt.
+
+    Raises:
+      TrainingError: a task or directory that cannot be used, or a loss that is not finite.
+      records.RecordsError: a directory of another run.
+      tasks.TaskError: no such task or split, or data that are not on this machine.
+    """
+    vocabulary = _vocabulary(run)
+    tasks.check_lengths(run.task, run.lengths)
+    batches = Batches(
+        run.task,
+        run.split,
+        run.lengths,
+        batch_size=run.batch_size,
+        seed=run.seed,
+        buckets=run.buckets,
+    )
+    evaluation, target_params = _evaluation(run), _target_params(run)
+    reference = _reference(run)
+    with Folder(output_dir, _settings(run, batches[0])) as folder, _interrupts() as interrupted:
+        state = init(run)
+        if folder.step is not None:
+            state = folder.restore(jax.eval_shape(lambda: state))
+        step = int(state.step)
+        folder.cut_log(step)
+        with contextlib.closing(Progress(step, run.steps, run.log_every)) as progress:
+            if step:
+                progress.say(f"{folder.path} holds a run of {step:,} steps; going on with it")
+            if (top := run.objective.top) is not None:
+                said = _laws(run, top, target_params, folder.path, progress.say)
+                given = (said.beside(batches[k]) for k in itertools.count(step))
+            else:
+                given = (batches[k] for k in itertools.count(step))
+            updates = _updates(run, state, target_params, reference, given)
+            for state, update in updates:
+                step = update.step
+                folder.log({name: getattr(update, name) for name in LOGGED})
+                progress.update(*update)
+                if evaluation and (step % run.evaluate_every == 0 or step == run.steps):
+                    given = state.params, target_params
+                    if _evaluate(run, *given, evaluation, step, folder, progress):
+                        _export(run, state.params, step, folder, vocabulary)
+                if interrupted():
+                    break
+                if step % run.checkpoint_every == 0:
+                    _save(run, state, step, folder, vocabulary)
+        _save(run, state, step, folder, vocabulary)
+        if number := interrupted():
+            signal.raise_signal(number)  # whoever handles it does what it would have done at once
+            raise KeyboardInterrupt
+    return state
+
+
+class Update(NamedTuple):
+    """What one step did."""
+
+    step: int  # from 1
+    loss: float  # nats per target token, smoothed
+    accuracy: float  # of the argmax
+    rate: float  # the learning rate
+    tokens: int  # of inputs and targets, without padding
+
+
+LOGGED = ("step", "loss", "accuracy", "rate")
+
+
+def _updates(
+    run: TrainRun,
+    state: State,
+    target_params: PyTree,
+    reference: PyTree,
+    batches: Iterator[Any],  # Pairs, or PairsWithLaws
+) -> Iterator[tuple[State, Update]]:
+    """The steps that are left; each state is given up when the next one is asked for."""
+    first = int(state.step)
+    pairs, recipe = next(batches), Recipe.of(run)
+    for step in range(first + 1, run.steps + 1):
+        tokens = int((pairs.inputs > 0).sum() + (pairs.targets > 0).sum())
+        state, sums = train_step(state, pairs, target_params, reference, recipe=recipe)
+        pairs = next(batches)  # made while the device computes
+        loss, accuracy = _means([sums])
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the loss is {loss} at step {step}; lower the learning rate or set clip_norm"
+            )
+        rate = float(run.optimizer.learning_rate(step - 1))
+        yield state, Update(step, loss, accuracy, rate, tokens)
+
+
+def _evaluate(
+    run: TrainRun,
+    params: PyTree,
+    target_params: PyTree,
+    batches: list[Pairs],
+    step: int,
+    folder: Folder,
+    progress: Progress,
+) -> bool:
+    """Logs the figures; whether they are the best so far, where the best is kept."""
+    recipe = Recipe.of(run)
+    sums = [evaluate_step(params, pairs, target_params, recipe=recipe) for pairs in batches]
+    loss, accuracy = _means(sums)
+    split, figures = run.evaluation_split, {"loss": loss, "accuracy": accuracy}
+    says = f"loss {loss:.4f}, accuracy {accuracy:.3f}"
+    ratio = _size(params) / max(_size(target_params), 1)
+    figures |= run.objective.figures((loss, accuracy), ratio)
+    if "alpha" in figures:
+        says += f", alpha {figures['alpha']:.3f}"
+    best = run.best_by and folder.is_best(f"{split}_{run.best_by}", figures[run.best_by])
+    folder.log({"step": step, **{f"{split}_{name}": x for name, x in figures.items()}})
+    progress.say(f"step {step:,}, {split} {says}{', the best so far' if best else ''}")
+    return bool(best)
+
+
+def _size(params: PyTree) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def _save(
+    run: TrainRun,
+    state: State,
+    step: int,
+    folder: Folder,
+    vocabulary: checkpoints.Vocabulary | None,
+) -> None:
+    folder.save(step, state)
+    if run.best_by is None:
+        _export(run, state.params, step, folder, vocabulary)
+
+
+def _export(
+    run: TrainRun,
+    params: PyTree,
+    step: int,
+    folder: Folder,
+    vocabulary: checkpoints.Vocabulary | None,
+) -> None:
+    """The model, or each of its parts."""
+    if not isinstance(run.model, HeadedTarget):
+        return folder.export(step, params, run.model.config, vocabulary)
+    for name, part in run.model.parts.items():
+        folder.export(step, params[name], part.config, vocabulary, name)
+
+
+def _means(batches: list[Sums]) -> tuple[float, float]:
+    """Loss in nats and accuracy, per token."""
+    loss, correct, tokens = (sum(column) for column in zip(*jax.device_get(batches), strict=True))
+    return float(loss / max(tokens, 1)), float(correct / max(tokens, 1))
+
+
+def _vocabulary(run: TrainRun) -> checkpoints.Vocabulary | None:
+    """The task's, if it is a file, after a look at its size."""
+    vocabulary = tasks.get_task(run.task).output_features["targets"].vocabulary
+    try:
+        check_fit(vocabulary, run.model, "model")
+        if run.target is not None:
+            check_fit(vocabulary, run.target, "target")
+        run.objective.check(run.model, vocabulary.vocab_size)
+    except ValueError as error:
+        raise TrainingError(str(error)) from error
+    file = tasks.file_of(vocabulary)
+    if not file or not os.path.isfile(file):
+        return None
+    if tasks.tokenization_of(vocabulary) is not None:
+        return checkpoints.vocabulary_from(Path(file).parent)  # with the tokenizer's other files
+    return checkpoints.Vocabulary(Path(file), vocabulary.extra_ids)
+
+
+def _target_params(run: TrainRun) -> PyTree:
+    if run.target is None or run.target_path is None:
+        return ()
+    return checkpoints.load(run.target_path, config=run.target.config)
+
+
+def _reference(run: TrainRun) -> PyTree:
+    if run.reference_path is None:
+        return ()
+    return checkpoints.load(run.reference_path, config=run.model.config)
+
+
+def _laws(
+    run: TrainRun, top: int, target_params: PyTree, folder: Path, say: Callable[[str], None]
+) -> laws.Stored:
+    """What the target says of the texts of the split, all of which are read."""
+    if not fits(run.task, run.split):
+        raise TrainingError(
+            f"Align.top is {top}, and the split {run.split!r} has no end, or more than "
+            f"{FITS:,} texts; leave it out, and the target runs in each update"
+        )
+    assert run.target is not None and run.target_path is not None, "Align asks for them"
+    return laws.stored(
+        run.laws_path or folder / "laws",
+        laws.Asked(run.target, target_params, top, run.objective.temperature),  # type: ignore[attr-defined]
+        {
+            "target": checkpoints.fingerprint(run.target_path),
+            "task": tasks.get_task(run.task).name,
+            "split": run.split,
+            "lengths": dict(run.lengths),
+        },
+        read_split(run.task, run.split, run.lengths),
+        lambda texts: pack(texts, run.lengths, run.batch_size, run.buckets),
+        say,
+    )
+
+
+def _evaluation(run: TrainRun) -> list[Pairs]:
+    if run.evaluation_split is None:
+        return []
+    examples = read_split(run.task, run.evaluation_split, run.lengths)
+    return pack(examples, run.lengths, run.batch_size, run.buckets)
+
+
+def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:
+    """What has to agree for two runs to be one. The first batch speaks for the data."""
+    digest = hashlib.sha256(first.inputs.tobytes() + first.targets.tobytes())
+    objective: Any = run.objective
+    return {
+        "task": tasks.get_task(run.task).name,
+        "split": run.split,
+        "lengths": dict(run.lengths),
+        "batch_size": run.batch_size,
+        "buckets": run.buckets,
+        "seed": run.seed,
+        "objective": {"name": type(objective).__name__, **_plain(dataclasses.asdict(objective))},
+        "optimizer": dataclasses.asdict(run.optimizer),
+        "model": dataclasses.asdict(run.model.config),
+        **({"initial": run.initial_path} if run.initial_path else {}),
+        **({"best_by": run.best_by} if run.best_by else {}),
+        **({"reference": run.reference_path} if run.reference_path else {}),
+        "target": run.target and [dataclasses.asdict(run.target.config), run.target_path],
+        "first_batch": digest.hexdigest(),
+    }
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    """What is set, functions by name."""
+    set_ones = {name: value for name, value in fields.items() if value is not None}
+    return {name: getattr(x, "__qualname__", x) for name, x in set_ones.items()}
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[Callable[[], int]]:
+    """A function that gives the signal that came, Ctrl-C's or SIGTERM, else 0; a second one acts
+    at once."""
+    came = [0]
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, _) -> None:
+        came.append(number)
+        restore()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    try:
+        for number in before:
+            signal.signal(number, note)
+    except ValueError:  # only the main thread may, and only it is interrupted
+        yield lambda: 0
+        return
+    try:
+        yield lambda: came[-1]
+    finally:
+        restore()

@@ -1,0 +1,157 @@
+"""A run of training: what decides what is trained, and how."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from specdec import tasks
+from specdec.common.values import Checked, PositiveInt, Seed, check_is
+from specdec.models.heads import HeadedTarget
+from specdec.models.model import Model, Weights, check_model
+from specdec.training.look_ahead import LookAhead
+from specdec.training.loss import reads_target
+from specdec.training.objectives import Objective, TeacherForced
+from specdec.training.optimizer import Adafactor
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainRun(Checked):
+    """Everything that decides what is trained, and how; gin builds it.
+
+    model: what is trained; parameters start as its `init` draws them from the seed. Or a
+      `models.heads.HeadedTarget`, of which `LookAhead` trains both parts.
+    task, split, lengths: a seqio task or mixture or the name of one, its split to train on, and the
+      longest 'inputs' and 'targets' in tokens.
+    steps: how many updates in all; a finished run goes on if this grows.
+    batch_size: texts per step.
+    optimizer, objective: see `Adafactor` and `objectives`.
+    target, target_path: the model that the trained one drafts for, and the directory of its
+      checkpoint, if anything of it is read: its encoder's output, or its states.
+    reference_path: the directory of a drafter's checkpoint, as the model is, by which an objective
+      tells what can be learned (`Align.keep`).
+    laws_path: the folder in which what the target says of the texts is kept, where the objective
+      wants that stored (`Align.top`); runs may share it. None: `laws` in the output directory.
+    initial_path: the directory of a checkpoint that parameters are begun with, as far as names and
+      shapes agree (`begun_with`); the target's, for example. None: all are drawn. Of a HeadedTarget
+      {'target': .., 'heads': ..}, or one of them.
+    seed: of the parameters and of the order of the data.
+    buckets: into how many widths batches fall, each a program to compile (see `data.pack`).
+    evaluation_split: where loss and accuracy are measured besides, None for nowhere.
+    best_by: the figure of an evaluation, such as Align's 'mbsu_5', by which the best parameters so
+      far are exported, and not the latest: by how fast drafts would be, say, and not by the loss.
+    log_every, evaluate_every, checkpoint_every: steps.
+    """
+
+    model: Model
+    task: Any
+    lengths: Mapping[str, int]
+    steps: PositiveInt
+    batch_size: PositiveInt
+    optimizer: Adafactor = Adafactor()
+    objective: Objective = TeacherForced()
+    target: Model | None = None
+    target_path: str | None = None
+    initial_path: str | Mapping[str, str] | None = None
+    reference_path: str | None = None
+    laws_path: str | None = None
+    split: str = "train"
+    seed: Seed = 0
+    buckets: PositiveInt = 4
+    evaluation_split: str | None = None
+    best_by: str | None = None
+    log_every: PositiveInt = 100
+    evaluate_every: PositiveInt = 1000
+    checkpoint_every: PositiveInt = 1000
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_model("TrainRun.model", self.model, Weights)
+        remedy = "an objective, such as TeacherForced()"
+        check_is("TrainRun.objective", self.objective, Objective, remedy)
+        asks = self.objective.reads_target
+        if (asks or reads_target(self.model)) and not (self.target and self.target_path):
+            who = "model reads its target's encoder (encoded_dim) or states (states_dim)"
+            if asks:
+                who = f"objective is {type(self.objective).__name__}, of what its target says"
+            raise ValueError(
+                f"TrainRun.{who}; give that target, and target_path, the directory of its "
+                "checkpoint"
+            )
+        if (read := self.model.states_dim) is not None:
+            assert self.target is not None, "it was asked for"
+            if read != (width := self.target.config.emb_dim):
+                raise ValueError(
+                    f"TrainRun.model reads states of width {read} (states_dim), and the target's "
+                    f"are {width} wide; give states_dim = {width}"
+                )
+        if self.task is None:
+            raise ValueError("TrainRun.task is None; give a task, or the name of a registered one")
+        if self.model.pad_id:
+            raise ValueError(
+                f"TrainRun.model pads with {self.model.pad_id} and batches are filled up with 0; "
+                "give a model whose pad_id is 0"
+            )
+        self._check_parts()
+        self._check_reference()
+        if self.best_by is not None:
+            self._check_best()
+        for name in ("inputs", "targets"):
+            tasks.length_of(self.lengths, name)
+
+    def _check_parts(self) -> None:
+        if not isinstance(self.model, HeadedTarget):
+            if isinstance(self.initial_path, Mapping):
+                raise ValueError(
+                    f"TrainRun.initial_path is {self.initial_path!r}, of parts, and the model a "
+                    f"{type(self.model).__name__}, without any; give the directory of a checkpoint"
+                )
+            return
+        if not isinstance(self.objective, LookAhead):
+            raise ValueError(
+                f"TrainRun.objective is {type(self.objective).__name__}, and the model is a "
+                "HeadedTarget, which LookAhead trains; give that, objectives/look_ahead.gin"
+            )
+        if self.target is not None:
+            raise ValueError(
+                "TrainRun.target is not read where the model is a HeadedTarget, which has its own; "
+                "give None, and initial_path = {'target': the directory of its checkpoint}"
+            )
+        begun, known = self.initial_path, self.model.parts.keys()
+        if begun is not None and not (isinstance(begun, Mapping) and begun.keys() <= known):
+            raise ValueError(
+                f"TrainRun.initial_path is {begun!r} and the model a HeadedTarget; give the "
+                "checkpoints of its parts, {'target': .., 'heads': ..}"
+            )
+
+    def _check_reference(self) -> None:
+        if self.objective.keep is not None and self.reference_path is None:
+            raise ValueError(
+                f"the objective keeps {self.objective.keep} of the tokens, those that a reference "
+                "has learned; give TrainRun.reference_path, the directory of a trained drafter's "
+                "checkpoint"
+            )
+        given = {
+            "reference_path": (self.reference_path, "keep", self.objective.keep),
+            "laws_path": (self.laws_path, "top", self.objective.top),
+        }
+        for name, (path, reads, asked) in given.items():
+            if path is not None and asked is None:
+                raise ValueError(
+                    f"TrainRun.{name} is {path!r} and the objective reads nothing "
+                    f"of it; give Align.{reads}, or leave it out"
+                )
+
+    def _check_best(self) -> None:
+        known = ["accuracy", *self.objective.figures((0.0, 1.0), 1.0)]
+        if self.best_by not in known:
+            raise ValueError(
+                f"TrainRun.best_by is {self.best_by!r}; give a figure of "
+                f"{type(self.objective).__name__}: {', '.join(known)}"
+            )
+        if self.evaluation_split is None:
+            raise ValueError(
+                f"TrainRun.best_by is {self.best_by!r} but nothing is evaluated; give "
+                "evaluation_split"
+            )

@@ -1,0 +1,35 @@
+"""NOT EXACT: accept what is typical of the target, whatever it is drafted with."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+from jax.scipy.special import entr
+
+from specdec.common.values import Checked, Probability
+from specdec.types import Array, Draft, Scores
+from specdec.verifiers.decide import Verifier, token_probs
+
+
+@dataclasses.dataclass(frozen=True)
+class Typical(Checked, Verifier):
+    """NOT EXACT. Typical acceptance (Cai et al. 2024, Medusa, arXiv 2401.10774, section 2.3.1).
+
+    A token is kept if p(x) > min(epsilon, delta exp(-H(p))), with p as it is drawn from and its
+    entropy H in nats: where the target is unsure, much will do. Behind a refused token comes a draw
+    from p. Where something was drafted, with A the tokens that are kept, x is emitted with
+    probability q(x) [x in A] + (1 - q(A)) p(x).
+    """
+
+    epsilon: Probability = 0.09
+    delta: Probability = 0.3
+
+    def accept(self, draft: Draft, scores: Scores) -> Array:
+        p, _ = token_probs(draft, scores)
+        entropy = jnp.sum(entr(scores.probs[:-1]), axis=-1)
+        enough = jnp.minimum(self.epsilon, self.delta * jnp.exp(-entropy))
+        return (p > enough).astype(p.dtype)
+
+    def residual(self, draft: Draft, scores: Scores, n: Array) -> Array:
+        return scores.probs[n]
