@@ -128,7 +128,7 @@ def written(run: DecodeRun, params: Params, tokens: int = 10**9) -> list[Texts]:
     """Returns what the target writes on the run's texts, up to a number of tokens."""
     given = ((batch.index, batch.inputs) for batch in run.batches())
     return list(
-        acceptance.generate(run.plan, params.target, given, seed=run.data.seed, tokens=tokens)
+        acceptance.generate(run.plan, params["target"], given, seed=run.data.seed, tokens=tokens)
     )
 
 
