@@ -140,7 +140,7 @@ def passes(run: DecodeRun, params: Params, texts: Sequence[Texts] | None = None)
 
 def alpha(found: Sequence[Accepted]) -> list[float]:
     """Returns the acceptance rate of the draft model, and its interval over texts."""
-    one = acceptance.summarize(found).alphas["model"][0]
+    one = acceptance.summarize(found).alphas["model"][1]
     return [one.value, one.low, one.high]
 
 
