@@ -27,7 +27,7 @@ PIXELS = {
     "over_alpha_and_cost": (1600, 1200),
     "gamma_and_arithmetic": (1600, 920),
     "one_generation": (1600, 1080),
-    "one_iteration": (1600, 560),
+    "one_iteration": (1600, 800),
 }
 
 
@@ -219,17 +219,27 @@ def png_size(path: Path) -> tuple[int, int]:
 
 def test_every_figure_is_written_and_linked(write, tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    summary = write("run_$1.jsonl", bench())
+    first, second = write("run_$1.jsonl", bench()), write("b.jsonl", bench(gamma=3))
     folder, page = tmp_path / "drawn here" / "figures", tmp_path / "report.md"
-    assert cli.main(["report", f"--output_file={page}", f"--figures_dir={folder}", summary]) == 0
+    files = f"--output_file={page}", f"--figures_dir={folder}"
+    assert cli.main(["report", *files, first, second]) == 0
     assert {file.stem: png_size(file) for file in folder.iterdir()} == PIXELS
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [f"wrote {folder / name}.png" for name in PIXELS]
     table, *links = page.read_text().split("\n\n![")
-    assert table == report.markdown(report.read([summary])).rstrip("\n")
+    assert table == report.markdown(report.read([first, second])).rstrip("\n")
     assert links[1].strip() == "over gamma](drawn%20here/figures/over_gamma.png)"
     assert len(links) == len(PIXELS)
+
+
+def test_a_single_gamma_is_no_curve(runs):
+    pytest.importorskip("matplotlib")
+    from specdec.instrument.report import figures
+
+    sampled = bench(sampling="Sampling(temperature=1.0)")
+    names = [one.__name__ for one in figures.of(runs(a=bench(), b=sampled))]
+    assert names == [name for name in PIXELS if name != "over_gamma"]
 
 
 def test_without_a_page_the_report_is_printed_as_ever(write, tmp_path, capsys):
@@ -368,7 +378,7 @@ def test_runs_whose_lengths_vary_have_their_figure(write, tmp_path):
     (file,) = figures.draw(report.read([a]), tmp_path)
     assert file.name == "draft_lengths.png"
     both = report.read([a, b])
-    assert [one.__name__ for one in figures.of(both)] == [*PIXELS, "draft_lengths"]
+    assert [one.__name__ for one in figures.of(both)][-2:] == ["one_iteration", "draft_lengths"]
     assert set(words.OF) == {*PIXELS, "draft_lengths"}
     left, right = figures.draft_lengths(report.read([a])).axes
     heights = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in left.patches]
@@ -400,3 +410,19 @@ def test_tokens_best_gammas_and_operations_are_theirs(drawings, runs):
         tokens = (1 - alpha**6) / (1 - alpha)
         assert speedup == pytest.approx(tokens / (5 * 0.05 + 1))
         assert factor == pytest.approx((5 * 0.05 + 6) / tokens)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", [*PIXELS, "draft_lengths"])
+def test_no_text_of_a_figure_overlaps(runs, name):
+    """The names of runs are long and near each other, and draft lengths go to 20."""
+    matplotlib = pytest.importorskip("matplotlib")
+    from crowding import crowded
+
+    from specdec.instrument.report import canvas, figures
+
+    named = {f"a_run_of_which_the_name_is_long_{i}": 0.5 + i / 50 for i in range(8)}
+    several = runs(**{run: bench(alpha=alpha, ratio=2 + alpha) for run, alpha in named.items()})
+    draw = figures.draft_lengths if name == "draft_lengths" else getattr(figures, name)
+    with matplotlib.rc_context(canvas.STYLE):
+        assert crowded(draw(several)) == []

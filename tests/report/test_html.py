@@ -95,7 +95,7 @@ def test_the_page_in_a_browser(make, browser):
         assert (row[0], row[3], row[7]) == (name, shown, f"{summary['tau']:.2f}")
     svgs = "document.querySelectorAll('figure svg').length"
     named = "document.querySelectorAll('[role=img][aria-label][aria-describedby]').length"
-    assert browser.value(svgs) == browser.value(named) == 6
+    assert browser.value(svgs) == browser.value(named) == 5
     ids = browser.value("[...document.querySelectorAll('[id]')].map(one => one.id)")
     assert len(ids) == len(set(ids))
     words = browser.value("document.querySelector('#predicted_and_measured-in-words').textContent")

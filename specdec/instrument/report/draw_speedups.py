@@ -25,6 +25,7 @@ from specdec.instrument.report.canvas import (
     captioned,
     interval,
     name_points,
+    only_ticks,
 )
 from specdec.instrument.report.summaries import ReportedRun
 
@@ -65,8 +66,6 @@ def over_gamma(runs: Sequence[ReportedRun]) -> Figure:
         _curve(axes, curve, COLOURS[i % len(COLOURS)], aside)
     axes.axhline(1, color=GREY, linewidth=0.8)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if {gamma for curve in curves for gamma in curve.gammas} == {longest}:
-        axes.set_xlim(longest - 1, longest + 1)
     axes.set(title="Speed-up over gamma", xlabel="gamma, drafted tokens per target call")
     axes.set(ylabel="speed-up over the target alone")
     for values in published.values():
@@ -174,8 +173,7 @@ def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Figure:
         axes.plot([], [], "o", color=RED, label="runs")
     right.plot([], [], "--", color=GREY, label="operations")
     right.set(title="Speed-up, operations", xlabel="alpha", yscale="log", ylim=(0.8, 25))
-    for set_formatter in right.yaxis.set_major_formatter, right.yaxis.set_minor_formatter:
-        set_formatter("{x:g}")
+    only_ticks(right.yaxis, (1, 2, 5, 10, 20))
     for axes in (first, left, right):
         axes.legend(loc="upper left", fontsize=8)
     caption = (

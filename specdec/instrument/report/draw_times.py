@@ -99,7 +99,8 @@ def draft_lengths(runs: Sequence[ReportedRun]) -> Figure:
             if drafted == accepted:
                 one.plot(start + longer / 2, drafted, "^", color=BLUE, markersize=4)
         one.set(title=found.name, ylabel="tokens")
-        one.yaxis.set_major_locator(MaxNLocator(integer=True))
+        one.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+        one.margins(y=0.1)
         means.plot(found.places, found.drafted, color=RED, label="drafted")
         means.plot(found.places, found.accepted, color=GREEN, label="accepted")
     rows[-1][0].set_xlabel(f"token of text {shown[0].text}")

@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 
+from specdec.instrument.report import canvas
 from specdec.instrument.report.canvas import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, STYLE, blank
 
 PANELS = {
@@ -24,8 +25,7 @@ LEVEL = {"heuristic": RED, "cost_optimal": SKY}  # which have no setting to draw
 
 def draw(results: Sequence[Any], path: Path) -> None:
     """Writes an SVG with a row of panels for each `forecast.tuning.Result`."""
-    as_text: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "specdec"}
-    with matplotlib.rc_context(STYLE | as_text):
+    with matplotlib.rc_context(STYLE):
         figure = blank(3.0 * len(results) + 0.3)
         rows = figure.subplots(len(results), len(PANELS), sharey=True, squeeze=False)
         for result, row in zip(results, rows, strict=True):
@@ -37,8 +37,7 @@ def draw(results: Sequence[Any], path: Path) -> None:
             row[0].set_ylabel("times as fast as the target alone")
             row[0].set_title(result.variant or "the run's drafter")
             row[-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
-        nothing: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(path, format="svg", metadata=nothing)
+        path.write_text(canvas.svg(figure), encoding="utf-8")
 
 
 def _curve(axes: Axes, result: Any, kind: str, colour: str) -> None:
