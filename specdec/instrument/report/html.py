@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from specdec.instrument.report import tables, words
 from specdec.instrument.report.generations import KINDS, ShownGeneration
-from specdec.instrument.report.headline import HEADER, LEGEND, SPEEDUP, places, row
+from specdec.instrument.report.headline import HEADER, LEGEND, SPEEDUP, facts, places, row, sentence
 from specdec.instrument.report.speedups import predicts, varies
 from specdec.instrument.report.summaries import Figures, ReportedRun
 
@@ -62,7 +62,8 @@ def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) ->
     script = _text("page.js")
     return _template().render(
         content,
-        title="Speculative decoding, measured",
+        title=sentence(runs),
+        facts=facts(runs),
         parts={id: name for id, name in names.items() if content[id]},
         conditions=[*places(runs), *tables.places(_acceptances(runs))],
         left_out=sum(1 for _ in generations),
