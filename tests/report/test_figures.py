@@ -23,7 +23,7 @@ CPU = {"backend": "cpu", "cpu": "Some CPU", "cores": 2, "versions": {"jax": "0.1
 GPU = {"backend": "gpu", "device": "Some GPU", "devices": 1, "versions": {"jax": "0.10.2"}}
 PIXELS = {
     "predicted_and_measured": (1600, 1120),
-    "over_gamma": (1600, 1040),
+    "over_gamma": (1600, 1000),
     "over_alpha_and_cost": (1600, 1200),
     "gamma_and_arithmetic": (1600, 920),
     "one_generation": (1600, 1080),
@@ -140,18 +140,27 @@ def test_runs_of_other_draft_lengths_make_a_curve(runs):
 
 
 def test_two_runs_of_one_draft_length_share_a_band(runs):
-    (curve,) = speedups.curves(runs(a=bench(c=0.1, alpha=0.5), b=bench(c=0.3, alpha=0.5)))
-    assert curve.gammas == [2, 2]
-    assert curve.band == {2: pytest.approx([expected(0.5, 2, 0.2, 1.5)] * 2)}
+    others = {"b": bench(c=0.3), "longer": bench(gamma=3, c=0.2)}
+    (curve,) = speedups.curves(runs(a=bench(c=0.1), **others))
+    assert curve.gammas == [2, 2, 3]
+    assert curve.band[2] == pytest.approx([expected(0.5, 2, 0.2, 1.5)] * 2)
 
 
 def test_other_settings_and_other_hardware_make_other_curves(runs):
-    sampled = bench(sampling="Sampling(temperature=1.0, top_k=None, top_p=None)")
-    curves = speedups.curves(runs(a=bench(), b=sampled, c=bench(environment=GPU), d=bench(gamma=3)))
-    assert [(curve.label, curve.gammas) for curve in curves] == [
+    """A setting that only runs of a single gamma have makes none."""
+    others: dict[str, dict] = {
+        "cold": {},
+        "drawn": {"sampling": "Sampling(temperature=1.0, top_k=None, top_p=None)"},
+        "gpu": {"environment": GPU},
+    }
+    both = {f"{x}{gamma}": bench(gamma=gamma, **y) for x, y in others.items() for gamma in (2, 3)}
+    alone = bench(sampling="Sampling(temperature=0.5)")
+    assert [
+        (curve.label, curve.gammas) for curve in speedups.curves(runs(alone=alone, **both))
+    ] == [
         ("Greedy(), 2 cores of Some CPU, jax 0.10.2", [2, 3]),
-        ("Sampling(temperature=1.0), 2 cores of Some CPU, jax 0.10.2", [2]),
-        ("Greedy(), 1 x Some GPU, jax 0.10.2", [2]),
+        ("Sampling(temperature=1.0), 2 cores of Some CPU, jax 0.10.2", [2, 3]),
+        ("Greedy(), 1 x Some GPU, jax 0.10.2", [2, 3]),
     ]
 
 
@@ -260,7 +269,8 @@ def drawings():
 @pytest.mark.parametrize("name", PIXELS)
 def test_a_caption_says_what_it_was_measured_on(drawings, runs, name):
     other = bench(environment=GPU | {"device": "Not drawn"}) | {"prediction": None}
-    several = runs(other=other, a=bench(), b=bench(environment=GPU))
+    longer = {"c": bench(gamma=3), "d": bench(gamma=3, environment=GPU)}
+    several = runs(other=other, a=bench(), b=bench(environment=GPU), **longer)
     caption = " ".join(drawings[name](several).get_supxlabel().split())
     places = ["2 cores of Some CPU, jax 0.10.2", "1 x Some GPU, jax 0.10.2"]
     shown = places[:1] if name == "one_generation" else places
@@ -412,6 +422,9 @@ def test_tokens_best_gammas_and_operations_are_theirs(drawings, runs):
         assert factor == pytest.approx((5 * 0.05 + 6) / tokens)
 
 
+LONG = [f"Sampling({'top_p=0.5, ' * 12}temperature={x})" for x in (0.5, 1.0)]
+
+
 @pytest.mark.ci
 @pytest.mark.parametrize("name", [*PIXELS, "draft_lengths"])
 def test_no_text_of_a_figure_overlaps(runs, name):
@@ -422,7 +435,12 @@ def test_no_text_of_a_figure_overlaps(runs, name):
     from specdec.instrument.report import canvas, figures
 
     named = {f"a_run_of_which_the_name_is_long_{i}": 0.5 + i / 50 for i in range(8)}
-    several = runs(**{run: bench(alpha=alpha, ratio=2 + alpha) for run, alpha in named.items()})
+    several = runs(
+        **{
+            run: bench(gamma=2 + i % 2, alpha=alpha, ratio=2 + alpha, sampling=LONG[i // 4])
+            for i, (run, alpha) in enumerate(named.items())
+        }
+    )
     draw = figures.draft_lengths if name == "draft_lengths" else getattr(figures, name)
     with matplotlib.rc_context(canvas.STYLE):
         assert crowded(draw(several)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,6 +32,7 @@ from specdec.instrument.report.summaries import ReportedRun
 
 COLOURS = (BLUE, RED, GREEN, ORANGE, PINK, SKY)
 ASIDE = 0.015  # of the longest gamma: curves lie this far apart, so that intervals can be seen
+LABEL = 90  # characters in a line of a legend
 LEVELS = (1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 10)
 
 
@@ -59,7 +61,7 @@ def over_gamma(runs: Sequence[ReportedRun]) -> Figure:
     curves = speedups.curves(runs)
     longest = max(max(curve.gammas) for curve in curves)
     published = speedups.papers(runs, range(1, longest + 1))
-    figure = blank(5 + 0.2 * len(curves))
+    figure = blank(5)
     axes = figure.add_subplot()
     for i, curve in enumerate(curves):
         aside = ASIDE * longest * (i - (len(curves) - 1) / 2)
@@ -81,7 +83,11 @@ def over_gamma(runs: Sequence[ReportedRun]) -> Figure:
     if published:
         label = "theory for the alpha and c of Leviathan et al., v = 1"
         handles.append(Line2D([], [], ls=":", color="black", label=label))
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.13))
+    for one in handles:  # a name may be longer than the figure is wide
+        one.set_label(textwrap.fill(str(one.get_label()), LABEL))
+    figure.legend(handles=handles, loc="outside upper left")
+    lines = sum(str(one.get_label()).count("\n") + 1 for one in handles)
+    figure.set_figheight(4.2 + 0.2 * lines)
     caption = (
         "A star is the best measured gamma. For long texts: alpha, c and v as measured, each draft "
         "token accepted independently, no prefill, no overhead."
@@ -93,9 +99,8 @@ def _curve(axes: Axes, curve: speedups.Curve, colour: str, aside: float) -> None
     gammas = list(curve.band)
     low, high = zip(*curve.band.values(), strict=True)
     axes.fill_between(gammas, low, high, color=colour, alpha=0.2, linewidth=0)
-    for edge in (low, high):  # a band may be as thin as a line, or a single gamma wide
-        marker = "_" if len(gammas) == 1 else ""
-        axes.plot(gammas, edge, color=colour, alpha=0.4, linewidth=0.8, marker=marker)
+    for edge in (low, high):  # a band may be as thin as a line
+        axes.plot(gammas, edge, color=colour, alpha=0.4, linewidth=0.8)
     at = [gamma + aside for gamma in curve.gammas]
     axes.plot(at, curve.predicted, "o--", color=colour, mfc="white", markersize=5, linewidth=1)
     axes.plot(at, [one.value for one in curve.measured], color=colour)

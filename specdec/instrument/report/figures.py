@@ -38,13 +38,14 @@ PAGE |= {BLUE.lower(): "var(--blue)", GREY.lower(): "var(--muted)"}
 def of(runs: Sequence[ReportedRun]) -> Sequence[Callable[[Sequence[ReportedRun]], Figure]]:
     """Returns the figures of some runs, of fixed draft lengths and of lengths that vary.
 
-    There is no curve over a single gamma.
+    Raises:
+      ValueError: there is none.
     """
     of_lengths = (draft_lengths,) if any(map(varies, runs)) else ()
     if of_lengths and not any(map(predicts, runs)):
         return of_lengths
-    curved = any(len(set(curve.gammas)) > 1 for curve in speedups.curves(runs))
-    return (*(one for one in FIGURES if curved or one is not over_gamma), *of_lengths)
+    curves = speedups.curves(runs)
+    return (*(one for one in FIGURES if curves or one is not over_gamma), *of_lengths)
 
 
 def draw(runs: Sequence[ReportedRun], folder: str | Path) -> list[Path]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from specdec.common import published, theory
 from specdec.common.statistics import Estimate
-from specdec.instrument.report.summaries import Figures, ReportedRun, device, in_words
+from specdec.instrument.report.summaries import Figures, ReportedRun, device, in_words, models
 
 LONGEST_DRAFT = 20  # of those among which the surface has the best
 COST_RATIOS = (0.01, 0.05, 0.1, 0.3)  # c of the curves of best gammas
@@ -20,7 +20,7 @@ SHARE = 0.05  # c, and a draft token's operations over a target token's, there
 ALPHAS = tuple(round(0.3 + x / 100, 2) for x in range(70))
 
 # What is the same in all runs of a curve, besides where they were measured.
-ONE_CURVE = ("drafter", "sampling", "verifier", "dtype", "parameters", "lengths", "split")
+ONE_CURVE = ("drafter", "sampling", "verifier", "lengths", "split")
 
 
 class PredictedAndMeasured(NamedTuple):
@@ -98,10 +98,13 @@ def comparisons(runs: Sequence[ReportedRun]) -> list[PredictedAndMeasured]:
 
 
 def curves(runs: Sequence[ReportedRun]) -> list[Curve]:
+    """Returns a curve for all runs that differ in gamma alone, where there are several gammas."""
     groups = collections.defaultdict(list)
     for _, bench in with_prediction(runs):
         settings = (in_words(bench["run"].get(name)) for name in ONE_CURVE)
-        groups[(*settings, device(bench["environment"]))].append(bench)
+        of = models(bench["run"]), device(bench["environment"])
+        groups[(*settings, *of)].append(bench)
+    groups = {x: y for x, y in groups.items() if len({one["run"]["gamma"] for one in y}) > 1}
     differ = [len(set(values)) > 1 for values in zip(*groups, strict=True)]
     return [
         _curve(", ".join(value for value, other in zip(key, differ, strict=True) if other), benches)
