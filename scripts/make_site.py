@@ -16,7 +16,7 @@ import shutil
 import sys
 import types
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -29,6 +29,7 @@ import specdec
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 PICTURES = ROOT / "docs" / "figures"
+TEMPLATES = ROOT / "scripts" / "site"
 # For the terminal, where `specdec COMMAND --help` says more; and for T5X, see docs/t5x.md.
 INNER = {"__main__", "cli", "integrations"}
 DEEPER = ("specdec.models.t5", "specdec.models.cache")
@@ -51,12 +52,14 @@ def main() -> None:
 
 def write(folder: Path, names: Sequence[str]) -> None:
     """Renders the pages of the guide, and one for each module."""
-    render.configure(docformat="google", footer_text=f"specdec {specdec.__version__}")
+    footer = f"specdec {specdec.__version__}"
+    render.configure(docformat="google", footer_text=footer, template_directory=TEMPLATES)
     nn.Module.setup.__doc__ = "Names the parts."  # not of methods that no page of ours shows
     for name in specdec.__all__:  # also what is imported on use
         setattr(specdec, name, getattr(specdec, name))
     pages = {name: pdoc.doc.Module.from_name(name) for name in names}
-    pages |= {page.stem: pdoc.doc.Module(guide(page)) for page in PAGES}
+    listed = reference(pages)
+    pages |= {page.stem: pdoc.doc.Module(guide(page, listed)) for page in PAGES}
     for name, module in pages.items():
         file = folder / f"{name.replace('.', '/')}.html"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -75,10 +78,19 @@ def modules() -> list[str]:
     return ["specdec", *(name for name in found if name not in inner), *DEEPER]
 
 
-def guide(page: Path) -> types.ModuleType:
-    """A document as the docstring of a module that has nothing else."""
+def reference(pages: Mapping[str, pdoc.doc.Module]) -> str:
+    """Returns the modules' pages as a list in Markdown, each with its first line."""
+    lines = (
+        f"- [`{name}`]({name.replace('.', '/')}.html): {module.docstring.splitlines()[0]}"
+        for name, module in pages.items()
+    )
+    return "\n".join(("\n## Reference\n", *lines)) + "\n"
+
+
+def guide(page: Path, listed: str) -> types.ModuleType:
+    """Returns a document as the docstring of a module; README's ends with the list of modules."""
     module = types.ModuleType(page.stem)
-    text = page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8") + listed * (page.stem == "README")
     module.__doc__ = re.sub(r"\]\((?:docs/|\.\./)?([\w-]+)\.md(#[\w-]*)?\)", r"](\1.html\2)", text)
     module.__all__ = []
     return module
