@@ -1,9 +1,10 @@
-"""Figures of speed-ups, predicted and measured."""
+"""Draws speed-ups, predicted and measured."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from specdec.common import theory
 from specdec.instrument.report import speedups
 from specdec.instrument.report.canvas import (
     BLUE,
@@ -28,6 +30,7 @@ from specdec.instrument.report.canvas import (
     name_points,
     only_ticks,
 )
+from specdec.instrument.report.speedups import ALPHAS
 from specdec.instrument.report.summaries import ReportedRun
 
 COLOURS = (BLUE, RED, GREEN, ORANGE, PINK, SKY)
@@ -37,7 +40,7 @@ LEVELS = (1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 10)
 
 
 def predicted_and_measured(runs: Sequence[ReportedRun]) -> Figure:
-    """A point for each run, and where measured is 1 and 0.95 of predicted."""
+    """Draws a point for each run, and lines where measured is 1 and 0.95 of predicted."""
     figure = blank(5.6)
     axes = figure.add_subplot()
     shown = speedups.comparisons(runs)
@@ -57,7 +60,7 @@ def predicted_and_measured(runs: Sequence[ReportedRun]) -> Figure:
 
 
 def over_gamma(runs: Sequence[ReportedRun]) -> Figure:
-    """Measured and predicted speed-up over gamma, a colour for each curve."""
+    """Draws measured and predicted speed-up over gamma, a colour for each curve."""
     curves = speedups.curves(runs)
     longest = max(max(curve.gammas) for curve in curves)
     published = speedups.papers(runs, range(1, longest + 1))
@@ -112,7 +115,7 @@ def _curve(axes: Axes, curve: speedups.Curve, colour: str, aside: float) -> None
 
 
 def over_alpha_and_cost(runs: Sequence[ReportedRun]) -> Figure:
-    """The speed-up that theory has for an alpha and a c, with measured ones on it."""
+    """Draws the theoretical speed-up over alpha and c, and measured ones on it."""
     figure = blank(6)
     axes = figure.add_subplot()
     ours, published = speedups.spots(runs), speedups.paper_spots()
@@ -158,8 +161,8 @@ def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Figure:
     figure = blank(4.6)
     first, left, right = figure.subplots(1, 3)
     for cost_ratio, colour in zip(speedups.COST_RATIOS, COLOURS, strict=False):
-        curve = speedups.best_gammas(cost_ratio)
-        left.plot(*zip(*curve, strict=True), color=colour, label=f"c {cost_ratio}", linewidth=1)
+        best = [theory.optimal_gamma(x, cost_ratio, speedups.LONGEST_DRAFT) for x in ALPHAS]
+        left.plot(ALPHAS, best, color=colour, label=f"c {cost_ratio}", linewidth=1)
     shown = speedups.with_prediction(runs)
     for _, bench in shown:
         for axes, value in (first, bench["tau"]), (left, bench["prediction"]["gamma"]):
@@ -168,12 +171,13 @@ def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Figure:
     left.set(title="Best gamma", xlabel="alpha")
     left.yaxis.set_major_locator(MaxNLocator(integer=True))
     for gamma, colour in zip(speedups.GAMMAS, COLOURS, strict=False):
-        tokens = speedups.tokens_per_call(gamma)
-        first.plot(*zip(*tokens, strict=True), color=colour, label=f"gamma {gamma}", linewidth=1)
-        curve = speedups.time_and_operations(gamma)
-        alphas, faster, operations = zip(*curve, strict=True)
-        right.plot(alphas, faster, color=colour, linewidth=1, label=f"gamma {gamma}")
-        right.plot(alphas, operations, "--", color=colour, linewidth=1)
+        style: dict[str, Any] = {"color": colour, "linewidth": 1}
+        tokens = [theory.expected_tokens(x, gamma) for x in ALPHAS]
+        first.plot(ALPHAS, tokens, label=f"gamma {gamma}", **style)
+        faster = [theory.speedup(x, gamma, speedups.SHARE) for x in ALPHAS]
+        right.plot(ALPHAS, faster, label=f"gamma {gamma}", **style)
+        operations = [theory.operations_factor(x, gamma, speedups.SHARE) for x in ALPHAS]
+        right.plot(ALPHAS, operations, "--", **style)
     for axes in (first, left):
         axes.plot([], [], "o", color=RED, label="runs")
     right.plot([], [], "--", color=GREY, label="operations")

@@ -42,7 +42,7 @@ def headline(runs: Sequence[ReportedRun]) -> str:
 
 def sentence(runs: Sequence[ReportedRun]) -> str:
     """Returns the result of all benchmarks in one sentence."""
-    ratios = [run.bench["speedup"]["ratio"] for run in runs if run.bench]
+    ratios = [summaries.speedup(run.bench).value for run in runs if run.bench]
     if not ratios:
         return "Speculative decoding, measured"
     if len(ratios) == 1:
@@ -59,8 +59,7 @@ def facts(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
     found: dict[str, dict[str, None]] = collections.defaultdict(dict)
     benches = [run.bench for run in runs if run.bench]
     if len(benches) == 1:
-        speedup = benches[0]["speedup"]
-        found["95 % interval"][f"{speedup['low']:.2f} to {speedup['high']:.2f}"] = None
+        found["95 % interval"][summaries.speedup(benches[0]).interval()] = None
         found["identical outputs"][_identical(benches[0])] = None
     for one in [*benches, *(run.acceptance for run in runs if run.acceptance)]:
         settings = one["run"]
@@ -87,12 +86,12 @@ def places(runs: Sequence[ReportedRun]) -> list[str]:
 
 def row(name: str, bench: Figures, strong: str = "") -> Iterator[str]:
     """A value for each name of HEADER; `strong` goes around the speed-up."""
-    settings, speedup, forecast = bench["run"], bench["speedup"], bench.get("forecast")
+    settings, speedup, forecast = bench["run"], summaries.speedup(bench), bench.get("forecast")
     yield name
     names = ("verifier", "sampling") if settings["gamma"] else ("schedule", "verifier", "sampling")
     yield ", ".join(in_words(settings[name]) for name in names)
     yield str(settings["gamma"] or "")
-    yield f"{strong}{speedup['ratio']:.2f}{strong} ({speedup['low']:.2f} to {speedup['high']:.2f})"
+    yield f"{strong}{speedup.value:.2f}{strong} ({speedup.interval()})"
     yield f"{forecast['whole']:.2f}" if forecast else ""
     yield f"{forecast['measured_over_whole']:.2f}" if forecast else ""
     predicted = bench["prediction"]

@@ -22,7 +22,7 @@ from specdec.instrument.report import tables, words
 from specdec.instrument.report.generations import KINDS, ShownGeneration
 from specdec.instrument.report.headline import HEADER, LEGEND, SPEEDUP, facts, places, row, sentence
 from specdec.instrument.report.speedups import predicts, varies
-from specdec.instrument.report.summaries import Figures, ReportedRun
+from specdec.instrument.report.summaries import Figures, ReportedRun, speedup
 
 FOLDER = Path(__file__).parent / "page"
 TEXTS = 200  # on one page; more make it slow
@@ -107,7 +107,7 @@ def _tables(runs: Sequence[ReportedRun]) -> Iterator[HtmlTable]:
     """Yields, as far as each was measured, speed-ups, beside published ones, and alphas."""
     benches = [(run.name, run.bench) for run in runs if run.bench]
     if benches:
-        longest = max(1.0, *(bench["speedup"]["high"] for _, bench in benches))
+        longest = max(1.0, *(speedup(bench).high for _, bench in benches))
         rows = [_speedup_row(name, bench, longest) for name, bench in benches]
         yield HtmlTable("Speed-up over the target alone", HEADER, rows, LEGEND)
     if any(run.paper for run in runs):
@@ -124,11 +124,8 @@ def _acceptances(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
 
 def _speedup_row(name: str, bench: Figures, longest: float) -> list[Any]:
     cells: list[Any] = list(row(name, bench))
-    place, speedup = HEADER.index(SPEEDUP), bench["speedup"]
-    low, at, high, one = (
-        round(value / longest, 4)
-        for value in (speedup["low"], speedup["ratio"], speedup["high"], 1.0)
-    )
+    at, low, high, one = (round(value / longest, 4) for value in (*speedup(bench), 1.0))
+    place = HEADER.index(SPEEDUP)
     cells[place] = Interval(cells[place], low, at, high, one)
     return cells
 

@@ -11,7 +11,14 @@ import numpy as np
 
 from specdec.common import published, theory
 from specdec.common.statistics import Estimate
-from specdec.instrument.report.summaries import Figures, ReportedRun, device, in_words, models
+from specdec.instrument.report.summaries import (
+    Figures,
+    ReportedRun,
+    device,
+    in_words,
+    models,
+    speedup,
+)
 
 LONGEST_DRAFT = 20  # of those among which the surface has the best
 COST_RATIOS = (0.01, 0.05, 0.1, 0.3)  # c of the curves of best gammas
@@ -92,7 +99,7 @@ def with_prediction(runs: Iterable[ReportedRun]) -> list[tuple[ReportedRun, Figu
 
 def comparisons(runs: Sequence[ReportedRun]) -> list[PredictedAndMeasured]:
     return [
-        PredictedAndMeasured(run.name, bench["prediction"]["these_texts"], _measured(bench))
+        PredictedAndMeasured(run.name, bench["prediction"]["these_texts"], speedup(bench))
         for run, bench in with_prediction(runs)
     ]
 
@@ -128,7 +135,7 @@ def papers(runs: Sequence[ReportedRun], gammas: Iterable[int]) -> dict[str, list
 
 def spots(runs: Sequence[ReportedRun]) -> list[Spot]:
     return [
-        Spot(run.name, bench["alpha"], bench["prediction"]["cost_ratio"], bench["speedup"]["ratio"])
+        Spot(run.name, bench["alpha"], bench["prediction"]["cost_ratio"], speedup(bench).value)
         for run, bench in with_prediction(runs)
     ]
 
@@ -146,29 +153,6 @@ def surface(alphas: np.ndarray, cost_ratios: np.ndarray) -> np.ndarray:
         return theory.speedup(alpha, gamma, cost_ratio)
 
     return np.array([[best(alpha, c) for alpha in alphas] for c in cost_ratios])
-
-
-def tokens_per_call(gamma: int) -> list[tuple[float, float]]:
-    """(alpha, `theory.expected_tokens`)."""
-    return [(alpha, theory.expected_tokens(alpha, gamma)) for alpha in ALPHAS]
-
-
-def best_gammas(cost_ratio: float) -> list[tuple[float, int]]:
-    """(alpha, gamma): `theory.optimal_gamma` with v = 1 and gamma up to LONGEST_DRAFT."""
-    found = (theory.optimal_gamma(alpha, cost_ratio, LONGEST_DRAFT) for alpha in ALPHAS)
-    return list(zip(ALPHAS, found, strict=True))
-
-
-def time_and_operations(gamma: int) -> list[tuple[float, float, float]]:
-    """(alpha, speed-up, factor of operations) with v = 1, and c and the operations' ratio SHARE."""
-    return [
-        (
-            alpha,
-            theory.speedup(alpha, gamma, SHARE),
-            theory.operations_factor(alpha, gamma, SHARE),
-        )
-        for alpha in ALPHAS
-    ]
 
 
 def _curve(label: str, benches: Sequence[Figures]) -> Curve:
@@ -190,14 +174,10 @@ def _curve(label: str, benches: Sequence[Figures]) -> Curve:
     return Curve(
         label=label,
         gammas=gammas,
-        measured=[_measured(bench) for bench in benches],
+        measured=[speedup(bench) for bench in benches],
         predicted=[bench["prediction"]["these_texts"] for bench in benches],
         band={
             gamma: (predicted(min(alphas), gamma), predicted(max(alphas), gamma))
             for gamma in range(gammas[0], gammas[-1] + 1)
         },
     )
-
-
-def _measured(bench: Figures) -> Estimate:
-    return Estimate(*(bench["speedup"][name] for name in ("ratio", "low", "high")))

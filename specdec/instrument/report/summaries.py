@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from specdec.common import published
+from specdec.common.statistics import Estimate
 
 Figures: TypeAlias = Mapping[str, Any]
 
@@ -59,6 +60,11 @@ def read(paths: Iterable[str], paper: str | None = None) -> list[ReportedRun]:
             run.lines = Path(path.removesuffix(".summary.json"))
         _refuse_other_settings(run)
     return list(runs.values())
+
+
+def speedup(bench: Figures) -> Estimate:
+    """Returns the measured speed-up of whole texts."""
+    return Estimate(*(bench["speedup"][name] for name in ("ratio", "low", "high")))
 
 
 def device(environment: Figures) -> str:

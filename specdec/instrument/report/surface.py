@@ -20,7 +20,7 @@ PANELS = {
     ),
     "entropy": ("threshold, nats", (("entropy", PINK),)),
 }
-LEVEL = {"heuristic": RED, "cost_optimal": SKY}  # which have no setting to draw over
+LEVEL = {"heuristic": RED, "cost_optimal": SKY}  # they have no setting to draw over
 
 
 def draw(results: Sequence[Any], path: Path) -> None:
@@ -57,7 +57,7 @@ def _curve(axes: Axes, result: Any, kind: str, colour: str) -> None:
 
 
 def _levels(axes: Axes, result: Any) -> None:
-    """Yields what has no setting, the oracle, and the target alone."""
+    """Draws levels: candidates without a setting, the oracle, and the target alone."""
     for kind, colour in LEVEL.items():
         own = [result.speedup(x).value for x in result.tried if x.candidate.kind == kind]
         if own:
