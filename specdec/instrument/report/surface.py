@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,9 @@ def draw(results: Sequence[Any], path: Path) -> None:
                 axes.set_xlabel(label)
             row[0].set_ylabel("times as fast as the target alone")
             row[0].set_title(result.variant or "the run's drafter")
-            row[-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
+        named = (zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes)
+        handles = {label: handle for handle, label in itertools.chain.from_iterable(named)}
+        figure.legend(list(handles.values()), list(handles), loc="outside upper left", ncols=4)
         path.write_text(canvas.svg(figure), encoding="utf-8")
 
 
@@ -51,7 +54,7 @@ def _curve(axes: Axes, result: Any, kind: str, colour: str) -> None:
     for length in sorted(longest):
         of_length = [x for x in own if not length or x.candidate.schedule.buckets[-1] == length]
         points = sorted((x.candidate.setting, result.speedup(x).value) for x in of_length)
-        label = kind if length == max(longest) else None
+        label = kind.replace("_", " ") if length == max(longest) else None
         style = "-" if label else ":"
         axes.plot(*zip(*points, strict=True), f"o{style}", color=colour, markersize=3, label=label)
 
