@@ -1,8 +1,8 @@
-"""One self-contained page of what was measured. Needs jinja2, and matplotlib if there are figures.
+"""Makes one self-contained page of measurements. Needs jinja2, and matplotlib for figures.
 
-Texts, tokens and names come from anywhere, so all that the template shows is escaped, characters
-that steer a terminal or turn the direction of text are shown by their code points, and the page
-allows no script but its own, by its hash, and no address at all.
+Texts, tokens and names may come from anywhere, so the template escapes all that it shows. Control
+characters, and those that turn the direction of text, are shown by their code points. The page
+allows only its own script, by its hash, and loads nothing from any address.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Interval(NamedTuple):
 
 
 def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) -> str:
-    """The HTML of some runs and generations; either may be none.
+    """Returns the HTML of some runs and generations; either may be empty.
 
     Raises:
       ValueError: the JSON lines of the first run that figures are of are missing.
@@ -75,7 +75,7 @@ def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) ->
 
 
 def visible(text: str) -> str:
-    """Text without characters that control something: their code points stand for them."""
+    """Returns the text with the code points of control characters in their place."""
     return "".join(_visible(character) for character in text)
 
 
@@ -104,7 +104,7 @@ def _policy(script: str) -> str:
 
 
 def _tables(runs: Sequence[ReportedRun]) -> Iterator[HtmlTable]:
-    """Yields, as far as each was measured, speed-ups, beside published ones, and alphas."""
+    """Yields tables of speed-ups, of published rows next to ours, and of acceptance rates."""
     benches = [(run.name, run.bench) for run in runs if run.bench]
     if benches:
         longest = max(1.0, *(speedup(bench).high for _, bench in benches))
@@ -131,7 +131,7 @@ def _speedup_row(name: str, bench: Figures, longest: float) -> list[Any]:
 
 
 def _figures(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
-    """Each with its name, title, drawing and what it shows in words."""
+    """Returns each figure with its name, its title, its drawing and its content in words."""
     if not any(predicts(run) or varies(run) for run in runs):
         return []
     from specdec.instrument.report import figures
