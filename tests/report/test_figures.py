@@ -14,8 +14,8 @@ import pytest
 from specdec import cli
 from specdec.common.statistics import Estimate
 from specdec.instrument import report
-from specdec.instrument.report import speedups, times
-from specdec.instrument.report.speedups import PredictedAndMeasured, Spot
+from specdec.instrument.report import speedups, times, words
+from specdec.instrument.report.speedups import Point
 from specdec.instrument.report.times import CallTokens
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,11 +112,10 @@ def expected(alpha: float, gamma: int, c: float, v: float) -> float:
 
 def test_a_point_for_each_run(runs):
     unpredicted = bench() | {"prediction": None}
-    assert speedups.comparisons(
-        runs(a=bench(ratio=2.0), b=bench(ratio=3.0), other=unpredicted)
-    ) == [
-        PredictedAndMeasured("a", 2.125, Estimate(2.0, 1.75, 2.5)),
-        PredictedAndMeasured("b", 3.125, Estimate(3.0, 2.75, 3.5)),
+    found = runs(a=bench(), b=bench(ratio=3.0, alpha=0.75, c=0.3), other=unpredicted)
+    assert speedups.points(found) == [
+        Point("a", 0.5, 0.1, 2.125, Estimate(2.0, 1.75, 2.5)),
+        Point("b", 0.75, 0.3, 3.125, Estimate(3.0, 2.75, 3.5)),
     ]
 
 
@@ -179,12 +178,6 @@ def test_the_surface_has_the_best_draft_length_of_each_point():
     ]
     assert best[1][0] == 1  # no draft pays
     np.testing.assert_allclose(speedups.surface(alphas, cost_ratios), best)
-
-
-def test_what_lies_on_the_surface(runs):
-    assert speedups.spots(runs(a=bench(alpha=0.75, c=0.3))) == [Spot("a", 0.75, 0.3, 2.0)]
-    published = speedups.paper_spots()
-    assert len(published) == 12 and Spot("ende_small_t0", 0.75, 0.02, 3.4) in published
 
 
 def test_the_timeline_is_of_the_median_text(runs):
@@ -289,6 +282,12 @@ def test_intervals_and_the_lines_to_compare_with_are_drawn(drawings, runs):
     np.testing.assert_allclose(slopes["0.95 of predicted"], 0.95)
 
 
+def test_the_rows_of_the_paper_are_on_the_surface(runs):
+    said = list(words.OF["over_alpha_and_cost"][1](runs(a=bench(alpha=0.75, c=0.3))))
+    assert said[0] == "a, here: alpha 0.75, c 0.30, speed-up 2.00" and len(said) == 13
+    assert "ende_small_t0, paper: alpha 0.75, c 0.02, speed-up 3.40" in said
+
+
 def test_a_drafter_that_is_always_wrong_is_on_the_surface(drawings, runs):
     (axes,) = drawings["over_alpha_and_cost"](runs(a=bench(alpha=0.0, c=2.0))).axes
     assert axes.get_xlim() == (0, 1) and axes.get_ylim()[1] > 2
@@ -381,7 +380,7 @@ def test_draft_lengths_along_a_generation(write, monkeypatch):
 def test_runs_whose_lengths_vary_have_their_figure(write, tmp_path):
     pytest.importorskip("jinja2")
     pytest.importorskip("matplotlib")
-    from specdec.instrument.report import figures, html, words
+    from specdec.instrument.report import figures, html
 
     varied = bench() | {"prediction": bench()["prediction"] | {"gamma": None}}
     a, b = write("a.jsonl", varied, VARIED), write("b.jsonl", bench())

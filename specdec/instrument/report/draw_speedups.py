@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from specdec.common import theory
+from specdec.common import published, theory
 from specdec.instrument.report import speedups
 from specdec.instrument.report.canvas import (
     BLUE,
@@ -43,7 +43,7 @@ def predicted_and_measured(runs: Sequence[ReportedRun]) -> Figure:
     """Draws a point for each run, and lines where measured is 1 and 0.95 of predicted."""
     figure = blank(5.6)
     axes = figure.add_subplot()
-    shown = speedups.comparisons(runs)
+    shown = speedups.points(runs)
     for one in shown:
         interval(axes, one.predicted, one.measured, BLUE)
     ends = [end for one in shown for end in (one.predicted, one.measured.low, one.measured.high)]
@@ -118,10 +118,10 @@ def over_alpha_and_cost(runs: Sequence[ReportedRun]) -> Figure:
     """Draws the theoretical speed-up over alpha and c, and measured ones on it."""
     figure = blank(6)
     axes = figure.add_subplot()
-    ours, published = speedups.spots(runs), speedups.paper_spots()
-    every = [*ours, *published]
+    ours, paper = speedups.points(runs), published.rows().values()
+    every = [*ours, *paper]
     alphas = np.linspace(max(0, min(one.alpha for one in every) - 0.03), 1, 60)
-    cost_ratios = np.linspace(0, 1.2 * max(one.cost_ratio for one in every), 60)
+    cost_ratios = np.linspace(0, 1.2 * max(one.c for one in every), 60)
     surface = speedups.surface(alphas, cost_ratios)
     lines = axes.contour(alphas, cost_ratios, surface, LEVELS, colors=SKY, linewidths=1)
     places = [_label_place(level, alphas, cost_ratios, surface) for level in LEVELS]
@@ -129,16 +129,15 @@ def over_alpha_and_cost(runs: Sequence[ReportedRun]) -> Figure:
     labels = axes.clabel(lines, fmt="%g", fontsize=9, colors=BLUE, manual=places)
     for label in labels:
         label.set_path_effects([HALO])
-    for one in published:
-        at = (one.alpha, one.cost_ratio)
+    for one in paper:
+        at = (one.alpha, one.c)
         axes.plot(*at, "s", color=GREY, markersize=5)
-        label = axes.annotate(f"{one.speedup:.1f}", at, (0, 6), textcoords="offset points")
+        label = axes.annotate(f"{one.measured:.1f}", at, (0, 6), textcoords="offset points")
         label.set(ha="center", fontsize=8, path_effects=[HALO])
     for one in ours:
-        axes.plot(one.alpha, one.cost_ratio, "o", color=RED, mec="white", markersize=7)
-    name_points(
-        axes, [(f"{one.name}: {one.speedup:.2f}", one.alpha, one.cost_ratio) for one in ours]
-    )
+        axes.plot(one.alpha, one.c, "o", color=RED, mec="white", markersize=7)
+    names = [f"{one.name}: {one.measured.value:.2f}" for one in ours]
+    name_points(axes, [(name, one.alpha, one.c) for name, one in zip(names, ours, strict=True)])
     axes.set(title="Speed-up over alpha and c", xlabel="alpha, the share of drafts accepted")
     axes.set(ylabel="c, a draft step in target steps")
     handles = [

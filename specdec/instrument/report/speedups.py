@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specdec.common import published, theory
+from specdec.common import theory
 from specdec.common.statistics import Estimate
 from specdec.instrument.report.summaries import (
     Figures,
@@ -30,10 +30,12 @@ ALPHAS = tuple(round(0.3 + x / 100, 2) for x in range(70))
 ONE_CURVE = ("drafter", "sampling", "verifier", "lengths", "split")
 
 
-class PredictedAndMeasured(NamedTuple):
-    """One run: predicted is `benchmark.Prediction.these_texts`."""
+class Point(NamedTuple):
+    """The speed-up of one run; predicted is `BenchmarkPrediction.these_texts`."""
 
     name: str
+    alpha: float
+    c: float
     predicted: float
     measured: Estimate
 
@@ -42,7 +44,7 @@ class Curve(NamedTuple):
     """Runs that differ in gamma alone, shortest drafts first.
 
     label: the settings that other curves have otherwise; empty if there is no other curve.
-    predicted: as in `PredictedAndMeasured`, for each run.
+    predicted: as in `Point`, for each run.
     band: gamma -> the lowest and highest `theory.speedup` that the runs' alphas give, with c and v
       interpolated between the runs.
     """
@@ -57,15 +59,6 @@ class Curve(NamedTuple):
     def best(self) -> int:
         """Where in `gammas` the greatest measured speed-up is."""
         return max(range(len(self.gammas)), key=lambda i: self.measured[i].value)
-
-
-class Spot(NamedTuple):
-    """A measured speed-up on the surface over alpha and c."""
-
-    name: str
-    alpha: float
-    cost_ratio: float
-    speedup: float
 
 
 def predicts(run: ReportedRun) -> bool:
@@ -97,11 +90,13 @@ def with_prediction(runs: Iterable[ReportedRun]) -> list[tuple[ReportedRun, Figu
     return found
 
 
-def comparisons(runs: Sequence[ReportedRun]) -> list[PredictedAndMeasured]:
-    return [
-        PredictedAndMeasured(run.name, bench["prediction"]["these_texts"], speedup(bench))
-        for run, bench in with_prediction(runs)
-    ]
+def points(runs: Sequence[ReportedRun]) -> list[Point]:
+    found = []
+    for run, bench in with_prediction(runs):
+        predicted = bench["prediction"]
+        costs = predicted["cost_ratio"], predicted["these_texts"]
+        found.append(Point(run.name, bench["alpha"], *costs, speedup(bench)))
+    return found
 
 
 def curves(runs: Sequence[ReportedRun]) -> list[Curve]:
@@ -131,18 +126,6 @@ def papers(runs: Sequence[ReportedRun], gammas: Iterable[int]) -> dict[str, list
         label: [theory.speedup(paper.alpha, gamma, paper.c) for gamma in gammas]
         for label, paper in rows.items()
     }
-
-
-def spots(runs: Sequence[ReportedRun]) -> list[Spot]:
-    return [
-        Spot(run.name, bench["alpha"], bench["prediction"]["cost_ratio"], speedup(bench).value)
-        for run, bench in with_prediction(runs)
-    ]
-
-
-def paper_spots() -> list[Spot]:
-    """The rows of Leviathan et al., table 2."""
-    return [Spot(row.name, row.alpha, row.c, row.measured) for row in published.rows().values()]
 
 
 def surface(alphas: np.ndarray, cost_ratios: np.ndarray) -> np.ndarray:

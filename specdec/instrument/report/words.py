@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from specdec.common import theory
+from specdec.common import published, theory
 from specdec.common.statistics import Estimate
 from specdec.instrument.report import speedups, times
 from specdec.instrument.report.summaries import ReportedRun
@@ -13,7 +13,7 @@ ALPHAS = (0.5, 0.7, 0.9)
 
 
 def predicted_and_measured(runs: Sequence[ReportedRun]) -> Iterator[str]:
-    for one in speedups.comparisons(runs):
+    for one in speedups.points(runs):
         yield f"{one.name}: predicted {one.predicted:.2f}, measured {interval(one.measured)}"
 
 
@@ -26,10 +26,11 @@ def over_gamma(runs: Sequence[ReportedRun]) -> Iterator[str]:
 
 
 def over_alpha_and_cost(runs: Sequence[ReportedRun]) -> Iterator[str]:
-    for whose, spots in (("here", speedups.spots(runs)), ("paper", speedups.paper_spots())):
-        for one in spots:
-            at = f"alpha {one.alpha:.2f}, c {one.cost_ratio:.2f}"
-            yield f"{one.name}, {whose}: {at}, speed-up {one.speedup:.2f}"
+    ours = ((one, "here", one.measured.value) for one in speedups.points(runs))
+    paper = ((row, "paper", row.measured) for row in published.rows().values())
+    for one, whose, measured in (*ours, *paper):
+        at = f"alpha {one.alpha:.2f}, c {one.c:.2f}"
+        yield f"{one.name}, {whose}: {at}, speed-up {measured:.2f}"
 
 
 def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Iterator[str]:
