@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from specdec.common import records
-from specdec.common.environment import hardware
+from specdec.common.environment import hardware, load_average
 from specdec.common.gin_text import MACHINE
 from specdec.common.values import UsageError
 from specdec.instrument import benchmark
-from specdec.instrument.benchmark import BenchmarkSummary, File, Measurement, Workload
+from specdec.instrument.benchmark import BenchmarkSummary, File, Measurement, Workload, trust
 from specdec.instrument.runs import Run, Variant, described
 from specdec.models import device as devices
 from specdec.models import products
@@ -52,8 +52,11 @@ class Timed(NamedTuple):
         seed = self.run.data.seed
         return Measurement(self.workload, trees, texts, file, seed=seed, repeats=repeats)
 
-    def about(self, repeats: int) -> dict[str, Any]:
-        """Returns what was measured, for the report."""
+    def about(self, repeats: int, load: float | None) -> dict[str, Any]:
+        """Returns what was measured, for the report.
+
+        load: the load average before the measurement, None where it is not known.
+        """
         device = devices.this()
         about = described(self.run)
         return {
@@ -62,6 +65,7 @@ class Timed(NamedTuple):
             "products": device and device.milliseconds,
             **about,
             "repeats": repeats,
+            "load": load,
             "variant": self.variant.name,
         }
 
@@ -75,6 +79,32 @@ class Timed(NamedTuple):
             records.claim(path, beside, settings, begun=path, instead="--output_file")
         lock = path.with_name(f".{path.name}.lock")
         return records.locked(path, lock, "--output_file", f"{path.name}.*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """The figures of one variant.
+
+    load: the load average before the measurement, None where it is not known.
+    """
+
+    variant: Variant
+    summary: BenchmarkSummary
+    load: float | None
+
+    @property
+    def sentence(self) -> str:
+        """The result, in one sentence."""
+        return benchmark.sentence(self.summary, self.variant.run.plan, hardware())
+
+    def lines(self) -> Iterator[str]:
+        """Yields the result, how far it can be trusted, and the table."""
+        yield self.sentence
+        yield from trust.lines(self.load, self.summary.spread)
+        yield ""
+        yield from benchmark.lines(self.summary)
+        for role, layout in layouts(self.variant.run).items():
+            yield f"{'kernels, ' + role:20}  {layout}"
 
 
 class Benchmark(NamedTuple):
@@ -124,13 +154,12 @@ class Benchmark(NamedTuple):
         first = timed[0].run
         return cls(timed, texts_of(first), _texts_elsewhere(first, split), split)
 
-    def measure(
-        self, repeats: int, profile_dir: str | None = None
-    ) -> Iterator[tuple[Timed, BenchmarkSummary]]:
+    def measure(self, repeats: int, profile_dir: str | None = None) -> Iterator[Measured]:
         """Times all, in turns, and yields the figures of each variant.
 
         profile_dir: gets a trace of the first one, None for none.
         """
+        load = load_average()  # of others: nothing has been compiled yet
         with contextlib.ExitStack() as locks:
             for one in self.timed:
                 locks.enter_context(one.lock())
@@ -145,7 +174,8 @@ class Benchmark(NamedTuple):
                     one.decode_elsewhere(self.others, self.split)
             _take_turns(measurements)
             for one, measurement in zip(self.timed, measurements, strict=True):
-                yield one, measurement.conclude(one.about(repeats), self.split)
+                summary = measurement.conclude(one.about(repeats, load), self.split)
+                yield Measured(one.variant, summary, load)
             if profile_dir:
                 measurements[0].profile(profile_dir)
 
