@@ -191,13 +191,16 @@ def _take_turns(measurements: Sequence[Measurement]) -> None:
 
 
 def trees_of(run: Run, tree_of: Callable[[Any, str], PyTree]) -> dict[str, PyTree]:
-    """Returns the parameters by role, as `benchmark.Workload` takes them."""
-    return {"alone": tree_of(run.alone.target, run.checkpoint_path), **run.trees(tree_of)}
+    """Returns the parameters by role, as `benchmark.Workload` takes them: `tree_of(model, path)` of
+    each model and table."""
+    paths = run.paths()
+    own = {role: tree_of(owned, paths[role]) for role, owned in run.plan.owned().items()}
+    return {"alone": tree_of(run.engine.alone().plan.target, run.checkpoint_path), **own}
 
 
 def layouts(run: Run) -> dict[str, str]:
     """Returns how kernels are kept and multiplied with here, by role."""
-    models = {"alone": run.alone.target, **run.plan.models()}
+    models = {"alone": run.engine.alone().plan.target, **run.plan.models()}
     return {role: products.described(model.layout, model.orders) for role, model in models.items()}
 
 
@@ -210,10 +213,10 @@ def _synthetic(alpha: float | None) -> SyntheticAcceptance | None:
 
 def _accepting(variant: Variant, verifier: SyntheticAcceptance) -> Variant:
     """Returns the variant with a verifier that looks at no model, and texts that do not end."""
-    plan = dataclasses.replace(variant.run.plan, verifier=verifier, stop_ids=())
+    engine = variant.engine.variant(verifier=verifier, stop_ids=())
     # No gin file reads this: who repeats the run by its settings alone is stopped.
     line = f"\nSYNTHETIC_ALPHA = {verifier.alpha}  # --synthetic_alpha, NOT EXACT\n"
-    run = dataclasses.replace(variant.run, plan=plan)
+    run = dataclasses.replace(variant.run, engine=engine)
     return variant._replace(run=run, settings=variant.settings + line)
 
 
@@ -248,7 +251,7 @@ def _on_this_machine(variant: Variant) -> Variant:
 def _common(run: Run) -> dict[str, Any]:
     """Returns what variants of one benchmark have in common: the target alone, the texts and the
     devices, by the names of settings."""
-    alone, data, placement = run.alone, run.data, run.placement
+    alone, data, placement = run.engine.alone().plan, run.data, run.placement
     rules = dataclasses.replace(placement.partitioner, draft_logical_axis_rules=())
     placement = dataclasses.replace(placement, partitioner=rules)
     data = dataclasses.replace(data, draft_vocabulary=None)
@@ -287,7 +290,7 @@ def _differing(name: str, ours: Any, others: Any) -> Iterator[tuple[str, Any, An
 
 def _workload(run: Run) -> Workload:
     """Returns what is timed, traced, so that what cannot be decoded shows."""
-    workload = Workload.of(run.plan, run.alone, run.placement.mesh)
+    workload = Workload.of(run.plan, run.engine.alone().plan, run.placement.mesh)
     try:
         workload.check(trees_of(run, run.placement.shape), run.data.lengths["inputs"])
     except ValueError as error:

@@ -35,14 +35,14 @@ class Way:
     asked: list[tuple[str, int]] = []
 
     def __init__(self, name: str):
-        self.plan, self.alone, self.name = self, self, name
+        self.plan, self.engine, self.params, self.name = self, self, {}, name
         self.data = types.SimpleNamespace(lengths={"inputs": 3}, seed=0)
 
-    def load(self) -> dict:
-        return {}
+    def alone(self) -> Way:
+        return self
 
-    def params_alone(self, stored: dict) -> dict:
-        return stored
+    def read(self) -> dict:
+        return {}
 
     def models(self) -> dict:
         return {}
