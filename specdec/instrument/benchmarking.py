@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from specdec.common import records
+from specdec.common import notebook, records
 from specdec.common.environment import hardware, load_average
 from specdec.common.gin_text import MACHINE
 from specdec.common.values import UsageError
@@ -81,7 +81,7 @@ class Timed(NamedTuple):
         return records.locked(path, lock, "--output_file", f"{path.name}.*")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Measured:
     """The figures of one variant.
 
@@ -105,6 +105,13 @@ class Measured:
         yield from benchmark.lines(self.summary)
         for role, layout in layouts(self.variant.run).items():
             yield f"{'kernels, ' + role:20}  {layout}"
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        first, *rest = self.lines()
+        return notebook.lines(first, rest)
 
 
 class Benchmark(NamedTuple):
