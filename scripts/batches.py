@@ -26,7 +26,7 @@ from specdec.schedules import Fixed
 
 TURNS = 5
 SIZES = (1, 2, 4, 8, 16, 32)
-COLUMNS = ("pair", "texts at a time", "gamma", "v", "forecast", "measured", "measured / forecast")
+COLUMNS = ("pair", "texts at a time", "gamma", "v", "predicted", "measured", "measured / predicted")
 
 
 def main() -> None:

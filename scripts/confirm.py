@@ -33,7 +33,7 @@ from specdec.schedules import Fixed, Heuristic
 
 DRAWN = ("sampling/temperature.gin", "verifiers/block.gin")
 SAMPLES = 8  # of the coins, where texts are drawn
-COLUMNS = ("speed-up", "promised", "over the best fixed length", "promised")
+COLUMNS = ("speed-up", "predicted", "over the best fixed length", "predicted")
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "--forecast_split",
         metavar="NAME",
         help=f"also decode {FORECAST_TEXTS} texts of this split, or as many as are timed if those "
-        "are more, untimed, and say what their acceptance and the parts' costs promise",
+        "are more, untimed, and say what speed-up their acceptance and the parts' costs predict",
     )
     parser.add_argument(
         "--output_file",

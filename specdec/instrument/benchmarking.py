@@ -118,7 +118,7 @@ class Benchmark(NamedTuple):
     """Variants of one target and the same texts, ready to take turns.
 
     texts: example index -> inputs [1, S].
-    others: likewise, of the split that a forecast is made of.
+    others: likewise, of the split that predicts the timed one.
     split: the name of that, None for no forecast.
     """
 
@@ -153,8 +153,8 @@ class Benchmark(NamedTuple):
                 one = _accepting(one, synthetic)
             if split == one.run.data.split:
                 raise UsageError(
-                    f"--forecast_split is {split!r}, the split that is timed; a forecast is made "
-                    "of other texts, name another split"
+                    f"--forecast_split is {split!r}, the split that is timed; name "
+                    "another one, whose texts predict it"
                 )
             timed.append(Timed(one, _workload(one.run), path))
         # All that can be wrong has been looked at; from here on it takes long.
@@ -314,7 +314,7 @@ def texts_of(run: Run) -> dict[int, Any]:
 
 
 def _texts_elsewhere(run: Run, split: str | None) -> dict[int, Any]:
-    """Returns the texts that a forecast is made of."""
+    """Returns the texts of the split that predicts the timed one."""
     if split is None:
         return {}
     limit = max(run.data.limit or LIMIT, FORECAST_TEXTS)

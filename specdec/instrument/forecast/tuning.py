@@ -193,7 +193,7 @@ class Result:
         return (seconds[0] - seconds[1]) / (seconds[0] - seconds[2])
 
     def promise(self) -> str:
-        """Returns the promised speed-up, in words."""
+        """Returns the predicted speed-up, in words."""
         found = self.speedup(self.best)
         if found.value <= 1:
             return "no draft pays, the target alone is faster"
@@ -202,7 +202,7 @@ class Result:
 
 def lines(result: Result) -> Iterator[str]:
     """The best of each kind, and what the best is worth, for people."""
-    yield _row("speed-up", "95 % interval", "tokens/call", "schedule")
+    yield _row("predicted", "95 % interval", "tokens/call", "schedule")
     kinds: dict[str, Tried] = {}
     for one in result.tried:
         kinds.setdefault(f"{one.candidate.kind} {len(one.candidate.schedule.buckets) > 1}", one)
@@ -223,7 +223,7 @@ def lines(result: Result) -> Iterator[str]:
 
 def _row(speedup: str, interval: str, tokens: str, schedule: str) -> str:
     """Returns a line of the table; a schedule is last, since its name may be long."""
-    return f"{speedup:>8}{interval:>16}{tokens:>13}  {schedule}"
+    return f"{speedup:>9}{interval:>16}{tokens:>13}  {schedule}"
 
 
 def _total(one: Tried, among: np.ndarray) -> float:
