@@ -26,7 +26,7 @@ from specdec.cli import run as runs
 from specdec.common.environment import environment
 from specdec.common.records import RecordsError
 from specdec.common.values import UsageError
-from specdec.engine.program import batch_shapes
+from specdec.decoding.program import batch_shapes
 from specdec.instrument import benchmarking
 from specdec.instrument.benchmark import Workload
 from specdec.instrument.runs import Run

@@ -16,7 +16,7 @@ from specdec.cli import run as runs
 from specdec.cli.given import lines_of, not_nothing, utf8
 from specdec.common import terminal
 from specdec.common.values import UsageError
-from specdec.engine.program import Stepwise
+from specdec.decoding.program import Stepwise
 from specdec.instrument.decoding_texts import Text, TextOf, decoded, ways_of
 from specdec.instrument.runs import Run
 
