@@ -25,7 +25,7 @@ from specdec.common.environment import hardware
 from specdec.common.records import Lines
 from specdec.common.statistics import bootstrap
 from specdec.decoding import row_keys
-from specdec.decoding.program import CACHED, Decoder
+from specdec.decoding.program import CACHED, DecodeProgram
 from specdec.instrument import acceptance, output_metrics
 from specdec.instrument.acceptance import Accepted, Texts
 from specdec.instrument.runs import Run
@@ -160,7 +160,7 @@ def outputs(
     run: Run, plan: Plan, params: Params, samples: int = 1, seed: int | None = None
 ) -> Outputs:
     """Decodes all texts of a run by a plan, in batches."""
-    program, vocabulary, found = Decoder(plan), run.engine.vocabulary, []
+    program, vocabulary, found = DecodeProgram(plan), run.engine.vocabulary, []
     seed = run.data.seed if seed is None else seed
     for sample in range(samples):
         rows: list[tuple] = []
@@ -200,13 +200,13 @@ def timed(
     """
     first = next(iter(given.values()))
     alone = first.engine.alone()
-    ways: dict[str, Any] = {"alone": (Decoder(alone.plan), alone.params)}
+    ways: dict[str, Any] = {"alone": (DecodeProgram(alone.plan), alone.params)}
     trees: dict[Any, Params] = {}
     for name, run in given.items():
         models = tuple(run.plan.models().values())
         if models not in trees:
             trees[models] = run.engine.read()
-        ways[name] = Decoder(run.plan), trees[models]
+        ways[name] = DecodeProgram(run.plan), trees[models]
     del trees
     batches = np.zeros([len(texts) // rows, rows, first.data.lengths["inputs"]], np.int32)
     for row, text in zip(batches.reshape(-1, batches.shape[-1]), texts, strict=False):

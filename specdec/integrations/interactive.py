@@ -17,10 +17,10 @@ from specdec.checkpoints import generation_settings as generation
 from specdec.common import demo, notebook, terminal
 from specdec.common.decoded import DecodedText
 from specdec.common.values import check
+from specdec.decoding.program import Program
 from specdec.drafters import Autoregressive
 from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact
-from specdec.engine.program import Program
 from specdec.instrument import benchmarking, certifying, decoding_texts, explained
 from specdec.instrument.decoding_texts import Ways
 from specdec.instrument.runs import GivenTexts, Run, Variant, parameter_counts

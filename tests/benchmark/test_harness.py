@@ -58,7 +58,7 @@ class Way:
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_ways_alternate_batch_by_batch(rows, monkeypatch):
-    monkeypatch.setattr(harness, "Decoder", lambda plan: plan)
+    monkeypatch.setattr(harness, "DecodeProgram", lambda plan: plan)
     Way.asked = []
     texts = [types.SimpleNamespace(inputs=[text]) for text in range(1, 7)]
     found = harness.timed({"a": Way("a"), "b": Way("b")}, texts, 2, rows)
