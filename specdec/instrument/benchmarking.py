@@ -17,7 +17,8 @@ from specdec.common import notebook, records
 from specdec.common.environment import hardware, load_average
 from specdec.common.gin_text import MACHINE
 from specdec.common.values import UsageError
-from specdec.instrument import benchmark
+from specdec.engine.key import flat
+from specdec.instrument import benchmark, recorded_texts
 from specdec.instrument.benchmark import BenchmarkSummary, File, Measurement, Workload, trust
 from specdec.instrument.runs import Run, Variant, described
 from specdec.models import device as devices
@@ -144,11 +145,12 @@ class Benchmark(NamedTuple):
         Raises:
           UsageError: a run cannot be timed, or they are of different targets or texts.
         """
-        synthetic, common, timed = _synthetic(synthetic_alpha), None, []
+        synthetic = _synthetic(synthetic_alpha)
+        timed: list[Timed] = []
         for one, path in variants:
             one = _on_this_machine(one)
-            common = common or _common(one.run)
-            _refuse_another_baseline(one.name, common, _common(one.run))
+            if timed:
+                recorded_texts.refuse_another(one.name, _key(timed[0].run), _key(one.run))
             if synthetic:
                 one = _accepting(one, synthetic)
             if split == one.run.data.split:
@@ -255,44 +257,12 @@ def _on_this_machine(variant: Variant) -> Variant:
     return variant._replace(settings=variant.settings + machine)
 
 
-def _common(run: Run) -> dict[str, Any]:
+def _key(run: Run) -> dict[str, Any]:
     """Returns what variants of one benchmark have in common: the target alone, the texts and the
     devices, by the names of settings."""
-    alone, data, placement = run.engine.alone().plan, run.data, run.placement
-    rules = dataclasses.replace(placement.partitioner, draft_logical_axis_rules=())
-    placement = dataclasses.replace(placement, partitioner=rules)
-    data = dataclasses.replace(data, draft_vocabulary=None)
-    of_texts = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
-    return {
-        "target": alone.target,
-        "sampling": alone.sampling,
-        "max_length": alone.max_length,
-        **of_texts,
-        "checkpoint_path": run.checkpoint_path,
-        "placement": placement,
-    }
-
-
-def _refuse_another_baseline(
-    variant: str, common: Mapping[str, Any], ours: Mapping[str, Any]
-) -> None:
-    for setting, value in ours.items():
-        for name, own, first in _differing(setting, value, common[setting]):
-            raise UsageError(
-                f"--variant={variant} has {name} {own!r}, and the first variant {first!r}; only "
-                "drafters, draft lengths and verifiers may vary"
-            )
-
-
-def _differing(name: str, ours: Any, others: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The name and both values where two values differ; of a dataclass, those of its fields."""
-    if ours == others:
-        return
-    inside = dataclasses.is_dataclass(ours) and type(ours) is type(others)
-    for field in dataclasses.fields(ours) if inside else ():
-        values = (getattr(one, field.name) for one in (ours, others))
-        yield from _differing(f"{name}.{field.name}", *values)
-    yield name, ours, others
+    alone = dataclasses.replace(run, engine=run.engine.alone())
+    rules = dataclasses.replace(run.placement.partitioner, draft_logical_axis_rules=())
+    return {**recorded_texts.key(alone), "LIMIT": run.data.limit, **flat("partitioner", rules)}
 
 
 def _workload(run: Run) -> Workload:

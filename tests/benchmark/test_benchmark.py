@@ -955,10 +955,10 @@ def test_the_target_alone_is_kept_as_is_best_for_it(run):
 @pytest.mark.parametrize(
     "setting, says",
     [
-        ("SEED=3", "seed 3, and the first variant 0"),
-        ("SPLIT='test2'", "split 'test2', and the first variant 'test'"),
-        ("MIN_LENGTH=2", "sampling "),
-        ("INT8=('draft', 'target')", "target.weights 'int8', and the first variant 'stored'"),
+        ("SEED=3", "SEED = 3, and the first variant 0"),
+        ("SPLIT='test2'", "SPLIT = 'test2', and the first variant 'test'"),
+        ("MIN_LENGTH=2", "sampling = "),
+        ("INT8=('draft', 'target')", "target.weights = 'int8', and the first variant 'stored'"),
     ],
 )
 def test_variants_have_one_baseline(specdec_bench, capsys, setting, says):
@@ -993,7 +993,7 @@ def test_variants_may_differ_in_all_that_drafts_or_verifies(folder, monkeypatch)
     plans = [one.run.plan for one in found]
     assert [plan.models()["draft"].weights for plan in plans[:3]] == ["stored", "int8", "stored"]
     assert [plan.exact for plan in plans] == [True, True, False, True, True, True]
-    assert found[3].run.schedule_table_path != found[4].run.schedule_table_path
+    assert found[3].run.paths() != found[4].run.paths()
 
 
 def test_two_variants_are_not_written_to_one_file(specdec_bench, tmp_path, capsys):
