@@ -59,8 +59,12 @@ class Data(Checked):
             tasks.length_of(self.lengths, side)
         tasks.check_sizes(self.lengths, self.batch_size, self.limit, self.buckets)
 
-    def batches(self, share: Share, batch_size: int | None = None) -> Iterator[tasks.Batch]:
-        """Iterates over the task's examples, or a share of them, in batches of `batch_size` rows.
+    def batches(
+        self, share: Share, batch_size: int | None = None, vocabulary: Any = None
+    ) -> Iterator[tasks.Batch]:
+        """Iterates over the examples, or a share of them, in batches of `batch_size` rows.
+
+        vocabulary: of given texts; a task has its own.
 
         Raises:
           UsageError, TaskError: at the call.

@@ -14,11 +14,11 @@ from specdec import tasks
 from specdec.cli import dry_run, output, settings
 from specdec.cli import run as runs
 from specdec.cli.given import lines_of, not_nothing, utf8
-from specdec.cli.run import DecodeRun
 from specdec.common import terminal
 from specdec.common.values import UsageError
 from specdec.decoding.program import Stepwise
 from specdec.instrument.decoding_texts import Text, TextOf, decoded, ways_of
+from specdec.instrument.runs import Run
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -132,7 +132,7 @@ def _painter(colour: str, text_of: TextOf, given: int) -> terminal.Painter | Non
     return terminal.Painter(text_of, given, wanted)
 
 
-def _refuse_comparison_of_distributions(run: DecodeRun) -> None:
+def _refuse_comparison_of_distributions(run: Run) -> None:
     plan = run.plan
     if run.compare and plan.exact and not plan.same_output:
         raise UsageError(
@@ -141,7 +141,7 @@ def _refuse_comparison_of_distributions(run: DecodeRun) -> None:
         )
 
 
-def _refuse_explaining_nothing(run: DecodeRun, file: str | None) -> None:
+def _refuse_explaining_nothing(run: Run, file: str | None) -> None:
     if file is None:
         raise UsageError("--explain has no --output_file to write to; give one")
     runs.require_drafter(run)
@@ -159,7 +159,7 @@ def _given(args: argparse.Namespace) -> Iterator[tuple[str, None]] | None:
     return ((line, None) for line in not_nothing(lines, "standard input", "to decode"))
 
 
-def _with_progress(texts: Iterator[Text], run: DecodeRun, given: bool) -> Iterable[Text]:
+def _with_progress(texts: Iterator[Text], run: Run, given: bool) -> Iterable[Text]:
     """A bar on stderr while it is a terminal; none for texts that are given."""
     if given or not sys.stderr.isatty():
         return texts

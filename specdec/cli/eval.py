@@ -78,8 +78,8 @@ def _command(args: argparse.Namespace) -> None:
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     machine.refuse_unwritable_folder("--metrics_dir", args.metrics_dir)
     flags = {"DecodeRun.compare": args.compare, "Data.num_samples": args.num_samples}
-    run, engine = runs.opened(args, flags)
-    evaluation = Evaluation.of(ready(run, engine, lines="eval"), args.metric)
+    run, _ = runs.opened(args, flags)
+    evaluation = Evaluation.of(ready(run, lines="eval"), args.metric)
     writers = metric_writers() if args.metrics_dir else None
     share = run.placement.share()
     folder = PredictionsFolder(args.output_dir, evaluation.variant.settings, share[:2])

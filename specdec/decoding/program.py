@@ -144,7 +144,7 @@ class Program:
         return output, time.perf_counter() - start
 
 
-class Decoder(Program):
+class DecodeProgram(Program):
     """`decode` of a plan: (params, keys [B], inputs) -> DecodeOutput."""
 
     def __init__(
@@ -166,14 +166,14 @@ class Decoder(Program):
 
 
 def batch_shapes(rows: int, length: int, mesh: Mesh | None = None) -> tuple[Any, Any]:
-    """The shapes of a batch for `Decoder`: keys [rows], and inputs [rows, length] int32."""
+    """The shapes of a batch for `DecodeProgram`: keys [rows], and inputs [rows, length] int32."""
     sharding = None if mesh is None else partitioning.rows(mesh)
     inputs = jax.ShapeDtypeStruct([rows, length], jnp.int32, sharding=sharding)
     return decoding.abstract_keys(rows, sharding), inputs
 
 
-class Stepwise(Decoder):
-    """Decodes like `Decoder`, with one dispatch for each target call, watched as it goes.
+class Stepwise(DecodeProgram):
+    """Decodes like `DecodeProgram`, with one dispatch for each target call, watched as it goes.
 
     watch: is given what has been decoded so far, on the host, after each call.
     """

@@ -136,10 +136,7 @@ def _this(path: str) -> Device:
 
 def load() -> float:
     """The mean number of processes that wanted a core in the last minute, for each core."""
-    try:
-        return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)
-    except OSError:  # where nobody counts
-        return 0.0
+    return round((environment.load_average() or 0.0) / (os.cpu_count() or 1), 2)
 
 
 def about() -> dict[str, Any]:

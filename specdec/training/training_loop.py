@@ -297,7 +297,7 @@ def _reference(run: TrainRun) -> PyTree:
 
 def _laws(
     run: TrainRun, top: int, target_params: PyTree, folder: Path, say: Callable[[str], None]
-) -> laws.Stored:
+) -> laws.StoredLaws:
     """What the target says of the texts of the split, all of which are read."""
     if not fits(run.task, run.split):
         raise TrainingError(

@@ -287,15 +287,15 @@ def test_buckets_are_used_and_do_not_change_the_output(decode, tmp_path, monkeyp
 
 
 def test_compare_counts_differences(decode, monkeypatch):
-    class Other(program.Decoder):
+    class Other(program.DecodeProgram):
         def fetch(self, *arguments):
             output, seconds = super().fetch(*arguments)
             return output._replace(tokens=output.tokens + 1), seconds
 
     def decoder(plan, **options):
-        return (program.Decoder if plan.drafts else Other)(plan, **options)
+        return (program.DecodeProgram if plan.drafts else Other)(plan, **options)
 
-    monkeypatch.setattr("specdec.engine.engine.Decoder", decoder)
+    monkeypatch.setattr("specdec.engine.engine.DecodeProgram", decoder)
     assert "identical outputs: 0 of 5" in decode("--compare")[2]
 
 

@@ -144,6 +144,6 @@ def one_iteration(runs: Sequence[ReportedRun]) -> Figure:
     axes.set_title("Where the time of an iteration goes")
     caption = (
         "Draft and verify are timed on their own, rest is what an iteration takes besides. Target "
-        "alone: what the tokens of an iteration, tau on average, take without a drafter."
+        "alone: what the tokens of an average iteration take without a drafter."
     )
     return captioned(figure, runs, caption)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from specdec.common import published
+from specdec.common.environment import device_in_words
 from specdec.common.statistics import Estimate
 
 Figures: TypeAlias = Mapping[str, Any]
@@ -69,12 +70,7 @@ def speedup(bench: Figures) -> Estimate:
 
 def device(environment: Figures) -> str:
     """Returns the device that a run was measured on."""
-    name = f"{environment['devices']} x {environment['device']}"
-    if environment["backend"] == "cpu":
-        vectors = [f for f in environment.get("features", ()) if f in ("sse4_2", "avx2", "avx512f")]
-        widest = f" ({vectors[-1]})" if vectors else ""  # older files do not say
-        name = f"{environment['cores']} cores of {environment['cpu']}{widest}"
-    return f"{name}, jax {environment['versions']['jax']}"
+    return f"{device_in_words(environment)}, jax {environment['versions']['jax']}"
 
 
 def conditions(figures: Figures, *details: str) -> str:
