@@ -384,7 +384,7 @@ def require_baseline(run: DecodeRun) -> None:
 def vocabulary_of(run: DecodeRun) -> Any:
     """Returns the vocabulary of the task, or else the run's."""
     if run.data.task is not None:
-        vocabulary = tasks.get_task(run.data.task).output_features["targets"].vocabulary
+        vocabulary = tasks.get_task(run.data.task).vocabulary
     else:
         vocabulary = tasks.for_texts(definition_of(run))
     given = run.data.draft_vocabulary

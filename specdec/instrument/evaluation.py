@@ -168,7 +168,7 @@ def _known(run: Run) -> Iterator[dict[str, Any]]:
 def _references(run: Run) -> list[Reference]:
     """Returns those of the texts of all hosts."""
     data = run.data
-    given = references(data.task, data.split, data.lengths)
+    given = references(tasks.get_task(data.task, data.split), data.split, data.lengths)
     if not (found := list(itertools.islice(given, data.limit))):
         raise UsageError(f"split {data.split!r} has no examples; choose another one")
     return found
@@ -176,9 +176,7 @@ def _references(run: Run) -> list[Reference]:
 
 def own_metrics(run: Run) -> list[Callable]:
     """Returns the metrics of the run's task."""
-    return list(
-        getattr(tasks.get_task(run.data.task), "predict_metric_fns", ())
-    )  # none of mixtures
+    return list(tasks.get_task(run.data.task).metric_fns)
 
 
 def _metrics_of(run: Run, names: Sequence[str] | None) -> Sequence[Callable]:
