@@ -18,7 +18,7 @@ from specdec.checkpoints import TextModel
 from specdec.checkpoints import generation_settings as generation
 from specdec.cli import machine, settings, shorthands
 from specdec.cli.data import Data, saved_vocabulary
-from specdec.common import records, schemas
+from specdec.common import progress, records, schemas
 from specdec.common.environment import version
 from specdec.common.values import Checked, UsageError, is_word
 from specdec.decoding import NonFiniteLogits, PrefixError
@@ -185,7 +185,8 @@ def opened(
     jax.config.update("jax_compilation_cache_dir", args.compilation_cache_dir or None)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     run = change(described(args, overrides))
-    engine = engine_of(run, unmarked)
+    with progress.stage("starting", "starting"):
+        engine = engine_of(run, unmarked)
     if engine.placement.mesh is not None:
         args.contexts.enter_context(jax.set_mesh(engine.placement.mesh))
     args.contexts.enter_context(_naming_target(run))

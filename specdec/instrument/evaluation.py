@@ -16,7 +16,7 @@ from jax.experimental import multihost_utils
 from tqdm import tqdm
 
 from specdec import tasks
-from specdec.common import terminal, theory
+from specdec.common import progress, terminal, theory
 from specdec.common.environment import environment
 from specdec.common.records import as_json
 from specdec.common.values import UsageError
@@ -100,7 +100,7 @@ class Evaluation(NamedTuple):
                 yield text.record()
         finally:
             if summary.texts:
-                print(run.plan, *summary.lines(), sep="\n", file=sys.stderr)
+                print(run.plan, *summary.lines(progress.spent()), sep="\n", file=sys.stderr)
 
     def _report(self, table: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
         """All of it follows from the predictions, so that an interruption does not show."""

@@ -20,6 +20,7 @@ import optax
 
 from specdec import checkpoints, tasks
 from specdec.checkpoints.vocabulary_fit import check_fit
+from specdec.common.terminal import counted
 from specdec.models.heads import HeadedTarget
 from specdec.models.model import Target
 from specdec.training import laws
@@ -142,7 +143,8 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
         folder.cut_log(step)
         with contextlib.closing(Progress(step, run.steps, run.log_every)) as progress:
             if step:
-                progress.say(f"{folder.path} holds a run of {step:,} steps; going on with it")
+                begun = f"{folder.path} holds a run of {counted(step, 'step')}"
+                progress.say(f"{begun}; going on with it")
             if (top := run.objective.top) is not None:
                 said = _laws(run, top, target_params, folder.path, progress.say)
                 given = (said.beside(batches[k]) for k in itertools.count(step))

@@ -119,7 +119,11 @@ def test_a_file_can_grow_no_further(on, tmp_path):
 def test_sigterm(on, tmp_path):
     os.mkfifo(tmp_path / "never.summary.json")
     code, out, err = on("terminated", "report", str(tmp_path / "never.summary.json"))
-    assert (code, out, err) == (143, "", "specdec: terminated; give the command again\n")
+    assert (code, out, err) == (
+        143,
+        "",
+        "specdec: terminated; given again, the command begins anew\n",
+    )
 
 
 def test_jax_platforms_names_a_device_that_is_not_there(on, folder, tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from specdec.common import published
+from specdec.common.terminal import counted
 
 Figures: TypeAlias = Mapping[str, Any]
 
@@ -67,7 +68,7 @@ def device(environment: Figures) -> str:
     if environment["backend"] == "cpu":
         vectors = [f for f in environment.get("features", ()) if f in ("sse4_2", "avx2", "avx512f")]
         widest = f" ({vectors[-1]})" if vectors else ""  # older files do not say
-        name = f"{environment['cores']} cores of {environment['cpu']}{widest}"
+        name = f"{counted(environment['cores'], 'core')} of {environment['cpu']}{widest}"
     return f"{name}, jax {environment['versions']['jax']}"
 
 
@@ -78,7 +79,7 @@ def conditions(figures: Figures, *details: str) -> str:
         f"{role} {settings['parameters'][role] / 1e6:.1f}M {dtype}"
         for role, dtype in settings["dtype"].items()
     )
-    texts = f"{figures['texts']} texts of {settings['split']}"
+    texts = f"{counted(figures['texts'], 'text')} of {settings['split']}"
     inexact = () if figures.get("exact", True) else ("NOT EXACT",)
     return "; ".join((device(figures["environment"]), models, *details, texts, *inexact))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from specdec.common.statistics import Estimate
+from specdec.common.terminal import counted
 from specdec.instrument.report import speedups, times
 from specdec.instrument.report.summaries import ReportedRun
 
@@ -46,7 +47,7 @@ def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Iterator[str]:
 def one_generation(runs: Sequence[ReportedRun]) -> Iterator[str]:
     one = times.timeline(runs)
     seconds = ", ".join(f"{mode} {1e3 * took:.1f} ms" for mode, took in one.seconds.items())
-    yield f"Text {one.text} of {one.name}, {one.tokens} tokens: {seconds}"
+    yield f"Text {one.text} of {one.name}, {counted(one.tokens, 'token')}: {seconds}"
     for number, call in enumerate(one.calls, start=1):
         of_call = ", ".join(f"{name} {count}" for name, count in call._asdict().items())
         yield f"Call {number}: {of_call}"
