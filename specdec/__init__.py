@@ -1,6 +1,6 @@
 """Exact speculative decoding for T5 and other encoder-decoders, in JAX."""
 
-import importlib
+import importlib.util
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,9 +44,10 @@ __all__ = [
 
 def __getattr__(name: str):
     """Imports JAX when something is used, so that the command line can say before what goes on."""
-    modules = ("types", "plan", "decoding", "integrations.interactive") if name in __all__ else ()
-    for module in modules:
-        found = vars(importlib.import_module(f"{__name__}.{module}"))
-        if name in found:
-            return found[name]
+    if name in __all__:
+        homes = ("types", "plan", "decoding", "integrations.interactive")
+        modules = (vars(importlib.import_module(f"{__name__}.{home}")) for home in homes)
+        return next(module[name] for module in modules if name in module)
+    if importlib.util.find_spec(f"{__name__}.{name}"):  # a package in this one
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
