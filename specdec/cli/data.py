@@ -12,7 +12,7 @@ from specdec.models.partitioning import Share
 
 # What each kind has, and what to give.
 _KINDS = {
-    "task": ("splits", "a task, or the name of a registered one"),
+    "task": ("num_input_examples", "a task, or the name of a registered one"),
     "vocabulary": ("load", tasks.VOCABULARIES),
     "draft_vocabulary": ("load", tasks.VOCABULARIES),
 }
