@@ -30,6 +30,7 @@ class _Account:
 
     def __init__(self, begun: float):
         self.spent: dict[str, float] = {}
+        self.label = ""  # on the terminal
         self._now, self._since = OTHER, begun
 
     def turn_to(self, stage: str) -> str:
@@ -69,13 +70,13 @@ def stage(name: str, label: str = "") -> Iterator[None]:
     if account is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = account.turn_to(name)
-    _write(f"{CLEAR}specdec: {label} ..." if label else "")
+    before, outer = account.turn_to(name), account.label
+    _say(account, label or outer)
     try:
         yield
     finally:
         account.turn_to(before)
-        _write(CLEAR if label else "")
+        _say(account, outer)
 
 
 def spent() -> dict[str, float]:
@@ -86,10 +87,12 @@ def spent() -> dict[str, float]:
     return dict(_account.spent)
 
 
-def _write(text: str) -> None:
-    if _stream is not None and text:
-        _stream.write(text)
+def _say(account: _Account, label: str) -> None:
+    """Puts a label in place of the one that is there."""
+    if _stream is not None and label != account.label:
+        _stream.write(f"{CLEAR}specdec: {label} ..." if label else CLEAR)
         _stream.flush()
+    account.label = label
 
 
 @contextlib.contextmanager
