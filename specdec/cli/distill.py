@@ -31,7 +31,11 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "the checks.",
         allow_abbrev=False,
     )
-    runs.add_flags(parser)
+    runs.add_flags(
+        parser,
+        draft="not here: the drafter is made; leave it out, or train yours with `specdec train`",
+        text="not here: a drafter needs many texts; give --input_file",
+    )
     parser.add_argument(
         "--output_dir", required=True, metavar="DIR", help="where all of it goes, to be kept"
     )

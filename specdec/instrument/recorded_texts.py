@@ -8,6 +8,7 @@ by a run only if it has the same record.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import sys
@@ -38,12 +39,18 @@ def key(variant: Variant) -> dict[str, Any]:
     return {
         "TASK": data.task and tasks.get_task(data.task).name,
         "SPLIT": data.split,
+        "the given texts": data.texts and _digest(data.texts),
         "SEED": data.seed,
         "DECODER_PREFIX": data.decoder_prefix,
         "NUM_SAMPLES": data.num_samples,
         "the length of inputs": data.lengths["inputs"],
         **variant.engine.key(),
     }
+
+
+def _digest(texts: Iterable[tuple[str, str | None]]) -> str:
+    """Returns a few letters that other inputs have not."""
+    return hashlib.sha256(as_json([text for text, _ in texts]).encode()).hexdigest()[:12]
 
 
 def with_record(variant: Variant) -> str:
@@ -105,7 +112,7 @@ def check(path: str, variant: Variant, texts: Sequence[Accepted], drafters: Iter
                 f"--passes {path} is of {name} = {was}, and the run has {now_is}; make passes of "
                 "this run with `specdec acceptance`"
             )
-    _refuse_other_inputs(path, variant.run, texts)
+    _refuse_other_inputs(path, variant, texts)
     return theirs.get(WHOLE) == ours[WHOLE]
 
 
@@ -120,12 +127,12 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, 
     return None
 
 
-def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None:
+def _refuse_other_inputs(path: str, variant: Variant, texts: Sequence[Accepted]) -> None:
     """Raises UsageError for texts whose inputs are not the run's. Where the data is not on this
     machine nothing is compared, and a line on stderr says so."""
     missing = {text.index: text for text in texts}
     try:
-        for index, ids in _inputs_of(run, max(missing) + 1):
+        for index, ids in _inputs_of(variant, max(missing) + 1):
             text = missing.pop(index, None)
             if text is not None and list(text.inputs) != ids:
                 raise UsageError(
@@ -142,10 +149,10 @@ def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None
         )
 
 
-def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
+def _inputs_of(variant: Variant, count: int) -> Iterator[tuple[int, list[int]]]:
     """Yields the index and the ids of the first examples of the run's data, without padding."""
-    data = dataclasses.replace(run.data, limit=count, buckets=())
-    for batch in data.batches(Share(0, 1)):
+    data = dataclasses.replace(variant.run.data, limit=count, buckets=())
+    for batch in data.batches(Share(0, 1), vocabulary=variant.vocabulary):
         for index, row in zip(batch.index, batch.inputs, strict=True):
             given = np.flatnonzero(row != batch.pad_id)
             yield int(index), row[: given[-1] + 1 if len(given) else 0].tolist()
