@@ -44,6 +44,9 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> int:
+    files, bindings = shorthands.input_settings_of(args)
+    args.gin_file, args.gin_bindings = [*files, *args.gin_file], [*args.gin_bindings, *bindings]
+    args.target = args.vocabulary = args.input_file = args.task_prefix = args.batch_size = None
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     given, folder = Given(args), Path(args.output_dir)
     alone = {"DRAFTER": None}

@@ -70,5 +70,5 @@ def _command(args: argparse.Namespace) -> None:
     )
     found = search.run()
     print(*found.lines(), sep="\n")
-    text = found.write(search.folder, args.gin_file)
+    text = found.write(search.folder, args.gin_file or [args.target])
     print(f"\n{search.folder / 'tuned.gin'}:\n{text}", end="")
