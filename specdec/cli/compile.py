@@ -83,13 +83,13 @@ def _command(args: argparse.Namespace) -> None:
     given, args.text, args.input_file = args.text or args.input_file, None, None
     run = runs.described(args, unneeded=dict.fromkeys(UNREAD, "(none)"))
     if given:
+        lengths = {**run.data.lengths, "targets": run.plan.max_length}
         print(
-            f"compile: no text is read; programs are for the lengths {run.lengths}, which "
+            f"compile: no text is read; programs are for the lengths {lengths}, which "
             "--gin.TASK_FEATURE_LENGTHS changes",
             file=sys.stderr,
         )
     runs.require_baseline(run)
-    run = run.ending_with(*run.plan.stop_ids)
     plan = run.placement.divided(run.plan)
     alphas = _alphas(args.alpha, run)
     records, parts = [], not args.whole_only

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from specdec.cli import machine, settings, shorthands
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.variants import ready
+from specdec.common.terminal import counted
 from specdec.common.values import PositiveInt, UsageError, check
 from specdec.instrument.made_tables import Classifier, count
 
@@ -55,12 +57,13 @@ def make(args: argparse.Namespace) -> None:
     tokens = TOKENS if args.tokens is None else args.tokens
     check("--tokens", tokens, PositiveInt, UsageError)
     overrides = {"Data.seed": args.seed}
-    run = _run(args, overrides, {"DRAFTER": None}).without_drafter()
-    one = ready(run, runs.engine_of(run, unmarked=True))
+    run = _run(args, overrides, {"DRAFTER": None})
+    run = dataclasses.replace(run, plan=run.plan.alone())
+    one = ready(runs.with_engine(run, unmarked=True))
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     found = count(one, args.table, Path(args.output_dir), tokens)
     size = f"{found.bytes / 1e6:.1f} MB"
-    print(f"{found.path}: {found.tokens} tokens of {found.texts} texts, {size}")
+    print(f"{found.path}: {found.tokens} tokens of {counted(found.texts, 'text')}, {size}")
     if found.tokens < tokens:
         print(
             f"train: the run's texts end after {found.tokens} of {tokens} tokens; another SPLIT "
@@ -85,7 +88,7 @@ def _fit(args: argparse.Namespace) -> None:
         )
     run = _run(args, {})
     runs.require_drafter(run)
-    classifier = Classifier.of(ready(run, runs.engine_of(run, unmarked=True)), args.passes)
+    classifier = Classifier.of(ready(runs.with_engine(run, unmarked=True)), args.passes)
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     steps = {"steps": args.steps} if args.steps else {}
     seed, folder = args.seed or 0, Path(args.output_dir)

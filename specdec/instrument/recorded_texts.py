@@ -33,9 +33,9 @@ RECORD = "# recorded = "  # begins the comment, one line of JSON
 WHOLE = "drafter"  # the name of the run's own drafter in a record
 
 
-def key(variant: Variant) -> dict[str, Any]:
+def key(run: Run) -> dict[str, Any]:
     """Returns everything that the target's texts depend on, as plain values by name."""
-    data = variant.run.data
+    data = run.data
     return {
         "TASK": data.task and tasks.get_task(data.task).name,
         "SPLIT": data.split,
@@ -44,7 +44,7 @@ def key(variant: Variant) -> dict[str, Any]:
         "DECODER_PREFIX": data.decoder_prefix,
         "NUM_SAMPLES": data.num_samples,
         "the length of inputs": data.lengths["inputs"],
-        **variant.engine.key(),
+        **run.engine.key(),
     }
 
 
@@ -62,7 +62,7 @@ def _record(variant: Variant) -> str:
     drafter = variant.run.plan.drafter
     named = {WHOLE: drafter, **dict(acceptance.recorded(drafter))}
     drafters = variant.engine.drafter_keys(named)
-    return as_json({"texts": key(variant), "drafters": drafters})
+    return as_json({"texts": key(variant.run), "drafters": drafters})
 
 
 def read(path: str) -> list[Accepted]:
@@ -112,7 +112,7 @@ def check(path: str, variant: Variant, texts: Sequence[Accepted], drafters: Iter
                 f"--passes {path} is of {name} = {was}, and the run has {now_is}; make passes of "
                 "this run with `specdec acceptance`"
             )
-    _refuse_other_inputs(path, variant, texts)
+    _refuse_other_inputs(path, variant.run, texts)
     return theirs.get(WHOLE) == ours[WHOLE]
 
 
@@ -127,12 +127,22 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, 
     return None
 
 
-def _refuse_other_inputs(path: str, variant: Variant, texts: Sequence[Accepted]) -> None:
+def refuse_another(name: str, first: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Raises UsageError for a variant whose key is not that of the first one."""
+    if found := difference(first, own):
+        setting, old, new = found
+        raise UsageError(
+            f"--variant={name} has {setting} = {new}, and the first variant {old}; only drafters, "
+            "draft lengths and verifiers may vary"
+        )
+
+
+def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None:
     """Raises UsageError for texts whose inputs are not the run's. Where the data is not on this
     machine nothing is compared, and a line on stderr says so."""
     missing = {text.index: text for text in texts}
     try:
-        for index, ids in _inputs_of(variant, max(missing) + 1):
+        for index, ids in _inputs_of(run, max(missing) + 1):
             text = missing.pop(index, None)
             if text is not None and list(text.inputs) != ids:
                 raise UsageError(
@@ -149,10 +159,10 @@ def _refuse_other_inputs(path: str, variant: Variant, texts: Sequence[Accepted])
         )
 
 
-def _inputs_of(variant: Variant, count: int) -> Iterator[tuple[int, list[int]]]:
+def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
     """Yields the index and the ids of the first examples of the run's data, without padding."""
-    data = dataclasses.replace(variant.run.data, limit=count, buckets=())
-    for batch in data.batches(Share(0, 1), vocabulary=variant.vocabulary):
+    data = dataclasses.replace(run.data, limit=count, buckets=())
+    for batch in data.batches(Share(0, 1), vocabulary=run.engine.vocabulary):
         for index, row in zip(batch.index, batch.inputs, strict=True):
             given = np.flatnonzero(row != batch.pad_id)
             yield int(index), row[: given[-1] + 1 if len(given) else 0].tolist()
