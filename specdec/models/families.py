@@ -12,9 +12,10 @@ from typing import Any
 
 import jax
 
-from specdec.models import heads_growth
-from specdec.models.family import Config, Family, Growth, Trimming
+from specdec.models.family import Config, Family, Trimming
+from specdec.models.growing import Growth
 from specdec.models.heads import Heads, HeadsConfig
+from specdec.models.heads_growth import HeadsGrowth
 from specdec.models.kept_parts import Trim
 from specdec.models.model import Model
 from specdec.models.t5 import (
@@ -27,35 +28,21 @@ from specdec.models.t5 import (
     trimming,
 )
 from specdec.models.t5.drafting import config_of
-from specdec.models.t5.drafting_growth import T5DraftGrowth
 from specdec.models.t5.growth import T5Growth
 from specdec.models.t5.shapes import misfit
 from specdec.types import Array, PyTree
-
-__all__ = [
-    "DEFAULT",
-    "FAMILIES",
-    "Family",
-    "family_of",
-    "growth_of",
-    "model_of",
-    "named",
-    "register",
-    "resize",
-    "resized",
-    "trimming_of",
-]
 
 _T5: Any = {
     "misfit": misfit,
     "huggingface": huggingface_parameters,
     "scanned": scanned,
+    "growth": T5Growth(),
     "trimming": trimming,
 }  # of all T5s
 FAMILIES: dict[str, Family] = {
-    "t5": Family("t5", T5Config, T5Target, T5Growth(), from_record=config_of, **_T5),
-    "t5_draft": Family("t5_draft", T5DraftConfig, T5Draft, T5DraftGrowth(), sizes_of="t5", **_T5),
-    "heads": Family("heads", HeadsConfig, Heads, heads_growth, sizes_of="t5"),
+    "t5": Family("t5", T5Config, T5Target, from_record=config_of, **_T5),
+    "t5_draft": Family("t5_draft", T5DraftConfig, T5Draft, sizes_of="t5", **_T5),
+    "heads": Family("heads", HeadsConfig, Heads, HeadsGrowth(), sizes_of="t5"),
 }
 DEFAULT = "t5"  # of configs that name none, such as T5X's
 
