@@ -18,8 +18,9 @@ dataclasses; dynamic things are the pytrees below; parameters are an explicit fi
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -386,26 +387,30 @@ def verifies(role: str) -> bool:
     return role.partition("/")[0] == "target"
 
 
-class SamplingRule(Protocol):
-    """Turns logits into the distribution that is sampled from; see `sampling`."""
+class SamplingRule(abc.ABC):
+    """Turns logits into the distribution that is sampled from: a frozen dataclass, see `sampling`.
 
-    @property
-    def greedy(self) -> bool:
-        """Whether the likeliest token is always taken."""
-        ...
+    greedy: whether the likeliest token is always taken.
+    """
 
+    greedy: ClassVar[bool] = False
+
+    @abc.abstractmethod
     def probabilities(
         self, logits: Array, positions: Array | None = None, history: History | None = None
     ) -> Array:
         """[..., V] logits -> [..., V], of the output tokens with these indices [...]."""
-        ...
 
 
-class LogitsProcessor(Protocol):
-    """Changes the logits of a token by the text before it: a frozen dataclass. It may also have
-    `ids`, the tokens that it names, which a vocabulary must have."""
+class LogitsProcessor(abc.ABC):
+    """Changes the logits of a token by the text before it: a frozen dataclass.
 
+    ids: the tokens that it names, which a vocabulary must have.
+    """
+
+    ids: ClassVar[tuple[int, ...]] = ()
+
+    @abc.abstractmethod
     def process(self, logits: Array, history: History) -> Array:
         """[V] logits -> [V], -inf for an excluded token; the history has `tokens` [M] and `length`
         []."""
-        ...

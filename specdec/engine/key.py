@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any
 
 from specdec import checkpoints, tasks
@@ -63,7 +64,7 @@ def flat(name: str, value: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return value.__qualname__ if callable(value) and hasattr(value, "__qualname__") else repr(value)
+    return value.__qualname__ if isinstance(value, type | FunctionType) else repr(value)
 
 
 def _has_parts(value: Any) -> bool:
