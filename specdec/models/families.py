@@ -71,7 +71,7 @@ def named(name: str) -> Family:
     return FAMILIES[name]
 
 
-def family_of(config: Any) -> Family:
+def family_of(config: Config) -> Family:
     """The family that a config is of.
 
     Raises:
@@ -86,12 +86,12 @@ def family_of(config: Any) -> Family:
     )
 
 
-def model_of(config: Any) -> Model:
+def model_of(config: Config) -> Model:
     """The model of a config, as its checkpoints have it; raises as `family_of` does."""
     return family_of(config).model(config)
 
 
-def resized(config: Any, change: Config | Trim) -> Any:
+def resized(config: Config, change: Config | Trim) -> Config:
     """The config of the model that `resize` makes.
 
     Args:
@@ -110,7 +110,9 @@ def resized(config: Any, change: Config | Trim) -> Any:
     return to
 
 
-def resize(params: PyTree, config: Any, change: Config | Trim, key: Array | None = None) -> PyTree:
+def resize(
+    params: PyTree, config: Config, change: Config | Trim, key: Array | None = None
+) -> PyTree:
     """The parameters of a trained model at another size, larger or smaller; see `resized`.
 
     key: of the random numbers that a larger one has besides (default: of seed 0).
@@ -121,7 +123,7 @@ def resize(params: PyTree, config: Any, change: Config | Trim, key: Array | None
     return growth_of(config).grow(params, config, to, jax.random.key(0) if key is None else key)
 
 
-def growth_of(config: Any) -> Growth:
+def growth_of(config: Config) -> Growth:
     """How models of a config's family grow.
 
     Raises:
@@ -130,7 +132,7 @@ def growth_of(config: Any) -> Growth:
     return _known(config, "growth", "grow")
 
 
-def trimming_of(config: Any) -> Trimming:
+def trimming_of(config: Config) -> Trimming:
     """How models of a config's family are trimmed.
 
     Raises:
@@ -139,7 +141,7 @@ def trimming_of(config: Any) -> Trimming:
     return _known(config, "trimming", "have a part that is a model")
 
 
-def _known(config: Any, part: str, what: str) -> Any:
+def _known(config: Config, part: str, what: str) -> Any:
     family = family_of(config)
     if (found := getattr(family, part)) is None:
         known = ", ".join(name for name, each in FAMILIES.items() if getattr(each, part))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from specdec.models.growing import Growth
+from specdec.models.growing import Config, Growth
 from specdec.models.kept_parts import Trim
 from specdec.models.model import Model
 from specdec.types import PyTree
@@ -22,7 +22,6 @@ Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Shape]  # by the parameters' names, 'decoder/decoder_norm/scale'
 Record: TypeAlias = Mapping[str, Any]  # a JSON object
 Arrays: TypeAlias = Mapping[str, np.ndarray]
-Config: TypeAlias = Any
 
 
 class HuggingFace(Protocol):

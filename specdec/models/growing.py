@@ -7,13 +7,27 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specdec.types import Array, PyTree
+
+
+class Config(Protocol):
+    """The architecture of a family's model: a frozen dataclass of plain values."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+
+
+C = TypeVar("C", bound=Config)
 
 
 class Difference(NamedTuple):
@@ -35,7 +49,7 @@ class Difference(NamedTuple):
         )
 
 
-class Growth(abc.ABC):
+class Growth(abc.ABC, Generic[C]):
     """The growth of a family's models.
 
     growing: the fields of the config that may become larger.
@@ -43,7 +57,7 @@ class Growth(abc.ABC):
 
     growing: ClassVar[tuple[str, ...]]
 
-    def check_growth(self, config: Any, to: Any) -> None:
+    def check_growth(self, config: C, to: C) -> None:
         """Raises ValueError, naming the field, where `grow` cannot make `to` of `config`."""
         for field in dataclasses.fields(config):
             before, after = getattr(config, field.name), getattr(to, field.name)
@@ -55,7 +69,7 @@ class Growth(abc.ABC):
                 raise ValueError(f"{which}; growth keeps it")
 
     @abc.abstractmethod
-    def grow(self, params: PyTree, config: Any, to: Any, key: Array) -> PyTree:
+    def grow(self, params: PyTree, config: C, to: C, key: Array) -> PyTree:
         """Returns the parameters of a larger model that computes what a smaller one does, up to the
         rounding of the sums in which twins cancel.
 
@@ -71,16 +85,16 @@ class Growth(abc.ABC):
         """
 
     @abc.abstractmethod
-    def resized(self, config: Any, to: Any) -> Any:
+    def resized(self, config: C, to: Any) -> C:
         """Returns the config at the sizes of another model's."""
 
     @abc.abstractmethod
     def logit_difference(
         self,
         params: PyTree,
-        config: Any,
+        config: C,
         others: PyTree,
-        other: Any,
+        other: C,
         key: Array,
         *,
         grown_by: Array,

@@ -22,7 +22,7 @@ from specdec.models.heads import Heads, HeadsConfig
 from specdec.types import Array, PyTree
 
 
-class HeadsGrowth(Growth):
+class HeadsGrowth(Growth[HeadsConfig]):
     """The growth of heads, with the target whose states they read."""
 
     growing: ClassVar[tuple[str, ...]] = ("states_dim", "mlp_dim")

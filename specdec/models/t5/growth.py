@@ -54,7 +54,7 @@ _LOG_ODDS = ("exit_classifier", "confidence_head")  # read the decoder's last st
 _OF_INPUTS = {("encoder_decoder_attention", name) for name in ("key", "value")}
 
 
-class T5Growth(Growth):
+class T5Growth(Growth[T5Config]):
     """The growth of a T5, with or without additions for drafting: each layer comes behind its share
     of the added ones, so that what a share of the depth computes stays the same too.
 
