@@ -275,12 +275,14 @@ class DecodeState(struct.PyTreeNode):
 
 
 class Row(NamedTuple):
-    """One text and how it came about, as plain values; the last three have one entry per call."""
+    """One text and how it came about, as plain values, with one entry for each call."""
 
     tokens: list[int]
     proposed: list[list[int]]
     drafted: list[int]
     accepted: list[int]
+    sources: list[int]  # which of the drafter's sources proposed; [] if it has but one
+    depths: list[int]  # layers; [] if calls go through all
 
 
 class DecodeOutput(NamedTuple):
@@ -300,19 +302,9 @@ class DecodeOutput(NamedTuple):
         """One text of an output that is on the host."""
         trace, calls = self.trace, self.trace.calls[index]
         tokens = self.tokens[index, : self.length[index]]
-        made = (x[index, :calls].tolist() for x in (trace.proposed, trace.drafted, trace.accepted))
+        columns = trace.proposed, trace.drafted, trace.accepted, trace.source, trace.depth
+        made = ([] if x is None else x[index, :calls].tolist() for x in columns)
         return Row(tokens.tolist(), *made)
-
-    def sources(self, index: int) -> list[int]:
-        """Which of the drafter's sources proposed in each call of a text; [] if it has but one."""
-        return self._of_calls(self.trace.source, index)
-
-    def depths(self, index: int) -> list[int]:
-        """The layers of each call of a text; [] if calls go through all."""
-        return self._of_calls(self.trace.depth, index)
-
-    def _of_calls(self, column: Array | None, index: int) -> list[int]:
-        return [] if column is None else column[index, : self.trace.calls[index]].tolist()
 
 
 class Stop(NamedTuple):

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from specdec.common import terminal
+from specdec.common.decoded import Summary
 from specdec.common.terminal import Origin
 
 A, T, R = Origin.ACCEPTED, Origin.TARGET, Origin.REJECTED
@@ -190,7 +191,7 @@ def test_colour_is_for_terminals_that_want_it(stream, environment, colour):
 
 
 def test_summary():
-    summary = terminal.Summary(
+    summary = Summary(
         texts=1,
         tokens=len(TOKENS),
         drafted=DRAFTED,
@@ -215,4 +216,4 @@ def test_summary():
 
 
 def test_an_empty_summary():
-    assert terminal.Summary().lines() == ["0 texts"]
+    assert Summary().lines() == ["0 texts"]

@@ -16,6 +16,7 @@ from specdec.cli import run as runs
 from specdec.cli.given import lines_of, not_nothing, utf8
 from specdec.cli.run import DecodeRun
 from specdec.common import terminal
+from specdec.common.decoded import Summary
 from specdec.common.values import UsageError
 from specdec.engine.program import Stepwise
 from specdec.instrument.decoding_texts import Text, TextOf, decoded, ways_of
@@ -114,8 +115,8 @@ def _command(args: argparse.Namespace) -> None:
     if painter:
         print(painter.legend(), flush=True)
     if isinstance(ways.ours.decoder, Stepwise) and painter:
-        ways.ours.decoder.watch = lambda output: painter.show(*output.row(0))
-    summary = terminal.Summary(exact=run.plan.exact)
+        ways.ours.decoder.watch = lambda output: painter.show(*output.row(0)[:4])
+    summary = Summary(exact=run.plan.exact)
     outputs = decoded(run, batches, ways, summary)
     try:
         _write(_with_progress(outputs, run, texts is not None), painter, args, in_force)

@@ -1,8 +1,7 @@
-"""Decoded texts for people: which words were drafted, which the target corrected, and a summary."""
+"""Decoded texts for people: which words were drafted, and which the target corrected."""
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import itertools
 import math
@@ -13,10 +12,7 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from statistics import fmean
 from typing import NamedTuple, TextIO
-
-from specdec.common.theory import block_efficiency, empirical_alpha
 
 
 class Origin(enum.Enum):
@@ -251,49 +247,3 @@ class Painter:
         text, self._column = lay_out(new, self._columns, self._column)
         print(text, end="", flush=True)
         self._written += len(new)
-
-
-@dataclasses.dataclass
-class Summary:
-    """The figures of a run so far."""
-
-    texts: int = 0
-    tokens: int = 0  # emitted, EOS included, without prefixes
-    drafted: list[int] = dataclasses.field(default_factory=list)  # one entry per target call
-    accepted: list[int] = dataclasses.field(default_factory=list)
-    layers: list[int] = dataclasses.field(default_factory=list)  # of a target that tokens may leave
-    seconds: float = 0.0  # decoding
-    compile_seconds: float = 0.0
-    broken_drafts: int = 0  # that the loop ended early, see `Trace`
-    identical: int = 0  # texts with the baseline's tokens, if it ran
-    exact: bool = True  # whether they have the target's law
-    baseline_calls: int = 0
-    baseline_seconds: float = 0.0
-
-    def lines(self) -> list[str]:
-        """The closing lines; the baseline's only if it ran."""
-        calls = len(self.drafted)
-        if not calls:
-            return [f"{self.texts} texts"]
-        drafted = any(self.drafted)
-        lines = [
-            f"{self.texts} texts, {self.tokens} tokens, {calls} target calls: "
-            f"{block_efficiency(self.tokens, calls):.2f} tokens per call"
-            + (f", alpha {empirical_alpha(self.accepted, self.drafted):.3f}" if drafted else "")
-            + (f", {fmean(self.layers):.2f} layers of the target a call" if self.layers else ""),
-            f"{self.seconds:.1f} s decoding, {self.compile_seconds:.1f} s compiling",
-        ]
-        if self.broken_drafts:
-            lines.append(
-                f"{self.broken_drafts} of {calls} drafts ended early, because the drafter's "
-                "probabilities were not a distribution (NaN, infinite, negative or of a wrong "
-                "sum); check its checkpoint"
-            )
-        if self.baseline_calls:
-            lines.append(
-                f"the target alone: {self.baseline_calls} calls, {self.baseline_seconds:.1f} s; "
-                f"{self.baseline_seconds / self.seconds:.2f} times the time"
-            )
-            same = "identical outputs" if self.exact else "NOT EXACT; the same by chance"
-            lines.append(f"{same}: {self.identical} of {self.texts}")
-        return lines

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from specdec import tasks
-from specdec.common import terminal
-from specdec.common.decoded import DecodedText
+from specdec.common.decoded import DecodedText, Summary
 from specdec.common.values import one_line
 from specdec.decoding import Decided
 from specdec.engine import Engine
@@ -94,7 +93,7 @@ def decoded(
     run: Run,
     batches: Iterable[tasks.Batch],
     ways: Ways,
-    summary: terminal.Summary,
+    summary: Summary,
     *,
     skip: int = 0,
 ) -> Iterator[Text]:
@@ -127,12 +126,7 @@ def decoded(
         for row in rows[skip:]:
             more = explained and explained.explained(row)
             text = _text(batch, sample, output, baseline, row, text_of, more)
-            summary.texts += 1
-            summary.tokens += len(text.tokens) - given
-            summary.drafted += text.drafted
-            summary.accepted += text.accepted
-            summary.layers += text.depths
-            summary.broken_drafts += text.broken_drafts
+            summary.add(text, given)
             summary.identical += text.tokens == text.alone_tokens
             yield text
         skip = 0

@@ -16,7 +16,8 @@ from jax.experimental import multihost_utils
 from tqdm import tqdm
 
 from specdec import tasks
-from specdec.common import terminal, theory
+from specdec.common import theory
+from specdec.common.decoded import Summary
 from specdec.common.environment import environment
 from specdec.common.records import as_json
 from specdec.common.values import UsageError
@@ -94,7 +95,7 @@ class Evaluation(NamedTuple):
     def _decoded(self, done: int) -> Iterator[dict[str, Any]]:
         """The records behind those that are done; what happened goes to stderr at the end."""
         run = self.variant.run
-        summary = terminal.Summary(exact=run.plan.exact)
+        summary = Summary(exact=run.plan.exact)
         try:
             for text in decoded(run, self.batches, self.ways, summary, skip=done):
                 yield text.record()

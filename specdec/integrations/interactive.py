@@ -12,7 +12,7 @@ import numpy as np
 from specdec import checkpoints, tasks
 from specdec.checkpoints import generation_settings as generation
 from specdec.common import demo, terminal
-from specdec.common.decoded import DecodedText
+from specdec.common.decoded import DecodedText, Summary
 from specdec.common.values import check
 from specdec.drafters import Autoregressive
 from specdec.drafters.drafter import Drafter
@@ -195,7 +195,7 @@ class InteractiveModel:
 
     def reset(self) -> None:
         """Begins the statistics anew."""
-        self.stats = terminal.Summary()
+        self.stats = Summary()
         self._compiled_before = self._engine.decoder.seconds
 
     def _text_of(self, tokens: Sequence[int]) -> str:
@@ -218,11 +218,7 @@ class InteractiveModel:
             log_prob = float(output.log_probs[index].sum())
             shown = self._text_of(output.row(index).tokens)
             one = Decoded.of(output, index, input=text, text=shown, log_prob=log_prob)
-            self.stats.texts += 1
-            self.stats.tokens += len(one.tokens)
-            self.stats.drafted += one.drafted
-            self.stats.accepted += one.accepted
-            self.stats.broken_drafts += one.broken_drafts
+            self.stats.add(one)
             yield one
 
 

@@ -60,7 +60,7 @@ def batch() -> tuple[Pairs, dict]:
 
 def nats() -> list[float]:
     """Of each place, from the target's own next token on."""
-    (inputs, targets), params = batch()
+    (inputs, targets, _), params = batch()
     inputs, targets = inputs[:3], targets[:3]
     params = t5_in_numpy.in_float64(params)
     fed = np.concatenate([np.zeros([3, 1], np.int32), targets[:, :-1]], axis=1)
@@ -211,7 +211,7 @@ def test_a_target_that_learns_nothing_is_the_one_it_began_with(run, tmp_path):
 
 def test_both_parts_may_begin_with_a_checkpoint(run, whole):
     paths = {part: str(whole / "export" / part) for part in ("target", "heads")}
-    begun = training.loop.init(dataclasses.replace(run, initial_path=paths)).params
+    begun = training.training_loop.init(dataclasses.replace(run, initial_path=paths)).params
     jax.tree.map(np.testing.assert_array_equal, begun, {x: exported(whole, x) for x in paths})
 
 
