@@ -1,12 +1,12 @@
-"""The record of a decoded text, and the figures of several."""
+"""The record of a decoded text that everything which counts tokens and calls shares."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Any, Self
 
+from specdec.common.terminal import Summary
 from specdec.common.theory import block_efficiency, empirical_alpha
 from specdec.types import DecodeOutput
 
@@ -59,57 +59,11 @@ class DecodedText:
         """Returns accepted drafts over tested ones; nan if nothing was drafted."""
         return empirical_alpha(self.accepted, self.drafted)
 
-
-@dataclasses.dataclass
-class Summary:
-    """The figures of a run so far."""
-
-    texts: int = 0
-    tokens: int = 0  # emitted, EOS included, without prefixes
-    drafted: list[int] = dataclasses.field(default_factory=list)  # one entry per target call
-    accepted: list[int] = dataclasses.field(default_factory=list)
-    layers: list[int] = dataclasses.field(default_factory=list)  # of a target that tokens may leave
-    seconds: float = 0.0  # decoding
-    compile_seconds: float = 0.0
-    broken_drafts: int = 0  # that the loop ended early, see `Trace`
-    identical: int = 0  # texts with the baseline's tokens, if it ran
-    exact: bool = True  # whether they have the target's law
-    baseline_calls: int = 0
-    baseline_seconds: float = 0.0
-
-    def add(self, text: DecodedText, given: int = 0) -> None:
-        """Adds one text, of which `given` tokens were a prefix."""
-        self.texts += 1
-        self.tokens += len(text.tokens) - given
-        self.drafted += text.drafted
-        self.accepted += text.accepted
-        self.layers += text.depths
-        self.broken_drafts += text.broken_drafts
-
-    def lines(self) -> list[str]:
-        """The closing lines; the baseline's only if it ran."""
-        calls = len(self.drafted)
-        if not calls:
-            return [f"{self.texts} texts"]
-        drafted = any(self.drafted)
-        lines = [
-            f"{self.texts} texts, {self.tokens} tokens, {calls} target calls: "
-            f"{block_efficiency(self.tokens, calls):.2f} tokens per call"
-            + (f", alpha {empirical_alpha(self.accepted, self.drafted):.3f}" if drafted else "")
-            + (f", {fmean(self.layers):.2f} layers of the target a call" if self.layers else ""),
-            f"{self.seconds:.1f} s decoding, {self.compile_seconds:.1f} s compiling",
-        ]
-        if self.broken_drafts:
-            lines.append(
-                f"{self.broken_drafts} of {calls} drafts ended early, because the drafter's "
-                "probabilities were not a distribution (NaN, infinite, negative or of a wrong "
-                "sum); check its checkpoint"
-            )
-        if self.baseline_calls:
-            lines.append(
-                f"the target alone: {self.baseline_calls} calls, {self.baseline_seconds:.1f} s; "
-                f"{self.baseline_seconds / self.seconds:.2f} times the time"
-            )
-            same = "identical outputs" if self.exact else "NOT EXACT; the same by chance"
-            lines.append(f"{same}: {self.identical} of {self.texts}")
-        return lines
+    def count_in(self, summary: Summary, given: int = 0) -> None:
+        """Adds this text, of which `given` tokens were a prefix, to the figures of a run."""
+        summary.texts += 1
+        summary.tokens += len(self.tokens) - given
+        summary.drafted += self.drafted
+        summary.accepted += self.accepted
+        summary.layers += self.depths
+        summary.broken_drafts += self.broken_drafts

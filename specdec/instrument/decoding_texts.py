@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from specdec import tasks
-from specdec.common.decoded import DecodedText, Summary
+from specdec.common import progress, terminal
+from specdec.common.decoded import DecodedText
 from specdec.common.values import one_line
 from specdec.decoding import Decided
+from specdec.decoding.program import Program
 from specdec.engine import Engine
-from specdec.engine.program import Program
 from specdec.instrument.explained import ExplainedBatch, replayer
 from specdec.instrument.runs import Run
 from specdec.types import DecodeOutput
@@ -93,7 +94,7 @@ def decoded(
     run: Run,
     batches: Iterable[tasks.Batch],
     ways: Ways,
-    summary: Summary,
+    summary: terminal.Summary,
     *,
     skip: int = 0,
 ) -> Iterator[Text]:
@@ -109,24 +110,27 @@ def decoded(
         if skip and skip >= len(rows):
             skip -= len(rows)
             continue
-        output, seconds = ours.decode(batch, seed=seed, sample=sample)
+        with progress.stage("decoding"):
+            output, seconds = ours.decode(batch, seed=seed, sample=sample)
         summary.seconds += seconds
         explained = None
         if again:
             trace, keys = output.trace, ours.keys(batch, seed, sample)
             decided = Decided(output.tokens, trace.proposed, trace.drafted, trace.accepted)
-            replay, _ = again.fetch(ours.params, keys, (batch.inputs, decided))
+            with progress.stage("explaining"):
+                replay, _ = again.fetch(ours.params, keys, (batch.inputs, decided))
             explained = ExplainedBatch(ours.plan, text_of, given, output, replay, seconds)
         baseline = None
         if alone:
-            baseline, seconds = alone.decode(batch, seed=seed, sample=sample)
+            with progress.stage("the target alone"):
+                baseline, seconds = alone.decode(batch, seed=seed, sample=sample)
             summary.baseline_seconds += seconds
             summary.baseline_calls += int(baseline.trace.calls.sum())
         summary.compile_seconds = ways.compile_seconds
         for row in rows[skip:]:
             more = explained and explained.explained(row)
             text = _text(batch, sample, output, baseline, row, text_of, more)
-            summary.add(text, given)
+            text.count_in(summary, given)
             summary.identical += text.tokens == text.alone_tokens
             yield text
         skip = 0

@@ -16,8 +16,8 @@ from tolerances import LOGITS, SMALL_LOGITS
 
 from specdec import cli
 from specdec.decoding import autoregressive_decode, decode, row_keys
+from specdec.decoding.program import DecodeProgram, batch_shapes
 from specdec.drafters import Autoregressive, EarlyExit
-from specdec.engine.program import Decoder, batch_shapes
 from specdec.instrument import acceptance, forecast
 from specdec.instrument.compile import hlo
 from specdec.models.t5 import Calm, T5Draft, T5DraftConfig, T5Target, calm
@@ -184,7 +184,7 @@ def test_a_call_goes_as_deep_as_the_deepest_of_its_tokens(drafts):
 
     for row in range(ROWS):
         calls, start = output.row(row), 0
-        for call, depth in enumerate(output.depths(row)):
+        for call, depth in enumerate(calls.depths):
             given = [0, *calls.tokens[:start], *calls.proposed[call]]
             seen = depths(INPUTS[row], jnp.zeros(width, jnp.int32).at[: len(given)].set(given))
             assert depth == seen[start : len(given)].max()
@@ -334,7 +334,7 @@ def test_a_layer_that_may_be_skipped_copies_no_cache():
 def copies(target: T5Target) -> int:
     plan = Plan(target, None, None, None, Greedy(), 50)  # type: ignore[arg-type]
     shapes = plan.params({"target": jax.eval_shape(target.init, jax.random.key(0))})
-    compiled = Decoder(plan).lower(shapes, *batch_shapes(1, 8)).compile()
+    compiled = DecodeProgram(plan).lower(shapes, *batch_shapes(1, 8)).compile()
     operations = inside(hlo.read(compiled.as_text() or "").operations, "decode")
     caches = [x for x in operations if f"[1,2,{plan.capacity},8]" in x.shape]
     return sum(x.opcode == "copy" for x in caches)

@@ -192,7 +192,7 @@ def test_teacher_forcing_sees_the_past_alone(run):
 @pytest.mark.slow
 def test_a_step_is_optax_by_hand(run):
     pairs = batches_of(run)[0]
-    state = training.loop.init(run)
+    state = training.training_loop.init(run)
     params = jax.tree.map(jnp.copy, state.params)
 
     def loss(params):
@@ -205,7 +205,7 @@ def test_a_step_is_optax_by_hand(run):
     by_hand = optax.adafactor(0.003)
     updates, _ = by_hand.update(gradient, by_hand.init(params), params)
     expected = optax.apply_updates(params, updates)
-    new, _ = training.train_step(state, pairs, recipe=training.loop.Recipe.of(run))
+    new, _ = training.train_step(state, pairs, recipe=training.training_loop.Recipe.of(run))
     assert int(new.step) == 1
     # A thirtieth of a step, whose size is 0.003 times a parameter's: rounding of its gradient.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), new.params, expected)
@@ -220,10 +220,10 @@ def test_a_step_is_optax_by_hand(run):
 
 
 def test_every_example_once_per_epoch_in_another_order(run):
-    read = training.data.reader(run.task, "train", LENGTHS, 0)
+    read = training.training_batches.reader(run.task, "train", LENGTHS, 0)
     shown = [tuple(example.inputs) for example in itertools.islice(read(0), 900)]
     first, second, third = shown[:300], shown[300:600], shown[600:]
-    examples = training.data.read_split(run.task, "train", LENGTHS)
+    examples = training.training_batches.read_split(run.task, "train", LENGTHS)
     in_file = sorted(tuple(example.inputs) for example in examples)
     assert sorted(first) == sorted(second) == sorted(third) == in_file
     assert first != second and second != third
@@ -279,7 +279,7 @@ def test_an_endless_task_is_read_on_from_any_place(mixed):
 
 
 def test_a_mixture_is_read_on_from_any_place(run):
-    mixture = seqio.MixtureRegistry.add("copies_mixture", [("copies", 1)])
+    mixture = tasks.mixture("copies_mixture", [run.task], [1])
     options = {"batch_size": 8, "buckets": 1}
     ahead, direct, other = (
         Batches(mixture, "train", LENGTHS, seed=seed, **options) for seed in (0, 0, 1)
@@ -409,7 +409,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(run, folder, tmp_path):
     "number, code, line",
     [
         (signal.SIGINT, 130, "interrupted"),
-        (signal.SIGTERM, 143, "terminated; give the command again"),
+        (signal.SIGTERM, 143, "terminated"),
     ],
     ids=["Ctrl-C", "SIGTERM"],
 )
@@ -424,7 +424,11 @@ def test_an_interrupt_saves(run, command, whole, tmp_path, monkeypatch, number, 
     with monkeypatch.context() as patch:
         patch.setattr(Progress, "update", interrupt)
         ended, err = command(tmp_path / "out")
-    assert ended == code and err.endswith(f"specdec: {line}\n")
+    *_, last = err.splitlines()
+    assert ended == code and last.startswith(
+        f"specdec: {line}; to go on: specdec train --gin_file="
+    )
+    assert last.endswith(f"--output_dir={tmp_path / 'out'}")
     assert [entry.name for entry in (tmp_path / "out/checkpoints").iterdir()] == ["3"]
     code, err = command(tmp_path / "out")
     assert code == 0 and "holds a run of 3 steps" in err
@@ -485,8 +489,8 @@ def test_a_copy_task_is_learnt(run, tmp_path):
     state = training.train(learnt, tmp_path)
     losses = [json.loads(line)["loss"] for line in log(tmp_path)]
     assert np.mean(losses[-20:]) < 0.2 < 1.4 < losses[0]
-    examples = training.data.read_split(run.task, "train", LENGTHS)[:50]
-    (pairs,) = training.data.pack(examples, LENGTHS, 50, 1)
+    examples = training.training_batches.read_split(run.task, "train", LENGTHS)[:50]
+    (pairs,) = training.training_batches.pack(examples, LENGTHS, 50, 1)
     keys = row_keys(0, jnp.arange(50))
     rules = {"target": run.model, "sampling": Greedy(), "max_length": 8}
     decoded = autoregressive_decode(state.params, keys, jnp.asarray(pairs.inputs), **rules)
@@ -559,8 +563,8 @@ def test_padding_rows_count_for_nothing(run):
     pairs = batches_of(run)[0]
     wider = Pairs(*(np.concatenate([x, np.zeros_like(x)]) for x in pairs[:2]))
     params = run.model.init(jax.random.key(0))
-    step = training.loop.evaluate_step
-    recipe = training.loop.Recipe.of(run)
+    step = training.training_loop.evaluate_step
+    recipe = training.training_loop.Recipe.of(run)
     a, b = (step(params, p, recipe=recipe) for p in (pairs, wider))
     np.testing.assert_allclose(a.loss, b.loss, rtol=1e-5)
     assert a.tokens == b.tokens and a.correct == b.correct
