@@ -61,7 +61,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         metavar="DIR",
         help="also write an xprof trace of one text's generations, after the measurement",
     )
-    parser.set_defaults(command=_command)
+    parser.set_defaults(command=_command, resumes_from="output_file")
     return parser
 
 

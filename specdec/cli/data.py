@@ -12,7 +12,7 @@ from specdec.models.partitioning import Share
 
 # What each kind has, and what to give.
 _KINDS = {
-    "task": ("output_features", "a task, or the name of a registered one"),
+    "task": ("num_input_examples", "a task, or the name of a registered one"),
     "vocabulary": ("load", tasks.VOCABULARIES),
     "draft_vocabulary": ("load", tasks.VOCABULARIES),
 }
@@ -22,7 +22,7 @@ _KINDS = {
 class Data(Checked):
     """The texts of a run; gin builds it.
 
-    task, split, lengths: a seqio task or the name of a registered one, one of its splits, and the
+    task, split, lengths: a task or the name of a registered one, one of its splits, and the
       longest 'inputs' and 'targets' in tokens.
     vocabulary: of texts that come from no task; None for the one saved with the target.
     draft_vocabulary: of the drafter's models, where it is known; it must be the same.

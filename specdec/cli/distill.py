@@ -35,7 +35,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--output_dir", required=True, metavar="DIR", help="where all of it goes, to be kept"
     )
-    parser.set_defaults(command=_command)
+    parser.set_defaults(command=_command, resumes_from="output_dir")
     return parser
 
 

@@ -67,7 +67,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "many there are, and which of them this is, from 0. With NUM_PARTITIONS one mesh is made "
         "of the devices of them all",
     )
-    parser.set_defaults(command=_command)
+    parser.set_defaults(command=_command, resumes_from="output_dir")
     return parser
 
 

@@ -18,7 +18,7 @@ from specdec.checkpoints import TextModel
 from specdec.checkpoints import generation_settings as generation
 from specdec.cli import machine, settings, shorthands
 from specdec.cli.data import Data, saved_vocabulary
-from specdec.common import records, schemas
+from specdec.common import progress, records, schemas
 from specdec.common.environment import version
 from specdec.common.values import Checked, UsageError, is_word
 from specdec.decoding import NonFiniteLogits, PrefixError
@@ -145,7 +145,9 @@ def opened(
     machine.refuse_unwritable_folder("--compilation_cache_dir", args.compilation_cache_dir)
     jax.config.update("jax_compilation_cache_dir", args.compilation_cache_dir or None)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    run = with_engine(change(described(args, overrides)), unmarked)
+    run = change(described(args, overrides))
+    with progress.stage("starting", "starting"):
+        run = with_engine(run, unmarked)
     if run.placement.mesh is not None:
         args.contexts.enter_context(jax.set_mesh(run.placement.mesh))
     args.contexts.enter_context(_naming_target(run))
@@ -342,7 +344,7 @@ def require_baseline(run: DecodeRun | Run) -> None:
 def vocabulary_of(run: DecodeRun) -> Any:
     """Returns the vocabulary of the task, or else the run's."""
     if run.data.task is not None:
-        vocabulary = tasks.get_task(run.data.task).output_features["targets"].vocabulary
+        vocabulary = tasks.get_task(run.data.task).vocabulary
     else:
         vocabulary = tasks.for_texts(definition_of(run))
     given = run.data.draft_vocabulary

@@ -12,6 +12,7 @@ from specdec.cli import machine, settings
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.variants import ready
+from specdec.common.terminal import counted
 from specdec.common.values import PositiveInt, UsageError, check
 from specdec.instrument.made_tables import Classifier, count
 
@@ -60,7 +61,7 @@ def make(args: argparse.Namespace) -> None:
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     found = count(one, args.table, Path(args.output_dir), tokens)
     size = f"{found.bytes / 1e6:.1f} MB"
-    print(f"{found.path}: {found.tokens} tokens of {found.texts} texts, {size}")
+    print(f"{found.path}: {found.tokens} tokens of {counted(found.texts, 'text')}, {size}")
     if found.tokens < tokens:
         print(
             f"train: the run's texts end after {found.tokens} of {tokens} tokens; another SPLIT "

@@ -51,7 +51,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         parser,
         "drafters, as of `specdec bench`",
     )
-    parser.set_defaults(command=_command)
+    parser.set_defaults(command=_command, resumes_from="output_dir")
     return parser
 
 

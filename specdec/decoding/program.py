@@ -16,12 +16,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from specdec import decoding
+from specdec.common import progress
 from specdec.models import partitioning
 from specdec.plan import Plan
 from specdec.types import Array, DecodeOutput, PyTree
 
 # Bytes of parameters that the cache of a processor may hold from one call to the next.
 CACHED = 2**29
+COMPILING = functools.partial(progress.stage, "compiling", "compiling")
 
 
 class Program:
@@ -53,7 +55,7 @@ class Program:
         shape = _shape(arguments[1:])
         with self._alone(shape):
             if shape not in self._lowered:
-                with self._timed():
+                with COMPILING(), self._timed():
                     self._lowered[shape] = self._lower(*arguments)
             return self._lowered[shape]
 
@@ -74,7 +76,8 @@ class Program:
         with self._alone(shape):
             if shape not in self._executables:
                 begun = self._ahead.pop(shape, None)
-                found = begun.result() if begun else self._finish(self.lower(*arguments))
+                with COMPILING():
+                    found = begun.result() if begun else self._finish(self.lower(*arguments))
                 self._executables[shape] = found
                 del self._lowered[shape]
             return self._executables[shape]

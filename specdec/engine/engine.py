@@ -16,6 +16,7 @@ from specdec import checkpoints, decoding, tasks
 from specdec.checkpoints import generation_settings as generation
 from specdec.checkpoints import tables
 from specdec.checkpoints.vocabulary_fit import check_fit
+from specdec.common import progress
 from specdec.decoding.program import DecodeProgram, Stepwise, batch_shapes
 from specdec.engine.key import drafter_key, fingerprints, flat
 from specdec.engine.placement import Placement
@@ -172,7 +173,8 @@ class Engine:
                 return tree
             if self.weights[role] == self.origin.weights[role] and _alike(theirs, owned):
                 return owned.from_stored(theirs.to_stored(tree))
-        return self.placement.read(owned, str(self.weights[role]))
+        with progress.stage("reading", f"reading the {role}"):
+            return self.placement.read(owned, str(self.weights[role]))
 
     @functools.cached_property
     def decoder(self) -> DecodeProgram:

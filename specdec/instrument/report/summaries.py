@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from specdec.common import published
 from specdec.common.environment import device_in_words
 from specdec.common.statistics import Estimate
+from specdec.common.terminal import counted
 
 Figures: TypeAlias = Mapping[str, Any]
 
@@ -90,8 +91,7 @@ def models(settings: Figures) -> str:
 
 def texts(figures: Figures) -> str:
     """Returns how many texts a command measured, and of which split."""
-    count = figures["texts"]
-    return f"{count} text{'s' * (count != 1)} of {figures['run']['split']}"
+    return f"{counted(figures['texts'], 'text')} of {figures['run']['split']}"
 
 
 def in_words(setting: Any) -> str:
