@@ -17,6 +17,7 @@ from specdec.types import (
 )
 
 if TYPE_CHECKING:
+    from specdec.cli.distilling import distill
     from specdec.integrations.interactive import InteractiveModel
 
 __version__ = "0.1.0"
@@ -35,6 +36,7 @@ __all__ = [
     "Verdict",
     "autoregressive_decode",
     "decode",
+    "distill",
     "prefill",
     "row_keys",
     "score",
@@ -43,6 +45,10 @@ __all__ = [
 
 
 def __getattr__(name: str):
+    if name == "distill":
+        from specdec.cli.distilling import distill
+
+        return distill
     if name == "InteractiveModel":  # it reads texts: more than JAX and Flax
         from specdec.integrations.interactive import InteractiveModel
 

@@ -87,7 +87,6 @@ REQUIRED = {
     "check": "DIR",
     "compile": "--topology",
     "convert": "INPUT, OUTPUT, --format",
-    "distill": "--output_dir",
     "eval": "--output_dir",
     "forecast": "--passes",
     "grow": "--input, --preset, --output",
