@@ -11,13 +11,14 @@ from specdec import checkpoints
 from specdec.common.records import Lines, RecordsError
 from specdec.common.statistics import Estimate
 from specdec.common.values import UsageError
-from specdec.instrument import certificate, certifying
+from specdec.instrument import certificate, certifying, distillation
 from specdec.instrument.certificate import Check
-from specdec.instrument.distillation import Distilled, TimeLeft
+from specdec.instrument.distillation import Distilled, Distilling, TimeLeft
 from specdec.instrument.distillation_inputs import Inputs, chosen_prefix
 from specdec.schedules import Fixed
 
 KNOWN = {"translation": "translate: ", "summarization": "summarize: "}
+STEPS = ("write", "learn", "tune", "certify")
 CONFIG = {"task_specific_params": {name: {"prefix": text} for name, text in KNOWN.items()}}
 
 
@@ -115,6 +116,39 @@ def test_the_outcome_is_one_sentence_with_a_command(tmp_path, value, words):
     assert found.pays == (value > 1) and "\n" not in line
     assert re.search(words, line)
     assert line.endswith(f": specdec decode --gin_file={tmp_path / 'pair.gin'}")
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_the_pair_drafts_only_where_that_pays(tmp_path, monkeypatch, pays):
+    """`tuned.gin` says how long to draft, or that nothing drafts; the drafter is certified."""
+    speedup = Estimate(1 + pays / 2, 1, 2)
+    schedule = SimpleNamespace(candidate=SimpleNamespace(schedule=Fixed(5)))
+    best = SimpleNamespace(best=schedule, speedup=lambda _: speedup)
+    found = SimpleNamespace(pays=pays, best=best, lines=lambda: [], write=lambda *_: "")
+    search = SimpleNamespace(run=lambda: found)
+    monkeypatch.setattr(distillation.Search, "of", lambda *_: search)
+    monkeypatch.setattr(certifying, "certify", lambda variant, *_: variant)
+    for name, outcome in {"_asked": "", "_expected": dict.fromkeys(STEPS, 1.0)}.items():
+        monkeypatch.setattr(Distilling, name, lambda _, outcome=outcome: outcome)
+    for name in ("_write", "_train"):
+        monkeypatch.setattr(Distilling, name, lambda *_: None)
+    settings = SimpleNamespace(
+        files=["run.gin"],
+        run=lambda more, files=(), **_: list(files),
+        text=lambda more, files: f"{more} {files}",
+    )
+    recipe = SimpleNamespace(texts="train", held_out="validation")
+    nothing: Any = None
+    given: Any = settings
+    one = Distilling(given, recipe, nothing, nothing, nothing, tmp_path)  # type: ignore
+    said: list[str] = []
+    made = one.distill(said.append, said.append)
+    tuned = str(tmp_path / "tuned/tuned.gin")
+    assert made.pays == pays and tuned in made.pair.read_text()
+    assert made.certificate == [tuned] * pays
+    assert [line.split(":")[0] for line in said if "step" in line] == [
+        f"\nstep {number} of 4" for number in (1, 2, 3, 4)
+    ]
 
 
 @pytest.fixture

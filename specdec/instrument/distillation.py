@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import shlex
 import time
@@ -34,7 +35,7 @@ from specdec.models import families
 from specdec.models.kept_parts import Trim, most_frequent
 from specdec.schedules.schedule import Schedule
 
-RATE = 2e10  # operations a second of two CPU cores, about
+RATE = 1e11  # operations a second of two CPU cores, about
 
 Split = Annotated[str, Rule(is_word, "the name of a split")]
 Steps = Annotated[int, Rule(lambda n: is_integer(n, 2), "2 or more, for the rate to fall")]
@@ -208,8 +209,10 @@ class Distilling(NamedTuple):
         """Returns the first input as the target gets it, and the prefixes that it lacks."""
         run = self.variant.run
         text = checkpoints.text_model_from(run.checkpoint_path, needed=False)
-        first, known = next(run.batches()).input_texts[0], tuple(set(text.prefixes.values()))
-        line = f"the target's first input: {first!r}"
+        batch, known = next(run.batches(), None), tuple(text.prefixes.values())
+        if batch is None:
+            raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
+        line = f"the target's first input: {(first := batch.input_texts[0])!r}"
         if known and not first.startswith(known):
             line += f"; it has no prefix of config.json ({', '.join(map(repr, known))})"
         return line
@@ -221,14 +224,15 @@ class Distilling(NamedTuple):
         target: Any = run.plan.target.stored()  # type: ignore[attr-defined]
         size = checkpoints.parameter_count(target)
         drafter = checkpoints.parameter_count(self._model(target))
-        tokens = sum(run.lengths.values()) / 2  # of a text, on average
-        counts = [tasks.count(run.data.task, x) or 0 for x in (recipe.texts, recipe.held_out)]
+        tokens = sum(run.lengths.values()) / 3  # of a text, about
+        splits, limit = (recipe.texts, recipe.held_out), run.data.limit or math.inf
+        counts = [min(tasks.count(run.data.task, split) or 0, limit) for split in splits]
         learned = recipe.steps * recipe.batch_size + 8 * counts[1]
         seconds = {
             "write": 10 + sum(counts) * tokens * 2 * size / RATE,
             "learn": 30 + learned * tokens * (2 * size + 6 * drafter) / RATE,
             "tune": 60 + min(counts[1] * tokens, TOKENS) * 2 * size / RATE,
-            "certify": 90 + certifying.LIMIT * tokens * 40 * size / RATE,
+            "certify": 120 + certifying.LIMIT * tokens * 40 * size / RATE,
         }
         done = {
             "write": folder / "texts" / recipe.held_out / "metrics.json",
