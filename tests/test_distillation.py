@@ -57,6 +57,8 @@ def test_a_folder_keeps_the_inputs_that_it_was_begun_with(tmp_path):
         return inputs.described(str(checkpoint), folder, prefix, None, None)
 
     described(50, "wrong: ")
+    with pytest.raises(UsageError, match="give --task_prefix"):
+        described(50, None)
     path = described(60, "translate: ")  # nothing was written with the first ones
     (folder / "texts" / "train").mkdir(parents=True)
     assert described(60, None) == path  # the prefix of the folder

@@ -146,8 +146,7 @@ class Inputs(NamedTuple):
 
     def _write(self, folder: Path, settings: str) -> None:
         """Writes the settings and the inputs, unless the folder has results already."""
-        begun = next(iter(folder.glob("texts/*")), None)
-        if begun is not None:
+        if (begun := _begun(folder)) is not None:
             records.claim(folder, folder / SETTINGS, settings, begun=begun, instead="--output_dir")
             return
         (folder / "inputs").mkdir(parents=True, exist_ok=True)
@@ -172,8 +171,15 @@ def _definition(target: str, text: TextModel, vocabulary: str | None) -> tasks.V
 def _recorded_prefix(folder: Path) -> str | None:
     """Returns the prefix of the run that a folder was begun with, None for a new folder."""
     file = folder / SETTINGS
-    found = settings_in(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if _begun(folder) is None or not file.is_file():
+        return None
+    found = settings_in(file.read_text(encoding="utf-8"))
     return ast.literal_eval(found["TASK_PREFIX"]) if "TASK_PREFIX" in found else None
+
+
+def _begun(folder: Path) -> Path | None:
+    """Returns a result that a folder has, None if it has none."""
+    return next(iter(folder.glob("texts/*")), None)
 
 
 def chosen_prefix(

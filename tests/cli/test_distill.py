@@ -1,5 +1,6 @@
 """`specdec distill`, a certified pair of a target and words: pytest tests/cli/test_distill.py"""
 
+import dataclasses
 import json
 import random
 from pathlib import Path
@@ -14,7 +15,7 @@ from specdec.models.t5 import T5Config, T5Target
 
 GOLDEN = Path(__file__).parents[1] / "golden/tokenizer/tokenizer.json"
 TARGET = T5Config(
-    vocab_size=2176,
+    vocab_size=384,
     emb_dim=32,
     num_heads=2,
     head_dim=16,
@@ -29,16 +30,17 @@ DRAWN = "--gin_file=sampling/temperature.gin", "--temperature=1.5", "--max_lengt
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A target of random parameters as transformers saves it, with tokenizer.json alone and a
-    prefix in its config.json, and words that it is asked."""
+    """Targets of random parameters as transformers saves them, of bytes and with tokenizer.json
+    alone, with a prefix in config.json; and words that they are asked."""
     folder = tmp_path_factory.mktemp("distill")
-    vocabulary, params = checkpoints.Vocabulary(GOLDEN), T5Target(TARGET).init(jax.random.key(0))
-    checkpoints.save(
-        folder / "target", params, config=TARGET, vocabulary=vocabulary, format="huggingface"
-    )
-    file = folder / "target/config.json"
-    stated = {"task_specific_params": {"spelling": {"prefix": PREFIX}}}
-    file.write_text(json.dumps(json.loads(file.read_text()) | stated))
+    wide = dataclasses.replace(TARGET, vocab_size=2176)
+    for name, config, file in (("target", TARGET, None), ("tokenizer_json", wide, GOLDEN)):
+        params, vocabulary = T5Target(config).init(jax.random.key(0)), checkpoints.Vocabulary(file)
+        how = {"config": config, "vocabulary": vocabulary, "format": "huggingface"}
+        checkpoints.save(folder / name, params, **how)
+        record = folder / name / "config.json"
+        stated = {"task_specific_params": {"spelling": {"prefix": PREFIX}}}
+        record.write_text(json.dumps(json.loads(record.read_text()) | stated))
     letters = random.Random(0)
     words = ["".join(letters.choices("abcd", k=letters.randint(1, 8))) for _ in range(250)]
     (folder / "words.txt").write_text("".join(f"{word}\n" for word in words))
@@ -162,9 +164,10 @@ def test_a_folder_of_another_run_is_refused(made, flags, command):
         ),
     ],
 )
-def test_what_cannot_be_is_said_before_any_work(flags, command, tmp_path, more, line):
-    given = *flags, f"--task_prefix={PREFIX}", f"--output_dir={tmp_path / 'out'}"
-    code, out, err = command("distill", *given, *more)
+def test_what_cannot_be_is_said_before_any_work(folder, command, tmp_path, more, line):
+    given = f"--target={folder / 'tokenizer_json'}", f"--inputs={folder / 'words.txt'}"
+    out_dir = f"--output_dir={tmp_path / 'out'}"
+    code, out, err = command("distill", *given, f"--task_prefix={PREFIX}", out_dir, *more)
     assert the_line(code, out, err) == f"specdec: {line}"
     assert not (tmp_path / "out/texts").exists()
 
