@@ -119,11 +119,14 @@ class Distilled(NamedTuple):
 
     def summary(self) -> str:
         """Returns the gain and the command that has it, as one sentence."""
-        times = f"{self.speedup.value:.2f} times as fast as the target alone"
+        times = f"{self.speedup.value:.2f} times as fast"
         interval = f"95 % interval {self.speedup.interval()}"
         command = f"specdec decode --gin_file={shlex.quote(str(self.pair))}"
         if self.pays:
-            return f"Drafting {self.schedule} is {times} by prediction ({interval}): {command}"
+            return (
+                f"Drafting with {self.schedule} is predicted to be {times} as the target alone "
+                f"({interval}): {command}"
+            )
         return (
             f"The target alone is faster on this machine (the best draft is {times}, {interval}), "
             f"so this command decodes without the drafter: {command}"
