@@ -1,4 +1,4 @@
-"""Metrics over samples and the bootstrap of their difference: pytest tests/test_output_metrics.py"""
+"""Metrics over samples, and the bootstrap of their difference."""
 
 import random
 from typing import ClassVar
