@@ -63,8 +63,8 @@ def distill(
 ) -> Distilled:
     """Makes a drafter for a target from inputs alone, as `specdec distill` does.
 
-    >>> made = specdec.distill("my-t5", texts, "my-t5-drafter", task_prefix="")
-    >>> model = specdec.InteractiveModel("my-t5", made.draft, schedule=made.schedule)
+        made = specdec.distill("my-t5", texts, "my-t5-drafter", task_prefix="")
+        model = specdec.InteractiveModel("my-t5", made.draft, schedule=made.schedule)
 
     Args:
       target: the directory of the target's checkpoint.
