@@ -96,7 +96,7 @@ def distilled(
     if args.output_dir is None and args.target is None:
         raise UsageError("--output_dir is missing; give a folder for the results")
     if args.output_dir is None:
-        args.output_dir = f"{Path(args.target).name}-drafter"
+        args.output_dir = f"{Path(os.path.abspath(args.target)).name}-drafter"
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     if lines is not None:
         args.gin_file = [_described(args, lines, ask), *args.gin_file]

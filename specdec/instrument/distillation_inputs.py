@@ -20,7 +20,7 @@ SHARE = 5  # at most one input in this many is held out
 MOST = 200  # held-out inputs, about
 EPOCHS, BATCH_SIZE = 40, 32
 STEPS = 100, 2000  # the fewest and the most
-INPUTS = 32, 512  # the shortest and the longest inputs that are made room for, in tokens
+ROOM = 32  # tokens of an input, at least; powers of two, so that few programs are compiled
 TARGETS = 128  # tokens of an output
 SETTINGS = "run.gin"
 FILES = {"train": "inputs/train.txt", "validation": "inputs/validation.txt"}
@@ -96,9 +96,9 @@ class Inputs(NamedTuple):
             prefix = _recorded_prefix(folder)
         if prefix is None:
             prefix = chosen_prefix(self.all, text.prefixes, ask, target)
-        encode, (shortest, longest) = tasks.for_texts(definition).encode, INPUTS
+        encode = tasks.for_texts(definition).encode
         tokens = max(len(encode(prefix + text)) + 1 for text in self.all)
-        length = min(max(shortest, 1 << (tokens - 1).bit_length()), longest)
+        length = max(ROOM, 1 << (tokens - 1).bit_length())
         self._write(folder, self._settings(folder, target, prefix, vocabulary, length))
         return str(folder / SETTINGS)
 
