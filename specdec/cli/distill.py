@@ -38,15 +38,18 @@ def _command(args: argparse.Namespace) -> int:
     lines = None if args.input_file is None else _lines(args.input_file)
     ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() else None
     found = distilled(args, lines, ask)
+    if not found.certificate.passed:
+        return 1
     print(found.summary())
-    return 0 if found.certificate.passed else 1
+    return 0
 
 
 def _lines(path: str) -> Iterator[str]:
-    """Yields the lines of the file of inputs; raises UsageError if it cannot be read."""
+    """Yields the inputs of a file, without references; raises UsageError if it cannot be read."""
     try:
         with open(path, encoding="utf-8", newline="\n") as file:
-            yield from lines_of("--inputs", file, path)
+            for line in lines_of("--inputs", file, path):
+                yield line.partition("\t")[0]
     except OSError as error:
         raise UsageError(
             f"--inputs {path} cannot be read: {error.strerror}; give a file of one input per line"

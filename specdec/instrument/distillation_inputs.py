@@ -33,17 +33,19 @@ class Inputs(NamedTuple):
     held_out: Sequence[str]
 
     @classmethod
-    def of(cls, lines: Iterable[str], name: str) -> Inputs:
-        """Returns the inputs of lines. Empty lines and text after a TAB are not read.
+    def of(cls, texts: Iterable[str], name: str) -> Inputs:
+        """Returns the inputs, of which a part is held out. Empty texts are left out.
 
         Args:
-          name: the source of the lines, for errors.
+          texts: one line each.
+          name: the source of the texts, for errors.
 
         Raises:
-          UsageError: there are too few.
+          UsageError: there are too few, or one has several lines.
         """
-        found = dict.fromkeys(line.partition("\t")[0] for line in lines)
-        texts = [text for text in found if text.strip()]
+        texts = [text for text in dict.fromkeys(texts) if text.strip()]
+        if broken := next((text for text in texts if "\n" in text or "\r" in text), None):
+            raise UsageError(f"{name} has {broken!r}, with a line break; give texts of one line")
         if len(texts) < 2 * FEWEST:
             raise UsageError(
                 f"{name} has {len(texts)} different inputs; give at least {2 * FEWEST}, "

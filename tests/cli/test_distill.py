@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import re
 from pathlib import Path
 
 import jax
@@ -43,7 +44,7 @@ def folder(tmp_path_factory):
         record.write_text(json.dumps(json.loads(record.read_text()) | stated))
     letters = random.Random(0)
     words = ["".join(letters.choices("abcd", k=letters.randint(1, 8))) for _ in range(250)]
-    (folder / "words.txt").write_text("".join(f"{word}\n" for word in words))
+    (folder / "words.txt").write_text("".join(f"{word}\treference\n" for word in words))
     return folder
 
 
@@ -68,7 +69,7 @@ def command(cache, capsys):
 @pytest.fixture(scope="module")
 def made(folder, cache):
     """What Python makes of a target that draws at temperature 1.5."""
-    words = (folder / "words.txt").read_text().splitlines()
+    words = re.findall(r"^\w+", (folder / "words.txt").read_text(), re.M)
     kept = f"--compilation_cache_dir={cache}"
     found = specdec.distill(
         folder / "target", words, folder / "made", task_prefix=PREFIX, flags=[kept, *SMALL, *DRAWN]
