@@ -23,10 +23,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import harness
-import jax
 import numpy as np
-from harness import PAIRS, DecodeRun, Outputs, Results, checkpoint_flag
+from harness import PAIRS, Outputs, Results, Run, checkpoint_flag
 
+from specdec import Params
+from specdec.instrument.runs import parameter_counts
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
 from specdec.verifiers import Block, Distance, GreedyMatch, MinimumBlock, TopBeta, TopK
@@ -79,24 +80,24 @@ def measured(
     if other := dict(args.of).get(name):
         flags.append(checkpoint_flag(other, ""))
     run = harness.run_of(flags, args.texts)
-    params, references = run.load(), harness.references(run)
+    params, references = run.engine.read(), harness.references(run)
     drafter: Any = run.plan.drafter
     about = {
         "pair": args.pair,
         "drafter": name,
         "kind": type(drafter).__name__,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params.drafter)),
+        "parameters": parameter_counts(run.plan.models())["draft"],
         "texts": len(references),
     }
     if name in args.alpha:
         texts = harness.written(run, params, TOKENS)
         about["alpha"] = harness.alpha(harness.passes(run, params, texts))
-        pairs = (drafter.model, params.drafter), (run.plan.target, params.target)
+        pairs = (drafter.model, params["draft"]), (run.plan.target, params["target"])
         read = [harness.read_by_step(*each) for each in pairs]
         about["step"] = read[0] / read[1]
     if other:
-        alone = run.without_drafter()
-        alone = harness.outputs(alone, alone.plan, alone.load()).texts[0]
+        alone = run.plan.alone()
+        alone = harness.outputs(run, alone, Params(params.target)).texts[0]
     longest = min(max(args.lengths), getattr(drafter, "block", None) or max(args.lengths))
 
     def line(length: int, verifier: Any, found: Outputs, base: Outputs, own: Outputs) -> dict:
@@ -126,7 +127,7 @@ def measured(
         yield line(longest, verifier, relaxed, exact, exact)
 
 
-def decoded(run: DecodeRun, params: Any, verifier: Any, length: int, rule: Any = None) -> Outputs:
+def decoded(run: Run, params: Any, verifier: Any, length: int, rule: Any = None) -> Outputs:
     """Decodes all texts in drafts of a length, drawn if there is a rule."""
     plan = dataclasses.replace(run.plan, verifier=verifier, schedule=Fixed(length))
     if rule is not None:

@@ -26,7 +26,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add_flags(parser)
-    parser.set_defaults(command=_command)
+    parser.set_defaults(command=_command, resumes_from="output_dir")
     return parser
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import importlib.metadata
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,12 @@ FEATURES = ("sse4_2", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "a
 
 
 def environment() -> dict[str, Any]:
-    """Returns what decides how fast and how exactly a program runs here, ready for JSON.
+    """Returns what decides how fast and how exactly a program runs here, and the date, for JSON.
 
     Starts JAX's backend. A package that is not installed has no version: None.
     """
     return {
+        "date": datetime.date.today().isoformat(),
         "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
         "system": platform.platform(),
         **hardware(),
@@ -42,6 +45,25 @@ def hardware() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if linux else os.cpu_count(),  # that we may run on
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
+
+
+def device_in_words(environment: Mapping[str, Any]) -> str:
+    """Returns the device of an `environment`, as '2 cores of AMD EPYC (avx512f)'."""
+    if environment["backend"] != "cpu":
+        return f"{environment['devices']} x {environment['device']}"
+    vectors = [x for x in environment.get("features", ()) if x in ("sse4_2", "avx2", "avx512f")]
+    widest = f" ({vectors[-1]})" if vectors else ""  # older files do not say
+    cores = environment["cores"]
+    return f"{cores} core{'s' * (cores != 1)} of {environment['cpu']}{widest}"
+
+
+def load_average() -> float | None:
+    """Returns the mean number of processes that wanted to run in the last minute, on all cores of
+    the machine; None where the system does not count them."""
+    try:
+        return os.getloadavg()[0]
+    except (OSError, AttributeError):
+        return None
 
 
 def version(package: str) -> str | None:

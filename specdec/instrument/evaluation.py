@@ -16,7 +16,7 @@ from jax.experimental import multihost_utils
 from tqdm import tqdm
 
 from specdec import tasks
-from specdec.common import terminal, theory
+from specdec.common import progress, terminal, theory
 from specdec.common.environment import environment
 from specdec.common.records import as_json
 from specdec.common.values import UsageError
@@ -98,7 +98,7 @@ class Evaluation(NamedTuple):
                         collections.deque(shown, maxlen=0)
             finally:  # below the bar, which is gone
                 if summary.texts:
-                    print(run.plan, *summary.lines(), sep="\n", file=sys.stderr)
+                    print(run.plan, *summary.lines(progress.spent()), sep="\n", file=sys.stderr)
         rows = _table(folder.records(), len(self.expected), run.data.num_samples)
         if rows is None:
             return None
@@ -184,7 +184,7 @@ def _known(run: Run) -> Iterator[dict[str, Any]]:
 def _references(run: Run) -> list[Reference]:
     """Returns those of the texts of all hosts."""
     data = run.data
-    given = references(data.task, data.split, data.lengths)
+    given = references(tasks.get_task(data.task, data.split), data.split, data.lengths)
     if not (found := list(itertools.islice(given, data.limit))):
         raise UsageError(f"split {data.split!r} has no examples; choose another one")
     return found
@@ -192,9 +192,7 @@ def _references(run: Run) -> list[Reference]:
 
 def _own_metrics(run: Run) -> list[Callable]:
     """Returns the metrics of the run's task."""
-    return list(
-        getattr(tasks.get_task(run.data.task), "predict_metric_fns", ())
-    )  # none of mixtures
+    return list(tasks.get_task(run.data.task).metric_fns)
 
 
 def _metrics_of(run: Run, names: Sequence[str] | None) -> Sequence[Callable]:

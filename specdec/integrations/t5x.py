@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from specdec.checkpoints import tree
 from specdec.decoding import decode
-from specdec.decoding.program import Decoder, batch_shapes
+from specdec.decoding.program import DecodeProgram, batch_shapes
 from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact, Placement
 from specdec.integrations import bridge
@@ -158,7 +158,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         """Traces a small batch, which is where parts that do not go together show."""
         params = jax.eval_shape(self._target.init, jax.random.key(0))
         batch = batch_shapes(1, 1)
-        Decoder(self._plan).lower(Params(params, **self._others), *batch)
+        DecodeProgram(self._plan).lower(Params(params, **self._others), *batch)
 
 
 @functools.cache

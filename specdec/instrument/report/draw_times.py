@@ -1,4 +1,4 @@
-"""Figures of where the time goes."""
+"""Draws where the time goes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from specdec.common.terminal import counted
 from specdec.instrument.report import times
 from specdec.instrument.report.canvas import (
     BLUE,
@@ -34,7 +35,7 @@ MS = 1e3
 
 
 def one_generation(runs: Sequence[ReportedRun]) -> Figure:
-    """Calls of the two models and what became of the tokens; the target alone underneath."""
+    """Draws the calls of both models, the outcome of each token, and the target alone below."""
     one = times.timeline(runs)
     figure = blank(5.4)
     calls, tokens, alone = figure.subplots(3, sharex=True, height_ratios=(2, 3, 1))
@@ -49,8 +50,9 @@ def one_generation(runs: Sequence[ReportedRun]) -> Figure:
     calls.set_title(f"One generation: text {one.text} of {one.name}")
     speculative, plain = (f"{MS * one.seconds[mode]:.1f} ms" for mode in ("speculative", "alone"))
     caption = (
-        f"{one.tokens} tokens by {len(one.calls)} target calls in {speculative}, by the target "
-        f"alone in {plain}. A bar is as long as such a part took in this run, over all its texts."
+        f"{counted(one.tokens, 'token')} by {counted(len(one.calls), 'target call')} in "
+        f"{speculative}, by the target alone in {plain}. A bar is as long as such a part took in "
+        "this run, over all its texts."
     )
     return captioned(figure, [run for run in runs if run.name == one.name], caption)
 
@@ -72,7 +74,7 @@ def _calls(axes: Axes, one: times.Timeline) -> None:
 
 
 def _tokens(axes: Axes, one: times.Timeline) -> None:
-    """A stack of tokens under each call."""
+    """Draws a stack of tokens under each call."""
     width = MS * (one.draft + one.verify)
     for i, call in enumerate(one.calls):
         bottom = 0
@@ -87,7 +89,7 @@ def _tokens(axes: Axes, one: times.Timeline) -> None:
 
 
 def draft_lengths(runs: Sequence[ReportedRun]) -> Figure:
-    """How long each draft was and what of it was kept, along a generation and along all texts."""
+    """Draws how long each draft was and how much was kept, in one generation and in all texts."""
     shown = times.lengths(runs)
     figure = blank(1.2 + 1.5 * len(shown))
     rows = figure.subplots(len(shown), 2, sharex="col", sharey=True, squeeze=False)
@@ -99,7 +101,8 @@ def draft_lengths(runs: Sequence[ReportedRun]) -> Figure:
             if drafted == accepted:
                 one.plot(start + longer / 2, drafted, "^", color=BLUE, markersize=4)
         one.set(title=found.name, ylabel="tokens")
-        one.yaxis.set_major_locator(MaxNLocator(integer=True))
+        one.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+        one.margins(y=0.1)
         means.plot(found.places, found.drafted, color=RED, label="drafted")
         means.plot(found.places, found.accepted, color=GREEN, label="accepted")
     rows[-1][0].set_xlabel(f"token of text {shown[0].text}")
@@ -143,6 +146,6 @@ def one_iteration(runs: Sequence[ReportedRun]) -> Figure:
     axes.set_title("Where the time of an iteration goes")
     caption = (
         "Draft and verify are timed on their own, rest is what an iteration takes besides. Target "
-        "alone: what the tokens of an iteration, tau on average, take without a drafter."
+        "alone: what the tokens of an average iteration take without a drafter."
     )
     return captioned(figure, runs, caption)
