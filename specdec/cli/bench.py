@@ -29,7 +29,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     runs.add_flags(
         parser,
         batch_size="has no effect, because one text is timed at a time; `specdec tune` has "
-        "forecasts of larger batches",
+        "predictions of larger batches",
     )
     parser.add_argument(
         "--repeats", type=int, default=3, metavar="N", help="of each text (default: %(default)s)"

@@ -11,9 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from tqdm import tqdm
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
 
 DELAY = 2.0  # seconds before a bar appears: short work shows none
 TICK = 0.5  # seconds between two looks at what cannot report by itself
@@ -117,6 +119,8 @@ def written(label: str, folder: Path, total: int) -> Iterator[None]:
 
 
 def _bar(label: str, total: float, unit: str) -> tqdm:
+    from tqdm import tqdm
+
     return tqdm(
         desc=label,
         total=total,

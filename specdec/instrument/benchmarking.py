@@ -243,7 +243,7 @@ def one_text_at_a_time() -> Callable[[Any], Any]:
         if not told and (data.batch_size != 1 or data.buckets):
             print(
                 "bench: one text at a time, all padded to one length; specdec tune --batch_size "
-                "forecasts larger batches",
+                "predicts larger batches",
                 file=sys.stderr,
             )
         told.append(data.split)

@@ -18,8 +18,9 @@ GIN = resources.folder("gin")
 
 
 @pytest.fixture
-def said(capsys):
-    """Runs a command that only prints; returns what it prints."""
+def said(capsys, monkeypatch):
+    """Runs a command that only prints; returns what it prints where no terminal is."""
+    monkeypatch.delenv("COLUMNS", raising=False)
 
     def run(*argv):
         assert cli.main(argv) == 0

@@ -74,7 +74,7 @@ def probabilities(role: str, rule, row: int, tokens) -> np.ndarray:
 def calls(output, given: int = 0):
     """Row, call, the text before it, what was drafted, and how much of that was accepted."""
     for row in range(ROWS):
-        tokens, *made = output.row(row)
+        tokens, *made = output.row(row)[:4]
         at = given
         for call, (proposed, drafted, accepted) in enumerate(zip(*made, strict=True)):
             yield row, call, tokens[:at], proposed[:drafted], accepted, tokens[at + accepted :][:1]

@@ -73,7 +73,7 @@ def test_each_head_guesses_from_the_state_of_the_pending_token(target, least, sk
     output, seen = decode(ours, keys, jnp.asarray(INPUTS), plan), 0
     for row in range(len(INPUTS)):
         found, done = output.row(row), 0
-        for proposed, drafted, accepted in zip(*found[1:], strict=True):
+        for proposed, drafted, accepted in zip(*found[1:4], strict=True):
             assert done or not drafted  # nothing before the first call
             if drafted:
                 text = np.array([0, *found.tokens[: done - 1]], np.int32)

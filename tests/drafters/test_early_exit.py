@@ -94,7 +94,7 @@ def test_an_exit_is_the_network_that_ends_there():
     tree, config = shallow.part_of(params()["target"]), dataclasses.asdict(shallow.config)
     for row in range(len(INPUTS)):
         found, done = output.row(row), 0
-        for proposed, drafted, accepted in zip(*found[1:], strict=True):
+        for proposed, drafted, accepted in zip(*found[1:4], strict=True):
             text = np.array([0, *found.tokens[:done], *proposed[: max(drafted - 1, 0)]], np.int32)
             logits = t5_in_numpy.logits(tree, config, INPUTS[row : row + 1], text[None])[0]
             assert logits[done : done + drafted].argmax(axis=-1).tolist() == proposed[:drafted]
