@@ -26,7 +26,7 @@ from specdec.common.environment import hardware
 from specdec.common.records import Lines
 from specdec.common.statistics import bootstrap
 from specdec.decoding import row_keys
-from specdec.engine.program import CACHED, Decoder
+from specdec.decoding.program import CACHED, Decoder
 from specdec.instrument import acceptance, output_metrics
 from specdec.instrument.acceptance import Accepted, Texts
 from specdec.plan import Plan

@@ -90,7 +90,7 @@ One JSON object a line, UTF-8. Made by `python scripts/make_formats.py` from the
 Schema, draft 2020-12) that the package has in `specdec/common/schemas/`:
 
 ```python
-from specdec import schemas
+from specdec.common import schemas
 
 schemas.schema("decode")["required"]  # the fields that every line has
 schemas.version("decode")

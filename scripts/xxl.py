@@ -27,8 +27,8 @@ import numpy as np
 
 from specdec.common import published, records
 from specdec.common.environment import environment
+from specdec.decoding.program import Program
 from specdec.drafters import Autoregressive
-from specdec.engine.program import Program
 from specdec.instrument import benchmark
 from specdec.instrument.benchmark import Workload
 from specdec.instrument.benchmark.parts import (

@@ -29,7 +29,7 @@ ROWS = (
         "training",
     ),
     ("engine",),
-    ("engine.program", "checkpoints.tables"),
+    ("decoding.program", "checkpoints.tables"),
     ("checkpoints", "models.partitioning", "testing"),
     ("decoding",),
     ("plan",),

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import pytest
 
 from specdec import Params, Plan, decode, row_keys
-from specdec.engine import program as programs
-from specdec.engine.program import Program, Stepwise
+from specdec.decoding import program as programs
+from specdec.decoding.program import Program, Stepwise
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
 from specdec.testing import Constant, TableTarget

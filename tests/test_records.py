@@ -144,7 +144,7 @@ def test_a_process_that_is_killed_lets_go_and_leaves_no_parts(tmp_path):
     code = """
 import os, sys
 from pathlib import Path
-from specdec import records
+from specdec.common import records
 folder = Path(sys.argv[1])
 with records.locked(folder / "out", folder / ".lock", "", "out.*"):
     (folder / "out.1234.part").touch()

@@ -27,7 +27,7 @@ from specdec.cli.run import DecodeRun
 from specdec.common.environment import environment
 from specdec.common.records import RecordsError
 from specdec.common.values import UsageError
-from specdec.engine.program import batch_shapes
+from specdec.decoding.program import batch_shapes
 from specdec.instrument import benchmarking
 from specdec.instrument.benchmark import Workload
 from specdec.sampling import looks_back

@@ -17,7 +17,7 @@ from specdec.cli.given import lines_of, not_nothing, utf8
 from specdec.cli.run import DecodeRun
 from specdec.common import terminal
 from specdec.common.values import UsageError
-from specdec.engine.program import Stepwise
+from specdec.decoding.program import Stepwise
 from specdec.instrument.decoding_texts import Text, TextOf, decoded, ways_of
 
 

@@ -16,9 +16,9 @@ from specdec import checkpoints, decoding, tasks
 from specdec.checkpoints import generation_settings as generation
 from specdec.checkpoints import tables
 from specdec.checkpoints.vocabulary_fit import check_fit
+from specdec.decoding.program import Decoder, Stepwise, batch_shapes
 from specdec.engine.key import drafter_key, fingerprints, flat
 from specdec.engine.placement import Placement
-from specdec.engine.program import Decoder, Stepwise, batch_shapes
 from specdec.models import partitioning
 from specdec.plan import Plan
 from specdec.sampling import check_ids

@@ -12,8 +12,8 @@ from specdec.common import terminal
 from specdec.common.decoded import DecodedText
 from specdec.common.values import one_line
 from specdec.decoding import Decided
+from specdec.decoding.program import Program
 from specdec.engine import Engine
-from specdec.engine.program import Program
 from specdec.instrument.explained import ExplainedBatch, replayer
 from specdec.instrument.runs import Run
 from specdec.types import DecodeOutput

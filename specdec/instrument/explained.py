@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from specdec.decoding import Decided, Replay, replay
-from specdec.engine.program import Program
+from specdec.decoding.program import Program
 from specdec.plan import Plan
 from specdec.types import Array, DecodeOutput, Params, PyTree, Row
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 
 from specdec.checkpoints import tree
 from specdec.decoding import decode
+from specdec.decoding.program import Decoder, batch_shapes
 from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact, Placement
-from specdec.engine.program import Decoder, batch_shapes
 from specdec.integrations import bridge
 from specdec.models.model import Model
 from specdec.models.t5 import T5Target

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from specdec.common.records import RecordsError
-from specdec.engine.program import Program
+from specdec.decoding.program import Program
 from specdec.instrument import benchmark, report
 from specdec.instrument.compile import hlo
 from specdec.sampling import Greedy, Sampling

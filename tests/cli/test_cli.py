@@ -18,8 +18,7 @@ from tolerances import LOGITS
 import specdec
 from specdec import checkpoints, cli, drafters, sampling, schedules, tasks, verifiers
 from specdec.common import resources, terminal
-from specdec.decoding import Replay
-from specdec.engine import program
+from specdec.decoding import Replay, program
 from specdec.instrument import explained
 from specdec.models.t5 import T5Config, T5Target
 from specdec.testing import TableTarget

@@ -128,7 +128,7 @@ def test_the_tasks_own_metrics(evaluate, folder, tmp_path):  # noqa: F811
 KILLED = """
 import os, signal, sys
 from specdec import cli
-from specdec.engine.program import Program
+from specdec.decoding.program import Program
 
 fetch, calls = Program.fetch, []
 

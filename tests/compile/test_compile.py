@@ -19,8 +19,8 @@ import pytest
 
 from specdec import cli, prefill, step
 from specdec.common import theory
+from specdec.decoding.program import batch_shapes
 from specdec.drafters import Autoregressive, Drafter, Hybrid, NoSource, PromptLookup
-from specdec.engine.program import batch_shapes
 from specdec.instrument.compile import (
     PAPER_ALPHAS,
     Topology,

@@ -28,8 +28,8 @@ import pytest
 from support import Cycle, inside
 
 from specdec import Plan, prefill, step
+from specdec.decoding.program import Decoder, batch_shapes
 from specdec.drafters import Autoregressive, Blockwise, EarlyExit, Masked
-from specdec.engine.program import Decoder, batch_shapes
 from specdec.instrument.compile import hlo
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target

@@ -16,8 +16,8 @@ from tolerances import LOGITS, SMALL_LOGITS
 
 from specdec import cli
 from specdec.decoding import autoregressive_decode, decode, row_keys
+from specdec.decoding.program import Decoder, batch_shapes
 from specdec.drafters import Autoregressive, EarlyExit
-from specdec.engine.program import Decoder, batch_shapes
 from specdec.instrument import acceptance, forecast
 from specdec.instrument.compile import hlo
 from specdec.models.t5 import Calm, T5Draft, T5DraftConfig, T5Target, calm

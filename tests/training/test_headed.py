@@ -211,7 +211,7 @@ def test_a_target_that_learns_nothing_is_the_one_it_began_with(run, tmp_path):
 
 def test_both_parts_may_begin_with_a_checkpoint(run, whole):
     paths = {part: str(whole / "export" / part) for part in ("target", "heads")}
-    begun = training.loop.init(dataclasses.replace(run, initial_path=paths)).params
+    begun = training.training_loop.init(dataclasses.replace(run, initial_path=paths)).params
     jax.tree.map(np.testing.assert_array_equal, begun, {x: exported(whole, x) for x in paths})
 
 

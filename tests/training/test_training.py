@@ -192,7 +192,7 @@ def test_teacher_forcing_sees_the_past_alone(run):
 @pytest.mark.slow
 def test_a_step_is_optax_by_hand(run):
     pairs = batches_of(run)[0]
-    state = training.loop.init(run)
+    state = training.training_loop.init(run)
     params = jax.tree.map(jnp.copy, state.params)
 
     def loss(params):
@@ -205,7 +205,7 @@ def test_a_step_is_optax_by_hand(run):
     by_hand = optax.adafactor(0.003)
     updates, _ = by_hand.update(gradient, by_hand.init(params), params)
     expected = optax.apply_updates(params, updates)
-    new, _ = training.train_step(state, pairs, recipe=training.loop.Recipe.of(run))
+    new, _ = training.train_step(state, pairs, recipe=training.training_loop.Recipe.of(run))
     assert int(new.step) == 1
     # A thirtieth of a step, whose size is 0.003 times a parameter's: rounding of its gradient.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), new.params, expected)
@@ -220,10 +220,10 @@ def test_a_step_is_optax_by_hand(run):
 
 
 def test_every_example_once_per_epoch_in_another_order(run):
-    read = training.data.reader(run.task, "train", LENGTHS, 0)
+    read = training.training_batches.reader(run.task, "train", LENGTHS, 0)
     shown = [tuple(example.inputs) for example in itertools.islice(read(0), 900)]
     first, second, third = shown[:300], shown[300:600], shown[600:]
-    examples = training.data.read_split(run.task, "train", LENGTHS)
+    examples = training.training_batches.read_split(run.task, "train", LENGTHS)
     in_file = sorted(tuple(example.inputs) for example in examples)
     assert sorted(first) == sorted(second) == sorted(third) == in_file
     assert first != second and second != third
@@ -485,8 +485,8 @@ def test_a_copy_task_is_learnt(run, tmp_path):
     state = training.train(learnt, tmp_path)
     losses = [json.loads(line)["loss"] for line in log(tmp_path)]
     assert np.mean(losses[-20:]) < 0.2 < 1.4 < losses[0]
-    examples = training.data.read_split(run.task, "train", LENGTHS)[:50]
-    (pairs,) = training.data.pack(examples, LENGTHS, 50, 1)
+    examples = training.training_batches.read_split(run.task, "train", LENGTHS)[:50]
+    (pairs,) = training.training_batches.pack(examples, LENGTHS, 50, 1)
     keys = row_keys(0, jnp.arange(50))
     rules = {"target": run.model, "sampling": Greedy(), "max_length": 8}
     decoded = autoregressive_decode(state.params, keys, jnp.asarray(pairs.inputs), **rules)
@@ -559,8 +559,8 @@ def test_padding_rows_count_for_nothing(run):
     pairs = batches_of(run)[0]
     wider = Pairs(*(np.concatenate([x, np.zeros_like(x)]) for x in pairs))
     params = run.model.init(jax.random.key(0))
-    step = training.loop.evaluate_step
-    recipe = training.loop.Recipe.of(run)
+    step = training.training_loop.evaluate_step
+    recipe = training.training_loop.Recipe.of(run)
     a, b = (step(params, p, recipe=recipe) for p in (pairs, wider))
     np.testing.assert_allclose(a.loss, b.loss, rtol=1e-5)
     assert a.tokens == b.tokens and a.correct == b.correct

@@ -12,7 +12,7 @@ import numpy as np
 
 from specdec.common.timer import Clock, timed
 from specdec.decoding import check_finite, naming_texts, row_keys
-from specdec.engine.program import Program
+from specdec.decoding.program import Program
 from specdec.instrument.benchmark.file import Generation, Timing
 from specdec.instrument.benchmark.parts import Key
 from specdec.instrument.benchmark.workload import Workload

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from jax.sharding import Mesh
 
-from specdec.engine.program import Decoder, Program, batch_shapes
+from specdec.decoding.program import Decoder, Program, batch_shapes
 from specdec.instrument.benchmark import parts
 from specdec.instrument.benchmark.parts import (
     LONGEST_SCAN,

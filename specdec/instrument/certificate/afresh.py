@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.decoding import prefill, step
-from specdec.engine.program import Program
+from specdec.decoding.program import Program
 from specdec.instrument.certificate.outcome import Check
 from specdec.instrument.certificate.subject import Subject
 from specdec.plan import Plan

@@ -14,9 +14,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from specdec.decoding import naming_texts, row_keys
+from specdec.decoding.program import Decoder, Program
 from specdec.drafters import Autoregressive
 from specdec.drafters.drafter import Drafter, Drawing
-from specdec.engine.program import Decoder, Program
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling, before_each, instead, standardised
 from specdec.testing import divergences

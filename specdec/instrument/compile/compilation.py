@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from specdec.engine.program import Decoder, Program, batch_shapes
+from specdec.decoding.program import Decoder, Program, batch_shapes
 from specdec.instrument.compile import hlo
 from specdec.instrument.compile.calls import device_bytes, silent_call, together, with_collectives
 from specdec.instrument.compile.hardware import Call

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from specdec.common import progress
 from specdec.common.records import Lines, RecordsError
 from specdec.common.timer import Clock, interleaved
-from specdec.engine.program import Program
+from specdec.decoding.program import Program
 from specdec.instrument.benchmark import Timing, record
 from specdec.instrument.benchmark.parts import (
     LONGEST_SCAN,
