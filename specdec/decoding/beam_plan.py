@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from specdec.common.values import Checked, PositiveInt, check_has
+from specdec.common.values import Checked, PositiveInt, check_has, check_is
 from specdec.decoding.beam_rules import BeamRule
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.models.beam_tree import Slots
@@ -44,6 +44,7 @@ class BeamPlan(Checked):
     def __post_init__(self):
         super().__post_init__()
         check_model("BeamPlan.target", self.target)
+        check_is("BeamPlan.rule", self.rule, BeamRule, "a rule, such as T5X(0.6)")
         object.__setattr__(self, "processors", tuple(self.processors))
         for one in self.processors:
             remedy = "processors, such as NoRepeatNGram(3)"

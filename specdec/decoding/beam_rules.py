@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import math
 from typing import ClassVar, Literal
 
 import jax

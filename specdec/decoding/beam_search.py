@@ -8,7 +8,7 @@ the tree. So the beams, their order and their scores are those of the search wit
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,9 @@ from flax import struct
 from specdec.decoding import states
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import Beams, best_first
+from specdec.decoding.draft_beams import Layer, Scored, Text, Tree, rooted, view_of
 from specdec.decoding.finite import NonFiniteLogits, is_known
 from specdec.decoding.forcing import given_lengths
-from specdec.decoding.draft_beams import Layer, Scored, Text, Tree, rooted, view_of
 from specdec.sampling import Greedy, Processed
 from specdec.types import Array, History, Params, PyTree
 
@@ -84,7 +84,7 @@ def beam_search(
       NonFiniteLogits: the target's logits are NaN or infinite behind a live beam. While this
         function is traced there is no error; `BeamTrace.failed` has the rows, which end there.
     """
-    states.check_inputs(inputs, active, prefix, plan)
+    states.check_inputs(inputs, active, prefix, plan.target, plan.max_length)
     output = _search(params, inputs, plan=plan, active=active, prefix=prefix)
     if is_known(output.trace.failed):
         for row in jnp.flatnonzero(output.trace.failed):
@@ -111,7 +111,8 @@ def prefill(
     prefix: Array | None = None,
 ) -> BeamState:
     """Reads the inputs and lays out everything `step` updates; arguments as for `beam_search`."""
-    target, rows, longest = plan.target, states.rows_of(inputs), plan.max_length
+    target: Any = plan.target
+    rows, longest = states.rows_of(inputs), plan.max_length
     cache = target.prefill(params["target"], inputs, plan.slots.capacity)
     draft: Any = plan.drafter.init(params, inputs, cache) if plan.drafter else ()
     tokens = jnp.zeros([rows, 1 + longest], jnp.int32).at[:, 0].set(target.start(inputs))
@@ -124,11 +125,11 @@ def prefill(
         seen = plan.slots.of_prefix(rows, prefix.shape[1])
         _, cache = target.decode(params["target"], fed, cache, ancestors=seen)
         if plan.drafter:
-            own = params[plan.drafter.role]
-            _, draft = plan.drafter.model.decode(own, fed, draft, ancestors=seen)
-    active = target.active(inputs) if active is None else active
+            model: Any = plan.drafter.model
+            _, draft = model.decode(params[plan.drafter.role], fed, draft, ancestors=seen)
+    searched: Array = target.active(inputs) if active is None else active
     begin = functools.partial(plan.rule.begin, beams=plan.beams)
-    beams = jax.vmap(begin)(tokens, given, active)
+    beams = jax.vmap(begin)(tokens, given, searched)
     path = jnp.zeros([rows, plan.beams, longest], jnp.int32)
     state = BeamState(
         beams=beams,
@@ -158,7 +159,7 @@ def _nothing_scored(rows: int, size: int, plan: BeamPlan) -> Scored | None:
 @functools.partial(jax.jit, static_argnames="plan")
 def step(params: Params, state: BeamState, plan: BeamPlan) -> BeamState:
     """One iteration for every active row: a tree, one target call, and the steps it is worth."""
-    beams, slots = state.beams, plan.slots
+    beams, slots, target = state.beams, plan.slots, cast(Any, plan.target)
     # A row that is full keeps being fed while others go on: its writes must fit.
     layers = jnp.minimum(beams.length - 1, plan.max_length - 1)
     pending = Layer(_last_tokens(beams, 1), state.path)
@@ -166,21 +167,20 @@ def step(params: Params, state: BeamState, plan: BeamPlan) -> BeamState:
     if plan.drafter:
         with jax.named_scope("draft"):
             text = Text(pending, state.previous, layers, beams.live_scores, state.last)
-            tree, draft = plan.drafter.grow(
-                params, text, draft, slots, state.size, plan.stop_ids
-            )
+            tree, draft = plan.drafter.grow(params, text, draft, slots, state.size, plan.stop_ids)
     else:
         tree = rooted(pending.tokens, plan.beams)
     with jax.named_scope("verify"):
         seen = view_of(tree, slice(None), state.path, layers, slots)
         cache = state.cache.rewind(layers * plan.beams)
-        scored, cache = plan.target.decode(params["target"], tree.tokens, cache, ancestors=seen)
+        scored, cache = target.decode(params["target"], tree.tokens, cache, ancestors=seen)
     with jax.named_scope("replay"):
         replay = _replayed(state, tree, scored.logits, layers, plan)
         if plan.drafter:
             start = (layers + 1) * plan.beams
             moved = (layers * plan.beams)[:, None] + replay.kept
-            cache, draft = (one.keep(start, moved) for one in (cache, draft))
+            cache = cache.keep(start, moved)
+            draft = plan.drafter.keep(draft, start, moved)
     last = state.last
     if last is not None:
         last = Scored(tree, jax.nn.log_softmax(scored.logits, axis=-1), replay.nodes)
@@ -250,14 +250,10 @@ def _one_step(
     of_live = jnp.take_along_axis(logits, nodes[:, :, None], axis=1)
     finite = jnp.all(jnp.isfinite(jnp.max(of_live, axis=-1)), axis=1)
     log_probs = _processed(jax.nn.log_softmax(of_live, axis=-1), beams, plan)
-    advance = functools.partial(
-        plan.rule.advance, stop_ids=plan.stop_ids, best_only=plan.best_only
-    )
+    advance = functools.partial(plan.rule.advance, stop_ids=plan.stop_ids, best_only=plan.best_only)
     after, parents = jax.vmap(advance)(beams, log_probs)
     at = layers + depth  # of the layer that the nodes are
-    path = jnp.take_along_axis(replay.path, parents[:, :, None], axis=1)
-    here = jnp.arange(path.shape[2])[None, None] == at[:, None, None]
-    path = jnp.where(here, parents[:, :, None], path)
+    path = _led(replay.path, parents, at)
     found = _children(tree, jnp.take_along_axis(nodes, parents, axis=1), _last_tokens(after, 1))
     width = plan.beams
     place = jnp.arange(replay.kept.shape[1])[None] // width == depth - 1
@@ -281,6 +277,13 @@ def _one_step(
         failed=replay.failed | failed,
     )
     return jax.tree.map(functools.partial(_where_rows, stepped), new, old)
+
+
+def _led(path: Array, parents: Array, layer: Array) -> Array:
+    """Returns the paths [B, w, N] of the live beams, from those of their parents in a layer [B]."""
+    path = jnp.take_along_axis(path, parents[:, :, None], axis=1)
+    here = jnp.arange(path.shape[2])[None, None] == layer[:, None, None]
+    return jnp.where(here, parents[:, :, None], path)
 
 
 def _where_rows(rows: Array, new: Array, old: Array) -> Array:

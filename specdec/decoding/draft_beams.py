@@ -157,13 +157,14 @@ class DraftBeams(Checked):
             axis=1,
         )
         start = jnp.maximum(layers - 1, 0) * beams
-        slot = start[:, None] + jnp.arange(2 * beams, dtype=jnp.int32)
+        slot = start[:, None] + jnp.arange(2 * beams, dtype=jnp.int32)[None]
         path = jnp.concatenate([text.previous.path, text.pending.path], axis=1)
         limit = jnp.repeat(jnp.stack([layers - 1, layers], axis=1), beams, axis=1)
         seen = slots.committed(path, limit)
-        seen |= jnp.arange(slots.capacity) == slot[:, :, None]
+        seen |= jnp.arange(slots.capacity)[None, None] == slot[:, :, None]
         view = slots.view(slot // beams, layers, seen)
-        output, cache = self.model.decode(own, tokens, cache.rewind(start), ancestors=view)
+        model: Any = self.model
+        output, cache = model.decode(own, tokens, cache.rewind(start), ancestors=view)
         logits = jnp.where(there[..., None], output.logits[:, beams:], output.logits[:, :beams])
         return _usable(logits, size), cache
 
@@ -174,7 +175,8 @@ class DraftBeams(Checked):
         nodes = slice(start, start + self.width)
         view = view_of(tree, nodes, text.pending.path, text.layers, slots)
         at = cache.rewind(text.layers * slots.beams + start)
-        output, cache = self.model.decode(own, tree.tokens[:, nodes], at, ancestors=view)
+        model: Any = self.model
+        output, cache = model.decode(own, tree.tokens[:, nodes], at, ancestors=view)
         return _usable(output.logits, size), cache
 
 

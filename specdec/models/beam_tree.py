@@ -54,7 +54,7 @@ class Slots:
         """
         longest = path.shape[2]
         before = jnp.arange(longest)[None, None] < layers[:, :, None]
-        seen = path[..., None] == jnp.arange(self.beams)
+        seen = path[..., None] == jnp.arange(self.beams)[None, None, None]
         seen = (seen & before[..., None]).reshape(*path.shape[:2], longest * self.beams)
         return jnp.pad(seen, ((0, 0), (0, 0), (0, self.capacity - seen.shape[2])))
 
@@ -76,7 +76,7 @@ class Slots:
         slot = jnp.arange(tokens * self.beams, dtype=jnp.int32)
         others = jnp.arange(self.capacity, dtype=jnp.int32)
         earlier = others[None] // self.beams < slot[:, None] // self.beams
-        seen = (earlier & (others % self.beams == 0)) | (others[None] == slot[:, None])
+        seen = (earlier & (others % self.beams == 0)[None]) | (others[None] == slot[:, None])
         queries = jnp.broadcast_to(slot // self.beams, (rows, len(slot)))
         none = jnp.full([rows], tokens, jnp.int32)
         return self.view(queries, none, jnp.broadcast_to(seen, (rows, *seen.shape)))
