@@ -23,10 +23,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import harness
-import jax
 import numpy as np
 from harness import PAIRS, DecodeRun, Outputs, Results, checkpoint_flag
 
+from specdec.instrument.runs import parameter_counts
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
 from specdec.verifiers import Block, Distance, GreedyMatch, MinimumBlock, TopBeta, TopK
@@ -85,13 +85,13 @@ def measured(
         "pair": args.pair,
         "drafter": name,
         "kind": type(drafter).__name__,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params.drafter)),
+        "parameters": parameter_counts(run.plan.models())["draft"],
         "texts": len(references),
     }
     if name in args.alpha:
         texts = harness.written(run, params, TOKENS)
         about["alpha"] = harness.alpha(harness.passes(run, params, texts))
-        pairs = (drafter.model, params.drafter), (run.plan.target, params.target)
+        pairs = (drafter.model, params["draft"]), (run.plan.target, params["target"])
         read = [harness.read_by_step(*each) for each in pairs]
         about["step"] = read[0] / read[1]
     if other:

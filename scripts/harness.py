@@ -128,7 +128,7 @@ def written(run: DecodeRun, params: Params, tokens: int = 10**9) -> list[Texts]:
     """Returns what the target writes on the run's texts, up to a number of tokens."""
     given = ((batch.index, batch.inputs) for batch in run.batches())
     return list(
-        acceptance.generate(run.plan, params.target, given, seed=run.data.seed, tokens=tokens)
+        acceptance.generate(run.plan, params["target"], given, seed=run.data.seed, tokens=tokens)
     )
 
 
@@ -140,7 +140,7 @@ def passes(run: DecodeRun, params: Params, texts: Sequence[Texts] | None = None)
 
 def alpha(found: Sequence[Accepted]) -> list[float]:
     """Returns the acceptance rate of the draft model, and its interval over texts."""
-    one = acceptance.summarize(found).alphas["model"][0]
+    one = acceptance.summarize(found).alphas["model"][1]
     return [one.value, one.low, one.high]
 
 

@@ -141,7 +141,7 @@ def seconds(mode: Mode, found: Outputs, costs: Costs, whole: Mode) -> np.ndarray
 
 
 def read(mode: Mode) -> int:
-    return harness.read_by_step(mode.plan.target, mode.params.target)
+    return harness.read_by_step(mode.plan.target, mode.params["target"])
 
 
 def trimmed(target: Any, tree: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -175,7 +175,7 @@ def modes_of(run: DecodeRun, params: Params) -> Iterator[Mode]:
         fewer = () if temperature else trimmed(target.target, tree)
         for name, one, own in (
             ("target alone", target, tree),
-            ("draft alone", draft, params.drafter),
+            ("draft alone", draft, params["draft"]),
             *((name, dataclasses.replace(target, target=x), y) for name, x, y in fewer),
         ):
             alone = dataclasses.replace(one, sampling=rule).alone()

@@ -1,36 +1,37 @@
-"""Draws the figures of README and docs/ from the embedded pair and from benchmarks.
+"""Draws the figures of README and docs/ from the embedded pair and from the lines in docs/results/.
 
-  python scripts/make_figures.py [NAME ...] [--bench DIR]
+  python scripts/make_figures.py [NAME ...]
 
-DIR holds what `specdec bench --gin_file=demo.gin --output_file=DIR/<any name>.jsonl` wrote, runs of
-several draft lengths at temperatures 0 and 1; without it the figure of speed-ups stays as it is.
-The others are of the lines in docs/results/. Needs the extra `report`.
+Needs the extra `report`.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import html
+import itertools
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import MaxNLocator
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from specdec import Params, Plan, checkpoints, decode, row_keys, tasks
-from specdec.common import demo, terminal, theory
+from specdec.common import demo, terminal
 from specdec.common.terminal import Origin
 from specdec.drafters import Autoregressive
 from specdec.instrument import report
-from specdec.instrument.report.canvas import STYLE
-from specdec.instrument.report.draw_speedups import gamma_and_arithmetic
+from specdec.instrument.report import canvas
+from specdec.instrument.report.draw_speedups import gamma_and_arithmetic, over_gamma
 from specdec.instrument.report.draw_times import draft_lengths
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy
@@ -40,9 +41,16 @@ from specdec.verifiers import GreedyMatch
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES, RESULTS = ROOT / "docs" / "figures", ROOT / "docs" / "results"
+Span: TypeAlias = tuple[str, Origin | None]
 SENTENCES = 7
 GAMMA = 7
+COLUMNS = 64  # of the trace, which can be read on a telephone
 REPORTED = {  # figures of `specdec report`, and the runs that they are of
+    over_gamma: (
+        "amd_epyc_avx512_2_cores/large_ende_t0_gamma05",
+        "amd_epyc_avx512_2_cores/large_ende_t0_gamma07",
+        "amd_epyc_avx512_2_cores/large_ende_t0_gamma10",
+    ),
     draft_lengths: (
         "amd_epyc_avx2_2_cores/schedules/base_highlights_t0_fixed",
         "amd_epyc_avx2_2_cores/schedules/base_highlights_t0_confidence",
@@ -55,29 +63,28 @@ REPORTED = {  # figures of `specdec report`, and the runs that they are of
     ),
 }
 LENGTHS = {"inputs": 48, "targets": 48}
-STYLES = {
-    Origin.ACCEPTED: 'fill="#1a7f37"',
-    Origin.TARGET: 'fill="#0969da" font-weight="bold"',
-    Origin.REJECTED: 'fill="#cf222e" opacity="0.6" text-decoration="line-through"',
-    None: 'fill="#6e7781"',  # not part of the text
+CLASSES = {Origin.ACCEPTED: "a", Origin.TARGET: "t", Origin.REJECTED: "r", None: "n"}
+# A page in a dark theme shows a dark picture. Each colour has a contrast of 4.5 or more.
+TRACE_STYLE = """
+rect { fill: #f6f8fa } .a { fill: #1a6b32 } .t { fill: #0759b8; font-weight: bold }
+.r { fill: #b81d28; text-decoration: line-through } .n { fill: #57606a }
+@media (prefers-color-scheme: dark) {
+  rect { fill: #161b22 } .a { fill: #7fd6a0 } .t { fill: #8cc2ff }
+  .r { fill: #ff9b8f } .n { fill: #a2abb6 }
 }
+"""
 LEGEND = (Origin.ACCEPTED, Origin.TARGET, Origin.REJECTED)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(FIGURE_OF)}")
-    parser.add_argument("--bench", metavar="DIR")
     args = parser.parse_args()
     if unknown := set(args.names) - FIGURE_OF.keys():
         parser.error(f"{', '.join(unknown)} is unknown; give some of {', '.join(FIGURE_OF)}")
     FIGURES.mkdir(exist_ok=True)
-    matplotlib.use("svg")
     for name in args.names or FIGURE_OF:
-        FIGURE_OF[name]()
-    if args.bench:
-        paths = Path(args.bench).glob("*.summary.json")
-        speedups([json.loads(path.read_text()) for path in paths])
+        (FIGURES / f"{name}.svg").write_text(FIGURE_OF[name](), encoding="utf-8")
 
 
 def lines_of(name: str) -> list[dict[str, Any]]:
@@ -86,26 +93,19 @@ def lines_of(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def save(figure: Any, name: str, **options: Any) -> None:
-    """Writes a figure; the same values make the same file."""
-    with matplotlib.rc_context({"svg.hashsalt": "specdec"}):
-        figure.savefig(FIGURES / f"{name}.svg", metadata={"Date": None}, **options)
-    plt.close(figure)
+def svg(draw: Callable[[], Figure]) -> str:
+    with matplotlib.rc_context(canvas.STYLE):
+        return canvas.svg(draw())
 
 
-def reported() -> None:
-    """The figures that `specdec report` draws of runs."""
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    as_text: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "specdec"}
-    with matplotlib.rc_context(STYLE | as_text):
-        for draw, names in REPORTED.items():
-            paths = [RESULTS / f"{name}.jsonl.summary.json" for name in names]
-            figure = draw(report.read(map(str, paths)))
-            figure.savefig(FIGURES / f"{draw.__name__}.svg", metadata=nothing)
+def reported(draw: Callable[..., Figure]) -> Figure:
+    """Draws a figure of `specdec report` of its runs."""
+    paths = [RESULTS / f"{name}.jsonl.summary.json" for name in REPORTED[draw]]
+    return draw(report.read(map(str, paths)))
 
 
-def trace() -> None:
-    """The first sentences of the test split, each word in the colour of who wrote it."""
+def trace() -> str:
+    """Returns the first sentences of the test split, each word in the colour of its model."""
     models = [T5Target(checkpoints.config_from(demo.path(role))) for role in ("target", "draft")]
     params = Params(
         *(checkpoints.load(demo.path(role), dtype="float32") for role in ("target", "draft"))
@@ -121,66 +121,55 @@ def trace() -> None:
     for row in map(output.row, range(SENTENCES)):
         marked = terminal.origins(*row)
         line = terminal.pieces(marked, lambda ids: tasks.detokenize(vocabulary, ids))
-        counts = f"   {len(row.tokens)} tokens, {len(row.drafted)} calls"
-        lines.append([*line, (counts, None)])
-    (FIGURES / "trace.svg").write_text(_svg(lines), encoding="utf-8")
+        counts = f"{len(row.tokens)} tokens, {len(row.drafted)} calls".replace(" ", "\xa0")
+        lines.append([*line, (f"   {counts}", None)])
+    return picture(lines)
 
 
-def _svg(lines: list[list[tuple[str, Origin | None]]]) -> str:
+def picture(lines: Sequence[Sequence[Span]]) -> str:
+    """Returns an SVG of lines, those of more than COLUMNS characters broken between words."""
     rows = []
-    for i, line in enumerate(lines):
-        spans = (f"<tspan {STYLES[origin]}>{html.escape(text)}</tspan>" for text, origin in line)
-        rows.append(f'<text x="16" y="{30 + 24 * i}" xml:space="preserve">{"".join(spans)}</text>')
-    width = 32 + 8.4 * max(sum(len(text) for text, _ in line) for line in lines)
-    height = 24 * len(lines) + 22
+    for row, line in enumerate(itertools.chain.from_iterable(map(broken, lines))):
+        marked = (f'<tspan class="{CLASSES[of]}">{html.escape(text)}</tspan>' for text, of in line)
+        y = 30 + 22 * row
+        rows.append(f'<text x="16" y="{y}" xml:space="preserve">{"".join(marked)}</text>')
+    size = f'width="{32 + round(8.43 * COLUMNS)}" height="{22 * len(rows) + 24}"'
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} '
         'font-family="ui-monospace, Menlo, Consolas, monospace" font-size="14">\n'
-        '<rect width="100%" height="100%" rx="6" fill="#f6f8fa"/>\n'
-        + "\n".join(rows)
-        + "\n</svg>\n"
+        f"<style>{TRACE_STYLE}</style>\n"
+        '<rect width="100%" height="100%" rx="6"/>\n' + "\n".join(rows) + "\n</svg>\n"
     )
 
 
-def speedups(summaries: list[dict]) -> None:
-    """Measured speed-ups over gamma, with the intervals, on what the parts predict."""
-    by_sampling = collections.defaultdict(list)
-    for summary in summaries:
-        by_sampling[summary["run"]["sampling"].startswith("Greedy")].append(summary)
-    figure, axes = plt.subplots(figsize=(6.4, 4))
-    for greedy, runs in sorted(by_sampling.items(), reverse=True):
-        runs.sort(key=lambda run: run["run"]["gamma"])
-        gammas = [run["run"]["gamma"] for run in runs]
-        measured = [run["speedup"]["ratio"] for run in runs]
-        bars = [
-            [run["speedup"]["ratio"] - run["speedup"]["low"] for run in runs],
-            [run["speedup"]["high"] - run["speedup"]["ratio"] for run in runs],
-        ]
-        label = "temperature 0" if greedy else "temperature 1"
-        drawn = axes.errorbar(
-            gammas, measured, bars, fmt="o", capsize=3, label=f"{label}, measured"
-        )
-        colour = drawn[0].get_color()
-        predicted = [run["prediction"]["these_texts"] for run in runs]
-        axes.plot(gammas, predicted, "--", color=colour, label=f"{label}, predicted from the parts")
-        paper = [theory.speedup(run["alpha"], run["run"]["gamma"], 0.0) for run in runs]
-        axes.plot(gammas, paper, ":", color=colour, label=f"{label}, free drafts and verification")
-    axes.axhline(1, color="grey", linewidth=0.8)
-    axes.set_xlabel("gamma, drafted tokens per target call")
-    axes.set_ylabel("speed-up over the target alone")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylim(bottom=0)
-    axes.legend(fontsize=8)
-    figure.tight_layout()
-    save(figure, "speedup")
+def broken(line: Sequence[Span]) -> Iterator[list[Span]]:
+    """Yields the rows of a line, broken at spaces; a row after the first one is indented."""
+    text = "".join(part for part, _ in line)
+    origins = [origin for part, origin in line for _ in part]
+    row: list[Span] = []
+    for word in re.finditer(" *[^ ]+", text):
+        letters = list(zip(word[0], origins[word.start() : word.end()], strict=True))
+        if row and len(row) + len(letters) > COLUMNS:
+            yield list(spans(row))
+            row, letters = [(" ", None)] * 2, [one for one in letters if one[0] != " "]
+        row += letters
+    yield list(spans(row))
 
 
-def verifiers() -> None:
+def spans(letters: Sequence[Span]) -> Iterator[Span]:
+    """Yields the letters of one origin after another as one span."""
+    for origin, some in itertools.groupby(letters, key=lambda letter: letter[1]):
+        yield "".join(letter for letter, _ in some), origin
+
+
+def verifiers() -> Figure:
     """Draws quality over speed at each temperature, against references and the target's texts."""
     lines = lines_of("intel_r_xeon_r_processor_avx512_2_cores/verifiers/lines")
     lines += lines_of("amd_epyc_avx512_2_cores/exits/lines")
     qualities = (("bleu", "BLEU"), ("own_bleu", "BLEU against the target's greedy texts"))
-    figure, panels = plt.subplots(2, 2, figsize=(11, 9))
+    figure = canvas.blank(8.5)
+    panels, handles = figure.subplots(2, 2, sharex=True), {}
+    colours = [*matplotlib.color_sequences["tab20"], "black", "gold"]
     for temperature, column in enumerate(panels.T):
         families = collections.defaultdict(list)
         for one in lines:
@@ -188,27 +177,29 @@ def verifiers() -> None:
                 family = one["mode"].partition("(")[0].partition(",")[0].partition(" of")[0]
                 trimmed = " decoder layers" in one["mode"]
                 families["trimmed target" if trimmed else family].append(one)
-        for axes, (name, title) in zip(column, qualities, strict=True):
-            axes.set_prop_cycle(color=[*matplotlib.color_sequences["tab20"], "black", "gold"])
-            for family, members in families.items():
+        for family, members in families.items():
+            exact = all(one["exact"] for one in members)
+            place = len(handles) if family not in handles else list(handles).index(family)
+            style = {"color": colours[place], "marker": "*" if exact else "os^Dv"[place % 5]}
+            style |= {"markersize": 11 if exact else 5, "linewidth": 0.8}
+            handles.setdefault(family, Line2D([], [], label=family, **style))
+            for axes, (name, _) in zip(column, qualities, strict=True):
                 x = [one["speedup"][0] for one in members]
-                y = [np.ravel(one[name])[0] for one in members]
-                exact = all(one["exact"] for one in members)
-                style = {"marker": "*", "markersize": 12} if exact else {"marker": "o"}
-                axes.plot(x, y, label=family, linewidth=0.8, **style)
-            axes.set(xscale="log", xlabel="speed-up over the target alone")
-            axes.xaxis.set_major_formatter("{x:g}")
-            axes.xaxis.set_minor_formatter("{x:g}")
-            axes.set_ylabel(title)
-            axes.set_title(f"temperature {temperature}; stars are exact")
-            axes.legend(fontsize=7)
-    figure.tight_layout()
-    save(figure, "verifiers", bbox_inches="tight")
+                axes.plot(x, [np.ravel(one[name])[0] for one in members], **style)
+        column[0].set_title(f"temperature {temperature}")
+        column[-1].set_xlabel("speed-up over the target alone")
+    for axes, (_, title) in zip(panels[:, 0], qualities, strict=True):
+        axes.set_ylabel(title)
+    panels[0, 0].set_xscale("log")
+    canvas.only_ticks(panels[0, 0].xaxis, (1, 1.5, 2, 3, 5, 8))
+    figure.legend(handles=list(handles.values()), loc="outside lower left", ncols=4)
+    return figure
 
 
-def exits() -> None:
+def exits() -> Figure:
     """Draws quality over the mean depth of a token."""
-    figure, axes = plt.subplots(figsize=(7, 4.5))
+    figure = canvas.blank(4.5)
+    axes = figure.add_subplot()
     lines = lines_of("amd_epyc_avx512_2_cores/exits/lines")
     answers = [one for one in lines if one["kind"] == "answers"]
     for confidence in dict.fromkeys(one["confidence"] for one in answers):
@@ -219,13 +210,13 @@ def exits() -> None:
         axes.plot(x, y, marker="o", linewidth=0.8, label=confidence)
     axes.set(xlabel="decoder layers of a token, mean of 4", ylabel="BLEU")
     axes.legend()
-    figure.tight_layout()
-    save(figure, "exits", bbox_inches="tight")
+    return figure
 
 
-def store() -> None:
+def store() -> Figure:
     """Draws tokens per call over the share of the store, in and out of its own task."""
-    figure, axes = plt.subplots(figsize=(7, 4))
+    figure = canvas.blank(4.5)
+    axes = figure.add_subplot()
     drawn = [line for line in lines_of("lookups") if line["drafter"] == "Retrieval"]
     for task in dict.fromkeys(line["task"] for line in drawn):
         for of in dict.fromkeys(line["of"] for line in drawn):
@@ -236,11 +227,12 @@ def store() -> None:
             (curve,) = axes.plot(x, y, style, label=f"{task}, from {of}")
             axes.fill_between(x, low, high, alpha=0.15, color=curve.get_color())
     axes.set(xscale="log", xlabel="stored texts", ylabel="tokens per target call")
-    axes.legend(fontsize=8)
-    save(figure, "store", bbox_inches="tight")
+    canvas.only_ticks(axes.xaxis, (10, 100, 1000))
+    figure.legend(loc="outside lower left", ncols=3)
+    return figure
 
 
-def drafts() -> None:
+def drafts() -> Figure:
     """Draws tokens per call over cost with lines of equal speed, and speed over loss."""
     judged, timed = (lines_of(f"amd_epyc_avx512_2_cores/drafts/{x}") for x in ("judged", "timed"))
     times = {one["draft"]: one for one in timed}
@@ -253,24 +245,39 @@ def drafts() -> None:
         one["speed"] = one["speedup"][0]
         one["cost_ratio"] = one["draft_seconds"] / one["step_seconds"]
     found.sort(key=modelled, reverse=True)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
-    costs = np.linspace(0, 1.1 * max(one["cost_ratio"] for one in found), 50)
+    figure = canvas.blank(4.5)
+    left, right = figure.subplots(1, 2)
+    end, top = 1.1 * max(x["cost_ratio"] for x in found), 1.1 * max(x["tar"] for x in found)
     verify = np.mean([one["verify_seconds"] / one["step_seconds"] for one in found])
     for speed in (1.0, 1.25, 1.5, 1.75, 2.0):
-        left.plot(costs, speed * (4 * costs + verify), color="0.85", zorder=0)
-        left.annotate(f"{speed:g}x", (costs[-1], speed * (4 * costs[-1] + verify)), color="0.5")
+        left.axline((0, speed * verify), slope=4 * speed, color="0.85", zorder=0)
+        last = min(end, (top / speed - verify) / 4)
+        at = (last, speed * (4 * last + verify))
+        left.annotate(f"{speed:g}x", at, (-3, -3), textcoords="offset points", ha="right", va="top")
+    colours = {1: canvas.BLUE, 2: canvas.ORANGE, 4: canvas.GREEN, 8: canvas.RED}
+    marks = {256: "o", 512: "s", 1024: "D"}
     for one in found:
         known = one["text"] == "outputs" and one["steps"] == max(x["steps"] for x in found)
-        mark, label = ("o" if known else "x"), f"{one['layers']}x{one['width']}"
-        for axes, x, y in ((left, "cost_ratio", "tar"), (right, "loss_of_references", "speed")):
-            axes.plot(one[x], one[y], mark, color=f"C{[1, 2, 4, 8].index(one['layers'])}")
-            axes.annotate(label, (one[x], one[y]), (5, 3), textcoords="offset points", fontsize=7)
-    left.set_ylim(0.9 * min(one["tar"] for one in found), 1.1 * max(one["tar"] for one in found))
-    left.set_xlabel("a draft token, in target steps")
-    left.set_ylabel("tokens per target call, drafts of 4")
-    right.set_xlabel("loss of references, nats per token")
-    right.set_ylabel("speed-up with the best draft length")
-    save(figure, "drafts", bbox_inches="tight")
+        colour = colours[one["layers"]]
+        fill = {"color": colour, "mfc": colour if known else "white"}
+        left.plot(one["cost_ratio"], one["tar"], marks[one["width"]], **fill)
+        right.plot(one["loss_of_references"], one["speed"], marks[one["width"]], **fill)
+    left.set(xlim=(-0.05 * end, end), ylim=(0.9 * min(one["tar"] for one in found), top))
+    left.set(xlabel="a draft token, in target steps", ylabel="tokens per target call, drafts of 4")
+    right.set(xlabel="loss of references, nats per token", ylabel="speed-up, best draft length")
+    of_layers = [patch(x, f"{n} layer{'s' * (n > 1)}") for n, x in colours.items()]
+    of_widths = [mark(x, f"{n} wide", "0.4") for n, x in marks.items()]
+    hollow = mark("o", "hollow: fewer steps, or from references", "white")
+    figure.legend(handles=[*of_layers, *of_widths, hollow], loc="outside lower left", ncols=4)
+    return figure
+
+
+def patch(colour: str, label: str) -> Line2D:
+    return Line2D([], [], color=colour, linewidth=6, label=label)
+
+
+def mark(marker: str, label: str, fill: str) -> Line2D:
+    return Line2D([], [], color="0.4", ls="", marker=marker, mfc=fill, label=label)
 
 
 def modelled(one: dict[str, Any]) -> float:
@@ -279,7 +286,7 @@ def modelled(one: dict[str, Any]) -> float:
     return one["tokens_per_call_of_all"] * one["step_seconds"] / spent
 
 
-def shallow() -> None:
+def shallow() -> Figure:
     """Draws latency and BLEU of a shallow target beside those of speculation on a deep one."""
     labels = {  # lines, mode -> label
         ("gec_t0_drafters-hybrid-gin", "alone"): "deep target alone",
@@ -291,7 +298,8 @@ def shallow() -> None:
     vocabulary = tasks.SentencePiece(str(ROOT / "demo_copying/target/vocabulary.model")).plain()
     task, lengths = tasks.synthetic_task("specdec_gec"), {"inputs": 64, "targets": 64}
     references = [target for target, _ in metrics.references(task, "test", lengths)]
-    figure, axes = plt.subplots(figsize=(7, 4))
+    figure, named = canvas.blank(3.5), []
+    axes = figure.add_subplot()
     for (name, mode), label in labels.items():
         seconds, tokens = collections.defaultdict(list), {}
         for one in lines_of(f"amd_epyc_avx2_2_cores/{name}"):
@@ -302,17 +310,19 @@ def shallow() -> None:
         bleu = tasks.Bleu()(references[: len(texts)], texts)["bleu"]
         milliseconds = 1e3 * np.mean([np.mean(seconds[text]) for text in sorted(tokens)])
         axes.plot(milliseconds, bleu, "o")
-        axes.annotate(label, (milliseconds, bleu), (6, -12), textcoords="offset points")
+        named.append((label, milliseconds, bleu))
     axes.set_xlabel("milliseconds per text")
     axes.set_ylabel("BLEU of corrections")
     axes.set_xlim(0, 75)
     axes.margins(y=0.15)
-    save(figure, "shallow", bbox_inches="tight")
+    canvas.name_points(axes, named)
+    return figure
 
 
-FIGURE_OF: dict[str, Callable[[], None]] = {
-    one.__name__: one for one in (trace, reported, verifiers, exits, store, drafts, shallow)
-}
+DRAWN = {one.__name__: one for one in (verifiers, exits, store, drafts, shallow)}
+DRAWN |= {draw.__name__: functools.partial(reported, draw) for draw in REPORTED}
+FIGURE_OF: dict[str, Callable[[], str]] = {"trace": trace}
+FIGURE_OF |= {name: functools.partial(svg, draw) for name, draw in DRAWN.items()}
 
 if __name__ == "__main__":
     main()

@@ -16,7 +16,7 @@ import shutil
 import sys
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -27,8 +27,9 @@ from pdoc import render
 import specdec
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 PICTURES = ROOT / "docs" / "figures"
+TEMPLATES = ROOT / "scripts" / "site"
 # For the terminal, where `specdec COMMAND --help` says more; and for T5X, see docs/t5x.md.
 INNER = {"__main__", "cli", "integrations"}
 DEEPER = ("specdec.models.t5", "specdec.models.cache")
@@ -43,24 +44,27 @@ def main() -> None:
         # Types that a module names for the type checker alone are shown as they are spelt.
         warnings.filterwarnings("ignore", "Error parsing type annotation")
         warnings.filterwarnings("ignore", category=DeprecationWarning)
-        write(folder)
+        write(folder, modules())
     if wrong := list(broken_links(folder)):
         sys.exit("\n".join(wrong))
     print(f"{folder / 'index.html'}: {len(list(folder.rglob('*.html')))} pages")
 
 
-def write(folder: Path) -> None:
-    """Renders all pages."""
-    render.configure(docformat="google", footer_text=f"specdec {specdec.__version__}")
+def write(folder: Path, names: Sequence[str]) -> None:
+    """Renders the pages of the guide, and one for each module."""
+    footer = f"specdec {specdec.__version__}"
+    render.configure(docformat="google", footer_text=footer, template_directory=TEMPLATES)
     nn.Module.setup.__doc__ = "Names the parts."  # not of methods that no page of ours shows
     for name in specdec.__all__:  # also what is imported on use
         setattr(specdec, name, getattr(specdec, name))
-    pages = {name: pdoc.doc.Module.from_name(name) for name in modules()}
-    pages |= {page.stem: pdoc.doc.Module(guide(page)) for page in PAGES}
+    pages = {name: pdoc.doc.Module.from_name(name) for name in names}
+    listed = reference(pages)
+    pages |= {page.stem: pdoc.doc.Module(guide(page, listed)) for page in PAGES}
     for name, module in pages.items():
         file = folder / f"{name.replace('.', '/')}.html"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(render.html_module(module, pages), encoding="utf-8")
+        text = render.html_module(module, pages)
+        file.write_text(without_hidden(text) if name in names else text, encoding="utf-8")
     (folder / "search.js").write_text(render.search_index(pages), encoding="utf-8")
     shutil.copy(folder / "README.html", folder / "index.html")
     for pictures in (folder / "figures", folder / "docs" / "figures"):
@@ -74,13 +78,33 @@ def modules() -> list[str]:
     return ["specdec", *(name for name in found if name not in inner), *DEEPER]
 
 
-def guide(page: Path) -> types.ModuleType:
-    """A document as the docstring of a module that has nothing else."""
+def reference(pages: Mapping[str, pdoc.doc.Module]) -> str:
+    """Returns the modules' pages as a list in Markdown, each with its first line."""
+    lines = (
+        f"- [`{name}`]({name.replace('.', '/')}.html): {module.docstring.splitlines()[0]}"
+        for name, module in pages.items()
+    )
+    return "\n".join(("\n## Reference\n", *lines)) + "\n"
+
+
+def guide(page: Path, listed: str) -> types.ModuleType:
+    """Returns a document as the docstring of a module; README's ends with the list of modules."""
     module = types.ModuleType(page.stem)
-    text = page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8") + listed * (page.stem == "README")
     module.__doc__ = re.sub(r"\]\((?:docs/|\.\./)?([\w-]+)\.md(#[\w-]*)?\)", r"](\1.html\2)", text)
     module.__all__ = []
     return module
+
+
+def without_hidden(text: str) -> str:
+    """Returns a module's page without links to names that it does not show.
+
+    pdoc links every name of a docstring that the class has, also one inherited from a class without
+    a page.
+    """
+    shown = Links(text).names
+    link = r'<a href="#([\w.-]+)">(.*?)</a>'
+    return re.sub(link, lambda found: found[0] if found[1] in shown else found[2], text)
 
 
 class Links(html.parser.HTMLParser):

@@ -42,6 +42,25 @@ def test_it_is_small_and_rounded():
     checkpoints.check_pair(demo.path("target"), demo.path("draft"))
 
 
+def test_pages_and_results_state_its_parameters():
+    """Each page rounds the count of the checkpoint, and no recorded line has another one."""
+    config = checkpoints.config_from(demo.path("draft"))
+    count = checkpoints.parameter_count(T5Target(config))
+    shown = f"{count / 1e6:.1f}M"
+    for page, pattern in {
+        "demo/README.md": r"T5 of [\d.]+M parameters and its drafter of ([\d.]+M)",
+        "docs/methods.md": r"\| the drafter in `demo/` \| a call a token \| ([\d.]+M) \|",
+        "docs/performance.md": r"; target 16\.8M float32 and draft ([\d.]+M)",
+    }.items():
+        stated = re.findall(pattern, (ROOT / page).read_text(encoding="utf-8"))
+        assert stated and set(stated) == {shown}, page
+    for file in (ROOT / "docs" / "results").glob("*/blocks/lines.jsonl"):
+        lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+        of_demo = [one for one in lines if one.get("pair") in ("ende", "highlights")]
+        counts = {one["parameters"] for one in of_demo if one["drafter"] == "draft"}
+        assert counts <= {count}, file
+
+
 @pytest.mark.slow
 def test_the_target_is_better_and_speculation_does_not_change_it(pair):
     target, draft, params = pair

@@ -1,9 +1,10 @@
-"""The reference as static pages: pytest tests/test_site.py -m "slow or not slow" """
+"""The reference as static pages: pytest tests/test_site.py -m "ci or not ci" """
 
 import subprocess
 import sys
 from pathlib import Path
 
+import chromium
 import pytest
 
 pytest.importorskip("pdoc")
@@ -19,7 +20,7 @@ def make_site(monkeypatch):
     return make_site
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_site_is_made_without_a_warning_or_a_broken_link(tmp_path):
     command = [sys.executable, str(ROOT / "scripts" / "make_site.py"), str(tmp_path / "site")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
@@ -27,8 +28,33 @@ def test_the_site_is_made_without_a_warning_or_a_broken_link(tmp_path):
     pages = {page.relative_to(tmp_path / "site").as_posix() for page in tmp_path.rglob("*.html")}
     assert {"index.html", "how-it-works.html", "formats.html"} <= pages
     assert {"specdec.html", "specdec/verifiers.html", "specdec/models/t5.html"} <= pages
+    index = (tmp_path / "site" / "index.html").read_text()
+    assert 'href="specdec/verifiers.html"' in index and 'href="docs/' not in index
     assert "autoregressive_decode" in (tmp_path / "site" / "specdec.html").read_text()
-    assert 'href="docs/' not in (tmp_path / "site" / "index.html").read_text()
+
+
+def test_no_link_of_the_guide_is_broken(make_site, tmp_path):
+    """Checks README and docs/ in the default suite; the modules' pages take longer to render."""
+    make_site.write(tmp_path, [])
+    assert list(make_site.broken_links(tmp_path)) == []
+
+
+@pytest.mark.ci
+@pytest.mark.skipif(chromium.path() is None, reason="there is no browser")
+def test_no_page_of_the_guide_is_wider_than_a_telephone(make_site, tmp_path):
+    make_site.write(tmp_path / "site", [])
+    size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    with chromium.Chromium(tmp_path / "profile") as browser:
+        browser.call("Emulation.setDeviceMetricsOverride", **size)
+        for page in sorted((tmp_path / "site").glob("*.html")):
+            browser.open(page.as_uri())
+            assert browser.value("document.documentElement.scrollWidth") <= 400, page.name
+
+
+def test_a_module_does_not_link_to_what_its_page_hides(make_site):
+    shown = '<p id="Here"><a href="#Here">Here</a> '
+    hidden = '<a href="#Here.hidden">hidden</a>'
+    assert make_site.without_hidden(shown + hidden) == shown + "hidden"
 
 
 @pytest.mark.parametrize(

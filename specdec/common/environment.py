@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import importlib.metadata
 import os
 import platform
@@ -18,11 +19,12 @@ FEATURES = ("sse4_2", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "a
 
 
 def environment() -> dict[str, Any]:
-    """Returns what decides how fast and how exactly a program runs here, ready for JSON.
+    """Returns what decides how fast and how exactly a program runs here, and the date, for JSON.
 
     Starts JAX's backend. A package that is not installed has no version: None.
     """
     return {
+        "date": datetime.date.today().isoformat(),
         "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
         "system": platform.platform(),
         **hardware(),

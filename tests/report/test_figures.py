@@ -14,8 +14,8 @@ import pytest
 from specdec import cli
 from specdec.common.statistics import Estimate
 from specdec.instrument import report
-from specdec.instrument.report import speedups, times
-from specdec.instrument.report.speedups import PredictedAndMeasured, Spot
+from specdec.instrument.report import speedups, times, words
+from specdec.instrument.report.speedups import Point
 from specdec.instrument.report.times import CallTokens
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,11 +23,11 @@ CPU = {"backend": "cpu", "cpu": "Some CPU", "cores": 2, "versions": {"jax": "0.1
 GPU = {"backend": "gpu", "device": "Some GPU", "devices": 1, "versions": {"jax": "0.10.2"}}
 PIXELS = {
     "predicted_and_measured": (1600, 1120),
-    "over_gamma": (1600, 1040),
+    "over_gamma": (1600, 1000),
     "over_alpha_and_cost": (1600, 1200),
     "gamma_and_arithmetic": (1600, 920),
     "one_generation": (1600, 1080),
-    "one_iteration": (1600, 560),
+    "one_iteration": (1600, 800),
 }
 
 
@@ -112,11 +112,10 @@ def expected(alpha: float, gamma: int, c: float, v: float) -> float:
 
 def test_a_point_for_each_run(runs):
     unpredicted = bench() | {"prediction": None}
-    assert speedups.comparisons(
-        runs(a=bench(ratio=2.0), b=bench(ratio=3.0), other=unpredicted)
-    ) == [
-        PredictedAndMeasured("a", 2.125, Estimate(2.0, 1.75, 2.5)),
-        PredictedAndMeasured("b", 3.125, Estimate(3.0, 2.75, 3.5)),
+    found = runs(a=bench(), b=bench(ratio=3.0, alpha=0.75, c=0.3), other=unpredicted)
+    assert speedups.points(found) == [
+        Point("a", 0.5, 0.1, 2.125, Estimate(2.0, 1.75, 2.5)),
+        Point("b", 0.75, 0.3, 3.125, Estimate(3.0, 2.75, 3.5)),
     ]
 
 
@@ -140,18 +139,27 @@ def test_runs_of_other_draft_lengths_make_a_curve(runs):
 
 
 def test_two_runs_of_one_draft_length_share_a_band(runs):
-    (curve,) = speedups.curves(runs(a=bench(c=0.1, alpha=0.5), b=bench(c=0.3, alpha=0.5)))
-    assert curve.gammas == [2, 2]
-    assert curve.band == {2: pytest.approx([expected(0.5, 2, 0.2, 1.5)] * 2)}
+    others = {"b": bench(c=0.3), "longer": bench(gamma=3, c=0.2)}
+    (curve,) = speedups.curves(runs(a=bench(c=0.1), **others))
+    assert curve.gammas == [2, 2, 3]
+    assert curve.band[2] == pytest.approx([expected(0.5, 2, 0.2, 1.5)] * 2)
 
 
 def test_other_settings_and_other_hardware_make_other_curves(runs):
-    sampled = bench(sampling="Sampling(temperature=1.0, top_k=None, top_p=None)")
-    curves = speedups.curves(runs(a=bench(), b=sampled, c=bench(environment=GPU), d=bench(gamma=3)))
-    assert [(curve.label, curve.gammas) for curve in curves] == [
+    """A setting that only runs of a single gamma have makes none."""
+    others: dict[str, dict] = {
+        "cold": {},
+        "drawn": {"sampling": "Sampling(temperature=1.0, top_k=None, top_p=None)"},
+        "gpu": {"environment": GPU},
+    }
+    both = {f"{x}{gamma}": bench(gamma=gamma, **y) for x, y in others.items() for gamma in (2, 3)}
+    alone = bench(sampling="Sampling(temperature=0.5)")
+    assert [
+        (curve.label, curve.gammas) for curve in speedups.curves(runs(alone=alone, **both))
+    ] == [
         ("Greedy(), 2 cores of Some CPU, jax 0.10.2", [2, 3]),
-        ("Sampling(temperature=1.0), 2 cores of Some CPU, jax 0.10.2", [2]),
-        ("Greedy(), 1 x Some GPU, jax 0.10.2", [2]),
+        ("Sampling(temperature=1.0), 2 cores of Some CPU, jax 0.10.2", [2, 3]),
+        ("Greedy(), 1 x Some GPU, jax 0.10.2", [2, 3]),
     ]
 
 
@@ -170,12 +178,6 @@ def test_the_surface_has_the_best_draft_length_of_each_point():
     ]
     assert best[1][0] == 1  # no draft pays
     np.testing.assert_allclose(speedups.surface(alphas, cost_ratios), best)
-
-
-def test_what_lies_on_the_surface(runs):
-    assert speedups.spots(runs(a=bench(alpha=0.75, c=0.3))) == [Spot("a", 0.75, 0.3, 2.0)]
-    published = speedups.paper_spots()
-    assert len(published) == 12 and Spot("ende_small_t0", 0.75, 0.02, 3.4) in published
 
 
 def test_the_timeline_is_of_the_median_text(runs):
@@ -219,17 +221,27 @@ def png_size(path: Path) -> tuple[int, int]:
 
 def test_every_figure_is_written_and_linked(write, tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    summary = write("run_$1.jsonl", bench())
+    first, second = write("run_$1.jsonl", bench()), write("b.jsonl", bench(gamma=3))
     folder, page = tmp_path / "drawn here" / "figures", tmp_path / "report.md"
-    assert cli.main(["report", f"--output_file={page}", f"--figures_dir={folder}", summary]) == 0
+    files = f"--output_file={page}", f"--figures_dir={folder}"
+    assert cli.main(["report", *files, first, second]) == 0
     assert {file.stem: png_size(file) for file in folder.iterdir()} == PIXELS
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [f"wrote {folder / name}.png" for name in PIXELS]
     table, *links = page.read_text().split("\n\n![")
-    assert table == report.markdown(report.read([summary])).rstrip("\n")
+    assert table == report.markdown(report.read([first, second])).rstrip("\n")
     assert links[1].strip() == "over gamma](drawn%20here/figures/over_gamma.png)"
     assert len(links) == len(PIXELS)
+
+
+def test_a_single_gamma_is_no_curve(runs):
+    pytest.importorskip("matplotlib")
+    from specdec.instrument.report import figures
+
+    sampled = bench(sampling="Sampling(temperature=1.0)")
+    names = [one.__name__ for one in figures.of(runs(a=bench(), b=sampled))]
+    assert names == [name for name in PIXELS if name != "over_gamma"]
 
 
 def test_without_a_page_the_report_is_printed_as_ever(write, tmp_path, capsys):
@@ -250,7 +262,8 @@ def drawings():
 @pytest.mark.parametrize("name", PIXELS)
 def test_a_caption_says_what_it_was_measured_on(drawings, runs, name):
     other = bench(environment=GPU | {"device": "Not drawn"}) | {"prediction": None}
-    several = runs(other=other, a=bench(), b=bench(environment=GPU))
+    longer = {"c": bench(gamma=3), "d": bench(gamma=3, environment=GPU)}
+    several = runs(other=other, a=bench(), b=bench(environment=GPU), **longer)
     caption = " ".join(drawings[name](several).get_supxlabel().split())
     places = ["2 cores of Some CPU, jax 0.10.2", "1 x Some GPU, jax 0.10.2"]
     shown = places[:1] if name == "one_generation" else places
@@ -267,6 +280,12 @@ def test_intervals_and_the_lines_to_compare_with_are_drawn(drawings, runs):
     }
     np.testing.assert_allclose(slopes["measured as predicted"], 1)
     np.testing.assert_allclose(slopes["0.95 of predicted"], 0.95)
+
+
+def test_the_rows_of_the_paper_are_on_the_surface(runs):
+    said = list(words.OF["over_alpha_and_cost"][1](runs(a=bench(alpha=0.75, c=0.3))))
+    assert said[0] == "a, here: alpha 0.75, c 0.30, speed-up 2.00" and len(said) == 13
+    assert "ende_small_t0, paper: alpha 0.75, c 0.02, speed-up 3.40" in said
 
 
 def test_a_drafter_that_is_always_wrong_is_on_the_surface(drawings, runs):
@@ -361,14 +380,14 @@ def test_draft_lengths_along_a_generation(write, monkeypatch):
 def test_runs_whose_lengths_vary_have_their_figure(write, tmp_path):
     pytest.importorskip("jinja2")
     pytest.importorskip("matplotlib")
-    from specdec.instrument.report import figures, html, words
+    from specdec.instrument.report import figures, html
 
     varied = bench() | {"prediction": bench()["prediction"] | {"gamma": None}}
     a, b = write("a.jsonl", varied, VARIED), write("b.jsonl", bench())
     (file,) = figures.draw(report.read([a]), tmp_path)
     assert file.name == "draft_lengths.png"
     both = report.read([a, b])
-    assert [one.__name__ for one in figures.of(both)] == [*PIXELS, "draft_lengths"]
+    assert [one.__name__ for one in figures.of(both)][-2:] == ["one_iteration", "draft_lengths"]
     assert set(words.OF) == {*PIXELS, "draft_lengths"}
     left, right = figures.draft_lengths(report.read([a])).axes
     heights = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in left.patches]
@@ -400,3 +419,27 @@ def test_tokens_best_gammas_and_operations_are_theirs(drawings, runs):
         tokens = (1 - alpha**6) / (1 - alpha)
         assert speedup == pytest.approx(tokens / (5 * 0.05 + 1))
         assert factor == pytest.approx((5 * 0.05 + 6) / tokens)
+
+
+LONG = [f"Sampling({'top_p=0.5, ' * 12}temperature={x})" for x in (0.5, 1.0)]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", [*PIXELS, "draft_lengths"])
+def test_no_text_of_a_figure_overlaps(runs, name):
+    """The names of runs are long and near each other, and draft lengths go to 20."""
+    matplotlib = pytest.importorskip("matplotlib")
+    from crowding import crowded
+
+    from specdec.instrument.report import canvas, figures
+
+    named = {f"a_run_of_which_the_name_is_long_{i}": 0.5 + i / 50 for i in range(8)}
+    several = runs(
+        **{
+            run: bench(gamma=2 + i % 2, alpha=alpha, ratio=2 + alpha, sampling=LONG[i // 4])
+            for i, (run, alpha) in enumerate(named.items())
+        }
+    )
+    draw = figures.draft_lengths if name == "draft_lengths" else getattr(figures, name)
+    with matplotlib.rc_context(canvas.STYLE):
+        assert crowded(draw(several)) == []

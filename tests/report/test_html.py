@@ -95,7 +95,7 @@ def test_the_page_in_a_browser(make, browser):
         assert (row[0], row[3], row[7]) == (name, shown, f"{summary['tau']:.2f}")
     svgs = "document.querySelectorAll('figure svg').length"
     named = "document.querySelectorAll('[role=img][aria-label][aria-describedby]').length"
-    assert browser.value(svgs) == browser.value(named) == 6
+    assert browser.value(svgs) == browser.value(named) == 5
     ids = browser.value("[...document.querySelectorAll('[id]')].map(one => one.id)")
     assert len(ids) == len(set(ids))
     words = browser.value("document.querySelector('#predicted_and_measured-in-words').textContent")
@@ -165,6 +165,85 @@ def test_a_narrow_window_scrolls_in_one_direction(make, browser):
     content, window = browser.value(widths)
     browser.call("Emulation.clearDeviceMetricsOverride")
     assert content == window <= 360
+
+
+@pytest.fixture
+def dated(tmp_path):
+    """The summary of a run today, with a long name, and a schedule of 100 characters."""
+    summary = json.loads(Path(SUMMARIES[0]).read_text(encoding="utf-8"))
+    summary["environment"]["date"] = "2026-11-26"
+    long = {"schedule": f"Heuristic(buckets={tuple(range(1, 31))})", "gamma": None}
+    summary["run"] |= long
+    summary["prediction"] = None
+    assert len(summary["run"]["schedule"]) > 100
+    path = tmp_path / f"{'a_name_of_a_run_' * 6}.jsonl.summary.json"
+    path.write_text(json.dumps(summary))
+    return str(path)
+
+
+def test_the_page_begins_with_the_result(make, dated):
+    """For several runs it is a range, and what they do not share is left to the table."""
+    page = make(dated).read_text(encoding="utf-8")
+    assert "<h1>2.64 times as fast as the target alone</h1>" in page
+    facts = dict(re.findall(r"<dt>(.*?)</dt><dd><bdi>(.*?)</bdi></dd>", page.split("<nav")[0]))
+    assert facts.pop("drafts").startswith("Autoregressive, Heuristic(buckets=(1, 2, ")
+    assert facts == {
+        "95 % interval": "2.50 to 2.80",
+        "identical outputs": "100 of 100",
+        "models": "target 16.8M float32 and draft 0.7M float32",
+        "sampling": "Greedy()",
+        "machine": "2 cores of AMD EPYC (avx512f), jax 0.10.2",
+        "texts": "50 texts of test",
+        "date": "2026-11-26",
+    }
+    both = make(*SUMMARIES).read_text(encoding="utf-8")
+    assert "<h1>2.33 to 2.64 times as fast as the target alone, in 2 runs</h1>" in both
+    assert "<dt>95 % interval</dt>" not in both and "<dt>date</dt>" not in both
+
+
+@pytest.mark.parametrize("width", [400, 800, 1400])
+def test_no_table_is_wider_than_the_window(make, browser, dated, width):
+    """Names and schedules may be long; on a narrow window each run is a card."""
+    page = make(dated, SUMMARIES[1])
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    browser.call("Emulation.setDeviceMetricsOverride", **size)
+    browser.open(page.as_uri())
+    script = "[...document.querySelectorAll('.runs th, .runs td')]"
+    edges = browser.value(f"{script}.map(cell => cell.getBoundingClientRect().right)")
+    first = browser.value("document.querySelector('.runs .first').getBoundingClientRect().top")
+    how = browser.value("document.querySelector('.runs td').getBoundingClientRect().top")
+    content = browser.value("document.documentElement.scrollWidth")
+    browser.call("Emulation.clearDeviceMetricsOverride")
+    assert max(edges) <= content <= width
+    assert first < how if width < 960 else first == how
+
+
+def test_text_has_contrast_in_both_themes():
+    """Every colour of text has a contrast of 4.5 or more with what it is written on."""
+    css = (Path(report.__file__).parent / "page" / "page.css").read_text(encoding="utf-8")
+    light, dark = (
+        dict(re.findall(r"--([\w-]+): (#\w{6});", x)) for x in css.split("@media", 2)[:2]
+    )
+    tinted = ("accepted", "rejected", "own")
+    for theme in (light, dark):
+        grounds = {name: ["paper", "raised"] for name in ("ink", "muted", "blue", *tinted)}
+        for name in tinted:
+            grounds[name].append(f"{name}-tint")
+        for name, under in grounds.items():
+            for ground in under:
+                assert contrast(theme[name], theme[ground]) >= 4.5, (name, ground)
+
+
+def contrast(one: str, other: str) -> float:
+    """Returns the contrast of two colours as WCAG defines it."""
+    bright, dim = sorted(map(luminance, (one, other)), reverse=True)
+    return (bright + 0.05) / (dim + 0.05)
+
+
+def luminance(colour: str) -> float:
+    shares = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in shares]
+    return sum(x * weight for x, weight in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))
 
 
 def test_tokens_of_a_call_with_p_and_q(make, browser):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from specdec.common.statistics import Estimate
 from specdec.instrument.report.speedups import predicts, varies
@@ -33,12 +36,28 @@ STYLE: dict[Any, Any] = {
     "legend.fontsize": 9,
     "hatch.linewidth": 0.6,
     "text.parse_math": False,  # file names may hold dollars
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "specdec",
 }
 
 
 def blank(height: float) -> Figure:
     """A figure of so many inches."""
     return Figure(figsize=(WIDTH, height), layout="constrained")
+
+
+def svg(figure: Figure, **options: Any) -> str:
+    """Returns a figure as SVG, the same for the same values; for calls in the context of STYLE."""
+    written, nothing = io.StringIO(), dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(written, format="svg", metadata=nothing, **options)
+    return written.getvalue()
+
+
+def only_ticks(axis: Axis, values: Sequence[float]) -> None:
+    """Marks these values of an axis and no others: on a short logarithmic axis labels collide."""
+    axis.set_major_locator(FixedLocator(values))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
 
 
 def captioned(figure: Figure, runs: Sequence[ReportedRun], caption: str) -> Figure:

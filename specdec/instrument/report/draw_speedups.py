@@ -1,8 +1,10 @@
-"""Figures of speed-ups, predicted and measured."""
+"""Draws speed-ups, predicted and measured."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from specdec.common import published, theory
 from specdec.instrument.report import speedups
 from specdec.instrument.report.canvas import (
     BLUE,
@@ -25,19 +28,22 @@ from specdec.instrument.report.canvas import (
     captioned,
     interval,
     name_points,
+    only_ticks,
 )
+from specdec.instrument.report.speedups import ALPHAS
 from specdec.instrument.report.summaries import ReportedRun
 
 COLOURS = (BLUE, RED, GREEN, ORANGE, PINK, SKY)
 ASIDE = 0.015  # of the longest gamma: curves lie this far apart, so that intervals can be seen
+LABEL = 90  # characters in a line of a legend
 LEVELS = (1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 10)
 
 
 def predicted_and_measured(runs: Sequence[ReportedRun]) -> Figure:
-    """A point for each run, and where measured is 1 and 0.95 of predicted."""
+    """Draws a point for each run, and lines where measured is 1 and 0.95 of predicted."""
     figure = blank(5.6)
     axes = figure.add_subplot()
-    shown = speedups.comparisons(runs)
+    shown = speedups.points(runs)
     for one in shown:
         interval(axes, one.predicted, one.measured, BLUE)
     ends = [end for one in shown for end in (one.predicted, one.measured.low, one.measured.high)]
@@ -54,19 +60,17 @@ def predicted_and_measured(runs: Sequence[ReportedRun]) -> Figure:
 
 
 def over_gamma(runs: Sequence[ReportedRun]) -> Figure:
-    """Measured and predicted speed-up over gamma, a colour for each curve."""
+    """Draws measured and predicted speed-up over gamma, a colour for each curve."""
     curves = speedups.curves(runs)
     longest = max(max(curve.gammas) for curve in curves)
     published = speedups.papers(runs, range(1, longest + 1))
-    figure = blank(5 + 0.2 * len(curves))
+    figure = blank(5)
     axes = figure.add_subplot()
     for i, curve in enumerate(curves):
         aside = ASIDE * longest * (i - (len(curves) - 1) / 2)
         _curve(axes, curve, COLOURS[i % len(COLOURS)], aside)
     axes.axhline(1, color=GREY, linewidth=0.8)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if {gamma for curve in curves for gamma in curve.gammas} == {longest}:
-        axes.set_xlim(longest - 1, longest + 1)
     axes.set(title="Speed-up over gamma", xlabel="gamma, drafted tokens per target call")
     axes.set(ylabel="speed-up over the target alone")
     for values in published.values():
@@ -82,7 +86,11 @@ def over_gamma(runs: Sequence[ReportedRun]) -> Figure:
     if published:
         label = "theory for the alpha and c of Leviathan et al., v = 1"
         handles.append(Line2D([], [], ls=":", color="black", label=label))
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.13))
+    for one in handles:  # a name may be longer than the figure is wide
+        one.set_label(textwrap.fill(str(one.get_label()), LABEL))
+    figure.legend(handles=handles, loc="outside upper left")
+    lines = sum(str(one.get_label()).count("\n") + 1 for one in handles)
+    figure.set_figheight(4.2 + 0.2 * lines)
     caption = (
         "A star is the best measured gamma. For long texts: alpha, c and v as measured, each draft "
         "token accepted independently, no prefill, no overhead."
@@ -94,9 +102,8 @@ def _curve(axes: Axes, curve: speedups.Curve, colour: str, aside: float) -> None
     gammas = list(curve.band)
     low, high = zip(*curve.band.values(), strict=True)
     axes.fill_between(gammas, low, high, color=colour, alpha=0.2, linewidth=0)
-    for edge in (low, high):  # a band may be as thin as a line, or a single gamma wide
-        marker = "_" if len(gammas) == 1 else ""
-        axes.plot(gammas, edge, color=colour, alpha=0.4, linewidth=0.8, marker=marker)
+    for edge in (low, high):  # a band may be as thin as a line
+        axes.plot(gammas, edge, color=colour, alpha=0.4, linewidth=0.8)
     at = [gamma + aside for gamma in curve.gammas]
     axes.plot(at, curve.predicted, "o--", color=colour, mfc="white", markersize=5, linewidth=1)
     axes.plot(at, [one.value for one in curve.measured], color=colour)
@@ -108,13 +115,13 @@ def _curve(axes: Axes, curve: speedups.Curve, colour: str, aside: float) -> None
 
 
 def over_alpha_and_cost(runs: Sequence[ReportedRun]) -> Figure:
-    """The speed-up that theory has for an alpha and a c, with measured ones on it."""
+    """Draws the theoretical speed-up over alpha and c, and measured ones on it."""
     figure = blank(6)
     axes = figure.add_subplot()
-    ours, published = speedups.spots(runs), speedups.paper_spots()
-    every = [*ours, *published]
+    ours, paper = speedups.points(runs), published.rows().values()
+    every = [*ours, *paper]
     alphas = np.linspace(max(0, min(one.alpha for one in every) - 0.03), 1, 60)
-    cost_ratios = np.linspace(0, 1.2 * max(one.cost_ratio for one in every), 60)
+    cost_ratios = np.linspace(0, 1.2 * max(one.c for one in every), 60)
     surface = speedups.surface(alphas, cost_ratios)
     lines = axes.contour(alphas, cost_ratios, surface, LEVELS, colors=SKY, linewidths=1)
     places = [_label_place(level, alphas, cost_ratios, surface) for level in LEVELS]
@@ -122,16 +129,15 @@ def over_alpha_and_cost(runs: Sequence[ReportedRun]) -> Figure:
     labels = axes.clabel(lines, fmt="%g", fontsize=9, colors=BLUE, manual=places)
     for label in labels:
         label.set_path_effects([HALO])
-    for one in published:
-        at = (one.alpha, one.cost_ratio)
+    for one in paper:
+        at = (one.alpha, one.c)
         axes.plot(*at, "s", color=GREY, markersize=5)
-        label = axes.annotate(f"{one.speedup:.1f}", at, (0, 6), textcoords="offset points")
+        label = axes.annotate(f"{one.measured:.1f}", at, (0, 6), textcoords="offset points")
         label.set(ha="center", fontsize=8, path_effects=[HALO])
     for one in ours:
-        axes.plot(one.alpha, one.cost_ratio, "o", color=RED, mec="white", markersize=7)
-    name_points(
-        axes, [(f"{one.name}: {one.speedup:.2f}", one.alpha, one.cost_ratio) for one in ours]
-    )
+        axes.plot(one.alpha, one.c, "o", color=RED, mec="white", markersize=7)
+    names = [f"{one.name}: {one.measured.value:.2f}" for one in ours]
+    name_points(axes, [(name, one.alpha, one.c) for name, one in zip(names, ours, strict=True)])
     axes.set(title="Speed-up over alpha and c", xlabel="alpha, the share of drafts accepted")
     axes.set(ylabel="c, a draft step in target steps")
     handles = [
@@ -154,8 +160,8 @@ def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Figure:
     figure = blank(4.6)
     first, left, right = figure.subplots(1, 3)
     for cost_ratio, colour in zip(speedups.COST_RATIOS, COLOURS, strict=False):
-        curve = speedups.best_gammas(cost_ratio)
-        left.plot(*zip(*curve, strict=True), color=colour, label=f"c {cost_ratio}", linewidth=1)
+        best = [theory.optimal_gamma(x, cost_ratio, speedups.LONGEST_DRAFT) for x in ALPHAS]
+        left.plot(ALPHAS, best, color=colour, label=f"c {cost_ratio}", linewidth=1)
     shown = speedups.with_prediction(runs)
     for _, bench in shown:
         for axes, value in (first, bench["tau"]), (left, bench["prediction"]["gamma"]):
@@ -164,18 +170,18 @@ def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Figure:
     left.set(title="Best gamma", xlabel="alpha")
     left.yaxis.set_major_locator(MaxNLocator(integer=True))
     for gamma, colour in zip(speedups.GAMMAS, COLOURS, strict=False):
-        tokens = speedups.tokens_per_call(gamma)
-        first.plot(*zip(*tokens, strict=True), color=colour, label=f"gamma {gamma}", linewidth=1)
-        curve = speedups.time_and_operations(gamma)
-        alphas, faster, operations = zip(*curve, strict=True)
-        right.plot(alphas, faster, color=colour, linewidth=1, label=f"gamma {gamma}")
-        right.plot(alphas, operations, "--", color=colour, linewidth=1)
+        style: dict[str, Any] = {"color": colour, "linewidth": 1}
+        tokens = [theory.expected_tokens(x, gamma) for x in ALPHAS]
+        first.plot(ALPHAS, tokens, label=f"gamma {gamma}", **style)
+        faster = [theory.speedup(x, gamma, speedups.SHARE) for x in ALPHAS]
+        right.plot(ALPHAS, faster, label=f"gamma {gamma}", **style)
+        operations = [theory.operations_factor(x, gamma, speedups.SHARE) for x in ALPHAS]
+        right.plot(ALPHAS, operations, "--", **style)
     for axes in (first, left):
         axes.plot([], [], "o", color=RED, label="runs")
     right.plot([], [], "--", color=GREY, label="operations")
     right.set(title="Speed-up, operations", xlabel="alpha", yscale="log", ylim=(0.8, 25))
-    for set_formatter in right.yaxis.set_major_formatter, right.yaxis.set_minor_formatter:
-        set_formatter("{x:g}")
+    only_ticks(right.yaxis, (1, 2, 5, 10, 20))
     for axes in (first, left, right):
         axes.legend(loc="upper left", fontsize=8)
     caption = (

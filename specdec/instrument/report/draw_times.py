@@ -1,4 +1,4 @@
-"""Figures of where the time goes."""
+"""Draws where the time goes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MS = 1e3
 
 
 def one_generation(runs: Sequence[ReportedRun]) -> Figure:
-    """Calls of the two models and what became of the tokens; the target alone underneath."""
+    """Draws the calls of both models, the outcome of each token, and the target alone below."""
     one = times.timeline(runs)
     figure = blank(5.4)
     calls, tokens, alone = figure.subplots(3, sharex=True, height_ratios=(2, 3, 1))
@@ -72,7 +72,7 @@ def _calls(axes: Axes, one: times.Timeline) -> None:
 
 
 def _tokens(axes: Axes, one: times.Timeline) -> None:
-    """A stack of tokens under each call."""
+    """Draws a stack of tokens under each call."""
     width = MS * (one.draft + one.verify)
     for i, call in enumerate(one.calls):
         bottom = 0
@@ -87,7 +87,7 @@ def _tokens(axes: Axes, one: times.Timeline) -> None:
 
 
 def draft_lengths(runs: Sequence[ReportedRun]) -> Figure:
-    """How long each draft was and what of it was kept, along a generation and along all texts."""
+    """Draws how long each draft was and how much was kept, in one generation and in all texts."""
     shown = times.lengths(runs)
     figure = blank(1.2 + 1.5 * len(shown))
     rows = figure.subplots(len(shown), 2, sharex="col", sharey=True, squeeze=False)
@@ -99,7 +99,8 @@ def draft_lengths(runs: Sequence[ReportedRun]) -> Figure:
             if drafted == accepted:
                 one.plot(start + longer / 2, drafted, "^", color=BLUE, markersize=4)
         one.set(title=found.name, ylabel="tokens")
-        one.yaxis.set_major_locator(MaxNLocator(integer=True))
+        one.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+        one.margins(y=0.1)
         means.plot(found.places, found.drafted, color=RED, label="drafted")
         means.plot(found.places, found.accepted, color=GREEN, label="accepted")
     rows[-1][0].set_xlabel(f"token of text {shown[0].text}")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
 
+from specdec.instrument.report import canvas, speedups
 from specdec.instrument.report.canvas import BLUE, DPI, GREY, STYLE
 from specdec.instrument.report.draw_speedups import (
     gamma_and_arithmetic,
@@ -37,10 +36,16 @@ PAGE |= {BLUE.lower(): "var(--blue)", GREY.lower(): "var(--muted)"}
 
 
 def of(runs: Sequence[ReportedRun]) -> Sequence[Callable[[Sequence[ReportedRun]], Figure]]:
-    """The figures that there are of some runs: all of one GAMMA each, and of lengths that vary."""
-    varied = any(map(varies, runs))
-    fixed = any(map(predicts, runs)) or not varied
-    return (*(FIGURES if fixed else ()), *((draft_lengths,) if varied else ()))
+    """Returns the figures of some runs, of fixed draft lengths and of lengths that vary.
+
+    Raises:
+      ValueError: there is none.
+    """
+    of_lengths = (draft_lengths,) if any(map(varies, runs)) else ()
+    if of_lengths and not any(map(predicts, runs)):
+        return of_lengths
+    curves = speedups.curves(runs)
+    return (*(one for one in FIGURES if curves or one is not over_gamma), *of_lengths)
 
 
 def draw(runs: Sequence[ReportedRun], folder: str | Path) -> list[Path]:
@@ -61,17 +66,13 @@ def draw(runs: Sequence[ReportedRun], folder: str | Path) -> list[Path]:
 
 def svgs(runs: Sequence[ReportedRun]) -> dict[str, str]:
     """Name -> `<svg>` element, with text as text; raises ValueError as `draw` does."""
-    as_text: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "specdec"}
-    with matplotlib.rc_context(STYLE | as_text):
+    with matplotlib.rc_context(STYLE):
         return {one.__name__: _svg(one(runs), one.__name__) for one in of(runs)}
 
 
 def _svg(figure: Figure, name: str) -> str:
     """An element for a page with other ones: ids begin with the name."""
-    written = io.StringIO()
-    nothing: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(written, format="svg", transparent=True, metadata=nothing)
-    svg = written.getvalue()
+    svg = canvas.svg(figure, transparent=True)
     svg = re.sub(r"<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     svg = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", svg)
     return re.sub(r"#\w{6}\b", lambda colour: PAGE.get(colour[0].lower(), colour[0]), svg)

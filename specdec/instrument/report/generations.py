@@ -1,4 +1,4 @@
-"""Generations for people, call by call, from JSON lines of `specdec decode` and `specdec bench`."""
+"""Generations call by call, from the JSON lines of `specdec decode` and `specdec bench`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 from specdec.common.records import Lines
 from specdec.instrument.report.summaries import Figures, in_words
 
-# Kind of a token -> its mark and what it means: no kind is told by its colour alone.
+# Kind of a token -> its mark and its meaning: colour alone distinguishes no kind.
 KINDS = {
     "accepted": ("✓", "accepted"),
     "rejected": ("✗", "rejected"),
-    "untested": ("·", "behind a rejected one"),
+    "untested": ("·", "after a rejected one"),
     "correction": ("➜", "the target's correction"),
     "own": ("+", "the target's own"),
 }
 
 
 class Token(NamedTuple):
-    """One token of a call; what nobody recorded is None. Probabilities as in `decoding.Replay`."""
+    """One token of a call. Probabilities are as in `decoding.Replay`, None if not recorded."""
 
     kind: str
     text: str
@@ -66,7 +66,7 @@ class ShownCall(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """Returns what was drafted, and what became of it."""
+        """Counts the drafted tokens and the accepted ones, and names the last token."""
         drafted = self.count("accepted", "rejected", "untested")
         ends = {"correction": ", then the target's correction", "own": ", then the target's own"}
         end = next((words for kind, words in ends.items() if self.count(kind)), ", the end of it")
@@ -79,7 +79,7 @@ class ShownCall(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ShownGeneration:
-    """One text; what nobody recorded is None or empty."""
+    """One text. Fields that were not recorded are None or empty."""
 
     id: str
     name: str
@@ -106,7 +106,7 @@ class ShownGeneration:
 
     @property
     def tested(self) -> int:
-        """Drafts about which was decided, or would have been: all that a call was given."""
+        """Counts all drafted tokens, also those after a rejected one."""
         return sum(call.count("accepted", "rejected", "untested") for call in self.calls)
 
     @property
@@ -129,7 +129,7 @@ class ShownGeneration:
 
 
 def read(paths: Iterable[str]) -> Iterator[ShownGeneration]:
-    """The generations of files, in their order; of a benchmark's lines the speculative ones.
+    """Yields the generations of files in their order; of a benchmark, the speculative ones.
 
     Raises:
       ValueError: a file cannot be read or holds something else.
@@ -184,7 +184,7 @@ def _generation(record: Figures, id: str) -> ShownGeneration:
 
 
 def _name(record: Figures) -> str:
-    """The text, and of which split, sample or repeat where that is recorded."""
+    """Returns the number of the text, and its split, sample or repeat if they are recorded."""
     index = record["index"] if "index" in record else record["text"]
     others = ((name, record.get(name)) for name in ("split", "sample", "repeat"))
     return f"Text {index}" + "".join(f", {name} {number}" for name, number in others if number)

@@ -1,14 +1,16 @@
-"""The short table: what each benchmark measured, and what was to be expected of it."""
+"""The result of benchmarks: in a sentence, and as a short table with what was expected."""
 
 from __future__ import annotations
 
 import collections
 from collections.abc import Iterator, Sequence
 
+from specdec.instrument.report import summaries
 from specdec.instrument.report.summaries import Figures, ReportedRun, conditions, in_words
 from specdec.instrument.report.tables import table
 
 SPEEDUP = "speed-up (95 %)"
+FEW = 3
 HEADER = (
     "run",
     "how",
@@ -38,22 +40,58 @@ def headline(runs: Sequence[ReportedRun]) -> str:
     return "\n\n".join((table(HEADER, rows), LEGEND, where)) + "\n"
 
 
+def sentence(runs: Sequence[ReportedRun]) -> str:
+    """Returns the result of all benchmarks in one sentence."""
+    ratios = [summaries.speedup(run.bench).value for run in runs if run.bench]
+    if not ratios:
+        return "Speculative decoding, measured"
+    if len(ratios) == 1:
+        return f"{ratios[0]:.2f} times as fast as the target alone"
+    spread = f"{min(ratios):.2f} to {max(ratios):.2f} times as fast as the target alone"
+    return f"{spread}, in {len(ratios)} runs"
+
+
+def facts(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
+    """Returns what a page says of its runs first: a single run's certainty, and conditions by name.
+
+    A condition that has more than `FEW` values is left out: the table has it for each run.
+    """
+    found: dict[str, dict[str, None]] = collections.defaultdict(dict)
+    benches = [run.bench for run in runs if run.bench]
+    if len(benches) == 1:
+        found["95 % interval"][summaries.speedup(benches[0]).interval()] = None
+        found["identical outputs"][_identical(benches[0])] = None
+    for one in [*benches, *(run.acceptance for run in runs if run.acceptance)]:
+        settings = one["run"]
+        found["models"][summaries.models(settings)] = None
+        drafts = (in_words(settings.get(name)) for name in ("drafter", "schedule", "verifier"))
+        found["drafts"][", ".join(part for part in drafts if part != "None")] = None
+        found["sampling"][in_words(settings["sampling"])] = None
+        found["machine"][summaries.device(one["environment"])] = None
+        found["texts"][summaries.texts(one)] = None
+        if date := one["environment"].get("date"):  # older files have none
+            found["date"][date] = None
+    return {name: list(values) for name, values in found.items() if len(values) <= FEW}
+
+
 def places(runs: Sequence[ReportedRun]) -> list[str]:
     """Where the benchmarks were measured, those of one place together."""
     measured = collections.defaultdict(list)
     for run in runs:
         if bench := run.bench:
-            measured[conditions(bench, f"{bench['repeats']} repeats")].append(run.name)
+            repeats = f"{bench['repeats']} repeat{'s' * (bench['repeats'] != 1)}"
+            measured[conditions(bench, repeats)].append(run.name)
     return [f"{', '.join(names)}: {how}" for how, names in measured.items()]
 
 
 def row(name: str, bench: Figures, strong: str = "") -> Iterator[str]:
     """A value for each name of HEADER; `strong` goes around the speed-up."""
-    settings, speedup, forecast = bench["run"], bench["speedup"], bench.get("forecast")
+    settings, speedup, forecast = bench["run"], summaries.speedup(bench), bench.get("forecast")
     yield name
-    yield f"{in_words(settings['verifier'])}, {in_words(settings['sampling'])}"
+    names = ("verifier", "sampling") if settings["gamma"] else ("schedule", "verifier", "sampling")
+    yield ", ".join(in_words(settings[name]) for name in names)
     yield str(settings["gamma"] or "")
-    yield f"{strong}{speedup['ratio']:.2f}{strong} ({speedup['low']:.2f} to {speedup['high']:.2f})"
+    yield f"{strong}{speedup.value:.2f}{strong} ({speedup.interval()})"
     yield f"{forecast['whole']:.2f}" if forecast else ""
     yield f"{forecast['measured_over_whole']:.2f}" if forecast else ""
     predicted = bench["prediction"]

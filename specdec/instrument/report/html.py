@@ -1,8 +1,8 @@
-"""One self-contained page of what was measured. Needs jinja2, and matplotlib if there are figures.
+"""Makes one self-contained page of measurements. Needs jinja2, and matplotlib for figures.
 
-Texts, tokens and names come from anywhere, so all that the template shows is escaped, characters
-that steer a terminal or turn the direction of text are shown by their code points, and the page
-allows no script but its own, by its hash, and no address at all.
+Texts, tokens and names may come from anywhere, so the template escapes all that it shows. Control
+characters, and those that turn the direction of text, are shown by their code points. The page
+allows only its own script, by its hash, and loads nothing from any address.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from markupsafe import Markup
 
 from specdec.instrument.report import tables, words
 from specdec.instrument.report.generations import KINDS, ShownGeneration
-from specdec.instrument.report.headline import HEADER, LEGEND, SPEEDUP, places, row
+from specdec.instrument.report.headline import HEADER, LEGEND, SPEEDUP, facts, places, row, sentence
 from specdec.instrument.report.speedups import predicts, varies
-from specdec.instrument.report.summaries import Figures, ReportedRun
+from specdec.instrument.report.summaries import Figures, ReportedRun, speedup
 
 FOLDER = Path(__file__).parent / "page"
 TEXTS = 200  # on one page; more make it slow
@@ -47,7 +47,7 @@ class Interval(NamedTuple):
 
 
 def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) -> str:
-    """The HTML of some runs and generations; either may be none.
+    """Returns the HTML of some runs and generations; either may be empty.
 
     Raises:
       ValueError: the JSON lines of the first run that figures are of are missing.
@@ -62,7 +62,8 @@ def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) ->
     script = _text("page.js")
     return _template().render(
         content,
-        title="Speculative decoding, measured",
+        title=sentence(runs),
+        facts=facts(runs),
         parts={id: name for id, name in names.items() if content[id]},
         conditions=[*places(runs), *tables.places(_acceptances(runs))],
         left_out=sum(1 for _ in generations),
@@ -74,7 +75,7 @@ def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) ->
 
 
 def visible(text: str) -> str:
-    """Text without characters that control something: their code points stand for them."""
+    """Returns the text with the code points of control characters in their place."""
     return "".join(_visible(character) for character in text)
 
 
@@ -103,10 +104,10 @@ def _policy(script: str) -> str:
 
 
 def _tables(runs: Sequence[ReportedRun]) -> Iterator[HtmlTable]:
-    """Yields, as far as each was measured, speed-ups, beside published ones, and alphas."""
+    """Yields tables of speed-ups, of published rows next to ours, and of acceptance rates."""
     benches = [(run.name, run.bench) for run in runs if run.bench]
     if benches:
-        longest = max(1.0, *(bench["speedup"]["high"] for _, bench in benches))
+        longest = max(1.0, *(speedup(bench).high for _, bench in benches))
         rows = [_speedup_row(name, bench, longest) for name, bench in benches]
         yield HtmlTable("Speed-up over the target alone", HEADER, rows, LEGEND)
     if any(run.paper for run in runs):
@@ -123,17 +124,14 @@ def _acceptances(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
 
 def _speedup_row(name: str, bench: Figures, longest: float) -> list[Any]:
     cells: list[Any] = list(row(name, bench))
-    place, speedup = HEADER.index(SPEEDUP), bench["speedup"]
-    low, at, high, one = (
-        round(value / longest, 4)
-        for value in (speedup["low"], speedup["ratio"], speedup["high"], 1.0)
-    )
+    at, low, high, one = (round(value / longest, 4) for value in (*speedup(bench), 1.0))
+    place = HEADER.index(SPEEDUP)
     cells[place] = Interval(cells[place], low, at, high, one)
     return cells
 
 
 def _figures(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
-    """Each with its name, title, drawing and what it shows in words."""
+    """Returns each figure with its name, its title, its drawing and its content in words."""
     if not any(predicts(run) or varies(run) for run in runs):
         return []
     from specdec.instrument.report import figures

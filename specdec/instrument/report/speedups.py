@@ -9,9 +9,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specdec.common import published, theory
+from specdec.common import theory
 from specdec.common.statistics import Estimate
-from specdec.instrument.report.summaries import Figures, ReportedRun, device, in_words
+from specdec.instrument.report.summaries import (
+    Figures,
+    ReportedRun,
+    device,
+    in_words,
+    models,
+    speedup,
+)
 
 LONGEST_DRAFT = 20  # of those among which the surface has the best
 COST_RATIOS = (0.01, 0.05, 0.1, 0.3)  # c of the curves of best gammas
@@ -20,13 +27,15 @@ SHARE = 0.05  # c, and a draft token's operations over a target token's, there
 ALPHAS = tuple(round(0.3 + x / 100, 2) for x in range(70))
 
 # What is the same in all runs of a curve, besides where they were measured.
-ONE_CURVE = ("drafter", "sampling", "verifier", "dtype", "parameters", "lengths", "split")
+ONE_CURVE = ("drafter", "sampling", "verifier", "lengths", "split")
 
 
-class PredictedAndMeasured(NamedTuple):
-    """One run: predicted is `benchmark.Prediction.these_texts`."""
+class Point(NamedTuple):
+    """The speed-up of one run; predicted is `BenchmarkPrediction.these_texts`."""
 
     name: str
+    alpha: float
+    c: float
     predicted: float
     measured: Estimate
 
@@ -35,7 +44,7 @@ class Curve(NamedTuple):
     """Runs that differ in gamma alone, shortest drafts first.
 
     label: the settings that other curves have otherwise; empty if there is no other curve.
-    predicted: as in `PredictedAndMeasured`, for each run.
+    predicted: as in `Point`, for each run.
     band: gamma -> the lowest and highest `theory.speedup` that the runs' alphas give, with c and v
       interpolated between the runs.
     """
@@ -50,15 +59,6 @@ class Curve(NamedTuple):
     def best(self) -> int:
         """Where in `gammas` the greatest measured speed-up is."""
         return max(range(len(self.gammas)), key=lambda i: self.measured[i].value)
-
-
-class Spot(NamedTuple):
-    """A measured speed-up on the surface over alpha and c."""
-
-    name: str
-    alpha: float
-    cost_ratio: float
-    speedup: float
 
 
 def predicts(run: ReportedRun) -> bool:
@@ -90,18 +90,23 @@ def with_prediction(runs: Iterable[ReportedRun]) -> list[tuple[ReportedRun, Figu
     return found
 
 
-def comparisons(runs: Sequence[ReportedRun]) -> list[PredictedAndMeasured]:
-    return [
-        PredictedAndMeasured(run.name, bench["prediction"]["these_texts"], _measured(bench))
-        for run, bench in with_prediction(runs)
-    ]
+def points(runs: Sequence[ReportedRun]) -> list[Point]:
+    found = []
+    for run, bench in with_prediction(runs):
+        predicted = bench["prediction"]
+        costs = predicted["cost_ratio"], predicted["these_texts"]
+        found.append(Point(run.name, bench["alpha"], *costs, speedup(bench)))
+    return found
 
 
 def curves(runs: Sequence[ReportedRun]) -> list[Curve]:
+    """Returns a curve for all runs that differ in gamma alone, where there are several gammas."""
     groups = collections.defaultdict(list)
     for _, bench in with_prediction(runs):
         settings = (in_words(bench["run"].get(name)) for name in ONE_CURVE)
-        groups[(*settings, device(bench["environment"]))].append(bench)
+        of = models(bench["run"]), device(bench["environment"])
+        groups[(*settings, *of)].append(bench)
+    groups = {x: y for x, y in groups.items() if len({one["run"]["gamma"] for one in y}) > 1}
     differ = [len(set(values)) > 1 for values in zip(*groups, strict=True)]
     return [
         _curve(", ".join(value for value, other in zip(key, differ, strict=True) if other), benches)
@@ -123,18 +128,6 @@ def papers(runs: Sequence[ReportedRun], gammas: Iterable[int]) -> dict[str, list
     }
 
 
-def spots(runs: Sequence[ReportedRun]) -> list[Spot]:
-    return [
-        Spot(run.name, bench["alpha"], bench["prediction"]["cost_ratio"], bench["speedup"]["ratio"])
-        for run, bench in with_prediction(runs)
-    ]
-
-
-def paper_spots() -> list[Spot]:
-    """The rows of Leviathan et al., table 2."""
-    return [Spot(row.name, row.alpha, row.c, row.measured) for row in published.rows().values()]
-
-
 def surface(alphas: np.ndarray, cost_ratios: np.ndarray) -> np.ndarray:
     """[c, alpha] `theory.speedup` with v = 1 and the best gamma up to LONGEST_DRAFT."""
 
@@ -143,29 +136,6 @@ def surface(alphas: np.ndarray, cost_ratios: np.ndarray) -> np.ndarray:
         return theory.speedup(alpha, gamma, cost_ratio)
 
     return np.array([[best(alpha, c) for alpha in alphas] for c in cost_ratios])
-
-
-def tokens_per_call(gamma: int) -> list[tuple[float, float]]:
-    """(alpha, `theory.expected_tokens`)."""
-    return [(alpha, theory.expected_tokens(alpha, gamma)) for alpha in ALPHAS]
-
-
-def best_gammas(cost_ratio: float) -> list[tuple[float, int]]:
-    """(alpha, gamma): `theory.optimal_gamma` with v = 1 and gamma up to LONGEST_DRAFT."""
-    found = (theory.optimal_gamma(alpha, cost_ratio, LONGEST_DRAFT) for alpha in ALPHAS)
-    return list(zip(ALPHAS, found, strict=True))
-
-
-def time_and_operations(gamma: int) -> list[tuple[float, float, float]]:
-    """(alpha, speed-up, factor of operations) with v = 1, and c and the operations' ratio SHARE."""
-    return [
-        (
-            alpha,
-            theory.speedup(alpha, gamma, SHARE),
-            theory.operations_factor(alpha, gamma, SHARE),
-        )
-        for alpha in ALPHAS
-    ]
 
 
 def _curve(label: str, benches: Sequence[Figures]) -> Curve:
@@ -187,14 +157,10 @@ def _curve(label: str, benches: Sequence[Figures]) -> Curve:
     return Curve(
         label=label,
         gammas=gammas,
-        measured=[_measured(bench) for bench in benches],
+        measured=[speedup(bench) for bench in benches],
         predicted=[bench["prediction"]["these_texts"] for bench in benches],
         band={
             gamma: (predicted(min(alphas), gamma), predicted(max(alphas), gamma))
             for gamma in range(gammas[0], gammas[-1] + 1)
         },
     )
-
-
-def _measured(bench: Figures) -> Estimate:
-    return Estimate(*(bench["speedup"][name] for name in ("ratio", "low", "high")))

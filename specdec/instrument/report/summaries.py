@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from specdec.common import published
+from specdec.common.statistics import Estimate
 
 Figures: TypeAlias = Mapping[str, Any]
 
@@ -61,6 +62,11 @@ def read(paths: Iterable[str], paper: str | None = None) -> list[ReportedRun]:
     return list(runs.values())
 
 
+def speedup(bench: Figures) -> Estimate:
+    """Returns the measured speed-up of whole texts."""
+    return Estimate(*(bench["speedup"][name] for name in ("ratio", "low", "high")))
+
+
 def device(environment: Figures) -> str:
     """Returns the device that a run was measured on."""
     name = f"{environment['devices']} x {environment['device']}"
@@ -72,15 +78,24 @@ def device(environment: Figures) -> str:
 
 
 def conditions(figures: Figures, *details: str) -> str:
-    """On what, with which models, how, and over which texts a command measured."""
-    settings = figures["run"]
-    models = " and ".join(
+    """Returns the device, the models, some details and the texts of a command's measurement."""
+    inexact = () if figures.get("exact", True) else ("NOT EXACT",)
+    of = device(figures["environment"]), models(figures["run"])
+    return "; ".join((*of, *details, texts(figures), *inexact))
+
+
+def models(settings: Figures) -> str:
+    """Returns the models of a run, with their sizes and dtypes."""
+    return " and ".join(
         f"{role} {settings['parameters'][role] / 1e6:.1f}M {dtype}"
         for role, dtype in settings["dtype"].items()
     )
-    texts = f"{figures['texts']} texts of {settings['split']}"
-    inexact = () if figures.get("exact", True) else ("NOT EXACT",)
-    return "; ".join((device(figures["environment"]), models, *details, texts, *inexact))
+
+
+def texts(figures: Figures) -> str:
+    """Returns how many texts a command measured, and of which split."""
+    count = figures["texts"]
+    return f"{count} text{'s' * (count != 1)} of {figures['run']['split']}"
 
 
 def in_words(setting: Any) -> str:

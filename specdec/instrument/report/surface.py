@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 
+from specdec.instrument.report import canvas
 from specdec.instrument.report.canvas import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, STYLE, blank
 
 PANELS = {
@@ -19,13 +21,12 @@ PANELS = {
     ),
     "entropy": ("threshold, nats", (("entropy", PINK),)),
 }
-LEVEL = {"heuristic": RED, "cost_optimal": SKY}  # which have no setting to draw over
+LEVEL = {"heuristic": RED, "cost_optimal": SKY}  # they have no setting to draw over
 
 
 def draw(results: Sequence[Any], path: Path) -> None:
     """Writes an SVG with a row of panels for each `forecast.tuning.Result`."""
-    as_text: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "specdec"}
-    with matplotlib.rc_context(STYLE | as_text):
+    with matplotlib.rc_context(STYLE):
         figure = blank(3.0 * len(results) + 0.3)
         rows = figure.subplots(len(results), len(PANELS), sharey=True, squeeze=False)
         for result, row in zip(results, rows, strict=True):
@@ -36,9 +37,10 @@ def draw(results: Sequence[Any], path: Path) -> None:
                 axes.set_xlabel(label)
             row[0].set_ylabel("times as fast as the target alone")
             row[0].set_title(result.variant or "the run's drafter")
-            row[-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
-        nothing: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(path, format="svg", metadata=nothing)
+        named = (zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes)
+        handles = {label: handle for handle, label in itertools.chain.from_iterable(named)}
+        figure.legend(list(handles.values()), list(handles), loc="outside upper left", ncols=4)
+        path.write_text(canvas.svg(figure), encoding="utf-8")
 
 
 def _curve(axes: Axes, result: Any, kind: str, colour: str) -> None:
@@ -52,13 +54,13 @@ def _curve(axes: Axes, result: Any, kind: str, colour: str) -> None:
     for length in sorted(longest):
         of_length = [x for x in own if not length or x.candidate.schedule.buckets[-1] == length]
         points = sorted((x.candidate.setting, result.speedup(x).value) for x in of_length)
-        label = kind if length == max(longest) else None
+        label = kind.replace("_", " ") if length == max(longest) else None
         style = "-" if label else ":"
         axes.plot(*zip(*points, strict=True), f"o{style}", color=colour, markersize=3, label=label)
 
 
 def _levels(axes: Axes, result: Any) -> None:
-    """Yields what has no setting, the oracle, and the target alone."""
+    """Draws levels: candidates without a setting, the oracle, and the target alone."""
     for kind, colour in LEVEL.items():
         own = [result.speedup(x).value for x in result.tried if x.candidate.kind == kind]
         if own:

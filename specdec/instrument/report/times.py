@@ -80,12 +80,9 @@ def timeline(runs: Sequence[ReportedRun]) -> Timeline:
     by_length = sorted(_generations(run), key=lambda both: _length_and_calls(both["speculative"]))
     both = by_length[len(by_length) // 2]
     one, prediction, baseline = both["speculative"], bench["prediction"], bench["baseline"]
-    left = len(one["tokens"])
-    calls = []
-    for tested, kept in zip(one["drafted"], one["accepted"], strict=True):
-        own = min(1, left - kept)
-        calls.append(CallTokens(kept, own, tested - kept))
-        left -= kept + own
+    calls = [
+        CallTokens(kept, more - kept, drafted - kept) for _, drafted, kept, more in _calls(one)
+    ]
     return Timeline(
         name=run.name,
         text=one["text"],

@@ -1,16 +1,19 @@
-"""Figures in words: what each of them shows, for who does not see it."""
+"""The content of each figure in words, for readers who do not see it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from specdec.common import published, theory
 from specdec.common.statistics import Estimate
 from specdec.instrument.report import speedups, times
 from specdec.instrument.report.summaries import ReportedRun
 
+ALPHAS = (0.5, 0.7, 0.9)
+
 
 def predicted_and_measured(runs: Sequence[ReportedRun]) -> Iterator[str]:
-    for one in speedups.comparisons(runs):
+    for one in speedups.points(runs):
         yield f"{one.name}: predicted {one.predicted:.2f}, measured {interval(one.measured)}"
 
 
@@ -23,24 +26,30 @@ def over_gamma(runs: Sequence[ReportedRun]) -> Iterator[str]:
 
 
 def over_alpha_and_cost(runs: Sequence[ReportedRun]) -> Iterator[str]:
-    for whose, spots in (("here", speedups.spots(runs)), ("paper", speedups.paper_spots())):
-        for one in spots:
-            at = f"alpha {one.alpha:.2f}, c {one.cost_ratio:.2f}"
-            yield f"{one.name}, {whose}: {at}, speed-up {one.speedup:.2f}"
+    ours = ((one, "here", one.measured.value) for one in speedups.points(runs))
+    paper = ((row, "paper", row.measured) for row in published.rows().values())
+    for one, whose, measured in (*ours, *paper):
+        at = f"alpha {one.alpha:.2f}, c {one.c:.2f}"
+        yield f"{one.name}, {whose}: {at}, speed-up {measured:.2f}"
 
 
 def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Iterator[str]:
     for cost_ratio in speedups.COST_RATIOS:
-        found = dict(speedups.best_gammas(cost_ratio))
-        at = ", ".join(f"{found[alpha]} at alpha {alpha}" for alpha in (0.5, 0.7, 0.9))
-        yield f"Best gamma for c {cost_ratio}: {at}"
+        best = (theory.optimal_gamma(x, cost_ratio, speedups.LONGEST_DRAFT) for x in ALPHAS)
+        yield f"Best gamma for c {cost_ratio}: {at_alphas(map(str, best))}"
     for gamma in speedups.GAMMAS:
-        tokens = dict(speedups.tokens_per_call(gamma))
-        at = (f"{tokens[alpha]:.2f} at alpha {alpha}" for alpha in (0.5, 0.7, 0.9))
-        yield f"Tokens per target call, gamma {gamma}: {', '.join(at)}"
-        curve = {alpha: rest for alpha, *rest in speedups.time_and_operations(gamma)}
-        at = (f"{curve[a][0]:.2f} and {curve[a][1]:.2f} at alpha {a}" for a in (0.5, 0.7, 0.9))
-        yield f"Speed-up and factor of operations, gamma {gamma}: {', '.join(at)}"
+        tokens = (f"{theory.expected_tokens(x, gamma):.2f}" for x in ALPHAS)
+        yield f"Tokens per target call, gamma {gamma}: {at_alphas(tokens)}"
+        both = (
+            f"{theory.speedup(x, gamma, speedups.SHARE):.2f} and "
+            f"{theory.operations_factor(x, gamma, speedups.SHARE):.2f}"
+            for x in ALPHAS
+        )
+        yield f"Speed-up and factor of operations, gamma {gamma}: {at_alphas(both)}"
+
+
+def at_alphas(values: Iterable[str]) -> str:
+    return ", ".join(f"{value} at alpha {x}" for value, x in zip(values, ALPHAS, strict=True))
 
 
 def one_generation(runs: Sequence[ReportedRun]) -> Iterator[str]:
