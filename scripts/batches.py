@@ -17,7 +17,7 @@ from typing import Any
 
 import harness
 import numpy as np
-from harness import DecodeRun, Results
+from harness import Results, Run
 
 from specdec.instrument import forecast, forecasting
 from specdec.instrument.acceptance import Accepted
@@ -26,7 +26,7 @@ from specdec.schedules import Fixed
 
 TURNS = 5
 SIZES = (1, 2, 4, 8, 16, 32)
-COLUMNS = ("pair", "texts at a time", "gamma", "v", "forecast", "measured", "measured / forecast")
+COLUMNS = ("pair", "texts at a time", "gamma", "v", "predicted", "measured", "measured / predicted")
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
     lines = Results.of(args, "batches/lines", "pair", "rows", "gamma")
     for pair in args.pairs:
         run = harness.run_of(harness.pair_flags(pair), args.texts)
-        texts = harness.passes(run, run.load())
+        texts = harness.passes(run, run.engine.read())
         for rows in args.batch_sizes:
             for line in compared(run, texts, rows, args.gammas):
                 lines.put({"pair": pair, **line})
@@ -64,7 +64,7 @@ def crossing(lines: Sequence[Mapping[str, Any]], gamma: int, name: str) -> float
 
 
 def compared(
-    run: DecodeRun, texts: Sequence[Accepted], rows: int, gammas: Sequence[int]
+    run: Run, texts: Sequence[Accepted], rows: int, gammas: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     """Yields a line for each gamma, of batches of some rows."""
     runs = {f"gamma {gamma}": harness.in_batches(run, rows, Fixed(gamma)) for gamma in gammas}

@@ -24,8 +24,9 @@ from typing import Any
 
 import harness
 import numpy as np
-from harness import PAIRS, DecodeRun, Outputs, Results, checkpoint_flag
+from harness import PAIRS, Outputs, Results, Run, checkpoint_flag
 
+from specdec import Params
 from specdec.instrument.runs import parameter_counts
 from specdec.sampling import Sampling
 from specdec.schedules import Fixed
@@ -79,7 +80,7 @@ def measured(
     if other := dict(args.of).get(name):
         flags.append(checkpoint_flag(other, ""))
     run = harness.run_of(flags, args.texts)
-    params, references = run.load(), harness.references(run)
+    params, references = run.engine.read(), harness.references(run)
     drafter: Any = run.plan.drafter
     about = {
         "pair": args.pair,
@@ -95,8 +96,8 @@ def measured(
         read = [harness.read_by_step(*each) for each in pairs]
         about["step"] = read[0] / read[1]
     if other:
-        alone = run.without_drafter()
-        alone = harness.outputs(alone, alone.plan, alone.load()).texts[0]
+        alone = run.plan.alone()
+        alone = harness.outputs(run, alone, Params(params.target)).texts[0]
     longest = min(max(args.lengths), getattr(drafter, "block", None) or max(args.lengths))
 
     def line(length: int, verifier: Any, found: Outputs, base: Outputs, own: Outputs) -> dict:
@@ -126,7 +127,7 @@ def measured(
         yield line(longest, verifier, relaxed, exact, exact)
 
 
-def decoded(run: DecodeRun, params: Any, verifier: Any, length: int, rule: Any = None) -> Outputs:
+def decoded(run: Run, params: Any, verifier: Any, length: int, rule: Any = None) -> Outputs:
     """Decodes all texts in drafts of a length, drawn if there is a rule."""
     plan = dataclasses.replace(run.plan, verifier=verifier, schedule=Fixed(length))
     if rule is not None:

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 import harness
 import numpy as np
-from harness import PAIRS, DecodeRun, Results, checkpoint_flag, pair_flags, run_of
+from harness import PAIRS, Results, Run, checkpoint_flag, pair_flags, run_of
 
 from specdec import cli
 from specdec.common.records import Lines
@@ -33,7 +33,7 @@ from specdec.schedules import Fixed, Heuristic
 
 DRAWN = ("sampling/temperature.gin", "verifiers/block.gin")
 SAMPLES = 8  # of the coins, where texts are drawn
-COLUMNS = ("speed-up", "promised", "over the best fixed length", "promised")
+COLUMNS = ("speed-up", "predicted", "over the best fixed length", "predicted")
 
 
 def main() -> None:
@@ -75,7 +75,7 @@ def confirmed(pair: str, temperature: int, args: argparse.Namespace) -> Iterator
         "heuristic": Heuristic(min(5, longest), tuning.buckets(longest)),
     }
     runs = {name: harness.in_batches(run, 1, schedule) for name, schedule in schedules.items()}
-    texts = harness.passes(run, run.load())
+    texts = harness.passes(run, run.engine.read())
     times = harness.timed(runs, texts, args.turns)
     seconds = {name: one.seconds.sum(axis=0) for name, one in times.items()}
     promised = {name: promise(run, one, texts, costs) for name, one in schedules.items()}
@@ -111,7 +111,7 @@ def best_fixed(folder: Path) -> int:
     return min(tried, key=lambda one: sum(one["seconds"][::2]))["setting"]
 
 
-def promise(run: DecodeRun, schedule: Any, texts: Sequence[Accepted], costs: Any) -> np.ndarray:
+def promise(run: Run, schedule: Any, texts: Sequence[Accepted], costs: Any) -> np.ndarray:
     """Returns [texts] seconds by the parts."""
     plan = dataclasses.replace(run.plan, schedule=schedule)
     replayed = forecasting.replayed(run, plan, texts, SAMPLES)

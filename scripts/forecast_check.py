@@ -19,7 +19,7 @@ from typing import Any
 
 import harness
 import numpy as np
-from harness import PAIRS, DecodeRun, Results, pair_flags, passes, run_of
+from harness import PAIRS, Results, Run, pair_flags, passes, run_of
 
 from specdec.common import theory
 from specdec.common.statistics import bootstrap
@@ -82,7 +82,7 @@ def by_schedule(args: argparse.Namespace) -> None:
     lines = Results.of(args, "schedules/replayed", "pair", "schedule")
     for pair in args.pairs:
         run = run_of(pair_flags(pair), args.texts)
-        params = run.load()
+        params = run.engine.read()
         texts = passes(run, params)
         for schedule in SCHEDULES:
             line = {
@@ -102,7 +102,7 @@ def by_gamma(pair: str, temperature: int, args: argparse.Namespace) -> Iterator[
     each with its interval, and `formula` is the formula's over measured."""
     flags = pair_flags(pair, *(DRAWN if temperature else ()))
     here, elsewhere = (run_of(flags, args.texts, split) for split in ("test", "validation"))
-    params, samples = here.load(), args.samples if temperature else 1
+    params, samples = here.engine.read(), args.samples if temperature else 1
     own, others = (passes(run, params) for run in (here, elsewhere))
     alpha = harness.alpha(own)[0]
     for gamma in args.gammas:
@@ -124,14 +124,14 @@ def by_gamma(pair: str, temperature: int, args: argparse.Namespace) -> Iterator[
         }
 
 
-def loop(run: DecodeRun, params: Any, schedule: Any, samples: int) -> np.ndarray:
+def loop(run: Run, params: Any, schedule: Any, samples: int) -> np.ndarray:
     """Returns [2, texts] tokens and target calls of the engine, over all samples of a text."""
     plan = dataclasses.replace(run.plan, schedule=schedule)
     found = harness.outputs(run, plan, params, samples, seed=run.data.seed + 1)
     return np.stack([found.tokens.sum(axis=0), found.calls.sum(axis=0)]).astype(float)
 
 
-def by_replay(run: DecodeRun, texts: Sequence[Accepted], schedule: Any) -> np.ndarray:
+def by_replay(run: Run, texts: Sequence[Accepted], schedule: Any) -> np.ndarray:
     """Returns the same by replay of passes."""
     plan = dataclasses.replace(run.plan, schedule=schedule)
     target: Any = plan.target

@@ -21,14 +21,14 @@ import numpy as np
 from specdec import cli, tasks
 from specdec.cli import run as runs
 from specdec.cli import settings
-from specdec.cli.run import DecodeRun
 from specdec.common.environment import hardware
 from specdec.common.records import Lines
 from specdec.common.statistics import bootstrap
 from specdec.decoding import row_keys
-from specdec.decoding.program import CACHED, Decoder
+from specdec.decoding.program import CACHED, DecodeProgram
 from specdec.instrument import acceptance, output_metrics
 from specdec.instrument.acceptance import Accepted, Texts
+from specdec.instrument.runs import Run
 from specdec.plan import Plan
 from specdec.types import Params, PyTree
 
@@ -96,15 +96,14 @@ class Results(Lines):
         self.replace([*(one for one in self if self.key(one) != self.key(line)), line])
 
 
-def run_of(
-    flags: Sequence[str], texts: int, split: str = "test", batch_size: int = 32
-) -> DecodeRun:
+def run_of(flags: Sequence[str], texts: int, split: str = "test", batch_size: int = 32) -> Run:
     """Returns the run of gin files and settings on the first texts of a split."""
     data = f"--limit={texts}", f"--gin.BATCH_SIZE={batch_size}", f"--gin.SPLIT={split!r}"
     args = cli.overview().parse_args(settings.joined(["decode", *flags, *data]))
     with contextlib.ExitStack() as args.contexts:
-        run = runs.build(args)
-    return run.ending_with(runs.vocabulary_of(run).eos_id)
+        run, engine = runs.opened(args)
+    engine = engine.variant(stop_ids=(engine.vocabulary.eos_id,))
+    return dataclasses.replace(run, engine=engine)
 
 
 def pair_flags(pair: str, *files: str) -> list[str]:
@@ -117,14 +116,14 @@ def checkpoint_flag(path: str | Path, role: str = "DRAFT_") -> str:
     return f"--gin.{role}CHECKPOINT_PATH={str(Path(path).resolve())!r}"
 
 
-def in_batches(run: DecodeRun, rows: int, schedule: Any) -> DecodeRun:
+def in_batches(run: Run, rows: int, schedule: Any) -> Run:
     """Returns the run with a schedule and batches of some rows, in the layout that suits them."""
     data = dataclasses.replace(run.data, batch_size=rows, buckets=())
-    plan = dataclasses.replace(run.plan, schedule=schedule)
-    return dataclasses.replace(run, data=data, plan=plan).laid_out()
+    engine = dataclasses.replace(run.engine, rows=rows).variant(schedule=schedule)
+    return dataclasses.replace(run, data=data, engine=engine)
 
 
-def written(run: DecodeRun, params: Params, tokens: int = 10**9) -> list[Texts]:
+def written(run: Run, params: Params, tokens: int = 10**9) -> list[Texts]:
     """Returns what the target writes on the run's texts, up to a number of tokens."""
     given = ((batch.index, batch.inputs) for batch in run.batches())
     return list(
@@ -132,7 +131,7 @@ def written(run: DecodeRun, params: Params, tokens: int = 10**9) -> list[Texts]:
     )
 
 
-def passes(run: DecodeRun, params: Params, texts: Sequence[Texts] | None = None) -> list[Accepted]:
+def passes(run: Run, params: Params, texts: Sequence[Texts] | None = None) -> list[Accepted]:
     """Returns what `specdec acceptance` stores of texts, the run's own if none are given."""
     texts = written(run, params) if texts is None else texts
     return list(acceptance.measure(run.plan, params, texts, tables=False))
@@ -144,7 +143,7 @@ def alpha(found: Sequence[Accepted]) -> list[float]:
     return [one.value, one.low, one.high]
 
 
-def references(run: DecodeRun) -> list[str]:
+def references(run: Run) -> list[str]:
     return [text for batch in run.batches() for text in batch.target_texts or ()]
 
 
@@ -158,10 +157,10 @@ class Outputs(NamedTuple):
 
 
 def outputs(
-    run: DecodeRun, plan: Plan, params: Params, samples: int = 1, seed: int | None = None
+    run: Run, plan: Plan, params: Params, samples: int = 1, seed: int | None = None
 ) -> Outputs:
     """Decodes all texts of a run by a plan, in batches."""
-    program, vocabulary, found = Decoder(plan), runs.vocabulary_of(run), []
+    program, vocabulary, found = DecodeProgram(plan), run.engine.vocabulary, []
     seed = run.data.seed if seed is None else seed
     for sample in range(samples):
         rows: list[tuple] = []
@@ -192,7 +191,7 @@ class Times(NamedTuple):
 
 
 def timed(
-    given: Mapping[str, DecodeRun], texts: Sequence[Accepted], turns: int, rows: int = 1
+    given: Mapping[str, Run], texts: Sequence[Accepted], turns: int, rows: int = 1
 ) -> dict[str, Times]:
     """Times runs that differ in their plans, and the target of the first one as "alone".
 
@@ -200,15 +199,15 @@ def timed(
     not counted: it compiles. A turn is another sample of each text.
     """
     first = next(iter(given.values()))
-    stored = first.load()
-    ways: dict[str, Any] = {"alone": (Decoder(first.alone), first.params_alone(stored))}
+    alone = first.engine.alone()
+    ways: dict[str, Any] = {"alone": (DecodeProgram(alone.plan), alone.params)}
     trees: dict[Any, Params] = {}
     for name, run in given.items():
         models = tuple(run.plan.models().values())
         if models not in trees:
-            trees[models] = run.load()
-        ways[name] = Decoder(run.plan), trees[models]
-    del stored, trees
+            trees[models] = run.engine.read()
+        ways[name] = DecodeProgram(run.plan), trees[models]
+    del trees
     batches = np.zeros([len(texts) // rows, rows, first.data.lengths["inputs"]], np.int32)
     for row, text in zip(batches.reshape(-1, batches.shape[-1]), texts, strict=False):
         row[: len(text.inputs)] = text.inputs

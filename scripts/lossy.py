@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import harness
 import numpy as np
-from harness import PAIRS, DecodeRun, Outputs, Params, Plan, Results, of_sums
+from harness import PAIRS, Outputs, Params, Plan, Results, Run, of_sums
 
 from specdec.instrument import forecast
 from specdec.instrument.benchmark.parts import Calls
@@ -97,7 +97,7 @@ def measured(args: argparse.Namespace, costs: Costs) -> Iterator[dict[str, Any]]
     references = harness.references(run)
     exact: dict[tuple[int, int], Outputs] = {}
     alone: dict[str, Outputs] = {}
-    for mode in modes_of(run, run.load()):
+    for mode in modes_of(run, run.engine.read()):
         if not (mode.name.startswith("target alone") or re.search(args.only, mode.name)):
             continue
         found = harness.outputs(run, mode.plan, mode.params, SAMPLES if mode.temperature else 1)
@@ -164,9 +164,9 @@ def means(values: np.ndarray) -> np.ndarray:
     return values.mean(axis=0)
 
 
-def modes_of(run: DecodeRun, params: Params) -> Iterator[Mode]:
+def modes_of(run: Run, params: Params) -> Iterator[Mode]:
     """Yields the target and the draft alone, and every verifier."""
-    plan, target = run.plan, run.alone
+    plan, target = run.plan, run.engine.alone().plan
     tree = run.placement.read(target.target, run.checkpoint_path)
     drafter: Any = plan.drafter
     draft = dataclasses.replace(plan.alone(), target=drafter.model)

@@ -75,7 +75,7 @@ def measured(args: argparse.Namespace, lines: Results) -> Iterator[dict[str, Any
         for t, sampling in SAMPLINGS.items():
             files = "verifiers/block.gin", f"sampling/{sampling}.gin"
             run = harness.run_of([*harness.pair_flags(args.pair, *files), *more], TEXTS)
-            params = run.load()
+            params = run.engine.read()
             if t not in written:
                 written[t] = harness.written(run, params, TOKENS)
             alphas[f"T={t}"] = harness.alpha(harness.passes(run, params, written[t]))

@@ -1,23 +1,23 @@
 """Exact speculative decoding for T5 and other encoder-decoders, in JAX."""
 
+import importlib.util
 from typing import TYPE_CHECKING
 
-from specdec.decoding import autoregressive_decode, decode, prefill, row_keys, score, step
-from specdec.plan import Plan
-from specdec.types import (
-    Context,
-    DecodeOutput,
-    DecodeState,
-    Draft,
-    ModelOutput,
-    Params,
-    Scores,
-    Trace,
-    Verdict,
-)
-
 if TYPE_CHECKING:
+    from specdec.decoding import autoregressive_decode, decode, prefill, row_keys, score, step
     from specdec.integrations.interactive import InteractiveModel
+    from specdec.plan import Plan
+    from specdec.types import (
+        Context,
+        DecodeOutput,
+        DecodeState,
+        Draft,
+        ModelOutput,
+        Params,
+        Scores,
+        Trace,
+        Verdict,
+    )
 
 __version__ = "0.1.0"
 
@@ -43,8 +43,11 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    if name == "InteractiveModel":  # it reads texts: more than JAX and Flax
-        from specdec.integrations.interactive import InteractiveModel
-
-        return InteractiveModel
+    """Imports JAX when something is used, so that the command line can say before what goes on."""
+    if name in __all__:
+        homes = ("types", "plan", "decoding", "integrations.interactive")
+        modules = (vars(importlib.import_module(f"{__name__}.{home}")) for home in homes)
+        return next(module[name] for module in modules if name in module)
+    if importlib.util.find_spec(f"{__name__}.{name}"):  # a package in this one
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

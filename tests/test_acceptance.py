@@ -17,6 +17,7 @@ from tolerances import PROBABILITIES
 from specdec import checkpoints, cli
 from specdec.common import theory
 from specdec.drafters import Autoregressive, Drafter
+from specdec.engine import Placement
 from specdec.instrument import acceptance
 from specdec.instrument.acceptance import LENIENCE, Accepted, Tables
 from specdec.models.t5 import T5Config, T5Target
@@ -416,7 +417,7 @@ def test_what_was_interrupted_goes_on(specdec_acceptance, tmp_path, capsys, monk
     assert (path.read_text(), capsys.readouterr().out) == (whole, out)
     assert specdec_acceptance(*flags, "--gin.SEED=3") == 2
     assert "was begun with SEED = 0, and now it is 3; take" in capsys.readouterr().err
-    monkeypatch.setattr(cli.DecodeRun, "load", lambda run: pytest.fail("there is nothing left"))
+    monkeypatch.setattr(Placement, "read", lambda *_: pytest.fail("there is nothing left"))
     assert specdec_acceptance(*flags) == 0
     assert specdec_acceptance(*flags, "--tokens=1") == 0
     assert path.read_text() == lines[0]
@@ -468,7 +469,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     def no_work(*_):
         raise AssertionError("parameters were read before the flags were looked at")
 
-    monkeypatch.setattr(cli.DecodeRun, "load", no_work)
+    monkeypatch.setattr(Placement, "read", no_work)
     assert specdec_acceptance(*flags) == 2
     captured = capsys.readouterr()
     (line,) = [line for line in captured.err.splitlines() if line.startswith("specdec: ")]

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from specdec import cli
+from specdec.common import demo
+from specdec.integrations.interactive import InteractiveModel
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -25,8 +27,25 @@ def block(heading: str) -> str:
     return re.search(r"```\w*\n(.*?)```", section, re.S)[1]
 
 
-def test_the_python_block_runs(capsys):
-    exec(compile(block("In Python"), "README.md", "exec"), {})
+@pytest.fixture
+def my_models(tmp_path, monkeypatch):
+    """Two directories of checkpoints where README has them."""
+    for name, role in (("my-t5", "target"), ("my-draft", "draft")):
+        (tmp_path / name).symlink_to(demo.path(role))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_first_python_blocks_run(my_models, monkeypatch, capsys):
+    """What takes minutes is left to `test_interactive.py`."""
+    for name in ("bench", "verify"):
+        monkeypatch.setattr(InteractiveModel, name, lambda model, texts: None)
+    first, more, _ = blocks(ROOT / "README.md", "python")
+    exec(compile(f"{first}\n{more}", "README.md", "exec"), {})
+    assert "['Die Katze schläft.']" in capsys.readouterr().out
+
+
+def test_the_python_of_parts_runs(capsys):
+    exec(compile(blocks(ROOT / "README.md", "python")[-1], "README.md", "exec"), {})
     assert "target calls" in capsys.readouterr().out
 
 

@@ -1,5 +1,6 @@
 """Texts through a pair of models in Python: pytest tests/test_interactive.py"""
 
+import html
 import json
 import math
 
@@ -9,14 +10,16 @@ import pytest
 from tolerances import LOGITS
 
 from specdec import checkpoints, cli, tasks
-from specdec.common import demo
+from specdec.common import demo, notebook
 from specdec.common.terminal import Origin
 from specdec.common.theory import empirical_alpha
+from specdec.instrument import certifying
+from specdec.instrument.certificate import Check
 from specdec.integrations.interactive import Decoded, InteractiveModel, _buckets
 from specdec.models.t5 import T5Config, T5Target
 from specdec.sampling import Sampling
 from specdec.tasks import TaskError
-from specdec.verifiers import GreedyMatch
+from specdec.verifiers import GreedyMatch, TopK
 
 TEXTS = [
     "translate English to German: Three bakers must prepare a tasty cherry that is small.",
@@ -145,6 +148,77 @@ def test_metrics_see_targets_and_predictions(model, decoded):
 def test_metrics_of_nothing_are_refused(model, pairs):
     with pytest.raises(ValueError, match=r"pairs is empty; give one \(input, target\) or more"):
         model.evaluate(pairs)
+
+
+def test_an_explained_text_is_the_decoded_one(model, decoded):
+    found = model.explain(TEXTS[0], seed=SEED)
+    assert found.text.tokens == decoded[0].tokens and found.text.prediction == decoded[0].text
+    lines = repr(found).splitlines()
+    assert len(lines) == 1 + decoded[0].calls and f"kept {decoded[0].accepted[0]}," in lines[1]
+    shown = "".join("".join([*words[:kept], own]) for words, kept, own in found._calls())
+    assert shown == decoded[0].text
+    page = found._repr_html_()
+    assert page.count("<tr>") == len(lines) and notebook.GREEN in page and notebook.BLUE in page
+
+
+@pytest.fixture(scope="module")
+def pair(tiny):
+    """Two random models of bytes."""
+    lengths = {"inputs": 64, "targets": 8}
+    return InteractiveModel(tiny, tiny, gamma=2, vocabulary=tasks.Bytes(), lengths=lengths)
+
+
+def test_a_model_shows_what_it_is(model, pair):
+    shown = repr(model).splitlines()
+    assert shown[0] == "InteractiveModel" and "16.8M parameters, float32" in shown[1]
+    assert "exact: the distribution of the target alone" in repr(model)
+    assert "exact: the tokens of the target alone" in repr(pair)
+    assert pair._repr_html_().count("<tr>") == len(repr(pair).splitlines()) - 1
+    assert "NOT EXACT" in repr(InteractiveModel.demo(verifier=TopK(2), lossy=True, lengths=LENGTHS))
+
+
+def test_a_decoded_text_shows_itself():
+    one = by_hand([4, 5, 6, 7, 1], [2, 2], [2, 0])
+    assert repr(one) == "Decoded('out', 5 tokens in 2 target calls)"
+    assert "<b>out</b>" in one._repr_html_()
+    assert "1 token in 1 target call" in repr(by_hand([1], [2], [0]))
+
+
+@pytest.mark.ci
+def test_a_benchmark_is_of_the_given_texts(pair):
+    found = pair.bench(["ab", "a longer text"], repeats=1)
+    assert (found.summary.texts, found.summary.identical) == (2, 2)
+    assert found.sentence in repr(found) and "2 tokens per draft" in found.sentence
+    assert found._repr_html_().startswith(f"<b>{html.escape(found.sentence)}</b><pre>")
+
+
+def test_a_certificate_is_of_the_given_texts(pair, monkeypatch):
+    """The checks have tests of their own."""
+    seen = []
+
+    def certify(subject, started, lossy):
+        seen.append((subject.inputs.shape, lossy))
+        started("greedy")
+        yield Check("greedy", {"texts": 2}, {}, "2 of 2 outputs identical")
+
+    monkeypatch.setattr(certifying.certificate, "certify", certify)
+    found = pair.verify(["ab", "a longer text"])
+    assert seen == [((2, 32), False)] and found.passed
+    assert repr(found).startswith("CERTIFIED: all 1 checks passed\n")
+    assert "2 of 2 outputs identical" in found._repr_html_()
+
+
+def test_what_cannot_be_measured_is_refused(model, pair, tiny):
+    for measure in (pair.bench, pair.verify):
+        with pytest.raises(ValueError, match="texts is empty; give one text or more"):
+            measure([])
+        with pytest.raises(TypeError, match="give a list of texts"):
+            measure("one text")
+    with pytest.raises(TaskError, match="inputs hold 64"):
+        pair.bench(["much " * 40])
+    alone = InteractiveModel(tiny, vocabulary=tasks.Bytes(), lengths={"inputs": 16, "targets": 8})
+    with pytest.raises(ValueError, match="the target decodes alone; give a draft or a drafter"):
+        alone.bench(["a"])
 
 
 def test_a_target_alone(tiny):

@@ -2,7 +2,11 @@
 
 import contextlib
 import io
+import os
 import re
+import subprocess
+import sys
+import threading
 import time
 
 import jax
@@ -59,6 +63,45 @@ def test_what_is_written_by_others_is_measured(screen, tmp_path):
         wait_for(screen, r"writing x:  25%.*500/2\.00k")
         (tmp_path / "new" / "c").write_bytes(bytes(9000))
         wait_for(screen, r"writing x: 100%.*2\.00k/2\.00k")
+
+
+def test_a_stage_is_said_at_once_and_its_line_is_cleared(screen):
+    with progress.stage("reading", "reading x"):
+        assert screen.getvalue() == "\r\x1b[Kspecdec: reading x ..."
+        with progress.stage("decoding"):  # says nothing
+            pass
+        with progress.stage("compiling", "compiling y"):
+            pass
+    said = ["", "specdec: reading x ...", "specdec: compiling y ...", "specdec: reading x ...", ""]
+    assert screen.getvalue().split("\r\x1b[K") == said
+
+
+def test_stages_account_for_the_whole_time(monkeypatch):
+    monkeypatch.setattr(progress.time, "perf_counter", iter([10, 12, 13, 16, 20, 21]).__next__)
+    assert progress.spent() == {}
+    with progress.shown_on(io.StringIO(), begun=9.0):
+        with progress.stage("reading"):  # 10 to 20
+            with progress.stage("compiling"):  # 12 to 13
+                pass
+            with progress.stage("compiling"):  # 16 to 20
+                worker = threading.Thread(target=lambda: progress.stage("x").__enter__())
+                worker.start()  # which nobody waits for
+                worker.join()
+        monkeypatch.setattr(progress.time, "perf_counter", lambda: 25.0)
+        assert progress.spent() == {"other": 5.0, "reading": 6.0, "compiling": 5.0}
+    assert progress.spent() == {}
+
+
+def test_a_terminal_hears_of_the_command_before_jax_is_imported():
+    program = (
+        "import sys; sys.modules['jax'] = None; sys.stderr.isatty = lambda: True;"
+        "from specdec.__main__ import main; main()"
+    )
+    environment = {**os.environ, "TERM": "xterm"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stderr.startswith("\n\x1b[Kspecdec: starting ...\n\x1b[KTraceback")
+    assert "import of jax halted" in done.stderr
 
 
 def test_short_work_shows_none(screen, monkeypatch):

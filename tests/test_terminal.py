@@ -112,7 +112,7 @@ def luminance(index):
 @pytest.mark.parametrize("origin", [A, T, R])
 def test_colours_are_read_on_black_and_on_white(origin):
     of_this = luminance(int(origin.value.rsplit(";", 1)[1]))
-    assert (of_this + 0.05) / 0.05 > 3.8 and 1.05 / (of_this + 0.05) > 3.8
+    assert (of_this + 0.05) / 0.05 >= 4.5 and 1.05 / (of_this + 0.05) >= 4.5
 
 
 def laid_out(line, columns):
@@ -144,6 +144,20 @@ def test_what_is_written_stays_when_a_line_goes_on(line):
         assert before == whole[: len(before)]
 
 
+def test_a_text_stands_under_its_input_after_an_empty_line(capsys, monkeypatch):
+    monkeypatch.setattr(terminal, "columns_of", lambda stream: 14)
+    painter = terminal.Painter(text_of, colour=False)
+    row = TOKENS[:3], PROPOSED[:1], DRAFTED[:1], ACCEPTED[:1]
+    painter.begin("read: le ballon rouge")
+    painter.show(*row)
+    painter.end()
+    painter.show(*row)  # another output of the same input
+    painter.end()
+    output = ["the red", "[-big-]", "{+ball+}", "    the red", "    ball"]
+    expected = ["", "read: le", "ballon rouge", *output, "", *output]
+    assert capsys.readouterr().out.splitlines() == expected
+
+
 def test_a_painter_writes_the_trace_as_it_grows_and_then_the_text(capsys, monkeypatch):
     monkeypatch.setattr(terminal, "columns_of", lambda stream: 14)
     painter = terminal.Painter(text_of, colour=False)
@@ -155,6 +169,7 @@ def test_a_painter_writes_the_trace_as_it_grows_and_then_the_text(capsys, monkey
     painter.end()
     shown = (grown + capsys.readouterr().out).splitlines()
     assert grown and not grown.endswith("s")  # it may go on
+    assert shown.pop(0) == ""
     trace, text = (
         [line for line in shown if line.startswith("    ") == indented]
         for indented in (False, True)
@@ -200,7 +215,7 @@ def test_summary():
     )
     # 6 accepted, 2 rejected; the drafted tokens behind a rejection were never tested.
     assert summary.lines() == [
-        "1 texts, 9 tokens, 4 target calls: 2.25 tokens per call, alpha 0.750",
+        "1 text, 9 tokens, 4 target calls: 2.25 tokens per call, alpha 0.750",
         "1.2 s decoding, 3.0 s compiling",
     ]
     summary.baseline_calls, summary.baseline_seconds, summary.identical = 9, 2.0, 1
@@ -212,6 +227,16 @@ def test_summary():
     assert summary.lines()[3:] == ["NOT EXACT; the same by chance: 1 of 1"]
     summary.layers = [2, 3, 3, 2]
     assert summary.lines()[0].endswith(", alpha 0.750, 2.50 layers of the target a call")
+
+
+def test_the_whole_wait_adds_up_as_it_is_printed():
+    spent = {"other": 0.26, "starting": 1.04, "reading": 0.04, "compiling": 3.0, "decoding": 0.549}
+    summary = terminal.Summary(texts=2, tokens=3, drafted=[1], accepted=[1], seconds=0.5)
+    assert summary.lines(spent)[0].startswith("2 texts, 3 tokens, 1 target call: ")
+    line = "4.8 s: 1.0 s starting, 3.0 s compiling, 0.5 s decoding, 0.3 s other"
+    assert summary.lines(spent)[1] == line
+    total, *parts = map(float, re.findall(r"(\d+\.\d) s", line))
+    assert round(sum(parts), 1) == total
 
 
 def test_an_empty_summary():

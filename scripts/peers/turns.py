@@ -23,13 +23,13 @@ from tqdm import tqdm
 from specdec import checkpoints, tasks
 from specdec.cli import output, settings
 from specdec.cli import run as runs
-from specdec.cli.run import DecodeRun
 from specdec.common.environment import environment
 from specdec.common.records import RecordsError
 from specdec.common.values import UsageError
 from specdec.decoding.program import batch_shapes
 from specdec.instrument import benchmarking
 from specdec.instrument.benchmark import Workload
+from specdec.instrument.runs import Run
 from specdec.sampling import looks_back
 
 PACKAGES = ("torch", "transformers", "ctranslate2")
@@ -98,9 +98,8 @@ def _compare(args: argparse.Namespace) -> None:
     _check(args)
     device = _device()
     names = _names(args.peers, device)
-    run = _comparable(runs.build(args))
+    run = _comparable(runs.opened(args)[0])
     in_force = settings.in_force()
-    run = run.ending_with(runs.vocabulary_of(run).eos_id)
     texts = {text: ids[ids != 0].tolist() for text, ids in benchmarking.texts_of(run).items()}
     work = _work(run, texts.values(), args.threads, device)
     about = {
@@ -160,9 +159,9 @@ def turn(names: Sequence[str], number: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def _ours(run: DecodeRun, work: engines.Work) -> dict[str, Any]:
+def _ours(run: Run, work: engines.Work) -> dict[str, Any]:
     """The programs of `specdec bench`, compiled for each length."""
-    workload = Workload.of(run.plan, run.alone)
+    workload = Workload.of(run.plan, run.engine.alone().plan)
     read = functools.partial(run.placement.read, trees={})
     params = jax.device_put(workload.params(benchmarking.trees_of(run, read)))
     return {
@@ -174,7 +173,7 @@ def _ours(run: DecodeRun, work: engines.Work) -> dict[str, Any]:
     }
 
 
-def _peers(names: list[str], run: DecodeRun, work: engines.Work, work_dir: Path) -> dict[str, Any]:
+def _peers(names: list[str], run: Run, work: engines.Work, work_dir: Path) -> dict[str, Any]:
     paths = run.paths()
     folders = {
         role: engines.export(model.config, paths[role], role, work_dir)
@@ -183,9 +182,7 @@ def _peers(names: list[str], run: DecodeRun, work: engines.Work, work_dir: Path)
     return engines.peers(names, folders["target"], folders["draft"], work)
 
 
-def _warmed_up(
-    loaded: Mapping[str, Any], texts: Sequence[list[int]], run: DecodeRun
-) -> dict[str, Any]:
+def _warmed_up(loaded: Mapping[str, Any], texts: Sequence[list[int]], run: Run) -> dict[str, Any]:
     """Those that run; first generations are slower, and nobody times them."""
     ready, left_out = {}, []
     for name, engine in loaded.items():
@@ -207,7 +204,7 @@ def _warmed_up(
     return ready
 
 
-def _has_deeper_decoder(run: DecodeRun) -> bool:
+def _has_deeper_decoder(run: Run) -> bool:
     configs = [model.config for model in run.plan.models().values()]
     return any(config.num_decoder_layers > config.num_encoder_layers for config in configs)
 
@@ -224,7 +221,7 @@ def _check(args: argparse.Namespace) -> None:
     output.check(args)
 
 
-def _work(run: DecodeRun, texts: Collection[list[int]], threads: int, device: str) -> engines.Work:
+def _work(run: Run, texts: Collection[list[int]], threads: int, device: str) -> engines.Work:
     plan = run.plan
     if plan.gamma is None or plan.models().keys() != {"target", "draft"}:
         raise UsageError(
@@ -245,7 +242,7 @@ def _work(run: DecodeRun, texts: Collection[list[int]], threads: int, device: st
     )
 
 
-def _comparable(run: DecodeRun) -> DecodeRun:
+def _comparable(run: Run) -> Run:
     """The run, one text at a time."""
     data, mesh = run.data, run.placement.mesh
     if not run.plan.sampling.greedy:
@@ -258,7 +255,9 @@ def _comparable(run: DecodeRun) -> DecodeRun:
         raise UsageError(f"the run has {mesh.size} devices; leave NUM_PARTITIONS out")
     limit = benchmarking.LIMIT if data.limit is None else data.limit
     data = dataclasses.replace(data, batch_size=1, buckets=(), limit=limit)
-    return dataclasses.replace(run, data=data).laid_out()
+    engine = dataclasses.replace(run.engine, rows=1)
+    engine = engine.variant(stop_ids=(engine.vocabulary.eos_id,))
+    return dataclasses.replace(run, data=data, engine=engine)
 
 
 def _device() -> str:

@@ -6,7 +6,9 @@ code 2, before any long work; everything else keeps its traceback.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -74,8 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 done, 1 a certificate that fails or a damaged checkpoint, 2 the user's mistake or what the
     machine refuses, 130 interrupted, 141 nobody reads stdout any more, 143 terminated.
     """
+    argv = sys.argv[1:] if argv is None else argv
     parser = overview()
-    args = parser.parse_args(settings.joined(sys.argv[1:] if argv is None else argv))
+    args = parser.parse_args(settings.joined(argv))
     if "command" not in args:
         parser.print_help()
         return 0
@@ -95,10 +98,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"specdec: {error}", file=sys.stderr)
         return 2
     except machine.Terminated:
-        print("specdec: terminated; give the command again", file=sys.stderr)
+        print(f"specdec: terminated; {_how_to_go_on(args, argv)}", file=sys.stderr)
         return 143
     except KeyboardInterrupt:
-        print("specdec: interrupted", file=sys.stderr)
+        print(f"specdec: interrupted; {_how_to_go_on(args, argv)}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of stdout has enough, as in `specdec decode ... | head`
         machine.leave_stdout()
@@ -121,6 +124,16 @@ def overview() -> Overview:
                 "--traceback", action="store_true", help="show where an error comes from"
             )
     return parser
+
+
+def _how_to_go_on(args: argparse.Namespace, argv: Sequence[str]) -> str:
+    """Returns what resumes an interrupted command, whose parser sets `resumes_from` if it can."""
+    flag = vars(args).get("resumes_from")
+    if flag is None:
+        return "given again, the command begins anew"
+    if getattr(args, flag) is None:
+        return f"given again, the command begins anew; with --{flag} it goes on"
+    return f"to go on: {shlex.join(['specdec', *argv])}"
 
 
 def _flushed() -> int:

@@ -46,7 +46,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         help="write JSON lines, one object per text, which `specdec forecast` reads, the figures "
         "to FILE.summary.json, and the settings in force to FILE.gin",
     )
-    parser.set_defaults(command=_command)
+    parser.set_defaults(command=_command, resumes_from="output_file")
     return parser
 
 

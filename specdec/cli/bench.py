@@ -8,12 +8,10 @@ from specdec.cli import machine, output
 from specdec.cli import run as runs
 from specdec.cli.variants import add_variant_flag, path_of, variants
 from specdec.common.values import PositiveInt, UsageError, check
-from specdec.instrument import benchmark
 from specdec.instrument.benchmarking import (
     FORECAST_TEXTS,
     LIMIT,
     Benchmark,
-    layouts,
     one_text_at_a_time,
 )
 
@@ -50,7 +48,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "--forecast_split",
         metavar="NAME",
         help=f"also decode {FORECAST_TEXTS} texts of this split, or as many as are timed if those "
-        "are more, untimed, and say what their acceptance and the parts' costs promise",
+        "are more, untimed, and say what speed-up their acceptance and the parts' costs predict",
     )
     parser.add_argument(
         "--output_file",
@@ -63,7 +61,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         metavar="DIR",
         help="also write an xprof trace of one text's generations, after the measurement",
     )
-    parser.set_defaults(command=_command)
+    parser.set_defaults(command=_command, resumes_from="output_file")
     return parser
 
 
@@ -78,9 +76,7 @@ def _command(args: argparse.Namespace) -> None:
         synthetic_alpha=args.synthetic_alpha,
         split=args.forecast_split,
     )
-    for one, summary in ready.measure(args.repeats, args.profile_dir):
+    for one in ready.measure(args.repeats, args.profile_dir):
         if len(ready.timed) > 1:
             print(f"\n{one.variant.name}")
-        print(*benchmark.lines(summary), sep="\n")
-        for role, layout in layouts(one.run).items():
-            print(f"{'kernels, ' + role:20}  {layout}")
+        print(*one.lines(), sep="\n")

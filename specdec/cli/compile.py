@@ -81,7 +81,6 @@ def _command(args: argparse.Namespace) -> None:
     args.gin_bindings.append("TASK=None")  # it would ask for its data set and its vocabulary
     run = runs.described(args, unneeded=dict.fromkeys(UNREAD, "(none)"))
     runs.require_baseline(run)
-    run = run.ending_with(*run.plan.stop_ids)
     plan = run.placement.divided(run.plan)
     alphas = _alphas(args.alpha, run)
     records, parts = [], not args.whole_only

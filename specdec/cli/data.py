@@ -12,7 +12,7 @@ from specdec.models.partitioning import Share
 
 # What each kind has, and what to give.
 _KINDS = {
-    "task": ("output_features", "a task, or the name of a registered one"),
+    "task": ("num_input_examples", "a task, or the name of a registered one"),
     "vocabulary": ("load", tasks.VOCABULARIES),
     "draft_vocabulary": ("load", tasks.VOCABULARIES),
 }
@@ -22,7 +22,7 @@ _KINDS = {
 class Data(Checked):
     """The texts of a run; gin builds it.
 
-    task, split, lengths: a seqio task or the name of a registered one, one of its splits, and the
+    task, split, lengths: a task or the name of a registered one, one of its splits, and the
       longest 'inputs' and 'targets' in tokens.
     vocabulary: of texts that come from no task; None for the one saved with the target.
     draft_vocabulary: of the drafter's models, where it is known; it must be the same.
@@ -59,8 +59,12 @@ class Data(Checked):
             tasks.length_of(self.lengths, side)
         tasks.check_sizes(self.lengths, self.batch_size, self.limit, self.buckets)
 
-    def batches(self, share: Share, batch_size: int | None = None) -> Iterator[tasks.Batch]:
-        """Iterates over the task's examples, or a share of them, in batches of `batch_size` rows.
+    def batches(
+        self, share: Share, batch_size: int | None = None, vocabulary: Any = None
+    ) -> Iterator[tasks.Batch]:
+        """Iterates over the examples, or a share of them, in batches of `batch_size` rows.
+
+        vocabulary: of given texts; a task has its own.
 
         Raises:
           UsageError, TaskError: at the call.

@@ -14,11 +14,11 @@ from specdec import tasks
 from specdec.cli import dry_run, output, settings
 from specdec.cli import run as runs
 from specdec.cli.given import lines_of, not_nothing, utf8
-from specdec.cli.run import DecodeRun
-from specdec.common import terminal
+from specdec.common import progress, terminal
 from specdec.common.values import UsageError
 from specdec.decoding.program import Stepwise
 from specdec.instrument.decoding_texts import Text, TextOf, decoded, ways_of
+from specdec.instrument.runs import Run
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -106,6 +106,8 @@ def _command(args: argparse.Namespace) -> None:
     first = [] if waits else list(itertools.islice(batches, 1))
     batches = itertools.chain(first, batches)
     length = first[0].inputs.shape[1] if first else None
+    if streaming and painter:
+        batches = _with_inputs(batches, painter)
     how = {"stepwise": streaming, "explained": args.explain}
     ways = ways_of(run, engine, length=length, **how)
     in_force = runs.in_force(run, "decode") if args.output_file else ""
@@ -118,10 +120,11 @@ def _command(args: argparse.Namespace) -> None:
     summary = terminal.Summary(exact=run.plan.exact)
     outputs = decoded(run, batches, ways, summary)
     try:
-        _write(_with_progress(outputs, run, texts is not None), painter, args, in_force)
+        shown = _with_progress(outputs, run, texts is not None)
+        _write(shown, painter, args, in_force, streamed=streaming)
     finally:
         if summary.texts:
-            print(run.plan, *summary.lines(), sep="\n", file=sys.stderr)
+            print(run.plan, *summary.lines(progress.spent()), sep="\n", file=sys.stderr)
 
 
 def _painter(colour: str, text_of: TextOf, given: int) -> terminal.Painter | None:
@@ -132,7 +135,7 @@ def _painter(colour: str, text_of: TextOf, given: int) -> terminal.Painter | Non
     return terminal.Painter(text_of, given, wanted)
 
 
-def _refuse_comparison_of_distributions(run: DecodeRun) -> None:
+def _refuse_comparison_of_distributions(run: Run) -> None:
     plan = run.plan
     if run.compare and plan.exact and not plan.same_output:
         raise UsageError(
@@ -141,7 +144,7 @@ def _refuse_comparison_of_distributions(run: DecodeRun) -> None:
         )
 
 
-def _refuse_explaining_nothing(run: DecodeRun, file: str | None) -> None:
+def _refuse_explaining_nothing(run: Run, file: str | None) -> None:
     if file is None:
         raise UsageError("--explain has no --output_file to write to; give one")
     runs.require_drafter(run)
@@ -159,7 +162,7 @@ def _given(args: argparse.Namespace) -> Iterator[tuple[str, None]] | None:
     return ((line, None) for line in not_nothing(lines, "standard input", "to decode"))
 
 
-def _with_progress(texts: Iterator[Text], run: DecodeRun, given: bool) -> Iterable[Text]:
+def _with_progress(texts: Iterator[Text], run: Run, given: bool) -> Iterable[Text]:
     """A bar on stderr while it is a terminal; none for texts that are given."""
     if given or not sys.stderr.isatty():
         return texts
@@ -168,11 +171,21 @@ def _with_progress(texts: Iterator[Text], run: DecodeRun, given: bool) -> Iterab
     return tqdm(texts, total=total, unit="text", leave=False)
 
 
+def _with_inputs(
+    batches: Iterable[tasks.Batch], painter: terminal.Painter
+) -> Iterator[tasks.Batch]:
+    """Yields batches of one text. Each is shown when it is asked for, before it is decoded."""
+    for batch in batches:
+        painter.begin(batch.input_texts[0])
+        yield batch
+
+
 def _write(
     texts: Iterable[Text],
     painter: terminal.Painter | None,
     args: argparse.Namespace,
     in_force: str,
+    streamed: bool,
 ) -> None:
     """Writes each text as soon as it is there: to the file, and to the terminal or pipe."""
     shown = painter or not args.output_file or sys.stdout.isatty()
@@ -183,6 +196,8 @@ def _write(
         if shown:
             with tqdm.external_write_mode(file=sys.stdout):
                 if painter:
+                    if not streamed:
+                        painter.begin(text.input)
                     painter.show(text.tokens, text.proposed, text.drafted, text.accepted)
                     painter.end()
                 else:

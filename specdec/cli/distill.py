@@ -35,7 +35,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--output_dir", required=True, metavar="DIR", help="where all of it goes, to be kept"
     )
-    parser.set_defaults(command=_command)
+    parser.set_defaults(command=_command, resumes_from="output_dir")
     return parser
 
 
@@ -44,8 +44,8 @@ def _command(args: argparse.Namespace) -> int:
     given, folder = Given(args), Path(args.output_dir)
     alone = {"DRAFTER": None}
     recipe = settings.build(Distillation, given.flags(alone), {})
-    run, engine = runs.opened(given.flags(alone))
-    ready_run, definition = ready(run, engine), runs.definition_of(run)
+    run, _ = runs.opened(given.flags(alone))
+    ready_run, definition = ready(run), runs.definition_of(run)
     distilling = Distilling.of(given, recipe, ready_run, definition, folder)
     found = distilling.distill(say, announce)
     path = folder / "certificate.json"
@@ -87,7 +87,7 @@ class Given:
         own = self.flags(more, files)
         if limit is not None:
             own.limit = min(own.limit or limit, limit)
-        return ready(*runs.opened(own), lines=lines)
+        return ready(runs.opened(own)[0], lines=lines)
 
     def text(self, more: Mapping[str, Any], files: Sequence[str]) -> str:
         """Returns the settings as a gin file."""

@@ -67,7 +67,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "many there are, and which of them this is, from 0. With NUM_PARTITIONS one mesh is made "
         "of the devices of them all",
     )
-    parser.set_defaults(command=_command)
+    parser.set_defaults(command=_command, resumes_from="output_dir")
     return parser
 
 
@@ -78,8 +78,8 @@ def _command(args: argparse.Namespace) -> None:
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     machine.refuse_unwritable_folder("--metrics_dir", args.metrics_dir)
     flags = {"DecodeRun.compare": args.compare, "Data.num_samples": args.num_samples}
-    run, engine = runs.opened(args, flags)
-    evaluation = Evaluation.of(ready(run, engine, lines="eval"), args.metric)
+    run, _ = runs.opened(args, flags)
+    evaluation = Evaluation.of(ready(run, lines="eval"), args.metric)
     writers = metric_writers() if args.metrics_dir else None
     share = run.placement.share()
     folder = PredictionsFolder(args.output_dir, evaluation.variant.settings, share[:2])

@@ -38,7 +38,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--headline",
         action="store_true",
-        help="instead one table of what `specdec bench` measured and forecast",
+        help="instead one table of what `specdec bench` measured and predicted",
     )
     parser.add_argument(
         "--output_file", metavar="FILE", help="write there (default: standard output)"

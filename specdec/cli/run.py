@@ -18,14 +18,14 @@ from specdec.checkpoints import TextModel
 from specdec.checkpoints import generation_settings as generation
 from specdec.cli import machine, settings, shorthands
 from specdec.cli.data import Data, saved_vocabulary
-from specdec.common import records, schemas
+from specdec.common import progress, records, schemas
 from specdec.common.environment import version
 from specdec.common.values import Checked, UsageError, is_word
 from specdec.decoding import NonFiniteLogits, PrefixError
-from specdec.engine import Engine, NotExact, Placement, fingerprints, in_eight_bits, obeying
+from specdec.engine import Engine, NotExact, Placement, in_eight_bits, obeying
+from specdec.instrument.runs import Run
 from specdec.plan import RESERVED, Plan
 from specdec.sampling import MinLength, looks_back
-from specdec.types import Params, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,50 +112,11 @@ class DecodeRun(Checked):
                 family = type(models[role]).__name__
                 raise ValueError(f"int8 names the {role}, but {family} has no such kernels")
 
-    @property
-    def lengths(self) -> dict[str, int]:
-        """The longest texts in tokens; of outputs as the plan says, for reports."""
-        return {**self.data.lengths, "targets": self.plan.max_length}
-
     def paths(self) -> dict[str, str]:
         """The checkpoints and tables by role, of those that `Plan.owned` has."""
         given: dict[str, Any] = {"target": self.checkpoint_path, **self.draft_checkpoint_paths}
         given |= dict.fromkeys(self.plan.schedule.tables(), self.schedule_table_path)
         return {role: path for role, path in given.items() if role in self.plan.owned()}
-
-    def without_drafter(self) -> DecodeRun:
-        """This run by the target alone."""
-        return dataclasses.replace(self, plan=self.plan.alone())
-
-    def ending_with(self, *stop_ids: int) -> DecodeRun:
-        """Returns this run with texts that end with these ids."""
-        return dataclasses.replace(self, plan=dataclasses.replace(self.plan, stop_ids=stop_ids))
-
-    @property
-    def alone(self) -> Plan:
-        """What the plan is measured against, which is kept as that reads it fastest."""
-        return self.placement.laid_out(self.plan.baseline(), self.data.batch_size)
-
-    def batches(self) -> Iterator[tasks.Batch]:
-        """The task's examples, of several hosts those that this one feeds; raises TaskError at the
-        call."""
-        share = self.placement.share()
-        if self.placement.mesh is None:
-            return self.data.batches(share)
-        return self.data.batches(share, self.data.batch_size // share.count)
-
-    def load(self) -> Params:
-        """Reads the checkpoints."""
-        return self.params(self.placement.read)
-
-    def params(self, tree_of: Callable[[Any, str], PyTree]) -> Params:
-        """The parameters, `tree_of(model, checkpoint)` for each model, and for each table."""
-        return self.plan.params(self.trees(tree_of))
-
-    def trees(self, tree_of: Callable[[Any, str], PyTree]) -> dict[str, PyTree]:
-        """The parameters by role, likewise."""
-        paths = self.paths()
-        return {role: tree_of(owned, paths[role]) for role, owned in self.plan.owned().items()}
 
 
 def _required(role: str, macro: str) -> str:
@@ -171,7 +132,7 @@ def opened(
     overrides: Mapping[str, Any] = {},
     unmarked: bool = False,
     change: Callable[[DecodeRun], DecodeRun] = lambda run: run,
-) -> tuple[DecodeRun, Engine]:
+) -> tuple[Run, Engine]:
     """Returns the run of the gin files and flags, and its engine; programs are kept from now on if
     the flags say where.
 
@@ -185,11 +146,17 @@ def opened(
     jax.config.update("jax_compilation_cache_dir", args.compilation_cache_dir or None)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     run = change(described(args, overrides))
-    engine = engine_of(run, unmarked)
-    if engine.placement.mesh is not None:
-        args.contexts.enter_context(jax.set_mesh(engine.placement.mesh))
+    with progress.stage("starting", "starting"):
+        run = with_engine(run, unmarked)
+    if run.placement.mesh is not None:
+        args.contexts.enter_context(jax.set_mesh(run.placement.mesh))
     args.contexts.enter_context(_naming_target(run))
-    return dataclasses.replace(run, plan=engine.plan, placement=engine.placement), engine
+    return run, run.engine
+
+
+def with_engine(run: DecodeRun, unmarked: bool = False) -> Run:
+    """Returns a run, opened; raises as `Engine.open` does, or UsageError."""
+    return Run(engine_of(run, unmarked), run.data, run.compare, run.lossy)
 
 
 def engine_of(run: DecodeRun, unmarked: bool = False) -> Engine:
@@ -218,15 +185,8 @@ def engine_of(run: DecodeRun, unmarked: bool = False) -> Engine:
         raise UsageError(str(error)) from error
 
 
-def build(
-    args: argparse.Namespace, overrides: Mapping[str, Any] = {}, unmarked: bool = False
-) -> DecodeRun:
-    """Returns the run alone, with the plan as its engine has it; see `opened`."""
-    return opened(args, overrides, unmarked)[0]
-
-
 @contextlib.contextmanager
-def _naming_target(run: DecodeRun) -> Iterator[None]:
+def _naming_target(run: Run) -> Iterator[None]:
     """Makes NonFiniteLogits of the rest of a command a UsageError with the target's checkpoint."""
     try:
         yield
@@ -368,13 +328,13 @@ def _checkpoint_settings(args: argparse.Namespace) -> tuple[list[str], list[str]
     return files, bindings
 
 
-def require_drafter(run: DecodeRun) -> None:
+def require_drafter(run: DecodeRun | Run) -> None:
     """Raises UsageError in commands that are about a drafter, where there is none."""
     if not run.plan.drafts:
         raise UsageError("the run has no drafter; set DRAFTER, see gin/drafters/")
 
 
-def require_baseline(run: DecodeRun) -> None:
+def require_baseline(run: DecodeRun | Run) -> None:
     """Raises UsageError where nothing is drafted and no token may leave the target: nothing that
     is to be faster than the target alone."""
     if run.plan == run.plan.baseline():
@@ -384,7 +344,7 @@ def require_baseline(run: DecodeRun) -> None:
 def vocabulary_of(run: DecodeRun) -> Any:
     """Returns the vocabulary of the task, or else the run's."""
     if run.data.task is not None:
-        vocabulary = tasks.get_task(run.data.task).output_features["targets"].vocabulary
+        vocabulary = tasks.get_task(run.data.task).vocabulary
     else:
         vocabulary = tasks.for_texts(definition_of(run))
     given = run.data.draft_vocabulary
@@ -396,12 +356,12 @@ def vocabulary_of(run: DecodeRun) -> Any:
     return vocabulary
 
 
-def in_force(run: DecodeRun, lines: str | None = None) -> str:
+def in_force(run: Run, lines: str | None = None) -> str:
     """The settings in force, a gin file, with what they name as comments: fingerprints of the
     checkpoints and the vocabulary, and the versions of the code and of the lines that a command
     writes (`schemas.KINDS`). `records` compares those too."""
-    prints = fingerprints(run.plan.owned(), run.paths(), vocabulary_of(run))
-    made_of: dict[str, str | None] = {f"# {name}": value for name, value in prints.items()}
+    prints = run.engine.fingerprints.items()
+    made_of: dict[str, str | None] = {f"# {name}": value for name, value in prints}
     made_of[f"{records.VERSION}specdec"] = version("specdec")
     if lines is not None:
         made_of[f"{records.FORMAT}{lines}"] = str(schemas.version(lines))
@@ -409,7 +369,7 @@ def in_force(run: DecodeRun, lines: str | None = None) -> str:
     return f"{settings.in_force()}\n{comments}"
 
 
-def definition_of(run: DecodeRun) -> tasks.VocabularyDefinition:
+def definition_of(run: DecodeRun | Run) -> tasks.VocabularyDefinition:
     """The run's vocabulary, or else the one saved with the target."""
     if run.data.vocabulary is not None:
         return run.data.vocabulary

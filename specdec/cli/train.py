@@ -33,7 +33,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, metavar="N", help="how many updates in all")
     parser.add_argument("--seed", type=int, metavar="N", help="of parameters and order of the data")
     train_table.add_flags(parser)
-    parser.set_defaults(command=_command)
+    parser.set_defaults(command=_command, resumes_from="output_dir")
     return parser
 
 

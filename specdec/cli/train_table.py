@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from specdec.cli import machine, settings
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.variants import ready
+from specdec.common.terminal import counted
 from specdec.common.values import PositiveInt, UsageError, check
 from specdec.instrument.made_tables import Classifier, count
 
@@ -53,12 +55,13 @@ def make(args: argparse.Namespace) -> None:
     tokens = TOKENS if args.tokens is None else args.tokens
     check("--tokens", tokens, PositiveInt, UsageError)
     overrides = {"Data.seed": args.seed}
-    run = settings.build(DecodeRun, args, overrides, {"DRAFTER": None}).without_drafter()
-    one = ready(run, runs.engine_of(run, unmarked=True))
+    run = settings.build(DecodeRun, args, overrides, {"DRAFTER": None})
+    run = dataclasses.replace(run, plan=run.plan.alone())
+    one = ready(runs.with_engine(run, unmarked=True))
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     found = count(one, args.table, Path(args.output_dir), tokens)
     size = f"{found.bytes / 1e6:.1f} MB"
-    print(f"{found.path}: {found.tokens} tokens of {found.texts} texts, {size}")
+    print(f"{found.path}: {found.tokens} tokens of {counted(found.texts, 'text')}, {size}")
     if found.tokens < tokens:
         print(
             f"train: the run's texts end after {found.tokens} of {tokens} tokens; another SPLIT "
@@ -76,7 +79,7 @@ def _fit(args: argparse.Namespace) -> None:
         )
     run = settings.build(DecodeRun, args, {})
     runs.require_drafter(run)
-    classifier = Classifier.of(ready(run, runs.engine_of(run, unmarked=True)), args.passes)
+    classifier = Classifier.of(ready(runs.with_engine(run, unmarked=True)), args.passes)
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     steps = {"steps": args.steps} if args.steps else {}
     seed, folder = args.seed or 0, Path(args.output_dir)

@@ -19,9 +19,9 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         help="find out how long to draft, and with what",
         description="Writes texts of the target and what the drafter thinks of them, measures the "
         "parts of a generation, and replays the texts with every draft length and every schedule. "
-        "What is fastest on one half of the texts is recommended, with what it promises on the "
-        "other half. Tune on texts that nothing is reported of: --gin.SPLIT. A run that was "
-        "stopped goes on. Takes the gin files of `specdec decode`.",
+        "What is fastest on one half of the texts is recommended, with the speed-up that is "
+        "predicted on the other half. Tune on texts that nothing is reported of: --gin.SPLIT. A "
+        "run that was stopped goes on. Takes the gin files of `specdec decode`.",
         epilog="Give OUTPUT_DIR/tuned.gin to the other commands as the last --gin_file.",
         allow_abbrev=False,
     )
@@ -51,7 +51,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         parser,
         "drafters, as of `specdec bench`",
     )
-    parser.set_defaults(command=_command)
+    parser.set_defaults(command=_command, resumes_from="output_dir")
     return parser
 
 

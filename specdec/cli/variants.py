@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import dataclasses
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,10 +13,9 @@ from specdec.cli import run as runs
 from specdec.cli import shorthands
 from specdec.cli.run import DecodeRun
 from specdec.common.values import UsageError
-from specdec.engine import Engine
 from specdec.instrument import forecast
 from specdec.instrument.forecast import Costs
-from specdec.instrument.runs import Variant
+from specdec.instrument.runs import Run, Variant
 
 
 def variant(
@@ -38,15 +36,14 @@ def variant(
       overrides, unmarked, change: see `runs.opened`.
       drafts: whether a drafter is needed, and not only something faster than the target alone.
     """
-    run, engine = runs.opened(_with(args, name), overrides, unmarked, change)
+    run, _ = runs.opened(_with(args, name), overrides, unmarked, change)
     (runs.require_drafter if drafts else runs.require_baseline)(run)
-    return ready(run, engine, name, lines)
+    return ready(run, name, lines)
 
 
-def ready(run: DecodeRun, engine: Engine, name: str = "", lines: str | None = None) -> Variant:
-    """Returns a run that has just been built with its engine and the settings in force."""
-    run = dataclasses.replace(run, plan=engine.plan, placement=engine.placement)
-    return Variant(name, run, runs.in_force(run, lines), engine)
+def ready(run: Run, name: str = "", lines: str | None = None) -> Variant:
+    """Returns a run that has just been opened, with the settings in force."""
+    return Variant(name, run, runs.in_force(run, lines))
 
 
 def variants(args: argparse.Namespace, file: str | None = None, **how: Any) -> Iterator[Variant]:

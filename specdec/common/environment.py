@@ -7,6 +7,7 @@ import datetime
 import importlib.metadata
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,25 @@ def hardware() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if linux else os.cpu_count(),  # that we may run on
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
+
+
+def device_in_words(environment: Mapping[str, Any]) -> str:
+    """Returns the device of an `environment`, as '2 cores of AMD EPYC (avx512f)'."""
+    if environment["backend"] != "cpu":
+        return f"{environment['devices']} x {environment['device']}"
+    vectors = [x for x in environment.get("features", ()) if x in ("sse4_2", "avx2", "avx512f")]
+    widest = f" ({vectors[-1]})" if vectors else ""  # older files do not say
+    cores = environment["cores"]
+    return f"{cores} core{'s' * (cores != 1)} of {environment['cpu']}{widest}"
+
+
+def load_average() -> float | None:
+    """Returns the mean number of processes that wanted to run in the last minute, on all cores of
+    the machine; None where the system does not count them."""
+    try:
+        return os.getloadavg()[0]
+    except (OSError, AttributeError):
+        return None
 
 
 def version(package: str) -> str | None:

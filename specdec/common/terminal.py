@@ -12,23 +12,24 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple, TextIO
 
+from specdec.common.progress import OTHER
 from specdec.common.theory import block_efficiency, empirical_alpha
 
 
 class Origin(enum.Enum):
     """Where a token comes from; the value is its ANSI style. Colours as in Leviathan, figure 1.
 
-    They are of the 256 whose contrast is nearly the same on black and on white, where the 16 are
-    whatever the user's theme makes of them; `MARKS` say the same without colours.
+    They are of the 256 whose contrast is 4.5 or more both on black and on white (WCAG 2), where
+    the 16 are whatever the user's theme makes of them; `MARKS` say the same without colours.
     """
 
-    ACCEPTED = "38;5;28"  # green: drafted, and kept by the target
+    ACCEPTED = "38;5;29"  # green: drafted, and kept by the target
     TARGET = "1;38;5;63"  # bold blue: the target's own, a correction or the token after the draft
-    REJECTED = "38;5;160"  # red: drafted, and replaced by the token that follows
+    REJECTED = "38;5;131"  # red: drafted, and replaced by the token that follows
     GIVEN = "4"  # underlined: the prefix that the text had to begin with
 
 
@@ -213,22 +214,34 @@ def _atoms(text: str, origin: Origin | None) -> list[str]:
 
 
 class Painter:
-    """Writes to stdout who wrote which word of a text, as it grows, and then the text alone."""
+    """Writes to stdout who wrote which word of a text, as it grows, and then the text alone.
+
+    Each text comes after an empty line, under the input that `begin` was given.
+    """
 
     def __init__(
         self, text_of: Callable[[Sequence[int]], str], given: int = 0, colour: bool = True
     ):
         self._text_of, self._given, self._colour = text_of, given, colour
-        self._begin()
+        self._reset()
 
     def legend(self) -> str:
         return legend(self._given > 0, self._colour, columns_of(sys.stdout))
+
+    def begin(self, text: str) -> None:
+        """Begins an output with its input."""
+        print()
+        self._columns, self._begun = columns_of(sys.stdout), True
+        print(lay_out(words([(text, None)], colour=False), self._columns)[0], flush=True)
 
     def show(self, tokens: Sequence[int], *trace: Sequence) -> None:
         """Writes what is new of a row's tokens; arguments as for `origins`.
 
         The last word is kept back, for it may go on.
         """
+        if not self._begun:  # another output of the same input
+            print()
+            self._begun = True
         line = pieces(origins(tokens, *trace, given=self._given), self._text_of)
         self._tokens, self._words = tokens, words(line, self._colour)
         self._write(self._words[self._written : -1])
@@ -239,10 +252,10 @@ class Painter:
         text = words([(self._text_of(self._tokens), None)], colour=False)
         lines = lay_out(text, self._columns - len(INDENT))[0].split("\n")
         print("", *(INDENT + line for line in lines), sep="\n", flush=True)
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
-        self._columns = columns_of(sys.stdout)
+    def _reset(self) -> None:
+        self._columns, self._begun = columns_of(sys.stdout), False
         self._tokens: Sequence[int] = ()
         self._words: list[Word] = []
         self._written = self._column = 0
@@ -270,18 +283,23 @@ class Summary:
     baseline_calls: int = 0
     baseline_seconds: float = 0.0
 
-    def lines(self) -> list[str]:
-        """The closing lines; the baseline's only if it ran."""
+    def lines(self, spent: Mapping[str, float] = {}) -> list[str]:
+        """Returns the closing lines; the baseline's only if it ran.
+
+        spent: the seconds of the command by what they went to, if they are known.
+        """
         calls = len(self.drafted)
         if not calls:
-            return [f"{self.texts} texts"]
+            return [counted(self.texts, "text")]
         drafted = any(self.drafted)
         lines = [
-            f"{self.texts} texts, {self.tokens} tokens, {calls} target calls: "
+            f"{counted(self.texts, 'text')}, {counted(self.tokens, 'token')}, "
+            f"{counted(calls, 'target call')}: "
             f"{block_efficiency(self.tokens, calls):.2f} tokens per call"
             + (f", alpha {empirical_alpha(self.accepted, self.drafted):.3f}" if drafted else "")
             + (f", {fmean(self.layers):.2f} layers of the target a call" if self.layers else ""),
-            f"{self.seconds:.1f} s decoding, {self.compile_seconds:.1f} s compiling",
+            _whole(spent)
+            or f"{self.seconds:.1f} s decoding, {self.compile_seconds:.1f} s compiling",
         ]
         if self.broken_drafts:
             lines.append(
@@ -291,9 +309,23 @@ class Summary:
             )
         if self.baseline_calls:
             lines.append(
-                f"the target alone: {self.baseline_calls} calls, {self.baseline_seconds:.1f} s; "
+                f"the target alone: {counted(self.baseline_calls, 'call')}, "
+                f"{self.baseline_seconds:.1f} s; "
                 f"{self.baseline_seconds / self.seconds:.2f} times the time"
             )
             same = "identical outputs" if self.exact else "NOT EXACT; the same by chance"
             lines.append(f"{same}: {self.identical} of {self.texts}")
         return lines
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun: "1 text", "2 texts"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _whole(spent: Mapping[str, float]) -> str:
+    """Returns the seconds of a command and of its parts, which add up as they are printed."""
+    tenths = {name: round(10 * seconds) for name, seconds in spent.items()}
+    parts = sorted((name for name in tenths if tenths[name]), key=lambda name: name == OTHER)
+    shown = (f"{tenths[name] / 10:.1f} s {name}" for name in parts)
+    return f"{sum(tenths.values()) / 10:.1f} s: {', '.join(shown)}" if parts else ""

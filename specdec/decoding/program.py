@@ -16,12 +16,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from specdec import decoding
+from specdec.common import progress
 from specdec.models import partitioning
 from specdec.plan import Plan
 from specdec.types import Array, DecodeOutput, PyTree
 
 # Bytes of parameters that the cache of a processor may hold from one call to the next.
 CACHED = 2**29
+COMPILING = functools.partial(progress.stage, "compiling", "compiling")
 
 
 class Program:
@@ -53,7 +55,7 @@ class Program:
         shape = _shape(arguments[1:])
         with self._alone(shape):
             if shape not in self._lowered:
-                with self._timed():
+                with COMPILING(), self._timed():
                     self._lowered[shape] = self._lower(*arguments)
             return self._lowered[shape]
 
@@ -74,7 +76,8 @@ class Program:
         with self._alone(shape):
             if shape not in self._executables:
                 begun = self._ahead.pop(shape, None)
-                found = begun.result() if begun else self._finish(self.lower(*arguments))
+                with COMPILING():
+                    found = begun.result() if begun else self._finish(self.lower(*arguments))
                 self._executables[shape] = found
                 del self._lowered[shape]
             return self._executables[shape]
@@ -144,7 +147,7 @@ class Program:
         return output, time.perf_counter() - start
 
 
-class Decoder(Program):
+class DecodeProgram(Program):
     """`decode` of a plan: (params, keys [B], inputs) -> DecodeOutput."""
 
     def __init__(
@@ -166,14 +169,14 @@ class Decoder(Program):
 
 
 def batch_shapes(rows: int, length: int, mesh: Mesh | None = None) -> tuple[Any, Any]:
-    """The shapes of a batch for `Decoder`: keys [rows], and inputs [rows, length] int32."""
+    """The shapes of a batch for `DecodeProgram`: keys [rows], and inputs [rows, length] int32."""
     sharding = None if mesh is None else partitioning.rows(mesh)
     inputs = jax.ShapeDtypeStruct([rows, length], jnp.int32, sharding=sharding)
     return decoding.abstract_keys(rows, sharding), inputs
 
 
-class Stepwise(Decoder):
-    """Decodes like `Decoder`, with one dispatch for each target call, watched as it goes.
+class Stepwise(DecodeProgram):
+    """Decodes like `DecodeProgram`, with one dispatch for each target call, watched as it goes.
 
     watch: is given what has been decoded so far, on the host, after each call.
     """

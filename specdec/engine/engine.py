@@ -16,7 +16,8 @@ from specdec import checkpoints, decoding, tasks
 from specdec.checkpoints import generation_settings as generation
 from specdec.checkpoints import tables
 from specdec.checkpoints.vocabulary_fit import check_fit
-from specdec.decoding.program import Decoder, Stepwise, batch_shapes
+from specdec.common import progress
+from specdec.decoding.program import DecodeProgram, Stepwise, batch_shapes
 from specdec.engine.key import drafter_key, fingerprints, flat
 from specdec.engine.placement import Placement
 from specdec.models import partitioning
@@ -172,12 +173,13 @@ class Engine:
                 return tree
             if self.weights[role] == self.origin.weights[role] and _alike(theirs, owned):
                 return owned.from_stored(theirs.to_stored(tree))
-        return self.placement.read(owned, str(self.weights[role]))
+        with progress.stage("reading", f"reading the {role}"):
+            return self.placement.read(owned, str(self.weights[role]))
 
     @functools.cached_property
-    def decoder(self) -> Decoder:
+    def decoder(self) -> DecodeProgram:
         """The program of the plan."""
-        return Decoder(self.plan, mesh=self.placement.mesh, prefix=self.given_prefix)
+        return DecodeProgram(self.plan, mesh=self.placement.mesh, prefix=self.given_prefix)
 
     def stepwise(self) -> Engine:
         """Returns this engine with a program that can be watched, one dispatch for each call."""

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from specdec.common import records
-from specdec.common.environment import hardware
+from specdec.common import notebook, records
+from specdec.common.environment import hardware, load_average
 from specdec.common.gin_text import MACHINE
 from specdec.common.values import UsageError
-from specdec.instrument import benchmark
-from specdec.instrument.benchmark import BenchmarkSummary, File, Measurement, Workload
+from specdec.engine.key import flat
+from specdec.instrument import benchmark, recorded_texts
+from specdec.instrument.benchmark import BenchmarkSummary, File, Measurement, Workload, trust
 from specdec.instrument.runs import Run, Variant, described
 from specdec.models import device as devices
 from specdec.models import products
@@ -52,8 +53,11 @@ class Timed(NamedTuple):
         seed = self.run.data.seed
         return Measurement(self.workload, trees, texts, file, seed=seed, repeats=repeats)
 
-    def about(self, repeats: int) -> dict[str, Any]:
-        """Returns what was measured, for the report."""
+    def about(self, repeats: int, load: float | None) -> dict[str, Any]:
+        """Returns what was measured, for the report.
+
+        load: the load average before the measurement, None where it is not known.
+        """
         device = devices.this()
         about = described(self.run)
         return {
@@ -62,6 +66,7 @@ class Timed(NamedTuple):
             "products": device and device.milliseconds,
             **about,
             "repeats": repeats,
+            "load": load,
             "variant": self.variant.name,
         }
 
@@ -77,11 +82,44 @@ class Timed(NamedTuple):
         return records.locked(path, lock, "--output_file", f"{path.name}.*")
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
+class Measured:
+    """The figures of one variant.
+
+    load: the load average before the measurement, None where it is not known.
+    """
+
+    variant: Variant
+    summary: BenchmarkSummary
+    load: float | None
+
+    @property
+    def sentence(self) -> str:
+        """The result, in one sentence."""
+        return benchmark.sentence(self.summary, self.variant.run.plan, hardware())
+
+    def lines(self) -> Iterator[str]:
+        """Yields the result, how far it can be trusted, and the table."""
+        yield self.sentence
+        yield from trust.lines(self.load, self.summary.spread)
+        yield ""
+        yield from benchmark.lines(self.summary)
+        for role, layout in layouts(self.variant.run).items():
+            yield f"{'kernels, ' + role:20}  {layout}"
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        first, *rest = self.lines()
+        return notebook.lines(first, rest)
+
+
 class Benchmark(NamedTuple):
     """Variants of one target and the same texts, ready to take turns.
 
     texts: example index -> inputs [1, S].
-    others: likewise, of the split that a forecast is made of.
+    others: likewise, of the split that predicts the timed one.
     split: the name of that, None for no forecast.
     """
 
@@ -107,30 +145,30 @@ class Benchmark(NamedTuple):
         Raises:
           UsageError: a run cannot be timed, or they are of different targets or texts.
         """
-        synthetic, common, timed = _synthetic(synthetic_alpha), None, []
+        synthetic = _synthetic(synthetic_alpha)
+        timed: list[Timed] = []
         for one, path in variants:
             one = _on_this_machine(one)
-            common = common or _common(one.run)
-            _refuse_another_baseline(one.name, common, _common(one.run))
+            if timed:
+                recorded_texts.refuse_another(one.name, _key(timed[0].run), _key(one.run))
             if synthetic:
                 one = _accepting(one, synthetic)
             if split == one.run.data.split:
                 raise UsageError(
-                    f"--forecast_split is {split!r}, the split that is timed; a forecast is made "
-                    "of other texts, name another split"
+                    f"--forecast_split is {split!r}, the split that is timed; name "
+                    "another one, whose texts predict it"
                 )
             timed.append(Timed(one, _workload(one.run), path))
         # All that can be wrong has been looked at; from here on it takes long.
         first = timed[0].run
         return cls(timed, texts_of(first), _texts_elsewhere(first, split), split)
 
-    def measure(
-        self, repeats: int, profile_dir: str | None = None
-    ) -> Iterator[tuple[Timed, BenchmarkSummary]]:
+    def measure(self, repeats: int, profile_dir: str | None = None) -> Iterator[Measured]:
         """Times all, in turns, and yields the figures of each variant.
 
         profile_dir: gets a trace of the first one, None for none.
         """
+        load = load_average()  # of others: nothing has been compiled yet
         with contextlib.ExitStack() as locks:
             for one in self.timed:
                 locks.enter_context(one.lock())
@@ -145,7 +183,8 @@ class Benchmark(NamedTuple):
                     one.decode_elsewhere(self.others, self.split)
             _take_turns(measurements)
             for one, measurement in zip(self.timed, measurements, strict=True):
-                yield one, measurement.conclude(one.about(repeats), self.split)
+                summary = measurement.conclude(one.about(repeats, load), self.split)
+                yield Measured(one.variant, summary, load)
             if profile_dir:
                 measurements[0].profile(profile_dir)
 
@@ -161,13 +200,16 @@ def _take_turns(measurements: Sequence[Measurement]) -> None:
 
 
 def trees_of(run: Run, tree_of: Callable[[Any, str], PyTree]) -> dict[str, PyTree]:
-    """Returns the parameters by role, as `benchmark.Workload` takes them."""
-    return {"alone": tree_of(run.alone.target, run.checkpoint_path), **run.trees(tree_of)}
+    """Returns the parameters by role, as `benchmark.Workload` takes them: `tree_of(model, path)` of
+    each model and table."""
+    paths = run.paths()
+    own = {role: tree_of(owned, paths[role]) for role, owned in run.plan.owned().items()}
+    return {"alone": tree_of(run.engine.alone().plan.target, run.checkpoint_path), **own}
 
 
 def layouts(run: Run) -> dict[str, str]:
     """Returns how kernels are kept and multiplied with here, by role."""
-    models = {"alone": run.alone.target, **run.plan.models()}
+    models = {"alone": run.engine.alone().plan.target, **run.plan.models()}
     return {role: products.described(model.layout, model.orders) for role, model in models.items()}
 
 
@@ -180,10 +222,10 @@ def _synthetic(alpha: float | None) -> SyntheticAcceptance | None:
 
 def _accepting(variant: Variant, verifier: SyntheticAcceptance) -> Variant:
     """Returns the variant with a verifier that looks at no model, and texts that do not end."""
-    plan = dataclasses.replace(variant.run.plan, verifier=verifier, stop_ids=())
+    engine = variant.engine.variant(verifier=verifier, stop_ids=())
     # No gin file reads this: who repeats the run by its settings alone is stopped.
     line = f"\nSYNTHETIC_ALPHA = {verifier.alpha}  # --synthetic_alpha, NOT EXACT\n"
-    run = dataclasses.replace(variant.run, plan=plan)
+    run = dataclasses.replace(variant.run, engine=engine)
     return variant._replace(run=run, settings=variant.settings + line)
 
 
@@ -215,49 +257,17 @@ def _on_this_machine(variant: Variant) -> Variant:
     return variant._replace(settings=variant.settings + machine)
 
 
-def _common(run: Run) -> dict[str, Any]:
+def _key(run: Run) -> dict[str, Any]:
     """Returns what variants of one benchmark have in common: the target alone, the texts and the
     devices, by the names of settings."""
-    alone, data, placement = run.alone, run.data, run.placement
-    rules = dataclasses.replace(placement.partitioner, draft_logical_axis_rules=())
-    placement = dataclasses.replace(placement, partitioner=rules)
-    data = dataclasses.replace(data, draft_vocabulary=None)
-    of_texts = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
-    return {
-        "target": alone.target,
-        "sampling": alone.sampling,
-        "max_length": alone.max_length,
-        **of_texts,
-        "checkpoint_path": run.checkpoint_path,
-        "placement": placement,
-    }
-
-
-def _refuse_another_baseline(
-    variant: str, common: Mapping[str, Any], ours: Mapping[str, Any]
-) -> None:
-    for setting, value in ours.items():
-        for name, own, first in _differing(setting, value, common[setting]):
-            raise UsageError(
-                f"--variant={variant} has {name} {own!r}, and the first variant {first!r}; only "
-                "drafters, draft lengths and verifiers may vary"
-            )
-
-
-def _differing(name: str, ours: Any, others: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The name and both values where two values differ; of a dataclass, those of its fields."""
-    if ours == others:
-        return
-    inside = dataclasses.is_dataclass(ours) and type(ours) is type(others)
-    for field in dataclasses.fields(ours) if inside else ():
-        values = (getattr(one, field.name) for one in (ours, others))
-        yield from _differing(f"{name}.{field.name}", *values)
-    yield name, ours, others
+    alone = dataclasses.replace(run, engine=run.engine.alone())
+    rules = dataclasses.replace(run.placement.partitioner, draft_logical_axis_rules=())
+    return {**recorded_texts.key(alone), "LIMIT": run.data.limit, **flat("partitioner", rules)}
 
 
 def _workload(run: Run) -> Workload:
     """Returns what is timed, traced, so that what cannot be decoded shows."""
-    workload = Workload.of(run.plan, run.alone, run.placement.mesh)
+    workload = Workload.of(run.plan, run.engine.alone().plan, run.placement.mesh)
     try:
         workload.check(trees_of(run, run.placement.shape), run.data.lengths["inputs"])
     except ValueError as error:
@@ -274,7 +284,7 @@ def texts_of(run: Run) -> dict[int, Any]:
 
 
 def _texts_elsewhere(run: Run, split: str | None) -> dict[int, Any]:
-    """Returns the texts that a forecast is made of."""
+    """Returns the texts of the split that predicts the timed one."""
     if split is None:
         return {}
     limit = max(run.data.limit or LIMIT, FORECAST_TEXTS)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specdec.common import records
+from specdec.common import notebook, records
 from specdec.common.environment import environment
 from specdec.common.values import UsageError
 from specdec.instrument import certificate
@@ -48,6 +48,12 @@ class Certificate(NamedTuple):
         if self.lossy:
             return "LOSSY: the verifier diverges as measured, and all else is exact"
         return f"CERTIFIED: all {len(self.checks)} checks passed"
+
+    def __repr__(self) -> str:
+        return "\n".join([self.verdict, *map(str, self.checks)])
+
+    def _repr_html_(self) -> str:
+        return notebook.lines(self.verdict, map(str, self.checks))
 
 
 def certify(

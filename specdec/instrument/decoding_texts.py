@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from specdec import tasks
-from specdec.common import terminal
+from specdec.common import progress, terminal
 from specdec.common.decoded import DecodedText
 from specdec.common.values import one_line
 from specdec.decoding import Decided
@@ -110,17 +110,20 @@ def decoded(
         if skip and skip >= len(rows):
             skip -= len(rows)
             continue
-        output, seconds = ours.decode(batch, seed=seed, sample=sample)
+        with progress.stage("decoding"):
+            output, seconds = ours.decode(batch, seed=seed, sample=sample)
         summary.seconds += seconds
         explained = None
         if again:
             trace, keys = output.trace, ours.keys(batch, seed, sample)
             decided = Decided(output.tokens, trace.proposed, trace.drafted, trace.accepted)
-            replay, _ = again.fetch(ours.params, keys, (batch.inputs, decided))
+            with progress.stage("explaining"):
+                replay, _ = again.fetch(ours.params, keys, (batch.inputs, decided))
             explained = ExplainedBatch(ours.plan, text_of, given, output, replay, seconds)
         baseline = None
         if alone:
-            baseline, seconds = alone.decode(batch, seed=seed, sample=sample)
+            with progress.stage("the target alone"):
+                baseline, seconds = alone.decode(batch, seed=seed, sample=sample)
             summary.baseline_seconds += seconds
             summary.baseline_calls += int(baseline.trace.calls.sum())
         summary.compile_seconds = ways.compile_seconds

@@ -16,7 +16,7 @@ from jax.experimental import multihost_utils
 from tqdm import tqdm
 
 from specdec import tasks
-from specdec.common import terminal, theory
+from specdec.common import progress, terminal, theory
 from specdec.common.environment import environment
 from specdec.common.records import as_json
 from specdec.common.values import UsageError
@@ -100,7 +100,7 @@ class Evaluation(NamedTuple):
                 yield text.record()
         finally:
             if summary.texts:
-                print(run.plan, *summary.lines(), sep="\n", file=sys.stderr)
+                print(run.plan, *summary.lines(progress.spent()), sep="\n", file=sys.stderr)
 
     def _report(self, table: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
         """All of it follows from the predictions, so that an interruption does not show."""
@@ -168,7 +168,7 @@ def _known(run: Run) -> Iterator[dict[str, Any]]:
 def _references(run: Run) -> list[Reference]:
     """Returns those of the texts of all hosts."""
     data = run.data
-    given = references(data.task, data.split, data.lengths)
+    given = references(tasks.get_task(data.task, data.split), data.split, data.lengths)
     if not (found := list(itertools.islice(given, data.limit))):
         raise UsageError(f"split {data.split!r} has no examples; choose another one")
     return found
@@ -176,9 +176,7 @@ def _references(run: Run) -> list[Reference]:
 
 def own_metrics(run: Run) -> list[Callable]:
     """Returns the metrics of the run's task."""
-    return list(
-        getattr(tasks.get_task(run.data.task), "predict_metric_fns", ())
-    )  # none of mixtures
+    return list(tasks.get_task(run.data.task).metric_fns)
 
 
 def _metrics_of(run: Run, names: Sequence[str] | None) -> Sequence[Callable]:

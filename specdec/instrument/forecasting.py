@@ -161,12 +161,12 @@ def measured(
 ) -> dict[Any, Costs]:
     """Returns the costs of plans on this device, so many texts at a time and each plan in a layout
     of its own, as `specdec bench` does it with one."""
-    data = dataclasses.replace(run.data, batch_size=rows, buckets=())
-    run = dataclasses.replace(run, data=data)
     plans = {name: run.placement.laid_out(plan, rows) for name, plan in plans.items()}
-    inputs = np.zeros([rows, data.lengths["inputs"]], np.int32)
+    alone = run.placement.laid_out(run.plan.baseline(), rows)
+    longest = run.data.lengths["inputs"]
+    inputs = np.zeros([rows, longest], np.int32)
     for row, text in zip(inputs, itertools.cycle(texts), strict=False):
-        ids = text.inputs[: data.lengths["inputs"]]
+        ids = text.inputs[:longest]
         row[: len(ids)] = ids
     read: dict[Any, PyTree] = {}
     there: dict[Any, PyTree] = {}
@@ -178,7 +178,7 @@ def measured(
             there[key] = jax.device_put(run.placement.read(model, paths[role], read))
         return there[key]
 
-    return forecast.measured(plans, run.alone, tree_of, inputs)
+    return forecast.measured(plans, alone, tree_of, inputs)
 
 
 def replayed(

@@ -32,9 +32,9 @@ RECORD = "# recorded = "  # begins the comment, one line of JSON
 WHOLE = "drafter"  # the name of the run's own drafter in a record
 
 
-def key(variant: Variant) -> dict[str, Any]:
+def key(run: Run) -> dict[str, Any]:
     """Returns everything that the target's texts depend on, as plain values by name."""
-    data = variant.run.data
+    data = run.data
     return {
         "TASK": data.task and tasks.get_task(data.task).name,
         "SPLIT": data.split,
@@ -42,7 +42,7 @@ def key(variant: Variant) -> dict[str, Any]:
         "DECODER_PREFIX": data.decoder_prefix,
         "NUM_SAMPLES": data.num_samples,
         "the length of inputs": data.lengths["inputs"],
-        **variant.engine.key(),
+        **run.engine.key(),
     }
 
 
@@ -55,7 +55,7 @@ def _record(variant: Variant) -> str:
     drafter = variant.run.plan.drafter
     named = {WHOLE: drafter, **dict(acceptance.recorded(drafter))}
     drafters = variant.engine.drafter_keys(named)
-    return as_json({"texts": key(variant), "drafters": drafters})
+    return as_json({"texts": key(variant.run), "drafters": drafters})
 
 
 def read(path: str) -> list[Accepted]:
@@ -118,6 +118,16 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, 
             was, is_now = (repr(one[name]) if name in one else "not set" for one in (before, now))
             return name, was, is_now
     return None
+
+
+def refuse_another(name: str, first: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Raises UsageError for a variant whose key is not that of the first one."""
+    if found := difference(first, own):
+        setting, old, new = found
+        raise UsageError(
+            f"--variant={name} has {setting} = {new}, and the first variant {old}; only drafters, "
+            "draft lengths and verifiers may vary"
+        )
 
 
 def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None:

@@ -3,59 +3,107 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from specdec import checkpoints
-from specdec.engine import Engine
+from specdec import checkpoints, tasks
+from specdec.engine import Engine, Placement
+from specdec.models.partitioning import Share
 from specdec.plan import Plan
-from specdec.tasks import Batch
-from specdec.types import PyTree
 
 
-class Run(Protocol):
-    """A plan, the texts, and the devices. It is a dataclass, so `dataclasses.replace` changes it.
+@dataclasses.dataclass(frozen=True)
+class GivenTexts:
+    """Texts that are given from Python, with the fields of `cli.Data` that a measurement reads.
 
-    data: which texts, see `cli.Data`.
-    placement: on which devices, see `cli.Placement`.
+    texts: input and target, or None, of each.
+    lengths: the longest 'inputs' and 'targets', in tokens.
     """
 
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+    texts: Sequence[tuple[str, str | None]]
+    lengths: Mapping[str, int]
+    batch_size: int = 1
+    seed: int = 0
+    limit: int | None = None
+    buckets: Sequence[int] = ()
+    split: str = "the given texts"
+    task: None = None
+    draft_vocabulary: None = None
+    decoder_prefix: str = ""
+    num_samples: int = 1
+
+    def batches(
+        self, share: Share, batch_size: int | None = None, vocabulary: Any = None
+    ) -> Iterator[tasks.Batch]:
+        """Iterates over the texts, all on one host, in the ids of a vocabulary."""
+        sizes = {"batch_size": batch_size or self.batch_size, "limit": self.limit}
+        return tasks.text_batches(
+            self.texts, vocabulary, self.lengths, buckets=self.buckets, **sizes
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """An engine and the texts that it decodes.
+
+    data: which texts, `cli.Data` or `GivenTexts`.
+    compare: whether the target alone runs as well.
+    lossy: whether the output may have another law than the target's.
+    """
+
+    engine: Engine
+    data: Any
+    compare: bool = False
+    lossy: bool = False
 
     @property
-    def plan(self) -> Plan: ...
+    def plan(self) -> Plan:
+        """What is decoded with what, as the engine has it."""
+        return self.engine.plan
+
     @property
-    def alone(self) -> Plan: ...
+    def placement(self) -> Placement:
+        """On which devices."""
+        return self.engine.placement
+
     @property
-    def data(self) -> Any: ...
+    def lengths(self) -> dict[str, int]:
+        """The longest texts in tokens; of outputs as the plan says, for reports."""
+        return {**self.data.lengths, "targets": self.plan.max_length}
+
+    def paths(self) -> dict[str, str]:
+        """The checkpoints and tables, by role."""
+        return {role: str(path) for role, path in self.engine.weights.items()}
+
     @property
-    def placement(self) -> Any: ...
-    @property
-    def checkpoint_path(self) -> str: ...
-    @property
-    def lengths(self) -> dict[str, int]: ...
-    @property
-    def compare(self) -> bool: ...
-    @property
-    def lossy(self) -> bool: ...
-    def paths(self) -> dict[str, str]: ...
-    def batches(self) -> Iterator[Batch]: ...
-    def trees(self, tree_of: Callable[[Any, str], PyTree]) -> dict[str, PyTree]: ...
+    def checkpoint_path(self) -> str:
+        """The target's checkpoint."""
+        return self.paths()["target"]
+
+    def batches(self) -> Iterator[tasks.Batch]:
+        """Returns the examples, of several hosts those that this one feeds; raises TaskError at the
+        call."""
+        share, rows = self.placement.share(), self.data.batch_size
+        if self.placement.mesh is not None:
+            rows //= share.count
+        return self.data.batches(share, rows, self.engine.vocabulary)
 
 
 class Variant(NamedTuple):
     """One of the runs that are compared, or the only one.
 
     name: the settings that only this one has, '' for none.
-    run: with the plan as its engine has it.
     settings: those in force, as gin text.
-    engine: what decodes.
     """
 
     name: str
     run: Run
     settings: str
-    engine: Engine
+
+    @property
+    def engine(self) -> Engine:
+        """What decodes."""
+        return self.run.engine
 
     @property
     def vocabulary(self) -> Any:

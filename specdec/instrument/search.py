@@ -151,7 +151,9 @@ class Search(NamedTuple):
         for one in variants:
             _refuse(one.run, given)
             chosen.append(one)
-        _refuse_other_texts(chosen)
+            recorded_texts.refuse_another(
+                one.name, recorded_texts.key(chosen[0].run), recorded_texts.key(one.run)
+            )
         found = min(_longest(longest, one.run.plan) for one in chosen)
         folder.mkdir(parents=True, exist_ok=True)
         names = [one.name for one in chosen]
@@ -214,7 +216,6 @@ class Search(NamedTuple):
             return forecast.read(str(path), None)
         shorter = tuple(range(self.longest))
         every = dataclasses.replace(run.plan, schedule=Fixed(self.longest, shorter=shorter))
-        run = dataclasses.replace(run, plan=every)
         found = measured(run, texts, {None: every}, self.rows)[None]
         records.write(path, records.as_json(found.record(), indent=1))
         return found
@@ -251,18 +252,6 @@ def _refuse(run: Run, given: Costs | None) -> None:
         forecast.check(plan, ())
     except ValueError as error:
         raise UsageError(str(error)) from error
-
-
-def _refuse_other_texts(variants: Sequence[Variant]) -> None:
-    """Raises UsageError for a variant whose target would write other texts than the first one's."""
-    keys = [recorded_texts.key(one) for one in variants]
-    for one, own in zip(variants, keys, strict=True):
-        if found := recorded_texts.difference(keys[0], own):
-            setting, old, new = found
-            raise UsageError(
-                f"--variant={one.name} has {setting} = {new}, and the first variant {old}; only "
-                "drafters, draft lengths and verifiers may vary"
-            )
 
 
 def _longest(asked: int | None, plan: Plan) -> int:

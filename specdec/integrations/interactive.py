@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import html
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,12 +14,16 @@ import numpy as np
 
 from specdec import checkpoints, tasks
 from specdec.checkpoints import generation_settings as generation
-from specdec.common import demo, terminal
+from specdec.common import demo, notebook, terminal
 from specdec.common.decoded import DecodedText
 from specdec.common.values import check
+from specdec.decoding.program import Program
 from specdec.drafters import Autoregressive
 from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact
+from specdec.instrument import benchmarking, certifying, decoding_texts, explained
+from specdec.instrument.decoding_texts import Ways
+from specdec.instrument.runs import GivenTexts, Run, Variant, parameter_counts
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
@@ -39,6 +46,58 @@ class Decoded(DecodedText):
     text: str
     log_prob: float
 
+    def __repr__(self) -> str:
+        return f"Decoded({self.text!r}, {self._counts()})"
+
+    def _repr_html_(self) -> str:
+        lines = self.input, f"<b>{html.escape(self.text)}</b>", self._counts()
+        return "<br>".join((html.escape(lines[0]), *lines[1:]))
+
+    def _counts(self) -> str:
+        calls = f"{self.calls} target call{'s' * (self.calls != 1)}"
+        return f"{len(self.tokens)} token{'s' * (len(self.tokens) != 1)} in {calls}"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Explained:
+    """One text, call by call: the words that were drafted, and the decision about each.
+
+    text: with everything that is known of it, see `record`.
+    """
+
+    text: decoding_texts.Text
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Everything, as plain values: a line of `specdec decode --explain --output_file`."""
+        return self.text.record()
+
+    def _calls(self) -> Iterator[tuple[list[str], int, str]]:
+        """Yields the drafted words of each target call, the number that were kept, and the target's
+        own word."""
+        known, at = self.text.explained or {}, 0
+        tokens = [*known["token_texts"], ""]  # a text may end within a draft
+        for words, kept in zip(known["proposed_texts"], self.text.accepted, strict=True):
+            at += kept + 1
+            yield words, kept, tokens[min(at, len(tokens)) - 1]
+
+    def __repr__(self) -> str:
+        lines = [self.text.prediction]
+        for number, (words, kept, own) in enumerate(self._calls(), start=1):
+            drafted = f"drafted {words}, kept {kept}" if words else "drafted nothing"
+            lines.append(f"call {number}: {drafted}, the target's own {own!r}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for number, (words, kept, own) in enumerate(self._calls(), start=1):
+            good = notebook.coloured("".join(words[:kept]), notebook.GREEN)
+            bad = notebook.coloured("".join(words[kept:]), notebook.RED, struck=True)
+            own = notebook.coloured(own, notebook.BLUE)
+            rows.append((str(number), good + bad, f"{kept} of {len(words)}", own))
+        header = "target call", "drafted", "kept", "the target's own"
+        return f"<b>{html.escape(self.text.prediction)}</b>{notebook.table(rows, header)}"
+
 
 class InteractiveModel:
     """A target, a drafter and a vocabulary, ready for texts.
@@ -47,7 +106,10 @@ class InteractiveModel:
     >>> (output,) = model.predict(["translate English to German: The cat sleeps."])
     >>> model.stats.texts
     1
+    >>> model.explain("translate English to German: The cat sleeps.").text.prediction == output
+    True
 
+    `bench` times it against the target alone, and `verify` certifies that it changes nothing.
     A program is compiled for each input length in use, the next power of two, and kept. Texts are
     those of `specdec decode` with the same settings and seed.
 
@@ -146,9 +208,7 @@ class InteractiveModel:
         Raises:
           TaskError: a text that is too long.
         """
-        if isinstance(texts, str):
-            raise TypeError(f"texts is one text, {texts[:30]!r}; give a list of texts")
-        batches = self._batches((text, None) for text in texts)
+        batches = self._batches((text, None) for text in _list_of(texts))
         return [decoded for batch in batches for decoded in self._decode(batch, seed)]
 
     def score(self, inputs: Sequence[str], targets: Sequence[str]) -> list[float]:
@@ -193,6 +253,95 @@ class InteractiveModel:
         row = decoded.tokens, decoded.proposed, decoded.drafted, decoded.accepted
         return terminal.paint(terminal.pieces(terminal.origins(*row), self._text_of))
 
+    def bench(
+        self, texts: Sequence[str], *, repeats: int = 3, seed: int = 0
+    ) -> benchmarking.Measured:
+        """Times the pair and the target alone, alternating, one text at a time, as `specdec bench`
+        does.
+
+        Args:
+          texts: all are padded to the length of the longest.
+          repeats: of each text.
+
+        Raises:
+          ValueError: nothing is drafted, or there is no text.
+          TaskError: a text that is too long.
+        """
+        if not self._engine.plan.drafts:
+            raise ValueError("the target decodes alone; give a draft or a drafter to measure")
+        engine = dataclasses.replace(self._engine, rows=1).variant()
+        variant = self._variant(engine, texts, seed)
+        ready = benchmarking.Benchmark.of([(variant, None)])
+        (measured,) = ready.measure(repeats)
+        return measured
+
+    def verify(self, texts: Sequence[str], *, seed: int = 0) -> certifying.Certificate:
+        """Certifies that the pair decodes what the target alone would, by the ten checks of
+        `specdec verify`. It takes minutes; the names of the checks appear on stderr.
+
+        Raises:
+          ValueError: nothing is drafted, or there is no text.
+          TaskError: a text that is too long.
+        """
+
+        def started(name: str) -> None:
+            print(f"checking {name} ...", file=sys.stderr, flush=True)
+
+        variant = self._variant(self._engine, texts, seed)
+        return certifying.certify(variant, lambda line: None, started)
+
+    def explain(self, text: str, *, seed: int = 0) -> Explained:
+        """Decodes a text, and tells for each target call which words were drafted and kept.
+
+        Raises:
+          TaskError: the text is too long.
+        """
+        run = self._variant(self._engine, [text], seed).run
+        ways = Ways(self._engine, None, self._replayer)
+        (found,) = decoding_texts.decoded(run, run.batches(), ways, terminal.Summary())
+        return Explained(found)
+
+    @functools.cached_property
+    def _replayer(self) -> Program:
+        return explained.replayer(self._engine.plan)
+
+    def _variant(self, engine: Engine, texts: Sequence[str], seed: int) -> Variant:
+        """Returns an engine with texts, all of the length that the longest of them needs."""
+        pairs = [(text, None) for text in _list_of(texts)]
+        if not pairs:
+            raise ValueError("texts is empty; give one text or more")
+        longest = max(batch.inputs.shape[1] for batch in self._batches(pairs))
+        lengths = {**self._lengths, "inputs": longest}
+        data = GivenTexts(pairs, lengths, batch_size=engine.rows, seed=seed)
+        run = Run(engine, data, lossy=not engine.plan.exact)
+        return Variant("", run, f"# {engine.plan}\n")
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """Returns what the model is, by name."""
+        engine, plan = self._engine, self._engine.plan
+        facts = []
+        for role, count in parameter_counts(plan.models()).items():
+            dtype = plan.models()[role].dtype
+            facts.append((role, f"{count / 1e6:.1f}M parameters, {dtype}, {engine.weights[role]}"))
+        if not plan.exact:
+            output = "NOT EXACT: another distribution than the target's"
+        elif plan.same_output:
+            output = "exact: the tokens of the target alone"
+        else:
+            output = "exact: the distribution of the target alone"
+        rows = f"{engine.rows} text{'s' * (engine.rows != 1)} at a time"
+        sizes = f"inputs of {self._lengths['inputs']} tokens, outputs of {plan.max_length}, {rows}"
+        return [*facts, ("decoding", str(plan)), ("output", output), ("at most", sizes)]
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            ["InteractiveModel", *(f"  {name:10}{value}" for name, value in self._facts())]
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [(name, html.escape(value)) for name, value in self._facts()]
+        return f"<b>InteractiveModel</b>{notebook.table(rows)}"
+
     def reset(self) -> None:
         """Begins the statistics anew."""
         self.stats = terminal.Summary()
@@ -224,6 +373,12 @@ class InteractiveModel:
             self.stats.accepted += one.accepted
             self.stats.broken_drafts += one.broken_drafts
             yield one
+
+
+def _list_of(texts: Sequence[str]) -> Sequence[str]:
+    if isinstance(texts, str):
+        raise TypeError(f"texts is one text, {texts[:30]!r}; give a list of texts")
+    return texts
 
 
 def _paths(drafter: Drafter | None, draft: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from specdec.checkpoints import tree
 from specdec.decoding import decode
 from specdec.decoding.beam_rules import T5X
 from specdec.decoding.beam_search import beam_search
-from specdec.decoding.program import Decoder, batch_shapes
+from specdec.decoding.program import DecodeProgram, batch_shapes
 from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact, Placement
 from specdec.engine.beams import beam_plan
@@ -166,7 +166,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         """Traces a small batch, which is where parts that do not go together show."""
         params = jax.eval_shape(self._target.init, jax.random.key(0))
         batch = batch_shapes(1, 1)
-        Decoder(self._plan).lower(Params(params, **self._others), *batch)
+        DecodeProgram(self._plan).lower(Params(params, **self._others), *batch)
 
 
 @functools.cache

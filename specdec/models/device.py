@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from specdec.common import environment, records
+from specdec.common import environment, progress, records
 from specdec.models.products import BLOCK, ORDERS, Order, product
 
 SETTING = "SPECDEC_PRODUCTS"
@@ -127,7 +127,8 @@ def _this(path: str) -> Device:
         found = read(kept)
         if not found.busy or load() > BUSY:
             return found
-    device = measure()
+    with progress.stage("measuring", "measuring this device once, about two seconds"):
+        device = measure()
     with contextlib.suppress(OSError):  # a cache that cannot be written is none
         kept.parent.mkdir(parents=True, exist_ok=True)
         records.write(kept, records.as_json(device.as_json(), indent=1) + "\n")
@@ -136,10 +137,7 @@ def _this(path: str) -> Device:
 
 def load() -> float:
     """The mean number of processes that wanted a core in the last minute, for each core."""
-    try:
-        return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)
-    except OSError:  # where nobody counts
-        return 0.0
+    return round((environment.load_average() or 0.0) / (os.cpu_count() or 1), 2)
 
 
 def about() -> dict[str, Any]:

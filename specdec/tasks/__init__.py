@@ -1,6 +1,6 @@
-"""Text in, batches of ids out, and back: seqio tasks over local files and TFDS data sets.
+"""Text in, batches of ids out, and back: tasks over local files, corpora, and seqio's data sets.
 
-The only package that imports seqio and TensorFlow, and only when something is used.
+The only package that imports seqio and TensorFlow, and only for a task of seqio.
 """
 
 from specdec.tasks.batching import (
@@ -16,9 +16,11 @@ from specdec.tasks.loading import TaskError
 from specdec.tasks.local import local_task
 from specdec.tasks.metrics import Bleu, Rouge, Squad, bleu, rouge, squad
 from specdec.tasks.model_outputs import predictions_task, token_counts
-from specdec.tasks.registry import VOCABULARIES, get_task, mixture, use_tfds_data_dir
+from specdec.tasks.registry import VOCABULARIES, get_task, mixture
+from specdec.tasks.seqio_tasks import use_tfds_data_dir
 from specdec.tasks.synthetic import demo_vocabulary, synthetic_mixture, synthetic_task
 from specdec.tasks.t5 import t5_task
+from specdec.tasks.task import FITS, Example, Task
 from specdec.tasks.tokenizer_json import TokenizerJson
 from specdec.tasks.vocabularies import (
     Bytes,
@@ -36,13 +38,16 @@ from specdec.tasks.vocabularies import (
 )
 
 __all__ = [
+    "FITS",
     "VOCABULARIES",
     "Batch",
     "Bleu",
     "Bytes",
+    "Example",
     "Rouge",
     "SentencePiece",
     "Squad",
+    "Task",
     "TaskError",
     "TokenizerJson",
     "VocabularyDefinition",

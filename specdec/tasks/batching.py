@@ -5,17 +5,15 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from specdec.common.values import PositiveInt, check, is_integer
 from specdec.tasks.loading import TaskError
-from specdec.tasks.registry import FEATURES, examples_of, get_task, text_of
-
-if TYPE_CHECKING:
-    from seqio import Mixture, Task, Vocabulary
-
+from specdec.tasks.plain import PlainVocabulary
+from specdec.tasks.registry import get_task
+from specdec.tasks.task import FEATURES, Example, Task
 
 LENGTHS = "{'inputs': 64, 'targets': 64}"  # an example
 
@@ -32,7 +30,7 @@ class Batch(NamedTuple):
 
 
 def batches(
-    task: str | Task | Mixture,
+    task: str | Task,
     split: str,
     lengths: Mapping[str, int],
     *,
@@ -44,7 +42,7 @@ def batches(
     """Iterates over a split once, unshuffled, every batch full.
 
     Args:
-      task: a seqio task, or the name of a registered one.
+      task: a task, or the name of a registered one.
       split: one of its splits.
       lengths: feature -> the length it is trimmed to; 'inputs' is S, 'targets' is N.
       batch_size: B, also of the last batch.
@@ -64,14 +62,13 @@ def batches(
     sizes = check_sizes(lengths, batch_size, limit, buckets)
     if not 0 <= shard[0] < shard[1]:
         raise TaskError(f"shard is {shard}; give (k, n) for the k-th of n hosts, 0 <= k < n")
-    pad_id = task.output_features["inputs"].vocabulary.pad_id
-    examples = _examples(task, split, lengths, limit)
-    return _batches(examples, batch_size, *sizes, pad_id=pad_id, shard=shard)
+    examples = itertools.islice(task.examples(split, lengths), limit)
+    return _batches(examples, batch_size, *sizes, pad_id=task.vocabulary.pad_id, shard=shard)
 
 
 def text_batches(
     texts: Iterable[tuple[str, str | None]],
-    vocabulary: Vocabulary,
+    vocabulary: PlainVocabulary,
     lengths: Mapping[str, int],
     *,
     batch_size: int,
@@ -96,25 +93,25 @@ def text_batches(
             )
         return np.array(ids, np.int32)
 
-    def examples() -> Iterator[_Example]:
+    def examples() -> Iterator[Example]:
         for number, (text, target) in enumerate(itertools.islice(texts, limit), start=1):
             ids = None if target is None else encode(number, "targets", target)
-            yield _Example(encode(number, "inputs", text), ids, text, target)
+            yield Example(encode(number, "inputs", text), ids, text, target)
 
     return _batches(examples(), batch_size, *sizes, pad_id=vocabulary.pad_id)
 
 
-def count(task: str | Task | Mixture, split: str) -> int | None:
+def count(task: str | Task, split: str) -> int | None:
     """Counts the examples of a split; None if its source does not know."""
     return get_task(task, split).num_input_examples(split)
 
 
-def check_lengths(task: str | Task | Mixture, lengths: Mapping[str, int]) -> None:
+def check_lengths(task: str | Task, lengths: Mapping[str, int]) -> None:
     """Raises TaskError unless there is a length for each feature of the task, and for no other."""
     task = get_task(task)
-    for feature in task.output_features:
+    for feature in task.features:
         length_of(lengths, feature)
-    _refuse_unknown(lengths, tuple(task.output_features))
+    _refuse_unknown(lengths, task.features)
 
 
 def length_of(lengths: Any, feature: str) -> int:
@@ -152,27 +149,8 @@ def check_sizes(
     return widths, lengths.get("targets", 0)
 
 
-class _Example(NamedTuple):
-    inputs: np.ndarray  # [length] int32
-    targets: np.ndarray | None  # [length] int32
-    input_text: str
-    target_text: str | None
-
-
-def _examples(
-    task: Task | Mixture, split: str, lengths: Mapping[str, int], limit: int | None
-) -> Iterator[_Example]:
-    for example in itertools.islice(examples_of(task, split, lengths), limit):
-        yield _Example(
-            example["inputs"].astype(np.int32),
-            example["targets"].astype(np.int32) if "targets" in example else None,
-            text_of(task, example, "inputs") or "",
-            text_of(task, example, "targets"),
-        )
-
-
 def _batches(
-    examples: Iterable[_Example],
+    examples: Iterable[Example],
     size: int,
     widths: Sequence[int],
     longest_target: int,

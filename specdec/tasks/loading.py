@@ -26,11 +26,21 @@ class TaskError(ValueError):
 
 
 @functools.cache
-def load_seqio() -> ModuleType:
-    """The seqio module, imported at the first call."""
+def load_seqio(user: str = "a task of seqio") -> ModuleType:
+    """Returns the seqio module, imported at the first call.
+
+    Args:
+      user: what needs it, for the error.
+
+    Raises:
+      TaskError: it is not installed.
+    """
     with quiet_stderr():
-        import seqio
-        import tensorflow as tf
+        try:
+            import seqio
+            import tensorflow as tf
+        except ModuleNotFoundError as error:
+            raise TaskError(f"{user} needs seqio: pip install '.[seqio]'") from error
 
         # TensorFlow only reads text here; it would reserve the accelerator's memory.
         with contextlib.suppress(RuntimeError):  # somebody's TensorFlow already runs: let it
@@ -61,7 +71,7 @@ def read(path: str, kind: str) -> bytes:
         if not os.path.isfile(path):
             raise TaskError(f"vocabulary {path} is not a file; give a {kind}")
         return Path(path).read_bytes()
-    load_seqio()
+    load_seqio(f"vocabulary {path}, which is on a network,")
     import tensorflow as tf
 
     return read_in_time(path, lambda: tf.io.gfile.GFile(path, "rb").read())

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from specdec.tasks.loading import TaskError, load_seqio
-from specdec.tasks.registry import FEATURES, add_task, check_definition
-from specdec.tasks.vocabularies import VocabularyDefinition
-
-if TYPE_CHECKING:
-    from seqio import Task
+from specdec.tasks.loading import TaskError
+from specdec.tasks.registry import check_definition, registered
+from specdec.tasks.task import FEATURES, Task, TextTask
+from specdec.tasks.vocabularies import VocabularyDefinition, for_texts
 
 
 def local_task(
@@ -24,16 +22,16 @@ def local_task(
     columns: Sequence[str] = FEATURES,
     metric_fns: Sequence[Callable] = (),
 ) -> Task:
-    """Registers a seqio task over local text files, or returns it if this very task exists.
+    """Registers a task over local text files, or returns it if this very task exists.
 
     Args:
-      name: the task's name in seqio's registry.
+      name: by which the task is registered.
       files: split -> path of a UTF-8 text file; see `line_text` for where its lines end.
       vocabulary: of both features, for instance `SentencePiece(path)` or `Bytes()`.
       prefix: put before every input, such as 'translate English to German: '.
       columns: what the TAB-separated columns of a line are; ('inputs',) takes the whole line as
         an input that has no target.
-      metric_fns: seqio metrics, such as `bleu`.
+      metric_fns: metrics, such as `bleu`.
 
     Both features end in EOS, appended after trimming, as T5 was trained.
 
@@ -63,18 +61,20 @@ def _register(
     metric_fns: tuple[Callable, ...],
 ) -> Task:
     sizes = {split: _examine(path, columns) for split, path in files}
-    vocabulary = definition.load()
-    seqio = load_seqio()
-    import tensorflow as tf
+    pairs = functools.partial(_pairs, dict(files), columns, prefix)
+    return registered(TextTask(name, pairs, sizes, for_texts(definition), metric_fns))
 
-    lines = tf.autograph.experimental.do_not_convert(_lines)  # else a warning
-    return add_task(
-        name,
-        seqio.FileDataSource(lines, dict(files), num_input_examples=sizes),
-        [functools.partial(_parse, columns=columns, prefix=prefix), seqio.preprocessors.tokenize],
-        {side: seqio.Feature(vocabulary, required=side in columns) for side in FEATURES},
-        metrics=metric_fns,
-    )
+
+def _pairs(
+    files: Mapping[str, str], columns: Sequence[str], prefix: str, split: str, start: int
+) -> Iterator[tuple[str, str | None]]:
+    """Yields the (input, target) of a file's lines, from line `start` on."""
+    with open(files[split], encoding="utf-8", newline="\n") as stream:
+        for number, line in itertools.islice(enumerate(stream), start, None):
+            text = line_text(line, first=not number)
+            fields = text.split("\t") if len(columns) > 1 else [text]
+            example = dict(zip(columns, fields, strict=True))
+            yield prefix + example["inputs"], example.get("targets")
 
 
 def _examine(path: str, columns: Sequence[str]) -> int:
@@ -113,28 +113,3 @@ def line_text(line: str, first: bool) -> str:
     """
     line = line.removesuffix("\n").removesuffix("\r").replace("\r", " ")
     return line.removeprefix("\ufeff") if first else line
-
-
-def _lines(file):
-    """Reads the texts of a file's lines. (TensorFlow's own dataset drops every CR.)"""
-    import tensorflow as tf
-
-    def read(path: bytes) -> Iterator[str]:
-        with open(path, encoding="utf-8", newline="\n") as stream:
-            for number, line in enumerate(stream):
-                yield line_text(line, first=not number)
-
-    line = tf.TensorSpec([], tf.string)
-    return tf.data.Dataset.from_generator(read, args=(file,), output_signature=line)
-
-
-def _parse(dataset, *, columns: Sequence[str], prefix: str):
-    """Turns a dataset of lines into one of {column: text}."""
-    import tensorflow as tf
-
-    def parse(line):
-        fields = tf.strings.split(line, "\t") if len(columns) > 1 else [line]
-        example = {name: fields[i] for i, name in enumerate(columns)}
-        return example | {"inputs": tf.strings.join([prefix, example["inputs"]])}
-
-    return dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE)

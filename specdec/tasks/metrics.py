@@ -1,4 +1,4 @@
-"""Metrics in seqio's form: lists of targets and predictions -> named numbers.
+"""Metrics as seqio has them: lists of targets and predictions -> named numbers.
 
 Each of them is a function of sums over texts, and offers those too, so that a bootstrap can draw
 texts again without reading them again.
@@ -14,15 +14,12 @@ import importlib.metadata
 import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from specdec.tasks.loading import TaskError
-from specdec.tasks.registry import examples_of, get_task, text_of
-
-if TYPE_CHECKING:
-    from seqio import Mixture, Task
+from specdec.tasks.task import Task
 
 
 class SumMetric(abc.ABC):
@@ -165,21 +162,18 @@ bleu, rouge, squad = Bleu(), Rouge(), Squad()
 
 
 def references(
-    task: str | Task | Mixture, split: str, lengths: Mapping[str, int]
+    task: Task, split: str, lengths: Mapping[str, int]
 ) -> Iterator[tuple[Any, Callable[[str], Any]]]:
     """Yields, for each example of a split, its target and a function of outputs.
 
-    The target is as the task's metrics want it. The function, seqio's `postprocess_fn`, makes of an
-    output what they compare with it.
+    The target is as the task's metrics want it. The function makes of an output what they compare
+    with it.
 
     Raises:
-      TaskError: when the first example is asked for, if the split or the task's targets are
-        missing.
+      TaskError: when the first example is asked for, if the task's targets are missing.
     """
-    task = get_task(task, split)
-    prepare = getattr(task, "postprocess_fn", lambda text, **_: text)  # mixtures have none
-    for example in examples_of(task, split, lengths):
-        if (text := text_of(task, example, "targets")) is None:
+    for example in task.examples(split, lengths):
+        if example.target_text is None:
             raise TaskError(f"task {task.name!r} has no targets to compare outputs with")
-        target = prepare(text, example=example, is_target=True)
-        yield target, functools.partial(prepare, example=example, is_target=False)
+        target = task.postprocess(example.target_text, example, is_target=True)
+        yield target, functools.partial(task.postprocess, example=example, is_target=False)

@@ -7,19 +7,18 @@ distillation, Kim and Rush 2016, 1606.07947); texts cut into tokens anew could b
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specdec.common.values import is_integer
-from specdec.tasks.loading import TaskError, load_seqio
-from specdec.tasks.registry import add_task, check_definition
-from specdec.tasks.vocabularies import VocabularyDefinition
-
-if TYPE_CHECKING:
-    from seqio import Task
+from specdec.tasks.loading import TaskError
+from specdec.tasks.registry import check_definition, registered
+from specdec.tasks.task import Task, TextTask
+from specdec.tasks.vocabularies import VocabularyDefinition, for_texts
 
 # T5's output layers have a multiple of this many ids. At a temperature those that no text has are
 # drawn now and then, 2 in 1,000 tokens of one model.
@@ -29,10 +28,10 @@ PADDED_TO = 128
 def predictions_task(
     name: str, folders: Mapping[str, str], vocabulary: VocabularyDefinition
 ) -> Task:
-    """Registers a seqio task over the outputs of a model, or returns it if this very task exists.
+    """Registers a task over the outputs of a model, or returns it if this very task exists.
 
     Args:
-      name: the task's name in seqio's registry.
+      name: by which the task is registered.
       folders: split -> the `--output_dir` of a run of `specdec eval`, of any number of hosts.
       vocabulary: that of the run.
 
@@ -63,38 +62,18 @@ def token_counts(folder: str) -> Counter[int]:
 def _register(
     name: str, given: tuple[tuple[str, str], ...], definition: VocabularyDefinition
 ) -> Task:
-    seqio, vocabulary = load_seqio(), definition.load()
+    vocabulary = for_texts(definition)
     folders = {split: _files(folder) for split, folder in given}
     sizes = {split: _examine(files, vocabulary) for split, files in folders.items()}
-
-    def read(split: str, shuffle_files: bool = False, seed: int | None = None) -> Any:
-        import tensorflow as tf
-
-        def lines() -> Iterator[dict[str, Any]]:
-            for place, line in _lines(folders[split]):
-                yield _example(place, line)
-
-        shapes = {
-            "inputs": tf.TensorSpec([], tf.string),
-            "targets": tf.TensorSpec([None], tf.int32),
-        }
-        return tf.data.Dataset.from_generator(lines, output_signature=shapes)
-
-    return add_task(
-        name,
-        seqio.FunctionDataSource(read, list(folders), num_input_examples=sizes),
-        [functools.partial(_tokenize, vocabulary=vocabulary)],
-        {"inputs": seqio.Feature(vocabulary), "targets": seqio.Feature(vocabulary, add_eos=False)},
-    )
+    return registered(TextTask(name, functools.partial(_pairs, folders), sizes, vocabulary))
 
 
-def _tokenize(dataset: Any, *, vocabulary: Any) -> Any:
-    """Turns inputs into ids, which targets are."""
-
-    def tokenize(example):
-        return example | {"inputs": vocabulary.encode_tf(example["inputs"])}
-
-    return dataset.map(tokenize)
+def _pairs(
+    folders: Mapping[str, list[Path]], split: str, start: int
+) -> Iterator[tuple[str, list[int]]]:
+    for place, line in itertools.islice(_lines(folders[split]), start, None):
+        example = _example(place, line)
+        yield example["inputs"], example["targets"]
 
 
 def _files(folder: str) -> list[Path]:

@@ -48,6 +48,9 @@ class PlainVocabulary:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.file or ''})"
+
     def _text(self, ids: Sequence[int]) -> str:
         raise NotImplementedError
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from specdec.tasks import metrics
 from specdec.tasks.loading import TaskError, load_seqio
-from specdec.tasks.registry import add_task
+from specdec.tasks.seqio_tasks import SeqioTask
+from specdec.tasks.task import FEATURES, Task
 from specdec.tasks.vocabularies import (
     VocabularyDefinition,
     refuse_unreachable,
     same_vocabulary,
 )
-
-if TYPE_CHECKING:
-    from seqio import Task
 
 
 def t5_task(name: str, vocabulary: VocabularyDefinition) -> Task:
@@ -46,7 +44,7 @@ def t5_task(name: str, vocabulary: VocabularyDefinition) -> Task:
 
 @functools.cache
 def _register(name: str, definition: VocabularyDefinition) -> Task:
-    seqio, vocabulary = load_seqio(), definition.load()
+    seqio, vocabulary = load_seqio(f"task {name!r}"), definition.load()
     if name in seqio.TaskRegistry.names():
         task = seqio.TaskRegistry.get(name)
         theirs = task.output_features["targets"].vocabulary
@@ -55,16 +53,18 @@ def _register(name: str, definition: VocabularyDefinition) -> Task:
             raise TaskError(
                 f"task {name!r} is registered with another vocabulary than {definition}; use one"
             )
-        return task
+        return SeqioTask(task)
     data_set, preprocess, metric, postprocess = _DEFINITIONS[name]
-    return add_task(
+    steps = seqio.preprocessors.tokenize, seqio.preprocessors.append_eos_after_trim
+    task = seqio.TaskRegistry.add(
         name,
-        seqio.TfdsDataSource(data_set, read_only=True),
-        [seqio.map_over_dataset(preprocess), seqio.preprocessors.tokenize],
-        vocabulary,
-        metrics=[metric],
-        postprocess=postprocess,
+        source=seqio.TfdsDataSource(data_set, read_only=True),
+        preprocessors=[seqio.map_over_dataset(preprocess), *steps],
+        output_features={side: seqio.Feature(vocabulary) for side in FEATURES},
+        metric_fns=[metric],
+        postprocess_fn=postprocess,
     )
+    return SeqioTask(task)
 
 
 def _pair(prefix: str, source: str, target: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:

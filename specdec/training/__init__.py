@@ -1,6 +1,6 @@
-"""Training: teacher forcing on any seqio task, with exact resume.
+"""Training: teacher forcing on any task, with exact resume.
 
-The only package that imports optax; Orbax and seqio load when a run starts.
+The only package that imports optax; Orbax loads when a run starts.
 """
 
 from specdec.training.alignment import Align

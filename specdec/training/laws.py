@@ -55,7 +55,7 @@ class Asked(NamedTuple):
     temperature: float
 
 
-class Stored:
+class StoredLaws:
     """Laws of texts; `beside` puts them beside a batch."""
 
     def __init__(self, paths: Iterable[Path]):
@@ -85,7 +85,7 @@ def stored(
     examples: Sequence[Example],
     packed: Callable[[Sequence[Example]], Sequence[Pairs]],
     say: Callable[[str], None] = lambda _: None,
-) -> Stored:
+) -> StoredLaws:
     """Opens a folder, and makes what it lacks.
 
     settings: of the target and of the data, as JSON has them.
@@ -110,7 +110,7 @@ def stored(
             say(f"stores what the target says in {folder}, part {number + 1} of {len(starts)}")
             made = _made(asked, packed(examples[start : start + TEXTS]))
             tables.save(table, KIND.kind, made)
-    return Stored(folder / f"{number:05}" for number in range(len(starts)))
+    return StoredLaws(folder / f"{number:05}" for number in range(len(starts)))
 
 
 def _made(asked: Asked, batches: Sequence[Pairs]) -> dict[str, np.ndarray]:

@@ -1,13 +1,8 @@
 """Batches as a function of (seed, k), so that a run can be resumed at any step.
 
-The examples are an endless sequence, and batch k comes from a window of it:
-
-    a split that fits        epoch after epoch, each in an order drawn from (seed, epoch)
-    an endless split         in the task's own order, whatever the seed
-    a mixture                as seqio mixes it, shuffled with the seed if all of it fits
-
-Within a window the examples are sorted by length, so that a batch needs little padding, and the
-batches are then put in an order drawn from (seed, window).
+The examples are an endless sequence, `Task.stream`, and batch k comes from a window of it. Within
+a window the examples are sorted by length, so that a batch needs little padding, and the batches
+are then put in an order drawn from (seed, window).
 """
 
 from __future__ import annotations
@@ -19,12 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specdec import tasks
-from specdec.tasks.loading import load_seqio
 from specdec.training.loss import Pairs
 from specdec.training.training_error import TrainingError
 
 WINDOW = 32  # batches that are sorted by length together
-FITS = 10_000_000  # examples; a split of more is as good as endless
 
 
 class Example(NamedTuple):
@@ -45,7 +38,7 @@ class Batches:
         seed: int,
         buckets: int,
     ):
-        self._read = reader(tasks.get_task(task, split), split, lengths, seed)
+        self._read = reader(task, split, lengths, seed)
         self._lengths, self._size, self._buckets = lengths, batch_size, buckets
         self._seed = seed
         self._window: tuple[int, list[Pairs]] = (-1, [])
@@ -90,70 +83,38 @@ def pack(
 
 
 def read_split(task: Any, split: str, lengths: Mapping[str, int]) -> list[Example]:
-    """A whole split, in its order."""
-    return list(_examples(tasks.get_task(task, split), split, lengths, num_epochs=1, shuffle=False))
+    """Returns a whole split, in its order."""
+    task = tasks.get_task(task, split)
+    return list(_pairs(task, task.examples(split, lengths)))
 
 
 def reader(
     task: Any, split: str, lengths: Mapping[str, int], seed: int
 ) -> Callable[[int], Iterator[Example]]:
-    """A function: place in the endless sequence -> the examples from there on."""
-    small = fits(task, split)
-    if small and not isinstance(task, load_seqio().Mixture):
-        return _Shuffled(read_split(task, split, lengths), seed).read
-    # Without a shuffle seqio takes no seed, and mixes by a fixed one.
-    order = {"shuffle": True, "seed": seed} if small else {"shuffle": False}
-    return _Stream(task, split, lengths, order).read
+    """Returns a function: place in the endless sequence -> the examples from there on.
 
-
-def fits(task: Any, split: str) -> bool:
-    """Whether a split can be held in memory, and so has an end."""
+    It reads on where it is. Any other place is a new stream.
+    """
     task = tasks.get_task(task, split)
-    parts = task.tasks if isinstance(task, load_seqio().Mixture) else [task]
-    sizes = [part.num_input_examples(split) for part in parts]
-    return all(size is not None and size <= FITS for size in sizes)
+    rest: Iterator[Example] = iter(())
+    place = -1
 
-
-class _Shuffled:
-    def __init__(self, examples: Sequence[Example], seed: int):
-        if not examples:
-            raise TrainingError("the split to train on is empty; give it examples")
-        self._examples, self._seed = examples, seed
-
-    def read(self, start: int) -> Iterator[Example]:
-        epoch, place = divmod(start, len(self._examples))
-        for number in itertools.count(epoch):
-            order = _random(self._seed, "epoch", number).permutation(len(self._examples))
-            yield from (self._examples[i] for i in order[place:])
-            place = 0
-
-
-class _Stream:
-    """Reads on where it is; any other place means reading up to it from the beginning."""
-
-    def __init__(self, task: Any, split: str, lengths: Mapping[str, int], order: Mapping[str, Any]):
-        self._open = lambda skip: _examples(
-            task, split, lengths, num_epochs=None, skip=skip, **order
-        )
-        self._rest: Iterator[Example] = iter(())
-        self._place = -1
-
-    def read(self, start: int) -> Iterator[Example]:
-        if start != self._place:
-            self._rest, self._place = self._open(start), start
-        for example in self._rest:
-            self._place += 1
+    def read(start: int) -> Iterator[Example]:
+        nonlocal rest, place
+        if start != place:
+            rest, place = _pairs(task, task.stream(split, lengths, seed, start)), start
+        for example in rest:
+            place += 1
             yield example
 
+    return read
 
-def _examples(
-    task: Any, split: str, lengths: Mapping[str, int], *, skip: int = 0, **order
-) -> Iterator[Example]:
-    dataset = task.get_dataset(dict(lengths), split, try_in_mem_cache=False, **order)
-    for example in dataset.skip(skip).as_numpy_iterator():
-        if "targets" not in example:
+
+def _pairs(task: tasks.Task, examples: Iterable[tasks.Example]) -> Iterator[Example]:
+    for example in examples:
+        if example.targets is None:
             raise TrainingError(f"task {task.name!r} has no targets; training needs pairs of texts")
-        yield Example(example["inputs"].astype(np.int32), example["targets"].astype(np.int32))
+        yield Example(example.inputs, example.targets)
 
 
 def _padded(rows: Sequence[np.ndarray], size: int, width: int) -> np.ndarray:

@@ -20,6 +20,7 @@ import optax
 
 from specdec import checkpoints, tasks
 from specdec.checkpoints.vocabulary_fit import check_fit
+from specdec.common.terminal import counted
 from specdec.models.heads import HeadedTarget
 from specdec.models.model import Target
 from specdec.training import laws
@@ -28,7 +29,7 @@ from specdec.training.initial import begun_with
 from specdec.training.loss import Frozen, Pairs, Sums
 from specdec.training.objectives import Objective
 from specdec.training.optimizer import Adafactor
-from specdec.training.training_batches import FITS, Batches, fits, pack, read_split
+from specdec.training.training_batches import Batches, pack, read_split
 from specdec.training.training_error import TrainingError
 from specdec.training.training_progress import Progress
 from specdec.training.training_run import TrainRun
@@ -142,7 +143,8 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
         folder.cut_log(step)
         with contextlib.closing(Progress(step, run.steps, run.log_every)) as progress:
             if step:
-                progress.say(f"{folder.path} holds a run of {step:,} steps; going on with it")
+                begun = f"{folder.path} holds a run of {counted(step, 'step')}"
+                progress.say(f"{begun}; going on with it")
             if (top := run.objective.top) is not None:
                 said = _laws(run, top, target_params, folder.path, progress.say)
                 given = (said.beside(batches[k]) for k in itertools.count(step))
@@ -267,7 +269,7 @@ def _means(batches: list[Sums]) -> tuple[float, float]:
 
 def _vocabulary(run: TrainRun) -> checkpoints.Vocabulary | None:
     """The task's, if it is a file, after a look at its size."""
-    vocabulary = tasks.get_task(run.task).output_features["targets"].vocabulary
+    vocabulary = tasks.get_task(run.task).vocabulary
     try:
         check_fit(vocabulary, run.model, "model")
         if run.target is not None:
@@ -297,12 +299,12 @@ def _reference(run: TrainRun) -> PyTree:
 
 def _laws(
     run: TrainRun, top: int, target_params: PyTree, folder: Path, say: Callable[[str], None]
-) -> laws.Stored:
+) -> laws.StoredLaws:
     """What the target says of the texts of the split, all of which are read."""
-    if not fits(run.task, run.split):
+    if not tasks.get_task(run.task, run.split).fits(run.split):
         raise TrainingError(
             f"Align.top is {top}, and the split {run.split!r} has no end, or more than "
-            f"{FITS:,} texts; leave it out, and the target runs in each update"
+            f"{tasks.FITS:,} texts; leave it out, and the target runs in each update"
         )
     assert run.target is not None and run.target_path is not None, "Align asks for them"
     return laws.stored(

@@ -22,7 +22,7 @@ class TrainRun(Checked):
 
     model: what is trained; parameters start as its `init` draws them from the seed. Or a
       `models.heads.HeadedTarget`, of which `LookAhead` trains both parts.
-    task, split, lengths: a seqio task or mixture or the name of one, its split to train on, and the
+    task, split, lengths: a task or mixture or the name of one, its split to train on, and the
       longest 'inputs' and 'targets' in tokens.
     steps: how many updates in all; a finished run goes on if this grows.
     batch_size: texts per step.

@@ -272,7 +272,12 @@ def test_a_forecast_is_made_of_other_texts_and_the_parts():
     speedup = summary.speedup.over_texts.value
     assert forecast.measured_over_whole == pytest.approx(speedup / forecast.whole)
     lines = list(benchmark.lines(summary))
-    assert any(line.startswith("forecast") and "3 texts of validation" in line for line in lines)
+    at = lines.index(next(line for line in lines if line.startswith("predicted by others")))
+    shown, measured, quotient = (line[20:].split(maxsplit=1) for line in lines[at : at + 3])
+    assert shown[1] == "per token, by 3 texts of validation"
+    assert measured[1] == quotient[1] == "per token"
+    ours = float(measured[0]) / float(shown[0])  # the ratio is of what is shown
+    assert float(quotient[0]) == pytest.approx(ours, abs=2e-3)
     assert summarized(records, of=None).forecast is None
     assert summary_of((85, 83)).forecast is None
 
@@ -325,6 +330,44 @@ def test_the_table(of):
     if of:
         assert table["verify"] == ["15000.000", "1.50"]
         assert table["v"][:6] == ["1.500", *"a target call on 4".split()]
+
+
+def test_no_negative_time_is_printed():
+    """A busy machine: the parts took longer than the texts that are made of them."""
+    summary = summary_of((4, 6), (4, 6))
+    assert summary.prediction.rest < 0 and summary.latency["alone"].per_token is None
+    records = [*timings(), elsewhere(0), generation("alone", 0, 4, tokens=8)]
+    summary = summarized([*records, generation("speculative", 0, 6, tokens=8, accepted=(3, 3))])
+    assert not re.search(r"-\d", "\n".join(benchmark.lines(summary)))
+
+
+CPU = {"backend": "cpu", "cores": 2, "cpu": "AMD EPYC", "features": ["avx2", "avx512f"]}
+
+
+@pytest.mark.parametrize(
+    "of, environment, says",
+    [
+        (
+            PLAN,
+            CPU,
+            "2 of 2 texts identical, Autoregressive, 3 tokens per draft, on 2 cores of",
+        ),
+        (plan(schedule=Fixed(1)), CPU | {"cores": 1}, "1 token per draft, on 1 core of"),
+        (plan(schedule=Cycle((1, 3))), CPU, "up to 3 tokens per draft"),
+        (PLAN, {"backend": "tpu", "devices": 1, "device": "TPU v4"}, "on 1 x TPU v4"),
+    ],
+)
+def test_the_sentence(of, environment, says):
+    found = benchmark.sentence(summary_of((85, 40), (85, 40)), of, environment)
+    assert found.startswith("2.12 times as fast as the target alone (2.12 to 2.12), ")
+    assert says in found
+
+
+def test_the_sentence_says_what_is_not_identical():
+    free = benchmark.sentence(summary_of((85, 40), same_output=False), PLAN, CPU)
+    assert "outputs of the same distribution" in free
+    inexact = benchmark.sentence(summary_of((85, 40), exact=False), PLAN, CPU)
+    assert "outputs NOT EXACT" in inexact
 
 
 def test_without_a_model_a_draft_takes_no_time():
@@ -395,7 +438,7 @@ def test_where_lengths_vary_the_parts_are_those_of_the_lengths_that_were_drafted
     assert forecast.decoding == pytest.approx(2 * 10 / short)
     assert forecast.whole == pytest.approx(85 / (7 + 4 * short))
     table = list(benchmark.lines(summary))
-    assert not any(line.startswith("alpha from tau") for line in table)
+    assert not any(line.startswith("  if independent") for line in table)
     assert any(line.startswith("v ") and line.endswith("a target call, likewise") for line in table)
 
 
@@ -726,6 +769,7 @@ def two_layouts(folder):
     file.write_text(json.dumps(device_of({1: "out_in", 2: "in_out"}).as_json()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(device.SETTING, str(file))
+        patch.setattr(benchmarking, "load_average", lambda: 0.1)
         yield
 
 
@@ -769,7 +813,15 @@ def test_json_lines(run):
     step_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(read))
     assert step_bytes < sum(leaf.nbytes for leaf in jax.tree.leaves(run.trees["alone"]))
     summary = summarized(again, run.workload.plan, step_bytes=step_bytes)
-    assert run.out.partition("kernels, ")[0] == "\n".join(benchmark.lines(summary)) + "\n"
+    answer, table = run.out.partition("kernels, ")[0].split("\n\n", 1)
+    assert table == "\n".join(benchmark.lines(summary)) + "\n"
+    sentence, machine = answer.split("\n")[:2]
+    assert re.match(
+        r"\d+\.\d\d times as fast as the target alone \(\d.* to \d.*\), 10 of 10 texts identical, "
+        r"Autoregressive, 2 tokens per draft, on \d+ cores? of \w",
+        sentence,
+    )
+    assert machine.startswith("machine") and "the same work took" in machine
 
 
 def test_a_line_has_sources_where_the_drafter_has(tmp_path):
@@ -903,10 +955,10 @@ def test_the_target_alone_is_kept_as_is_best_for_it(run):
 @pytest.mark.parametrize(
     "setting, says",
     [
-        ("SEED=3", "seed 3, and the first variant 0"),
-        ("SPLIT='test2'", "split 'test2', and the first variant 'test'"),
-        ("MIN_LENGTH=2", "sampling "),
-        ("INT8=('draft', 'target')", "target.weights 'int8', and the first variant 'stored'"),
+        ("SEED=3", "SEED = 3, and the first variant 0"),
+        ("SPLIT='test2'", "SPLIT = 'test2', and the first variant 'test'"),
+        ("MIN_LENGTH=2", "sampling = "),
+        ("INT8=('draft', 'target')", "target.weights = 'int8', and the first variant 'stored'"),
     ],
 )
 def test_variants_have_one_baseline(specdec_bench, capsys, setting, says):
@@ -941,7 +993,7 @@ def test_variants_may_differ_in_all_that_drafts_or_verifies(folder, monkeypatch)
     plans = [one.run.plan for one in found]
     assert [plan.models()["draft"].weights for plan in plans[:3]] == ["stored", "int8", "stored"]
     assert [plan.exact for plan in plans] == [True, True, False, True, True, True]
-    assert found[3].run.schedule_table_path != found[4].run.schedule_table_path
+    assert found[3].run.paths() != found[4].run.paths()
 
 
 def test_two_variants_are_not_written_to_one_file(specdec_bench, tmp_path, capsys):

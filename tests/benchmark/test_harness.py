@@ -35,14 +35,14 @@ class Way:
     asked: list[tuple[str, int]] = []
 
     def __init__(self, name: str):
-        self.plan, self.alone, self.name = self, self, name
+        self.plan, self.engine, self.params, self.name = self, self, {}, name
         self.data = types.SimpleNamespace(lengths={"inputs": 3}, seed=0)
 
-    def load(self) -> dict:
-        return {}
+    def alone(self) -> Way:
+        return self
 
-    def params_alone(self, stored: dict) -> dict:
-        return stored
+    def read(self) -> dict:
+        return {}
 
     def models(self) -> dict:
         return {}
@@ -58,7 +58,7 @@ class Way:
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_ways_alternate_batch_by_batch(rows, monkeypatch):
-    monkeypatch.setattr(harness, "Decoder", lambda plan: plan)
+    monkeypatch.setattr(harness, "DecodeProgram", lambda plan: plan)
     Way.asked = []
     texts = [types.SimpleNamespace(inputs=[text]) for text in range(1, 7)]
     found = harness.timed({"a": Way("a"), "b": Way("b")}, texts, 2, rows)

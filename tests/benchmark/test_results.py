@@ -52,7 +52,8 @@ def test_figures_are_those_of_the_lines(path):
     )
     again = json.loads(json.dumps(summary.record()))
     # Summaries before did not have them.
-    for name in {"conditional", "joint", "depth", "broken_drafts"} - written.keys():
+    later = {"conditional", "joint", "depth", "broken_drafts", "spread"}
+    for name in later - written.keys():
         del again[name]
     if "by_turns" not in written["prediction"]:
         assert again["prediction"].pop("by_turns") == 1

@@ -111,6 +111,9 @@ def test_jsonl(decode, folder, tmp_path):
     tokens = sum(len(text["tokens"]) for text in texts)
     calls = sum(text["calls"] for text in texts)
     assert f"5 texts, {tokens} tokens, {calls} target calls: {tokens / calls:.2f} tokens" in err
+    whole, *parts = re.findall(r"(\d+\.\d) s ?([a-z]*)", err.splitlines()[2])
+    assert "compiling" in {name for _, name in parts}
+    assert float(whole[0]) == pytest.approx(sum(float(seconds) for seconds, _ in parts))
 
 
 def explained_adds_up(text: dict) -> None:
@@ -218,8 +221,10 @@ def test_a_terminal_gets_a_legend_and_each_text_with_marks_and_alone(decode, tmp
     legend, *lines = re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines()
     assert "accepted" in legend and "\x1b[" in coloured
     texts = [line.split() for line in plain.splitlines()]
-    assert [line.split() for line in lines[1::2]] == texts
-    for trace, text in zip(lines[::2], texts, strict=True):
+    inputs = [line.split("\t")[0] for line in LINES]
+    assert (lines[::4], lines[1::4]) == ([""] * len(texts), inputs)
+    assert [line.split() for line in lines[3::4]] == texts
+    for trace, text in zip(lines[2::4], texts, strict=True):
         kept = re.sub(r"\[-.*?-\]|\{\+|\+\}", "", trace)
         assert "".join(kept.split()) == "".join(text).replace("\ufffd", "")
     assert len(records(tmp_path / "out.jsonl")) == len(LINES)
@@ -287,15 +292,15 @@ def test_buckets_are_used_and_do_not_change_the_output(decode, tmp_path, monkeyp
 
 
 def test_compare_counts_differences(decode, monkeypatch):
-    class Other(program.Decoder):
+    class Other(program.DecodeProgram):
         def fetch(self, *arguments):
             output, seconds = super().fetch(*arguments)
             return output._replace(tokens=output.tokens + 1), seconds
 
     def decoder(plan, **options):
-        return (program.Decoder if plan.drafts else Other)(plan, **options)
+        return (program.DecodeProgram if plan.drafts else Other)(plan, **options)
 
-    monkeypatch.setattr("specdec.engine.engine.Decoder", decoder)
+    monkeypatch.setattr("specdec.engine.engine.DecodeProgram", decoder)
     assert "identical outputs: 0 of 5" in decode("--compare")[2]
 
 
@@ -409,7 +414,7 @@ def test_ctrl_c_keeps_what_is_written(decode, tmp_path, monkeypatch):
     code, _, err = decode(f"--output_file={tmp_path / 'out.jsonl'}")
     assert code == 130
     assert err.splitlines()[1].startswith("2 texts, ") and "Traceback" not in err
-    assert err.splitlines()[-1] == "specdec: interrupted"
+    assert err.splitlines()[-1] == "specdec: interrupted; given again, the command begins anew"
     assert len(records(tmp_path / "out.jsonl")) == 2
 
 

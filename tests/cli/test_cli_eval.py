@@ -16,6 +16,7 @@ from specdec import checkpoints, cli, tasks
 from specdec.cli import run as runs
 from specdec.common.environment import version
 from specdec.common.records import RecordsError
+from specdec.common.terminal import counted
 from specdec.instrument import evaluation
 from specdec.instrument.prediction_files import PredictionsFolder
 
@@ -165,7 +166,7 @@ def test_wherever_the_file_was_torn_the_rest_is_the_same(
     (tmp_path / "run.gin").write_bytes(expected[2])
     (tmp_path / "predictions.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][:torn])
     code, _, err = evaluate(tmp_path, *COMPARED)
-    assert code == 0 and f"\n{left} texts, " in err
+    assert code == 0 and f"\n{counted(left, 'text')}, " in err
     assert files(tmp_path) == expected
 
 

@@ -119,7 +119,11 @@ def test_a_file_can_grow_no_further(on, tmp_path):
 def test_sigterm(on, tmp_path):
     os.mkfifo(tmp_path / "never.summary.json")
     code, out, err = on("terminated", "report", str(tmp_path / "never.summary.json"))
-    assert (code, out, err) == (143, "", "specdec: terminated; give the command again\n")
+    assert (code, out, err) == (
+        143,
+        "",
+        "specdec: terminated; given again, the command begins anew\n",
+    )
 
 
 def test_jax_platforms_names_a_device_that_is_not_there(on, folder, tmp_path):
@@ -271,3 +275,22 @@ def test_what_was_never_begun_is_not_told():
     code = "from specdec.cli import machine\nmachine.quiet()\nasync def f(): pass\nf()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "command, said",
+    [
+        (["train", "--output_dir=my run"], "to go on: specdec train '--output_dir=my run'"),
+        (["bench", "--output_file=x"], "to go on: specdec bench --output_file=x"),
+        (["bench"], "given again, the command begins anew; with --output_file it goes on"),
+        (["decode", "--output_file=x"], "given again, the command begins anew"),
+    ],
+)
+def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, command, said):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    for module in ("decode", "bench", "train"):
+        monkeypatch.setattr(getattr(cli, module), "_command", interrupted)
+    assert cli.main(command) == 130
+    assert capsys.readouterr().err == f"specdec: interrupted; {said}\n"

@@ -117,7 +117,7 @@ def test_a_header_tells_what_is_published(file):
     row = paper(file)
     line = (
         f"#   paper: alpha={row.alpha:.2f} c={row.c:.2f} gamma={row.gamma} Exp={row.expected:.1f} "
-        f"Emp={row.measured:.1f} calc={calculated(row):.2f}\n"
+        f"Emp={row.measured:.1f} predicted={calculated(row):.2f}\n"
     )
     assert line in (CONFIGS / file).read_text()
 

@@ -90,10 +90,10 @@ def test_schedules_have_settings_of_their_own(plan):
     assert found == CostOptimal(0.3, (1.1, 1.3, 1.6), (1, 3, 5))
 
 
-def test_reports_have_the_length_that_is_in_force(run):
+def test_a_shorter_output_is_of_the_plan_and_not_of_the_data(run):
     shortened = run("--max_length=20")
-    assert shortened.lengths == {"inputs": 48, "targets": 20}
-    assert shortened.data.lengths == run().lengths == {"inputs": 48, "targets": 48}
+    assert (shortened.plan.max_length, run().plan.max_length) == (20, 48)
+    assert shortened.data.lengths == run().data.lengths == {"inputs": 48, "targets": 48}
 
 
 def test_what_is_not_given_stays_as_the_files_say(plan, warm):

@@ -16,6 +16,7 @@ from specdec.decoding.beam_rules import T5X, HuggingFace
 from specdec.decoding.beam_search import beam_search
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.decoding.finite import NonFiniteLogits
+from specdec.models import partitioning
 from specdec.sampling.processors import in_order
 from specdec.testing import TableTarget
 from specdec.types import Params
@@ -270,6 +271,34 @@ def test_the_search_as_it_is_defined(rule):
         ]
         assert ours == texts
         np.testing.assert_allclose(found.scores[row, : len(texts)], scores, **SCORES)
+
+
+def test_beams_over_a_mesh():
+    """Two rows and two parts of the model; each device searches for its own row."""
+    target, params, golden = load("v1_1")
+    inputs = jnp.asarray(golden["encoder_input_tokens"])[:2]
+    plan = BeamPlan(target, 4, T5X(0.6), 16, DraftBeams(target, 8, 2))
+    whole = beam_search(Params(params, params), inputs, plan)
+    rules = partitioning.standard_logical_axis_rules()
+    divided = dataclasses.replace(target, axis_rules=rules)
+    mesh = partitioning.make_mesh(2, jax.devices()[:4])
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(params, partitioning.shardings(divided, mesh))
+        over = dataclasses.replace(plan, target=divided, drafter=DraftBeams(divided, 8, 2))
+        found = beam_search(Params(placed, placed), inputs, over)
+    assert found.tokens.tolist() == whole.tokens.tolist()
+    np.testing.assert_allclose(found.scores, whole.scores, **SAME_PROGRAM)
+
+
+def test_beams_in_bfloat16():
+    """Calls of another width round otherwise, so beams may differ: the rows, though, end."""
+    target, params, golden = load("v1_0", dtype="bfloat16")
+    inputs = jnp.asarray(golden["encoder_input_tokens"])
+    plan = BeamPlan(target, 4, T5X(0.6), 20, DraftBeams(target, 8, 2))
+    found = beam_search(Params(params, params), inputs, plan)
+    plain = beam_search(Params(params), inputs, plan.alone())
+    assert np.mean(np.asarray(found.tokens[:, 0]) == np.asarray(plain.tokens[:, 0])) > 0.5
+    assert np.sum(found.trace.calls) < np.sum(plain.trace.calls)
 
 
 def test_logits_that_are_not_finite_name_the_row():

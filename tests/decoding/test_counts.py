@@ -28,7 +28,7 @@ import pytest
 from support import Cycle, inside
 
 from specdec import Plan, prefill, step
-from specdec.decoding.program import Decoder, batch_shapes
+from specdec.decoding.program import DecodeProgram, batch_shapes
 from specdec.drafters import Autoregressive, Blockwise, EarlyExit, Masked
 from specdec.instrument.compile import hlo
 from specdec.models.heads import Heads, HeadsConfig
@@ -84,7 +84,7 @@ def shapes_of(plan: Plan) -> tuple[Params, Any, Any]:
 def text(method: str, *depths: int) -> str:
     """The compiled program of whole generations."""
     plan = plan_of(method, *depths)
-    compiled = Decoder(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
+    compiled = DecodeProgram(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
     return compiled.as_text() or ""
 
 
@@ -206,7 +206,7 @@ def test_arrays_of_a_cache_in_buckets():
     draft is there once."""
     buckets = (1, 2, GAMMA)
     plan = dataclasses.replace(plan_of("greedy"), schedule=Cycle(buckets))
-    compiled = Decoder(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
+    compiled = DecodeProgram(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
     counts = caches(inside(hlo.read(compiled.as_text() or "").operations, "decode"))
     bounds = {
         ("target", "rest", "made"): 3 * DEPTH * len(buckets),
@@ -226,7 +226,7 @@ def test_processors_copy_no_cache(method):
     rule = Processed(plan.sampling, (RepetitionPenalty(1.2), NoRepeatNGram(3), MinLength(4)))
     drafter = dataclasses.replace(plan.drafter, sampling=rule)  # type: ignore[type-var]
     plan = dataclasses.replace(plan, sampling=rule, drafter=drafter)
-    compiled = Decoder(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
+    compiled = DecodeProgram(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
     operations = inside(hlo.read(compiled.as_text() or "").operations, "decode")
     assert caches(operations) == caches(in_iteration(method))
     assert any(x.opcode == "scatter" or "scatter" in x.name for x in operations), "they are there"
@@ -253,7 +253,7 @@ def of_blocks(kind: str) -> Plan:
 def test_a_block_is_one_call_and_copies_nothing(kind):
     """Neither the target's caches nor its states of all tokens; the target has one call."""
     plan = of_blocks(kind)
-    compiled = Decoder(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
+    compiled = DecodeProgram(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
     operations = inside(hlo.read(compiled.as_text() or "").operations, "decode")
     counts = caches(operations)
     found = {key: n for key, n in counts.items() if key[0] == "target"}
@@ -269,7 +269,7 @@ def test_first_layers_draft_and_copy_no_more_than_calls_of_one_token():
     """Such calls lay out a layer's keys and values anew, in any draft scan (docs/performance.md):
     here the pending token's and the last drafted one's besides. The call of all copies none."""
     plan = dataclasses.replace(plan_of("greedy"), drafter=EarlyExit(1, Greedy()))
-    compiled = Decoder(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
+    compiled = DecodeProgram(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
     found = caches(inside(hlo.read(compiled.as_text() or "").operations, "decode"))
     assert found["target", "rest", "made"] >= 2 * (2 + DEPTH - 1), "slots are written"
     lower = {("target", "extend", "made"): 4, ("target", "extend", "copy"): 4}
@@ -356,7 +356,7 @@ def test_greatest_probabilities_are_found_without_sorting(method):
     given = classifier.Examples(np.zeros([2, TOP + 2], np.float32), *np.ones([2, 2], np.float32))
     trees = shapes_of(plan_of(method))[0]
     params = plan.params(trees | {"schedule": classifier.fit(given, given, steps=1)})
-    program = Decoder(plan).lower(params, *batch_shapes(1, LENGTH))
+    program = DecodeProgram(plan).lower(params, *batch_shapes(1, LENGTH))
     compiled = program.compile(AS_USERS_DO).as_text() or ""
     assert len(re.findall(r'custom_call_target="TopK"', compiled)) == 2
     assert not re.search(r" sort\(", compiled)

@@ -18,6 +18,7 @@ from specdec import checkpoints, cli
 from specdec.common import theory
 from specdec.common.records import RecordsError
 from specdec.drafters import Autoregressive, Hybrid, PromptLookup
+from specdec.engine import Placement
 from specdec.instrument import forecast
 from specdec.instrument.benchmark import Timing
 from specdec.instrument.benchmark.parts import Calls, Key, key_of
@@ -247,7 +248,7 @@ def test_the_command(passes, tmp_path, capsys):
     ],
 )
 def test_a_mistake_is_one_line(passes, capsys, monkeypatch, flags, message):
-    monkeypatch.setattr(cli.DecodeRun, "load", lambda _: pytest.fail("long work"))
+    monkeypatch.setattr(Placement, "read", lambda *_: pytest.fail("long work"))
     assert cli.main(["forecast", *passes, *flags]) == 2
     (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("specdec: ")]
     assert re.search(message, line)
@@ -256,7 +257,7 @@ def test_a_mistake_is_one_line(passes, capsys, monkeypatch, flags, message):
 @pytest.mark.parametrize("damage", ["inputs", "more texts", "no record", "a damaged record"])
 def test_passes_that_are_not_of_the_run_are_refused(passes, tmp_path, capsys, monkeypatch, damage):
     """By the texts themselves, whatever their settings say, and by what was recorded of them."""
-    monkeypatch.setattr(cli.DecodeRun, "load", lambda _: pytest.fail("long work"))
+    monkeypatch.setattr(Placement, "read", lambda *_: pytest.fail("long work"))
     before = Path(passes[-1].partition("=")[2])
     path, settings = tmp_path / "passes.jsonl", Path(f"{before}.gin").read_text()
     texts = [json.loads(line) for line in before.read_text().splitlines()]
@@ -298,7 +299,7 @@ def test_a_classifier_is_trained_on_texts_of_the_run(passes, tmp_path, capsys, f
 
 @pytest.mark.parametrize("setting", ["INT8=('target',)", "SEED=3", "MIN_LENGTH=2"])
 def test_variants_of_a_search_have_one_target(passes, tmp_path, capsys, monkeypatch, setting):
-    monkeypatch.setattr(cli.DecodeRun, "load", lambda _: pytest.fail("long work"))
+    monkeypatch.setattr(Placement, "read", lambda *_: pytest.fail("long work"))
     flags = ["--variant=GAMMA=1", f"--variant={setting}", f"--output_dir={tmp_path / 'out'}"]
     assert cli.main(["tune", *passes[:-1], *flags]) == 2
     (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("specdec: ")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import re
 
@@ -68,6 +69,18 @@ def test_what_is_best_is_chosen_on_one_half_and_judged_on_the_other():
     text = "\n".join(tuning.lines(found))
     assert "+20.0% (+20.0% to +20.0%) over Fixed(gamma=2, stop_at_end=True), 25% of" in text
     assert "25.0% behind the fastest" in text
+
+
+def test_a_long_schedule_does_not_break_the_table():
+    long = Confidence(0.123456789, buckets=tuple(range(1, 40)))
+    assert len(str(long)) > 100
+    every = [tried("fixed", 2, Fixed(2), [5, 6]), tried("confidence", 0.1, long, [3, 5])]
+    half = np.array([True, False])
+    found = Result.of("", every, np.full(2, 10.0), np.full(2, 2.0), half, ~half)
+    head, *rows = itertools.takewhile(lambda line: line[:4] != "best", tuning.lines(found))
+    columns = head.index("schedule")
+    assert {row[:columns].count(" to ") for row in rows} == {1}
+    assert [row[columns:] for row in rows] == [str(long), "Fixed(gamma=2)", "an oracle of refusals"]
 
 
 def test_where_no_draft_pays_it_says_so():

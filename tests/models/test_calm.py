@@ -16,7 +16,7 @@ from tolerances import LOGITS, SMALL_LOGITS
 
 from specdec import cli
 from specdec.decoding import autoregressive_decode, decode, row_keys
-from specdec.decoding.program import Decoder, batch_shapes
+from specdec.decoding.program import DecodeProgram, batch_shapes
 from specdec.drafters import Autoregressive, EarlyExit
 from specdec.instrument import acceptance, forecast
 from specdec.instrument.compile import hlo
@@ -334,7 +334,7 @@ def test_a_layer_that_may_be_skipped_copies_no_cache():
 def copies(target: T5Target) -> int:
     plan = Plan(target, None, None, None, Greedy(), 50)  # type: ignore[arg-type]
     shapes = plan.params({"target": jax.eval_shape(target.init, jax.random.key(0))})
-    compiled = Decoder(plan).lower(shapes, *batch_shapes(1, 8)).compile()
+    compiled = DecodeProgram(plan).lower(shapes, *batch_shapes(1, 8)).compile()
     operations = inside(hlo.read(compiled.as_text() or "").operations, "decode")
     caches = [x for x in operations if f"[1,2,{plan.capacity},8]" in x.shape]
     return sum(x.opcode == "copy" for x in caches)

@@ -121,11 +121,11 @@ def test_squad_is_a_mean_over_texts():
     assert squad(["cat", ["a", "dog"]], ["cat", "x"]) == {"em": 50, "f1": 50}
 
 
-def test_they_are_metrics_for_seqio(tmp_path):
+def test_a_task_has_them(tmp_path):
     (tmp_path / "x.tsv").write_text("one\teins\ntwo\tzwei\n", encoding="utf-8")
     files = {"test": str(tmp_path / "x.tsv")}
     task = tasks.local_task("of_metrics", files, tasks.Bytes(), metric_fns=(bleu, rouge, squad))
-    assert task.predict_metric_fns == [bleu, rouge, squad]
+    assert task.metric_fns == (bleu, rouge, squad)
     found = list(references(task, "test", {"inputs": 8, "targets": 8}))
     assert [(target, prepare("x")) for target, prepare in found] == [("eins", "x"), ("zwei", "x")]
 

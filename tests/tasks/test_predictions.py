@@ -24,8 +24,7 @@ def folder(path, lines, name="predictions.jsonl"):
 
 
 def examples(task, split, lengths):
-    dataset = task.get_dataset(lengths, split, shuffle=False)
-    return [(x["inputs"].tolist(), x["targets"].tolist()) for x in dataset.as_numpy_iterator()]
+    return [(x.inputs.tolist(), x.targets.tolist()) for x in task.examples(split, lengths)]
 
 
 def test_targets_are_the_tokens_that_came_out(tmp_path):

@@ -1,5 +1,6 @@
 """Local tasks, vocabularies and batches: pytest tests/tasks/test_tasks.py"""
 
+import itertools
 import re
 import subprocess
 import sys
@@ -56,12 +57,13 @@ def rows(batches):
 
 def test_features_are_prefixed_trimmed_and_end_in_eos(tsv):
     task = byte_task("features", tsv, prefix="de: ")
-    vocabulary = task.output_features["inputs"].vocabulary
-    (first, second, *_) = task.get_dataset(LENGTHS, "test", shuffle=False).as_numpy_iterator()
-    assert first["inputs"].tolist() == [*vocabulary.encode("de: one"), 1]
-    assert first["targets"].tolist() == [*vocabulary.encode("eins"), 1]
+    (first, second, *_) = task.examples("test", LENGTHS)
+    assert first.inputs.tolist() == [*task.vocabulary.encode("de: one"), 1]
+    assert first.targets.tolist() == [*task.vocabulary.encode("eins"), 1]
     # 13 bytes do not fit: the text is cut so that EOS does.
-    assert second["inputs"].tolist() == [*vocabulary.encode("de: two wor"), 1]
+    assert second.inputs.tolist() == [*task.vocabulary.encode("de: two wor"), 1]
+    (third, *_) = task.examples("test", LENGTHS, start=2)
+    assert third.input_text == "de: three"
 
 
 def test_batches_keep_order_and_pad_the_last_one(tsv):
@@ -139,6 +141,56 @@ def test_the_same_task_is_registered_once(tsv):
     assert tasks.get_task("twice") is task
     with pytest.raises(tasks.TaskError, match="'twice' exists with another definition"):
         byte_task("twice", tsv, prefix="other: ")
+
+
+def test_a_mixture_has_all_examples_in_one_order_that_is_drawn(tsv):
+    parts = [byte_task("mixed_1", tsv), byte_task("mixed_2", tsv, prefix="de: ")]
+    mixture = tasks.mixture("mixed", parts, [1, 3])
+    assert tasks.mixture("mixed", ["mixed_1", "mixed_2"], [1, 3]) is mixture
+    texts = [example.input_text for example in mixture.examples("test", LENGTHS)]
+    assert len(texts) == tasks.count("mixed", "test") == 10
+    for prefix in ("", "de: "):
+        of_one = [text for text in texts if text.startswith("de: ") == bool(prefix)]
+        assert of_one == [prefix + line.split("\t")[0] for line in LINES]
+    assert texts != sorted(texts) and texts[-3:] == ["three", "a", "five"]
+    with pytest.raises(tasks.TaskError, match="'mixed' exists with other rates"):
+        tasks.mixture("mixed", parts, [1, 1])
+    others = tasks.local_task("mixed_3", {"test": str(tsv)}, tasks.Bytes(extra_ids=1))
+    with pytest.raises(tasks.TaskError, match="of mixture 'odd' have different vocabularies"):
+        tasks.mixture("odd", [parts[0], others], [1, 1])
+
+
+def test_the_stream_of_a_mixture_can_begin_anywhere(tsv):
+    parts = [byte_task("streamed_1", tsv), byte_task("streamed_2", tsv, prefix="de: ")]
+    mixture = tasks.mixture("streamed", parts, [1, 3])
+
+    def texts(seed, start, count):
+        stream = itertools.islice(mixture.stream("test", LENGTHS, seed, start), count)
+        return [example.input_text for example in stream]
+
+    whole = texts(0, 0, 60)
+    assert texts(0, 37, 23) == whole[37:] != texts(1, 37, 23)
+    assert 35 < sum(text.startswith("de: ") for text in whole) < 55
+
+
+def test_a_task_of_seqio_names_the_extra_that_it_needs(monkeypatch):
+    tasks.loading.load_seqio.cache_clear()
+    monkeypatch.setitem(sys.modules, "seqio", None)  # as if it were not installed
+    needs = r"needs seqio: pip install '\.\[seqio\]'$"
+    calls = {
+        "task 'xsum_v110' ": lambda: tasks.t5_task("xsum_v110", tasks.Bytes(50)),
+        r"no task is named 'theirs' \(registered: .*\); one of seqio's ": (
+            lambda: tasks.get_task("theirs")
+        ),
+        "--tfds_data_dir ": lambda: tasks.use_tfds_data_dir("/nowhere"),
+        "vocabulary gs://b/v.model, which is on a network, ": (
+            lambda: tasks.SentencePiece("gs://b/v.model").plain()
+        ),
+    }
+    for message, call in calls.items():
+        with pytest.raises(tasks.TaskError, match=f"^{message}{needs}"):
+            call()
+    tasks.loading.load_seqio.cache_clear()
 
 
 def test_sentencepiece_round_trip(tsv, sentencepiece_file):

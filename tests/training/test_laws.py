@@ -55,7 +55,7 @@ def asked(top: int, temperature: float = 1.0) -> laws.Asked:
     return laws.Asked(TARGET, TARGET.init(jax.random.key(0)), top, temperature)
 
 
-def stored(path, top: int, temperature: float = 1.0, count: int = 10) -> laws.Stored:
+def stored(path, top: int, temperature: float = 1.0, count: int = 10) -> laws.StoredLaws:
     return laws.stored(path, asked(top, temperature), {"target": "a"}, examples(count), batches)
 
 

@@ -279,7 +279,7 @@ def test_an_endless_task_is_read_on_from_any_place(mixed):
 
 
 def test_a_mixture_is_read_on_from_any_place(run):
-    mixture = seqio.MixtureRegistry.add("copies_mixture", [("copies", 1)])
+    mixture = tasks.mixture("copies_mixture", [run.task], [1])
     options = {"batch_size": 8, "buckets": 1}
     ahead, direct, other = (
         Batches(mixture, "train", LENGTHS, seed=seed, **options) for seed in (0, 0, 1)
@@ -409,7 +409,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(run, folder, tmp_path):
     "number, code, line",
     [
         (signal.SIGINT, 130, "interrupted"),
-        (signal.SIGTERM, 143, "terminated; give the command again"),
+        (signal.SIGTERM, 143, "terminated"),
     ],
     ids=["Ctrl-C", "SIGTERM"],
 )
@@ -424,7 +424,11 @@ def test_an_interrupt_saves(run, command, whole, tmp_path, monkeypatch, number, 
     with monkeypatch.context() as patch:
         patch.setattr(Progress, "update", interrupt)
         ended, err = command(tmp_path / "out")
-    assert ended == code and err.endswith(f"specdec: {line}\n")
+    *_, last = err.splitlines()
+    assert ended == code and last.startswith(
+        f"specdec: {line}; to go on: specdec train --gin_file="
+    )
+    assert last.endswith(f"--output_dir={tmp_path / 'out'}")
     assert [entry.name for entry in (tmp_path / "out/checkpoints").iterdir()] == ["3"]
     code, err = command(tmp_path / "out")
     assert code == 0 and "holds a run of 3 steps" in err

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specdec.common.statistics import Estimate, estimates
+from specdec.common.terminal import counted
 from specdec.instrument.acceptance.opinions import LENIENCE
 
 
@@ -77,7 +78,7 @@ def summarize(records: Iterable[Accepted]) -> AcceptanceSummary:
 
 def lines(summary: AcceptanceSummary) -> Iterator[str]:
     """The figures for people."""
-    yield f"{summary.tokens} tokens of {summary.texts} texts that the target wrote"
+    yield f"{summary.tokens} tokens of {counted(summary.texts, 'text')} that the target wrote"
     if summary.layers is not None:
         yield f"a token goes through {summary.layers:.2f} layers, mean"
     if not summary.proposes:

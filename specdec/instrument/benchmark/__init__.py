@@ -1,14 +1,14 @@
 """How fast speculation is, against the target alone in the same process, and where the time goes.
 
 `workload` has what is timed, `measure` times it, and `file` keeps the records. `summary` makes
-figures of them by one `estimator`; `printed` shows those. A `Measurement` is all of it for one
-workload.
+figures of them by one `estimator`; `trust` says how much they vary; `printed` shows those. A
+`Measurement` is all of it for one workload.
 """
 
 from specdec.instrument.benchmark.file import File, Generation, Record, Timing, fields_of, record
 from specdec.instrument.benchmark.measure import decode_elsewhere, measure_by_text, profile
 from specdec.instrument.benchmark.measurement import Measurement, described
-from specdec.instrument.benchmark.printed import lines
+from specdec.instrument.benchmark.printed import lines, sentence
 from specdec.instrument.benchmark.summary import BenchmarkSummary, summarize
 from specdec.instrument.benchmark.workload import Workload
 
@@ -27,5 +27,6 @@ __all__ = [
     "measure_by_text",
     "profile",
     "record",
+    "sentence",
     "summarize",
 ]

@@ -19,6 +19,7 @@ from specdec.instrument.benchmark.parts import (
     Key,
     by_turns,
 )
+from specdec.instrument.benchmark.trust import Spread
 from specdec.types import Part, verifies
 
 
@@ -27,6 +28,7 @@ class Measured(NamedTuple):
 
     seconds: part -> of one model call, or of one prefill; medians.
     bandwidth: bytes/s at which memory was read, at its best.
+    spread: how much they vary; None if nothing was timed twice.
     """
 
     alone: Sequence[Generation]
@@ -34,6 +36,7 @@ class Measured(NamedTuple):
     elsewhere: Sequence[Generation]
     seconds: Mapping[Key, float]
     bandwidth: float
+    spread: Spread | None
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Measured:
@@ -50,7 +53,7 @@ class Measured(NamedTuple):
         seconds = _seconds_per_call(one for one in records if isinstance(one, Timing))
         medians = {part: statistics.median(values) for part, values in seconds.items()}
         bandwidth = READ_BYTES / min(seconds[MEMORY_READ])
-        return cls(alone, speculative, elsewhere, medians, bandwidth)
+        return cls(alone, speculative, elsewhere, medians, bandwidth, Spread.of(records))
 
     @property
     def prefill(self) -> float:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from specdec.common.environment import device_in_words
 from specdec.instrument.benchmark.summary import (
     Baseline,
     BenchmarkForecast,
@@ -13,6 +15,37 @@ from specdec.instrument.benchmark.summary import (
     Latency,
     Quantiles,
 )
+from specdec.plan import Plan
+
+
+def sentence(summary: BenchmarkSummary, plan: Plan, environment: Mapping[str, Any]) -> str:
+    """Returns the result of a benchmark in one sentence.
+
+    environment: of the machine, as `common.environment` has it.
+    """
+    found, outputs = summary.speedup.over_texts, summary.texts * summary.repeats
+    if not summary.exact:
+        same = "outputs NOT EXACT"
+    elif summary.identical is None:
+        same = "outputs of the same distribution"
+    else:
+        same = f"{summary.identical} of {outputs} texts identical"
+    drafter = type(plan.drafter).__name__ if plan.drafts else str(plan.target)
+    drafts = (drafter, _draft_length(plan)) if plan.drafts else (drafter,)
+    return ", ".join(
+        (
+            f"{found.value:.2f} times as fast as the target alone ({found.interval()})",
+            same,
+            *drafts,
+            f"on {device_in_words(environment)}",
+        )
+    )
+
+
+def _draft_length(plan: Plan) -> str:
+    longest = plan.longest_draft
+    tokens = f"{longest} token{'s' * (longest != 1)} per draft"
+    return tokens if plan.gamma is not None else f"up to {tokens}"
 
 
 def lines(summary: BenchmarkSummary) -> Iterator[str]:
@@ -33,7 +66,7 @@ def lines(summary: BenchmarkSummary) -> Iterator[str]:
     yield _figure("  median text", speedup.median_text, "")
     if summary.identical is not None:
         yield f"{'identical outputs':20}{summary.identical:>9} of {pairs}"
-    yield _figure("tau", summary.tau, "tokens per target call")
+    yield _figure("tokens per call", summary.tau, "of the target")
     if summary.depth is not None:
         yield _figure("layers", summary.depth, "of a target call, mean; alone it has all")
     if summary.alpha is not None:
@@ -46,15 +79,15 @@ def lines(summary: BenchmarkSummary) -> Iterator[str]:
     if summary.prediction:
         yield from _predicted(summary.prediction, summary.baseline)
     if summary.forecast:
-        yield from _foretold(summary.forecast)
+        yield from _predicted_by_others(summary.forecast)
     yield from _alone(summary.baseline)
 
 
 def _predicted(prediction: BenchmarkPrediction, baseline: Baseline) -> Iterator[str]:
     gamma, step = prediction.gamma, baseline.target_step
     if prediction.alpha_from_tau is not None:
-        meaning = "if acceptances were independent"
-        yield _figure("alpha from tau", prediction.alpha_from_tau, meaning)
+        meaning = "that independent acceptances would need for these tokens per call"
+        yield _figure("  if independent", prediction.alpha_from_tau, meaning)
     yield ""
     yield _figure("c", prediction.cost_ratio, "a draft token, in target steps")
     if prediction.by_turns != 1:
@@ -69,19 +102,25 @@ def _predicted(prediction: BenchmarkPrediction, baseline: Baseline) -> Iterator[
     yield f"{'one iteration':20}{'ms':>9}{'target steps':>14}"
     for name in ("draft", "verify", "rest"):
         seconds = getattr(prediction, name)
-        yield f"  {name:18}{1e3 * seconds:9.3f}{seconds / step:14.2f}"
+        if seconds < 0:
+            yield f"  {name:18}{'-':>9}{'-':>14}  the parts alone took longer than the whole"
+        else:
+            yield f"  {name:18}{1e3 * seconds:9.3f}{seconds / step:14.2f}"
     yield f"{'prefill, all':20}{1e3 * prediction.prefill:9.3f}"
 
 
-def _foretold(forecast: BenchmarkForecast) -> Iterator[str]:
+def _predicted_by_others(forecast: BenchmarkForecast) -> Iterator[str]:
+    texts = f"{forecast.texts} text{'s' * (forecast.texts != 1)} of {forecast.split}"
     yield ""
-    yield _figure("forecast", forecast.whole, f"by {forecast.texts} texts of {forecast.split}")
-    yield _figure("  measured/forecast", forecast.measured_over_whole, "per token")
-    yield _figure("  without prefill", forecast.decoding, "")
-    yield _figure("  measured/forecast", forecast.measured_over_decoding, "without prefill")
-    yield _figure("  tau", forecast.tau, "of those texts")
+    yield _figure("predicted by others", forecast.whole, f"per token, by {texts}")
+    yield _figure("  measured", forecast.measured_over_whole * forecast.whole, "per token")
+    yield _figure("  measured/predicted", forecast.measured_over_whole, "per token")
+    yield _figure("  without prefill", forecast.decoding, "predicted, per token")
+    yield _figure("  measured", forecast.measured_decoding, "per token, without prefill")
+    yield _figure("  measured/predicted", forecast.measured_over_decoding, "likewise")
+    yield _figure("  tokens per call", forecast.tau, "of those texts")
     if forecast.alpha is not None:
-        yield _figure("  alpha", forecast.alpha, "likewise")
+        yield _figure("  alpha", forecast.alpha, "of those texts")
 
 
 def _alone(baseline: Baseline) -> Iterator[str]:
@@ -110,4 +149,5 @@ def _shares(name: str, values: Sequence[float | None], meaning: str) -> str:
 
 
 def _figure(name: str, value: float, meaning: str) -> str:
-    return f"{name:20}{value:9.3f}  {meaning}".rstrip()
+    shown = f"{value:.3f}" if value >= 0 else "-"  # a busy machine makes differences negative
+    return f"{name:20}{shown:>9}  {meaning}".rstrip()

@@ -16,6 +16,7 @@ from specdec.common.statistics import Estimate, ratio
 from specdec.instrument.benchmark import estimator
 from specdec.instrument.benchmark.estimator import Measured, total
 from specdec.instrument.benchmark.file import Generation, Record
+from specdec.instrument.benchmark.trust import Spread
 from specdec.types import Part, TargetCall
 
 # What is known of measured calls -> the model calls of an iteration, as `Plan.parts` tells them.
@@ -38,7 +39,8 @@ class Latency:
 
     first_token: TTFT, prefill and the first iteration, by the parts (of speculation that iteration
       brings tau tokens on average). per_token: TPOT, of each token that is not of it;
-      None if no text had one.
+      None if no text had one, or if prefill alone took longer than whole texts did, which happens
+      on a busy machine.
     """
 
     first_token: float
@@ -150,6 +152,7 @@ class BenchmarkSummary:
     exact: whether the output has the target's law. If not, only times mean something.
     depth: the mean over calls of the target's layers; None if calls go through all.
     broken_drafts: drafts of speculation that ended early, see `Trace`.
+    spread: how much times vary; None if nothing was timed twice.
     """
 
     texts: int
@@ -168,12 +171,14 @@ class BenchmarkSummary:
     joint: Sequence[float | None] = ()
     depth: float | None = None
     broken_drafts: int = 0
+    spread: Spread | None = None
 
     def record(self) -> dict[str, Any]:
         """Returns plain values, for JSON."""
         found = dataclasses.asdict(self)
         speedup = found["speedup"]
         ratio, low, high = speedup.pop("over_texts")
+        found["spread"] = self.spread and self.spread._asdict()
         return found | {"speedup": {"ratio": ratio, "low": low, "high": high, **speedup}}
 
 
@@ -224,6 +229,7 @@ def summarize(
         joint=_known(joint),
         depth=_mean_depth(speculative),
         broken_drafts=sum(one.broken_drafts for one in speculative),
+        spread=found.spread,
     )
 
 
@@ -383,7 +389,7 @@ def _latency(generations: Sequence[Generation], first_token: float) -> Latency:
     seconds = total(generations, lambda one: estimator.seconds(one) - first_token)
     tokens = total(generations, estimator.tokens)
     later = tokens - tokens / calls * len({one.text for one in generations})
-    return Latency(first_token, seconds / later if later else None)
+    return Latency(first_token, seconds / later if later and seconds > 0 else None)
 
 
 def _identical(found: Measured) -> int:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from jax.sharding import Mesh
 
-from specdec.decoding.program import Decoder, Program, batch_shapes
+from specdec.decoding.program import DecodeProgram, Program, batch_shapes
 from specdec.instrument.benchmark import parts
 from specdec.instrument.benchmark.parts import (
     LONGEST_SCAN,
@@ -48,7 +48,10 @@ class Workload(NamedTuple):
     @classmethod
     def of(cls, plan: Plan, alone: Plan, mesh: Mesh | None = None) -> Workload:
         """Returns the programs of speculation and of its target alone, on the devices of a mesh."""
-        decoders = {"alone": Decoder(alone, mesh=mesh), "speculative": Decoder(plan, mesh=mesh)}
+        decoders = {
+            "alone": DecodeProgram(alone, mesh=mesh),
+            "speculative": DecodeProgram(plan, mesh=mesh),
+        }
         return cls(plan, alone, decoders, _timed_parts(plan, alone), mesh)
 
     def params(self, trees: Mapping[str, PyTree]) -> dict[str, Params]:

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from specdec.decoding import naming_texts, row_keys
-from specdec.decoding.program import Decoder, Program
+from specdec.decoding.program import DecodeProgram, Program
 from specdec.drafters import Autoregressive
 from specdec.drafters.drafter import Drafter, Drawing
 from specdec.plan import Plan
@@ -129,7 +129,7 @@ class Subject:
         sample: which of the samples that may be drawn of each text.
         """
         rows = len(self.inputs) if rows is None else rows
-        program = self._programs.setdefault(plan, Decoder(plan, mesh=self.mesh))
+        program = self._programs.setdefault(plan, DecodeProgram(plan, mesh=self.mesh))
         batches = self.batches(rows, sample)
         outputs, read = [], 0
         for keys, inputs in batches:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from specdec.decoding.program import Decoder, Program, batch_shapes
+from specdec.decoding.program import DecodeProgram, Program, batch_shapes
 from specdec.instrument.compile import hlo
 from specdec.instrument.compile.calls import device_bytes, silent_call, together, with_collectives
 from specdec.instrument.compile.hardware import Call
@@ -123,7 +123,7 @@ def compile_for(
     with jax.set_mesh(mesh):
         progress("decode")
         params = plan.params({**trees, **tables})
-        whole, _ = _compiled("decode", Decoder(plan, mesh=mesh), params, keys, inputs)
+        whole, _ = _compiled("decode", DecodeProgram(plan, mesh=mesh), params, keys, inputs)
         made = tuple(_parts(plan, trees, inputs, progress)) if parts else ()
     caches = {
         role: model.cache_bytes(shape[0], plan.capacity, _length_of(role, plan, inputs), mesh.shape)

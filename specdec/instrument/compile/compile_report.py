@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from specdec.common.terminal import counted
 from specdec.instrument.compile import hlo
 from specdec.instrument.compile.compilation import Compilation, Compiled
 from specdec.instrument.compile.hardware import GIB, HOP_SECONDS, LAYER_SECONDS, Topology
@@ -101,8 +102,9 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     mesh = " x ".join(f"{size} {name}" for name, size in found["mesh"].items())
     chip = found["chip"]
     yield (
-        f"{found['topology']}: {found['devices']} devices ({mesh}) of {_gib(chip['memory'])} at "
-        f"{chip['bandwidth'] / 1e9:,.0f} GB/s, {chip['flops'] / 1e12:,.0f} TFLOP/s in bfloat16"
+        f"{found['topology']}: {counted(found['devices'], 'device')} ({mesh}) of "
+        f"{_gib(chip['memory'])} at {chip['bandwidth'] / 1e9:,.0f} GB/s, "
+        f"{chip['flops'] / 1e12:,.0f} TFLOP/s in bfloat16"
     )
     yield f"  memory      {_memory_line(found['memory'])}"
     seconds = (f"{name}: {s:.0f}" for name, s in found["compile_seconds"].items())

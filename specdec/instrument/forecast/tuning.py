@@ -193,7 +193,7 @@ class Result:
         return (seconds[0] - seconds[1]) / (seconds[0] - seconds[2])
 
     def promise(self) -> str:
-        """Returns the promised speed-up, in words."""
+        """Returns the predicted speed-up, in words."""
         found = self.speedup(self.best)
         if found.value <= 1:
             return "no draft pays, the target alone is faster"
@@ -202,17 +202,16 @@ class Result:
 
 def lines(result: Result) -> Iterator[str]:
     """The best of each kind, and what the best is worth, for people."""
-    columns = ("speed-up", "95 % interval", "tokens/call")
-    yield f"{'':52}" + "".join(f"{name:>15}" for name in columns)
+    yield _row("predicted", "95 % interval", "tokens/call", "schedule")
     kinds: dict[str, Tried] = {}
     for one in result.tried:
         kinds.setdefault(f"{one.candidate.kind} {len(one.candidate.schedule.buckets) > 1}", one)
     for one in kinds.values():
         found = result.speedup(one)
-        cells = (f"{found.value:.2f}", found.interval(), f"{one.tokens_per_call:.2f}")
-        yield f"{one.candidate.schedule!s:52}" + "".join(f"{cell:>15}" for cell in cells)
+        tokens = f"{one.tokens_per_call:.2f}"
+        yield _row(f"{found.value:.2f}", found.interval(), tokens, str(one.candidate.schedule))
     oracle = ratio(result.alone, result.oracle)
-    yield f"{'an oracle of refusals':52}{oracle.value:15.2f}{oracle.low:9.2f} to {oracle.high:.2f}"
+    yield _row(f"{oracle.value:.2f}", oracle.interval(), "", "an oracle of refusals")
     yield f"best     {result.best.candidate.schedule}: {result.promise()}"
     over = ratio(result.static.seconds, result.best.seconds)
     yield (
@@ -220,6 +219,11 @@ def lines(result: Result) -> Iterator[str]:
         f"{result.static.candidate.schedule}, {result.headroom:.0%} of what an oracle would gain; "
         f"{result.regret:.1%} behind the fastest on these texts"
     )
+
+
+def _row(speedup: str, interval: str, tokens: str, schedule: str) -> str:
+    """Returns a line of the table; a schedule is last, since its name may be long."""
+    return f"{speedup:>9}{interval:>16}{tokens:>13}  {schedule}"
 
 
 def _total(one: Tried, among: np.ndarray) -> float:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from specdec.common.terminal import counted
 from specdec.instrument.report import times
 from specdec.instrument.report.canvas import (
     BLUE,
@@ -49,8 +50,9 @@ def one_generation(runs: Sequence[ReportedRun]) -> Figure:
     calls.set_title(f"One generation: text {one.text} of {one.name}")
     speculative, plain = (f"{MS * one.seconds[mode]:.1f} ms" for mode in ("speculative", "alone"))
     caption = (
-        f"{one.tokens} tokens by {len(one.calls)} target calls in {speculative}, by the target "
-        f"alone in {plain}. A bar is as long as such a part took in this run, over all its texts."
+        f"{counted(one.tokens, 'token')} by {counted(len(one.calls), 'target call')} in "
+        f"{speculative}, by the target alone in {plain}. A bar is as long as such a part took in "
+        "this run, over all its texts."
     )
     return captioned(figure, [run for run in runs if run.name == one.name], caption)
 
@@ -144,6 +146,6 @@ def one_iteration(runs: Sequence[ReportedRun]) -> Figure:
     axes.set_title("Where the time of an iteration goes")
     caption = (
         "Draft and verify are timed on their own, rest is what an iteration takes besides. Target "
-        "alone: what the tokens of an iteration, tau on average, take without a drafter."
+        "alone: what the tokens of an average iteration take without a drafter."
     )
     return captioned(figure, runs, caption)

@@ -1,4 +1,4 @@
-"""The result of benchmarks: in a sentence, and as a short table with what was expected."""
+"""The result of benchmarks: in a sentence, and as a short table with what was predicted."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ HEADER = (
     "how",
     "gamma",
     SPEEDUP,
-    "forecast",
-    "measured / forecast",
+    "predicted by others",
+    "measured / that, per token",
     "measured / predicted",
     "tokens per call",
     "alpha",
@@ -25,8 +25,9 @@ HEADER = (
 )
 LEGEND = (
     "Speed-up of whole texts, prefill included, over the target alone, by turns in one process. "
-    "Forecast is what the parts' costs and the tokens per call of another split promise, predicted "
-    "takes the calls of these texts. In brackets: 95 % intervals over texts."
+    "Predicted by others is what follows from the parts' costs and the tokens per call of another "
+    "split; the ratio to it is per token, since texts that are drawn differ in length. Measured / "
+    "predicted takes the calls of these texts. In brackets: 95 % intervals over texts."
 )
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from specdec.common import published
+from specdec.common.environment import device_in_words
 from specdec.common.statistics import Estimate
+from specdec.common.terminal import counted
 
 Figures: TypeAlias = Mapping[str, Any]
 
@@ -69,12 +71,7 @@ def speedup(bench: Figures) -> Estimate:
 
 def device(environment: Figures) -> str:
     """Returns the device that a run was measured on."""
-    name = f"{environment['devices']} x {environment['device']}"
-    if environment["backend"] == "cpu":
-        vectors = [f for f in environment.get("features", ()) if f in ("sse4_2", "avx2", "avx512f")]
-        widest = f" ({vectors[-1]})" if vectors else ""  # older files do not say
-        name = f"{environment['cores']} cores of {environment['cpu']}{widest}"
-    return f"{name}, jax {environment['versions']['jax']}"
+    return f"{device_in_words(environment)}, jax {environment['versions']['jax']}"
 
 
 def conditions(figures: Figures, *details: str) -> str:
@@ -94,8 +91,7 @@ def models(settings: Figures) -> str:
 
 def texts(figures: Figures) -> str:
     """Returns how many texts a command measured, and of which split."""
-    count = figures["texts"]
-    return f"{count} text{'s' * (count != 1)} of {figures['run']['split']}"
+    return f"{counted(figures['texts'], 'text')} of {figures['run']['split']}"
 
 
 def in_words(setting: Any) -> str:

@@ -34,9 +34,9 @@ def places(runs: Sequence[ReportedRun]) -> list[str]:
     return [line for run in runs for line in _conditions(run)]
 
 
-SPEED = ("run", "", "gamma", "alpha", "tested", "c", "v", "expected", "measured")
+SPEED = ("run", "", "gamma", "alpha", "tested", "c", "v", "predicted", "measured")
 LEGEND = (
-    "Alpha is teacher-forced, tested is accepted / tested drafts of the timed texts. Expected is "
+    "Alpha is teacher-forced, tested is accepted / tested drafts of the timed texts. Predicted is "
     "(1 - alpha^(gamma+1)) / ((1 - alpha) (gamma c + v)), in the paper with v = 1, here with the "
     "tested alpha and the measured c and v, for texts so long that prefill does not count; "
     "measured is the speed-up of whole texts. In brackets: 95 % intervals over texts."

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from specdec.common import published, theory
 from specdec.common.statistics import Estimate
+from specdec.common.terminal import counted
 from specdec.instrument.report import speedups, times
 from specdec.instrument.report.summaries import ReportedRun
 
@@ -55,7 +56,7 @@ def at_alphas(values: Iterable[str]) -> str:
 def one_generation(runs: Sequence[ReportedRun]) -> Iterator[str]:
     one = times.timeline(runs)
     seconds = ", ".join(f"{mode} {1e3 * took:.1f} ms" for mode, took in one.seconds.items())
-    yield f"Text {one.text} of {one.name}, {one.tokens} tokens: {seconds}"
+    yield f"Text {one.text} of {one.name}, {counted(one.tokens, 'token')}: {seconds}"
     for number, call in enumerate(one.calls, start=1):
         of_call = ", ".join(f"{name} {count}" for name, count in call._asdict().items())
         yield f"Call {number}: {of_call}"

@@ -1,0 +1,79 @@
+"""How far the timings of a benchmark can be trusted."""
+
+from __future__ import annotations
+
+import collections
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from specdec.instrument.benchmark.file import Record, Timing
+
+BUSY = 0.5  # load average of a core, before the measurement
+NOISY, USELESS = 1.25, 2.0  # the ends of a `Spread`, one over the other
+
+
+class Spread(NamedTuple):
+    """How much the times of the same work vary, as multiples of its median.
+
+    low, high: the ends of the middle 80 % of all timings.
+    timings: how many there are of work that was timed more than once.
+    """
+
+    low: float
+    high: float
+    timings: int
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Spread | None:
+        """Returns the spread of a part in all its timings, and of a text that took as many calls in
+        several repeats; None if nothing was timed twice."""
+        times: dict[Any, list[float]] = collections.defaultdict(list)
+        for one in records:
+            if isinstance(one, Timing):
+                times[one.part].append(one.seconds / one.steps)
+            elif one.seconds is not None:
+                times[one.mode, one.text, one.calls].append(one.seconds)
+        repeated = [np.divide(x, np.median(x)) for x in times.values() if len(x) > 1]
+        if not repeated:
+            return None
+        pooled = np.concatenate(repeated)
+        low, high = np.quantile(pooled, [0.1, 0.9])
+        return cls(float(low), float(high), len(pooled))
+
+
+def lines(
+    load: float | None, spread: Spread | None, cores: int = os.cpu_count() or 1
+) -> Iterator[str]:
+    """Yields how busy the machine was, and what that means for the figures.
+
+    Args:
+      load: the load average before the measurement, None where it is not known.
+      spread: None if nothing was timed twice.
+      cores: of the machine.
+    """
+    crowded = load is not None and load > BUSY * cores
+    ratio = spread.high / spread.low if spread else 1.0
+    busy = crowded or ratio > NOISY
+    found = []
+    if load is not None:
+        found.append(f"load average {load:.1f} on {cores} core{'s' * (cores != 1)} before")
+    if spread:
+        found.append(
+            f"the same work took {spread.low:.2f} to {spread.high:.2f} times its median (middle "
+            f"80 % of {spread.timings} timings)"
+        )
+    else:
+        found.append("nothing was timed twice")
+    yield f"{'machine is busy' if busy else 'machine':20}{', '.join(found)}"
+    if ratio > USELESS:
+        meaning = "trust no figure here, the speed-up included; measure again on an idle machine"
+    elif busy:
+        meaning = "the modes take turns: trust the speed-up to its interval, no other time closely"
+    elif not spread:
+        meaning = "how much times vary is not known; give more texts or repeats"
+    else:
+        return
+    yield f"{'':20}{meaning}"

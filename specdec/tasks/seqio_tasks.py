@@ -1,0 +1,121 @@
+"""Tasks and mixtures of seqio as tasks of ours, and whether the data that they read are here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from specdec.tasks.loading import TaskError, load_seqio
+from specdec.tasks.task import Example, Task
+
+
+@dataclasses.dataclass(frozen=True)
+class SeqioTask(Task):
+    """A task or mixture of seqio."""
+
+    of: Any
+
+    @property
+    def name(self) -> str:
+        return self.of.name
+
+    @property
+    def vocabulary(self) -> Any:
+        return self.of.output_features["targets"].vocabulary
+
+    @property
+    def features(self) -> Sequence[str]:
+        return tuple(self.of.output_features)
+
+    @property
+    def splits(self) -> Sequence[str]:
+        return self.of.splits
+
+    @property
+    def metric_fns(self) -> Sequence[Callable]:
+        return getattr(self.of, "predict_metric_fns", ())  # mixtures have none
+
+    def num_input_examples(self, split: str) -> int | None:
+        return self.of.num_input_examples(split)
+
+    def fits(self, split: str) -> bool:
+        return all(Task.fits(SeqioTask(part), split) for part in self._parts())
+
+    def examples(self, split: str, lengths: Mapping[str, int], start: int = 0) -> Iterator[Example]:
+        return self._read(split, lengths, start, num_epochs=1, shuffle=False)
+
+    def postprocess(self, text: str, example: Example, is_target: bool) -> Any:
+        prepare = getattr(self.of, "postprocess_fn", lambda text, **_: text)  # mixtures have none
+        return prepare(text, example=example.raw, is_target=is_target)
+
+    def stream(
+        self, split: str, lengths: Mapping[str, int], seed: int, start: int = 0
+    ) -> Iterator[Example]:
+        """Mixtures and endless splits are as seqio has them, shuffled with the seed if they fit."""
+        small = self.fits(split)
+        if small and self._parts() == [self.of]:
+            return super().stream(split, lengths, seed, start)
+        # Without a shuffle seqio takes no seed, and mixes by a fixed one.
+        order = {"shuffle": True, "seed": seed} if small else {"shuffle": False}
+        return self._read(split, lengths, start, num_epochs=None, **order)
+
+    def check_data(self) -> None:
+        """Raises TaskError if a TFDS data set that is read has not been prepared.
+
+        seqio would begin to download and prepare it: hours, for some.
+        """
+        for part in self._parts():
+            data_set = getattr(part.source, "tfds_dataset", None)
+            if data_set and data_set.name:  # otherwise each split names its own
+                _refuse_missing_data(part.name, data_set.name, data_set.data_dir)
+
+    def _parts(self) -> list[Any]:
+        return getattr(self.of, "tasks", [self.of])
+
+    def _read(
+        self, split: str, lengths: Mapping[str, int], start: int, **order: Any
+    ) -> Iterator[Example]:
+        # A cache in memory would be thrown away unread, with a warning, if not all is asked for.
+        dataset = self.of.get_dataset(dict(lengths), split, try_in_mem_cache=False, **order)
+        for raw in dataset.skip(start).as_numpy_iterator():
+            targets = raw["targets"].astype(np.int32) if "targets" in raw else None
+            texts = self._text(raw, "inputs") or "", self._text(raw, "targets")
+            yield Example(raw["inputs"].astype(np.int32), targets, *texts, raw)
+
+    def _text(self, raw: Mapping[str, Any], feature: str) -> str | None:
+        """Returns a feature's text before tokenisation where the task keeps it, else that of its
+        ids; None where there is no such feature."""
+        if isinstance(text := raw.get(f"{feature}_pretokenized"), bytes):
+            return text.decode("utf-8", errors="replace")
+        if feature not in raw:
+            return None
+        return self.of.output_features[feature].vocabulary.decode(raw[feature].tolist())
+
+
+def use_tfds_data_dir(folder: str) -> None:
+    """Takes the TFDS data sets of all tasks from `folder` from now on, like T5X's flag."""
+    seqio = load_seqio("--tfds_data_dir")
+    seqio.set_tfds_data_dir_override(folder)
+    for name in seqio.TaskRegistry.names():
+        # One that was used remembers the folder before.
+        if data_set := getattr(seqio.TaskRegistry.get(name).source, "tfds_dataset", None):
+            data_set.override_data_dir(folder)
+
+
+def _refuse_missing_data(task: str, name: str, folder: str | None) -> None:
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.constants import DATA_DIR
+
+    folder = folder or DATA_DIR
+    try:
+        prepared = bool(tfds.builder(name, data_dir=folder).info.splits)
+    except tfds.core.DatasetNotFoundError:  # TFDS has no code for it either
+        prepared = False
+    if not prepared:
+        raise TaskError(
+            f"task {task!r} reads the TFDS data set {name}, which is not in {folder}; say "
+            f"where it is with --tfds_data_dir=DIR, or make it: tfds build {name} --data_dir=DIR"
+        )

@@ -1,0 +1,189 @@
+"""Tasks: texts of one vocabulary, in splits, read as examples of token ids."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import dataclasses
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from specdec.tasks.loading import TaskError
+
+FEATURES = ("inputs", "targets")
+FITS = 10_000_000  # examples; a split of more is as good as endless
+
+
+class Example(NamedTuple):
+    """An example of a split; targets are None where the task has none."""
+
+    inputs: np.ndarray  # [length] int32
+    targets: np.ndarray | None  # [length] int32
+    input_text: str
+    target_text: str | None
+    raw: Mapping[str, Any] = {}  # of a seqio task: the fields that its postprocessing reads
+
+
+class Task(abc.ABC):
+    """The examples of some splits.
+
+    Attributes:
+      name: by which it is registered.
+      vocabulary: of inputs and targets.
+      features: the names of what an example has.
+      splits: their names.
+      metric_fns: functions of targets and predictions, such as `metrics.bleu`.
+    """
+
+    name: str
+    vocabulary: Any
+    features: Sequence[str] = FEATURES
+    splits: Sequence[str]
+    metric_fns: Sequence[Callable] = ()
+
+    @abc.abstractmethod
+    def num_input_examples(self, split: str) -> int | None:
+        """Counts the examples of a split; None if its source does not know."""
+
+    @abc.abstractmethod
+    def examples(self, split: str, lengths: Mapping[str, int], start: int = 0) -> Iterator[Example]:
+        """Iterates over a split once, in its order, from example `start` on.
+
+        lengths: feature -> the length in tokens that it is trimmed to, EOS included.
+        """
+
+    def postprocess(self, text: str, example: Example, is_target: bool) -> Any:
+        """Returns what the metrics want in place of a target or of a prediction."""
+        del example, is_target
+        return text
+
+    def check_data(self) -> None:  # noqa: B027, most tasks have all that they read
+        """Raises TaskError if data that the task reads are not on this machine."""
+
+    def fits(self, split: str) -> bool:
+        """Whether a split can be held in memory, and so has an end."""
+        size = self.num_input_examples(split)
+        return size is not None and size <= FITS
+
+    def stream(
+        self, split: str, lengths: Mapping[str, int], seed: int, start: int = 0
+    ) -> Iterator[Example]:
+        """Yields examples without end, from place `start` on.
+
+        A split that fits comes epoch after epoch, each in an order drawn from (seed, epoch). A
+        larger one comes in its own order, whatever the seed.
+        """
+        size = self.num_input_examples(split)
+        if not self.fits(split):
+            while True:
+                yield from self.examples(split, lengths, start % size if size else start)
+                start = 0
+        examples = list(self.examples(split, lengths))
+        if not examples:
+            raise TaskError("the split to train on is empty; give it examples")
+        epoch, place = divmod(start, len(examples))
+        for number in itertools.count(epoch):
+            generator = np.random.default_rng([seed, *b"epoch", number])
+            order = generator.permutation(len(examples))
+            yield from (examples[i] for i in order[place:])
+            place = 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TextTask(Task):
+    """A task over pairs of texts that Python generates.
+
+    source: split, place -> the (input, target) from there on. A target is text, token ids that are
+      taken unchanged, or None. EOS ends whatever is text, after trimming, as T5 was trained.
+    sizes: split -> its number of examples.
+    """
+
+    name: str
+    source: Callable[[str, int], Iterator[tuple[str, str | Sequence[int] | None]]]
+    sizes: Mapping[str, int]
+    vocabulary: Any
+    metric_fns: Sequence[Callable] = ()
+
+    @property
+    def splits(self) -> Sequence[str]:
+        return tuple(self.sizes)
+
+    def num_input_examples(self, split: str) -> int | None:
+        return self.sizes[split]
+
+    def examples(self, split: str, lengths: Mapping[str, int], start: int = 0) -> Iterator[Example]:
+        for text, target in self.source(split, start):
+            inputs = self._ids(text, lengths["inputs"])
+            if target is None:
+                yield Example(inputs, None, text, None)
+                continue
+            shown = target if isinstance(target, str) else self.vocabulary.decode(target)
+            yield Example(inputs, self._ids(target, lengths["targets"]), text, shown)
+
+    def _ids(self, text: str | Sequence[int], length: int) -> np.ndarray:
+        if not isinstance(text, str):
+            return np.array(text[:length], np.int32)
+        return np.array([*self.vocabulary.encode(text)[: length - 1], self.vocabulary.eos_id], "i4")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mixture(Task):
+    """Examples of several tasks with one vocabulary, in an order that is drawn.
+
+    rates: how often an example comes from each task, relative to the others.
+    """
+
+    name: str
+    parts: Sequence[Task]
+    rates: Sequence[float]
+
+    @property
+    def vocabulary(self) -> Any:
+        return self.parts[0].vocabulary
+
+    @property
+    def features(self) -> Sequence[str]:
+        return self.parts[0].features
+
+    @property
+    def splits(self) -> Sequence[str]:
+        first, *others = (part.splits for part in self.parts)
+        return [split for split in first if all(split in other for other in others)]
+
+    def check_data(self) -> None:
+        for part in self.parts:
+            part.check_data()
+
+    def num_input_examples(self, split: str) -> int | None:
+        sizes = [part.num_input_examples(split) for part in self.parts]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+    def examples(self, split: str, lengths: Mapping[str, int], start: int = 0) -> Iterator[Example]:
+        return itertools.islice(self._once(split, lengths), start, None)
+
+    def _once(self, split: str, lengths: Mapping[str, int]) -> Iterator[Example]:
+        """Yields all examples of all tasks."""
+        draws = random.Random(0)
+        streams = (part.examples(split, lengths) for part in self.parts)
+        left = dict(zip(streams, self.rates, strict=True))
+        while left:
+            [chosen] = draws.choices(list(left), list(left.values()))
+            if (example := next(chosen, None)) is None:
+                del left[chosen]
+            else:
+                yield example
+
+    def stream(
+        self, split: str, lengths: Mapping[str, int], seed: int, start: int = 0
+    ) -> Iterator[Example]:
+        """Mixes the streams of the tasks. Which one an example comes from is drawn from the seed,
+        so no example before `start` is made."""
+        numbers, draws = range(len(self.parts)), random.Random(seed)
+        chosen = (draws.choices(numbers, self.rates)[0] for _ in itertools.count())
+        begun = collections.Counter(itertools.islice(chosen, start))
+        streams = [part.stream(split, lengths, seed, begun[i]) for i, part in enumerate(self.parts)]
+        return (next(streams[i]) for i in chosen)

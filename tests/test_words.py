@@ -1,0 +1,70 @@
+"""One name for one quantity in what users read: pytest tests/test_words.py
+
+docs/how-it-works.md has the names. Code keeps the fields of files, such as `forecast` and `tau`.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+RETIRED = re.compile(
+    r"\b(forecasts?|foretold|foretells?|promis(?:es?|ed)|calc|block efficiency|tau)\b", re.I
+)
+# A command, its flag and its file of texts have the word in their names.
+NAMES = re.compile(r"specdec forecast|--forecast_split")
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def retired(text: str) -> list[str]:
+    """Returns the retired words of a text in their places."""
+    text = NAMES.sub("", text)
+    return [text[max(0, x.start() - 40) : x.end() + 20] for x in RETIRED.finditer(text)]
+
+
+def prose(page: str) -> str:
+    """Returns a page without code, comments, addresses of links, and the table of the names."""
+    page = page.split("\n## Words\n")[0] + page.partition("\n## Words\n")[2].partition("\n## ")[2]
+    page = re.sub(r"^```.*?^```|<!--.*?-->", "", page, flags=re.M | re.S)
+    return re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", page)
+
+
+def shown(path: Path) -> Iterator[str]:
+    """Yields the texts of several words in a module, but for docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    bodies = [
+        x.body for x in ast.walk(tree) if isinstance(x, ast.Module | ast.ClassDef | ast.FunctionDef)
+    ]
+    firsts = [body[0].value for body in bodies if body and isinstance(body[0], ast.Expr)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in firsts:
+            if " " in node.value.strip():
+                yield node.value
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_use_one_name(page):
+    assert retired(prose(page.read_text(encoding="utf-8"))) == []
+
+
+def test_help_and_output_use_one_name():
+    modules = sorted((ROOT / "specdec").rglob("*.py"))
+    found = {x.name: words for x in modules if (words := [y for s in shown(x) for y in retired(s)])}
+    assert found == {}
+
+
+def test_descriptions_of_files_use_one_name():
+    for path in (ROOT / "specdec" / "common" / "schemas").glob("*.json"):
+        text = json.dumps(json.loads(path.read_text(encoding="utf-8")))
+        descriptions = re.findall(r'"description": "((?:[^"\\]|\\.)*)"', text)
+        assert descriptions and retired(" ".join(descriptions)) == []
+
+
+def test_the_names_are_in_the_table():
+    table = (ROOT / "docs" / "how-it-works.md").read_text().partition("\n## Words\n")[2]
+    for name in ("tokens per call", "predicted", "block efficiency, tau", "`forecast` in files"):
+        assert name in table.partition("\n## ")[0]
