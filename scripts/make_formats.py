@@ -16,13 +16,15 @@ Text files, checkpoints' text side, and then what each command writes.
 
 ## Lines of texts
 
-One rule holds for standard input, `--pairs` and the files of tasks, which are UTF-8:
+One rule holds for standard input, `--input_file`, `--pairs` and files of tasks, all in UTF-8:
 
 - A line ends in LF or CRLF. The ending is not part of its text.
 - Any other CR is a space.
 - A byte-order mark at the begin of a file or of standard input is not part of the text.
 
 The text of `--text` follows the same rule, and may have several lines.
+
+A line of `--input_file` is an input, or input TAB output. All lines are of one kind.
 
 ## The text side of a checkpoint
 
@@ -75,8 +77,8 @@ not the pieces with T5's ids, and a `generation_config.json` that claims to repe
 - ByT5's sentinels have transformers' ids in a directory of transformers, and seqio's elsewhere.
   Between bytes and added tokens a text has no spaces, as in version 5.
 
-A task takes the vocabulary of a checkpoint, added tokens included, with
-`VOCABULARY = @cli.saved_vocabulary()` and `cli.saved_vocabulary.path = %CHECKPOINT_PATH` in gin.
+A task over files takes the vocabulary of the target's checkpoint, added tokens included, where
+`VOCABULARY` is None.
 
 One vocabulary in two files gives the same ids but for one kind of text: SentencePiece composes
 characters before it looks for pieces, and `tokenizer.json` composes fewer. A decomposed Korean

@@ -36,7 +36,8 @@ from specdec.cli import (
     tune,
     verify,
 )
-from specdec.cli.data import Data, longest_target, saved_vocabulary, token_ids
+from specdec.cli.data import Data, longest_target, saved_vocabulary, task_vocabulary, token_ids
+from specdec.cli.given import given_texts
 from specdec.cli.help import Overview
 from specdec.cli.run import DecodeRun
 from specdec.cli.settings import path_in
@@ -52,10 +53,12 @@ __all__ = [
     "Distillation",
     "Placement",
     "UsageError",
+    "given_texts",
     "longest_target",
     "main",
     "path_in",
     "saved_vocabulary",
+    "task_vocabulary",
     "token_ids",
 ]
 

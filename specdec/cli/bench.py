@@ -26,7 +26,11 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "measurement that was interrupted goes on when the command is given again.",
         allow_abbrev=False,
     )
-    runs.add_flags(parser)
+    runs.add_flags(
+        parser,
+        batch_size="has no effect, because one text is timed at a time; `specdec tune` has "
+        "forecasts of larger batches",
+    )
     parser.add_argument(
         "--repeats", type=int, default=3, metavar="N", help="of each text (default: %(default)s)"
     )

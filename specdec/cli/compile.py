@@ -36,7 +36,8 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "of `specdec decode`; NUM_PARTITIONS defaults to all chips.",
         allow_abbrev=False,
     )
-    runs.add_flags(parser)
+    unread = "is not read: --gin.TASK_FEATURE_LENGTHS says how long texts may be"
+    runs.add_flags(parser, input_file=unread, text=unread)
     parser.add_argument(
         "--topology",
         action="append",
@@ -79,7 +80,15 @@ def _command(args: argparse.Namespace) -> None:
     jax.config.update("jax_platforms", "cpu")  # with libtpu installed JAX would look for a TPU
     jax.config.update("jax_compilation_cache_dir", None)  # what is read from it has no code to read
     args.gin_bindings.append("TASK=None")  # it would ask for its data set and its vocabulary
+    given, args.text, args.input_file = args.text or args.input_file, None, None
     run = runs.described(args, unneeded=dict.fromkeys(UNREAD, "(none)"))
+    if given:
+        lengths = {**run.data.lengths, "targets": run.plan.max_length}
+        print(
+            f"compile: no text is read; programs are for the lengths {lengths}, which "
+            "--gin.TASK_FEATURE_LENGTHS changes",
+            file=sys.stderr,
+        )
     runs.require_baseline(run)
     plan = run.placement.divided(run.plan)
     alphas = _alphas(args.alpha, run)

@@ -12,6 +12,7 @@ import jax
 
 from specdec import checkpoints, tasks
 from specdec.checkpoints import TextModel, Vocabulary
+from specdec.cli.output import add_paths, settle_paths
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -23,8 +24,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         epilog="T5X itself looks for directories that are called checkpoint_<step>.",
         command=_command,
     )
-    parser.add_argument("input", metavar="INPUT", help="a checkpoint's directory, or a gs:// one")
-    parser.add_argument("output", metavar="OUTPUT", help="the directory to make")
+    add_paths(parser)
     parser.add_argument("--format", required=True, choices=checkpoints.FORMATS, help="to write")
     parser.add_argument(
         "--config",
@@ -45,6 +45,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
+    settle_paths(args)
     text = checkpoints.text_model_from(args.input, needed=False)
     vocabulary = _vocabulary(args, text)
     output = checkpoints.check_output(args.output, args.format, vocabulary)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from specdec import checkpoints, tasks
-from specdec.common.values import Checked, PositiveInt, Seed, Text, UsageError, check_has
+from specdec.cli.given import Texts
+from specdec.common.values import Checked, PositiveInt, Seed, Text, UsageError, check_has, check_is
 from specdec.models.partitioning import Share
 
 # What each kind has, and what to give.
@@ -24,6 +25,7 @@ class Data(Checked):
 
     task, split, lengths: a task or the name of a registered one, one of its splits, and the
       longest 'inputs' and 'targets' in tokens.
+    texts: those that take the place of the task's, None for none.
     vocabulary: of texts that come from no task; None for the one saved with the target.
     draft_vocabulary: of the drafter's models, where it is known; it must be the same.
     batch_size: rows that are decoded together.
@@ -40,6 +42,7 @@ class Data(Checked):
     task: Any
     split: Text
     lengths: Mapping[str, int]
+    texts: Texts | None = None
     vocabulary: tasks.VocabularyDefinition | None = None
     draft_vocabulary: tasks.VocabularyDefinition | None = None
     batch_size: PositiveInt = 1
@@ -55,6 +58,7 @@ class Data(Checked):
             value = getattr(self, name)
             if not (value is None or name == "task" and isinstance(value, str)):
                 check_has(f"Data.{name}", value, method, remedy)
+        check_is("Data.texts", self.texts or Texts(), Texts, "INPUT_FILE or INPUT_TEXTS")
         for side in ("inputs", "targets"):
             tasks.length_of(self.lengths, side)
         tasks.check_sizes(self.lengths, self.batch_size, self.limit, self.buckets)
@@ -69,11 +73,37 @@ class Data(Checked):
         Raises:
           UsageError, TaskError: at the call.
         """
-        if self.task is None:
-            raise UsageError("there is no task and no text; set TASK in a gin file, or give --text")
         sizes = self._sizes()
         sizes["batch_size"] = batch_size or self.batch_size
+        if self.texts is not None:
+            given = tasks.text_batches(
+                self.texts, vocabulary, self.lengths, shard=share[:2], **sizes
+            )
+            return iter(list(given))  # a text that is too long shows before any long work
+        if self.task is None:
+            raise UsageError(
+                "there is no task and no text; give --input_file or --text, or set TASK"
+            )
         return tasks.batches(self.task, self.split, self.lengths, shard=share[:2], **sizes)
+
+    def fitted(self, vocabulary: Any) -> Data:
+        """Returns the data with inputs as long as the bucket that holds the longest given text, for
+        commands that pad all texts to one length."""
+        assert self.texts is not None, "a task's texts are trimmed"
+        inputs = (text for text, _ in self.texts[: self.limit])
+        longest = max(len(vocabulary.encode(text)) for text in inputs) + 1  # and EOS
+        width = next((width for width in self.buckets if width >= longest), None)
+        if width is None:
+            return self
+        buckets = tuple(shorter for shorter in self.buckets if shorter < width)
+        lengths = {**self.lengths, "inputs": width}
+        return dataclasses.replace(self, lengths=lengths, buckets=buckets)
+
+    def count(self) -> int | None:
+        """Counts the examples without a limit; None where the task does not know."""
+        if self.texts is not None:
+            return len(self.texts)
+        return tasks.count(self.task, self.split)
 
     def text_batches(
         self, texts: Iterable[tuple[str, str | None]], vocabulary: Any
@@ -104,6 +134,22 @@ def token_ids(
     return tuple(int(token) for token in tasks.for_texts(vocabulary).encode(text.rstrip()))
 
 
+def task_vocabulary(
+    given: tasks.VocabularyDefinition | None = None, path: str | None = None
+) -> tasks.VocabularyDefinition:
+    """Returns the vocabulary of a task over files: the given one, or the one saved with a
+    checkpoint.
+
+    Raises:
+      UsageError: there is neither.
+    """
+    if given is not None:
+        return given
+    if path is None:
+        _refuse_no_vocabulary("VOCABULARY is None, and there is no checkpoint that has one")
+    return saved_vocabulary(path)
+
+
 def saved_vocabulary(path: str) -> tasks.VocabularyDefinition:
     """Returns the vocabulary that was saved with a checkpoint, with its added tokens.
 
@@ -114,8 +160,12 @@ def saved_vocabulary(path: str) -> tasks.VocabularyDefinition:
     """
     recorded = checkpoints.vocabulary_from(path)
     if recorded is None:
-        raise UsageError(
-            f"no vocabulary was saved with {path}; name one: --vocabulary=FILE of a SentencePiece "
-            "model or of a tokenizer.json, or --vocabulary=bytes"
-        )
+        _refuse_no_vocabulary(f"no vocabulary was saved with {path}")
     return tasks.recorded_vocabulary(*recorded)
+
+
+def _refuse_no_vocabulary(reason: str) -> NoReturn:
+    raise UsageError(
+        f"{reason}; name one: --vocabulary=FILE of a SentencePiece model or of a "
+        "tokenizer.json, or --vocabulary=bytes"
+    )

@@ -6,7 +6,8 @@ import argparse
 import functools
 import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from tqdm import tqdm
 
@@ -14,11 +15,14 @@ from specdec import tasks
 from specdec.cli import dry_run, output, settings
 from specdec.cli import run as runs
 from specdec.cli.given import lines_of, not_nothing, utf8
+from specdec.cli.run import DecodeRun
 from specdec.common import progress, terminal
 from specdec.common.values import UsageError
 from specdec.decoding.program import Stepwise
 from specdec.instrument.decoding_texts import Text, TextOf, decoded, ways_of
 from specdec.instrument.runs import Run
+
+Given: TypeAlias = Iterator[tuple[str, None]]
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -31,15 +35,10 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "an --output_file.",
         allow_abbrev=False,
     )
-    runs.add_flags(parser)
-    runs.add_checkpoint_flags(parser)
-    parser.add_argument(
-        "--text",
-        action="append",
-        metavar="TEXT",
-        help="decode this text, with its task prefix if it needs one, and not the task's; may "
-        "repeat; - stands for standard input, one text per line, which is also where --target "
-        "takes texts from if there is no --text",
+    runs.add_flags(
+        parser,
+        text="one text in place of a task's; may repeat; - stands for standard input, one text per "
+        "line, which is also where --target takes texts from if there are no others",
     )
     parser.add_argument(
         "--decoder_prefix",
@@ -91,19 +90,22 @@ def _command(args: argparse.Namespace) -> None:
         "Data.num_samples": args.num_samples,
         "Data.decoder_prefix": args.decoder_prefix,
     }
+    stdin = _standard_input(args)
     if args.dry_run:
-        return dry_run.show(runs.resolved(runs.described(args, flags)), _given(args))
+        run = runs.resolved(runs.described(args, flags))
+        return dry_run.show(run, stdin or _standard_input_without_texts(run, args))
     run, engine = runs.opened(args, flags)
     _refuse_comparison_of_distributions(run)
     if args.explain:
         _refuse_explaining_nothing(run, args.output_file)
-    text_of, texts = functools.partial(tasks.detokenize, engine.vocabulary), _given(args)
-    batches = run.batches() if texts is None else run.data.text_batches(texts, engine.vocabulary)
+    text_of = functools.partial(tasks.detokenize, engine.vocabulary)
+    stdin = stdin or _standard_input_without_texts(run, args)
+    batches = run.batches() if stdin is None else run.data.text_batches(stdin, engine.vocabulary)
     painter = _painter(args.color, text_of, len(engine.prefix)) if run.plan.drafts else None
-    one_by_one = texts is not None and run.data.batch_size == 1
+    given = stdin is not None or run.data.texts is not None
+    one_by_one = given and run.data.batch_size == 1
     streaming = one_by_one and painter is not None and not args.output_file
-    waits = texts is not None and (not args.text or "-" in args.text)  # for standard input
-    first = [] if waits else list(itertools.islice(batches, 1))
+    first = [] if stdin is not None else list(itertools.islice(batches, 1))
     batches = itertools.chain(first, batches)
     length = first[0].inputs.shape[1] if first else None
     if streaming and painter:
@@ -120,7 +122,7 @@ def _command(args: argparse.Namespace) -> None:
     summary = terminal.Summary(exact=run.plan.exact)
     outputs = decoded(run, batches, ways, summary)
     try:
-        shown = _with_progress(outputs, run, texts is not None)
+        shown = _with_progress(outputs, run, given)
         _write(shown, painter, args, in_force, streamed=streaming)
     finally:
         if summary.texts:
@@ -150,23 +152,36 @@ def _refuse_explaining_nothing(run: Run, file: str | None) -> None:
     runs.require_drafter(run)
 
 
-def _given(args: argparse.Namespace) -> Iterator[tuple[str, None]] | None:
-    """The texts of the command line and of standard input, None if the task's are meant."""
-    if args.text is None and args.target is None:
+def _standard_input(args: argparse.Namespace) -> Given | None:
+    """Returns the texts of the command line if one of them stands for standard input, and takes
+    them out of the flags; else None."""
+    texts = args.text or ()
+    if "-" not in texts:
         return None
-    texts = args.text or ["-"]
-    if "-" in texts and sys.stdin.isatty():
+    args.text = None
+    return _lines(texts, args)
+
+
+def _standard_input_without_texts(run: DecodeRun | Run, args: argparse.Namespace) -> Given | None:
+    """Returns the texts of standard input where a target is given, and neither a task nor texts."""
+    nothing = run.data.task is None and run.data.texts is None
+    return _lines(["-"], args) if nothing and args.target is not None else None
+
+
+def _lines(texts: Sequence[str], args: argparse.Namespace) -> Given:
+    """Returns texts as they come; - stands for standard input."""
+    if sys.stdin.isatty():
         print("one text per line; Ctrl-D ends", file=sys.stderr)
     given = (lines_of(None, sys.stdin) if text == "-" else [utf8(text)] for text in texts)
-    lines = itertools.chain.from_iterable(given)
-    return ((line, None) for line in not_nothing(lines, "standard input", "to decode"))
+    lines = not_nothing(itertools.chain.from_iterable(given), "standard input", "to decode")
+    return (((args.task_prefix or "") + line, None) for line in lines)
 
 
 def _with_progress(texts: Iterator[Text], run: Run, given: bool) -> Iterable[Text]:
     """A bar on stderr while it is a terminal; none for texts that are given."""
     if given or not sys.stderr.isatty():
         return texts
-    counts = (run.data.limit, tasks.count(run.data.task, run.data.split))
+    counts = (run.data.limit, run.data.count())
     total = min((n * run.data.num_samples for n in counts if n is not None), default=None)
     return tqdm(texts, total=total, unit="text", leave=False)
 

@@ -31,7 +31,11 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "the checks.",
         allow_abbrev=False,
     )
-    runs.add_flags(parser)
+    runs.add_flags(
+        parser,
+        draft="not here: the drafter is made; leave it out, or train yours with `specdec train`",
+        text="not here: a drafter needs many texts; give --input_file",
+    )
     parser.add_argument(
         "--output_dir", required=True, metavar="DIR", help="where all of it goes, to be kept"
     )
@@ -40,6 +44,9 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> int:
+    files, bindings = shorthands.input_settings_of(args)
+    args.gin_file, args.gin_bindings = [*files, *args.gin_file], [*args.gin_bindings, *bindings]
+    args.target = args.vocabulary = args.input_file = args.task_prefix = args.batch_size = None
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     given, folder = Given(args), Path(args.output_dir)
     alone = {"DRAFTER": None}

@@ -19,7 +19,8 @@ def show(run: DecodeRun, texts: Iterable[tuple[str, str | None]] | None = None) 
     No parameters are read, and for a task no checkpoint is asked for its vocabulary.
     """
     if texts is None:
-        batches = run.data.batches(run.placement.share())
+        vocabulary = runs.vocabulary_of(run) if run.data.texts is not None else None
+        batches = run.data.batches(run.placement.share(), vocabulary=vocabulary)
     else:
         batches = run.data.text_batches(texts, runs.vocabulary_of(run))
     batch = next(batches, None)

@@ -29,7 +29,12 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "command is given again.",
         allow_abbrev=False,
     )
-    runs.add_flags(parser)
+    runs.add_flags(
+        parser,
+        input_file="lines of input TAB reference in place of a task's",
+        text="not here: outputs are compared with references; give --input_file with lines of "
+        "input TAB reference",
+    )
     parser.add_argument(
         "--output_dir",
         required=True,

@@ -8,7 +8,7 @@ import re
 
 from specdec.cli import output, settings
 from specdec.cli import run as runs
-from specdec.cli.variants import add_cost_flags, add_variant_flag, costs_of, variants
+from specdec.cli.variants import add_cost_flags, add_variant_flag, costs_of, rows_of, variants
 from specdec.common.values import UsageError
 from specdec.instrument import forecast
 from specdec.instrument.forecasting import Forecasting
@@ -27,7 +27,10 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "of the engine. Takes the gin files of `specdec decode`.",
         allow_abbrev=False,
     )
-    runs.add_flags(parser)
+    runs.add_flags(
+        parser,
+        batch_size="texts that are decoded together, in the order of the passes (default: 1)",
+    )
     parser.add_argument(
         "--passes",
         required=True,
@@ -39,11 +42,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         metavar="N,...",
         help=f"draft lengths, as 3, 1,2,4 or 1-10 (default: {GAMMAS}, as far as outputs have room)",
     )
-    add_cost_flags(
-        parser,
-        "the lines of `specdec bench`, or the JSON of `specdec compile`",
-        together=", in the order of the passes",
-    )
+    add_cost_flags(parser, "the lines of `specdec bench`, or the JSON of `specdec compile`")
     add_variant_flag(
         parser,
         "drafters, as of `specdec bench`; one that draws needs passes of its own",
@@ -67,7 +66,7 @@ def _command(args: argparse.Namespace) -> None:
         gammas,
         asked=args.gammas is not None,
         given=costs_of(args),
-        rows=args.batch_size,
+        rows=rows_of(args),
     )
     # All that can be wrong has been looked at; from here on it takes long.
     lines = settings.json_lines(args.output_file, ready.variants[0].settings)

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from specdec.cli import help
-from specdec.common import gin_text, resources
+from specdec.common import gin_text, resources, values
 from specdec.common.gin_text import Statement
 
 
 def macros(path: str | os.PathLike) -> list[Statement]:
     """Returns the macros that a file sets itself, in its order."""
     return [one for one in gin_text.statements(_text(path)) if one.is_macro]
+
+
+def headings(path: str | os.PathLike) -> dict[str, str]:
+    """Returns the heading of each macro: the last comment of one word before it."""
+    found, heading = {}, ""
+    for line in _text(path).splitlines():
+        if title := re.fullmatch(r"# ([A-Z][a-z]+)", line):
+            heading = title[1]
+        elif macro := re.match(r"([A-Z][A-Z0-9_]*) =", line):
+            found[macro[1]] = heading
+    return found
 
 
 def summary(path: str | os.PathLike) -> str:
@@ -43,7 +54,14 @@ def own_names() -> list[str]:
 def did_you_mean(name: str) -> str:
     """The hint for a file that there is not; the suffix, which all have, makes none near."""
     known = (own.removesuffix(".gin") for own in own_names())
-    return help.did_you_mean(name.removesuffix(".gin"), known).replace("?", ".gin?")
+    return values.did_you_mean(name.removesuffix(".gin"), known).replace("?", ".gin?")
+
+
+def all_macros(files: Iterable[str]) -> set[str]:
+    """Returns the names of the macros of our own fragments, and of further files that are here."""
+    folder = resources.folder("gin")
+    paths = [*(folder / name for name in names([folder])), *filter(os.path.isfile, files)]
+    return {macro.name for file in paths for macro in macros(file)}
 
 
 def setting(macro: str) -> str | None:

@@ -6,12 +6,66 @@ import contextlib
 import io
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import TextIO
+from typing import Any, TextIO
 
 from specdec.common.values import UsageError
 from specdec.tasks.local import line_text
 
 STDIN = "standard input"
+FLAG = "--input_file"
+
+
+class Texts(tuple[tuple[str, str | None], ...]):
+    """Texts in place of a task's: input and reference of each; either all have a reference, or none
+    has (None)."""
+
+    def __repr__(self) -> str:
+        return f"{len(self)} texts, the first {self[0][0][:30]!r}"
+
+
+def given_texts(file: Any = None, texts: Any = (), prefix: Any = "") -> Texts | None:
+    """Returns the texts of a file, or the ones given; None without either.
+
+    prefix: put before the inputs of a file.
+
+    Raises:
+      UsageError: a file that cannot be read, is empty, or has references on some lines only.
+    """
+    words = [*texts, prefix] if isinstance(texts, list | tuple) else [None]
+    if not all(isinstance(word, str) for word in words):
+        raise UsageError(
+            f"INPUT_TEXTS is {texts!r} and TASK_PREFIX {prefix!r}; give texts, as in ('a text',)"
+        )
+    if file is None:
+        return Texts((text, None) for text in texts) if texts else None
+    name = f"{FLAG} {file}"
+    lines = list(not_nothing(file_lines(FLAG, file, "one text per line"), name, "in it"))
+    first = lines[0].count("\t")
+    pairs = []
+    for number, line in enumerate(lines, start=1):
+        text, *references = line.split("\t")
+        if len(references) > 1 or len(references) != first:
+            raise UsageError(
+                f"{name}, line {number} has {len(references)} TABs and the first line {first}; "
+                "give inputs alone, or input TAB reference on each line"
+            )
+        pairs.append((prefix + text, references[0] if references else None))
+    return Texts(pairs)
+
+
+def file_lines(flag: str, path: str, content: str) -> list[str]:
+    """Returns the lines of a file; raises UsageError where it cannot be read.
+
+    content: said of the file to give instead.
+    """
+    try:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            return list(lines_of(flag, file, path))
+    except (OSError, TypeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not a path"
+        raise UsageError(
+            f"{flag} {path} cannot be read: {reason}; give a file of {content}"
+        ) from error
 
 
 def lines_of(flag: str | None, stream: TextIO, path: str = "-") -> Iterator[str]:

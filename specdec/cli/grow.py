@@ -12,7 +12,7 @@ import jax
 import gin
 from specdec import checkpoints
 from specdec.cli import settings
-from specdec.cli.output import model_line
+from specdec.cli.output import add_paths, model_line, settle_paths
 from specdec.common import progress
 from specdec.common.values import Seed, UsageError, check, one_line
 from specdec.models import families
@@ -31,16 +31,13 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "to the states of such a model, with its seed. Weights are written in float32.",
         command=_command,
     )
-    parser.add_argument(
-        "--input", required=True, metavar="DIR", help="a checkpoint's directory, or a gs:// one"
-    )
+    add_paths(parser)
     parser.add_argument(
         "--preset",
         required=True,
         metavar="NAME",
         help="a scope of the gin file of the input's family, as t5_1_1_base is of models/t5.gin",
     )
-    parser.add_argument("--output", required=True, metavar="DIR", help="the directory to make")
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of all random weights (default: 0)"
     )
@@ -48,6 +45,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
+    settle_paths(args)
     check("--seed", args.seed, Seed, UsageError)
     text = checkpoints.text_model_from(args.input, needed=False)
     output = checkpoints.check_output(args.output, "orbax", text.vocabulary)

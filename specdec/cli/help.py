@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import difflib
+import ast
 import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from specdec.cli import gin_files
 from specdec.common.environment import version
+from specdec.common.values import did_you_mean
 
 EXAMPLES = {
     "specdec decode --gin_file=demo.gin --compare": (
@@ -25,17 +27,31 @@ EXAMPLES = {
 }
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """'; did you mean X?' with the nearest of the known words, '' if none is near."""
-    near = difflib.get_close_matches(word, sorted(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+# Flags of other engines: ours for the same, and what there is not.
+ELSEWHERE = {
+    "assistant_model": "draft",
+    "draft_model": "draft",
+    "speculative_model": "draft",
+    "max_new_tokens": "max_length",
+    "max_tokens": "max_length",
+    "model": "target",
+    "model_name_or_path": "target",
+    "num_assistant_tokens": "gamma",
+    "num_speculative_tokens": "gamma",
+    "num_return_sequences": "num_samples",
+    "prompt": "text",
+}
+NOWHERE = {
+    "num_beams": "there is no beam search, outputs are greedy or drawn, --temperature",
+    "do_sample": "--temperature=1 draws tokens, and outputs are greedy without it",
+}
 
 
 class OneLine(argparse.ArgumentParser):
     """A parser whose complaints are one line."""
 
     def error(self, message: str) -> NoReturn:
-        hint = "" if message.endswith("?") else f"; see {self.prog} --help"
+        hint = "" if "; " in message else f"; see {self.prog} --help"
         print(f"specdec: {message}{hint}", file=sys.stderr)
         sys.exit(2)
 
@@ -44,16 +60,48 @@ class OneLine(argparse.ArgumentParser):
         known = ["--help", *re.findall(r"--[\w.]+", self.format_usage())]
         for flag in flags:
             if re.fullmatch(r"--[\w.-]+", flag) and flag not in known:
-                self.error(f"{self.prog} has no flag {flag}{did_you_mean(flag, known)}")
+                hint = self.instead(flag, known) or did_you_mean(flag, known)
+                self.error(f"{self.prog} has no flag {flag}{hint}")
+
+    def instead(self, flag: str, known: Sequence[str]) -> str:
+        """Returns what to say of a flag that there is not, '' if no other one does the same."""
+        return ""
 
 
 class Parser(OneLine):
     """The flags of one command."""
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None):
-        given = itertools.takewhile(lambda arg: arg != "--", args or ())
-        self.refuse_unknown(arg.partition("=")[0] for arg in given)
+        self._given = list(itertools.takewhile(lambda arg: arg != "--", args or ()))
+        self.refuse_unknown(arg.partition("=")[0] for arg in self._given)
         return super().parse_known_args(args, namespace)
+
+    def instead(self, flag: str, known: Sequence[str]) -> str:
+        name = flag.removeprefix("--")
+        if "--gin.NAME" not in known:
+            return ""
+        if name in NOWHERE:
+            return f"; {NOWHERE[name]}"
+        ours = ELSEWHERE.get(name, name)
+        if f"--{ours}" in known:
+            return f"; use --{ours}"
+        files = (arg.partition("=")[2] for arg in self._given if arg.startswith("--gin_file="))
+        if ours.upper() not in gin_files.all_macros(files):
+            return ""
+        return f"; use --gin.{ours.upper()}={self._value(flag)}"
+
+    def _value(self, flag: str) -> str:
+        """Returns the value that comes with a flag as gin takes it."""
+        place = next(i for i, arg in enumerate(self._given) if arg.partition("=")[0] == flag)
+        _, equals, value = self._given[place].partition("=")
+        following = self._given[place + 1 : place + 2]
+        if not equals and following and not following[0].startswith("--"):
+            value = following[0]
+        try:
+            ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            return f"\"'{value}'\"" if value else "VALUE"
+        return value
 
 
 class Overview(OneLine):

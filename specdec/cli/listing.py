@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from specdec import checkpoints
 from specdec.cli import gin_files
 from specdec.common import gin_text, resources
 from specdec.common.values import one_line
@@ -19,13 +20,28 @@ from specdec.models import device as devices
 
 _SIZES = " and ".join(f"{s.emb_dim} x {s.mlp_dim}" for s in devices.SIZES)
 SKELETONS = ("decode.gin", "train.gin")
+# The topic of the macros in a file or folder of gin/; decode.gin has several.
+TOPICS = {
+    "given.gin": "Texts",
+    "tasks": "Texts",
+    "models": "Models",
+    "drafters": "Drafters",
+    "schedules": "Schedules",
+    "verifiers": "Verifiers",
+    "sampling": "Outputs",
+    "distill.gin": "Distillation",
+    "train.gin": "Training",
+    "objectives": "Training",
+    "integrations": "T5X",
+}
 
 
 class Item(NamedTuple):
-    """A thing and what it is."""
+    """A thing and what it is, perhaps under a heading."""
 
     name: str
     text: str
+    topic: str = ""
 
 
 class Kind(NamedTuple):
@@ -39,7 +55,7 @@ class Kind(NamedTuple):
 def add_command(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "list",
-        help="what can be run and set: runs, fragments, models, tasks, macros; this device",
+        help="what can be run, set and read: runs, fragments, models, macros, formats, ...",
         description="Lists what comes with specdec; without a KIND, which kinds there are.",
         command=_command,
     )
@@ -106,18 +122,62 @@ def tasks() -> Iterator[Item]:
 
 
 def macros() -> Iterator[Item]:
-    """Every macro once with its default and meaning: those of a run, then those of training."""
+    """Every macro by topic with its default and meaning, once for runs and once for training."""
+    found = list(_macros())
+    topics = dict.fromkeys(one.topic for one in found)
+    return (one for topic in topics for one in found if one.topic == topic)
+
+
+def _macros() -> Iterator[Item]:
     folder, seen = resources.folder("gin"), set()
     others = [name for name in gin_files.names([folder]) if name not in SKELETONS]
     for name in (SKELETONS[0], *others, SKELETONS[1]):
         skeleton = name in SKELETONS
+        headings = gin_files.headings(folder / name)
         found = [macro for macro in gin_files.macros(folder / name) if macro.meaning]
         found = [macro for macro in found if skeleton or macro.name not in seen]
         for macro in found:
             required = macro.value == "%gin.REQUIRED"
             default = "required" if required else f"default {macro.value}"
-            yield Item(macro.name, f"{macro.meaning} ({default}; {name})")
+            topic = TOPICS.get(name.partition("/")[0]) or headings[macro.name]
+            yield Item(macro.name, f"{macro.meaning} ({default}; {name})", topic)
         seen |= {macro.name for macro in found}
+
+
+def formats() -> Iterator[Item]:
+    """The formats of checkpoints, vocabularies and texts."""
+    written = ", ".join(f"--format={name}" for name in checkpoints.FORMATS)
+    for name, text in _CHECKPOINTS.items():
+        yield Item(name, text, f"Checkpoints (`specdec convert` writes {written})")
+    for name, text in _VOCABULARIES.items():
+        yield Item(name, text, "Vocabularies, next to a checkpoint or as --vocabulary")
+    for name, text in _TEXTS.items():
+        yield Item(name, text, "Texts, in UTF-8")
+
+
+_CHECKPOINTS = {
+    "huggingface": "A directory as transformers saves it, or OWNER/NAME[@REVISION] of its hub: "
+    "config.json, model.safetensors or pytorch_model.bin, in one file or in shards",
+    "orbax": "A directory of our own: config.json, params/ and the vocabulary",
+    "t5x": "A checkpoint_STEP of T5X, with the fields of its T5Config in a config.json",
+    "t5x_orbax": "A checkpoint that T5X saved with Orbax; it is read, and not written",
+    "gs://": "Any of these in a bucket; it is read, and not written",
+}
+_VOCABULARIES = {
+    "spiece.model": "A SentencePiece model (vocabulary.model in our own format), with T5's ids: 0 "
+    "padding, 1 end, 2 unknown",
+    "tokenizer.json": "A tokenizer of Hugging Face, where there is no spiece.model",
+    "added_tokens.json": "Added tokens, also those of tokenizer_config.json and of "
+    "special_tokens_map.json",
+    "generation_config.json": "Settings of generation, the ids of start and ends included",
+    "bytes": "UTF-8 bytes, the vocabulary of ByT5; there is no file",
+}
+_TEXTS = {
+    "--input_file": "One text a line; with references: input TAB reference",
+    "TASK_FILES": "The same in a file for each split, input TAB target (tasks/local.gin)",
+    "--pairs": "Lines of input TAB output, for `specdec score`",
+    "--output_file": "JSON lines; docs/formats.md describes each field",
+}
 
 
 def device() -> Iterator[Item]:
@@ -171,6 +231,11 @@ KINDS = {
         "Set one with NAME = VALUE in a gin file, or with --gin.NAME=VALUE; strings need quotes "
         "that reach gin: --gin.SPLIT=\"'test'\".",
     ),
+    "formats": Kind(
+        formats,
+        "files that commands read and write",
+        "`specdec check DIR` says what a checkpoint's directory has; docs/formats.md has the rest.",
+    ),
     "device": Kind(
         device,
         "what products take on this device, by which layouts are chosen",
@@ -182,10 +247,19 @@ KINDS = {
 
 
 def _print(rows: Iterable[Item]) -> None:
-    """Two columns, of which a terminal has the second one wrapped."""
+    """Prints two columns under their headings. A terminal has the second one wrapped, or below the
+    first one where that takes more than half of its width."""
     rows = list(rows)
-    indent = max(len(row.name) + 2 if row.name else 0 for row in rows)
-    width = max(shutil.get_terminal_size().columns, 40) if sys.stdout.isatty() else sys.maxsize
-    for name, text in rows:
-        lines = textwrap.wrap(text, max(width - indent, 20), break_on_hyphens=False)
-        print(f"{name:<{indent}}" + f"\n{' ' * indent}".join(lines))
+    terminal = sys.stdout.isatty() or "COLUMNS" in os.environ
+    width = max(shutil.get_terminal_size().columns, 40) if terminal else sys.maxsize
+    names = max(len(row.name) for row in rows)
+    below = 2 * names > width
+    indent = 4 if below else names + 2 * (names > 0)
+    topic = ""
+    for row in rows:
+        if row.topic != topic:
+            print("\n" * bool(topic) + row.topic)
+            topic = row.topic
+        lines = textwrap.wrap(row.text, max(width - indent, 20), break_on_hyphens=False)
+        first = f"{row.name}\n{' ' * indent}" if below else f"{row.name:<{indent}}"
+        print(first + f"\n{' ' * indent}".join(lines))

@@ -14,6 +14,8 @@ from specdec.cli import settings
 from specdec.common.values import UsageError
 from specdec.models.model import Model, PyTree
 
+_PATHS = {"input": "a checkpoint's directory, or a gs:// one", "output": "the directory to make"}
+
 
 def check_new(args: argparse.Namespace) -> None:
     """Raises UsageError unless --output_file can be made and nothing is in its place."""
@@ -49,6 +51,25 @@ def check(args: argparse.Namespace, inputs: Iterable[str] = (), holding: str | N
         raise UsageError(
             f"--output_file: {path} exists and is of another kind; delete it, or give another file"
         )
+
+
+def add_paths(parser: argparse.ArgumentParser) -> None:
+    """Adds the checkpoint to read and the directory to make: `--input=DIR --output=DIR`, or both
+    without the names of the flags."""
+    for name, what in _PATHS.items():
+        parser.add_argument(f"--{name}", metavar="DIR", help=what)
+        parser.add_argument(f"{name}_word", nargs="?", metavar=name.upper(), help=f"--{name}")
+
+
+def settle_paths(args: argparse.Namespace) -> None:
+    """Raises UsageError unless each of the paths is given, once."""
+    for name in _PATHS:
+        flag, word = getattr(args, name), getattr(args, f"{name}_word")
+        if flag is None and word is None:
+            raise UsageError(f"the {name} is missing; give --{name}=DIR")
+        if flag is not None and word is not None:
+            raise UsageError(f"{word} and --{name}={flag} are both the {name}; give one of them")
+        setattr(args, name, word if flag is None else flag)
 
 
 def model_line(params: PyTree, model: Model) -> str:

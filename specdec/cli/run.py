@@ -145,7 +145,10 @@ def opened(
     machine.refuse_unwritable_folder("--compilation_cache_dir", args.compilation_cache_dir)
     jax.config.update("jax_compilation_cache_dir", args.compilation_cache_dir or None)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    run = change(described(args, overrides))
+    run = described(args, overrides)
+    if run.data.texts is not None:
+        run = dataclasses.replace(run, data=run.data.fitted(vocabulary_of(run)))
+    run = change(run)
     with progress.stage("starting", "starting"):
         run = with_engine(run, unmarked)
     if run.placement.mesh is not None:
@@ -218,11 +221,23 @@ def described(
     }
     overrides = {**flags, **overrides}
     before, after = shorthands.settings_of(args)
-    files, bindings = _checkpoint_settings(args)
-    if files or args.gin_file:  # shorthands alone are no run
-        args.gin_file = [*before, *files, *args.gin_file]
-    args.gin_bindings = [*bindings, *args.gin_bindings, *after]
-    return _shortened(settings.build(DecodeRun, args, overrides, unneeded))
+    if args.target is not None or args.gin_file:  # other shorthands alone are no run
+        args.gin_file = [*before, *args.gin_file]
+    args.gin_bindings = [*args.gin_bindings, *after]
+    run = settings.build(DecodeRun, args, overrides, unneeded)
+    _refuse_unread_draft(args, run)
+    return _shortened(run)
+
+
+def _refuse_unread_draft(args: argparse.Namespace, run: DecodeRun) -> None:
+    """Raises UsageError where no model of the run is the one of `--draft`. Variants may do without
+    it."""
+    if args.draft is None or vars(args).get("variant") or args.draft in run.paths().values():
+        return
+    raise UsageError(
+        f"--draft is {args.draft}, and the run's drafter reads no such checkpoint; give "
+        "--drafter=autoregressive as well, or leave --draft out"
+    )
 
 
 def resolved(run: DecodeRun) -> DecodeRun:
@@ -267,8 +282,12 @@ def _shortened(run: DecodeRun) -> DecodeRun:
     return dataclasses.replace(run, plan=dataclasses.replace(plan, schedule=schedule))
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of every command that works on a run."""
+def add_flags(parser: argparse.ArgumentParser, **instead: str) -> None:
+    """Adds the flags of every command that works on a run.
+
+    instead: see `shorthands.add_input_flags`.
+    """
+    shorthands.add_input_flags(parser, **instead)
     settings.add_flags(parser)
     shorthands.add_flags(parser)
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples")
@@ -285,47 +304,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="where compiled programs are kept for the next run, '' for nowhere "
         "(default: %(default)s)",
     )
-
-
-def add_checkpoint_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that stand in for a gin file where the texts are given."""
-    parser.add_argument(
-        "--target",
-        metavar="DIR",
-        help="the target's checkpoint, also OWNER/NAME of the Hugging Face Hub; reads text.gin "
-        "first, so that no other gin file is needed",
-    )
-    parser.add_argument(
-        "--draft", metavar="DIR", help="the drafter's checkpoint; without one the target is alone"
-    )
-    parser.add_argument(
-        "--vocabulary",
-        metavar="FILE",
-        help="a SentencePiece model, a tokenizer.json, or 'bytes' (default: the one saved with the "
-        "target)",
-    )
-
-
-def _checkpoint_settings(args: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """`add_checkpoint_flags` as gin files and bindings."""
-    target, draft, vocabulary = (
-        getattr(args, name, None) for name in ("target", "draft", "vocabulary")
-    )
-    if target is None:
-        for flag, value in {"draft": draft, "vocabulary": vocabulary}.items():
-            if value is not None:
-                raise UsageError(f"--{flag} {value} needs --target; give that checkpoint")
-        return [], []
-    files, bindings = ["text.gin"], [f"CHECKPOINT_PATH={target!r}"]
-    if draft is not None:
-        files.append("drafters/autoregressive.gin")
-        bindings.append(f"DRAFT_CHECKPOINT_PATH={draft!r}")
-    if vocabulary == "bytes":
-        bindings.append("VOCABULARY=@tasks.Bytes()")
-    elif vocabulary is not None:
-        kind = type(tasks.vocabulary_file(vocabulary)).__name__
-        bindings += [f"VOCABULARY=@tasks.{kind}()", f"tasks.{kind}.path={vocabulary!r}"]
-    return files, bindings
 
 
 def require_drafter(run: DecodeRun | Run) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from specdec import tasks
 from specdec.cli import output, settings
 from specdec.cli import run as runs
-from specdec.cli.given import STDIN, lines_of, not_nothing
+from specdec.cli.given import STDIN, file_lines, lines_of, not_nothing
 from specdec.common import terminal
 from specdec.common.values import UsageError
 from specdec.decoding import check_scores, naming_texts, score
@@ -36,12 +36,15 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "number of tokens, output.",
         allow_abbrev=False,
     )
-    runs.add_flags(parser)
-    runs.add_checkpoint_flags(parser)
+    runs.add_flags(
+        parser,
+        input_file="lines of input TAB output to score in place of a task's",
+        text="not here: outputs are scored too; give --input_file with lines of input TAB output",
+    )
     parser.add_argument(
         "--pairs",
         metavar="FILE",
-        help="lines of input TAB output to score instead of the task's; - is standard input",
+        help="the same as --input_file; - is standard input",
     )
     parser.add_argument(
         "--output_file",
@@ -56,8 +59,6 @@ def _command(args: argparse.Namespace) -> None:
     output.check_new(args)
     run, engine = runs.opened(args)
     if args.pairs is None:
-        if run.data.task is None:
-            raise UsageError("there is no task and no text; set TASK, or give --pairs")
         batches = run.batches()
     else:
         batches = run.data.text_batches(_pairs(args.pairs), engine.vocabulary)
@@ -67,7 +68,10 @@ def _command(args: argparse.Namespace) -> None:
     file = settings.json_lines(args.output_file, in_force)
     for batch in batches:
         if batch.targets is None:
-            raise UsageError("the task has no targets to score; give --pairs")
+            raise UsageError(
+                "the texts have no outputs to score; give --input_file=FILE with lines of input "
+                "TAB output"
+            )
         scores = jax.device_get(scores_of(params, batch.inputs, batch.targets))
         with naming_texts(batch.index):
             check_scores(scores["log_probs"], run.plan.target)
@@ -92,13 +96,7 @@ def _pairs(path: str) -> Iterator[tuple[str, str]]:
     if path == "-":
         lines = lines_of("--pairs", sys.stdin)
         return map(_pair, itertools.repeat(path), itertools.count(1), _some(lines, STDIN))
-    try:
-        with open(path, encoding="utf-8", newline="\n") as file:
-            lines = list(lines_of("--pairs", file, path))
-    except OSError as error:
-        raise UsageError(
-            f"--pairs {path} cannot be read: {error.strerror}; give a file of input TAB output"
-        ) from error
+    lines = file_lines("--pairs", path, "input TAB output")
     found = list(_some(lines, f"--pairs {path}"))
     return iter([_pair(path, number, line) for number, line in enumerate(found, start=1)])
 

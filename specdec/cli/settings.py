@@ -20,10 +20,9 @@ from gin import config as gin_config
 from gin import config_parser
 from specdec import tasks
 from specdec.cli import gin_files
-from specdec.cli.help import did_you_mean
 from specdec.common import resources
 from specdec.common.records import Lines
-from specdec.common.values import UsageError
+from specdec.common.values import UsageError, did_you_mean
 
 T = TypeVar("T")
 
@@ -89,7 +88,9 @@ def build(
       UsageError: gin, or a constructor that it calls, objects to something.
     """
     if not args.gin_file:
-        raise UsageError("nothing says what to run; give --gin_file=FILE, see configs/")
+        raise UsageError(
+            "nothing says what to run; give --gin_file=FILE, see configs/, or --target=DIR"
+        )
     if args.tfds_data_dir:
         if "://" not in args.tfds_data_dir and not os.path.isdir(args.tfds_data_dir):
             raise UsageError(f"--tfds_data_dir {args.tfds_data_dir} is no folder; give one")
@@ -113,8 +114,8 @@ def build(
                 gin.bind_parameter(name, value)
         gin.finalize()
         return gin.get_configurable(cls)()
-    except UsageError:
-        raise
+    except UsageError as error:  # gin adds lines to what a function raises that it calls
+        raise UsageError(str(error).partition("\n")[0]) from error
     except (SyntaxError, ImportError, AttributeError, NameError, TypeError, ValueError) as error:
         raise UsageError(_with_remedy(_explain(error))) from error
 

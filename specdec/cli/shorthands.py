@@ -1,11 +1,16 @@
 """Shorthands: flags for the settings that are changed most, instead of gin.
 
+    --target=DIR         text.gin and --gin.CHECKPOINT_PATH="'DIR'": no other gin file is needed
+    --draft=DIR          drafters/autoregressive.gin and --gin.DRAFT_CHECKPOINT_PATH="'DIR'"
+    --input_file=FILE    given.gin and --gin.INPUT_FILE="'FILE'"; --text likewise
+    --vocabulary=FILE    --gin.VOCABULARY, with the class that the name of the file tells
+    --batch_size=8       --gin.BATCH_SIZE=8
     --gamma=5            --gin.GAMMA=5
     --temperature=0.7    sampling/temperature.gin and --gin.TEMPERATURE=0.7; for 0 greedy.gin
     --min_length=20      --gin.MIN_LENGTH=20, and so the penalties of sampling/processors.gin
     --verifier=coupled   what verifiers/coupled.gin chooses
 
-They override gin files, and of a fragment only what it chooses does: `--top_p=0.9` leaves the
+They override gin files. Of a fragment only its choices do: `--top_p=0.9` leaves the
 TEMPERATURE of the files alone, and `--schedule=fixed` their GAMMA. What is given both ways is
 refused.
 """
@@ -14,14 +19,15 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
+from specdec import tasks
 from specdec.checkpoints.generation_settings import Choice
 from specdec.cli import gin_files
-from specdec.cli.help import did_you_mean
+from specdec.cli.given import utf8
 from specdec.common import resources
-from specdec.common.values import UsageError
+from specdec.common.values import UsageError, did_you_mean
 
 # Flag: the macros that a file of the folder, which is named like it, chooses.
 FRAGMENTS = {
@@ -37,7 +43,29 @@ PROCESSORS = (
     "no_repeat_ngram_size",
     "min_length",
 )
+_INPUT_MACROS: Mapping[str, tuple[str, ...]] = {
+    "target": ("CHECKPOINT_PATH",),
+    "draft": ("DRAFT_CHECKPOINT_PATH",),
+    "vocabulary": ("VOCABULARY",),
+    "input_file": ("INPUT_FILE", "INPUT_TEXTS"),
+    "text": ("INPUT_TEXTS", "INPUT_FILE"),
+    "task_prefix": ("TASK_PREFIX",),
+    "batch_size": ("BATCH_SIZE",),
+}
+_TRAINING_MACROS: Mapping[str, tuple[str, ...]] = {
+    "target": ("TARGET_CHECKPOINT_PATH",),
+    "draft": ("INITIAL_CHECKPOINT_PATH",),
+    "input_file": ("TASK_FILES",),
+}
 MAX_LENGTH = "Plan.max_length"  # no macro: the task's lengths say it
+_MACROS: Mapping[str, tuple[str, ...]] = {
+    "gamma": ("GAMMA",),
+    **{name: (name.upper(), "SAMPLING") for name in SAMPLING},
+    "max_length": (MAX_LENGTH,),
+    **{name: (name.upper(),) for name in PROCESSORS},
+    "generation_settings": ("GENERATION_SETTINGS",),
+    **FRAGMENTS,
+}
 
 
 def _number(text: str) -> float:
@@ -50,6 +78,7 @@ def _number(text: str) -> float:
     return value
 
 
+_NOT_HERE = "not here: "
 _NATS = "nats off a token's logit"
 _FLAGS = (
     ("gamma", int, "N", "draft tokens per target call"),
@@ -63,6 +92,53 @@ _FLAGS = (
     ("no_repeat_ngram_size", int, "N", "no N tokens come twice"),
     ("min_length", int, "N", "the shortest output, in tokens before its EOS"),
 )
+
+
+_INPUTS: tuple[tuple[str, dict[str, Any], str], ...] = (
+    (
+        "target",
+        {"metavar": "DIR"},
+        "the target's checkpoint, also OWNER/NAME of the Hugging Face Hub; no gin file is needed",
+    ),
+    ("draft", {"metavar": "DIR"}, "the drafter's checkpoint; without one the target is alone"),
+    (
+        "vocabulary",
+        {"metavar": "FILE"},
+        "a SentencePiece model, a tokenizer.json, or 'bytes' (default: the one saved with the "
+        "target)",
+    ),
+    (
+        "input_file",
+        {"metavar": "FILE"},
+        "texts in place of a task's, one a line; where references are needed: input TAB reference",
+    ),
+    (
+        "text",
+        {"metavar": "TEXT", "action": "append"},
+        "one text in place of a task's; may repeat",
+    ),
+    (
+        "task_prefix",
+        {"metavar": "TEXT"},
+        "put before every text, such as 'translate English to German: '",
+    ),
+    ("batch_size", {"metavar": "N", "type": int}, "texts that are decoded together"),
+)
+
+
+def add_input_flags(parser: argparse.ArgumentParser, **instead: str) -> None:
+    """Adds the flags for models and texts, which every command that runs a model has.
+
+    instead: by flag, the meaning that it has in this command; of a flag that makes no sense there
+      the remedy, which begins with "not here: ".
+    """
+    group = parser.add_argument_group(
+        "models and texts", "in place of gin files, or on top of them"
+    )
+    for name, how, meaning in _INPUTS:
+        group.add_argument(f"--{name}", **how, help=instead.get(name, meaning))
+    remedies = {name: text for name, text in instead.items() if text.startswith(_NOT_HERE)}
+    parser.set_defaults(refused_flags=remedies)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -97,9 +173,9 @@ def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
       UsageError: an unknown fragment, or something that is given twice.
     """
     folders = args.gin_search_paths.split(",")
+    input_files, input_bindings = input_settings_of(args)
     files, bindings = [], []
-    for flag, value, macros in _given(args):
-        _refuse_twice(flag, value, macros, args.gin_bindings)
+    for flag, value, macros in _given(args, _MACROS):
         if flag in FRAGMENTS:
             files.append(_fragment(flag, value, folders))
             bindings += _choices(files[-1], macros, folders)
@@ -108,22 +184,90 @@ def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     if sampling := [flag for flag in SAMPLING if getattr(args, flag) is not None]:
         files.append(_sampling(args, sampling))
         bindings += _choices(files[-1], ("SAMPLING",), folders)
+    return [*files, *input_files], [*input_bindings, *bindings]
+
+
+def input_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Returns the meaning of the flags for models and texts alone, likewise."""
+    refuse_senseless(args)
+    if args.target is None and not args.gin_file:
+        for name in ("draft", "vocabulary", "input_file"):
+            if (value := getattr(args, name)) is not None:
+                raise UsageError(f"--{name} {value} needs --target; give that checkpoint")
+    needed = {
+        "text.gin": args.target is not None,
+        "drafters/autoregressive.gin": args.draft is not None,
+        "given.gin": args.target is None and (args.text or args.input_file) is not None,
+    }
+    return [file for file, given in needed.items() if given], _input_bindings(args, _INPUT_MACROS)
+
+
+def training_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Returns the meaning of the flags for models and texts in `specdec train`, likewise.
+
+    Raises:
+      UsageError: something that is given twice, or nothing to train.
+    """
+    refuse_senseless(args)
+    files, bindings = [], _input_bindings(args, {**_INPUT_MACROS, **_TRAINING_MACROS})
+    if args.draft is not None:
+        files.append("further.gin")
+        bindings.append("MODEL=@initial/checkpoints.model_from()")
+    elif not args.gin_file and args.target is not None:
+        raise UsageError(
+            f"--target={args.target}: the model that is trained drafts for it; give --draft=DIR, "
+            "the checkpoint to train further, or let `specdec distill` make one"
+        )
+    if args.target is not None:
+        files.append("models/frozen_target.gin")
     return files, bindings
 
 
-def _given(args: argparse.Namespace) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
-    """Yields flag, value, and the names in gin that would set the same."""
-    meanings = {
-        "gamma": ("GAMMA",),
-        **{name: (name.upper(), "SAMPLING") for name in SAMPLING},
-        "max_length": (MAX_LENGTH,),
-        **{name: (name.upper(),) for name in PROCESSORS},
-        "generation_settings": ("GENERATION_SETTINGS",),
-        **FRAGMENTS,
-    }
-    for name, macros in meanings.items():
+def refuse_senseless(args: argparse.Namespace) -> None:
+    """Raises UsageError for a flag for models and texts that makes no sense in its command."""
+    for name, remedy in args.refused_flags.items():
         if (value := getattr(args, name)) is not None:
-            yield name, value, macros
+            shown = value[0] if isinstance(value, list) else value
+            raise UsageError(f"--{name}={shown}: {remedy.removeprefix(_NOT_HERE)}")
+    if args.text is not None and args.input_file is not None:
+        raise UsageError("--text and --input_file both give texts; leave one of them out")
+    if "-" in (args.text or ()):
+        raise UsageError(
+            "--text=- is standard input, which `specdec decode` reads; give --input_file=FILE"
+        )
+
+
+def _input_bindings(args: argparse.Namespace, macros: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Returns the settings that the flags for models and texts stand for."""
+    bindings = []
+    for flag, value, names in _given(args, macros):
+        if flag == "vocabulary" and value == "bytes":
+            bindings.append("VOCABULARY=@tasks.Bytes()")
+        elif flag == "vocabulary":
+            kind = type(tasks.vocabulary_file(value)).__name__
+            bindings += [f"VOCABULARY=@tasks.{kind}()", f"tasks.{kind}.path={value!r}"]
+        elif names[0] == "TASK_FILES":
+            bindings.append(f"TASK_FILES={ {'train': value}!r}")
+        elif flag == "text":
+            texts = tuple(utf8((args.task_prefix or "") + text) for text in value)
+            bindings.append(f"INPUT_TEXTS={texts!r}")
+        elif flag != "task_prefix" or args.text is None:
+            bindings.append(f"{names[0]}={value!r}")
+    return bindings
+
+
+def _given(
+    args: argparse.Namespace, macros: Mapping[str, tuple[str, ...]]
+) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
+    """Yields flag, value, and the names in gin that would set the same.
+
+    Raises:
+      UsageError: a flag whose macro is given as well.
+    """
+    for flag, names in macros.items():
+        if (value := getattr(args, flag)) is not None:
+            _refuse_twice(flag, value, names, args.gin_bindings)
+            yield flag, value, names
 
 
 def _refuse_twice(flag: str, value: Any, macros: tuple[str, ...], bindings: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 from pathlib import Path
 
-from specdec.cli import machine, settings, train_table
+from specdec.cli import machine, settings, shorthands, train_table
 from specdec.common import records
 from specdec.common.values import UsageError
 
@@ -22,6 +22,15 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "commands; a table is in OUTPUT_DIR/table, for --gin.DRAFT_TABLE_PATH "
         "or --gin.SCHEDULE_TABLE_PATH.",
         allow_abbrev=False,
+    )
+    shorthands.add_input_flags(
+        parser,
+        target="the checkpoint of the model that is drafted for, where the trained one reads its "
+        "encoder or states; of --table the model that writes the texts",
+        draft="the checkpoint that is trained further; no gin file is needed",
+        input_file="lines of input TAB output to train on in place of a task; of --table inputs",
+        text="not here: many texts are needed; give --input_file",
+        batch_size="texts in each update; of --table those that are decoded together",
     )
     settings.add_flags(parser)
     parser.add_argument(
@@ -45,6 +54,8 @@ def _command(args: argparse.Namespace) -> None:
             raise UsageError(f"--{flag} is {value} without --table; name what is to be made")
     from specdec import training  # optax, which no other command needs
 
+    files, bindings = shorthands.training_settings_of(args)
+    args.gin_file, args.gin_bindings = [*files, *args.gin_file], [*args.gin_bindings, *bindings]
     run = settings.build(
         training.TrainRun, args, {"TrainRun.steps": args.steps, "TrainRun.seed": args.seed}
     )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from specdec.checkpoints import tables
-from specdec.cli import machine, settings
+from specdec.cli import machine, settings, shorthands
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.variants import ready
@@ -55,7 +57,7 @@ def make(args: argparse.Namespace) -> None:
     tokens = TOKENS if args.tokens is None else args.tokens
     check("--tokens", tokens, PositiveInt, UsageError)
     overrides = {"Data.seed": args.seed}
-    run = settings.build(DecodeRun, args, overrides, {"DRAFTER": None})
+    run = _run(args, overrides, {"DRAFTER": None})
     run = dataclasses.replace(run, plan=run.plan.alone())
     one = ready(runs.with_engine(run, unmarked=True))
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
@@ -70,6 +72,13 @@ def make(args: argparse.Namespace) -> None:
         )
 
 
+def _run(args: argparse.Namespace, *overrides: Mapping[str, Any]) -> DecodeRun:
+    """Returns the run of the gin files and of the flags for models and texts."""
+    files, bindings = shorthands.input_settings_of(args)
+    args.gin_file, args.gin_bindings = [*files, *args.gin_file], [*args.gin_bindings, *bindings]
+    return settings.build(DecodeRun, args, *overrides)
+
+
 def _fit(args: argparse.Namespace) -> None:
     """Makes what `schedules.Disco` stops by."""
     if args.passes is None:
@@ -77,7 +86,7 @@ def _fit(args: argparse.Namespace) -> None:
             "--table=classifier needs --passes=FILE; make it with `specdec acceptance "
             "--output_file=FILE` of this run"
         )
-    run = settings.build(DecodeRun, args, {})
+    run = _run(args, {})
     runs.require_drafter(run)
     classifier = Classifier.of(ready(runs.with_engine(run, unmarked=True)), args.passes)
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)

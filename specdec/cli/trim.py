@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from specdec import checkpoints, tasks
-from specdec.cli.output import model_line
+from specdec.cli.output import add_paths, model_line, settle_paths
 from specdec.common.values import UsageError, one_line
 from specdec.models import families, kept_parts
 from specdec.models.kept_parts import Trim, most_frequent
@@ -26,10 +26,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "and the target says them all the same.",
         command=_command,
     )
-    parser.add_argument(
-        "--input", required=True, metavar="DIR", help="a checkpoint's directory, or a gs:// one"
-    )
-    parser.add_argument("--output", required=True, metavar="DIR", help="the directory to make")
+    add_paths(parser)
     parser.add_argument(
         "--decoder_layers", metavar="WHICH", help=f"that are kept: {_WHICH} (default: all)"
     )
@@ -56,6 +53,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
+    settle_paths(args)
     if (args.head_size is None) != (args.predictions is None):
         given, other = ("head_size", "predictions")[:: 1 if args.predictions is None else -1]
         raise UsageError(f"--{given} is {getattr(args, given)} without --{other}; give both")

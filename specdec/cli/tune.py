@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specdec.cli import machine
 from specdec.cli import run as runs
-from specdec.cli.variants import add_cost_flags, add_variant_flag, costs_of, variants
+from specdec.cli.variants import add_cost_flags, add_variant_flag, costs_of, rows_of, variants
 from specdec.common.values import PositiveInt, UsageError, check
 from specdec.instrument.forecast import tuning
 from specdec.instrument.search import TOKENS, Search
@@ -25,7 +25,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         epilog="Give OUTPUT_DIR/tuned.gin to the other commands as the last --gin_file.",
         allow_abbrev=False,
     )
-    runs.add_flags(parser)
+    runs.add_flags(parser, batch_size="texts that are decoded together (default: 1)")
     parser.add_argument(
         "--output_dir",
         required=True,
@@ -65,10 +65,10 @@ def _command(args: argparse.Namespace) -> None:
         Path(args.output_dir),
         tokens=args.tokens,
         longest=args.longest,
-        rows=args.batch_size,
+        rows=rows_of(args),
         given=given,
     )
     found = search.run()
     print(*found.lines(), sep="\n")
-    text = found.write(search.folder, args.gin_file)
+    text = found.write(search.folder, args.gin_file or [args.target])
     print(f"\n{search.folder / 'tuned.gin'}:\n{text}", end="")

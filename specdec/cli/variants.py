@@ -12,7 +12,7 @@ from typing import Any
 from specdec.cli import run as runs
 from specdec.cli import shorthands
 from specdec.cli.run import DecodeRun
-from specdec.common.values import UsageError
+from specdec.common.values import PositiveInt, UsageError, check
 from specdec.instrument import forecast
 from specdec.instrument.forecast import Costs
 from specdec.instrument.runs import Run, Variant
@@ -92,12 +92,10 @@ def add_variant_flag(parser: argparse.ArgumentParser, about: str) -> None:
     )
 
 
-def add_cost_flags(parser: argparse.ArgumentParser, files: str, together: str = "") -> None:
+def add_cost_flags(parser: argparse.ArgumentParser, files: str) -> None:
     """Adds the flags of commands that know what a target call and a draft take.
 
-    Args:
-      files: the files that costs are read from.
-      together: what is said of the order of the texts, behind a comma.
+    files: the files that costs are read from.
     """
     parser.add_argument(
         "--costs",
@@ -106,13 +104,6 @@ def add_cost_flags(parser: argparse.ArgumentParser, files: str, together: str = 
     )
     parser.add_argument(
         "--topology", metavar="NAME", help="which of those that `specdec compile` wrote"
-    )
-    parser.add_argument(
-        "--batch_size",
-        type=int,
-        default=1,
-        metavar="N",
-        help=f"texts that are decoded together{together} (default: %(default)s)",
     )
 
 
@@ -123,16 +114,20 @@ def costs_of(args: argparse.Namespace) -> Costs | None:
       UsageError: flags that do not go together.
       RecordsError: the file has no costs.
     """
-    if args.batch_size < 1:
-        raise UsageError(f"--batch_size is {args.batch_size}; give a positive number")
+    check("--batch_size", args.batch_size, PositiveInt | None, UsageError)
     if args.topology and not args.costs:
         raise UsageError(f"--topology is {args.topology} without --costs; give that file")
-    if args.batch_size > 1 and args.costs:
+    if rows_of(args) > 1 and args.costs:
         raise UsageError(
             f"--costs are of one text at a time and --batch_size is {args.batch_size}; leave one "
             "of them out"
         )
     return forecast.read(args.costs, args.topology) if args.costs else None
+
+
+def rows_of(args: argparse.Namespace) -> int:
+    """Returns how many texts are decoded together in a forecast."""
+    return args.batch_size or 1
 
 
 def _with(args: argparse.Namespace, name: str) -> argparse.Namespace:

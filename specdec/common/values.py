@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import functools
 import math
 import numbers
@@ -37,6 +38,12 @@ SEEDS = 2**32  # larger ones would draw what smaller ones draw: JAX keeps 32 bit
 
 class UsageError(ValueError):
     """What the user gave cannot work; the message is one line."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Returns '; did you mean X?' with the nearest of the known words, '' if none is near."""
+    near = difflib.get_close_matches(word, sorted(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def is_integer(value: Any, least: int) -> TypeGuard[int]:

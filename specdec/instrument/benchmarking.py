@@ -153,6 +153,11 @@ class Benchmark(NamedTuple):
                 recorded_texts.refuse_another(one.name, _key(timed[0].run), _key(one.run))
             if synthetic:
                 one = _accepting(one, synthetic)
+            if split and one.run.data.texts is not None:
+                raise UsageError(
+                    f"--forecast_split is {split!r}, and the texts are given; leave it out, only a "
+                    "task has splits"
+                )
             if split == one.run.data.split:
                 raise UsageError(
                     f"--forecast_split is {split!r}, the split that is timed; name "
@@ -236,7 +241,11 @@ def one_text_at_a_time() -> Callable[[Any], Any]:
     def change(run: Any) -> Any:
         data = run.data
         if not told and (data.batch_size != 1 or data.buckets):
-            print("bench: one text at a time, all padded to one length", file=sys.stderr)
+            print(
+                "bench: one text at a time, all padded to one length; specdec tune --batch_size "
+                "forecasts larger batches",
+                file=sys.stderr,
+            )
         told.append(data.split)
         if data.decoder_prefix:
             raise UsageError(

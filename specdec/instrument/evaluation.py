@@ -168,14 +168,24 @@ def _known(run: Run) -> Iterator[dict[str, Any]]:
 def _references(run: Run) -> list[Reference]:
     """Returns those of the texts of all hosts."""
     data = run.data
-    given = references(tasks.get_task(data.task, data.split), data.split, data.lengths)
+    if data.texts is not None:
+        given: Iterable[Reference] = ((x, lambda text: text) for _, x in data.texts)
+        if any(x is None for _, x in data.texts):
+            raise UsageError(
+                "the texts have no references to compare outputs with; give --input_file=FILE with "
+                "input TAB reference on each line, or let `specdec decode` write the outputs"
+            )
+    else:
+        given = references(tasks.get_task(data.task, data.split), data.split, data.lengths)
     if not (found := list(itertools.islice(given, data.limit))):
         raise UsageError(f"split {data.split!r} has no examples; choose another one")
     return found
 
 
 def own_metrics(run: Run) -> list[Callable]:
-    """Returns the metrics of the run's task."""
+    """Returns the metrics of the run's task; given texts have none."""
+    if run.data.texts is not None:
+        return []
     return list(tasks.get_task(run.data.task).metric_fns)
 
 
@@ -183,7 +193,8 @@ def _metrics_of(run: Run, names: Sequence[str] | None) -> Sequence[Callable]:
     """Returns the metrics, which have all that they need."""
     metrics = [METRICS[name] for name in names] if names else own_metrics(run)
     if not metrics:
-        raise UsageError(f"the task has no metrics; give one, --metric={' or '.join(METRICS)}")
+        what = "task has" if run.data.texts is None else "texts have"
+        raise UsageError(f"the {what} no metrics; give one, --metric={' or '.join(METRICS)}")
     _signatures(metrics)
     return metrics
 

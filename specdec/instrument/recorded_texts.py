@@ -8,6 +8,7 @@ by a run only if it has the same record.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import sys
@@ -38,12 +39,18 @@ def key(run: Run) -> dict[str, Any]:
     return {
         "TASK": data.task and tasks.get_task(data.task).name,
         "SPLIT": data.split,
+        "the given texts": data.texts and _digest(data.texts),
         "SEED": data.seed,
         "DECODER_PREFIX": data.decoder_prefix,
         "NUM_SAMPLES": data.num_samples,
         "the length of inputs": data.lengths["inputs"],
         **run.engine.key(),
     }
+
+
+def _digest(texts: Iterable[tuple[str, str | None]]) -> str:
+    """Returns a few letters that other inputs have not."""
+    return hashlib.sha256(as_json([text for text, _ in texts]).encode()).hexdigest()[:12]
 
 
 def with_record(variant: Variant) -> str:
@@ -155,7 +162,7 @@ def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None
 def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
     """Yields the index and the ids of the first examples of the run's data, without padding."""
     data = dataclasses.replace(run.data, limit=count, buckets=())
-    for batch in data.batches(Share(0, 1)):
+    for batch in data.batches(Share(0, 1), vocabulary=run.engine.vocabulary):
         for index, row in zip(batch.index, batch.inputs, strict=True):
             given = np.flatnonzero(row != batch.pad_id)
             yield int(index), row[: given[-1] + 1 if len(given) else 0].tolist()

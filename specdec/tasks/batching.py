@@ -74,6 +74,7 @@ def text_batches(
     batch_size: int,
     limit: int | None = None,
     buckets: Sequence[int] = (),
+    shard: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
     """Like `batches`, over (input, target or None) texts that no task holds; all or none of them
     have targets. EOS is appended to both. Texts are read when their batch is asked for.
@@ -87,9 +88,11 @@ def text_batches(
     def encode(number: int, side: str, text: str) -> np.ndarray:
         ids = [*vocabulary.encode(text), vocabulary.eos_id]
         if len(ids) > lengths[side]:
+            needed = {**lengths, side: len(ids)}
             raise TaskError(
                 f"text {number} is {len(ids)} tokens long ({text[:30]!r}...) but {side} hold "
-                f"{lengths[side]}; raise {side!r} in the feature lengths, or shorten the text"
+                f'{lengths[side]}; give --gin.TASK_FEATURE_LENGTHS="{needed}", in Python '
+                f"lengths={needed}, or shorten the text"
             )
         return np.array(ids, np.int32)
 
@@ -98,7 +101,7 @@ def text_batches(
             ids = None if target is None else encode(number, "targets", target)
             yield Example(encode(number, "inputs", text), ids, text, target)
 
-    return _batches(examples(), batch_size, *sizes, pad_id=vocabulary.pad_id)
+    return _batches(examples(), batch_size, *sizes, pad_id=vocabulary.pad_id, shard=shard)
 
 
 def count(task: str | Task, split: str) -> int | None:
@@ -145,7 +148,7 @@ def check_sizes(
     widths = [*buckets, longest] if isinstance(buckets, list | tuple) else []
     ascending = all(is_integer(width, 1) for width in widths) and widths == sorted(set(widths))
     if not widths or not ascending:
-        raise TaskError(f"buckets is {buckets!r}; give ascending lengths below {longest}")
+        raise TaskError(f"buckets is {buckets!r}; give ascending lengths below {longest}, or ()")
     return widths, lengths.get("targets", 0)
 
 

@@ -194,7 +194,7 @@ MISTAKES = {
     "no vocabulary": (["decode", "--target=TARGET"], "no vocabulary was saved with .*=bytes"),
     "text that is long": (
         ["decode", "--target=TARGET", "--vocabulary=bytes", *SIZES, f"--text={'x' * 16}"],
-        "text 1 is 17 tokens long .* but inputs hold 16; raise 'inputs'",
+        "text 1 is 17 tokens long .* but inputs hold 16; give --gin.TASK_FEATURE_LENGTHS=",
     ),
     "prefix that is long": (
         ["decode", "--target=TARGET", "--vocabulary=bytes", *SIZES, "--decoder_prefix=12345678"],

@@ -86,13 +86,12 @@ MISTAKES = {
 REQUIRED = {
     "check": "DIR",
     "compile": "--topology",
-    "convert": "INPUT, OUTPUT, --format",
+    "convert": "--format",
     "distill": "--output_dir",
     "eval": "--output_dir",
     "forecast": "--passes",
-    "grow": "--input, --preset, --output",
+    "grow": "--preset",
     "train": "--output_dir",
-    "trim": "--input, --output",
     "tune": "--output_dir",
 }
 MISTAKES |= {
@@ -133,10 +132,34 @@ def test_every_kind_is_listed(said):
 
 @pytest.mark.parametrize("kind", listing.KINDS)
 def test_a_list_has_one_line_for_each_thing(said, kind):
-    lines = said("list", kind).split("\n\n")[0].splitlines()
-    names = [line.split("  ")[0] for line in lines]
-    assert names == [row.name for row in listing.KINDS[kind].rows()] and all(names)
-    assert all(re.search(r"  \S", line) for line in lines)
+    """Under the headings, if there are any, and above what to do with them."""
+    rows = list(listing.KINDS[kind].rows())
+    *found, _, _ = said("list", kind).split("\n")[:-1]
+    lines = [line for line in found if line and line not in {row.topic for row in rows}]
+    assert [line.split("  ")[0] for line in lines] == [row.name for row in rows]
+    assert all(re.search(r"  \S", line) for line in lines) and all(row.name for row in rows)
+
+
+def test_macros_are_listed_by_topic(said):
+    topics = re.findall(r"^([A-Z][A-Za-z0-9]+)$", said("list", "macros"), re.MULTILINE)
+    assert topics[:4] == ["Models", "Texts", "Drafters", "Schedules"]
+    assert len(topics) == len(set(topics)) and "Training" in topics
+    by_name = {row.name: row for row in listing.macros()}
+    assert by_name["GAMMA"].topic == "Schedules" and by_name["TASK_FILES"].topic == "Texts"
+
+
+def test_the_meaning_of_a_macro_stands_alone():
+    """It begins as a sentence does, and not with a word that only its neighbour explains."""
+    for row in listing.macros():
+        assert re.match(r"[A-Z'c]", row.text) and len(row.text.split()) >= 4, row
+        assert not re.match(r"(Of|That|Which|Likewise|Or|Its)\b", row.text), row
+
+
+def test_a_verifier_says_what_it_does_and_costs():
+    shown = [row for row in listing.fragments() if row.name.startswith("verifiers/")]
+    assert len(shown) == 13
+    for row in shown:
+        assert re.match("Exact|NOT EXACT", row.text) and re.search("cost|cheapest", row.text), row
 
 
 def test_all_that_ships_is_listed():
@@ -151,7 +174,7 @@ def test_all_that_ships_is_listed():
 def test_presets_are_those_that_gin_knows():
     from specdec.models.t5 import shapes
 
-    rows = dict(listing.models())
+    rows = {row.name: row.text for row in listing.models()}
     assert set(shapes.PRESETS.values()) <= set(rows)
     assert rows["flan_t5_xl"] == "as t5_1_1_xl (models/t5.gin)"
     assert rows["mt5_small"].startswith("emb_dim 512, num_heads 6, head_dim 64, mlp_dim 1024, ")
@@ -172,8 +195,9 @@ def test_every_macro_has_a_meaning():
 
 
 def test_a_macro_has_the_default_that_is_in_force():
-    shown = dict(listing.macros())
-    assert shown["GAMMA"] == "draft tokens per target call (default 4; schedules/fixed.gin)"
+    shown = {row.name: row.text for row in reversed(list(listing.macros()))}
+    meaning = "Number of tokens that are drafted for each target call"
+    assert shown["GAMMA"] == f"{meaning} (default 4; schedules/fixed.gin)"
     assert shown["VERIFIER"].endswith("(default @verifiers.Block(); verifiers/block.gin)")
     assert "(required; " in shown["MODEL"]
     rows = [row.name for row in listing.macros()]
@@ -186,6 +210,9 @@ def test_a_terminal_has_lines_of_its_width(monkeypatch, capsys):
     cli.main(["list", "macros"])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 60 and any(line.startswith(" " * 20) for line in lines)
+    cli.main(["list", "runs"])  # names of more than half of the width stand above their texts
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60 and lines[0] == "demo.gin" and lines[1].startswith("    The")
 
 
 def test_macros_of_several_lines(tmp_path):

@@ -69,9 +69,7 @@ PAIRS = {
         stdin=b"W\xf6rter\tmots\n",
         says="line 1.* not UTF-8.*; convert",
     ),
-    "pairs without a task": case(
-        "score", *PAIR, says="no task and no text; set TASK, or give --pairs"
-    ),
+    "pairs without a task": case("score", *PAIR, says="no task and no text; give --input_file"),
     "a pair too long": case(
         "score",
         *PAIR,
@@ -79,7 +77,7 @@ PAIRS = {
         "--gin.BUCKETS=()",
         "--pairs=YARD/long.tsv",
         late=True,
-        says="text 1 is 39 tokens long .*; raise 'inputs'",
+        says="text 1 is 39 tokens long .*; give --gin.TASK_FEATURE_LENGTHS=",
     ),
 }
 TEXTS = {
@@ -90,7 +88,7 @@ TEXTS = {
         "--gin.BUCKETS=()",
         "--text=much too long",
         late=True,
-        says="text 1 is 14 tokens long .*; raise 'inputs'",
+        says="text 1 is 14 tokens long .*; give --gin.TASK_FEATURE_LENGTHS=",
     ),
     "text in Latin-1": case(
         "decode", *PAIR, "--text=W\udcf6rter", late=True, says="--text .*not UTF-8.*; convert"

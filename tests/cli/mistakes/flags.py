@@ -113,7 +113,7 @@ COMMANDS = {
     ),
     "no metric": case("eval", RUN, "--output_dir=OUT/e", says="no metrics; give one, --metric="),
     "eval of no task": case(
-        "eval", RUN, "--output_dir=OUT/e", "--gin.TASK=None", says="no task.*; set TASK"
+        "eval", RUN, "--output_dir=OUT/e", "--gin.TASK=None", says="no task.*; .*set TASK"
     ),
     "hosts that are none": case(
         "eval",
@@ -280,7 +280,69 @@ COMMANDS = {
         "--dtype=int8",
         says="--dtype.*'int8'.*; ",
     ),
-    "convert without an output": case("convert", "YARD/target", "--format=t5x", says="OUTPUT.*; "),
+    "convert without an output": case(
+        "convert", "YARD/target", "--format=t5x", says="output is missing; "
+    ),
+    "trim with two inputs": case(
+        "trim", "YARD/target", "OUT/t", "--input=YARD/draft", says="both the input; give one"
+    ),
+    "eval of a text": case("eval", *PAIR, "--output_dir=OUT/e", "--text=a", says="--text=a: .*; "),
+    "eval of inputs alone": case(
+        "eval",
+        *PAIR,
+        "--output_dir=OUT/e",
+        "--metric=bleu",
+        "--input_file=YARD/inputs.txt",
+        says="no references to compare outputs with; give --input_file",
+    ),
+    "score of inputs alone": case(
+        "score",
+        *PAIR,
+        "--input_file=YARD/inputs.txt",
+        says="no outputs to score; give --input_file",
+        late=True,
+    ),
+    "score of a text": case("score", *PAIR, "--text=a", says="--text=a: .*; give --input_file"),
+    "training on a text": case(
+        "train", PAIR[1], "--output_dir=OUT/t", "--text=a", says="--text=a: .*; give --input_file"
+    ),
+    "training of nothing": case(
+        "train", PAIR[0], "--output_dir=OUT/t", says="--target=.*; give --draft"
+    ),
+    "standard input for bench": case(
+        "bench", *PAIR, "--text=-", says="standard input, which .*decode.*; give --input_file"
+    ),
+    "inputs that are not there": case(
+        "bench", *PAIR, "--input_file=YARD/none", says="none cannot be read: .*; give"
+    ),
+    "inputs with a reference here and there": case(
+        "bench", *PAIR, "--input_file=YARD/no_tab.tsv", says="line 2 has 0 TABs .*; give"
+    ),
+    "inputs in Latin-1": case(
+        "bench", *PAIR, "--input_file=YARD/latin1.tsv", says="line 1 or near it.*; convert"
+    ),
+    "inputs that are too long": case(
+        "bench",
+        *PAIR,
+        "--input_file=YARD/long.tsv",
+        "--gin.TASK_FEATURE_LENGTHS={'inputs': 16, 'targets': 8}",
+        "--gin.BUCKETS=()",
+        says="text 1 is .* tokens long .*; give --gin.TASK_FEATURE_LENGTHS=",
+    ),
+    "texts from two places": case(
+        "bench", *PAIR, "--text=a", "--input_file=YARD/inputs.txt", says="both give texts; leave"
+    ),
+    "a forecast of a split of a file": case(
+        "bench",
+        *PAIR,
+        "--input_file=YARD/inputs.txt",
+        "--forecast_split=validation",
+        says="--forecast_split is 'validation', .*; leave it out",
+    ),
+    "beams": case("decode", RUN, "--num_beams=4", says="no flag --num_beams; there is no beam"),
+    "samples of bench": case(
+        "bench", RUN, "--num_samples=4", says="no flag --num_samples; use --gin.NUM_SAMPLES=4"
+    ),
     "convert onto itself": case(
         "convert", "YARD/target", "YARD/target", "--format=t5x", says="target exists; give a new"
     ),

@@ -128,7 +128,7 @@ TEXTS = _rows(
         ("SPLIT", "--gin.SPLIT: nothing is not a value; strings need quotes"),
         ("TASK='nope'", "no task is named 'nope'; registered:"),
         ("TASK=3", "Data.task is 3; give a task, or the name of a registered one"),
-        ("TASK=None", "there is no task and no text; set TASK"),
+        ("TASK=None", "there is no task and no text; .*set TASK"),
         ("TASK_FILES='x.tsv'", "files of task 'yard' is 'x.tsv'; give split -> path"),
         ("TASK_FILES={}", "files of task 'yard' is {}; give split -> path"),
         ("TASK_FILES={'test': 3}", "files of task 'yard' .*3.*; give split -> path"),

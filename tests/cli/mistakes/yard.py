@@ -99,6 +99,7 @@ def _texts(yard: Path) -> None:
         "columns.tsv": b"a\tb\tc\n",
         "no_tab.tsv": b"a\tb\nno tab\n",
         "empty.tsv": b"",
+        "inputs.txt": b"one\ntwo\n",
         "blank.tsv": b"a\tb\n\nc\td\n",
         "long.tsv": b"a text of many more bytes than sixteen\tb\n",
         "noise.bin": bytes(range(256)) * 9,

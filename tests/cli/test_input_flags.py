@@ -1,0 +1,228 @@
+"""`--target` and the other flags for models and texts: pytest tests/cli/test_input_flags.py"""
+
+import re
+from typing import Any, cast
+
+import pytest
+
+from specdec import cli, tasks
+from specdec.cli import COMMANDS, settings, shorthands
+from specdec.cli import run as runs
+from specdec.common import demo
+
+# Commands that run a model, each with the flags that it requires.
+COMMON = {
+    "decode": (),
+    "score": (),
+    "eval": ("--output_dir=o",),
+    "verify": (),
+    "bench": (),
+    "tune": ("--output_dir=o",),
+    "acceptance": (),
+    "forecast": ("--passes=p",),
+    "compile": ("--topology=v4:2x2x1",),
+    "distill": ("--output_dir=o",),
+    "train": ("--output_dir=o",),
+}
+WITHOUT = {"report", "convert", "check", "grow", "trim", "list", "completion"}
+REFUSED = {
+    ("eval", "text"): "references; give --input_file",
+    ("score", "text"): "scored too; give --input_file",
+    ("train", "text"): "many texts are needed; give --input_file",
+    ("distill", "text"): "many texts; give --input_file",
+    ("distill", "draft"): "the drafter is made; leave it out",
+}
+TARGET, DRAFT = str(demo.path("target")), str(demo.path("draft"))
+
+
+@pytest.fixture
+def flags(tmp_path):
+    """Values of the flags; the file has references."""
+    (tmp_path / "pairs.tsv").write_text("The house.\tDas Haus.\nA cat.\tEine Katze.\n")
+    return {
+        "target": TARGET,
+        "draft": DRAFT,
+        "vocabulary": str(demo.path("vocabulary.model")),
+        "input_file": str(tmp_path / "pairs.tsv"),
+        "text": "A dog.",
+        "task_prefix": "translate English to German: ",
+        "batch_size": "3",
+    }
+
+
+def parsed(command, *given):
+    return cli.overview().parse_args(settings.joined([command, *COMMON[command], *given]))
+
+
+def test_each_command_is_one_of_the_two_kinds():
+    assert {*COMMON, *WITHOUT} == set(cli.overview().commands.choices)
+    assert sum(map(len, COMMANDS.values())) == len(COMMON) + len(WITHOUT)
+
+
+def read(args):
+    """The values that the flags of a run have set."""
+    run = runs.described(args)
+    vocabulary: Any = run.data.vocabulary
+    return {
+        "target": run.checkpoint_path,
+        "draft": run.draft_checkpoint_paths.get("draft"),
+        "vocabulary": vocabulary and vocabulary.path,
+        "input_file": run.data.texts,
+        "text": run.data.texts,
+        "batch_size": run.data.batch_size,
+    }
+
+
+@pytest.mark.parametrize("flag", [name for name, _, _ in shorthands._INPUTS])
+@pytest.mark.parametrize("command", COMMON)
+def test_every_command_has_every_flag(command, flag, flags):
+    given = [f"--target={TARGET}"] * (flag != "target")
+    if flag == "task_prefix":
+        given.append(f"--input_file={flags['input_file']}")
+    args = parsed(command, *given, f"--{flag}={flags[flag]}")
+    if (command, flag) in REFUSED:
+        with pytest.raises(cli.UsageError, match=f"--{flag}=.*{REFUSED[command, flag]}"):
+            shorthands.refuse_senseless(args)
+        return
+    if command == "train":
+        bindings = shorthands.training_settings_of(parsed(command, *given, f"--draft={DRAFT}"))[1]
+        assert any(DRAFT in binding for binding in bindings)
+        return
+    found = read(args)
+    expected = {
+        "input_file": (("The house.", "Das Haus."), ("A cat.", "Eine Katze.")),
+        "text": (("A dog.", None),),
+        "batch_size": 3,
+    }
+    if flag == "task_prefix":
+        prefix = flags["task_prefix"]
+        assert [text for text, _ in found["text"]] == [f"{prefix}The house.", f"{prefix}A cat."]
+    else:
+        assert found[flag] == expected.get(flag, flags[flag])
+
+
+def test_training_takes_them_too(flags):
+    from specdec import training
+
+    given = [f"--{name}={flags[name]}" for name in ("target", "draft", "input_file", "batch_size")]
+    args = parsed("train", *given)
+    args.gin_file, args.gin_bindings = shorthands.training_settings_of(args)
+    run = settings.build(training.TrainRun, args, {"TrainRun.steps": 2})
+    assert (run.initial_path, run.target_path, run.batch_size) == (DRAFT, TARGET, 3)
+    model, target = cast(Any, run.model), cast(Any, run.target)
+    assert model.config.emb_dim < target.config.emb_dim
+    assert tasks.count(run.task, "train") == 2
+
+
+def test_flags_change_the_run_of_a_gin_file(flags):
+    changed = parsed(
+        "verify", "--gin_file=demo.gin", f"--draft={TARGET}", "--text=a", "--batch_size=2"
+    )
+    run = runs.described(changed)
+    assert run.paths()["draft"] == TARGET and run.plan.gamma == 7
+    assert run.data.texts == (("a", None),) and run.data.batch_size == 2
+
+
+def test_texts_replace_the_task(flags):
+    """With the task's vocabulary, and in batches as wide as the texts need."""
+    args = parsed("bench", f"--target={TARGET}", f"--input_file={flags['input_file']}")
+    run = runs.described(args)
+    vocabulary = runs.vocabulary_of(run)
+    fitted = run.data.fitted(vocabulary)
+    assert (run.data.lengths["inputs"], fitted.lengths["inputs"]) == (512, 32)
+    (first, second) = fitted.batches(run.placement.share(), vocabulary=vocabulary)
+    assert first.input_texts + second.input_texts == ["The house.", "A cat."]
+    assert first.inputs.shape == (1, 32) and second.target_texts == ["Eine Katze."]
+
+
+MISTAKES = {
+    "a draft that is not read": (
+        (f"--target={TARGET}", f"--draft={DRAFT}", "--drafter=prompt_lookup"),
+        "--draft is .*reads no such checkpoint; give --drafter=autoregressive",
+    ),
+    "both": (
+        (f"--target={TARGET}", "--text=a", "--input_file=b"),
+        "both give texts; leave one",
+    ),
+    "twice": (
+        (f"--target={TARGET}", "--gin.CHECKPOINT_PATH='x'"),
+        "say the same twice; give one",
+    ),
+    "no file": ((f"--target={TARGET}", "--input_file=none"), "none cannot be read: .*; give"),
+    "standard input": ((f"--target={TARGET}", "--text=-"), "decode` reads; give --input_file"),
+    "no target": (("--input_file=x",), "--input_file x needs --target; give"),
+}
+
+
+@pytest.mark.parametrize("given, message", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_named(given, message):
+    with pytest.raises(cli.UsageError, match=message):
+        runs.described(parsed("verify", *given))
+
+
+@pytest.mark.parametrize("second", ["no tab", "a\tb\tc"])
+def test_references_are_on_all_lines_or_on_none(tmp_path, second):
+    file = tmp_path / "pairs.tsv"
+    file.write_text(f"a\tb\n{second}\n")
+    with pytest.raises(cli.UsageError, match="line 2 has . TABs and the first line 1; give"):
+        cli.given_texts(str(file))
+
+
+def test_a_vocabulary_of_none_is_the_targets(tmp_path):
+    (tmp_path / "test.tsv").write_text("a\tb\n")
+    args = parsed(
+        "decode",
+        f"--target={TARGET}",
+        "--gin_file=tasks/local.gin",
+        f"--gin.TASK_FILES={ {'test': str(tmp_path / 'test.tsv')} }",
+        f"--gin.TASK_NAME='{tmp_path.name}'",
+        "--gin.VOCABULARY=None",
+    )
+    run = runs.described(args)
+    vocabulary = tasks.for_texts(cli.saved_vocabulary(TARGET))
+    assert tasks.same_vocabulary(runs.vocabulary_of(run), vocabulary)
+
+
+# Flags that are not there.
+
+HINTS = {
+    "bench --num_samples=8": "use --gin.NUM_SAMPLES=8",
+    "bench --num_samples 8": "use --gin.NUM_SAMPLES=8",
+    "bench --split=test": "use --gin.SPLIT=\"'test'\"",
+    "train --learning_rate=0.1": "use --gin.LEARNING_RATE=0.1",
+    "decode --num_beams=4": "there is no beam search",
+    "decode --max_new_tokens=9": "use --max_length",
+    "verify --num_return_sequences=2": "use --gin.NUM_SAMPLES=2",
+    "eval --num_return_sequences=2": "use --num_samples",
+    "decode --mine=2 --gin_file=FILE": "use --gin.MINE=2",
+}
+
+
+@pytest.mark.parametrize("line", HINTS)
+def test_a_flag_that_is_not_there_is_answered_with_the_one_that_is(line, capsys, tmp_path):
+    (tmp_path / "own.gin").write_text("include 'demo.gin'\nMINE = 1\n")
+    command, *argv = line.replace("FILE", str(tmp_path / "own.gin")).split(" ")
+    with pytest.raises(SystemExit):
+        cli.main([command, *argv])
+    said = capsys.readouterr().err
+    (flag, *_) = re.findall(r"--\w+", line)
+    assert said.startswith(f"specdec: specdec {command} has no flag {flag}; {HINTS[line]}")
+    assert "did you mean" not in said
+
+
+# Commands that read one checkpoint and write another.
+
+
+@pytest.mark.parametrize("command", ["convert", "grow", "trim"])
+@pytest.mark.parametrize("paths", [("--input=none", "--output=o"), ("none", "o")])
+def test_paths_are_given_in_one_way(command, paths, capsys, tmp_path):
+    more = {"convert": ["--format=orbax"], "grow": ["--preset=t5_1_1_base"], "trim": []}[command]
+    assert cli.main([command, *paths, *more]) == 2
+    assert "none does not exist; " in capsys.readouterr().err
+    assert cli.main([command, paths[0], *more]) == 2
+    assert capsys.readouterr().err == "specdec: the output is missing; give --output=DIR\n"
+
+
+def test_a_path_is_given_once(capsys):
+    assert cli.main(["trim", "here", "o", "--input=there"]) == 2
+    assert "here and --input=there are both the input; give one" in capsys.readouterr().err
