@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from specdec.common.values import Checked, PositiveInt, check, check_has, check_is, is_word
+from specdec.common.values import Checked, PositiveInt, check, check_is, is_word
 from specdec.drafters.drafter import Drafter
 from specdec.models.model import Model, Target, check_model
 from specdec.sampling import draw_shared
@@ -63,9 +63,7 @@ class Plan:
 
     def __post_init__(self):
         check_model("Plan.target", self.target)
-        check_has(
-            "Plan.sampling", self.sampling, "greedy probabilities", "a rule, such as Greedy()"
-        )
+        check_is("Plan.sampling", self.sampling, SamplingRule, "a rule, such as Greedy()")
         if self.drafter is None or isinstance(self.drafter, Alone):
             width = 1 if self.drafter is None else self.drafter.width
             alone = Alone(width, self.sampling.greedy)

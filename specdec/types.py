@@ -18,8 +18,9 @@ dataclasses; dynamic things are the pytrees below; parameters are an explicit fi
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -274,12 +275,14 @@ class DecodeState(struct.PyTreeNode):
 
 
 class Row(NamedTuple):
-    """One text and how it came about, as plain values; the last three have one entry per call."""
+    """One text and how it came about, as plain values, with one entry for each call."""
 
     tokens: list[int]
     proposed: list[list[int]]
     drafted: list[int]
     accepted: list[int]
+    sources: list[int]  # which of the drafter's sources proposed; [] if it has but one
+    depths: list[int]  # layers; [] if calls go through all
 
 
 class DecodeOutput(NamedTuple):
@@ -299,19 +302,9 @@ class DecodeOutput(NamedTuple):
         """One text of an output that is on the host."""
         trace, calls = self.trace, self.trace.calls[index]
         tokens = self.tokens[index, : self.length[index]]
-        made = (x[index, :calls].tolist() for x in (trace.proposed, trace.drafted, trace.accepted))
+        columns = trace.proposed, trace.drafted, trace.accepted, trace.source, trace.depth
+        made = ([] if x is None else x[index, :calls].tolist() for x in columns)
         return Row(tokens.tolist(), *made)
-
-    def sources(self, index: int) -> list[int]:
-        """Which of the drafter's sources proposed in each call of a text; [] if it has but one."""
-        return self._of_calls(self.trace.source, index)
-
-    def depths(self, index: int) -> list[int]:
-        """The layers of each call of a text; [] if calls go through all."""
-        return self._of_calls(self.trace.depth, index)
-
-    def _of_calls(self, column: Array | None, index: int) -> list[int]:
-        return [] if column is None else column[index, : self.trace.calls[index]].tolist()
 
 
 class Stop(NamedTuple):
@@ -386,26 +379,30 @@ def verifies(role: str) -> bool:
     return role.partition("/")[0] == "target"
 
 
-class SamplingRule(Protocol):
-    """Turns logits into the distribution that is sampled from; see `sampling`."""
+class SamplingRule(abc.ABC):
+    """Turns logits into the distribution that is sampled from: a frozen dataclass, see `sampling`.
 
-    @property
-    def greedy(self) -> bool:
-        """Whether the likeliest token is always taken."""
-        ...
+    greedy: whether the likeliest token is always taken.
+    """
 
+    greedy: ClassVar[bool] = False
+
+    @abc.abstractmethod
     def probabilities(
         self, logits: Array, positions: Array | None = None, history: History | None = None
     ) -> Array:
         """[..., V] logits -> [..., V], of the output tokens with these indices [...]."""
-        ...
 
 
-class LogitsProcessor(Protocol):
-    """Changes the logits of a token by the text before it: a frozen dataclass. It may also have
-    `ids`, the tokens that it names, which a vocabulary must have."""
+class LogitsProcessor(abc.ABC):
+    """Changes the logits of a token by the text before it: a frozen dataclass.
 
+    ids: the tokens that it names, which a vocabulary must have.
+    """
+
+    ids: ClassVar[tuple[int, ...]] = ()
+
+    @abc.abstractmethod
     def process(self, logits: Array, history: History) -> Array:
         """[V] logits -> [V], -inf for an excluded token; the history has `tokens` [M] and `length`
         []."""
-        ...

@@ -28,7 +28,7 @@ from specdec.models.t5 import T5Config, T5Target
 from specdec.schedules import Fixed, Schedule
 from specdec.testing import TableTarget
 from specdec.training.folder import Folder
-from specdec.types import Context
+from specdec.types import Context, SamplingRule
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -131,10 +131,8 @@ def translations(pairs):
 
 
 @dataclasses.dataclass(frozen=True)
-class ByPosition:
+class ByPosition(SamplingRule):
     """Leaves one token: the index of the output token."""
-
-    greedy: ClassVar[bool] = False
 
     def probabilities(self, logits, positions=None, history=None):
         return jax.nn.one_hot(positions, logits.shape[-1])
@@ -274,3 +272,23 @@ def inside(instructions: Iterable[Instruction], loop: str) -> list[Instruction]:
 def opcodes(instructions: Iterable[Instruction]) -> dict[str, int]:
     """Counts the instructions of each opcode."""
     return dict(Counter(each.opcode for each in instructions))
+
+
+def coupled_acceptance_rate(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """Probability that p and q draw the same token from the same Gumbel noise.
+
+        sum_i 1 / sum_j max(p_j / p_i, q_j / q_i)        over i with p_i > 0 and q_i > 0
+
+    At least (1 - TV) / (1 + TV), at most 1 - TV. Daliri, Musco and Suresh, "Coupling without
+    Communication and Drafter-Invariant Speculative Decoding" (2408.07978).
+    """
+    p, q = (array.astype(np.float64) for array in np.broadcast_arrays(p, q))
+    # Sorted by p_j / q_j, the maximum is p_j / p_i from i on and q_j / q_i before it, so that two
+    # cumulative sums replace V^2 terms.
+    ratio = np.divide(p, q, out=np.full_like(p, np.inf), where=q > 0)
+    order = np.argsort(ratio, axis=-1)
+    p, q = np.take_along_axis(p, order, -1), np.take_along_axis(q, order, -1)
+    p_from = np.cumsum(p[..., ::-1], axis=-1)[..., ::-1]
+    q_before = np.cumsum(q, axis=-1) - q
+    total = q * p_from + p * q_before
+    return np.sum(np.divide(p * q, total, out=np.zeros_like(p), where=total > 0), axis=-1)

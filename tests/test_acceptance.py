@@ -15,7 +15,6 @@ from support import check_lines
 from tolerances import PROBABILITIES
 
 from specdec import checkpoints, cli
-from specdec.common import theory
 from specdec.drafters import Autoregressive, Drafter
 from specdec.engine import Placement
 from specdec.instrument import acceptance
@@ -94,9 +93,9 @@ def distributions(plan: Plan, given: int, text) -> list[np.ndarray]:
 
 
 def expected(plan: Plan, p, q, likely) -> list[float]:
-    """[L] the sums of one text by the formulas of `theory`, or by the paper's rule for argmax."""
+    """[L] the sums of one text by the paper's formula, or by the paper's rule for argmax."""
     if not plan.sampling.greedy:
-        return [theory.lenient_acceptance_rate(p, q, lenience).sum() for lenience in LENIENCE]
+        return [np.minimum(p / lenience, q).sum() for lenience in LENIENCE]
     drafted = q.argmax(axis=1)
     chosen = likely[np.arange(len(q)), drafted]
     lenient = [np.sum(chosen >= lenience * likely.max(axis=1)) for lenience in LENIENCE[1:]]

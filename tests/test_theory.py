@@ -4,11 +4,11 @@ import math
 from fractions import Fraction
 from types import SimpleNamespace
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import coupled_acceptance_rate
 
 from specdec.common import theory
 
@@ -148,40 +148,9 @@ def test_optimal_gamma_counts_verify_cost_and_overhead():
 
 
 @given(distributions, distributions)
-def test_acceptance_rate_is_one_minus_total_variation(p, q):
-    assert theory.acceptance_rate(p, q) == pytest.approx(1 - np.abs(p - q).sum() / 2, abs=DIGITS)
-
-
-@given(distributions, distributions, st.floats(0.01, 1))
-def test_lenient_acceptance_rate_is_the_mean_of_the_rule(p, q, lenience):
-    drawn = q > 0
-    accept = np.minimum(1, p[drawn] / (lenience * q[drawn]))
-    expected = (q[drawn] * accept).sum()
-    assert theory.lenient_acceptance_rate(p, q, lenience) == pytest.approx(expected, abs=DIGITS)
-
-
-def test_acceptance_rates_take_batches_of_jax_arrays_in_low_precision():
-    p = jnp.asarray([[[0.5, 0.5, 0.0]], [[0.25, 0.25, 0.5]]], jnp.bfloat16)
-    q = jnp.asarray([[[0.25, 0.25, 0.5]]], jnp.bfloat16)
-    for rate in (theory.acceptance_rate(p, q), theory.coupled_acceptance_rate(p, q)):
-        assert rate.shape == (2, 1)
-        assert rate.dtype == np.float64
-    np.testing.assert_array_equal(theory.acceptance_rate(p, q), [[0.5], [1.0]])
-    np.testing.assert_array_equal(theory.lenient_acceptance_rate(p, q, 0.5), [[0.5], [1.0]])
-
-
-def test_acceptance_rate_of_rounded_rows_is_a_probability():
-    p = np.full((1, 7), np.nextafter(np.float32(1 / 7), 1), np.float32)
-    assert p.sum(dtype=np.float64) > 1
-    for rate in (theory.acceptance_rate, theory.coupled_acceptance_rate):
-        assert rate(p, p) <= 1
-    assert theory.optimal_gamma(theory.teacher_forced_alpha(p, p), 0.0, 3) == 3
-
-
-@given(distributions, distributions)
 def test_coupled_acceptance_rate_lies_between_its_bounds(p, q):
     distance = np.abs(p - q).sum() / 2
-    rate = theory.coupled_acceptance_rate(p, q)
+    rate = coupled_acceptance_rate(p, q)
     assert (1 - distance) / (1 + distance) - DIGITS <= rate <= 1 - distance + DIGITS
 
 
@@ -189,43 +158,7 @@ def test_coupled_acceptance_rate_lies_between_its_bounds(p, q):
 def test_coupled_acceptance_rate_is_the_published_sum(p, q):
     both = np.flatnonzero((p > 0) & (q > 0))
     expected = sum(1 / np.maximum(p / p[i], q / q[i]).sum() for i in both)
-    assert theory.coupled_acceptance_rate(p, q) == pytest.approx(expected, rel=1e-12, abs=DIGITS)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_coupled_acceptance_rate_is_the_chance_that_one_token_wins_both(seed):
-    # By quadrature: token i wins under p and under q if every other Gumbel stays below
-    # g_i + min(log p_i - log p_j, log q_i - log q_j).
-    p, q = np.random.default_rng(seed).dirichlet(np.full(4, 0.7), size=2)
-    g = np.linspace(-6, 45, 20_001)
-    density = np.exp(-g - np.exp(-g))
-    expected = 0.0
-    for i in range(4):
-        margins = np.minimum(np.log(p[i] / p), np.log(q[i] / q))
-        below = [np.exp(-np.exp(-(g + margins[j]))) for j in range(4) if j != i]
-        expected += np.trapezoid(density * np.prod(below, axis=0), g)
-    assert theory.coupled_acceptance_rate(p, q) == pytest.approx(
-        expected, abs=1e-9
-    )  # of a trapezoid rule
-
-
-def test_coupled_acceptance_rate_of_a_batch_is_that_of_its_rows():
-    p, q = np.random.default_rng(0).dirichlet(np.full(11, 0.3), size=(2, 2, 3))
-    batch = theory.coupled_acceptance_rate(p, q)
-    assert batch.shape == (2, 3)
-    for row in np.ndindex(batch.shape):
-        assert batch[row] == pytest.approx(
-            theory.coupled_acceptance_rate(p[row], q[row]), rel=1e-14
-        )
-
-
-def test_teacher_forced_alpha_is_the_mean_over_counted_positions():
-    p = np.array([[[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]])
-    q = np.array([[[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]])
-    assert theory.teacher_forced_alpha(p, q) == 0.5
-    assert theory.teacher_forced_alpha(p, q, mask=[[1, 1, 0]]) == 0.75
-    with pytest.raises(ValueError, match="no position counts"):
-        theory.teacher_forced_alpha(p, q, mask=np.zeros((1, 3)))
+    assert coupled_acceptance_rate(p, q) == pytest.approx(expected, rel=1e-12, abs=DIGITS)
 
 
 # Row 0 makes three calls and stops with the target's own EOS; row 1 ends in an EOS it drafted;
@@ -292,12 +225,6 @@ def test_figures_of_a_run_without_drafts_or_calls_are_nan():
         (lambda: theory.oracle_speedup(0.1, -0.1), r"cost_ratio is -0\.1; give a number"),
         (lambda: theory.mbsu(-1, 2, 0.1), r"tau is -1; give a number"),
         (lambda: theory.mbsu(1, 2, -0.1), r"parameter_ratio is -0\.1; give a number"),
-        (lambda: theory.lenient_acceptance_rate([1], [1], 0), r"lenience is 0; give .* \(0, 1\]"),
-        (
-            lambda: theory.acceptance_rate([1.0], [0.5, 0.5]),
-            r"p has shape \(1,\) and q \(2,\); pad",
-        ),
-        (lambda: theory.coupled_acceptance_rate([1.0], [0.5, 0.5]), r"p has shape .* pad or cut q"),
         (lambda: theory.empirical_alpha([1, 5], [4, 4]), r"accepted is 5 in a call that drafted 4"),
     ],
 )

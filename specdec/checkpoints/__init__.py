@@ -34,6 +34,7 @@ from specdec.checkpoints.fingerprint import fingerprint
 from specdec.checkpoints.text_model import TextModel, text_model_from
 from specdec.checkpoints.tree import parameter_count
 from specdec.common import progress, records
+from specdec.models.family import Config
 from specdec.types import PyTree
 
 __all__ = [
@@ -61,7 +62,7 @@ FORMATS = ("orbax", "t5x", "huggingface")  # that `save` writes
 def load(
     path: str | os.PathLike,
     *,
-    config: Any = None,
+    config: Config | None = None,
     dtype: DTypeLike | None = None,
     shardings: PyTree = None,
     checksums: bool = True,
@@ -104,7 +105,7 @@ def save(
     path: str | os.PathLike,
     params: PyTree,
     *,
-    config: Any,
+    config: Config,
     format: str = "orbax",
     vocabulary: str | os.PathLike | Vocabulary | None = None,
     generation: Mapping[str, Any] = MappingProxyType({}),
@@ -155,7 +156,7 @@ def check_output(path: str | os.PathLike, format: str, vocabulary: Vocabulary | 
 
 
 def _write(
-    format: str, folder: Path, params: PyTree, config: Any, vocabulary: Vocabulary | None
+    format: str, folder: Path, params: PyTree, config: Config, vocabulary: Vocabulary | None
 ) -> None:
     from specdec.checkpoints import orbax, t5x_format
 

@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from specdec.checkpoints.directory import Found
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.text_model import text_model_from
 from specdec.models import families
+from specdec.models.family import Config
 
 CHECKED_IN_READING = {"t5x": "its compressed chunks have checksums"}
 
@@ -29,7 +30,7 @@ class Finding(NamedTuple):
     note: str
 
 
-def opened(checkpoint: Found, config: Any = None) -> list[Stored]:
+def opened(checkpoint: Found, config: Config | None = None) -> list[Stored]:
     """Every array, opened, its shape read and compared with the model; arguments and errors are
     those of `checkpoints.load`."""
     format, found = checkpoint
@@ -50,7 +51,7 @@ def opened(checkpoint: Found, config: Any = None) -> list[Stored]:
     return stored
 
 
-def _unstack(opened: Mapping[str, Opened], config: Any) -> list[Stored]:
+def _unstack(opened: Mapping[str, Opened], config: Config | None) -> list[Stored]:
     """Returns the parameters in each array: it may hold several, or one in another shape.
 
     config: of their model; None for whichever of the default family.
@@ -101,7 +102,7 @@ def _model(checkpoint: Found) -> str:
     return "not recorded, so names and shapes are not compared" if config is None else str(config)
 
 
-def _config(checkpoint: Found) -> Any:
+def _config(checkpoint: Found) -> Config | None:
     """The config, None where a checkpoint of T5X records none."""
     found = checkpoint.directory
     recorded = any((folder / directory.CONFIG).is_file() for folder in (found, found.parent))

@@ -18,6 +18,7 @@ from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 from specdec.common.records import write
 from specdec.models import families
+from specdec.models.family import Config
 from specdec.models.model import Model
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import AddedToken, Tokenization, agree
@@ -152,7 +153,7 @@ def model_from(path: str | os.PathLike, dtype: str | None = None) -> Model:
     return families.model_of(config_from(path, dtype))
 
 
-def config_from(path: str | os.PathLike, dtype: str | None = None) -> Any:
+def config_from(path: str | os.PathLike, dtype: str | None = None) -> Config:
     """The config that a checkpoint's `config.json` records, with this `dtype` if that is given.
 
     Our own checkpoints and Hugging Face's always have one. A file with a config's fields counts
@@ -174,7 +175,7 @@ def config_from(path: str | os.PathLike, dtype: str | None = None) -> Any:
     return config if dtype is None else dataclasses.replace(config, dtype=dtype)
 
 
-def read_config(file: Location) -> Any:
+def read_config(file: Location) -> Config:
     """A config from a JSON file: its fields, and its "family" if that is not the default one.
 
     Raises CheckpointError if it has something else.
@@ -261,7 +262,7 @@ def checksums_from(path: str | os.PathLike) -> dict[str, str]:
 
 def describe(
     folder: Path,
-    config: Any,
+    config: Config,
     vocabulary: Vocabulary | None,
     checksums: Mapping[str, str] = MappingProxyType({}),
 ) -> None:

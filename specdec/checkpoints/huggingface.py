@@ -19,7 +19,7 @@ from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.errors import CheckpointError, about
 from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 from specdec.models import families
-from specdec.models.family import HuggingFace, Record
+from specdec.models.family import Config, HuggingFace, Record
 from specdec.tasks import pieces
 from specdec.types import PyTree
 
@@ -51,7 +51,7 @@ def is_whole(directory: Path) -> bool:
         return False
 
 
-def config(directory: Path) -> Any:
+def config(directory: Path) -> Config:
     """The model's config, from `config.json` and the arrays that are there.
 
     Raises CheckpointError for models that no family knows, and for what theirs refuses.
@@ -112,7 +112,7 @@ def has_vocabulary(directory: Path) -> bool:
         return True
 
 
-def write(folder: Path, params: PyTree, config: Any, vocabulary: Location | None) -> None:
+def write(folder: Path, params: PyTree, config: Config, vocabulary: Location | None) -> None:
     """Writes a checkpoint that transformers reads, one array after the other, each in its dtype.
 
     A SentencePiece vocabulary becomes `spiece.model`, and a tokenizer.json stays one.
@@ -159,7 +159,9 @@ def _spec(adapter: HuggingFace, name: str, leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, leaf.dtype)
 
 
-def _write_tokenizer(folder: Path, vocabulary: Location, adapter: HuggingFace, config: Any) -> None:
+def _write_tokenizer(
+    folder: Path, vocabulary: Location, adapter: HuggingFace, config: Config
+) -> None:
     if vocabulary.name.endswith(".json"):
         name, text = _TOKENIZER_JSON, vocabulary.read_text(encoding="utf-8")
         with about(f"vocabulary {vocabulary}"):

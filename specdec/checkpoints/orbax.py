@@ -4,16 +4,16 @@ the arrays' checksums."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import orbax.checkpoint as ocp
 
 from specdec.checkpoints import checksums, directory
 from specdec.checkpoints.directory import Vocabulary
+from specdec.models.family import Config
 from specdec.types import PyTree
 
 
-def write(folder: Path, params: PyTree, config: Any, vocabulary: Vocabulary | None) -> None:
+def write(folder: Path, params: PyTree, config: Config, vocabulary: Vocabulary | None) -> None:
     """Writes a checkpoint into `folder`, which does not exist. The config comes last: see MARKS."""
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(folder / "params", params)

@@ -16,6 +16,7 @@ from specdec.checkpoints import arrays, directory, tree
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.directory import Vocabulary
 from specdec.checkpoints.errors import CheckpointError
+from specdec.models.family import Config
 from specdec.types import PyTree
 
 _VERSIONS = (2, 3)  # 3 differs in that bfloat16 is written as such
@@ -68,7 +69,7 @@ def with_orbax(folder: Location) -> dict[str, arrays.Spec]:
     return sources
 
 
-def write(folder: Path, params: PyTree, config: Any, vocabulary: Vocabulary | None) -> None:
+def write(folder: Path, params: PyTree, config: Config, vocabulary: Vocabulary | None) -> None:
     """Writes the native format, at step 0 and without optimizer state, into `folder`, which does
     not exist. T5X does not mind the record of the model next to it."""
     folder.mkdir()

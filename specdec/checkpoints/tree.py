@@ -11,8 +11,8 @@ from flax import traverse_util
 
 from specdec.checkpoints.errors import CheckpointError
 from specdec.models import families
-from specdec.models.family import Shape, Shapes
-from specdec.models.model import Model
+from specdec.models.family import Config, Shape, Shapes
+from specdec.models.model import Model, Weights
 from specdec.types import PyTree
 
 
@@ -26,7 +26,7 @@ def unflatten(leaves: Mapping[str, Any]) -> PyTree:
     return traverse_util.unflatten_dict(leaves, sep="/")
 
 
-def shapes_of(model: Any) -> dict[str, Shape]:
+def shapes_of(model: Weights) -> dict[str, Shape]:
     """The shapes of a model's parameters as a checkpoint has them."""
     return shapes(jax.eval_shape(model.stored().init, jax.random.key(0)))
 
@@ -41,7 +41,7 @@ def parameter_count(model: Model) -> int:
     return sum(map(math.prod, shapes_of(model).values()))
 
 
-def check(found: Shapes, config: Any, what: str) -> None:
+def check(found: Shapes, config: Config, what: str) -> None:
     """Raises CheckpointError unless `found` has exactly the parameters of the model.
 
     Args:

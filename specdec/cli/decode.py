@@ -118,7 +118,7 @@ def _command(args: argparse.Namespace) -> None:
     if painter:
         print(painter.legend(), flush=True)
     if isinstance(ways.ours.decoder, Stepwise) and painter:
-        ways.ours.decoder.watch = lambda output: painter.show(*output.row(0))
+        ways.ours.decoder.watch = lambda output: painter.show(*output.row(0)[:4])
     summary = terminal.Summary(exact=run.plan.exact)
     outputs = decoded(run, batches, ways, summary)
     try:

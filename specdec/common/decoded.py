@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Self
 
+from specdec.common.terminal import Summary
 from specdec.common.theory import block_efficiency, empirical_alpha
 from specdec.types import DecodeOutput
 
@@ -39,8 +40,6 @@ class DecodedText:
         """
         return cls(
             **output.row(row)._asdict(),
-            sources=output.sources(row),
-            depths=output.depths(row),
             broken_drafts=int(output.trace.broken_drafts[row]),
             **others,
         )
@@ -59,3 +58,12 @@ class DecodedText:
     def alpha(self) -> float:
         """Returns accepted drafts over tested ones; nan if nothing was drafted."""
         return empirical_alpha(self.accepted, self.drafted)
+
+    def count_in(self, summary: Summary, given: int = 0) -> None:
+        """Adds this text, of which `given` tokens were a prefix, to the figures of a run."""
+        summary.texts += 1
+        summary.tokens += len(self.tokens) - given
+        summary.drafted += self.drafted
+        summary.accepted += self.accepted
+        summary.layers += self.depths
+        summary.broken_drafts += self.broken_drafts

@@ -3,7 +3,6 @@
 Letters, as in Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative
 Decoding" (2211.17192), here "Leviathan":
 
-    p, q   next-token distributions of the target and of the drafter, `[..., V]`
     alpha  probability that a drafted token is accepted, averaged over prefixes
     gamma  drafted tokens per target call
     c      seconds of one draft step / seconds of one target step of one token
@@ -180,89 +179,6 @@ def mbsu(tau: float, gamma: int, parameter_ratio: float) -> float:
     return tau / (1 + gamma * parameter_ratio)
 
 
-# Acceptance probability from the two distributions.
-
-
-def acceptance_rate(p: ArrayLike, q: ArrayLike) -> NDArray[np.float64]:
-    """Probability that speculative sampling accepts one token drawn from q.
-
-        beta = sum_x min(p(x), q(x)) = 1 - TV(p, q)
-
-    TV is the total variation distance. Leviathan, section 3.2, theorem 3.5.
-
-    Args:
-      p: `[..., V]`, the target's distribution.
-      q: `[..., V]`, the drafter's.
-
-    Returns:
-      `[...]` float64.
-
-    Raises:
-      ValueError: p and q differ in V.
-    """
-    p, q = _same_width(p, q)
-    return _mass(np.minimum(p, q))
-
-
-def lenient_acceptance_rate(p: ArrayLike, q: ArrayLike, lenience: float) -> NDArray[np.float64]:
-    """`acceptance_rate` of the lossy rule that accepts with probability min(1, p / (l q)).
-
-        sum_x min(p(x) / l, q(x))
-
-    Leviathan, appendix A.5. Shapes and errors as `acceptance_rate`.
-
-    Raises:
-      ValueError: also if lenience l is outside (0, 1].
-    """
-    p, q = _same_width(p, q)
-    if not 0 < lenience <= 1:
-        raise ValueError(f"lenience is {lenience}; give a number in (0, 1], where 1 is exact")
-    return _mass(np.minimum(p / lenience, q))
-
-
-def coupled_acceptance_rate(p: ArrayLike, q: ArrayLike) -> NDArray[np.float64]:
-    """Probability that p and q draw the same token from the same Gumbel noise.
-
-        sum_i 1 / sum_j max(p_j / p_i, q_j / q_i)        over i with p_i > 0 and q_i > 0
-
-    At least (1 - TV) / (1 + TV), at most 1 - TV. Daliri, Musco and Suresh, "Coupling without
-    Communication and Drafter-Invariant Speculative Decoding" (2408.07978). Shapes and errors as
-    `acceptance_rate`.
-    """
-    p, q = (array.astype(np.float64) for array in np.broadcast_arrays(*_same_width(p, q)))
-    # Sorted by p_j / q_j, the maximum is p_j / p_i from i on and q_j / q_i before it, so that two
-    # cumulative sums replace V^2 terms.
-    ratio = np.divide(p, q, out=np.full_like(p, np.inf), where=q > 0)
-    order = np.argsort(ratio, axis=-1)
-    p, q = np.take_along_axis(p, order, -1), np.take_along_axis(q, order, -1)
-    p_from = np.cumsum(p[..., ::-1], axis=-1)[..., ::-1]
-    q_before = np.cumsum(q, axis=-1) - q
-    total = q * p_from + p * q_before
-    return _mass(np.divide(p * q, total, out=np.zeros_like(p), where=total > 0))
-
-
-def teacher_forced_alpha(p: ArrayLike, q: ArrayLike, mask: ArrayLike | None = None) -> float:
-    """The papers' alpha: mean `acceptance_rate` over positions of texts the target wrote alone.
-
-    With one-hot p and q (temperature 0) it is the fraction of positions whose argmaxes agree.
-    Leviathan, table 3. Texts from elsewhere (references) give another figure.
-
-    Args:
-      p: `[..., V]`, the target's distributions.
-      q: `[..., V]`, the drafter's.
-      mask: `[...]`, true at the positions that count; default all.
-
-    Raises:
-      ValueError: p and q differ in V, or no position counts.
-    """
-    rates = acceptance_rate(p, q)
-    if mask is not None:
-        rates = rates[np.asarray(mask, bool)]
-    if rates.size == 0:
-        raise ValueError("no position counts towards alpha; give p and q with at least one")
-    return float(rates.mean())
-
-
 # Figures measured from a decoding trace.
 
 
@@ -355,20 +271,6 @@ def acceptance_by_position(
 
 def _ratio(numerator: np.integer | int, denominator: np.integer | int) -> float:
     return float(numerator) / float(denominator) if denominator else math.nan
-
-
-def _mass(parts: NDArray) -> NDArray[np.float64]:
-    # Rows of float32 probabilities sum to 1 only within rounding; a probability may not exceed it.
-    return np.minimum(parts.sum(-1, dtype=np.float64), 1.0)
-
-
-def _same_width(p: ArrayLike, q: ArrayLike) -> tuple[NDArray, NDArray]:
-    p, q = np.asarray(p), np.asarray(q)
-    if p.shape[-1:] != q.shape[-1:]:
-        raise ValueError(
-            f"p has shape {p.shape} and q {q.shape}; pad or cut q to the target's vocabulary"
-        )
-    return p, q
 
 
 def _check_rate(name: str, value: float) -> None:

@@ -166,6 +166,13 @@ class Checked:
                 object.__setattr__(self, name, tuple(value))
 
 
+def fields_of(value: Any, kind: Any = None) -> dict[str, Any]:
+    """Returns the fields of a dataclass by name, as they are; of those, the ones that `kind` has,
+    a class that it inherits."""
+    fields = dataclasses.fields(kind or value)
+    return {field.name: getattr(value, field.name) for field in fields}
+
+
 @functools.cache
 def _declared(cls: type) -> dict[str, Rule]:
     """Returns the rules of a dataclass, by field."""

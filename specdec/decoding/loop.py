@@ -12,8 +12,7 @@ from specdec import verifiers
 from specdec.decoding import states
 from specdec.decoding.finite import check_finite
 from specdec.decoding.keys import check_keys, noise
-from specdec.models.model import Target
-from specdec.models.resume import finish
+from specdec.models.model import Target, finish
 from specdec.plan import Alone, Plan
 from specdec.types import (
     Array,

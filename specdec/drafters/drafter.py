@@ -125,7 +125,7 @@ class Drafter(abc.ABC):
 
 
 Sampler = Annotated[
-    SamplingRule, Rule(lambda rule: hasattr(rule, "probabilities"), "a rule, as Greedy()")
+    SamplingRule, Rule(lambda rule: isinstance(rule, SamplingRule), "a rule, as Greedy()")
 ]
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from specdec.drafters.matching import slices
+from specdec.models.model import Target
 from specdec.types import Array, Cache, PyTree
 
 
 def catch_up(
-    model: Any,
+    model: Target,
     params: PyTree,
     tokens: Array,
     cache: Cache,

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from os import PathLike
+from types import FunctionType
 from typing import Any
 
 from specdec import checkpoints, tasks
 from specdec.checkpoints import tables
+from specdec.drafters.drafter import Drafter
+from specdec.models.model import Weights
 from specdec.types import Table
 
 # Fields of a model that say where its parameters are and how they lie in memory.
@@ -15,7 +19,9 @@ PLACEMENT = ("axis_rules", "layout", "orders")
 
 
 def fingerprints(
-    owned: Mapping[str, Any], weights: Mapping[str, Any], vocabulary: Any
+    owned: Mapping[str, Weights | Table],
+    weights: Mapping[str, str | PathLike],
+    vocabulary: Any,
 ) -> dict[str, str]:
     """Returns what checkpoints, tables and a vocabulary hold, by name, in a few letters each."""
     found = {f"fingerprint of {role}": _fingerprint(owned[role], weights[role]) for role in weights}
@@ -24,13 +30,13 @@ def fingerprints(
     return found
 
 
-def _fingerprint(owned: Any, path: str) -> str:
+def _fingerprint(owned: Weights | Table, path: str | PathLike) -> str:
     if isinstance(owned, Table):
         return tables.fingerprint(path, owned)
     return checkpoints.fingerprint(path)
 
 
-def drafter_key(name: str, drafter: Any, prints: Mapping[str, str]) -> dict[str, Any]:
+def drafter_key(name: str, drafter: Drafter, prints: Mapping[str, str]) -> dict[str, Any]:
     """Returns everything that a drafter's proposals along a text depend on.
 
     Args:
@@ -63,7 +69,7 @@ def flat(name: str, value: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return value.__qualname__ if callable(value) and hasattr(value, "__qualname__") else repr(value)
+    return value.__qualname__ if isinstance(value, type | FunctionType) else repr(value)
 
 
 def _has_parts(value: Any) -> bool:

@@ -130,12 +130,7 @@ def decoded(
         for row in rows[skip:]:
             more = explained and explained.explained(row)
             text = _text(batch, sample, output, baseline, row, text_of, more)
-            summary.texts += 1
-            summary.tokens += len(text.tokens) - given
-            summary.drafted += text.drafted
-            summary.accepted += text.accepted
-            summary.layers += text.depths
-            summary.broken_drafts += text.broken_drafts
+            text.count_in(summary, given)
             summary.identical += text.tokens == text.alone_tokens
             yield text
         skip = 0

@@ -170,6 +170,4 @@ def recording(text: Accepted, name: str, kind: str, path: str) -> dict[str, Any]
             f"--passes {path}: text {text.index} has no recording {missing[0]!r} of {name}; make "
             "the passes anew with `specdec acceptance`"
         )
-    said: Any = told[kind]
-    accepted = np.minimum(said, 1) if kind == "ratio" else np.equal(said, text.output)
-    return {"accepted": accepted, **{one: told[one] for one in needed[:3]}}
+    return {"accepted": text.kept(name, kind), **{one: told[one] for one in needed[:3]}}

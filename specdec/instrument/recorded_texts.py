@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 from specdec import tasks
@@ -164,8 +163,7 @@ def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
     data = dataclasses.replace(run.data, limit=count, buckets=())
     for batch in data.batches(Share(0, 1), vocabulary=run.engine.vocabulary):
         for index, row in zip(batch.index, batch.inputs, strict=True):
-            given = np.flatnonzero(row != batch.pad_id)
-            yield int(index), row[: given[-1] + 1 if len(given) else 0].tolist()
+            yield int(index), acceptance.unpadded(row, batch.pad_id)
 
 
 def _record_in(path: str) -> dict[str, dict[str, Any]]:

@@ -367,11 +367,7 @@ class InteractiveModel:
             log_prob = float(output.log_probs[index].sum())
             shown = self._text_of(output.row(index).tokens)
             one = Decoded.of(output, index, input=text, text=shown, log_prob=log_prob)
-            self.stats.texts += 1
-            self.stats.tokens += len(one.tokens)
-            self.stats.drafted += one.drafted
-            self.stats.accepted += one.accepted
-            self.stats.broken_drafts += one.broken_drafts
+            one.count_in(self.stats)
             yield one
 
 

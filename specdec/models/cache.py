@@ -116,6 +116,16 @@ class KVCache(struct.PyTreeNode):
         return self.replace(length=length.astype(jnp.int32))
 
 
+class NoKeys(struct.PyTreeNode):
+    """A cache that holds nothing but its length."""
+
+    length: Array  # [B] int32
+    capacity: int = struct.field(pytree_node=False)  # C
+
+    def rewind(self, length: Array) -> NoKeys:
+        return self.replace(length=length.astype(jnp.int32))
+
+
 def kv_bytes(
     shape: tuple[int, int, int, int],
     dtype: str,

@@ -12,9 +12,10 @@ from typing import Any
 
 import jax
 
-from specdec.models import heads_growth
-from specdec.models.family import Config, Family, Growth, Trimming
+from specdec.models.family import Config, Family, Trimming
+from specdec.models.growing import Growth
 from specdec.models.heads import Heads, HeadsConfig
+from specdec.models.heads_growth import HeadsGrowth
 from specdec.models.kept_parts import Trim
 from specdec.models.model import Model
 from specdec.models.t5 import (
@@ -27,35 +28,21 @@ from specdec.models.t5 import (
     trimming,
 )
 from specdec.models.t5.drafting import config_of
-from specdec.models.t5.drafting_growth import T5DraftGrowth
 from specdec.models.t5.growth import T5Growth
 from specdec.models.t5.shapes import misfit
 from specdec.types import Array, PyTree
-
-__all__ = [
-    "DEFAULT",
-    "FAMILIES",
-    "Family",
-    "family_of",
-    "growth_of",
-    "model_of",
-    "named",
-    "register",
-    "resize",
-    "resized",
-    "trimming_of",
-]
 
 _T5: Any = {
     "misfit": misfit,
     "huggingface": huggingface_parameters,
     "scanned": scanned,
+    "growth": T5Growth(),
     "trimming": trimming,
 }  # of all T5s
 FAMILIES: dict[str, Family] = {
-    "t5": Family("t5", T5Config, T5Target, T5Growth(), from_record=config_of, **_T5),
-    "t5_draft": Family("t5_draft", T5DraftConfig, T5Draft, T5DraftGrowth(), sizes_of="t5", **_T5),
-    "heads": Family("heads", HeadsConfig, Heads, heads_growth, sizes_of="t5"),
+    "t5": Family("t5", T5Config, T5Target, from_record=config_of, **_T5),
+    "t5_draft": Family("t5_draft", T5DraftConfig, T5Draft, sizes_of="t5", **_T5),
+    "heads": Family("heads", HeadsConfig, Heads, HeadsGrowth(), sizes_of="t5"),
 }
 DEFAULT = "t5"  # of configs that name none, such as T5X's
 
@@ -84,7 +71,7 @@ def named(name: str) -> Family:
     return FAMILIES[name]
 
 
-def family_of(config: Any) -> Family:
+def family_of(config: Config) -> Family:
     """The family that a config is of.
 
     Raises:
@@ -99,12 +86,12 @@ def family_of(config: Any) -> Family:
     )
 
 
-def model_of(config: Any) -> Model:
+def model_of(config: Config) -> Model:
     """The model of a config, as its checkpoints have it; raises as `family_of` does."""
     return family_of(config).model(config)
 
 
-def resized(config: Any, change: Config | Trim) -> Any:
+def resized(config: Config, change: Config | Trim) -> Config:
     """The config of the model that `resize` makes.
 
     Args:
@@ -123,7 +110,9 @@ def resized(config: Any, change: Config | Trim) -> Any:
     return to
 
 
-def resize(params: PyTree, config: Any, change: Config | Trim, key: Array | None = None) -> PyTree:
+def resize(
+    params: PyTree, config: Config, change: Config | Trim, key: Array | None = None
+) -> PyTree:
     """The parameters of a trained model at another size, larger or smaller; see `resized`.
 
     key: of the random numbers that a larger one has besides (default: of seed 0).
@@ -134,7 +123,7 @@ def resize(params: PyTree, config: Any, change: Config | Trim, key: Array | None
     return growth_of(config).grow(params, config, to, jax.random.key(0) if key is None else key)
 
 
-def growth_of(config: Any) -> Growth:
+def growth_of(config: Config) -> Growth:
     """How models of a config's family grow.
 
     Raises:
@@ -143,7 +132,7 @@ def growth_of(config: Any) -> Growth:
     return _known(config, "growth", "grow")
 
 
-def trimming_of(config: Any) -> Trimming:
+def trimming_of(config: Config) -> Trimming:
     """How models of a config's family are trimmed.
 
     Raises:
@@ -152,7 +141,7 @@ def trimming_of(config: Any) -> Trimming:
     return _known(config, "trimming", "have a part that is a model")
 
 
-def _known(config: Any, part: str, what: str) -> Any:
+def _known(config: Config, part: str, what: str) -> Any:
     family = family_of(config)
     if (found := getattr(family, part)) is None:
         known = ", ".join(name for name, each in FAMILIES.items() if getattr(each, part))

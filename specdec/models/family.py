@@ -13,15 +13,15 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from specdec.models.growing import Config, Growth
 from specdec.models.kept_parts import Trim
 from specdec.models.model import Model
-from specdec.types import Array, PyTree
+from specdec.types import PyTree
 
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Shape]  # by the parameters' names, 'decoder/decoder_norm/scale'
 Record: TypeAlias = Mapping[str, Any]  # a JSON object
 Arrays: TypeAlias = Mapping[str, np.ndarray]
-Config: TypeAlias = Any
 
 
 class HuggingFace(Protocol):
@@ -80,36 +80,6 @@ class Scanned(Protocol):
 
         repeats: whether an array is the same all along an axis, which has its data read.
         """
-        ...
-
-
-class Growth(Protocol):
-    """A trained model at another size, with the same function."""
-
-    def check_growth(self, config: Config, to: Config) -> None:
-        """Raises ValueError where `grow` cannot make `to` of `config`."""
-        ...
-
-    def grow(self, params: PyTree, config: Config, to: Config, key: Array) -> PyTree:
-        """The parameters of the larger model."""
-        ...
-
-    def resized(self, config: Config, to: Config) -> Config:
-        """The config at the sizes of another one."""
-        ...
-
-    def logit_difference(
-        self,
-        params: PyTree,
-        config: Config,
-        others: PyTree,
-        other: Config,
-        key: Array,
-        *,
-        grown_by: Array,
-    ) -> Any:
-        """How far apart two models are on random texts, as something to print; the second one grew
-        out of the first by the key `grown_by`."""
         ...
 
 

@@ -1,14 +1,33 @@
-"""What growth of a model is made of: wider streams, and twins that cancel."""
+"""Growth of models: a trained one at a larger size that computes the same.
+
+It is made of wider streams, and of twins that cancel; see `models.t5.growth`.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import abc
+import dataclasses
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.types import Array
+from specdec.types import Array, PyTree
+
+
+class Config(Protocol):
+    """The architecture of a family's model: a frozen dataclass of plain values."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+
+
+C = TypeVar("C", bound=Config)
 
 
 class Difference(NamedTuple):
@@ -18,12 +37,70 @@ class Difference(NamedTuple):
     spread: float  # standard deviation of what the first model makes
     what: str = "logits"
 
+    @classmethod
+    def between(cls, first: Array, second: Array, what: str = "logits") -> Difference:
+        return cls(float(jnp.max(jnp.abs(second - first))), float(jnp.std(first)), what)
+
     def __str__(self) -> str:
         relative = self.largest / self.spread
         return (
             f"{self.what} of random texts differ by at most {self.largest:.2g}, which is "
             f"{relative:.2g} of their standard deviation"
         )
+
+
+class Growth(abc.ABC, Generic[C]):
+    """The growth of a family's models.
+
+    growing: the fields of the config that may become larger.
+    """
+
+    growing: ClassVar[tuple[str, ...]]
+
+    def check_growth(self, config: C, to: C) -> None:
+        """Raises ValueError, naming the field, where `grow` cannot make `to` of `config`."""
+        for field in dataclasses.fields(config):
+            before, after = getattr(config, field.name), getattr(to, field.name)
+            which = f"{type(config).__name__}.{field.name} is {before!r} and would become {after!r}"
+            if field.name in self.growing and None not in (before, after):
+                if after < before:
+                    raise ValueError(f"{which}; a model only grows")
+            elif field.name != "dtype" and after != before:
+                raise ValueError(f"{which}; growth keeps it")
+
+    @abc.abstractmethod
+    def grow(self, params: PyTree, config: C, to: C, key: Array) -> PyTree:
+        """Returns the parameters of a larger model that computes what a smaller one does, up to the
+        rounding of the sums in which twins cancel.
+
+        Args:
+          params: as checkpoints have them. Give float32: in bfloat16 every grown weight is rounded,
+            and the result is off by as much as that of any model whose weights were.
+          config: their model.
+          to: the larger one, of the same kind; its dtype is free.
+          key: of all random numbers.
+
+        Raises:
+          ValueError: see `check_growth`.
+        """
+
+    @abc.abstractmethod
+    def resized(self, config: C, to: Any) -> C:
+        """Returns the config at the sizes of another model's."""
+
+    @abc.abstractmethod
+    def logit_difference(
+        self,
+        params: PyTree,
+        config: C,
+        others: PyTree,
+        other: C,
+        key: Array,
+        *,
+        grown_by: Array,
+    ) -> Difference:
+        """Compares two models on random texts; the second one grew out of the first by the key
+        `grown_by`."""
 
 
 class Stream(NamedTuple):

@@ -14,9 +14,9 @@ from typing import Annotated, Any, ClassVar, cast
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import struct
 
 from specdec.common.values import Checked, NonNegativeFloat, PositiveInt, check_is, one_of
+from specdec.models.cache import NoKeys
 from specdec.models.layers import ACTIVATIONS, DType, constrain, parameter, precision
 from specdec.models.linen import LinenModel
 from specdec.models.model import Model, Weights, check_model
@@ -69,16 +69,6 @@ class Network(nn.Module):
         return constrain(ahead, "batch", "length", None, "embed")
 
 
-class NoCache(struct.PyTreeNode):
-    """A cache of a model that remembers nothing."""
-
-    length: Array  # [B] int32
-    capacity: int = struct.field(pytree_node=False)
-
-    def rewind(self, length: Array) -> NoCache:
-        return self.replace(length=length.astype(jnp.int32))
-
-
 @dataclasses.dataclass(frozen=True)
 class Heads(LinenModel):
     """The heads as a `Model`, so that they are trained, saved, loaded and divided as one.
@@ -128,13 +118,13 @@ class Heads(LinenModel):
     def start(self, inputs: Any) -> Array:
         return jnp.zeros([inputs.shape[0]], jnp.int32)
 
-    def prefill(self, params: PyTree, inputs: Any, capacity: int) -> NoCache:
+    def prefill(self, params: PyTree, inputs: Any, capacity: int) -> NoKeys:
         """Reads nothing."""
-        return NoCache(jnp.zeros([inputs.shape[0]], jnp.int32), capacity)
+        return NoKeys(jnp.zeros([inputs.shape[0]], jnp.int32), capacity)
 
     def decode(
-        self, params: PyTree, tokens: Array, cache: NoCache, *, states: Array | None = None
-    ) -> tuple[ModelOutput, NoCache]:
+        self, params: PyTree, tokens: Array, cache: NoKeys, *, states: Array | None = None
+    ) -> tuple[ModelOutput, NoKeys]:
         """Not a model of texts by itself.
 
         Raises:

@@ -12,85 +12,67 @@ twins that cancel.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from specdec.models.growing import Difference, Stream, alike, key_of_streams, opposed
+from specdec.models.growing import Difference, Growth, Stream, alike, key_of_streams, opposed
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.types import Array, PyTree
 
 
-def resized(config: HeadsConfig, to: Any) -> HeadsConfig:
-    """Returns the config for a target of the sizes of `to`, its config, whose MLPs they have."""
-    return dataclasses.replace(config, states_dim=to.emb_dim, mlp_dim=to.mlp_dim)
+class HeadsGrowth(Growth[HeadsConfig]):
+    """The growth of heads, with the target whose states they read."""
 
+    growing: ClassVar[tuple[str, ...]] = ("states_dim", "mlp_dim")
 
-def check_growth(config: HeadsConfig, to: HeadsConfig) -> None:
-    """Raises ValueError where `grow` cannot make `to` of `config`."""
-    for name in ("states_dim", "mlp_dim"):
-        before, after = getattr(config, name), getattr(to, name)
-        if after < before:
+    def resized(self, config: HeadsConfig, to: Any) -> HeadsConfig:
+        """Returns the config for a target of the config `to`, whose MLPs the heads have."""
+        return dataclasses.replace(config, states_dim=to.emb_dim, mlp_dim=to.mlp_dim)
+
+    def check_growth(self, config: HeadsConfig, to: HeadsConfig) -> None:
+        super().check_growth(config, to)
+        if config.activation != "relu":
             raise ValueError(
-                f"HeadsConfig.{name} is {before} and would become {after}; heads only grow"
+                f"HeadsConfig.activation is {config.activation!r}, and states of a grown target "
+                "may be larger by a factor, which only 'relu' passes on; train heads with that"
             )
-    if config.activation != "relu":
-        raise ValueError(
-            f"HeadsConfig.activation is {config.activation!r}, and states of a grown target may be "
-            "larger by a factor, which only 'relu' passes on; train heads with that"
-        )
 
+    def grow(self, params: PyTree, config: HeadsConfig, to: HeadsConfig, key: Array) -> PyTree:
+        self.check_growth(config, to)
+        stream = _stream(config, to, key)
+        fresh = Heads(to).init(jax.random.split(key, 3)[1])
+        units = slice(config.mlp_dim)
 
-def grow(params: PyTree, config: HeadsConfig, to: HeadsConfig, key: Array) -> PyTree:
-    """The parameters of heads on the states of a larger target, grown with the same key, that guess
-    what the smaller ones do.
+        def with_old(name: str, old: Array, axis: int) -> Array:
+            """[heads, .., ..] with the old units first, and each other one after its twin."""
+            kept = (slice(None),) * axis + (units,)
+            new = fresh[name].at[kept].set(jnp.float32(old).astype(fresh[name].dtype))
+            return (alike if name == "wi" else opposed)(new, config.mlp_dim, axis)
 
-    Args:
-      params: of `Heads(config)`, in float32.
-      config: theirs.
-      to: the larger one.
-      key: of all random numbers, the target's.
+        by_head = jax.vmap(lambda wi: stream.widen(wi, 0))
+        wi = with_old("wi", by_head(params["wi"]), 2)
+        wo = with_old("wo", stream.widen(params["wo"], 2), 1)
+        dtype = params["wi"].dtype
+        return {"wi": wi.astype(dtype), "wo": wo.astype(dtype)}
 
-    Returns:
-      `to`'s parameters, in the dtype of `params`.
-
-    Raises:
-      ValueError: see `check_growth`.
-    """
-    check_growth(config, to)
-    stream = _stream(config, to, key)
-    fresh = Heads(to).init(jax.random.split(key, 3)[1])
-    units = slice(config.mlp_dim)
-
-    def with_old(name: str, old: Array, axis: int) -> Array:
-        """[heads, .., ..] with the old units in front, and each of the others beside its twin."""
-        kept = (slice(None),) * axis + (units,)
-        new = fresh[name].at[kept].set(jnp.float32(old).astype(fresh[name].dtype))
-        return (alike if name == "wi" else opposed)(new, config.mlp_dim, axis)
-
-    by_head = jax.vmap(lambda wi: stream.widen(wi, 0))
-    wi = with_old("wi", by_head(params["wi"]), 2)
-    wo = with_old("wo", stream.widen(params["wo"], 2), 1)
-    dtype = params["wi"].dtype
-    return {"wi": wi.astype(dtype), "wo": wo.astype(dtype)}
-
-
-def logit_difference(
-    params: PyTree,
-    config: HeadsConfig,
-    others: PyTree,
-    other: HeadsConfig,
-    key: Array,
-    *,
-    grown_by: Array,
-) -> Difference:
-    """Compares the states that heads make of random ones, [4, 32, D], with those of grown heads."""
-    states = jax.random.normal(key, (4, 32, config.states_dim))
-    stream = _stream(config, other, grown_by)
-    first = stream.of(Heads(config).ahead(params, states))
-    second = Heads(other).ahead(others, stream.of(states))
-    return Difference(float(jnp.max(jnp.abs(second - first))), float(jnp.std(first)), "states")
+    def logit_difference(
+        self,
+        params: PyTree,
+        config: HeadsConfig,
+        others: PyTree,
+        other: HeadsConfig,
+        key: Array,
+        *,
+        grown_by: Array,
+    ) -> Difference:
+        """Compares the states that heads make of random ones, [4, 32, D], with those of grown
+        heads."""
+        states = jax.random.normal(key, (4, 32, config.states_dim))
+        stream = _stream(config, other, grown_by)
+        first = stream.of(Heads(config).ahead(params, states))
+        return Difference.between(first, Heads(other).ahead(others, stream.of(states)), "states")
 
 
 def _stream(config: HeadsConfig, to: HeadsConfig, key: Array) -> Stream:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec.common.values import row_of
 from specdec.models.cache import KVCache
 from specdec.types import Array, PyTree
+
+Exits = Annotated[tuple[int, ...], row_of(1, "layers from 1 on, as in (2, 4)")]
 
 
 def check_tokens(inputs: Array) -> None:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.common.values import check_is
-from specdec.types import Array, AxisRules, ModelOutput, PyTree
+from specdec.types import Array, AxisRules, ModelOutput, PyTree, Resume
 
 EXAMPLE = "such as T5Target(config)"
 
@@ -191,6 +191,31 @@ class LayeredTarget(Target):
         """Returns the model of the first layers, whose parameters are its `part_of` of this one's;
         None where it is not known."""
         return None
+
+
+def finish(
+    target: Any, params: PyTree, tokens: Array, resume: Resume, length: Array
+) -> tuple[ModelOutput, Any]:
+    """Returns the rest of a call of `decode` on a pending token and a draft, which a drafter has
+    begun: the lower layers on the last drafted token of each row, the upper ones on all tokens.
+
+    Args:
+      tokens: [B, K+1] int32. resume: with a stream of K tokens, see `Resume`.
+      length: [B] int32, tokens of each row's draft: so many positions are in the stream.
+    """
+    cache = resume.cache
+    last = jnp.take_along_axis(tokens, length[:, None], axis=1)
+    below, fed = target.decode(
+        params, last, cache.rewind(cache.length + length), layers=(0, resume.layers)
+    )
+    index = jnp.arange(tokens.shape[1])[None, :, None]
+    stream = jnp.pad(resume.stream, ((0, 0), (0, 1), (0, 0)))
+    stream = jnp.where(index == length[:, None, None], below.stream, stream)
+    above = resume.layers, target.num_layers
+    output, fed = target.decode(
+        params, tokens, fed.rewind(cache.length), layers=above, resume=stream
+    )
+    return output._replace(stream=None), fed
 
 
 def check_model(name: str, value: Any, kind: type[Weights] = Target) -> None:

@@ -8,13 +8,13 @@ from typing import TypeGuard
 import jax
 import jax.numpy as jnp
 
-from specdec.common.values import check_has
+from specdec.common.values import check_is
 from specdec.sampling.processors import ends
 from specdec.types import Array, History, LogitsProcessor, SamplingRule
 
 
 @dataclasses.dataclass(frozen=True)
-class Processed:
+class Processed(SamplingRule):
     """`sampling` behind processors, which change the logits in their order.
 
     sampling: `Greedy()` or `Sampling()`. Around `Greedy()` it is greedy: the argmax of the logits
@@ -30,12 +30,12 @@ class Processed:
 
     def __post_init__(self):
         object.__setattr__(self, "processors", tuple(self.processors))
-        check_has("Processed.sampling", self.sampling, "greedy probabilities", "Greedy()")
+        check_is("Processed.sampling", self.sampling, SamplingRule, "Greedy()")
         if isinstance(self.sampling, Processed):
             raise ValueError("Processed.sampling is Processed itself; give all processors to one")
         for one in self.processors:
             remedy = "processors, such as NoRepeatNGram(3)"
-            check_has("Processed.processors", one, "process", remedy)
+            check_is("Processed.processors", one, LogitsProcessor, remedy)
 
     @property
     def greedy(self) -> bool:
@@ -111,7 +111,7 @@ def before_each(fed: Array, stop_ids: tuple[int, ...]) -> tuple[Array, History]:
 def check_ids(sampling: SamplingRule, size: int) -> None:
     """Raises ValueError for a processor about an id that a vocabulary of this size lacks."""
     for one in sampling.processors if looks_back(sampling) else ():
-        for token in getattr(one, "ids", ()):
+        for token in one.ids:
             if not 0 <= token < size:
                 raise ValueError(
                     f"{type(one).__name__} names token {token} but the vocabulary has {size}; give "

@@ -27,7 +27,7 @@ from specdec.types import Array, History, LogitsProcessor
 
 
 @dataclasses.dataclass(frozen=True)
-class RepetitionPenalty(Checked):
+class RepetitionPenalty(Checked, LogitsProcessor):
     """Divides a positive logit of a token that the text has, and multiplies a negative one.
 
     CTRL (Keskar et al. 2019, section 4.1), as Hugging Face has it: the start token counts as one of
@@ -45,7 +45,7 @@ class RepetitionPenalty(Checked):
 
 
 @dataclasses.dataclass(frozen=True)
-class FrequencyPenalty(Checked):
+class FrequencyPenalty(Checked, LogitsProcessor):
     """Takes `penalty` nats off a token's logit for each time that the output has it."""
 
     penalty: Number
@@ -70,7 +70,7 @@ def counts(history: History, size: int, first: int) -> Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class NoRepeatNGram(Checked):
+class NoRepeatNGram(Checked, LogitsProcessor):
     """Excludes what would make the last `size` tokens a sequence that the text already has.
 
     The start token counts as a token of the text.
@@ -94,7 +94,7 @@ def _is_list(given: object) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class NoBadWords(Checked):
+class NoBadWords(Checked, LogitsProcessor):
     """Excludes the last token of each of some sequences, where the text ends in those before it.
 
     A word is several sequences, as it begins a text or not: what a tokenizer makes of it in each
@@ -127,7 +127,7 @@ class NoBadWords(Checked):
 
 
 @dataclasses.dataclass(frozen=True)
-class MinLength(Checked):
+class MinLength(Checked, LogitsProcessor):
     """Excludes stop ids among the first `length` tokens of an output, a prefix counted.
 
     It is Hugging Face's `min_new_tokens`; its `min_length` counts the start token as well.
@@ -141,7 +141,7 @@ class MinLength(Checked):
 
 
 @dataclasses.dataclass(frozen=True)
-class _NamesTokens(Checked):
+class _NamesTokens(Checked, LogitsProcessor):
     """A processor about some tokens."""
 
     tokens: TokenIds
@@ -174,7 +174,7 @@ class ForcedTokens(_NamesPosition):
 
 
 @dataclasses.dataclass(frozen=True)
-class ForcedEOS(Checked):
+class ForcedEOS(Checked, LogitsProcessor):
     """Forces a stop id as token number `length` of an output at the latest.
 
     It is Hugging Face's `forced_eos_token_id`, which does so at its longest length.

@@ -8,13 +8,13 @@ another order or another filter.
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from specdec.common.values import Checked, PositiveInt, PositiveShare, number
-from specdec.types import Array, History
+from specdec.types import Array, History, SamplingRule
 
 Temperature = Annotated[
     float, number(lambda x: x > 0, "a positive number, or use Greedy() for temperature 0")
@@ -22,12 +22,10 @@ Temperature = Annotated[
 
 
 @dataclasses.dataclass(frozen=True)
-class Greedy:
+class Greedy(SamplingRule):
     """Takes the most likely token; of equals the one with the smallest id."""
 
-    @property
-    def greedy(self) -> bool:
-        return True
+    greedy: ClassVar[bool] = True
 
     def probabilities(
         self, logits: Array, positions: Array | None = None, history: History | None = None
@@ -38,7 +36,7 @@ class Greedy:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampling(Checked):
+class Sampling(Checked, SamplingRule):
     """Temperature, then top-k, then top-p.
 
     temperature: > 0; the logits are divided by it.
@@ -50,10 +48,6 @@ class Sampling(Checked):
     temperature: Temperature = 1.0
     top_k: PositiveInt | None = None
     top_p: PositiveShare | None = None
-
-    @property
-    def greedy(self) -> bool:
-        return False
 
     def probabilities(
         self, logits: Array, positions: Array | None = None, history: History | None = None

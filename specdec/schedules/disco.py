@@ -33,7 +33,7 @@ class Disco(Stopping):
     def tables(self) -> dict[str, Table]:
         return {self.role: Table("classifier")}
 
-    def stops(self, params: Params, signals: Signals) -> Any:
+    def stops(self, params: Params, signals: Signals) -> Array:
         return jax.nn.sigmoid(logit(params[self.role], features(signals))) < self.threshold
 
 

@@ -139,7 +139,7 @@ class Guard(Checked, Schedule):
     def replayable(self) -> bool:
         return self.schedule.replayable
 
-    def stops(self, params: Params, signals: Signals) -> Any:
+    def stops(self, params: Params, signals: Signals) -> Array:
         return self.schedule.stops(params, signals)
 
     def _time(self) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import jax.numpy as jnp
 
@@ -70,7 +70,7 @@ class Schedule:
         """Whether `stops` says, along a recorded text, where `stop` and `cut` would end drafts."""
         return not (self.stops_within or self.cuts)
 
-    def stops(self, params: Params, signals: Signals) -> Any:
+    def stops(self, params: Params, signals: Signals) -> Array:
         """Returns whether to stop after tokens with these signals, [...] bool."""
         raise NotImplementedError
 

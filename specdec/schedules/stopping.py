@@ -1,15 +1,16 @@
-"""What schedules share that stop where the drafter is in doubt."""
+"""Schedules that stop where the drafter is in doubt, and what they share."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import entr
 
+from specdec.common.values import Probability, number
 from specdec.schedules.buckets import UpToLongest
 from specdec.types import Array, Params, PyTree
 
@@ -52,7 +53,7 @@ class Stopping(UpToLongest):
         return True
 
     @abc.abstractmethod
-    def stops(self, params: Params, signals: Signals) -> Any:
+    def stops(self, params: Params, signals: Signals) -> Array:
         """Returns whether to stop after tokens with these signals, [...] bool."""
 
     def stop(
@@ -60,3 +61,70 @@ class Stopping(UpToLongest):
     ) -> tuple[PyTree, Array]:
         index = jnp.broadcast_to(index, tokens.shape)
         return carry, self.stops(params, signals(probs, tokens, index))
+
+
+@dataclasses.dataclass(frozen=True)
+class Confidence(Stopping):
+    """Stops after a token whose probability under the draft is below a threshold.
+
+    It is the rule without training of Mamou et al. 2024 (2405.04304), with a threshold of 0.4 in
+    Hugging Face's assisted generation.
+
+    threshold: from 0, which never stops, to 1. The probability is the one that the token was drawn
+      with; of a greedy draft that of the softmax.
+    buckets: static ascending draft lengths, see `Schedule`.
+    """
+
+    threshold: Probability
+
+    def stops(self, params: Params, signals: Signals) -> Array:
+        return signals.confidence < self.threshold
+
+
+@dataclasses.dataclass(frozen=True)
+class JointConfidence(Stopping):
+    """Stops after a token up to which the draft as a whole is less probable than a threshold.
+
+    A token is of use only if all before it are accepted. So where `Confidence` looks at a token's
+    probability under the draft, this rule multiplies those of the draft's tokens.
+
+    threshold: from 0, which never stops, to 1.
+    buckets: static ascending draft lengths, see `Schedule`.
+    """
+
+    threshold: Probability
+
+    def init(self, batch: int) -> Any:
+        """(the longest draft [B], the probability of a draft of no tokens [B])."""
+        return super().init(batch), jnp.ones([batch], jnp.float32)
+
+    def want(self, state: Any) -> Array:
+        return state[0]
+
+    def stop(
+        self, params: Params, carry: PyTree, index: Array, probs: Array, tokens: Array
+    ) -> tuple[PyTree, Array]:
+        longest, joint = carry
+        joint = joint * signals(probs, tokens, index).confidence
+        return (longest, joint), joint < self.threshold
+
+    def stops(self, params: Params, signals: Signals) -> Array:
+        return jnp.cumprod(signals.confidence, axis=-1) < self.threshold
+
+
+@dataclasses.dataclass(frozen=True)
+class Entropy(Stopping):
+    """Stops after a token that was drawn from a distribution with an entropy above a threshold.
+
+    After Agrawal et al. 2024 (2410.18351), whose bound on acceptance falls with the entropy of the
+    draft. It says how sure the drafter is whatever it draws, where `Confidence` looks at the token.
+
+    threshold: in nats, from 0 to log V, which never stops. The distribution is the one that is
+      drawn from; of a greedy draft it is the softmax.
+    buckets: static ascending draft lengths, see `Schedule`.
+    """
+
+    threshold: Annotated[float, number(lambda x: x >= 0, "a number of nats from 0 on, as in 1.5")]
+
+    def stops(self, params: Params, signals: Signals) -> Array:
+        return signals.entropy > self.threshold

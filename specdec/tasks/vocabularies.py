@@ -138,20 +138,31 @@ def _seqio_sentencepiece(definition: SentencePiece) -> Vocabulary:
 
 def check_ids(vocabulary: Any) -> None:
     """Raises ValueError for seqio's vocabulary of a SentencePiece model without T5's ids."""
-    if getattr(vocabulary, "sp_model", None) is not None:
+    if _model_of(vocabulary) is not None:
         pieces.check_ids(vocabulary.tokenizer)
 
 
 def tokenization_of(vocabulary: Any) -> Tokenization | None:
     """Returns the part of a vocabulary that a checkpoint's files add; None for seqio's own."""
-    plain = getattr(vocabulary, "plain", vocabulary)  # of a view for seqio
-    return plain.tokenization if isinstance(plain, WithAddedTokens) else None
+    own = _own(vocabulary)
+    return own.tokenization if isinstance(own, WithAddedTokens) else None
+
+
+def _own(vocabulary: Any) -> PlainVocabulary | None:
+    """Returns a vocabulary of ours, also out of its view for seqio; None for seqio's own."""
+    plain = getattr(vocabulary, "plain", vocabulary)
+    return plain if isinstance(plain, PlainVocabulary) else None
+
+
+def _model_of(vocabulary: Any) -> bytes | None:
+    """Returns the SentencePiece model of one of seqio's vocabularies; None for others."""
+    return getattr(vocabulary, "sp_model", None)
 
 
 def refuse_unreachable(vocabulary: Any) -> None:
     """Reads a SentencePiece model that is on a network now. Raises TaskError."""
-    path = getattr(vocabulary, "sentencepiece_model_file", "")
-    if "://" in path:
+    path = file_of(vocabulary) if _own(vocabulary) is None else None
+    if path is not None and "://" in path:
         read_in_time(path, vocabulary.load_model)
 
 
@@ -170,24 +181,25 @@ def same_vocabulary(a: Vocabulary | PlainVocabulary, b: Vocabulary | PlainVocabu
 
 def digest(vocabulary: Vocabulary | PlainVocabulary) -> str | None:
     """Returns the SHA-256 of the vocabulary's file, in hexadecimal; None for UTF-8 bytes."""
-    model = getattr(vocabulary, "sp_model", None)
-    if model is not None:
-        return hashlib.sha256(model).hexdigest()
-    return getattr(vocabulary, "digest", None)
+    if (own := _own(vocabulary)) is not None:
+        return own.digest
+    model = _model_of(vocabulary)
+    return None if model is None else hashlib.sha256(model).hexdigest()
 
 
 def file_of(vocabulary: Vocabulary | PlainVocabulary) -> str | None:
     """Returns the path that it was read from, None if there is none."""
-    file = getattr(vocabulary, "sentencepiece_model_file", None)
-    return file or getattr(vocabulary, "file", None)
+    if (own := _own(vocabulary)) is not None:
+        return own.file
+    return getattr(vocabulary, "sentencepiece_model_file", None) or None
 
 
 def _is_bytes(vocabulary: Any) -> bool:
     """Whether ids are bytes and sentinels, without other added tokens."""
     if digest(vocabulary) is not None:
         return False
-    plain = getattr(vocabulary, "plain", vocabulary)  # of a view for seqio
-    base = plain.base if isinstance(plain, WithAddedTokens) else plain
+    own = _own(vocabulary) or vocabulary
+    base = own.base if isinstance(own, WithAddedTokens) else own
     return type(base).__name__ in ("PlainBytes", "ByteVocabulary")
 
 
@@ -197,9 +209,10 @@ def _is_tokenizer(vocabulary: Any) -> bool:
 
 def _pieces(vocabulary: Any) -> list[str] | None:
     """Returns the pieces by id, None for a vocabulary that is not read from a file."""
-    if getattr(vocabulary, "sp_model", None) is not None:
-        return pieces.of_sentencepiece(vocabulary.tokenizer)
-    return vocabulary.pieces() if digest(vocabulary) else None
+    if (own := _own(vocabulary)) is not None:
+        return own.pieces() if own.digest else None
+    is_read = _model_of(vocabulary) is not None
+    return pieces.of_sentencepiece(vocabulary.tokenizer) if is_read else None
 
 
 def detokenize(vocabulary: Vocabulary | PlainVocabulary, ids: Iterable[int]) -> str:

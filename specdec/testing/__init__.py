@@ -27,7 +27,7 @@ from specdec.testing.part_checks import (
     check_processor,
     check_schedule,
     check_verifier,
-    trees_for,
+    law_errors,
 )
 from specdec.testing.table_target import TableTarget
 
@@ -57,7 +57,7 @@ __all__ = [
     "compare",
     "divergences",
     "hostile",
+    "law_errors",
     "output_law",
     "sequence_law",
-    "trees_for",
 ]

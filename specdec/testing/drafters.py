@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.drafters.drafter import Drafter
+from specdec.drafters.matching import last_tokens
 from specdec.models.model import Target
 from specdec.testing.law import broken_rows
 from specdec.types import Array, Context, Draft, Params, PyTree, Request
@@ -22,7 +23,7 @@ class Contrarian(Drafter):
 
     def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
         context = request.context
-        pending = jnp.take_along_axis(context.tokens, context.length[:, None] - 1, axis=1)
+        pending = last_tokens(context, 1)
         output, _ = self.target.decode(params["target"], pending, context.cache)
         worst = jnp.argmin(output.logits[:, 0], axis=-1)
         tokens = jnp.broadcast_to(worst[:, None], request.keys.shape).astype(jnp.int32)
@@ -116,7 +117,7 @@ class Broken(Drafter):
         if probs is None:
             assert context.vocab_size is not None
             probs = jax.nn.one_hot(draft.tokens, context.vocab_size)
-        pending = jnp.take_along_axis(context.tokens, context.length[:, None] - 1, axis=1)
+        pending = last_tokens(context, 1)
         before = jnp.concatenate([pending, draft.tokens], axis=1)[:, :-1]
         breaks = (before % 2 == 0)[:, :, None]
         for number, wrong in enumerate(broken_rows(probs).values()):

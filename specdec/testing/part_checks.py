@@ -7,6 +7,7 @@ the output is known exactly; every statistical test has the false-alarm rate `FA
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +25,6 @@ from specdec.testing.drafters import Broken
 from specdec.testing.law import (
     BROKEN,
     Comparison,
-    Trees,
     adversarial_trees,
     broken_trees,
     compare,
@@ -146,18 +146,11 @@ def check_verifier(
     worst = 0.0
     with jax.enable_x64(True):
         for sampling in samplings:
-            for gamma in gammas:
-                for name, trees in trees_for(seed, vocab_size, gamma, sampling).items():
-                    right = trees.p[0]
-                    for d in range(1, gamma + 1):
-                        right = right[..., None] * trees.p[d]
-                    for length in {gamma, gamma - 1, 0}:
-                        error = np.max(np.abs(output_law(verifier, trees, length) - right))
-                        assert error <= tolerance, (
-                            f"{verifier} emits a wrong law for {name} p and q under {sampling}, "
-                            f"gamma {gamma}, draft length {length}: off by {error:.3g}"
-                        )
-                        worst = max(worst, float(error))
+            for case, error in law_errors(verifier, sampling, gammas, vocab_size, seed):
+                assert error <= tolerance, (
+                    f"{verifier} emits a wrong law for {case}: off by {error:.3g}"
+                )
+                worst = max(worst, error)
     bench = Bench.create(seed=seed)
     for sampling in samplings:
         result = bench.compare(bench.run(verifier, Fixed(2), sampling).tokens, sampling)
@@ -168,12 +161,25 @@ def check_verifier(
     return worst
 
 
-def trees_for(seed: int, vocab_size: int, gamma: int, sampling: SamplingRule) -> dict[str, Trees]:
-    """Returns the cases by which a verifier's law is checked, for drafts of `gamma` tokens."""
-    cases = adversarial_trees(seed, vocab_size, gamma, sampling)
-    if gamma <= 2:
-        cases |= broken_trees(seed, vocab_size, gamma, sampling)
-    return cases
+def law_errors(
+    verifier: Verifier,
+    sampling: SamplingRule,
+    gammas: tuple[int, ...] = (1, 2, 4),
+    vocab_size: int = 3,
+    seed: int = 0,
+) -> Iterator[tuple[str, float]]:
+    """Yields cases by which a verifier's law is checked, and by how much the emitted law is off."""
+    for gamma in gammas:
+        cases = adversarial_trees(seed, vocab_size, gamma, sampling)
+        if gamma <= 2:
+            cases |= broken_trees(seed, vocab_size, gamma, sampling)
+        for name, trees in cases.items():
+            right = trees.p[0]
+            for p in trees.p[1:]:
+                right = right[..., None] * p
+            for length in {gamma, gamma - 1, 0}:
+                case = f"{name} p and q under {sampling}, gamma {gamma}, draft length {length}"
+                yield case, float(np.max(np.abs(output_law(verifier, trees, length) - right)))
 
 
 def check_drafter(

@@ -18,14 +18,13 @@ from specdec.common import theory
 from specdec.common.values import InsideUnit, PositiveFloat, PositiveInt, Probability, is_number
 from specdec.models.heads import HeadedTarget
 from specdec.models.inputs import read
-from specdec.models.model import Target
+from specdec.models.model import Target, Weights
 from specdec.training.divergences import DIVERGENCES, NOTHING, forward_kl, total_variation
 from specdec.training.laws import coarse
 from specdec.training.loss import (
     Frozen,
     Learner,
     Pairs,
-    PairsWithLaws,
     Sums,
     of_target,
     teacher_forced,
@@ -106,7 +105,7 @@ class Align(Objective):
                 "drafter draws nothing is stored; give one of them"
             )
 
-    def check(self, model: Any, ids: int | None) -> None:
+    def check(self, model: Weights, ids: int | None) -> None:
         """Only models that draft token by token can be."""
         if model.states_dim is not None or isinstance(model, HeadedTarget):
             raise ValueError(
@@ -127,7 +126,7 @@ class Align(Objective):
         nats = jnp.zeros(laws.real.shape, jnp.float32)
         for name, (first, last) in cast(Any, self.divergences):
             p, q = laws[:2]
-            if name == "greedy" and isinstance(pairs, PairsWithLaws):
+            if name == "greedy" and pairs.laws is not None:
                 p, q = p[..., :-1], q[..., :-1]  # all others together are no token
             nats += (first + (last - first) * progress) * DIVERGENCES[name](p, q, laws.real)
         return _sums(nats, laws)
@@ -167,7 +166,7 @@ class Align(Objective):
         q = jax.nn.log_softmax(ours[..., :ids] / self.temperature)
         q = jnp.where(jnp.isneginf(q), NOTHING, q)
         best = q.argmax(axis=-1)
-        if isinstance(pairs, PairsWithLaws):
+        if pairs.laws is not None:
             top, p = pairs.laws
             return Laws(p, coarse(q, top), top[..., 0] == best, real)
         theirs = jax.lax.stop_gradient(teacher_forced(frozen.model, frozen.params, pairs))

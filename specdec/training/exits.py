@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 
-from specdec.common.values import PositiveInt, one_of, row_of
+from specdec.common.values import PositiveInt, one_of
 from specdec.models.heads import Heads
-from specdec.models.model import LayeredTarget
+from specdec.models.inputs import Exits
+from specdec.models.model import LayeredTarget, Target, Weights
 from specdec.training.loss import Learner, Pairs, Sums, cross_entropy, shifted
 from specdec.training.objectives import Objective, Smoothing
 from specdec.types import Array, ModelOutput, PyTree
 
-Exits = Annotated[tuple[int, ...], row_of(1, "layers from 1 on, as in (2, 4)")]
 WEIGHTS = {"linear": lambda layer: layer, "uniform": lambda layer: 1, "doubling": lambda i: 2**i}
 
 
@@ -38,7 +38,7 @@ class AllExits(Objective):
     weights: Annotated[str, one_of(WEIGHTS)] = "linear"
     label_smoothing: Smoothing = 0.1
 
-    def check(self, model: Any, ids: int | None) -> None:
+    def check(self, model: Weights, ids: int | None) -> None:
         """Layers must be run apart, and be there; and the head has all ids."""
         _check_layers("AllExits", model, self.exits)
         super().check(model, ids)
@@ -69,7 +69,7 @@ class ExitHead(Objective):
     layers: PositiveInt
     label_smoothing: Smoothing = 0.0
 
-    def check(self, model: Any, ids: int | None) -> None:
+    def check(self, model: Weights, ids: int | None) -> None:
         """Only heads can be trained so."""
         if not isinstance(model, Heads) or model.config.heads != 1:
             raise ValueError(
@@ -102,10 +102,10 @@ class ExitClassifier(Objective):
 
     exits: Exits | None = None
 
-    def check(self, model: Any, ids: int | None) -> None:
+    def check(self, model: Weights, ids: int | None) -> None:
         """The model must have a classifier."""
         _check_layers("ExitClassifier", model, self.exits)
-        if not model.has_exit_classifier:
+        if not (isinstance(model, Target) and model.has_exit_classifier):
             raise ValueError(
                 "ExitClassifier trains the classifier of a model that has none; give it "
                 "exit_classifier = True"
@@ -122,36 +122,32 @@ class ExitClassifier(Objective):
         loss, right = jnp.float32(0), jnp.float32(0)
         for output in early:
             agrees = output.logits.argmax(-1) == last.logits.argmax(-1)
-            found = _balanced(model.exit_logits(params, output.hidden), agrees, real)
-            loss += found.loss / len(early)
-            right += found.right / len(early)
+            nats, correct = _balanced(model.exit_logits(params, output.hidden), agrees, real)
+            loss += nats / len(early)
+            right += correct / len(early)
         return Sums(loss * tokens, right.astype(jnp.int32), tokens)
 
 
-class _Balanced(NamedTuple):
-    loss: Array  # [] the mean of both labels' means
-    right: Array  # [] tokens
-
-
-def _balanced(logits: Array, label: Array, real: Array) -> _Balanced:
-    """Cross-entropy of [B, T] logits of a label."""
+def _balanced(logits: Array, label: Array, real: Array) -> tuple[Array, Array]:
+    """Cross-entropy of [B, T] logits of a label, the mean of both labels' means, and how many are
+    right."""
     nats = jax.nn.softplus(jnp.where(label, -logits, logits))
 
     def mean(where: Array) -> Array:
         return jnp.where(where, nats, 0).sum() / jnp.maximum(where.sum(), 1)
 
     loss = (mean(real & label) + mean(real & ~label)) / 2
-    return _Balanced(loss, jnp.sum(((logits > 0) == label) & real))
+    return loss, jnp.sum(((logits > 0) == label) & real)
 
 
-def exits_of(model: Any, exits: tuple[int, ...] | None) -> tuple[int, ...]:
+def exits_of(model: LayeredTarget, exits: tuple[int, ...] | None) -> tuple[int, ...]:
     """The layers that are exits, counted from 1, with the last one."""
     last = model.num_layers
     return tuple(range(1, last + 1)) if exits is None else tuple(sorted({*exits, last}))
 
 
 def outputs(
-    model: Any, params: PyTree, pairs: Pairs, exits: tuple[int, ...]
+    model: LayeredTarget, params: PyTree, pairs: Pairs, exits: tuple[int, ...]
 ) -> Iterator[ModelOutput]:
     """What the model's head makes of each exit, teacher-forced: logits [B, T, V] and states."""
     text = shifted(model, pairs)
@@ -164,7 +160,7 @@ def outputs(
         yield output
 
 
-def _check_layers(who: str, model: Any, exits: tuple[int, ...] | None) -> None:
+def _check_layers(who: str, model: Weights, exits: tuple[int, ...] | None) -> None:
     if not isinstance(model, LayeredTarget):
         raise ValueError(
             f"{who} needs a model whose layers can be run apart, and {type(model).__name__} is "

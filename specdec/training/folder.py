@@ -24,6 +24,7 @@ from specdec import checkpoints
 from specdec.checkpoints import checksums, tree
 from specdec.common import records
 from specdec.common.records import Lines
+from specdec.models.family import Config
 from specdec.training.training_error import TrainingError
 from specdec.types import PyTree
 
@@ -102,7 +103,7 @@ class Folder:
         self,
         step: int,
         params: PyTree,
-        config: Any,
+        config: Config,
         vocabulary: checkpoints.Vocabulary | None,
         part: str = "",
     ) -> None:

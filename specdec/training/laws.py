@@ -27,7 +27,7 @@ from specdec.checkpoints import tables
 from specdec.common import records
 from specdec.models.model import Target
 from specdec.training.divergences import NOTHING
-from specdec.training.loss import Pairs, PairsWithLaws, TopLaws, teacher_forced
+from specdec.training.loss import Pairs, TopLaws, teacher_forced
 from specdec.training.training_batches import Example
 from specdec.training.training_error import TrainingError
 from specdec.types import Array, PyTree, Table
@@ -66,7 +66,7 @@ class StoredLaws:
             for text, start in zip(table["texts"], starts, strict=True):
                 self._places[text.tobytes()] = number, int(start)
 
-    def beside(self, pairs: Pairs) -> PairsWithLaws:
+    def beside(self, pairs: Pairs) -> Pairs:
         """The same batch with its laws, whose texts must be stored; zeros where nothing is."""
         shape, (_, top) = pairs.targets.shape, self._tables[0]["ids"].shape
         laws = TopLaws(np.zeros([*shape, top], np.int32), np.zeros([*shape, top + 1], np.float32))
@@ -75,7 +75,7 @@ class StoredLaws:
                 number, start = self._places[text]
                 for array, name in zip(laws, TopLaws._fields, strict=True):
                     array[row, :length] = self._tables[number][name][start : start + length]
-        return PairsWithLaws(pairs.inputs, pairs.targets, laws)
+        return pairs._replace(laws=laws)
 
 
 def stored(

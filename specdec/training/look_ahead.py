@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.models.heads import HeadedTarget, Heads
+from specdec.models.model import Weights
 from specdec.training.loss import Frozen, Learner, Pairs, Sums, cross_entropy, shifted
 from specdec.training.objectives import Objective, Smoothing
 from specdec.types import Array
@@ -30,7 +31,7 @@ class LookAhead(Objective):
     one_head: bool = True
     label_smoothing: Smoothing = 0.0
 
-    def check(self, model: Any, ids: int | None) -> None:
+    def check(self, model: Weights, ids: int | None) -> None:
         """Only heads can be trained so, and a target whose head has all ids."""
         if isinstance(model, HeadedTarget):
             super().check(model.target, ids)

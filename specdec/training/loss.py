@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.models.inputs import read
-from specdec.models.model import Target
+from specdec.models.model import Target, Weights
 from specdec.types import Array, PyTree
 
 
@@ -25,14 +25,7 @@ class Pairs(NamedTuple):
 
     inputs: Any  # [B, S] int32, of numpy or JAX
     targets: Any  # [B, T] int32
-
-
-class PairsWithLaws(NamedTuple):
-    """A batch as `Pairs`, with what its target was stored to say of it; see `laws`."""
-
-    inputs: Any  # [B, S] int32
-    targets: Any  # [B, T] int32
-    laws: TopLaws
+    laws: TopLaws | None = None  # what its target was stored to say of it, see `laws`
 
 
 class Sums(NamedTuple):
@@ -59,7 +52,7 @@ class Learner(NamedTuple):
     frozen: Frozen | None
 
 
-def reads_target(model: Any) -> bool:
+def reads_target(model: Weights) -> bool:
     """Whether a model reads what the target makes: its encoder's output, or its states."""
     return model.encoded_dim is not None or model.states_dim is not None
 

@@ -22,7 +22,7 @@ from specdec import checkpoints, tasks
 from specdec.checkpoints.vocabulary_fit import check_fit
 from specdec.common.terminal import counted
 from specdec.models.heads import HeadedTarget
-from specdec.models.model import Target
+from specdec.models.model import Model, Target
 from specdec.training import laws
 from specdec.training.folder import Folder
 from specdec.training.initial import begun_with
@@ -133,8 +133,8 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
         seed=run.seed,
         buckets=run.buckets,
     )
-    evaluation, target_params = _evaluation(run), _target_params(run)
-    reference = _reference(run)
+    evaluation, target_params = _evaluation(run), _loaded(run.target_path, run.target)
+    reference = _loaded(run.reference_path, run.model)
     with Folder(output_dir, _settings(run, batches[0])) as folder, _interrupts() as interrupted:
         state = init(run)
         if folder.step is not None:
@@ -188,7 +188,7 @@ def _updates(
     state: State,
     target_params: PyTree,
     reference: PyTree,
-    batches: Iterator[Any],  # Pairs, or PairsWithLaws
+    batches: Iterator[Pairs],
 ) -> Iterator[tuple[State, Update]]:
     """The steps that are left; each state is given up when the next one is asked for."""
     first = int(state.step)
@@ -285,16 +285,8 @@ def _vocabulary(run: TrainRun) -> checkpoints.Vocabulary | None:
     return checkpoints.Vocabulary(Path(file), vocabulary.extra_ids)
 
 
-def _target_params(run: TrainRun) -> PyTree:
-    if run.target is None or run.target_path is None:
-        return ()
-    return checkpoints.load(run.target_path, config=run.target.config)
-
-
-def _reference(run: TrainRun) -> PyTree:
-    if run.reference_path is None:
-        return ()
-    return checkpoints.load(run.reference_path, config=run.model.config)
+def _loaded(path: str | None, model: Model | None) -> PyTree:
+    return () if path is None or model is None else checkpoints.load(path, config=model.config)
 
 
 def _laws(

@@ -5,8 +5,14 @@
 
 from specdec.verifiers.block import Block
 from specdec.verifiers.coupled import Coupled
-from specdec.verifiers.decide import Verifier, draft_distribution, next_distribution, verdict
-from specdec.verifiers.greedy_match import GreedyMatch
+from specdec.verifiers.decide import (
+    GreedyMatch,
+    SpeculativeSampling,
+    Verifier,
+    draft_distribution,
+    next_distribution,
+    verdict,
+)
 from specdec.verifiers.lossy.big_little import BigLittle
 from specdec.verifiers.lossy.distance import Distance
 from specdec.verifiers.lossy.lenient import Lenient
@@ -15,7 +21,6 @@ from specdec.verifiers.lossy.mixtures import Ensemble, SpeculativeCascade
 from specdec.verifiers.lossy.synthetic_acceptance import SyntheticAcceptance
 from specdec.verifiers.lossy.top_beta import TopBeta, TopK
 from specdec.verifiers.lossy.typical import Typical
-from specdec.verifiers.speculative_sampling import SpeculativeSampling
 
 __all__ = [
     "BigLittle",

@@ -1,8 +1,10 @@
-"""The decision about one row, which all verifiers share, and the pieces they are made of."""
+"""The decision about one row, which all verifiers share, the pieces they are made of, and the two
+simplest verifiers."""
 
 from __future__ import annotations
 
 import abc
+import dataclasses
 import math
 from typing import Annotated, Any, ClassVar
 
@@ -207,3 +209,31 @@ def usable_tokens(draft: Draft) -> Array:
 def _last(passed: Array) -> Array:
     """One more than the index of the last True, 0 if there is none."""
     return jnp.max(jnp.where(passed, jnp.arange(1, passed.shape[0] + 1), 0), initial=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class GreedyMatch(ByArgmax):
+    """Keeps the longest prefix that the target would have chosen itself, then its next choice."""
+
+    exact: ClassVar[bool] = True
+
+    def keeps(self, draft: Draft, scores: Scores) -> Array:
+        return draft.tokens == jnp.argmax(scores.logits, axis=-1)[:-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeculativeSampling(Verifier):
+    """The rule of Leviathan et al. 2022, section 2.3 (and Chen et al. 2023). Exact.
+
+    accept_i   = min(1, p_i(x_i) / q_i(x_i))
+    residual_n = norm(max(0, p_{n+1} - q_{n+1}))
+    """
+
+    exact: ClassVar[bool] = True
+
+    def accept(self, draft: Draft, scores: Scores) -> Array:
+        return ratio(*token_probs(draft, scores))
+
+    def residual(self, draft: Draft, scores: Scores, n: Array) -> Array:
+        p = scores.probs[n]
+        return excess(p, draft_distribution(draft, n, p.shape[-1], p.dtype))

@@ -15,6 +15,7 @@ from specdec import score
 from specdec.decoding.forcing import given_lengths
 from specdec.sampling import Greedy, MinLength, Processed, Sampling, SuppressTokens
 from specdec.testing import TableTarget
+from specdec.types import LogitsProcessor
 
 V = 7
 INPUTS = jnp.array([[2, 3], [3, 3]])
@@ -78,7 +79,7 @@ def test_scores_are_of_what_the_sampling_leaves(base, stop_ids):
 
 
 @dataclasses.dataclass(frozen=True)
-class NotAgain:
+class NotAgain(LogitsProcessor):
     """Excludes the token that was the last one."""
 
     def process(self, logits, history):

@@ -34,7 +34,7 @@ from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling, SuppressTokens, with_processors
 from specdec.schedules import Fixed
 from specdec.testing import BROKEN, FALSE_ALARM, Bench, Constant, broken_rows
-from specdec.types import Draft, Params
+from specdec.types import Draft, LogitsProcessor, Params
 from specdec.verifiers import Block, Coupled
 from specdec.verifiers.decide import usable_tokens
 
@@ -130,7 +130,7 @@ def test_the_error_names_the_first_row_that_failed_and_where():
 
 
 @dataclasses.dataclass(frozen=True)
-class Divides:
+class Divides(LogitsProcessor):
     """A processor that makes NaN of what it is given."""
 
     def process(self, logits, history):

@@ -250,7 +250,8 @@ def test_parts_are_the_calls_that_a_program_makes(nested):
     inputs = jax.random.randint(jax.random.key(3), [1, 6], 2, 6)
     output = jax.device_get(decode(Params(TREE, OTHER), row_keys(1, jnp.arange(1)), inputs, plan))
     jax.effects_barrier()
-    row, sources = output.row(0), output.sources(0)
+    row = output.row(0)
+    sources = row.sources
     assert {0, of_model} <= set(sources) <= set(range(of_model + 1))
     parts = {part[:2]: part.calls for part in plan.parts(TargetCall.each(row.drafted, sources))}
     for width in (1, 2):

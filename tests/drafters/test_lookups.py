@@ -411,4 +411,4 @@ def test_a_hybrid_asks_the_model_where_nothing_is_copied(gamma):
         at = np.cumsum([0, *(accepted + 1 for _, accepted in calls_of(output)[row])])
         asked = [not looked_up(SOURCES[row], text[:i], shortest=2) for i in at[:-1]]
         known = [i for i, drafted in enumerate(output.row(row).drafted) if drafted]
-        assert [output.sources(row)[i] for i in known] == [int(asked[i]) for i in known]
+        assert [output.row(row).sources[i] for i in known] == [int(asked[i]) for i in known]

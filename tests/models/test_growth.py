@@ -16,7 +16,7 @@ from specdec.checkpoints import Vocabulary
 from specdec.cli import grow as command
 from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Blockwise, Masked
-from specdec.models import families, heads_growth
+from specdec.models import families
 from specdec.models.growing import Difference
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
@@ -487,9 +487,9 @@ def test_heads_grow_with_the_target_whose_states_they_read(name, request):
     grown = families.resize(own, HEADS, to, jax.random.key(3))
     assert all(np.count_nonzero(leaf) == leaf.size for leaf in jax.tree.leaves(grown))
     given = own, HEADS, grown, larger, KEY
-    found = heads_growth.logit_difference(*given, grown_by=jax.random.key(3))
+    found = logit_difference(*given, grown_by=jax.random.key(3))
     assert relative(found) < TOLERANCE and str(found).startswith("states of random texts differ")
-    assert relative(heads_growth.logit_difference(*given, grown_by=jax.random.key(4))) > 0.1
+    assert relative(logit_difference(*given, grown_by=jax.random.key(4))) > 0.1
     inputs = jax.random.randint(KEY, (4, 6), 2, 30)
 
     def run(target, heads, params):
@@ -509,8 +509,11 @@ def test_heads_grow_with_the_target_whose_states_they_read(name, request):
 @pytest.mark.parametrize(
     "heads, message",
     [
-        ({"states_dim": 30}, "HeadsConfig.states_dim is 30 and would become 29; heads only grow"),
-        ({"mlp_dim": 16}, "HeadsConfig.mlp_dim is 16 and would become 15; heads only grow"),
+        (
+            {"states_dim": 30},
+            "HeadsConfig.states_dim is 30 and would become 29; a model",
+        ),
+        ({"mlp_dim": 16}, "HeadsConfig.mlp_dim is 16 and would become 15; a model only"),
         ({"activation": "gelu"}, "HeadsConfig.activation is 'gelu', and states of a grown target"),
     ],
 )

@@ -244,13 +244,19 @@ def test_decoded_tokens_are_the_same(name):
         assert_equal_output(output, outputs[0])
 
 
+def serving(target, params, calls, device):
+    """The target in the layout for its calls, and parameters of its own layout in that one."""
+    laid_out = target.laid_out(calls, device)
+    return laid_out, laid_out.from_stored(target.to_stored(params))
+
+
 def test_a_target_and_its_drafter_may_have_layouts_of_their_own():
     config, inputs = CONFIGS["v1_0"], texts()[0]
     target = T5Target(config)
     expected = autoregressive_decode(eloquent("v1_0"), KEYS, inputs, target=target, **GREEDY)
     device = device_of({1: "out_in", 4: "in_out"})
-    wide, wide_params = target.serving(eloquent("v1_0"), {4: 1.0}, device)
-    narrow, narrow_params = target.serving(eloquent("v1_0"), {1: 1.0}, device)
+    wide, wide_params = serving(target, eloquent("v1_0"), {4: 1.0}, device)
+    narrow, narrow_params = serving(target, eloquent("v1_0"), {1: 1.0}, device)
     assert (wide.layout, narrow.layout) == ("in_out", "out_in")
     drafter = Autoregressive(narrow, Greedy())
     plan = Plan(wide, drafter, GreedyMatch(), Fixed(3), **GREEDY)
@@ -314,7 +320,7 @@ def test_serving_chooses_for_its_calls_from_any_layout(name, calls, prefill, lay
     for before in LAYOUTS:
         target = T5Target(CONFIGS[name], STANDARD, before)
         given = from_stored(checkpoint(name), CONFIGS[name], before)
-        found, params = target.serving(given, calls, device)
+        found, params = serving(target, given, calls, device)
         assert found == target.laid_out(calls, device)
         assert found == T5Target(CONFIGS[name], STANDARD, layout, orders)
         assert_same(params, expected)
@@ -344,7 +350,7 @@ def test_a_wrong_layout_is_named(call):
 def test_calls_of_no_tokens_are_refused(calls):
     message = f"calls is {calls}; give how often there is a call of 1 or more tokens"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        T5Target(V1_1).serving(checkpoint("v1_1"), calls, device_of({1: "in_out"}))
+        T5Target(V1_1).laid_out(calls, device_of({1: "in_out"}))
 
 
 def test_the_layout_is_part_of_a_static_argument():

@@ -30,7 +30,7 @@ from specdec.sampling import (
 )
 from specdec.schedules import Confidence, Fixed
 from specdec.testing import Bench, Law, check_everything_accepted, check_processor, compare
-from specdec.types import History, Params
+from specdec.types import History, LogitsProcessor, Params
 from specdec.verifiers import (
     Block,
     Coupled,
@@ -223,7 +223,7 @@ def test_a_prefix_is_of_the_text():
 
 
 @dataclasses.dataclass(frozen=True)
-class NoEcho:
+class NoEcho(LogitsProcessor):
     """Excludes the token before the newest: a processor of somebody's own."""
 
     behind: int = 0  # the bug: how far it looks beyond what there is
@@ -327,14 +327,12 @@ def test_a_history_that_keeps_rejected_tokens_is_seen(plant):
 @pytest.mark.parametrize("late", [True, False])
 def test_a_draft_that_is_not_in_its_own_history_costs_a_perfect_drafter(late, plant):
     """The output stays right, whatever a drafter does: only what is refused tells."""
-    from specdec.drafters import draft_loop
-
-    real = draft_loop.History.append
+    real = History.append
 
     def wrong(self, tokens):
         return self if late else real(real(self, tokens), tokens)
 
-    plant(draft_loop.History, "append", wrong)
+    plant(History, "append", wrong)
     bench = bench_of(
         SEEN, params=Params(BENCH.params["target"], BENCH.params["target"]), max_length=8
     )

@@ -148,7 +148,7 @@ def test_the_loss_is_of_what_is_still_masked():
 @pytest.mark.parametrize("objective", [FillMasks(K, blocks=2), TeacherForced()])
 def test_padding_counts_for_nothing_and_measuring_is_repeatable(objective):
     pairs, params = batch()
-    cut = Pairs(*(x[:3] for x in pairs))
+    cut = Pairs(*(x[:3] for x in pairs[:2]))
     sums = [objective.measure(MODEL, params, None, x) for x in (pairs, pairs)]
     assert [x.tolist() for x in sums[0]] == [x.tolist() for x in sums[1]]
     if isinstance(objective, TeacherForced):  # others draw by row

@@ -242,7 +242,7 @@ def test_a_batch_depends_on_seed_and_number_alone(run):
 
 def test_batches_have_few_shapes(run):
     batches = batches_of(run)
-    shapes = {tuple(x.shape for x in batches[k]) for k in range(64)}
+    shapes = {tuple(x.shape for x in batches[k][:2]) for k in range(64)}
     assert shapes == {((8, 4), (8, 4)), ((8, 8), (8, 8))}
 
 
@@ -561,7 +561,7 @@ def test_the_command_reports_and_keeps_its_settings(command, tmp_path, whole):
 
 def test_padding_rows_count_for_nothing(run):
     pairs = batches_of(run)[0]
-    wider = Pairs(*(np.concatenate([x, np.zeros_like(x)]) for x in pairs))
+    wider = Pairs(*(np.concatenate([x, np.zeros_like(x)]) for x in pairs[:2]))
     params = run.model.init(jax.random.key(0))
     step = training.training_loop.evaluate_step
     recipe = training.training_loop.Recipe.of(run)

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import coupled_acceptance_rate
 from tolerances import FLOAT64
 
 from specdec import verifiers
-from specdec.common import theory
 from specdec.decoding import states
 from specdec.sampling import Greedy, Sampling, draw
 from specdec.schedules import Fixed
@@ -315,7 +315,7 @@ def test_coupled_accepts_as_often_as_the_closed_form_says():
             draft = Draft(jnp.arange(6)[:, None], jnp.tile(q[0], (6, 1, 1)), jnp.ones(6, int))
             scores = Scores(jnp.zeros([6, 2, 6]), jnp.tile(np.stack([p[0], p[1][0]]), (6, 1, 1)))
             accept = jax.vmap(Coupled().accept)(draft, scores)[:, 0]
-            expected = theory.coupled_acceptance_rate(p[0], q[0])
+            expected = coupled_acceptance_rate(p[0], q[0])
             assert float(np.sum(q[0] * accept)) == pytest.approx(expected, abs=FLOAT64), name
 
 

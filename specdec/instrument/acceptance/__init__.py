@@ -21,7 +21,7 @@ tables, `recording` does so text by text, and `alphas` makes the figures.
 from specdec.instrument.acceptance.alphas import AcceptanceSummary, Accepted, lines, summarize
 from specdec.instrument.acceptance.bigrams import Tables
 from specdec.instrument.acceptance.opinions import LENIENCE, recorded
-from specdec.instrument.acceptance.recording import measure
+from specdec.instrument.acceptance.recording import measure, unpadded
 from specdec.instrument.acceptance.written import Texts, generate
 
 __all__ = [
@@ -35,4 +35,5 @@ __all__ = [
     "measure",
     "recorded",
     "summarize",
+    "unpadded",
 ]

@@ -28,6 +28,14 @@ class Accepted(NamedTuple):
     proposes: int = 0  # tokens at which the drafter proposes one
     depths: Sequence[int] = ()  # the layers of each token, of a target whose tokens may leave
 
+    def kept(self, name: str, kind: str) -> np.ndarray:
+        """Returns the probability that what a drafter proposes in place of each token is accepted,
+        [tokens], by its recording of this kind; of a drafter of blocks [tokens, K]."""
+        said = np.array(self.drafts[name][kind])
+        if kind == "ratio":
+            return np.minimum(said, 1)
+        return said == np.reshape(self.output, (-1, *[1] * (said.ndim - 1)))
+
 
 @dataclasses.dataclass(frozen=True)
 class AcceptanceSummary:

@@ -96,19 +96,24 @@ def _text(
     asked: Mapping[str, Opinions],
 ) -> Accepted:
     """Returns the record of one row."""
-    size, padding = int(batch.length[row]), plan.target.pad_id
-    given = np.flatnonzero(batch.inputs[row] != padding)
+    size = int(batch.length[row])
     return Accepted(
         index=int(batch.index[row]),
         tokens=size,
         accepted={name: values[row].tolist() for name, values in sums.items()},
-        inputs=batch.inputs[row, : given[-1] + 1 if len(given) else 0].tolist(),
+        inputs=unpadded(batch.inputs[row], plan.target.pad_id),
         output=batch.tokens[row, 1 : 1 + size].tolist(),
         drafts={
             name: _recording(asked[name], row, size, drafter.sampling.greedy)
             for name, drafter in recorded(plan.drafter)
         },
     )
+
+
+def unpadded(inputs: np.ndarray, pad_id: int) -> list[int]:
+    """Returns the ids of an input [S] without those that fill it up."""
+    given = np.flatnonzero(inputs != pad_id)
+    return inputs[: given[-1] + 1 if len(given) else 0].tolist()
 
 
 def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, list[Any]]:

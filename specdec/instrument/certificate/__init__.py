@@ -24,7 +24,6 @@ so that everything else is, and one more says how far its own output is from the
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 
 from specdec.instrument.certificate.afresh import afresh
@@ -85,13 +84,16 @@ def stand_in(plan: Plan) -> Verifier | None:
 
 
 def _run(subject: Subject, started: Callable[[str], None], lossy: bool) -> Iterator[Check]:
-    verifier, checks = stand_in(subject.plan), [(check, subject) for check in CHECKS]
+    certified, verifier = subject, stand_in(subject.plan)
+    checks: dict[str, Callable[[], Check]] = {
+        check.__name__: lambda check=check: check(certified) for check in CHECKS
+    }
     if verifier is not None:
         exact = dataclasses.replace(subject.plan, verifier=verifier)
-        checks = [(check, dataclasses.replace(subject, plan=exact)) for check in CHECKS]
-        checks.append((functools.partial(divergence, lossy=lossy), subject))
-    for check, of in checks:
-        started(getattr(check, "__name__", "divergence"))
+        certified = dataclasses.replace(subject, plan=exact)
+        checks["divergence"] = lambda: divergence(subject, lossy)
+    for name, check in checks.items():
+        started(name)
         start = subject.clock()
-        result = check(of)
+        result = check()
         yield dataclasses.replace(result, seconds=round(subject.clock() - start, 3))

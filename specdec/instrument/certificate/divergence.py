@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -72,7 +73,7 @@ def _by_groups(subject: Subject) -> tuple[dict[str, Any], str]:
     )
 
 
-def _of_texts(function: Any, subject: Subject, output: DecodeOutput) -> Any:
+def _of_texts(function: Callable, subject: Subject, output: DecodeOutput) -> Any:
     """Returns what a function of target, inputs, tokens and lengths says of each text."""
     compare = jax.jit(functools.partial(function, plan=subject.plan))
     fed = subject.fed(output.tokens, output.length)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -11,8 +10,8 @@ import numpy as np
 from specdec.instrument.certificate.outcome import Check, agreement
 from specdec.instrument.certificate.subject import Subject
 from specdec.sampling import Greedy, unprocessed
-from specdec.testing import BROKEN, FALSE_ALARM, Bench, Skipping, output_law, trees_for
-from specdec.types import DecodeOutput, SamplingRule, Trace
+from specdec.testing import BROKEN, FALSE_ALARM, Bench, Skipping, law_errors
+from specdec.types import DecodeOutput, Trace
 from specdec.verifiers import Coupled, SpeculativeSampling
 from specdec.verifiers.decide import Verifier
 
@@ -31,7 +30,7 @@ def algebra(subject: Subject) -> Check:
     drawn = unprocessed(subject.drawn)  # each row of a law stands for a text
     samplings = (Greedy(),) if subject.greedy_only else (drawn, Greedy())
     with jax.enable_x64(True):
-        errors = [error for sampling in samplings for error in _errors(verifier, sampling)]
+        errors = [error for one in samplings for _, error in law_errors(verifier, one)]
     worst = float(np.max(errors))
     return Check(
         "algebra",
@@ -40,17 +39,6 @@ def algebra(subject: Subject) -> Check:
         f"{verifier} is off by {worst:.1e} at most in {len(errors)} laws enumerated in "
         f"float64 (threshold {ALGEBRA_ERROR:g})",
     )
-
-
-def _errors(verifier: Verifier, sampling: SamplingRule) -> Iterator[float]:
-    """Yields the error of each law that is emitted, for whole and shortened drafts."""
-    for gamma in (1, 2, 4):
-        for trees in trees_for(0, 3, gamma, sampling).values():
-            right = trees.p[0]
-            for p in trees.p[1:]:
-                right = right[..., None] * p
-            for length in {gamma, gamma - 1, 0}:
-                yield np.max(np.abs(output_law(verifier, trees, length) - right))
 
 
 def greedy(subject: Subject) -> Check:

@@ -10,7 +10,7 @@ import numpy as np
 
 from specdec.instrument.certificate.subject import Subject
 from specdec.sampling import Sampling, unprocessed
-from specdec.types import DecodeOutput, SamplingRule
+from specdec.types import Array, DecodeOutput, SamplingRule
 
 _HOLDS = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
 
@@ -72,7 +72,7 @@ def agreement(name: str, subject: Subject, sampling: SamplingRule, output: Decod
 
 
 def _largest_gap(
-    subject: Subject, sampling: SamplingRule, ours: Any, plain: Any, rows: np.ndarray
+    subject: Subject, sampling: SamplingRule, ours: Array, plain: Array, rows: np.ndarray
 ) -> float:
     gaps = np.array([subject.gap(int(r), ours[r], plain[r], sampling) for r in rows], np.float64)
     if not subject.float32:

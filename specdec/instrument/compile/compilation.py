@@ -125,35 +125,33 @@ def compile_for(
         params = plan.params({**trees, **tables})
         whole, _ = _compiled("decode", DecodeProgram(plan, mesh=mesh), params, keys, inputs)
         made = tuple(_parts(plan, trees, inputs, progress)) if parts else ()
-    caches = {
-        role: model.cache_bytes(shape[0], plan.capacity, _length_of(role, plan, inputs), mesh.shape)
+
+    def call_of(model: Any, tree: PyTree, length: int = shape[1]) -> tuple[Call, int]:
+        cache = model.cache_bytes(shape[0], plan.capacity, length, mesh.shape)
+        return silent_call(model, tree, cache, shape[0], mesh.shape), cache
+
+    found = {
+        role: call_of(model, trees[role], _length_of(role, plan, inputs))
         for role, model in models.items()
     }
-    calls = {
-        role: silent_call(model, trees[role], caches[role], shape[0], mesh.shape)
-        for role, model in models.items()
-    }
+    calls = {role: call for role, (call, _) in found.items()}
     for role, model in plan.drafter.partial_models(plan.target).items():
-        cache = model.cache_bytes(shape[0], plan.capacity, shape[1], mesh.shape)
-        tree = model.part_of(trees["target"])
-        of_layers = silent_call(model, tree, cache, shape[0], mesh.shape)
+        of_layers, _ = call_of(model, model.part_of(trees["target"]))
         heads = [one for one in models if one not in plan.widest]
         calls[role] = together(of_layers, *(calls.pop(one) for one in heads))
     for depth in plan.target.depths:
-        model = plan.target.always(depth)
-        cache = model.cache_bytes(shape[0], plan.capacity, shape[1], mesh.shape)
-        call = silent_call(model, trees["target"], cache, shape[0], mesh.shape)
+        call, _ = call_of(plan.target.always(depth), trees["target"])
         calls[of_depth(depth)] = dataclasses.replace(call, layers=depth)
-    found = {part.name: part for part in made}
+    compiled = {part.name: part for part in made}
     return Compilation(
         plan,
         *shape,
         mesh=dict(mesh.shape),
         whole=whole,
-        parts=found,
+        parts=compiled,
         parameter_bytes=device_bytes([trees, tables]),
-        cache_bytes=sum(caches.values()),
-        calls=_communicating(plan, calls, found),
+        cache_bytes=sum(cache for _, cache in found.values()),
+        calls=_communicating(plan, calls, compiled),
     )
 
 

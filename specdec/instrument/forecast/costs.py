@@ -33,6 +33,7 @@ from specdec.instrument.benchmark.parts import (
     turns,
 )
 from specdec.instrument.compile.hardware import Call, Chip
+from specdec.models.model import Target
 from specdec.plan import Plan, plain_call
 from specdec.types import UNKNOWN_CALL, Part, PyTree, TargetCall
 
@@ -124,7 +125,7 @@ def of_compile(path: str, topology: str | None) -> Costs:
 def measured(
     plans: Mapping[Any, Plan],
     alone: Plan,
-    tree_of: Callable[[str, Any], PyTree],
+    tree_of: Callable[[str, Target], PyTree],
     inputs: PyTree,
     *,
     clock: Clock = time.perf_counter,
@@ -177,12 +178,12 @@ class _Parts:
     """
 
     def __init__(
-        self, tree_of: Callable[[str, Any], PyTree], inputs: PyTree, slots: int, steps: int
+        self, tree_of: Callable[[str, Target], PyTree], inputs: PyTree, slots: int, steps: int
     ):
         self.timed: dict[Any, _Part] = {}
         self._tree_of, self._inputs, self._slots, self._steps = tree_of, inputs, slots, steps
 
-    def prefill(self, role: str, model: Any, plan: Plan) -> tuple[Any, ...]:
+    def prefill(self, role: str, model: Target, plan: Plan) -> tuple[Any, ...]:
         views = plan.drafter.views()
         key = role, model, 0, views.get(role)
         if key not in self.timed:
@@ -217,7 +218,7 @@ class _Parts:
         self.timed[turn, plan] = _Part(program, self._trees(models), begun, steps)
         return {turn: (turn, plan)}
 
-    def _trees(self, models: Mapping[str, Any]) -> dict[str, PyTree]:
+    def _trees(self, models: Mapping[str, Target]) -> dict[str, PyTree]:
         return {role: self._tree_of(role, model) for role, model in models.items()}
 
 

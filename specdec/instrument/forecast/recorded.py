@@ -8,22 +8,12 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from specdec.drafters import Autoregressive, Drafter, Drawing
+from specdec.models.cache import NoKeys
 from specdec.models.model import Target
 from specdec.sampling import Greedy
 from specdec.types import Array, Context, Draft, ModelOutput, Params, PyTree, Request
-
-
-class Tape(struct.PyTreeNode):
-    """A cache that holds nothing but its length."""
-
-    length: Array  # [B] int32
-    capacity: int = struct.field(pytree_node=False)  # C
-
-    def rewind(self, length: Array) -> Tape:
-        return self.replace(length=length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,10 +41,10 @@ class Recorded(Target):
             return self.start_of.start(inputs)
         return jnp.zeros(jax.tree.leaves(inputs)[0].shape[0], jnp.int32)
 
-    def prefill(self, params: PyTree, inputs: PyTree, capacity: int) -> Tape:
-        return Tape(jnp.zeros(params["tokens"].shape[0], jnp.int32), capacity)
+    def prefill(self, params: PyTree, inputs: PyTree, capacity: int) -> NoKeys:
+        return NoKeys(jnp.zeros(params["tokens"].shape[0], jnp.int32), capacity)
 
-    def decode(self, params: PyTree, tokens: Array, cache: Tape) -> tuple[ModelOutput, Tape]:
+    def decode(self, params: PyTree, tokens: Array, cache: NoKeys) -> tuple[ModelOutput, NoKeys]:
         recording, width = params["tokens"], tokens.shape[1]
         positions = cache.length[:, None] + jnp.arange(width)[None]
         positions = jnp.minimum(positions, recording.shape[1] - 1)

@@ -36,6 +36,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.decoding import decode, row_keys
+from specdec.drafters import Drawing
 from specdec.instrument.acceptance import Accepted, recorded
 from specdec.instrument.forecast.recorded import Recorded, kind_of, played_by, role_of
 from specdec.plan import Plan
@@ -192,7 +193,7 @@ def _check_end(plan: Plan, one: Accepted) -> None:
     raise ValueError(f"text {one.index} {what}; replay the texts of this run")
 
 
-def _kinds(plan: Plan, drafter: Any) -> tuple[str, ...]:
+def _kinds(plan: Plan, drafter: Drawing) -> tuple[str, ...]:
     """Returns the kinds of recordings that are needed of a drafter."""
     kind = kind_of(drafter)
     if not _stops(plan):
@@ -248,7 +249,7 @@ def _row(
     plan: Plan,
     rule: Params,
     one: Accepted,
-    names: Mapping[str, Any],
+    names: Mapping[str, Drawing],
     coins: np.random.Generator,
     whole: bool,
     vocab_size: int,
@@ -277,13 +278,15 @@ def _row(
     return _Row(() if whole else one.inputs, text, recordings)
 
 
-def _by_start(plan: Plan, drafter: Any) -> bool:
+def _by_start(plan: Plan, drafter: Drawing) -> bool:
     """Whether what is recorded of a drafter depends on where the draft starts."""
     by_start = drafter.block is not None or _stops(plan)
     return by_start or (_by_block(plan) and kind_of(drafter) == "ratio")
 
 
-def _of_drafts(recording: Mapping[str, Any], kind: str, at: np.ndarray, drafter: Any) -> np.ndarray:
+def _of_drafts(
+    recording: Mapping[str, Any], kind: str, at: np.ndarray, drafter: Drawing
+) -> np.ndarray:
     """Returns the recording of the tokens `at`, [T], or [T, K] of drafts from each start."""
     values = np.array(recording[kind])
     return values[:, : at.shape[1]] if drafter.block is not None else values[at]
@@ -291,7 +294,7 @@ def _of_drafts(recording: Mapping[str, Any], kind: str, at: np.ndarray, drafter:
 
 def _agrees(
     plan: Plan,
-    drafter: Any,
+    drafter: Drawing,
     recording: Mapping[str, Any],
     ratios: np.ndarray,
     at: np.ndarray,
@@ -318,7 +321,7 @@ def _lengths(
     recording: Mapping[str, Any],
     at: np.ndarray,
     agrees: np.ndarray,
-    drafter: Any,
+    drafter: Drawing,
 ) -> np.ndarray:
     """[T] after how many tokens of a draft from each start the schedule stops.
 

@@ -110,12 +110,11 @@ def acceptance(plan: Plan, passes: Sequence[Accepted]) -> float:
     drafters = list(recorded(plan.drafter))
     if not drafters:
         return CostOptimal.prior
+    # Of a block, what is next.
     kept = [
-        np.minimum(said, 1) if kind_of(drafter) == "ratio" else np.equal(said, one.output)
+        one.kept(name, kind_of(drafter)).reshape(len(one.output), -1)[:, 0]
         for name, drafter in drafters
         for one in passes
-        for said in [np.array(one.drafts[name][kind_of(drafter)])]
-        for said in [said[:, 0] if said.ndim > 1 else said]  # of a block, what is next
     ]
     return round(float(np.clip(np.mean(np.concatenate(kept)), 0.05, 0.95)), 2)
 

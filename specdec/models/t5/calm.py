@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
-from specdec.common.values import NonNegativeFloat, PositiveInt, Probability, row_of
+from specdec.common.values import NonNegativeFloat, PositiveInt, Probability, fields_of
 from specdec.models.cache import KVCache
+from specdec.models.inputs import Exits
 from specdec.models.t5 import layouts
 from specdec.models.t5.drafting import T5Draft
 from specdec.models.t5.target import T5Target
 from specdec.types import Array, ModelOutput, PyTree
 
 Confidence: TypeAlias = Literal["softmax", "state", "classifier"]
-Exits = Annotated[tuple[int, ...], row_of(1, "layers from 1 on, as in (2, 4)")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +80,7 @@ class Calm(T5Draft):
     @property
     def whole(self) -> T5Draft:
         """The T5 that no token leaves."""
-        fields = dataclasses.fields(T5Draft)
-        return T5Draft(**{field.name: getattr(self, field.name) for field in fields})
+        return T5Draft(**fields_of(self, T5Draft))
 
     @property
     def depths(self) -> tuple[int, ...]:
@@ -99,8 +98,7 @@ class Calm(T5Draft):
         """
         if depth not in self.depths:
             raise ValueError(f"depth is {depth}; give one of {self.depths}")
-        fields = dataclasses.fields(Calm)
-        return _Always(**{field.name: getattr(self, field.name) for field in fields}, depth=depth)
+        return _Always(**fields_of(self, Calm), depth=depth)
 
     def decode(
         self,
@@ -243,8 +241,7 @@ def calm(model: T5Target, **settings) -> Calm:
     """
     if not isinstance(model, T5Target):
         raise ValueError(f"calm.model is a {type(model).__name__}; give a T5")
-    fields = dataclasses.fields(T5Target)
-    return Calm(**{field.name: getattr(model, field.name) for field in fields}, **settings)
+    return Calm(**fields_of(model, T5Target), **settings)
 
 
 class _Left(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 import jax.numpy as jnp
 from flax import linen as nn
 
-from specdec.common.values import NonNegativeInt, PositiveInt, check, is_integer
+from specdec.common.values import NonNegativeInt, PositiveInt, check, fields_of, is_integer
 from specdec.models.blocks import View
 from specdec.models.cache import KVCache
 from specdec.models.inputs import check_layers
@@ -68,8 +68,7 @@ class T5DraftConfig(T5Config):
     @classmethod
     def of(cls, config: T5Config, **additions: Any) -> T5DraftConfig:
         """Returns a T5's config with additions to those that it has; they may change its fields."""
-        fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-        return cls(**fields | additions)
+        return cls(**fields_of(config) | additions)
 
     @property
     def head_is_table(self) -> bool:

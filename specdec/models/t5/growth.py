@@ -26,7 +26,8 @@ ones of `key`. An odd one is the twin of number 0, which gives up what it adds. 
 in it, so nothing can be skipped: every product takes the time of the large model's.
 
 Two models grown with one key, from one width to another, have the same R, so that a drafter and its
-target still fit (`models.t5.drafting_growth`).
+target still fit. A drafter that reads what its target makes (`encoded_dim`, `states_dim`) reads it
+through the R of that width.
 """
 
 from __future__ import annotations
@@ -41,55 +42,44 @@ import jax.numpy as jnp
 from flax import traverse_util
 from jax.sharding import PartitionSpec
 
-from specdec.models.growing import Difference, Stream, alike, key_of_streams, opposed
+from specdec.models.growing import Difference, Growth, Stream, alike, key_of_streams, opposed
 from specdec.models.t5.config import SIZES, T5Config
-from specdec.models.t5.target import T5Target
+from specdec.models.t5.drafting import T5Draft, T5DraftConfig
 from specdec.types import Array, PyTree
 
 Path = tuple[str, ...]
 
+_STREAMS = ("emb_dim", "encoded_dim", "states_dim")  # the fields that are widths of streams
+_LOG_ODDS = ("exit_classifier", "confidence_head")  # read the decoder's last state
+_OF_INPUTS = {("encoder_decoder_attention", name) for name in ("key", "value")}
 
-class T5Growth:
-    """How a T5 grows, as the part `growth` of its family."""
 
-    model: ClassVar[type[T5Target]] = T5Target
-    streams: ClassVar[tuple[str, ...]] = ("emb_dim",)  # the fields that are widths of streams
+class T5Growth(Growth[T5Config]):
+    """The growth of a T5, with or without additions for drafting: each layer comes behind its share
+    of the added ones, so that what a share of the depth computes stays the same too.
+
+    An added id has a random mean of the old ids' logits, which never is the largest: greedy outputs
+    do not change. A mean is at most log(mean of exp), so at a temperature an added id gets up to
+    about 1.5 / V of the probability of all V old ones. To sample, keep the vocabulary.
+    """
+
+    growing: ClassVar[tuple[str, ...]] = ("vocab_size", *SIZES, *_STREAMS)
 
     def grow(self, params: PyTree, config: T5Config, to: T5Config, key: Array) -> PyTree:
-        """Returns the parameters of a larger T5 that computes the logits of a smaller one.
-
-        Equal up to the rounding of the sums in which twins cancel. Each layer comes behind its
-        share of the added ones, so that what a share of the depth computes stays the same too. An
-        added id has a random mean of the old ids' logits, which never is the largest: greedy
-        outputs do not change. A mean is at most log(mean of exp), so at a temperature an added id
-        gets up to about 1.5 / V of the probability of all V old ones. That is not zero: to sample,
-        keep the vocabulary.
-
-        Args:
-          params: T5X's tree. Give float32: in bfloat16 every grown weight is rounded, and the
-            logits are off by as much as those of any model whose weights were.
-          config: their model.
-          to: the larger one, of the same kind; its dtype is free.
-          key: of all random numbers.
-
-        Returns:
-          `to`'s parameters, in the dtype of `params`' table.
-
-        Raises:
-          ValueError: where `to` is smaller, or of another kind; see `check_growth`.
-        """
         self.check_growth(config, to)
+        config, to = T5DraftConfig.of(config), T5DraftConfig.of(to)
+        model = T5Draft(to)
         _, fresh_key, ids_key = jax.random.split(key, 3)
-        streams = self._streams(config, to, key)
-        axes = _flat(self.model(to).axes())
+        streams = _streams(config, to, key)
+        axes = _flat(model.axes())
         old = {_moved(path, config, to): leaf for path, leaf in _flat(params).items()}
-        grown = _flat(self.model(to).init(fresh_key))  # changed in place: two may have no room
+        grown = _flat(model.init(fresh_key))  # changed in place: two may have no room
         shapes = {path: leaf.shape for path, leaf in grown.items()}
         for path in grown:
             grown[path] = _by_head(grown[path], axes[path], to)
         for path, leaf in old.items():
             leaf = _by_head(jnp.asarray(leaf, jnp.float32), axes[path], config)
-            leaf = self._widened(leaf, path, axes[path], streams)
+            leaf = _widened(leaf, path, axes[path], streams)
             grown[path] = grown[path].at[tuple(map(slice, leaf.shape))].set(leaf)
         for path in grown:
             if path[-2] == "out":
@@ -97,7 +87,7 @@ class T5Growth:
             elif path[-2] == "wo":
                 _cancel_mlp(grown, path[:-2], config.mlp_dim if path in old else 0)
         if config.logits_via_embedding:
-            self._take_off_scale(grown, config, to)
+            _take_off_scale(grown, config, to)
         _fill_vocabulary(grown, config, ids_key)
         dtype = params["token_embedder"]["embedding"].dtype
         for path, shape in shapes.items():
@@ -105,25 +95,33 @@ class T5Growth:
         return traverse_util.unflatten_dict(grown)
 
     def check_growth(self, config: T5Config, to: T5Config) -> None:
-        """Raises ValueError, naming the field, where `grow` cannot make `to` of `config`."""
-        growing = {"vocab_size", *SIZES, *self.streams}
-        for field in dataclasses.fields(config):
-            before, after = getattr(config, field.name), getattr(to, field.name)
-            which = f"{type(config).__name__}.{field.name} is {before!r} and would become {after!r}"
-            if field.name in growing and None not in (before, after):
-                if after < before:
-                    raise ValueError(f"{which}; a model only grows")
-            elif field.name != "dtype" and after != before:
-                raise ValueError(f"{which}; growth keeps it")
+        own = T5DraftConfig.of(config)
+        if own.head_ids is not None:
+            raise ValueError(
+                f"T5DraftConfig.head_ids names {len(own.head_ids)} of {own.vocab_size} ids; let "
+                "the whole head grow, and trim it then"
+            )
+        super().check_growth(config, to)
         layers = any(getattr(to, name) > getattr(config, name) for name in SIZES[-2:])
         if to.head_dim == 1 and (layers or to.num_heads > config.num_heads):
             raise ValueError("T5Config.head_dim is 1, and an added head cancels over two; give 2")
         if to.mlp_dim == 1 and layers:
             raise ValueError("T5Config.mlp_dim is 1, and an added layer cancels over two; give 2")
+        if own.markov_rank and to.vocab_size != config.vocab_size:
+            raise ValueError(
+                f"T5DraftConfig.vocab_size is {config.vocab_size} and would become "
+                f"{to.vocab_size}; a model that fills in masks keeps it, because they are its last "
+                "ids"
+            )
 
     def resized(self, config: T5Config, to: T5Config) -> T5Config:
-        """Returns the config at the sizes of another model."""
-        return dataclasses.replace(config, **{name: getattr(to, name) for name in SIZES})
+        """Returns the config at the sizes of another model. What reads its target's encoder or
+        states keeps its depth, and reads a target of those sizes."""
+        own = T5DraftConfig.of(config)
+        sizes = {name: getattr(to, name) for name in SIZES}
+        if read := {name: to.emb_dim for name in _STREAMS[1:] if getattr(own, name)}:
+            sizes |= {name: getattr(config, name) for name in SIZES[-2:]}
+        return dataclasses.replace(config, **sizes, **read)
 
     def logit_difference(
         self,
@@ -132,72 +130,82 @@ class T5Growth:
         others: PyTree,
         other: T5Config,
         key: Array,
-        shape: tuple[int, int] = (4, 32),
+        *,
         grown_by: Array | None = None,
     ) -> Difference:
-        """Compares the logits of two models on random inputs and outputs of `shape` [B, T], over
-        the ids that the first model has.
-
-        grown_by: the key by which the second one grew out of the first, needed where they read what
-          another model makes.
-        """
-        inputs, tokens = jax.random.randint(key, (2, *shape), 1, config.vocab_size)
+        """Compares the logits of two models on random inputs and outputs, over the ids that the
+        first model has. `grown_by` is needed where they read what another model makes."""
+        config, other = T5DraftConfig.of(config), T5DraftConfig.of(other)
+        inputs, tokens = jax.random.randint(key, (2, *_TEXTS), 1, config.vocab_size)
         read = {
-            name: jax.random.normal(jax.random.fold_in(key, width), (*shape, width))
-            for name in self.streams[1:]
+            name: jax.random.normal(jax.random.fold_in(key, width), (*_TEXTS, width))
+            for name in _STREAMS[1:]
             if (width := getattr(config, name))
         }
-        first = self._logits(config, params, inputs, tokens, read)
+        first = _logits(config, params, inputs, tokens, read)
         if grown_by is not None:
-            read = self._grown(read, config, other, self._streams(config, other, grown_by))
-        second = self._logits(other, others, inputs, tokens, read)[..., : config.vocab_size]
-        return Difference(float(jnp.max(jnp.abs(second - first))), float(jnp.std(first)))
+            streams = _streams(config, other, grown_by)
+            read = {name: streams[name].of(x) for name, x in read.items()}
+            if config.states_dim and config.logits_via_embedding:
+                read["states_dim"] *= _shrunk(config, other)
+        second = _logits(other, others, inputs, tokens, read)[..., : config.vocab_size]
+        return Difference.between(first, second)
 
-    def _streams(self, config: T5Config, to: T5Config, key: Array) -> dict[str, Stream]:
-        """Returns the model's own stream and those that it reads: of one key and width the same."""
-        widths = {name: (getattr(config, name), getattr(to, name)) for name in self.streams}
-        stream_key = key_of_streams(key)
-        return {name: Stream.create(stream_key, *both) for name, both in widths.items() if both[0]}
 
-    def _widened(
-        self, x: Array, path: Path, axes: PartitionSpec, streams: dict[str, Stream]
-    ) -> Array:
-        """Returns an array in the streams that it reads and writes."""
-        own = streams["emb_dim"]
-        if axes[0] == "embed":
-            return own.widen(x, 0)
-        return own.widen(x, x.ndim - 1) if axes[-1] == "embed" else x
+_TEXTS = (4, 32)  # how many texts are compared, and their tokens
 
-    def _take_off_scale(self, grown: dict[Path, Array], config: T5Config, to: T5Config) -> None:
-        """Takes off the decoder's states what logits through the table are larger by."""
-        grown["decoder", "decoder_norm", "scale"] *= math.sqrt(config.emb_dim / to.emb_dim)
 
-    def _grown(
-        self,
-        read: dict[str, Array],
-        config: T5Config,
-        other: T5Config,
-        streams: dict[str, Stream],
-    ) -> dict[str, Array]:
-        """Returns what a grown model reads, where the smaller one reads `read`."""
-        return read
-
-    @functools.partial(jax.jit, static_argnums=(0, 1))
-    def _logits(
-        self,
-        config: T5Config,
-        params: PyTree,
-        inputs: Array,
-        tokens: Array,
-        read: dict[str, Array],
-    ) -> Array:
-        model = self.model(config)
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(
+    config: T5DraftConfig, params: PyTree, inputs: Array, tokens: Array, read: dict[str, Array]
+) -> Array:
+    model = T5Draft(config)
+    if config.encoded_dim:
+        cache = model.attach(params, read["encoded_dim"], inputs > 0, tokens.shape[1])
+    else:
         cache = model.prefill(params, inputs, tokens.shape[1])
-        return model.decode(params, tokens, cache)[0].logits
+    return model.decode(params, tokens, cache, states=read.get("states_dim"))[0].logits
 
 
 def _flat(tree: PyTree) -> dict[Path, Any]:
     return traverse_util.flatten_dict(tree)
+
+
+def _streams(config: T5DraftConfig, to: T5DraftConfig, key: Array) -> dict[str, Stream]:
+    """Returns the model's own stream and those that it reads: of one key and width the same."""
+    widths = {name: (getattr(config, name), getattr(to, name)) for name in _STREAMS}
+    stream_key = key_of_streams(key)
+    return {name: Stream.create(stream_key, *both) for name, both in widths.items() if both[0]}
+
+
+def _widened(x: Array, path: Path, axes: PartitionSpec, streams: dict[str, Stream]) -> Array:
+    """Returns an array in the streams that it reads and writes."""
+    own = streams["emb_dim"]
+    if path[-2] in _LOG_ODDS:
+        return own.of(x) * own.ratio if x.ndim else x
+    if path[-3:-1] in _OF_INPUTS and "encoded_dim" in streams:
+        return streams["encoded_dim"].widen(x, 0)
+    if axes[0] == "states":
+        x = streams["states_dim"].widen(x, 0)
+    if axes[0] == "embed":
+        return own.widen(x, 0)
+    return own.widen(x, x.ndim - 1) if axes[-1] == "embed" else x
+
+
+def _take_off_scale(grown: dict[Path, Array], config: T5DraftConfig, to: T5DraftConfig) -> None:
+    """Takes off the decoder's states what logits through the table are larger by."""
+    grown["decoder", "decoder_norm", "scale"] *= math.sqrt(config.emb_dim / to.emb_dim)
+    if config.states_dim:
+        grown["decoder", "states_dense", "kernel"] /= _shrunk(config, to)
+    for path in grown:
+        if path[-2] in _LOG_ODDS and path[-1] == "weight":
+            grown[path] *= math.sqrt(to.emb_dim / config.emb_dim)
+
+
+def _shrunk(config: T5DraftConfig, to: T5DraftConfig) -> float:
+    """Returns what a target, tied as its drafter is, takes off its states."""
+    assert config.states_dim and to.states_dim, "growth keeps it"
+    return math.sqrt(config.states_dim / to.states_dim)
 
 
 def _moved(path: Path, config: T5Config, to: T5Config) -> Path:

@@ -21,19 +21,8 @@ import numpy as np
 from specdec.models.family import Arrays, Record
 from specdec.models.t5 import huggingface_names
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.huggingface_config import from_record, scales_logits, to_record
-
-__all__ = [
-    "MODEL_TYPES",
-    "extra_ids",
-    "has_bytes",
-    "is_transposed",
-    "names",
-    "parameters",
-    "to_config",
-    "to_record",
-    "tokenizer_record",
-]
+from specdec.models.t5.huggingface_config import from_record, scales_logits
+from specdec.models.t5.huggingface_config import to_record as to_record  # of the family's part
 
 MODEL_TYPES: tuple[str, ...] = ("t5", "mt5")  # ByT5's is t5
 

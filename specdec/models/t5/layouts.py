@@ -79,35 +79,31 @@ def from_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
     Raises:
       ValueError: there is no such layout.
     """
-    check("layout", layout, Layout)
-    if layout in TRANSPOSED:
-        return _with_kernels_transposed(params, prefill=layout == "all_out_in")
-    if _head_is_copied(config, layout):
-        table = params["token_embedder"]["embedding"]
-        logits = {"logits_dense": {"kernel": jnp.swapaxes(table, 0, 1)}}
-        return params | {"decoder": params["decoder"] | logits}
-    return params
+    return _moved(params, config, layout, back=False)
 
 
 def to_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
     """The inverse of `from_stored`, bit for bit; raises as it does."""
+    return _moved(params, config, layout, back=True)
+
+
+def _moved(params: PyTree, config: T5Config, layout: Layout, back: bool) -> PyTree:
     check("layout", layout, Layout)
     if layout in TRANSPOSED:
         return _with_kernels_transposed(params, prefill=layout == "all_out_in")
-    if _head_is_copied(config, layout):
-        decoder = {name: leaf for name, leaf in params["decoder"].items() if name != "logits_dense"}
-        return params | {"decoder": decoder}
-    return params
+    if not (config.head_is_table and layout == "in_out"):
+        return params
+    # The table of tokens is kept a second time, for the logits.
+    decoder = {name: leaf for name, leaf in params["decoder"].items() if name != "logits_dense"}
+    if not back:
+        table = params["token_embedder"]["embedding"]
+        decoder["logits_dense"] = {"kernel": jnp.swapaxes(table, 0, 1)}
+    return params | {"decoder": decoder}
 
 
 def logits_from_table(config: T5Config, layout: Layout) -> bool:
     """Whether the table of tokens itself projects to the logits."""
     return config.head_is_table and layout != "in_out"
-
-
-def _head_is_copied(config: T5Config, layout: Layout) -> bool:
-    """Whether the table of tokens is kept a second time, for the logits."""
-    return config.head_is_table and layout == "in_out"
 
 
 def _stacks(params: PyTree) -> list[str]:

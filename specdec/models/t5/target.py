@@ -6,7 +6,6 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import ClassVar, cast
 
 import jax
@@ -76,29 +75,11 @@ class T5Target(LinenModel, LayeredTarget):
         return {name: getattr(self.config, name) for name in SIZES}
 
     def laid_out(self, calls: Mapping[int, float], device: Device | None = None) -> T5Target:
-        """This target in the layout that `serving` gives it; the arguments are those."""
-        device = device or devices.this()
-        layout, orders = "checkpoint", ()
-        if device is not None and self.weights == "int8":
-            layout = "out_in"  # a CPU reads eight bits well for one token only, in this layout
-        elif device is not None:
-            layout, orders = layouts.fastest(_kernels_of_step(self.whole.stored()), calls, device)
-        return dataclasses.replace(self, layout=layout, orders=orders)
+        """This target in the layout in which a device computes it fastest, by what was measured.
 
-    def serving(
-        self,
-        params: PyTree,
-        calls: Mapping[int, float] = MappingProxyType({1: 1.0}),
-        device: Device | None = None,
-    ) -> tuple[T5Target, PyTree]:
-        """The same function as a device computes it fastest: this target with the layout for it,
-        and the parameters so.
-
-        Logits are equal up to the order of summation, so a near-tie can fall another way. Arrays
-        that keep their shape are shared with `params`; drop those for the memory of the others.
+        Logits are equal up to the order of summation, so a near-tie can fall another way.
 
         Args:
-          params: in this target's layout.
           calls: rows times tokens of a call -> how often there is one. At batch 1 that is {1: 1}
             for the model alone, {2: 1, 1: gamma - 1} for a drafter, and {gamma + 1: 1} for the
             target that verifies; `Plan.laid_out` does so.
@@ -107,10 +88,13 @@ class T5Target(LinenModel, LayeredTarget):
         Raises:
           ValueError: there is no call, or one of no tokens.
         """
-        target = self.laid_out(calls, device)
-        if target.layout != self.layout:
-            params = target.from_stored(self.to_stored(params))
-        return target, params
+        device = device or devices.this()
+        layout, orders = "checkpoint", ()
+        if device is not None and self.weights == "int8":
+            layout = "out_in"  # a CPU reads eight bits well for one token only, in this layout
+        elif device is not None:
+            layout, orders = layouts.fastest(_kernels_of_step(self.whole.stored()), calls, device)
+        return dataclasses.replace(self, layout=layout, orders=orders)
 
     def from_stored(self, params: PyTree) -> PyTree:
         """T5X's tree in this layout; what keeps its shape is shared."""
