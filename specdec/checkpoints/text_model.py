@@ -14,7 +14,7 @@ from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.directory import Vocabulary
 from specdec.checkpoints.errors import CheckpointError
 from specdec.checkpoints.generation import Setting
-from specdec.checkpoints.huggingface_files import read_json, write_json
+from specdec.checkpoints.huggingface_files import CONFIG, read_json, write_json
 
 _T5 = {generation.START: 0, generation.ENDS: 1, generation.PADDING: 0}
 
@@ -27,11 +27,13 @@ class TextModel:
     vocabulary: None where none is recorded.
     settings: the settings of generation by transformers' names, each with its file; null ones are
       left out.
+    prefixes: the prefixes of inputs by task, as `task_specific_params` in config.json names them.
     """
 
     directory: Location
     vocabulary: Vocabulary | None
     settings: Mapping[str, Setting]
+    prefixes: Mapping[str, str]
 
     @property
     def start_id(self) -> int | None:
@@ -115,7 +117,20 @@ def text_model_from(path: str | os.PathLike, needed: bool = True) -> TextModel:
       CheckpointError: there is no checkpoint, or its files are damaged or contradict each other.
     """
     found = directory.locate(path).directory
-    return TextModel(found, directory.vocabulary_from(found, needed), generation.read(found))
+    vocabulary = directory.vocabulary_from(found, needed)
+    return TextModel(found, vocabulary, generation.read(found), _prefixes(found))
+
+
+def _prefixes(directory: Location) -> dict[str, str]:
+    """Returns the prefixes that are not empty."""
+    file = directory / CONFIG
+    tasks = read_json(file).get("task_specific_params") if file.is_file() else None
+    stated = {
+        name: settings.get("prefix")
+        for name, settings in (tasks or {}).items()
+        if isinstance(settings, dict)
+    }
+    return {name: text for name, text in stated.items() if isinstance(text, str) and text}
 
 
 def keep(folder: Path, vocabulary: Vocabulary | None, settings: Mapping[str, Any]) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from specdec.common import notebook, records
-from specdec.common.environment import environment
+from specdec.common.environment import environment, hardware
+from specdec.common.records import Lines
 from specdec.common.values import UsageError
 from specdec.instrument import certificate
 from specdec.instrument.certificate import Check, Subject
@@ -57,16 +58,21 @@ class Certificate(NamedTuple):
 
 
 def certify(
-    variant: Variant, say: Callable[[str], None], started: Callable[[str], None]
+    variant: Variant,
+    say: Callable[[str], None],
+    started: Callable[[str], None],
+    passed: Path | None = None,
 ) -> Certificate:
     """Certifies a run; without a limit its first `LIMIT` texts are decoded.
 
     Args:
-      say: is told the outcome of each check, a line.
-      started: is told the name of each check before.
+      say: is called with the outcome of each check, a line.
+      started: is called with the name of each check before it runs.
+      passed: a file of JSON lines that keeps the checks that passed. They are not run again.
 
     Raises:
       UsageError: nothing of the run can be certified, or its parts cannot work together.
+      RecordsError: the file is of other settings.
     """
     run = _whole_outputs(variant.run)
     try:
@@ -90,11 +96,28 @@ def certify(
     verifier, checks = certificate.stand_in(run.plan), []
     if verifier is not None:
         say(f"NOT EXACT: {run.plan.verifier}; the checks of exactness are with {verifier}")
-    for check in certificate.certify(subject, started, run.lossy):
+    lines = passed and Lines.of(passed, variant.settings)
+    known = known_checks(lines) if lines else {}
+    for check in certificate.certify(subject, started, run.lossy, known):
         say(str(check))
         checks.append(check)
+        if lines:
+            keep(lines, check, known)
     record = _record(run, subject, checks) | {"settings": variant.settings}
     return Certificate(checks, verifier is not None, record)
+
+
+def known_checks(lines: Lines) -> dict[str, Check]:
+    """Returns the checks that passed on hardware like this, by name; the others are dropped."""
+    kept = [line for line in lines if line.get("hardware") == hardware()]
+    lines.replace(kept)
+    return {line["check"]["name"]: Check.of(line["check"]) for line in kept}
+
+
+def keep(lines: Lines, check: Check, known: Mapping[str, Check]) -> None:
+    """Appends a check that passed and is not known yet."""
+    if check.passed and check.name not in known:
+        lines.append({"hardware": hardware(), "check": check.record()})
 
 
 def _whole_outputs(run: Run) -> Run:

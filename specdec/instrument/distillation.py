@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
+import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
 import jax
 
-from specdec import tasks
+from specdec import checkpoints, tasks
 from specdec.common import records
+from specdec.common.statistics import Estimate
 from specdec.common.values import (
     Checked,
     PositiveFloat,
@@ -21,14 +25,17 @@ from specdec.common.values import (
     is_integer,
     is_word,
 )
-from specdec.instrument import certifying, evaluation
+from specdec.instrument import certifying
 from specdec.instrument.certifying import Certificate
 from specdec.instrument.evaluation import Evaluation
 from specdec.instrument.prediction_files import PredictionsFolder
 from specdec.instrument.runs import Run, Variant
-from specdec.instrument.search import Search
+from specdec.instrument.search import TOKENS, Search
 from specdec.models import families
 from specdec.models.kept_parts import Trim, most_frequent
+from specdec.schedules.schedule import Schedule
+
+RATE = 1e11  # operations a second of two CPU cores, about
 
 Split = Annotated[str, Rule(is_word, "the name of a split")]
 Steps = Annotated[int, Rule(lambda n: is_integer(n, 2), "2 or more, for the rate to fall")]
@@ -91,13 +98,39 @@ class Settings(Protocol):
 
 
 class Distilled(NamedTuple):
-    """A pair of a target and the drafter that was made of it.
+    """A pair of a target and the drafter that was made for it.
 
-    pays: whether it is faster than the target alone, here.
+    draft: the directory of the drafter's checkpoint.
+    pair: the gin file of the pair, for other commands.
+    speedup: how many times as fast as the target alone decoding is, predicted from held-out texts.
+    schedule: how many tokens are drafted for that speed-up.
     """
 
-    pays: bool
+    draft: Path
+    pair: Path
+    speedup: Estimate
+    schedule: Schedule
     certificate: Certificate
+
+    @property
+    def pays(self) -> bool:
+        """Whether drafting is faster than the target alone on this machine."""
+        return self.speedup.value > 1
+
+    def summary(self) -> str:
+        """Returns the gain and the command that has it, as one sentence."""
+        times = f"{self.speedup.value:.2f} times as fast"
+        interval = f"95 % interval {self.speedup.interval()}"
+        command = f"specdec decode --gin_file={shlex.quote(str(self.pair))}"
+        if self.pays:
+            return (
+                f"Drafting with {self.schedule} is predicted to be {times} as the target alone "
+                f"({interval}): {command}"
+            )
+        return (
+            f"The target alone is faster on this machine (the best draft is {times}, {interval}), "
+            f"so this command decodes without the drafter: {command}"
+        )
 
 
 class Distilling(NamedTuple):
@@ -144,65 +177,116 @@ class Distilling(NamedTuple):
         return cls(settings, recipe, variant, definition, objective, folder)
 
     def distill(self, say: Callable[[str], None], started: Callable[[str], None]) -> Distilled:
-        """Makes the drafter, and returns what became of it; `pair.gin` has its settings.
+        """Makes the drafter, and returns the pair; `pair.gin` has its settings.
 
         Args:
-          say: is told what happens, a line or several.
-          started: is told the name of each check of the certificate before it begins.
+          say: is called with what happens, a line or several.
+          started: is called with the name of each check of the certificate before it runs.
         """
-        recipe, folder = self.recipe, self.folder
+        recipe, folder, steps = self.recipe, self.folder, TimeLeft(self._expected())
+        say(self._asked())
+        say(steps.begin("write", "the target writes"))
         for split in (recipe.texts, recipe.held_out):
-            say(f"\n# what the target writes, {split}")
-            self._write(split, say)
-        say("\n# the drafter learns")
-        self._train()
-        say("\n# how long to draft")
-        drafter = {"DRAFT_CHECKPOINT_PATH": os.path.abspath(folder / "draft" / "export")}
-        tuned = folder / "tuned"
+            self._write(split)
+        say(steps.begin("learn", "the drafter learns"))
+        self._train(say)
+        draft, pair, tuned = folder / "draft" / "export", folder / "pair.gin", folder / "tuned"
+        drafter = {"DRAFT_CHECKPOINT_PATH": os.path.abspath(draft)}
+        say(steps.begin("tune", "how long to draft"))
         held_out = {**drafter, "SPLIT": recipe.held_out}
         found = Search.of([self.settings.run(held_out, lines="acceptance")], tuned).run()
         say("\n".join(found.lines()))
-        text = found.write(tuned, self.settings.files)
-        say(f"\n{tuned / 'tuned.gin'}:\n{text}".rstrip("\n"))
-        files = [str(tuned / "tuned.gin")] * found.pays
-        records.write(folder / "pair.gin", self.settings.text(drafter, files))
-        say("\n# the certificate")
-        pair = self.settings.run(drafter, files=files, limit=certifying.LIMIT)
-        return Distilled(found.pays, certifying.certify(pair, say, started))
+        found.write(tuned, self.settings.files)
+        recommended = [str(tuned / "tuned.gin")]
+        records.write(pair, self.settings.text(drafter, recommended))
+        say(steps.begin("certify", "the certificate"))
+        files = recommended * found.pays  # otherwise the drafter is certified as the user set it
+        run = self.settings.run(drafter, files=files, limit=certifying.LIMIT)
+        certificate = certifying.certify(run, say, started, folder / "checks.jsonl")
+        best = found.best
+        return Distilled(
+            draft, pair, best.speedup(best.best), best.best.candidate.schedule, certificate
+        )
 
-    def _write(self, split: str, say: Callable[[str], None]) -> None:
+    def _asked(self) -> str:
+        """Returns the first input as the target gets it, and the prefixes that it lacks."""
+        run = self.variant.run
+        text = checkpoints.text_model_from(run.checkpoint_path, needed=False)
+        batch, known = next(run.batches(), None), tuple(text.prefixes.values())
+        if batch is None:
+            raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
+        line = f"the target's first input: {(first := batch.input_texts[0])!r}"
+        if known and not first.startswith(known):
+            line += f"; it has no prefix of config.json ({', '.join(map(repr, known))})"
+        return line
+
+    def _expected(self) -> dict[str, float]:
+        """Returns the seconds that each step takes on two CPU cores, as far as sizes tell; none for
+        what was done before."""
+        run, recipe, folder = self.variant.run, self.recipe, self.folder
+        target: Any = run.plan.target.stored()  # type: ignore[attr-defined]
+        size = checkpoints.parameter_count(target)
+        drafter = checkpoints.parameter_count(self._model(target))
+        tokens = sum(run.lengths.values()) / 3  # of a text, about
+        splits, limit = (recipe.texts, recipe.held_out), run.data.limit or math.inf
+        counts = [min(tasks.count(run.data.task, split) or 0, limit) for split in splits]
+        learned = recipe.steps * recipe.batch_size + 8 * counts[1]
+        seconds = {
+            "write": 10 + sum(counts) * tokens * 2 * size / RATE,
+            "learn": 30 + learned * tokens * (2 * size + 6 * drafter) / RATE,
+            "tune": 60 + min(counts[1] * tokens, TOKENS) * 2 * size / RATE,
+            "certify": 120 + certifying.LIMIT * tokens * 40 * size / RATE,
+        }
+        done = {
+            "write": folder / "texts" / recipe.held_out / "metrics.json",
+            "learn": folder / "tuned",
+            "tune": folder / "pair.gin",
+        }
+        return seconds | {name: 0.0 for name, path in done.items() if path.exists()}
+
+    def _write(self, split: str) -> None:
         """Lets the target answer the inputs of a split."""
         own = {"DRAFTER": None, "SPLIT": split, "BATCH_SIZE": self.recipe.batch_size}
         one = self.settings.run(own, lines="eval")
-        names = None if evaluation.own_metrics(one.run) else ["bleu"]
-        evaluating = Evaluation.of(one, names)
+        evaluating = Evaluation.without_metrics(one)
         share = one.run.placement.share()
         folder = PredictionsFolder(str(self.folder / "texts" / split), one.settings, share[:2])
         with folder.locked(alone=jax.process_count() == 1):
             report = evaluating.write(folder)
         assert report is not None, "one host writes all"
-        say("\n".join([*evaluation.lines(report), f"figures in {folder.metrics}"]))
 
-    def _train(self) -> None:
+    def _model(self, target: Any, head_ids: tuple[int, ...] | None = None) -> Any:
+        """Returns the drafter's model."""
+        layers = tuple(range(self.recipe.layers))
+        kept = Trim(layers, shared_encoder=True, head_ids=head_ids)
+        return families.model_of(families.resized(target.config, kept))
+
+    def _train(self, say: Callable[[str], None]) -> None:
         """Trains the drafter on what the target wrote."""
         from specdec import training
 
         run, recipe = self.variant.run, self.recipe
         texts = self.folder / "texts"
         target: Any = run.plan.target.stored()  # type: ignore[attr-defined]
-        kept = Trim(tuple(range(recipe.layers)), shared_encoder=True)
+        head_ids = None
         if recipe.head is not None:
-            counts = tasks.token_counts(str(texts / recipe.texts))
-            kept = dataclasses.replace(kept, head_ids=most_frequent(counts, recipe.head))
+            head_ids = most_frequent(tasks.token_counts(str(texts / recipe.texts)), recipe.head)
         written = {x: str(texts / x) for x in (recipe.texts, recipe.held_out)}
-        task = tasks.predictions_task("distilled", written, self.definition)
+        longest, most = max(map(tasks.longest_output, written.values())), run.plan.max_length
+        if longest == most:
+            say(
+                f"the longest output has {most} tokens, all that there is room for; if outputs "
+                "are cut, begin in another --output_dir with a larger --max_length"
+            )
+        name = f"{tasks.get_task(run.data.task).name}_written"
+        task = tasks.predictions_task(name, written, self.definition)
         rate = training.LearningRate(
             recipe.learning_rate, max(1, recipe.steps // 10), decay="linear", end=recipe.steps
         )
         made = training.TrainRun(
-            model=families.model_of(families.resized(target.config, kept)),
+            model=self._model(target, head_ids),
             task=task,
-            lengths={**run.data.lengths, "targets": run.plan.max_length},
+            lengths={**run.data.lengths, "targets": min(-(-longest // 8) * 8, most)},
             steps=recipe.steps,
             batch_size=recipe.batch_size,
             optimizer=training.Adafactor(rate),
@@ -221,6 +305,36 @@ class Distilling(NamedTuple):
             training.train(made, self.folder / "draft")
         except training.TrainingError as error:
             raise UsageError(str(error)) from error
+
+
+class TimeLeft:
+    """The steps of a recipe, and the time that is left.
+
+    The time is what the steps are expected to take, corrected by what the ones before took.
+    """
+
+    def __init__(
+        self, expected: Mapping[str, float], clock: Callable[[], float] = time.perf_counter
+    ):
+        """Begins the clock.
+
+        Args:
+          expected: seconds of each step, by name and in order.
+          clock: seconds from some moment on.
+        """
+        self._expected, self._clock = expected, clock
+        self._start = clock()
+
+    def begin(self, name: str, about: str) -> str:
+        """Returns the line that announces a step, after a blank line."""
+        names, seconds = list(self._expected), list(self._expected.values())
+        number, elapsed = names.index(name), self._clock() - self._start
+        before = sum(seconds[:number])
+        minutes = max(1, round(sum(seconds[number:]) * (elapsed / before if before else 1) / 60))
+        left = f"{minutes} minute{'s' * (minutes > 1)}"
+        if minutes >= 120:
+            left = f"{round(minutes / 60)} hours"
+        return f"\nstep {number + 1} of {len(names)}: {about}, about {left} left"
 
 
 def _check(run: Run, recipe: Distillation) -> None:

@@ -59,6 +59,20 @@ class Evaluation(NamedTuple):
         metrics = _metrics_of(run, names)
         return cls(variant, expected, metrics, batches, ways_of(run, variant.engine))
 
+    @classmethod
+    def without_metrics(cls, variant: Variant) -> Evaluation:
+        """Returns the evaluation of a run on one host that reads no references.
+
+        Raises:
+          UsageError: there is no example, or the run's parts cannot work together.
+        """
+        run = variant.run
+        count = sum(len(batch.input_texts) for batch in run.batches())
+        if not count:
+            raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
+        nothing: list[Reference] = [(None, str)] * count
+        return cls(variant, nothing, (), run.batches(), ways_of(run, variant.engine))
+
     def write(self, folder: PredictionsFolder) -> dict[str, Any] | None:
         """Decodes what the folder lacks, and returns the report, which it then has, too.
 
@@ -75,15 +89,16 @@ class Evaluation(NamedTuple):
         done = _common_start(run, share, folder.done(), total)
         if done is not None:
             # All that can be wrong has been looked at; from here on it takes long.
-            hidden = not sys.stderr.isatty()
-            records = self._decoded(done)
-            shown = tqdm(
-                records, initial=done, total=total, unit="text", leave=False, disable=hidden
-            )
-            if share.first:
-                folder.append(shown, after=done)
-            else:  # another host writes what these rows give
-                collections.deque(shown, maxlen=0)
+            summary = terminal.Summary(exact=run.plan.exact)
+            try:
+                with self._decoded(done, total, summary) as shown:
+                    if share.first:
+                        folder.append(shown, after=done)
+                    else:  # another host writes what these rows give
+                        collections.deque(shown, maxlen=0)
+            finally:  # below the bar, which is gone
+                if summary.texts:
+                    print(run.plan, *summary.lines(progress.spent()), sep="\n", file=sys.stderr)
         rows = _table(folder.records(), len(self.expected), run.data.num_samples)
         if rows is None:
             return None
@@ -91,16 +106,17 @@ class Evaluation(NamedTuple):
         folder.conclude(f"{as_json(report, indent=2)}\n")
         return report
 
-    def _decoded(self, done: int) -> Iterator[dict[str, Any]]:
-        """The records behind those that are done; what happened goes to stderr at the end."""
-        run = self.variant.run
-        summary = terminal.Summary(exact=run.plan.exact)
-        try:
-            for text in decoded(run, self.batches, self.ways, summary, skip=done):
-                yield text.record()
-        finally:
-            if summary.texts:
-                print(run.plan, *summary.lines(progress.spent()), sep="\n", file=sys.stderr)
+    def _decoded(self, done: int, total: int, summary: terminal.Summary) -> tqdm:
+        """Returns the records after those that are done, under a bar on a terminal."""
+        texts = decoded(self.variant.run, self.batches, self.ways, summary, skip=done)
+        return tqdm(
+            (text.record() for text in texts),
+            initial=done,
+            total=total,
+            unit="text",
+            leave=False,
+            disable=not sys.stderr.isatty(),
+        )
 
     def _report(self, table: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
         """All of it follows from the predictions, so that an interruption does not show."""
@@ -182,7 +198,7 @@ def _references(run: Run) -> list[Reference]:
     return found
 
 
-def own_metrics(run: Run) -> list[Callable]:
+def _own_metrics(run: Run) -> list[Callable]:
     """Returns the metrics of the run's task; given texts have none."""
     if run.data.texts is not None:
         return []
@@ -191,7 +207,7 @@ def own_metrics(run: Run) -> list[Callable]:
 
 def _metrics_of(run: Run, names: Sequence[str] | None) -> Sequence[Callable]:
     """Returns the metrics, which have all that they need."""
-    metrics = [METRICS[name] for name in names] if names else own_metrics(run)
+    metrics = [METRICS[name] for name in names] if names else _own_metrics(run)
     if not metrics:
         what = "task has" if run.data.texts is None else "texts have"
         raise UsageError(f"the {what} no metrics; give one, --metric={' or '.join(METRICS)}")

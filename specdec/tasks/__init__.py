@@ -15,7 +15,7 @@ from specdec.tasks.batching import (
 from specdec.tasks.loading import TaskError
 from specdec.tasks.local import local_task
 from specdec.tasks.metrics import Bleu, Rouge, Squad, bleu, rouge, squad
-from specdec.tasks.model_outputs import predictions_task, token_counts
+from specdec.tasks.model_outputs import longest_output, predictions_task, token_counts
 from specdec.tasks.registry import VOCABULARIES, get_task, mixture
 from specdec.tasks.seqio_tasks import use_tfds_data_dir
 from specdec.tasks.synthetic import demo_vocabulary, synthetic_mixture, synthetic_task
@@ -65,6 +65,7 @@ __all__ = [
     "get_task",
     "length_of",
     "local_task",
+    "longest_output",
     "mixture",
     "predictions_task",
     "recorded_vocabulary",

@@ -95,9 +95,10 @@ def _examine(path: str, columns: Sequence[str]) -> int:
 def _examine_line(line: bytes, place: str, columns: Sequence[str]) -> None:
     found = line.count(b"\t") + 1
     if len(columns) > 1 and found != len(columns):
+        without = ", or set TASK_COLUMNS = ('inputs',) for inputs alone" * (found == 1)
         raise TaskError(
             f"{place}: {found} TAB-separated columns, not {len(columns)} ({', '.join(columns)}); "
-            "write one example per line"
+            f"write one example per line{without}"
         )
     try:
         line.decode("utf-8")

@@ -58,6 +58,12 @@ def token_counts(folder: str) -> Counter[int]:
     return counts
 
 
+def longest_output(folder: str) -> int:
+    """Returns the number of tokens of the longest output in a folder of `specdec eval`; see
+    `token_counts`."""
+    return max(len(_example(place, line)["targets"]) for place, line in _lines(_files(folder)))
+
+
 @functools.cache
 def _register(
     name: str, given: tuple[tuple[str, str], ...], definition: VocabularyDefinition

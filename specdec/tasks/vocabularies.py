@@ -124,8 +124,11 @@ def _sentencepiece(definition: SentencePiece) -> PlainVocabulary:
         line = str(error).partition("\n")[0]
         if "T5's" in line:
             raise TaskError(f"vocabulary {path}: {line}") from error
+        remedy = "give a .model file"
+        if path.endswith(".json"):
+            remedy = "a tokenizer.json is @tasks.TokenizerJson(), with tasks.TokenizerJson.path"
         raise TaskError(
-            f"vocabulary {path} is not a SentencePiece model ({line}); give a .model file"
+            f"vocabulary {path} is not a SentencePiece model ({line}); {remedy}"
         ) from error
     added = definition.tokenization
     return plain if added is None else WithAddedTokens(plain, added)

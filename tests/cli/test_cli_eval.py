@@ -82,6 +82,14 @@ def test_predictions_are_those_of_decode_batch_by_batch_and_sample_by_sample(
     assert [(text["index"], text["sample"]) for text in texts] == order
 
 
+@pytest.mark.ci
+def test_the_summary_stands_below_the_bar(evaluate, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    _, _, err = evaluate(tmp_path / "out", "--limit=1", "--metric=bleu")
+    before, found, _ = err.partition("Autoregressive,")
+    assert found and "text/s" in before and before[-1] in "\r\n"
+
+
 def test_metrics_follow_from_the_predictions_and_are_means_over_samples(
     evaluate, whole, tmp_path, no_long_work
 ):

@@ -1,41 +1,20 @@
 """`specdec distill`, a certified pair of a target and words: pytest tests/cli/test_distill.py"""
 
+import dataclasses
 import json
 import random
+import re
+from pathlib import Path
 
 import jax
 import pytest
 from test_cli import the_line
 
+import specdec
 from specdec import checkpoints, cli
 from specdec.models.t5 import T5Config, T5Target
 
-RUN = """
-from __gin__ import dynamic_registration
-from specdec import cli
-from specdec import tasks
-
-include 'distill.gin'
-include 'tasks/local.gin'
-
-CHECKPOINT_PATH = @target/cli.path_in()
-VOCABULARY = @tasks.Bytes()
-TASK_NAME = 'words'
-TASK_FILES = {
-    'train': @train/cli.path_in(),
-    'validation': @held_out/cli.path_in(),
-    'test': @held_out/cli.path_in(),
-}
-TASK_FEATURE_LENGTHS = {'inputs': 10, 'targets': 10}
-DRAFT_STEPS = 40
-DRAFT_HEAD = 300
-DRAFT_BATCH_SIZE = 16
-GAMMA = 3
-cli.path_in.folder = 'the folder'
-target/cli.path_in.name = 'target'
-train/cli.path_in.name = 'train.tsv'
-held_out/cli.path_in.name = 'held_out.tsv'
-"""
+GOLDEN = Path(__file__).parents[1] / "golden/tokenizer/tokenizer.json"
 TARGET = T5Config(
     vocab_size=384,
     emb_dim=32,
@@ -45,99 +24,138 @@ TARGET = T5Config(
     num_encoder_layers=1,
     num_decoder_layers=2,
 )
+PREFIX = "spell: "
+SMALL = "--gin.DRAFT_STEPS=40", "--gin.DRAFT_HEAD=300", "--gin.DRAFT_BATCH_SIZE=16"
+DRAWN = "--gin_file=sampling/temperature.gin", "--temperature=1.5", "--max_length=9", "--gamma=3"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A target of random parameters, and words that it is asked."""
+    """Targets of random parameters as transformers saves them, of bytes and with tokenizer.json
+    alone, with a prefix in config.json; and words that they are asked."""
     folder = tmp_path_factory.mktemp("distill")
-    target = T5Target(TARGET)
-    checkpoints.save(folder / "target", target.init(jax.random.key(0)), config=TARGET)
+    wide = dataclasses.replace(TARGET, vocab_size=2176)
+    for name, config, file in (("target", TARGET, None), ("tokenizer_json", wide, GOLDEN)):
+        params, vocabulary = T5Target(config).init(jax.random.key(0)), checkpoints.Vocabulary(file)
+        how = {"config": config, "vocabulary": vocabulary, "format": "huggingface"}
+        checkpoints.save(folder / name, params, **how)
+        record = folder / name / "config.json"
+        stated = {"task_specific_params": {"spelling": {"prefix": PREFIX}}}
+        record.write_text(json.dumps(json.loads(record.read_text()) | stated))
     letters = random.Random(0)
-    words = ["".join(letters.choices("abcd", k=letters.randint(1, 8))) for _ in range(160)]
-    for name, own in {"train": words[:120], "held_out": words[120:]}.items():
-        (folder / f"{name}.tsv").write_text("".join(f"{word}\t{word}\n" for word in own))
-    (folder / "run.gin").write_text(RUN.replace("the folder", str(folder)))
+    words = ["".join(letters.choices("abcd", k=letters.randint(1, 8))) for _ in range(250)]
+    (folder / "words.txt").write_text("".join(f"{word}\treference\n" for word in words))
     return folder
 
 
 @pytest.fixture
-def command(folder, cache, capsys):
-    """Runs a command on the pair; returns the exit code, stdout and stderr."""
+def flags(folder):
+    """The target and the inputs."""
+    return f"--target={folder / 'target'}", f"--inputs={folder / 'words.txt'}"
 
-    def run(name, *flags, gin_file=folder / "run.gin"):
+
+@pytest.fixture
+def command(cache, capsys):
+    """Runs a command; returns the exit code, stdout and stderr."""
+
+    def run(name, *flags):
         capsys.readouterr()
         kept = f"--compilation_cache_dir={cache}"
-        return cli.main([name, f"--gin_file={gin_file}", kept, *flags]), *capsys.readouterr()
+        return cli.main([name, kept, *flags]), *capsys.readouterr()
 
     return run
 
 
 @pytest.fixture(scope="module")
 def made(folder, cache):
-    """What the command makes of a target that draws at temperature 1.5."""
-    flags = "--gin_file=sampling/temperature.gin", "--temperature=1.5", "--max_length=9"
-    files = f"--gin_file={folder / 'run.gin'}", f"--compilation_cache_dir={cache}"
-    assert cli.main(["distill", *files, *flags, f"--output_dir={folder / 'made'}"]) == 0
-    return folder / "made", flags
+    """What Python makes of a target that draws at temperature 1.5."""
+    words = re.findall(r"^\w+", (folder / "words.txt").read_text(), re.M)
+    kept = f"--compilation_cache_dir={cache}"
+    found = specdec.distill(
+        folder / "target", words, folder / "made", task_prefix=PREFIX, flags=[kept, *SMALL, *DRAWN]
+    )
+    assert found.certificate.passed and found.pair == folder / "made/pair.gin"
+    return folder / "made"
 
 
 @pytest.mark.slow
 def test_a_certified_pair_comes_out(made):
-    path, _ = made
-    certificate = json.loads((path / "certificate.json").read_text())
+    certificate = json.loads((made / "certificate.json").read_text())
     assert certificate["passed"] and certificate["exact"] and len(certificate["checks"]) == 10
-    config = checkpoints.config_from(path / "draft/export")
+    config = checkpoints.config_from(made / "draft/export")
     assert (config.num_decoder_layers, config.num_encoder_layers) == (1, 0)
     assert config.encoded_dim == TARGET.emb_dim
-    log = [json.loads(line) for line in (path / "draft/log.jsonl").read_text().splitlines()]
+    log = [json.loads(line) for line in (made / "draft/log.jsonl").read_text().splitlines()]
     alphas = [one["validation_alpha"] for one in log if "validation_alpha" in one]
     assert len(alphas) == 8 and alphas[-1] > alphas[0]
-    assert (path / "tuned/tried.jsonl").exists()
+    assert (made / "tuned/tried.jsonl").exists()
 
 
 @pytest.mark.slow
 def test_the_drafter_learns_from_what_the_target_draws(made):
-    path, _ = made
-    for split, texts in {"train": 120, "validation": 40}.items():
-        assert len((path / f"texts/{split}/predictions.jsonl").read_text().splitlines()) == texts
-    settings = json.loads((path / "draft/settings.json").read_text())
+    texts = {}
+    for split in ("train", "validation"):
+        lines = (made / f"texts/{split}/predictions.jsonl").read_text().splitlines()
+        texts[split] = {json.loads(line)["input"] for line in lines}
+        assert len(texts[split]) == len(lines)
+        assert all(text.startswith(PREFIX) for text in texts[split])
+    assert not texts["train"] & texts["validation"] and len(texts["validation"]) >= 20
+    settings = json.loads((made / "draft/settings.json").read_text())
     assert settings["objective"]["temperature"] == 1.5
     assert settings["best_by"] == "mbsu_5" and settings["lengths"]["targets"] == 9
-    assert "TEMPERATURE = 1.5" in (path / "texts/train/run.gin").read_text()
+    assert "TEMPERATURE = 1.5" in (made / "texts/train/run.gin").read_text()
 
 
 @pytest.mark.slow
 def test_the_pair_is_what_other_commands_take(made, command):
-    path, _ = made
-    code, out, err = command(
-        "decode", "--verifier=coupled", "--compare", gin_file=path / "pair.gin"
-    )
+    pair = f"--gin_file={made / 'pair.gin'}", "--drafter=autoregressive"
+    code, out, err = command("decode", *pair, "--verifier=coupled", "--compare", "--limit=20")
     assert code == 0, err
-    assert "identical outputs: 40 of 40" in err and "temperature=1.5" in err
+    assert "identical outputs: 20 of 20" in err and "temperature=1.5" in err
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_not_made_again(made, command):
-    path, flags = made
-    export = next((path / "draft/export").iterdir())
-    before, made_at = (path / "draft/log.jsonl").read_text(), export.stat().st_mtime_ns
-    code, out, err = command("distill", *flags, f"--output_dir={path}")
+def test_a_finished_run_is_not_made_again(made, flags, command):
+    """The command goes on with what Python began, and needs no prefix for that."""
+    export = next((made / "draft/export").iterdir())
+    before, made_at = (made / "draft/log.jsonl").read_text(), export.stat().st_mtime_ns
+    (made / "certificate.json").unlink()
+    code, out, err = command("distill", *flags, *SMALL, *DRAWN, f"--output_dir={made}")
     assert code == 0 and "CERTIFIED" in out
-    assert (path / "draft/log.jsonl").read_text() == before
+    assert (made / "draft/log.jsonl").read_text() == before
     assert export.stat().st_mtime_ns == made_at and "holds a run of 40 steps" in err
+    assert "specdec: checking" not in err
+    assert f"the target's first input: '{PREFIX}" in out and "\nstep 4 of 4: " in out
+    sentence = out.splitlines()[-1]
+    assert sentence.endswith(f": specdec decode --gin_file={made / 'pair.gin'}")
+
+
+@pytest.mark.slow
+def test_a_drafter_that_does_not_pay_is_not_used(made, command):
+    """Tiny models never gain: the settings of the pair do not draft."""
+    out = command("decode", f"--gin_file={made / 'pair.gin'}", "--limit=1")[2]
+    assert "the target alone" in out
+
+
+@pytest.mark.slow
+def test_a_folder_of_another_run_is_refused(made, flags, command):
+    more = "--gin.DRAFT_STEPS=50", *SMALL[1:], *DRAWN
+    code, out, err = command("distill", *flags, *more, f"--output_dir={made}")
+    assert "was begun with steps = 40, and now it is 50" in the_line(code, out, err)
+    code, out, err = command("distill", *flags, "--task_prefix=", f"--output_dir={made}")
+    assert f"was begun with TASK_PREFIX = {PREFIX!r}, and now it is ''" in the_line(code, out, err)
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    "flags, line",
+    "more, line",
     [
         (["--gin.DRAFT_LAYERS=3"], "DRAFT_LAYERS is 3 but the target has 2; give fewer"),
         (["--gin.DRAFT_LAYERS=0"], "Distillation.layers is 0; give a positive integer"),
         (["--gin.DRAFT_HEAD=0"], "Distillation.head is 0; give a positive integer, or None"),
         (["--gin.DRAFT_STEPS=1"], "Distillation.steps is 1; give 2 or more, for the rate to fall"),
         (["--gin.LEARNING_RATE=0"], "Distillation.learning_rate is 0; give a positive number"),
-        (["--gin.TEXTS='dev'"], "the task has no split 'dev'; give one of train, validation, test"),
+        (["--gin.TEXTS='dev'"], "the task has no split 'dev'; give one of train, validation"),
         (["--gin.TEXTS='validation'"], "TEXTS and HELD_OUT are both 'validation'; give two splits"),
         (["--gin.HELD_OUT=3"], "Distillation.held_out is 3; give the name of a split"),
         (
@@ -147,14 +165,42 @@ def test_a_finished_run_is_not_made_again(made, command):
         ),
     ],
 )
-def test_what_cannot_be_is_said_before_any_work(command, tmp_path, flags, line):
-    code, out, err = command("distill", *flags, f"--output_dir={tmp_path / 'out'}")
+def test_what_cannot_be_is_said_before_any_work(folder, command, tmp_path, more, line):
+    given = f"--target={folder / 'tokenizer_json'}", f"--inputs={folder / 'words.txt'}"
+    out_dir = f"--output_dir={tmp_path / 'out'}"
+    code, out, err = command("distill", *given, f"--task_prefix={PREFIX}", out_dir, *more)
     assert the_line(code, out, err) == f"specdec: {line}"
+    assert not (tmp_path / "out/texts").exists()
+
+
+GIVEN = ["--target={target}", "--inputs={words}", "--output_dir={out}"]
+
+
+@pytest.mark.parametrize(
+    "flags, line",
+    [
+        ([], "nothing says what to run; give --target=DIR and --inputs=FILE, or --gin_file=FILE"),
+        (GIVEN[:1], "--target=DIR and --inputs=FILE go together; give both"),
+        (GIVEN[1:2], "--target=DIR and --inputs=FILE go together; give both"),
+        (["--gin_file=x.gin"], "--output_dir is missing; give a folder for the results"),
+        (
+            [GIVEN[0], "--inputs=/none", GIVEN[2]],
+            "--inputs /none cannot be read: No such file or directory; give a file of one input "
+            "per line",
+        ),
+        (
+            GIVEN,
+            "config.json of {target} names prefixes ('spell: ') and the inputs have none; give "
+            "--task_prefix='...', or --task_prefix='' for none",
+        ),
+        (
+            [*GIVEN, "--gin.TASK_PREFIX='a'"],
+            "--gin.TASK_PREFIX is for gin files; give --task_prefix",
+        ),
+    ],
+)
+def test_what_the_recipe_lacks_is_one_line(folder, tmp_path, command, flags, line):
+    paths = {"target": folder / "target", "words": folder / "words.txt", "out": tmp_path / "out"}
+    code, out, err = command("distill", *(flag.format(**paths) for flag in flags))
+    assert the_line(code, out, err) == f"specdec: {line.format(**paths)}"
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_a_folder_of_another_run_is_refused(made, command):
-    path, flags = made
-    code, out, err = command("distill", *flags, "--gin.DRAFT_STEPS=50", f"--output_dir={path}")
-    assert "was begun with steps = 40, and now it is 50" in the_line(code, out, err)

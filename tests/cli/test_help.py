@@ -87,7 +87,6 @@ REQUIRED = {
     "check": "DIR",
     "compile": "--topology",
     "convert": "--format",
-    "distill": "--output_dir",
     "eval": "--output_dir",
     "forecast": "--passes",
     "grow": "--preset",

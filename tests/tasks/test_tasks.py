@@ -232,7 +232,10 @@ def test_bleu():
     [
         (None, r"bad\.tsv does not exist"),
         (b"", r"bad\.tsv is empty"),
-        (b"a\tb\nno tab\nc\td\n", r"bad\.tsv, line 2: 1 TAB-separated columns, not 2"),
+        (
+            b"a\tb\nno tab\nc\td\n",
+            r"bad\.tsv, line 2: 1 TAB-separated columns, not 2.*TASK_COLUMNS",
+        ),
         (b"a\tb\nc\td\te\n", r"bad\.tsv, line 2: 3 TAB-separated columns, not 2"),
         (b"a\tb\n\n", r"bad\.tsv, line 2: 1 TAB"),
         (b"a\t\xff\n", r"bad\.tsv, line 1: not UTF-8"),

@@ -115,6 +115,11 @@ def test_sentinels_among_the_pieces_of_mt5(edited):
     assert ours.decode(ours.encode("The <extra_id_0> house")) == "The <extra_id_0> house"
 
 
+def test_a_sentencepiece_definition_of_it_is_told_the_right_one():
+    with pytest.raises(tasks.TaskError, match=r"; a tokenizer.json is @tasks.TokenizerJson\(\)"):
+        tasks.SentencePiece(str(GOLDEN)).plain()
+
+
 def test_seqio_takes_it_as_a_vocabulary():
     import seqio
 

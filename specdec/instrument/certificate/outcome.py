@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,11 @@ class Check:
     def passed(self) -> bool:
         demands = self.demands.items()
         return all(_HOLDS[sign](self.figures[name], limit) for name, (sign, limit) in demands)
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Check:
+        """Returns the check of a record."""
+        return cls(**{name: value for name, value in record.items() if name != "passed"})
 
     def record(self) -> dict[str, Any]:
         """Plain values, for JSON."""
