@@ -14,7 +14,14 @@ import numpy as np
 
 MODELS = ("v1_0", "v1_1", "wide_heads")
 COMPLETE = "wide_heads"  # keeps its optimizer state: it must be seen to be skipped
-ARRAYS = ("encoder_input_tokens", "decoder_input_tokens", "logits", "greedy")
+ARRAYS = (
+    "encoder_input_tokens",
+    "decoder_input_tokens",
+    "logits",
+    "greedy",
+    "beam4",
+    "beam4_scores",
+)
 
 
 def copy_model(source: Path, target: Path) -> None:

@@ -69,7 +69,7 @@ class Plan:
             alone = Alone(width, self.sampling.greedy)
             for name in ("drafter", "verifier", "schedule"):
                 object.__setattr__(self, name, alone)
-        object.__setattr__(self, "stop_ids", _stop_ids(self.stop_ids, self.target))
+        object.__setattr__(self, "stop_ids", stop_ids_of(self.stop_ids, self.target))
         self._check()
 
     @property
@@ -303,7 +303,7 @@ def plain_call(role: str, model: Any) -> Callable:
     return call
 
 
-def _stop_ids(given: Any, target: Target) -> tuple[int, ...]:
+def stop_ids_of(given: Any, target: Target) -> tuple[int, ...]:
     if given is None:
         given = target.stop_ids
     if given is None:

@@ -62,7 +62,14 @@ def check_start(plan: Plan, text: TextModel) -> None:
     )
 
 
-def obeyed(plan: Plan, text: TextModel, *, prefix: bool = False, num_samples: int = 1) -> Plan:
+def obeyed(
+    plan: Plan,
+    text: TextModel,
+    *,
+    prefix: bool = False,
+    num_samples: int = 1,
+    num_beams: int = 0,
+) -> Plan:
     """Returns the plan with the settings of its target's checkpoint.
 
     A setting that the plan has itself, other than its default, takes the place of the checkpoint's,
@@ -73,6 +80,7 @@ def obeyed(plan: Plan, text: TextModel, *, prefix: bool = False, num_samples: in
       text: the text side of the target's checkpoint.
       prefix: whether outputs are made to begin with a prefix.
       num_samples: outputs for each text.
+      num_beams: beams of a search; 0 for no search.
 
     Raises:
       CheckpointError: a setting asks for something that is not done, or not by this plan.
@@ -80,7 +88,7 @@ def obeyed(plan: Plan, text: TextModel, *, prefix: bool = False, num_samples: in
     size = plan.models()["target"].vocab_size
     text.check_ids(size)
     refusals = _Refusals(text)
-    refusals.check_missing(num_samples)
+    refusals.check_missing(num_samples, num_beams)
     refusals.check_drawing(plan)
     refusals.check_ends()
     if prefix:
@@ -109,11 +117,16 @@ class _Refusals:
             f"{f'{remedy}, or ' if remedy else ''}{_IGNORE}"
         )
 
-    def check_missing(self, num_samples: int) -> None:
+    def check_missing(self, num_samples: int, num_beams: int) -> None:
         """Refuses what this engine does not do."""
         for name, (value, file) in self.text.in_effect.items():
             if name == "num_return_sequences" and value == num_samples:
                 continue
+            if name == "num_beams" and num_beams:
+                continue
+            if name == "num_beams":
+                remedy = f"search with `specdec decode --num_beams={value} --beam_rule=huggingface`"
+                self.refuse(name, "and this run does no beam search", remedy)
             if name in names.MISSING:
                 self.refuse(name, "which is not done here")
             if name not in names.NAMES and file == names.FILE:

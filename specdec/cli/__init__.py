@@ -36,6 +36,7 @@ from specdec.cli import (
     tune,
     verify,
 )
+from specdec.cli.beams import Beams
 from specdec.cli.data import Data, longest_target, saved_vocabulary, task_vocabulary, token_ids
 from specdec.cli.given import given_texts
 from specdec.cli.help import Overview
@@ -48,6 +49,7 @@ from specdec.engine import Placement
 from specdec.instrument.distillation import Distillation
 
 __all__ = [
+    "Beams",
     "Data",
     "DecodeRun",
     "Distillation",

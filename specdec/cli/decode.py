@@ -12,7 +12,7 @@ from typing import TypeAlias
 from tqdm import tqdm
 
 from specdec import tasks
-from specdec.cli import dry_run, output, settings
+from specdec.cli import beams, dry_run, output, settings
 from specdec.cli import run as runs
 from specdec.cli.given import lines_of, not_nothing, utf8
 from specdec.cli.run import DecodeRun
@@ -79,6 +79,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         help="'auto' has colours on terminals, unless NO_COLOR is set or TERM is dumb; 'always' "
         "shows who wrote each word also where there is no terminal (default: auto)",
     )
+    beams.add_flags(parser)
     parser.set_defaults(command=_command)
     return parser
 
@@ -89,18 +90,24 @@ def _command(args: argparse.Namespace) -> None:
         "DecodeRun.compare": args.compare,
         "Data.num_samples": args.num_samples,
         "Data.decoder_prefix": args.decoder_prefix,
+        **beams.flags_of(args),
     }
     stdin = _standard_input(args)
     if args.dry_run:
         run = runs.resolved(runs.described(args, flags))
         return dry_run.show(run, stdin or _standard_input_without_texts(run, args))
-    run, engine = runs.opened(args, flags)
+    run, engine = runs.opened(args, flags, beams=True)
     _refuse_comparison_of_distributions(run)
     if args.explain:
         _refuse_explaining_nothing(run, args.output_file)
     text_of = functools.partial(tasks.detokenize, engine.vocabulary)
     stdin = stdin or _standard_input_without_texts(run, args)
     batches = run.batches() if stdin is None else run.data.text_batches(stdin, engine.vocabulary)
+    if run.beams:
+        _refuse_explaining_beams(args)
+        search = run.beams.engine(engine)
+        in_force = runs.in_force(run, "beams") if args.output_file else ""
+        return beams.write(args, run.beams, search, batches, text_of, run.compare, in_force)
     painter = _painter(args.color, text_of, len(engine.prefix)) if run.plan.drafts else None
     given = stdin is not None or run.data.texts is not None
     one_by_one = given and run.data.batch_size == 1
@@ -144,6 +151,11 @@ def _refuse_comparison_of_distributions(run: Run) -> None:
             f"compare is set, but {plan.verifier} keeps the output's distribution, not the output; "
             "compare with Coupled() or Greedy(), or compare metrics with `specdec eval`"
         )
+
+
+def _refuse_explaining_beams(args: argparse.Namespace) -> None:
+    if args.explain:
+        raise UsageError("--explain tells of drafted tokens, not of beams; leave out one of them")
 
 
 def _refuse_explaining_nothing(run: Run, file: str | None) -> None:

@@ -42,7 +42,7 @@ ELSEWHERE = {
     "prompt": "text",
 }
 NOWHERE = {
-    "num_beams": "there is no beam search, outputs are greedy or drawn, --temperature",
+    "num_beams": "beams are searched for by `specdec decode --num_beams`",
     "do_sample": "--temperature=1 draws tokens, and outputs are greedy without it",
 }
 

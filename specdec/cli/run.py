@@ -17,6 +17,7 @@ from specdec import checkpoints, tasks
 from specdec.checkpoints import TextModel
 from specdec.checkpoints import generation_settings as generation
 from specdec.cli import machine, settings, shorthands
+from specdec.cli.beams import Beams
 from specdec.cli.data import Data, saved_vocabulary
 from specdec.common import progress, records, schemas
 from specdec.common.environment import version
@@ -44,6 +45,7 @@ class DecodeRun(Checked):
     compare: run the target alone as well.
     generation_settings: "obey" the settings of generation in the target's checkpoint, or "ignore"
       them. The ids that outputs start from and end in are always the checkpoint's.
+    beams: the search for the likeliest texts, if `specdec decode` is to make one.
     """
 
     plan: Plan
@@ -56,6 +58,7 @@ class DecodeRun(Checked):
     lossy: bool = False
     compare: bool = False
     generation_settings: generation.Choice = "obey"
+    beams: Beams = Beams()
 
     def __post_init__(self):
         super().__post_init__()
@@ -132,6 +135,7 @@ def opened(
     overrides: Mapping[str, Any] = {},
     unmarked: bool = False,
     change: Callable[[DecodeRun], DecodeRun] = lambda run: run,
+    beams: bool = False,
 ) -> tuple[Run, Engine]:
     """Returns the run of the gin files and flags, and its engine; programs are kept from now on if
     the flags say where.
@@ -141,6 +145,7 @@ def opened(
         says.
       unmarked: take a run that is not exact and does not say that it is lossy.
       change: what a command changes of the run before it is opened.
+      beams: whether the command searches, where the run says so.
     """
     machine.refuse_unwritable_folder("--compilation_cache_dir", args.compilation_cache_dir)
     jax.config.update("jax_compilation_cache_dir", args.compilation_cache_dir or None)
@@ -149,8 +154,14 @@ def opened(
     if run.data.texts is not None:
         run = dataclasses.replace(run, data=run.data.fitted(vocabulary_of(run)))
     run = change(run)
+    if run.beams.num_beams and not beams:
+        raise UsageError(
+            f"NUM_BEAMS is {run.beams.num_beams}, and this command does no beam search; leave it "
+            "out, or use `specdec decode`"
+        )
+    searched = run.beams if run.beams.num_beams else None
     with progress.stage("starting", "starting"):
-        run = with_engine(run, unmarked)
+        run = dataclasses.replace(with_engine(run, unmarked), beams=searched)
     if run.placement.mesh is not None:
         args.contexts.enter_context(jax.set_mesh(run.placement.mesh))
     args.contexts.enter_context(_naming_target(run))
@@ -175,6 +186,7 @@ def engine_of(run: DecodeRun, unmarked: bool = False) -> Engine:
             int8=run.int8,
             generation_settings=run.generation_settings,
             num_samples=data.num_samples,
+            num_beams=run.beams.num_beams,
             prefix=data.decoder_prefix,
             lossy=run.lossy or unmarked,
         )

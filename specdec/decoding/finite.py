@@ -54,19 +54,20 @@ def check_finite(output: DecodeOutput, target: Target) -> None:
     `output.trace.failed` says which rows have failed.
     """
     failed = output.trace.failed
-    if _is_known(failed):
+    if is_known(failed):
         for row in np.flatnonzero(jax.device_get(failed)):
             raise NonFiniteLogits(target, int(row), int(output.length[row]))
 
 
 def check_scores(log_probs: Array, target: Target) -> None:
     """Raises NonFiniteLogits if a log-probability [B, N] is NaN; see `check_finite`."""
-    if _is_known(log_probs):
+    if is_known(log_probs):
         for row, position in np.argwhere(np.isnan(jax.device_get(log_probs))):
             raise NonFiniteLogits(target, int(row), int(position))
 
 
-def _is_known(array: Array) -> bool:
+def is_known(array: Array) -> bool:
+    """Returns whether this process has the values of an array, all of them."""
     if isinstance(array, Tracer):
         return False
     return not isinstance(array, jax.Array) or array.is_fully_addressable

@@ -63,7 +63,7 @@ def decode(
     """
     rows = states.rows_of(inputs)
     check_keys(keys, rows)
-    states.check_inputs(inputs, active, prefix, plan)
+    states.check_inputs(inputs, active, prefix, plan.target, plan.max_length)
     output = _decode(params, keys, inputs, plan=plan, active=active, prefix=prefix)
     check_finite(output, plan.target)
     return output

@@ -284,7 +284,9 @@ def output(state: DecodeState) -> DecodeOutput:
     return DecodeOutput(state.tokens[:, 1:], state.length - 1, state.log_probs, state.trace)
 
 
-def check_inputs(inputs: PyTree, active: Array | None, prefix: Array | None, plan: Plan):
+def check_inputs(
+    inputs: PyTree, active: Array | None, prefix: Array | None, target: Target, max_length: int
+) -> None:
     """Raises ValueError for rows that do not agree, and for prefixes that leave no room, before
     anything is compiled."""
     rows = rows_of(inputs)
@@ -292,13 +294,13 @@ def check_inputs(inputs: PyTree, active: Array | None, prefix: Array | None, pla
         raise ValueError(f"active is {active.dtype}{list(active.shape)}; give bool [{rows}]")
     if prefix is None:
         return
-    longest, room = 0, plan.max_length
+    longest, room = 0, max_length
     kind = f"prefix is {prefix.dtype}{list(prefix.shape)}"
     kind += f"; give int32 [{rows}, at most max_length {room}]"
     if prefix.ndim != 2 or prefix.shape[0] != rows or prefix.dtype != jnp.int32:
         raise ValueError(kind)
     if not isinstance(prefix, Tracer):  # of which the tokens are not known yet
-        real = jax.device_get(prefix) != plan.target.pad_id
+        real = jax.device_get(prefix) != target.pad_id
         longest = int(np.max(np.where(real, np.arange(1, prefix.shape[1] + 1), 0), initial=0))
     if longest > room:
         raise ValueError(f"the prefix has {longest} tokens but outputs hold {room}: {kind}")

@@ -70,6 +70,7 @@ class Engine:
         int8: Sequence[str] = (),
         generation_settings: str = "obey",
         num_samples: int = 1,
+        num_beams: int = 0,
         prefix: str = "",
         lossy: bool = False,
         layouts: bool = True,
@@ -87,6 +88,7 @@ class Engine:
           int8: roles of models whose kernels are rounded to eight bits.
           generation_settings: "obey" or "ignore" those of the target's checkpoint.
           num_samples: outputs for each text, which a checkpoint may state.
+          num_beams: beams of a search, which a checkpoint may state.
           prefix: what every output is made to begin with.
           lossy: whether the output may have another law than the target's.
           layouts: whether kernels are kept as the devices read them fastest; False where the
@@ -106,7 +108,7 @@ class Engine:
             text = checkpoints.text_model_from(path, needed=False)
             stop_ids = generation.stop_ids(text, vocabulary)
             plan = dataclasses.replace(plan, stop_ids=stop_ids)
-            plan = obeying(plan, text, generation_settings, bool(prefix), num_samples)
+            plan = obeying(plan, text, generation_settings, bool(prefix), num_samples, num_beams)
         _check_fit(plan, weights, vocabulary)
         plan = in_eight_bits(plan, int8)
         if not (plan.exact or lossy):
@@ -282,6 +284,7 @@ def obeying(
     settings: str = "obey",
     prefix: bool = False,
     num_samples: int = 1,
+    num_beams: int = 0,
 ) -> Plan:
     """Returns the plan with the settings of generation that its target's checkpoint states; raises
     as `Engine.open` does."""
@@ -290,7 +293,8 @@ def obeying(
     generation.check_start(plan, text)
     if settings == "ignore":
         return plan
-    return generation.obeyed(plan, text, prefix=prefix, num_samples=num_samples)
+    more = {"prefix": prefix, "num_samples": num_samples, "num_beams": num_beams}
+    return generation.obeyed(plan, text, **more)
 
 
 def _alike(one: Any, other: Any) -> bool:

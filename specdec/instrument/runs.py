@@ -49,12 +49,14 @@ class Run:
     data: which texts, `cli.Data` or `GivenTexts`.
     compare: whether the target alone runs as well.
     lossy: whether the output may have another law than the target's.
+    beams: the search that is made instead of decoding, `cli.Beams`; None for none.
     """
 
     engine: Engine
     data: Any
     compare: bool = False
     lossy: bool = False
+    beams: Any = None
 
     @property
     def plan(self) -> Plan:

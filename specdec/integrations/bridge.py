@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from specdec.decoding.beam_search import BeamOutput
 from specdec.models.t5 import T5Config
 from specdec.types import Array, DecodeOutput
 
@@ -95,6 +96,16 @@ def predictions(
     rows = jnp.arange(rising.shape[0])
     kept = (rows[:, None], rising) if return_all else (rows, rising[:, -1])
     return jax.tree.map(lambda leaf: leaf[kept], (decodes, aux))
+
+
+def beams(output: BeamOutput, return_all: bool) -> tuple[Array, Mapping[str, Array]]:
+    """T5X's `(decodes, aux)` of beams: [B, beams, N] int32 in the order of rising scores, or [B, N]
+    of the best ones. `aux` has the scores, [B, beams] or [B], and for each row `search_steps` and
+    `target_calls`, [B] int32."""
+    kept = slice(None, None, -1) if return_all else 0
+    steps = jnp.sum(output.trace.steps, axis=1)
+    aux = {"scores": output.scores[:, kept], "search_steps": steps}
+    return output.tokens[:, kept], aux | {"target_calls": output.trace.calls}
 
 
 @functools.cache

@@ -12,9 +12,12 @@ import jax.numpy as jnp
 
 from specdec.checkpoints import tree
 from specdec.decoding import decode
+from specdec.decoding.beam_rules import T5X
+from specdec.decoding.beam_search import beam_search
 from specdec.decoding.program import DecodeProgram, batch_shapes
 from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact, Placement
+from specdec.engine.beams import beam_plan
 from specdec.integrations import bridge
 from specdec.models.model import Model
 from specdec.models.t5 import T5Target
@@ -115,22 +118,21 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
     ) -> tuple[Array, Mapping[str, Array]]:
         """T5X's method, with T5X's arguments; see `bridge.predictions` for what it returns.
 
-        Of `decoder_params` only `decode_rng` and `eos_id` mean something here. Each text is sampled
-        `num_decodes` times, and the most probable sample comes last.
+        Of `decoder_params` only `decode_rng`, `eos_id` and `alpha` mean something here. With a
+        temperature each text is sampled `num_decodes` times, and the most probable sample comes
+        last. Greedy, `num_decodes` is the number of beams, `alpha` their penalty, and the output
+        that of T5X's `beam_search`; the drafter's model drafts twice as many.
         """
         defaults = self._default_decoder_params
         samples = defaults.num_decodes if num_decodes is None else num_decodes
         if return_all_decodes is None:
             return_all_decodes = defaults.return_all_decodes
-        if samples > 1 and self._plan.sampling.greedy:
-            raise ValueError(
-                f"num_decodes is {samples} but greedy outputs are all the same, and this is no "
-                "beam search; bind a sampling with a temperature, or num_decodes = 1"
-            )
+        beams = samples > 1 and self._plan.sampling.greedy
         given = dict(decoder_params or {})
         rng = given.pop("decode_rng", None) if rng is None else rng
         eos_id = given.pop("eos_id", self.output_vocabulary.eos_id)
         stop_ids = self._target.stop_ids if eos_id is None else (eos_id,)
+        alpha = given.pop("alpha", 0.6) if beams else None
         if given:
             raise ValueError(
                 f"decoder_params has {', '.join(given)}, which are for T5X's own decoding "
@@ -140,11 +142,17 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         tree.check(shapes, self._target.config, "T5X's tree of parameters")
         inputs, targets = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
         prompt = self._prompt(targets, stop_ids) if prompt_with_targets else None
+        plan = dataclasses.replace(self._plan, max_length=targets.shape[1], stop_ids=stop_ids)
+        if alpha is not None:
+            best_only = not return_all_decodes
+            search = beam_plan(plan, samples, T5X(alpha), best_only=best_only)
+            found = beam_search(Params(params, **self._others), inputs, search, prefix=prompt)
+            return bridge.beams(found, bool(return_all_decodes))
         output = decode(
             Params(params, **self._others),
             bridge.row_keys(rng, inputs.shape[0], samples),
             jnp.repeat(inputs, samples, axis=0),
-            dataclasses.replace(self._plan, max_length=targets.shape[1], stop_ids=stop_ids),
+            plan,
             prefix=None if prompt is None else jnp.repeat(prompt, samples, axis=0),
         )
         return bridge.predictions(output, samples, bool(return_all_decodes))

@@ -10,6 +10,8 @@ else, and then a token's position and its slot are two things:
                 1  0  1  1
     position    n  n+1  n+1  n+2     the length n, and how many before it in the block it sees
     slot        n  n+1  n+2  n+3     the length n, and its place in the block
+
+A `View` says the same of any arrangement of slots: `models.beam_tree` has that of beams.
 """
 
 from __future__ import annotations
@@ -29,12 +31,15 @@ class View(NamedTuple):
     visible: Array  # [B, T, C] bool
 
 
-def view(length: Array, capacity: int, width: int, ancestors: Array | None = None) -> View:
+def view(length: Array, capacity: int, width: int, ancestors: Array | View | None = None) -> View:
     """What a block of `width` tokens sees that is written from slot `length` [B] on.
 
     ancestors: [T, T] or [B, T, T] bool: whether the i-th token sees the j-th one of the block. Each
-      sees itself, and all that is in the cache already. None for text.
+      sees itself, and all that is in the cache already. None for text. A `View` is returned as it
+      is.
     """
+    if isinstance(ancestors, View):
+        return ancestors
     slots = jnp.arange(capacity)[None]
     if ancestors is None:
         queries = length[:, None] + jnp.arange(width, dtype=jnp.int32)[None]

@@ -97,6 +97,20 @@ class KVCache(struct.PyTreeNode):
         cross = (constrain(keys, *axes, tpu_order=(0, 1, 2, 3)) for keys in self.cross_keys)
         return self.replace(**placed, cross_keys=tuple(cross))
 
+    def keep(self, start: Array, slots: Array) -> KVCache:
+        """Copies the slots [B, K] to the K slots from `start` [B] on; the length does not move.
+
+        The caller guarantees start + K <= capacity.
+        """
+
+        def moved(array: Array) -> Array:
+            kept = jnp.take_along_axis(array, slots[:, None, :, None], axis=2)
+            return _placed(write_rows(array, kept.swapaxes(1, 2), start))
+
+        return self.replace(
+            keys=tuple(map(moved, self.keys)), values=tuple(map(moved, self.values))
+        )
+
     def rewind(self, length: Array) -> KVCache:
         """Declares the slots at and beyond `length` [B] garbage."""
         return self.replace(length=length.astype(jnp.int32))

@@ -119,8 +119,8 @@ class Target(Weights):
         """Feeds [B, T] tokens at positions cache.length + (0..T-1); the cache's length grows by T.
 
         Position 0 is that of the start token, whatever a model keeps in front of it. A model that
-        fills in blocks of tokens that are not text takes one more argument, `ancestors` [T, T] or
-        [B, T, T] bool, see `models.blocks`.
+        fills in blocks of tokens that are not text takes one more argument, `ancestors`: [T, T] or
+        [B, T, T] bool or a `View`, see `models.blocks`.
         """
 
     def active(self, inputs: PyTree) -> Array:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from specdec.models.blocks import view
+from specdec.models.blocks import View, view
 from specdec.models.cache import KVCache
 from specdec.models.inputs import check_layers, check_tokens
 from specdec.models.model import LayeredTarget
@@ -72,7 +72,7 @@ class TableTarget(LayeredTarget):
         tokens: Array,
         cache: KVCache,
         *,
-        ancestors: Array | None = None,
+        ancestors: Array | View | None = None,
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:

@@ -12,6 +12,7 @@ from typing import Any
 
 KINDS = {
     "decode": "decode",
+    "beams": "beams",  # what `specdec decode --num_beams` writes
     "eval": "decode",  # predictions.jsonl has what `specdec decode` writes
     "bench": "bench",
     "score": "score",

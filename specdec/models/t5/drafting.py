@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from specdec.common.values import NonNegativeInt, PositiveInt, check, fields_of, is_integer
+from specdec.models.blocks import View
 from specdec.models.cache import KVCache
 from specdec.models.inputs import check_layers
 from specdec.models.layers import Dense, Embedding, Logits, constrain, parameter, precision
@@ -156,7 +157,7 @@ class DraftNetwork(T5):
         self,
         tokens: Array,
         cache: KVCache,
-        ancestors: Array | None = None,
+        ancestors: Array | View | None = None,
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
         states: Array | None = None,
@@ -263,7 +264,7 @@ class T5Draft(T5Target):
         tokens: Array,
         cache: KVCache,
         *,
-        ancestors: Array | None = None,
+        ancestors: Array | View | None = None,
         states: Array | None = None,
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,

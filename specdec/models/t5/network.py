@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from flax import linen as nn
 
-from specdec.models.blocks import view
+from specdec.models.blocks import View, view
 from specdec.models.cache import KVCache
 from specdec.models.int8 import Weights
 from specdec.models.layers import (
@@ -163,7 +163,7 @@ class Decoder(nn.Module):
         return tuple(jnp.moveaxis(x, 1, 3) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
 
     def __call__(
-        self, x: Array, cache: KVCache, ancestors: Array | None, layers: range
+        self, x: Array, cache: KVCache, ancestors: Array | View | None, layers: range
     ) -> tuple[Array, KVCache]:
         """Runs some of the layers on what comes to the first of them, [B, T, D] in the slots
         cache.length + (0..T-1); [B, T, D] that the last one leaves, before the final norm."""
@@ -228,7 +228,7 @@ class T5(nn.Module):
         self,
         tokens: Array,
         cache: KVCache,
-        ancestors: Array | None = None,
+        ancestors: Array | View | None = None,
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
@@ -239,7 +239,7 @@ class T5(nn.Module):
         self,
         x: Array,
         cache: KVCache,
-        ancestors: Array | None,
+        ancestors: Array | View | None,
         layers: tuple[int, int] | None,
     ) -> tuple[ModelOutput, KVCache]:
         """Runs all layers of the decoder, or some, on what comes to them, [B, T, D]."""

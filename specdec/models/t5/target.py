@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import traverse_util
 
 from specdec.models import device as devices
+from specdec.models.blocks import View
 from specdec.models.cache import KVCache
 from specdec.models.device import Device
 from specdec.models.inputs import check_layers, check_tokens
@@ -125,7 +126,7 @@ class T5Target(LinenModel, LayeredTarget):
         tokens: Array,
         cache: KVCache,
         *,
-        ancestors: Array | None = None,
+        ancestors: Array | View | None = None,
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:

@@ -1,0 +1,100 @@
+"""Measures beam search: steps per target call and time, with drafts of several sizes and without.
+
+  python scripts/beams.py [--pairs captions ende] [--texts 50]
+
+For each text the searches alternate in one process, after one round that compiles and warms. The
+time of each is compared with plain beams on the same text. Before anything is counted, the beams of
+each search are compared with the plain ones. Lines go to docs/results, a table to stdout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from typing import Any
+
+import harness
+import jax
+import numpy as np
+from harness import Results, pair_flags, run_of
+
+from specdec.decoding.beam_rules import T5X
+from specdec.decoding.draft_beams import DraftBeams
+from specdec.engine.beams import BeamEngine, beam_plan
+
+BEAMS = 4
+# width and depth of the draft, and whether it reuses the target's last opinion
+DRAFTS = ((4, 2, False), (8, 2, False), (4, 2, True), (8, 1, True), (8, 2, True), (8, 3, True))
+
+
+def main() -> None:
+    args = harness.parser(__doc__, texts=50, pairs=("captions", "ende")).parse_args()
+    lines = Results.of(args, "beams", "pair", "search")
+    print(harness.head("pair", "search", "steps per call", "time of plain beams", "95 %"))
+    for pair in args.pairs:
+        for line in measured(pair, args.texts):
+            lines.put(line)
+            low, high = line["interval"]
+            steps = line["steps_per_call"]
+            steps = "" if steps is None else f"{steps:.2f}"
+            cells = steps, f"{line['time']:.2f}", f"{low:.2f} to {high:.2f}"
+            print(harness.row(pair, line["search"], *cells), flush=True)
+
+
+def measured(pair: str, texts: int) -> list[dict[str, Any]]:
+    """Returns a line for each search, and for greedy decoding with a draft and without."""
+    run = run_of(pair_flags(pair), texts, batch_size=1)
+    engine = run.engine
+    searches = {"plain": BeamEngine(engine, beam_plan(engine.plan, BEAMS, T5X()).alone())}
+    for width, depth, reuse in DRAFTS:
+        plan = beam_plan(engine.plan, BEAMS, T5X(), width=width, depth=depth)
+        assert plan.drafter is not None
+        own = DraftBeams(plan.drafter.model, width, depth, reuse=reuse)
+        name = f"{width} beams, {depth} steps" + (", reuse" if reuse else "")
+        searches[name] = BeamEngine(engine, dataclasses.replace(plan, drafter=own))
+    others = {"greedy alone": engine.alone(), "greedy, drafted": engine}
+    seconds: dict[str, list[float]] = {name: [] for name in (*searches, *others)}
+    counts = {name: np.zeros(2) for name in searches}
+    for place, batch in enumerate(run.batches()):
+        for warm in (True, False) if not place else (False,):
+            found = {
+                name: timed(functools.partial(x.search, batch)) for name, x in searches.items()
+            }
+            greedy = {name: timed(functools.partial(x.decode, batch)) for name, x in others.items()}
+            if warm:
+                continue
+            for name, (_, taken) in (found | greedy).items():
+                seconds[name].append(taken)
+            right = found["plain"][0].tokens
+            for name, (output, _) in found.items():
+                if not np.array_equal(output.tokens, right):
+                    raise ValueError(f"{name} has other beams for text {place}")
+                counts[name] += [output.trace.steps.sum(), output.trace.calls.sum()]
+    made = []
+    for name, taken in seconds.items():
+        both = (np.array(pair) for pair in zip(taken, seconds["plain"], strict=True))
+        ratio, low, high = harness.of_sums(both, lambda x: x[0] / x[1])
+        steps, calls = counts.get(name, (np.nan, np.nan))
+        made.append(
+            {
+                "pair": pair,
+                "search": name,
+                "texts": texts,
+                "steps_per_call": None if np.isnan(steps) else round(steps / calls, 4),
+                "time": round(float(ratio), 4),
+                "interval": [round(float(low), 4), round(float(high), 4)],
+            }
+        )
+    return made
+
+
+def timed(call: Any) -> tuple[Any, float]:
+    """Returns what a call gives, on the host, and its seconds."""
+    start = time.perf_counter()
+    output, _ = jax.block_until_ready(call())
+    return output, time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()

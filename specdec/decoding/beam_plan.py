@@ -1,0 +1,108 @@
+"""What is searched for with what: the plan of a beam search."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from specdec.common.values import Checked, PositiveInt, check_has, check_is
+from specdec.decoding.beam_rules import BeamRule
+from specdec.decoding.draft_beams import DraftBeams
+from specdec.models.beam_tree import Slots
+from specdec.models.model import Target, check_model
+from specdec.plan import stop_ids_of
+from specdec.types import LogitsProcessor, Part
+
+
+@dataclasses.dataclass(frozen=True)
+class BeamPlan(Checked):
+    """Everything static that decides about the beams of a text; hashable, for `jax.jit`.
+
+    target: the model whose beams are wanted.
+    beams: w, how many there are.
+    rule: which library's bookkeeping.
+    max_length: N, the longest output in tokens, with the stop id that ends it.
+    drafter: what proposes the nodes of a tree; None for one step with each call.
+    processors: what changes the log-probabilities of a token by the text before it, in order, as
+      Hugging Face's beam search does.
+    best_only: return the best text alone, and stop as soon as it cannot change.
+    stop_ids: what ends a text; None for the target's own.
+
+    Raises:
+      ValueError: parts that do not go together.
+    """
+
+    target: Target
+    beams: PositiveInt
+    rule: BeamRule
+    max_length: PositiveInt
+    drafter: DraftBeams | None = None
+    processors: tuple[LogitsProcessor, ...] = ()
+    best_only: bool = False
+    stop_ids: tuple[int, ...] = None  # type: ignore[assignment]
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_model("BeamPlan.target", self.target)
+        check_is("BeamPlan.rule", self.rule, BeamRule, "a rule, such as T5X(0.6)")
+        object.__setattr__(self, "processors", tuple(self.processors))
+        for one in self.processors:
+            remedy = "processors, such as NoRepeatNGram(3)"
+            check_has("BeamPlan.processors", one, "process", remedy)
+        object.__setattr__(self, "stop_ids", stop_ids_of(self.stop_ids, self.target))
+        if self.drafter is not None and self.drafter.width < self.beams:
+            raise ValueError(
+                f"DraftBeams.width is {self.drafter.width}, fewer than the {self.beams} beams that "
+                f"are searched for; give {self.beams} or more"
+            )
+        if self.best_only and self.processors:
+            raise ValueError(
+                "best_only needs scores that cannot rise, and processors may raise them; give "
+                "best_only=False, or no processors"
+            )
+
+    @property
+    def exact(self) -> bool:
+        """Whether the beams are those of the target alone."""
+        return self.target.exact
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything is drafted."""
+        return self.drafter is not None
+
+    @property
+    def depth(self) -> int:
+        """gamma, the steps that are looked ahead."""
+        return self.drafter.depth if self.drafter else 0
+
+    @property
+    def width(self) -> int:
+        """T, the tokens of a target call."""
+        return self.beams + (self.drafter.width * self.drafter.depth if self.drafter else 0)
+
+    @property
+    def slots(self) -> Slots:
+        """The arrangement of a cache's row: N layers, and the nodes behind the last one."""
+        capacity = self.beams * (self.max_length - 1) + self.width
+        return Slots(self.beams, self.drafter.width if self.drafter else 0, capacity)
+
+    def models(self) -> dict[str, Any]:
+        """Returns the models by role."""
+        return {"target": self.target, **(self.drafter.models() if self.drafter else {})}
+
+    def parts(self) -> tuple[Part, ...]:
+        """Returns the model calls of one iteration; see `Plan.parts`."""
+        drafted = self.drafter.parts(self.beams) if self.drafter else ()
+        return Part("target", self.width, 1), *(part for part in drafted if part.calls)
+
+    def alone(self) -> BeamPlan:
+        """Returns the plan of the same beams without a drafter."""
+        return dataclasses.replace(self, drafter=None)
+
+    def __str__(self) -> str:
+        """How it searches, in a line for people."""
+        found = f"{self.beams} beams, {self.rule}"
+        if self.drafter:
+            found += f", drafts of {self.drafter.width} beams and {self.drafter.depth} steps"
+        return found + (", best only" if self.best_only else "")

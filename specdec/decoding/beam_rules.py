@@ -1,0 +1,246 @@
+"""Rules of beam search: which beams live on, which are finished, and when a search ends.
+
+A rule sees the candidates of one text, and no model. All the arithmetic is float32, in the order of
+the library that a rule is named after, so that scores and ties are that library's.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from specdec.common.values import Checked, NonNegativeFloat, Number
+from specdec.decoding.states import ends_text
+from specdec.types import Array
+
+
+class Beams(struct.PyTreeNode):
+    """The beams of one text; of a batch, with its rows in front. Texts begin with the start token,
+    and are 0 behind their length."""
+
+    live_tokens: Array  # [w, 1+N] int32
+    live_scores: Array  # [w] float32, log-probabilities in nats
+    tokens: Array  # [w, 1+N] int32, the finished ones
+    scores: Array  # [w] float32, as the rule has them
+    lengths: Array  # [w] int32, tokens of the finished ones, without the start token
+    finished: Array  # [w] bool, False for a place that no text has filled
+    length: Array  # [] int32, tokens of the live ones, with the start token
+    given: Array  # [] int32, how many of them are a prefix
+    active: Array  # [] bool, whether the search goes on
+
+
+@dataclasses.dataclass(frozen=True)
+class BeamRule(Checked, abc.ABC):
+    """What distinguishes one library's beam search from another's."""
+
+    nothing: ClassVar[float]  # what is added to the score of a candidate that does not count
+    best_last: ClassVar[bool]  # whether beams are in ascending order; ties fall to the first ones
+    ends_at_limit: ClassVar[bool]  # whether texts of N tokens are finished
+    counts_prefix: ClassVar[bool]  # whether the length of a text includes that of its prefix
+
+    @abc.abstractmethod
+    def penalty(self, length: int) -> float:
+        """Returns what the log-probability of a text of `length` tokens is divided by, with its
+        stop id."""
+
+    @abc.abstractmethod
+    def ended(self, beams: Beams, hits: Array, longest: int) -> Array:
+        """Returns whether a search is over, [] bool.
+
+        Args:
+          beams: after a step.
+          hits: [candidates] bool, which of the step's candidates cannot live on.
+          longest: N.
+        """
+
+    @abc.abstractmethod
+    def reach(self, beams: Beams, longest: int) -> Array:
+        """Returns a bound, [] float32: no live beam can finish with a better score."""
+
+    def candidates(self, beams: int, stop_ids: int) -> int:
+        """Returns how many candidates a step looks at: enough for w beams to live on."""
+        return max(2, 1 + stop_ids) * beams
+
+    def may_finish(self, count: int, beams: int) -> np.ndarray:
+        """Returns which of the candidates, the best first, may be finished texts; [count] bool."""
+        return np.ones(count, bool)
+
+    def best_live(self, beams: Beams) -> Array:
+        """Returns the score of the best live beam, [] float32."""
+        return beams.live_scores[-1 if self.best_last else 0]
+
+    def begin(self, tokens: Array, given: Array, active: Array, beams: int) -> Beams:
+        """Returns the beams of a text before the first step: one, and w - 1 that do not count.
+
+        Args:
+          tokens: [1+N] int32, the start token and `given` tokens of a prefix.
+        """
+        texts = jnp.broadcast_to(tokens, (beams, len(tokens)))
+        counts = jnp.arange(beams) == 0
+        if self.best_last:  # a prefix has been sorted, the very first step has not
+            counts = jnp.where(given > 0, counts[::-1], counts)
+        none = jnp.full([beams], self.nothing, jnp.float32)
+        return Beams(
+            live_tokens=texts,
+            live_scores=jnp.where(counts, 0.0, none),
+            tokens=jnp.zeros_like(texts),
+            scores=none,
+            lengths=jnp.zeros([beams], jnp.int32),
+            finished=jnp.zeros([beams], bool),
+            length=1 + given,
+            given=given,
+            active=active & (given < len(tokens) - 1),
+        )
+
+    def advance(
+        self, beams: Beams, log_probs: Array, stop_ids: tuple[int, ...], best_only: bool = False
+    ) -> tuple[Beams, Array]:
+        """Returns the beams after one step, and the parent of each live one, [w] int32.
+
+        The candidates are the best of all continuations of all live beams: one flat top-k, in which
+        ties fall to the earlier beam and the smaller id.
+
+        Args:
+          log_probs: [w, V] float32, behind each live beam.
+          best_only: end as soon as no live beam can reach the best finished text.
+        """
+        width, size = log_probs.shape
+        longest = beams.live_tokens.shape[1] - 1
+        flat = (log_probs + beams.live_scores[:, None]).reshape(-1)
+        count = min(self.candidates(width, len(stop_ids)), len(flat))
+        scores, index = jax.lax.top_k(flat, count)
+        parents, ids = index // size, index % size
+        texts = beams.live_tokens[parents].at[:, beams.length].set(ids, mode="drop")
+        hits = ends_text(ids, stop_ids)
+        if self.ends_at_limit:
+            hits |= beams.length == longest
+
+        live_scores = scores + hits * jnp.float32(self.nothing)
+        live = self._best(live_scores, width)
+        finishing = hits & self.may_finish(count, width)
+        generated = beams.length - (0 if self.counts_prefix else beams.given)
+        normalised = scores / self._penalties(longest)[generated]
+        normalised = normalised + ~finishing * jnp.float32(self.nothing)
+        both = jnp.concatenate([beams.scores, normalised])
+        done = self._best(both, width)
+        lengths = jnp.concatenate([beams.lengths, jnp.full([count], beams.length, jnp.int32)])
+        after = beams.replace(
+            live_tokens=texts[live],
+            live_scores=live_scores[live],
+            tokens=jnp.concatenate([beams.tokens, texts])[done],
+            scores=both[done],
+            lengths=lengths[done],
+            finished=jnp.concatenate([beams.finished, finishing])[done],
+            length=beams.length + 1,
+        )
+        over = self.ended(after, hits, longest) | (after.length > longest)
+        if best_only:
+            best = jnp.max(jnp.where(after.finished, after.scores, -jnp.inf))
+            over |= best > self.reach(after, longest)
+        return after.replace(active=beams.active & ~over), parents[live].astype(jnp.int32)
+
+    def _best(self, scores: Array, count: int) -> Array:
+        order = jax.lax.top_k(scores, count)[1]
+        return order[::-1] if self.best_last else order
+
+    def _penalties(self, longest: int) -> Array:
+        """Returns the penalties of texts of 0 to N + 1 tokens, [N+2] float32."""
+        return jnp.array([1.0, *map(self.penalty, range(1, longest + 2))], jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class T5X(BeamRule):
+    """T5X's `decoding.beam_search`: scores are divided by ((5 + length) / 6) ** alpha (Wu et al.
+    2016, 1609.08144, section 7), and a search ends when no live beam can pass the worst of w
+    finished texts.
+
+    A text has w finished texts or fewer. Where it has none its live beams are returned, with the
+    log-probabilities as scores.
+
+    alpha: 0 for no penalty.
+    """
+
+    alpha: NonNegativeFloat = 0.6
+    nothing: ClassVar[float] = -1e7
+    best_last: ClassVar[bool] = True
+    ends_at_limit: ClassVar[bool] = False
+    counts_prefix: ClassVar[bool] = True
+
+    def penalty(self, length: int) -> float:
+        return ((5.0 + length) / 6.0) ** self.alpha
+
+    def ended(self, beams: Beams, hits: Array, longest: int) -> Array:
+        reach = self.reach(beams, longest)
+        worst = jnp.where(beams.finished, jnp.min(beams.scores), self.nothing)
+        # What does not count any more is below what a filler begins with.
+        none_left = reach < jnp.float32(self.nothing / self.penalty(longest + 1))
+        return jnp.all(worst > reach) | none_left
+
+    def reach(self, beams: Beams, longest: int) -> Array:
+        return self.best_live(beams) / jnp.float32(self.penalty(longest + 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class HuggingFace(BeamRule):
+    """`generate(num_beams=w)` of Hugging Face's transformers 5: scores are divided by
+    length ** length_penalty. Only the w best candidates of a step may finish, and texts of N tokens
+    are finished.
+
+    length_penalty: 0 for no penalty; above 0 long texts are preferred.
+    early_stopping: False ends a search when the best live beam, at its length, is no better than
+      the worst of w finished texts; True already when there are w finished texts; "never" when
+      no live beam can become better.
+    """
+
+    length_penalty: Number = 1.0
+    early_stopping: Literal[False, True, "never"] = False
+    nothing: ClassVar[float] = -1e9
+    best_last: ClassVar[bool] = False
+    ends_at_limit: ClassVar[bool] = True
+    counts_prefix: ClassVar[bool] = False
+
+    def penalty(self, length: int) -> float:
+        return float(length) ** self.length_penalty
+
+    def may_finish(self, count: int, beams: int) -> np.ndarray:
+        return np.arange(count) < beams
+
+    def ended(self, beams: Beams, hits: Array, longest: int) -> Array:
+        penalties, generated = self._penalties(longest), beams.length - 1 - beams.given
+        if self.early_stopping == "never" and self.length_penalty > 0:
+            generated = longest - beams.given
+        possible = self.best_live(beams) / penalties[generated]
+        worst = jnp.where(beams.finished, jnp.min(beams.scores), self.nothing)
+        over = ~jnp.any(possible > worst) | jnp.all(hits)
+        if self.early_stopping is True:
+            over |= jnp.all(beams.finished)
+        return over
+
+    def reach(self, beams: Beams, longest: int) -> Array:
+        # The length between the next one and the longest at which the penalty favours a text most.
+        next_one = beams.length - beams.given
+        best = longest - beams.given if self.length_penalty > 0 else next_one
+        return self.best_live(beams) / self._penalties(longest)[best]
+
+
+def best_first(rule: BeamRule, beams: Beams) -> Beams:
+    """Returns the beams of a text with what a search returns as finished ones, the best first."""
+    if rule.ends_at_limit:
+        return beams
+    none = ~jnp.any(beams.finished)
+    live = jnp.full_like(beams.lengths, beams.length - 1)
+    chosen = beams.replace(
+        tokens=jnp.where(none, beams.live_tokens, beams.tokens),
+        scores=jnp.where(none, beams.live_scores, beams.scores),
+        lengths=jnp.where(none, live, beams.lengths),
+    )
+    if not rule.best_last:
+        return chosen
+    flipped = ("tokens", "scores", "lengths", "finished")
+    return chosen.replace(**{name: getattr(chosen, name)[::-1] for name in flipped})

@@ -1,0 +1,237 @@
+"""A smaller model's own beam search, which proposes the nodes of a tree."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from specdec.common.values import Checked, PositiveInt
+from specdec.models.beam_tree import Slots
+from specdec.models.inputs import read
+from specdec.models.model import Target, check_model
+from specdec.sampling import fit_vocabulary
+from specdec.types import Array, Params, Part, PyTree
+
+
+class Layer(struct.PyTreeNode):
+    """The tokens of a layer, in the order of its slots, and the paths that lead to them."""
+
+    tokens: Array  # [B, w] int32
+    path: Array  # [B, w, N] int32, see `models.beam_tree`
+
+
+class Tree(struct.PyTreeNode):
+    """The nodes of a call: w pending tokens, and behind them u drafted ones for each depth."""
+
+    tokens: Array  # [B, T] int32
+    parents: Array  # [B, T] int32, the node before each; -1 for a pending token
+    roots: Array  # [B, T] int32, the pending token that each follows from
+    depths: Array  # [B, T] int32, 0 for a pending token
+    ancestors: Array  # [B, T, T] bool, which nodes lead to each, itself too
+
+
+class Scored(struct.PyTreeNode):
+    """The tree of the last call, and what the target said of it."""
+
+    tree: Tree
+    log_probs: Array  # [B, T, V] float32, behind each node
+    pending: Array  # [B, w] int32, the node that each pending token was; -1 for none
+
+
+class Text(struct.PyTreeNode):
+    """What the nodes of a tree continue."""
+
+    pending: Layer
+    previous: Layer  # the layer before it, where there is one
+    layers: Array  # [B] int32 n, the committed ones: the pending tokens are at this position
+    scores: Array  # [B, w] float32, of the pending beams
+    last: Scored | None  # None: every score is the draft's own
+
+
+def rooted(tokens: Array, total: int) -> Tree:
+    """Returns a tree of the pending tokens [B, w] alone, with room for `total` nodes."""
+    rows, width = tokens.shape
+    room = ((0, 0), (0, total - width))
+    own = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (rows, width))
+    return Tree(
+        tokens=jnp.pad(tokens, room),
+        parents=jnp.full([rows, total], -1, jnp.int32),
+        roots=jnp.pad(own, room),
+        depths=jnp.zeros([rows, total], jnp.int32),
+        ancestors=jnp.broadcast_to(jnp.eye(total, dtype=bool), (rows, total, total)),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftBeams(Checked):
+    """Searches with beams of its own from the target's, and proposes all that they go through.
+
+    It never spends a node on a stop id: a finished text leads nowhere. Where the target's opinion
+    of a node is known from the last call, it takes that in place of its own (`reuse`). This changes
+    which nodes are proposed, and so how many steps a call is worth, and nothing else.
+
+    model: any `Target` whose `decode` takes a `View`.
+    width: u, its beams, at least as many as are searched for.
+    depth: gamma, the steps that it looks ahead.
+    view: what the model reads of the inputs, where that is not what the target reads.
+    reuse: whether the target's last opinion is used.
+    role: whose parameters it runs with.
+    """
+
+    model: Target
+    width: PositiveInt
+    depth: PositiveInt
+    view: Callable[[PyTree], PyTree] | None = None
+    reuse: bool = True
+    role: str = "draft"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.model is not None:  # the command line says better what is missing
+            check_model("DraftBeams.model", self.model)
+
+    def models(self) -> dict[str, Any]:
+        """Returns the model by its role."""
+        return {self.role: self.model}
+
+    def parts(self, beams: int) -> tuple[Part, ...]:
+        """Returns the model calls of a draft: the first one feeds the last layer again."""
+        return Part(self.role, 2 * beams, 1), Part(self.role, self.width, self.depth - 1)
+
+    def init(self, params: Params, inputs: PyTree, given: Any) -> Any:
+        """Returns the model's cache behind the inputs; `given` is the target's."""
+        inputs = self.view(inputs) if self.view else inputs
+        return read(self.model, params[self.role], inputs, given.capacity, given)
+
+    def grow(
+        self,
+        params: Params,
+        text: Text,
+        cache: Any,
+        slots: Slots,
+        size: int,
+        stop_ids: tuple[int, ...],
+    ) -> tuple[Tree, Any]:
+        """Returns the tree of the next call, and the model's cache with all but its last depth.
+
+        Args:
+          size: V, the target's vocabulary.
+        """
+        beams, own = slots.beams, params[self.role]
+        tree = rooted(text.pending.tokens, beams + self.depth * self.width)
+        log_probs, cache = self._first(own, text, cache, slots, size)
+        known = None if text.last is None else text.last.pending
+        scores, first = text.scores, 0
+        for depth in range(1, self.depth + 1):
+            log_probs = _told(log_probs, known, text.last)
+            log_probs = log_probs.at[:, :, jnp.array(stop_ids, int)].set(-jnp.inf)
+            scores, parents, ids = _best(log_probs, scores, self.width)
+            start = beams + (depth - 1) * self.width
+            tree = _grown(tree, start, first + parents, ids, depth)
+            if known is not None:
+                known = _found(jnp.take_along_axis(known, parents, axis=1), ids, text.last)
+            if depth < self.depth:
+                log_probs, cache = self._feed(own, tree, start, text, cache, slots, size)
+            first = start
+        return tree, cache
+
+    def keep(self, cache: Any, start: Array, slots: Array) -> Any:
+        """Returns the cache with the nodes in `slots` [B, K] moved to the slots from `start` on."""
+        return cache.keep(start, slots)
+
+    def _first(
+        self, own: PyTree, text: Text, cache: Any, slots: Slots, size: int
+    ) -> tuple[Array, Any]:
+        """Feeds the last layer, whose nodes may have been of the depth that was not fed, and the
+        pending tokens: log-probabilities behind these, [B, w, V]. Without a last layer the pending
+        tokens come first, and what lies behind them is written over."""
+        beams, layers = slots.beams, text.layers
+        there = (layers > 0)[:, None]
+        tokens = jnp.concatenate(
+            [jnp.where(there, text.previous.tokens, text.pending.tokens), text.pending.tokens],
+            axis=1,
+        )
+        start = jnp.maximum(layers - 1, 0) * beams
+        slot = start[:, None] + jnp.arange(2 * beams, dtype=jnp.int32)[None]
+        path = jnp.concatenate([text.previous.path, text.pending.path], axis=1)
+        limit = jnp.repeat(jnp.stack([layers - 1, layers], axis=1), beams, axis=1)
+        seen = slots.committed(path, limit)
+        seen |= jnp.arange(slots.capacity)[None, None] == slot[:, :, None]
+        view = slots.view(slot // beams, layers, seen)
+        model: Any = self.model
+        output, cache = model.decode(own, tokens, cache.rewind(start), ancestors=view)
+        logits = jnp.where(there[..., None], output.logits[:, beams:], output.logits[:, :beams])
+        return _usable(logits, size), cache
+
+    def _feed(
+        self, own: PyTree, tree: Tree, start: int, text: Text, cache: Any, slots: Slots, size: int
+    ) -> tuple[Array, Any]:
+        """Feeds one depth of the tree, the nodes from `start` on: [B, u, V]."""
+        nodes = slice(start, start + self.width)
+        view = view_of(tree, nodes, text.pending.path, text.layers, slots)
+        at = cache.rewind(text.layers * slots.beams + start)
+        model: Any = self.model
+        output, cache = model.decode(own, tree.tokens[:, nodes], at, ancestors=view)
+        return _usable(output.logits, size), cache
+
+
+def view_of(tree: Tree, nodes: slice, path: Array, layers: Array, slots: Slots) -> Any:
+    """Returns what some nodes of a tree see, the committed layers behind `path` [B, w, N] too."""
+    roots = tree.roots[:, nodes]
+    path = jnp.take_along_axis(path, roots[:, :, None], axis=1)
+    seen = slots.committed(path, jnp.broadcast_to(layers[:, None], roots.shape))
+    seen |= slots.placed(tree.ancestors[:, nodes], layers)
+    return slots.view(layers[:, None] + tree.depths[:, nodes], layers, seen)
+
+
+def _usable(logits: Array, size: int) -> Array:
+    """Returns log-probabilities of the target's ids; what is NaN or infinite is not proposed."""
+    log_probs = jax.nn.log_softmax(fit_vocabulary(logits, size), axis=-1)
+    return jnp.where(jnp.isfinite(log_probs), log_probs, -jnp.inf)
+
+
+def _best(log_probs: Array, scores: Array, width: int) -> tuple[Array, Array, Array]:
+    """Returns scores, parents and ids of the `width` best continuations, [B, u] each."""
+    rows, before, size = log_probs.shape
+    flat = (log_probs + scores[:, :, None]).reshape(rows, -1)
+    short = max(width - flat.shape[1], 0)
+    flat = jnp.pad(flat, ((0, 0), (0, short)), constant_values=-jnp.inf)
+    scores, index = jax.lax.top_k(flat, width)
+    index = jnp.minimum(index, before * size - 1)
+    return scores, (index // size).astype(jnp.int32), (index % size).astype(jnp.int32)
+
+
+def _grown(tree: Tree, start: int, parents: Array, ids: Array, depth: int) -> Tree:
+    """Returns the tree with nodes [B, u] from `start` on, whose parents are these nodes."""
+    nodes = slice(start, start + ids.shape[1])
+    leading = jnp.take_along_axis(tree.ancestors, parents[:, :, None], axis=1)
+    return Tree(
+        tokens=tree.tokens.at[:, nodes].set(ids),
+        parents=tree.parents.at[:, nodes].set(parents),
+        roots=tree.roots.at[:, nodes].set(jnp.take_along_axis(tree.roots, parents, axis=1)),
+        depths=tree.depths.at[:, nodes].set(depth),
+        ancestors=tree.ancestors.at[:, nodes].set(leading | tree.ancestors[:, nodes]),
+    )
+
+
+def _told(log_probs: Array, known: Array | None, last: Scored | None) -> Array:
+    """Returns the log-probabilities [B, R, V] with the target's where a node is known, [B, R]."""
+    if known is None or last is None:
+        return log_probs
+    told = jnp.take_along_axis(last.log_probs, jnp.maximum(known, 0)[:, :, None], axis=1)
+    return jnp.where((known >= 0)[:, :, None], told, log_probs)
+
+
+def _found(parents: Array, ids: Array, last: Scored | None) -> Array:
+    """Returns the node of the last tree with this parent and this token, [B, u]; -1 for none."""
+    assert last is not None
+    tree = last.tree
+    same = (tree.parents[:, None] == parents[:, :, None]) & (parents >= 0)[:, :, None]
+    same &= tree.tokens[:, None] == ids[:, :, None]
+    found = jnp.argmax(same, axis=2).astype(jnp.int32)
+    return jnp.where(jnp.any(same, axis=2), found, -1)

@@ -1,0 +1,103 @@
+"""Beam search with the parts of an engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+
+from specdec import decoding, tasks
+from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_rules import BeamRule
+from specdec.decoding.beam_search import BeamOutput, beam_search
+from specdec.decoding.draft_beams import DraftBeams
+from specdec.decoding.finite import NonFiniteLogits
+from specdec.decoding.program import Program
+from specdec.drafters import Autoregressive
+from specdec.engine.engine import Engine
+from specdec.plan import Plan
+from specdec.sampling import looks_back
+from specdec.types import Array, Params, PyTree
+
+
+def beam_plan(
+    plan: Plan,
+    beams: int,
+    rule: BeamRule,
+    *,
+    width: int | None = None,
+    depth: int = 2,
+    best_only: bool = False,
+) -> BeamPlan:
+    """Returns the plan of a search with the parts of a plan for decoding: its target, the model of
+    its drafter, its processors, its longest output and its stop ids.
+
+    Args:
+      beams: w.
+      width: u, the beams of the draft; None for twice as many as are searched for.
+      depth: gamma, the steps that the draft looks ahead.
+      best_only: whether one text is wanted; behind processors all beams are searched for.
+
+    Raises:
+      ValueError: the plan samples, or its drafter has no model that drafts token by token.
+    """
+    if not plan.sampling.greedy:
+        raise ValueError(
+            f"beam search takes the likeliest texts, and sampling is {plan.sampling}; give "
+            "Greedy(), or leave out the beams"
+        )
+    drafter = None
+    if plan.drafts:
+        if not isinstance(plan.drafter, Autoregressive):
+            raise ValueError(
+                "beams are drafted by a model of their own, and the drafter is "
+                f"{type(plan.drafter).__name__}; give Autoregressive, or no drafter"
+            )
+        model, view, role = plan.drafter.model, plan.drafter.view, plan.drafter.role
+        drafter = DraftBeams(model, width or 2 * beams, depth, view, role=role)
+    processors = plan.sampling.processors if looks_back(plan.sampling) else ()
+    best_only = best_only and not processors
+    given = plan.target, beams, rule, plan.max_length, drafter, processors, best_only, plan.stop_ids
+    return BeamPlan(*given)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BeamEngine:
+    """Searches for the best texts of batches, with the models and parameters of an engine."""
+
+    engine: Engine
+    plan: BeamPlan
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """The program of the search: (Params, keys [B], inputs) -> BeamOutput; the keys are not
+        used."""
+
+        def search(params: Params, keys: Array, inputs: PyTree) -> BeamOutput:
+            return beam_search(params, inputs, self.plan, prefix=self.engine.given_prefix)
+
+        return Program(search, mesh=self.engine.placement.mesh)
+
+    def search(self, batch: tasks.Batch) -> tuple[BeamOutput, float]:
+        """Searches for the beams of a batch of texts.
+
+        Returns:
+          The output, on the host, and the seconds that it took without compiling.
+
+        Raises:
+          NonFiniteLogits: with the index of the text.
+        """
+        params = Params(**{role: self.engine.params[role] for role in self.plan.models()})
+        keys = self.engine.keys(batch, seed=0)
+        with decoding.naming_texts(batch.index):
+            output, seconds = self.program.fetch(params, keys, batch.inputs)
+            for row in np.flatnonzero(output.trace.failed):
+                steps = int(np.sum(output.trace.steps[row]))
+                raise NonFiniteLogits(self.plan.target, int(row), steps)
+        return jax.tree.map(np.asarray, output), seconds
+
+    def alone(self) -> BeamEngine:
+        """Returns the same search by the target alone, one step with each call."""
+        return dataclasses.replace(self, plan=self.plan.alone())
