@@ -200,7 +200,7 @@ CHECKPOINTS = (
 ASKED = {
     f"asked by {name}": case("decode", RUN, f"--gin.CHECKPOINT_PATH='YARD/{name}'", says=says)
     for name, says in {
-        "gen_beams": "generation_config.json has num_beams 4, .*not done here; leave out",
+        "gen_beams": "generation_config.json has num_beams 4, .*no beam search; search with",
         "gen_text": "generation_config.json is not JSON .*; copy it again",
         "gen_samples": "has num_return_sequences 3, .*; leave out",
         "gen_sampled": "has do_sample True, and this run is greedy; draw with --temperature=0.7",
@@ -220,7 +220,7 @@ ASKED = {
         "gen_end": "eos_token_id in generation_config.json is 300, and the model has 261 ids; ",
         "gen_end_kind": "has eos_token_id '</s>'; give a token id",
         "gen_no_end": "has no eos_token_id, and transformers ends no text without; add it",
-        "gen_in_config": "config.json has num_beams 4, .*; leave out",
+        "gen_in_config": "config.json has num_beams 4, .*; search with .*, or leave out",
         "gen_two_answers": "contradicts itself: no_repeat_ngram_size is 2 in .*; correct",
     }.items()
 } | {

@@ -339,7 +339,35 @@ COMMANDS = {
         "--forecast_split=validation",
         says="--forecast_split is 'validation', .*; leave it out",
     ),
-    "beams": case("decode", RUN, "--num_beams=4", says="no flag --num_beams; there is no beam"),
+    "beams": case("bench", RUN, "--num_beams=4", says="no flag --num_beams; beams are searched"),
+    "beams of bench": case(
+        "bench", RUN, "--gin.NUM_BEAMS=4", says="NUM_BEAMS is 4, and this command does no beam"
+    ),
+    "more texts than beams": case(
+        "decode", RUN, "--num_beams=2", "--num_return=3", says="NUM_RETURN is 3 but NUM_BEAMS 2; "
+    ),
+    "beams that are drawn": case(
+        "decode",
+        RUN,
+        "--num_beams=2",
+        "--temperature=1",
+        says="takes the likeliest texts, and sampling is Sampling.*; give Greedy",
+    ),
+    "beams of a table": case(
+        "decode",
+        RUN,
+        "--num_beams=2",
+        "--drafter=prompt_lookup",
+        says="beams are drafted by a model of their own, and the drafter is PromptLookup; ",
+    ),
+    "explained beams": case(
+        "decode",
+        RUN,
+        "--num_beams=2",
+        "--explain",
+        "--output_file=OUT/x.jsonl",
+        says="--explain tells of drafted tokens, not of beams; leave",
+    ),
     "samples of bench": case(
         "bench", RUN, "--num_samples=4", says="no flag --num_samples; use --gin.NUM_SAMPLES=4"
     ),

@@ -1,0 +1,56 @@
+"""`specdec decode --num_beams`: lines, scores, and the settings that repeat the run."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import GOLDEN, check_lines
+
+from specdec import checkpoints, cli
+from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_rules import HuggingFace
+from specdec.decoding.beam_search import beam_search
+from specdec.types import Params
+
+SCORES = dict(rtol=0, atol=1e-4)  # another program, and six decimals in a file
+FOLDER = str(GOLDEN / "hf_byt5")
+RUN = [f"--target={FOLDER}", f"--draft={FOLDER}", "--text=A cat.", "--text=Two cats run."]
+SHORT = ["--max_length=10", "--num_beams=3", "--num_return=2", "--beam_rule=huggingface"]
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory):
+    path = tmp_path_factory.mktemp("beams") / "out.jsonl"
+    assert cli.main(["decode", *RUN, *SHORT, f"--output_file={path}"]) == 0
+    return path
+
+
+def test_lines_have_the_beams_of_the_library(lines):
+    check_lines("beams", lines, lines.with_name("out.jsonl.gin"))
+    target = checkpoints.model_from(FOLDER)
+    params = Params(checkpoints.load(FOLDER, config=target.config))
+    for line in map(json.loads, lines.read_text().splitlines()):
+        ids = [byte + 3 for byte in line["input"].encode()] + [1]
+        plan = BeamPlan(target, 3, HuggingFace(), 10)
+        found = beam_search(params, jnp.asarray([ids], jnp.int32), plan)
+        for place in range(2):
+            right = np.asarray(found.tokens[0, place, : found.length[0, place]]).tolist()
+            assert line["tokens"][place] == right
+        np.testing.assert_allclose(line["scores"], found.scores[0, :2], **SCORES)
+        assert line["calls"] <= line["steps"] == int(found.trace.calls[0])
+
+
+def test_the_settings_beside_the_lines_repeat_the_run(lines, tmp_path, capsys):
+    again = tmp_path / "again.jsonl"
+    assert cli.main(["decode", f"--gin_file={lines}.gin", f"--output_file={again}"]) == 0
+    assert again.read_text() == lines.read_text()
+    err = capsys.readouterr().err
+    assert "3 beams, HuggingFace(length_penalty=1.0" in err and "steps per call" in err
+
+
+def test_the_best_text_is_printed_and_compared(capsys):
+    assert cli.main(["decode", *RUN, "--max_length=10", "--num_beams=2", "--compare"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 2
+    assert "best only" in err and "2 of 2 with the beams of the target alone" in err
