@@ -19,9 +19,9 @@ import jax
 import numpy as np
 from harness import Results, pair_flags, run_of
 
-from specdec.decoding.beam_rules import T5X
+from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
-from specdec.engine.beams import BeamEngine, beam_plan
+from specdec.engine.beam_engine import BeamEngine, beam_plan
 
 BEAMS = 4
 # width and depth of the draft, and whether it reuses the target's last opinion
@@ -46,9 +46,9 @@ def measured(pair: str, texts: int) -> list[dict[str, Any]]:
     """Returns a line for each search, and for greedy decoding with a draft and without."""
     run = run_of(pair_flags(pair), texts, batch_size=1)
     engine = run.engine
-    searches = {"plain": BeamEngine(engine, beam_plan(engine.plan, BEAMS, T5X()).alone())}
+    searches = {"plain": BeamEngine(engine, beam_plan(engine.plan, BEAMS, T5XBeams()).alone())}
     for width, depth, reuse in DRAFTS:
-        plan = beam_plan(engine.plan, BEAMS, T5X(), width=width, depth=depth)
+        plan = beam_plan(engine.plan, BEAMS, T5XBeams(), width=width, depth=depth)
         assert plan.drafter is not None
         own = DraftBeams(plan.drafter.model, width, depth, reuse=reuse)
         name = f"{width} beams, {depth} steps" + (", reuse" if reuse else "")

@@ -12,9 +12,9 @@ from specdec import tasks
 from specdec.cli import settings
 from specdec.common import terminal
 from specdec.common.values import Checked, NonNegativeInt, Number, PositiveInt, UsageError
-from specdec.decoding.beam_rules import T5X, BeamRule, HuggingFace
+from specdec.decoding.beam_rules import BeamRule, HuggingFaceBeams, T5XBeams
 from specdec.engine import Engine
-from specdec.engine.beams import BeamEngine, beam_plan
+from specdec.engine.beam_engine import BeamEngine, beam_plan
 from specdec.instrument.beam_texts import BeamSummary, searched
 
 
@@ -70,8 +70,8 @@ class Beams(Checked):
     def _rule(self) -> BeamRule:
         penalty = () if self.length_penalty is None else (self.length_penalty,)
         if self.rule == "t5x":
-            return T5X(*penalty)
-        return HuggingFace(*penalty or (1.0,), self.early_stopping)
+            return T5XBeams(*penalty)
+        return HuggingFaceBeams(*penalty or (1.0,), self.early_stopping)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

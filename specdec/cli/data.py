@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from specdec import checkpoints, tasks
-from specdec.cli.given import Texts
+from specdec.cli.given import TextList
 from specdec.common.values import Checked, PositiveInt, Seed, Text, UsageError, check_has, check_is
 from specdec.models.partitioning import Share
 
@@ -42,7 +42,7 @@ class Data(Checked):
     task: Any
     split: Text
     lengths: Mapping[str, int]
-    texts: Texts | None = None
+    texts: TextList | None = None
     vocabulary: tasks.VocabularyDefinition | None = None
     draft_vocabulary: tasks.VocabularyDefinition | None = None
     batch_size: PositiveInt = 1
@@ -58,7 +58,7 @@ class Data(Checked):
             value = getattr(self, name)
             if not (value is None or name == "task" and isinstance(value, str)):
                 check_has(f"Data.{name}", value, method, remedy)
-        check_is("Data.texts", self.texts or Texts(), Texts, "INPUT_FILE or INPUT_TEXTS")
+        check_is("Data.texts", self.texts or TextList(), TextList, "INPUT_FILE or INPUT_TEXTS")
         for side in ("inputs", "targets"):
             tasks.length_of(self.lengths, side)
         tasks.check_sizes(self.lengths, self.batch_size, self.limit, self.buckets)

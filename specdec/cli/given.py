@@ -15,7 +15,7 @@ STDIN = "standard input"
 FLAG = "--input_file"
 
 
-class Texts(tuple[tuple[str, str | None], ...]):
+class TextList(tuple[tuple[str, str | None], ...]):
     """Texts in place of a task's: input and reference of each; either all have a reference, or none
     has (None)."""
 
@@ -23,7 +23,7 @@ class Texts(tuple[tuple[str, str | None], ...]):
         return f"{len(self)} texts, the first {self[0][0][:30]!r}"
 
 
-def given_texts(file: Any = None, texts: Any = (), prefix: Any = "") -> Texts | None:
+def given_texts(file: Any = None, texts: Any = (), prefix: Any = "") -> TextList | None:
     """Returns the texts of a file, or the ones given; None without either.
 
     prefix: put before the inputs of a file.
@@ -37,7 +37,7 @@ def given_texts(file: Any = None, texts: Any = (), prefix: Any = "") -> Texts | 
             f"INPUT_TEXTS is {texts!r} and TASK_PREFIX {prefix!r}; give texts, as in ('a text',)"
         )
     if file is None:
-        return Texts((text, None) for text in texts) if texts else None
+        return TextList((text, None) for text in texts) if texts else None
     name = f"{FLAG} {file}"
     lines = list(not_nothing(file_lines(FLAG, file, "one text per line"), name, "in it"))
     first = lines[0].count("\t")
@@ -50,7 +50,7 @@ def given_texts(file: Any = None, texts: Any = (), prefix: Any = "") -> Texts | 
                 "give inputs alone, or input TAB reference on each line"
             )
         pairs.append((prefix + text, references[0] if references else None))
-    return Texts(pairs)
+    return TextList(pairs)
 
 
 def file_lines(flag: str, path: str, content: str) -> list[str]:

@@ -44,7 +44,7 @@ class BeamPlan(Checked):
     def __post_init__(self):
         super().__post_init__()
         check_model("BeamPlan.target", self.target)
-        check_is("BeamPlan.rule", self.rule, BeamRule, "a rule, such as T5X(0.6)")
+        check_is("BeamPlan.rule", self.rule, BeamRule, "a rule, such as T5XBeams(0.6)")
         object.__setattr__(self, "processors", tuple(self.processors))
         for one in self.processors:
             remedy = "processors, such as NoRepeatNGram(3)"

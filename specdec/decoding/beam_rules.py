@@ -20,7 +20,7 @@ from specdec.decoding.states import ends_text
 from specdec.types import Array
 
 
-class Beams(struct.PyTreeNode):
+class BeamSet(struct.PyTreeNode):
     """The beams of one text; of a batch, with its rows in front. Texts begin with the start token,
     and are 0 behind their length."""
 
@@ -50,7 +50,7 @@ class BeamRule(Checked, abc.ABC):
         stop id."""
 
     @abc.abstractmethod
-    def ended(self, beams: Beams, hits: Array, longest: int) -> Array:
+    def ended(self, beams: BeamSet, hits: Array, longest: int) -> Array:
         """Returns whether a search is over, [] bool.
 
         Args:
@@ -60,7 +60,7 @@ class BeamRule(Checked, abc.ABC):
         """
 
     @abc.abstractmethod
-    def reach(self, beams: Beams, longest: int) -> Array:
+    def reach(self, beams: BeamSet, longest: int) -> Array:
         """Returns a bound, [] float32: no live beam can finish with a better score."""
 
     def candidates(self, beams: int, stop_ids: int) -> int:
@@ -71,11 +71,11 @@ class BeamRule(Checked, abc.ABC):
         """Returns which of the candidates, the best first, may be finished texts; [count] bool."""
         return np.ones(count, bool)
 
-    def best_live(self, beams: Beams) -> Array:
+    def best_live(self, beams: BeamSet) -> Array:
         """Returns the score of the best live beam, [] float32."""
         return beams.live_scores[-1 if self.best_last else 0]
 
-    def begin(self, tokens: Array, given: Array, active: Array, beams: int) -> Beams:
+    def begin(self, tokens: Array, given: Array, active: Array, beams: int) -> BeamSet:
         """Returns the beams of a text before the first step: one, and w - 1 that do not count.
 
         Args:
@@ -86,7 +86,7 @@ class BeamRule(Checked, abc.ABC):
         if self.best_last:  # a prefix has been sorted, the very first step has not
             counts = jnp.where(given > 0, counts[::-1], counts)
         none = jnp.full([beams], self.nothing, jnp.float32)
-        return Beams(
+        return BeamSet(
             live_tokens=texts,
             live_scores=jnp.where(counts, 0.0, none),
             tokens=jnp.zeros_like(texts),
@@ -99,8 +99,8 @@ class BeamRule(Checked, abc.ABC):
         )
 
     def advance(
-        self, beams: Beams, log_probs: Array, stop_ids: tuple[int, ...], best_only: bool = False
-    ) -> tuple[Beams, Array]:
+        self, beams: BeamSet, log_probs: Array, stop_ids: tuple[int, ...], best_only: bool = False
+    ) -> tuple[BeamSet, Array]:
         """Returns the beams after one step, and the parent of each live one, [w] int32.
 
         The candidates are the best of all continuations of all live beams: one flat top-k, in which
@@ -155,7 +155,7 @@ class BeamRule(Checked, abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class T5X(BeamRule):
+class T5XBeams(BeamRule):
     """T5X's `decoding.beam_search`: scores are divided by ((5 + length) / 6) ** alpha (Wu et al.
     2016, 1609.08144, section 7), and a search ends when no live beam can pass the worst of w
     finished texts.
@@ -175,19 +175,19 @@ class T5X(BeamRule):
     def penalty(self, length: int) -> float:
         return ((5.0 + length) / 6.0) ** self.alpha
 
-    def ended(self, beams: Beams, hits: Array, longest: int) -> Array:
+    def ended(self, beams: BeamSet, hits: Array, longest: int) -> Array:
         reach = self.reach(beams, longest)
         worst = jnp.where(beams.finished, jnp.min(beams.scores), self.nothing)
         # What does not count any more is below what a filler begins with.
         none_left = reach < jnp.float32(self.nothing / self.penalty(longest + 1))
         return jnp.all(worst > reach) | none_left
 
-    def reach(self, beams: Beams, longest: int) -> Array:
+    def reach(self, beams: BeamSet, longest: int) -> Array:
         return self.best_live(beams) / jnp.float32(self.penalty(longest + 1))
 
 
 @dataclasses.dataclass(frozen=True)
-class HuggingFace(BeamRule):
+class HuggingFaceBeams(BeamRule):
     """`generate(num_beams=w)` of Hugging Face's transformers 5: scores are divided by
     length ** length_penalty. Only the w best candidates of a step may finish, and texts of N tokens
     are finished.
@@ -211,7 +211,7 @@ class HuggingFace(BeamRule):
     def may_finish(self, count: int, beams: int) -> np.ndarray:
         return np.arange(count) < beams
 
-    def ended(self, beams: Beams, hits: Array, longest: int) -> Array:
+    def ended(self, beams: BeamSet, hits: Array, longest: int) -> Array:
         penalties, generated = self._penalties(longest), beams.length - 1 - beams.given
         if self.early_stopping == "never" and self.length_penalty > 0:
             generated = longest - beams.given
@@ -222,14 +222,14 @@ class HuggingFace(BeamRule):
             over |= jnp.all(beams.finished)
         return over
 
-    def reach(self, beams: Beams, longest: int) -> Array:
+    def reach(self, beams: BeamSet, longest: int) -> Array:
         # The length between the next one and the longest at which the penalty favours a text most.
         next_one = beams.length - beams.given
         best = longest - beams.given if self.length_penalty > 0 else next_one
         return self.best_live(beams) / self._penalties(longest)[best]
 
 
-def best_first(rule: BeamRule, beams: Beams) -> Beams:
+def best_first(rule: BeamRule, beams: BeamSet) -> BeamSet:
     """Returns the beams of a text with what a search returns as finished ones, the best first."""
     if rule.ends_at_limit:
         return beams

@@ -16,8 +16,8 @@ from flax import struct
 
 from specdec.decoding import states
 from specdec.decoding.beam_plan import BeamPlan
-from specdec.decoding.beam_rules import Beams, best_first
-from specdec.decoding.draft_beams import Layer, Scored, Text, Tree, rooted, view_of
+from specdec.decoding.beam_rules import BeamSet, best_first
+from specdec.decoding.draft_beams import Continued, Layer, Scored, Tree, rooted, view_of
 from specdec.decoding.finite import NonFiniteLogits, is_known
 from specdec.decoding.forcing import given_lengths
 from specdec.sampling import Greedy, Processed
@@ -50,7 +50,7 @@ class BeamOutput(NamedTuple):
 class BeamState(struct.PyTreeNode):
     """Everything that changes while a batch is searched."""
 
-    beams: Beams  # of each row
+    beams: BeamSet  # of each row
     path: Array  # [B, w, N] int32, see `models.beam_tree`
     previous: Layer  # the last committed layer
     cache: Any  # the target's
@@ -166,7 +166,7 @@ def step(params: Params, state: BeamState, plan: BeamPlan) -> BeamState:
     draft = state.draft
     if plan.drafter:
         with jax.named_scope("draft"):
-            text = Text(pending, state.previous, layers, beams.live_scores, state.last)
+            text = Continued(pending, state.previous, layers, beams.live_scores, state.last)
             tree, draft = plan.drafter.grow(params, text, draft, slots, state.size, plan.stop_ids)
     else:
         tree = rooted(pending.tokens, plan.beams)
@@ -204,7 +204,7 @@ def step(params: Params, state: BeamState, plan: BeamPlan) -> BeamState:
 class _Replay(struct.PyTreeNode):
     """A search on the way through a tree."""
 
-    beams: Beams
+    beams: BeamSet
     path: Array  # [B, w, N]
     previous: Layer
     nodes: Array  # [B, w] int32, of the live beams; -1 for one that is no node
@@ -290,7 +290,7 @@ def _where_rows(rows: Array, new: Array, old: Array) -> Array:
     return jnp.where(rows.reshape([-1] + [1] * (new.ndim - 1)), new, old)
 
 
-def _processed(log_probs: Array, beams: Beams, plan: BeamPlan) -> Array:
+def _processed(log_probs: Array, beams: BeamSet, plan: BeamPlan) -> Array:
     """Returns the log-probabilities [B, w, V] as processors leave them."""
     if not plan.processors:
         return log_probs
@@ -309,7 +309,7 @@ def _children(tree: Tree, parents: Array, tokens: Array) -> Array:
     return jnp.where(jnp.any(same, axis=2), jnp.argmax(same, axis=2), -1).astype(jnp.int32)
 
 
-def _last_tokens(beams: Beams, back: int) -> Array:
+def _last_tokens(beams: BeamSet, back: int) -> Array:
     """Returns a token of each live beam, [B, w] int32: the last one (1), or the one before it."""
     at = jnp.clip(beams.length - back, 0, beams.live_tokens.shape[-1] - 1)
     return jnp.take_along_axis(beams.live_tokens, at[:, None, None], axis=2)[:, :, 0]

@@ -43,7 +43,7 @@ class Scored(struct.PyTreeNode):
     pending: Array  # [B, w] int32, the node that each pending token was; -1 for none
 
 
-class Text(struct.PyTreeNode):
+class Continued(struct.PyTreeNode):
     """What the nodes of a tree continue."""
 
     pending: Layer
@@ -111,7 +111,7 @@ class DraftBeams(Checked):
     def grow(
         self,
         params: Params,
-        text: Text,
+        text: Continued,
         cache: Any,
         slots: Slots,
         size: int,
@@ -145,7 +145,7 @@ class DraftBeams(Checked):
         return cache.keep(start, slots)
 
     def _first(
-        self, own: PyTree, text: Text, cache: Any, slots: Slots, size: int
+        self, own: PyTree, text: Continued, cache: Any, slots: Slots, size: int
     ) -> tuple[Array, Any]:
         """Feeds the last layer, whose nodes may have been of the depth that was not fed, and the
         pending tokens: log-probabilities behind these, [B, w, V]. Without a last layer the pending
@@ -169,7 +169,14 @@ class DraftBeams(Checked):
         return _usable(logits, size), cache
 
     def _feed(
-        self, own: PyTree, tree: Tree, start: int, text: Text, cache: Any, slots: Slots, size: int
+        self,
+        own: PyTree,
+        tree: Tree,
+        start: int,
+        text: Continued,
+        cache: Any,
+        slots: Slots,
+        size: int,
     ) -> tuple[Array, Any]:
         """Feeds one depth of the tree, the nodes from `start` on: [B, u, V]."""
         nodes = slice(start, start + self.width)

@@ -10,7 +10,7 @@ import numpy as np
 
 from specdec import tasks
 from specdec.decoding.beam_search import BeamOutput
-from specdec.engine.beams import BeamEngine
+from specdec.engine.beam_engine import BeamEngine
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,11 +17,14 @@ from specdec.checkpoints import generation_settings as generation
 from specdec.common import demo, notebook, terminal
 from specdec.common.decoded import DecodedText
 from specdec.common.values import check
+from specdec.decoding.beam_rules import BeamRule, T5XBeams
 from specdec.decoding.program import Program
 from specdec.drafters import Autoregressive
 from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact
+from specdec.engine.beam_engine import BeamEngine, beam_plan
 from specdec.instrument import benchmarking, certifying, decoding_texts, explained
+from specdec.instrument.beam_texts import BeamSummary, BeamText, searched
 from specdec.instrument.decoding_texts import Ways
 from specdec.instrument.runs import GivenTexts, Run, Variant, parameter_counts
 from specdec.plan import Plan
@@ -210,6 +213,32 @@ class InteractiveModel:
         """
         batches = self._batches((text, None) for text in _list_of(texts))
         return [decoded for batch in batches for decoded in self._decode(batch, seed)]
+
+    def beams(
+        self,
+        texts: Sequence[str],
+        num_beams: int = 4,
+        *,
+        num_return: int | None = None,
+        rule: BeamRule | None = None,
+    ) -> list[BeamText]:
+        """The likeliest texts for each text, by beam search: those of `rule`'s library.
+
+        A drafter that is `Autoregressive` makes it faster and changes nothing.
+
+        Args:
+          num_return: beams of each text, the best first; None for all.
+          rule: `T5XBeams` or `HuggingFaceBeams` of `decoding.beam_rules`; None for T5X's.
+
+        Raises:
+          ValueError: the model draws tokens, or has another drafter.
+          TaskError: a text that is too long.
+        """
+        count = num_return or num_beams
+        plan = beam_plan(self._engine.plan, num_beams, rule or T5XBeams(), best_only=count == 1)
+        batches = self._batches((text, None) for text in _list_of(texts))
+        engine = BeamEngine(self._engine, plan)
+        return list(searched(engine, batches, self._text_of, count, BeamSummary()))
 
     def score(self, inputs: Sequence[str], targets: Sequence[str]) -> list[float]:
         """The log-probability that the target gives each of `targets`, EOS included, in nats.

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 
 from specdec.checkpoints import tree
 from specdec.decoding import decode
-from specdec.decoding.beam_rules import T5X
+from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.beam_search import beam_search
 from specdec.decoding.program import DecodeProgram, batch_shapes
 from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact, Placement
-from specdec.engine.beams import beam_plan
+from specdec.engine.beam_engine import beam_plan
 from specdec.integrations import bridge
 from specdec.models.model import Model
 from specdec.models.t5 import T5Target
@@ -145,7 +145,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         plan = dataclasses.replace(self._plan, max_length=targets.shape[1], stop_ids=stop_ids)
         if alpha is not None:
             best_only = not return_all_decodes
-            search = beam_plan(plan, samples, T5X(alpha), best_only=best_only)
+            search = beam_plan(plan, samples, T5XBeams(alpha), best_only=best_only)
             found = beam_search(Params(params, **self._others), inputs, search, prefix=prompt)
             return bridge.beams(found, bool(return_all_decodes))
         output = decode(

@@ -28,7 +28,7 @@ from specdec.common import records
 from specdec.models.model import Target
 from specdec.training.divergences import NOTHING
 from specdec.training.loss import Pairs, TopLaws, teacher_forced
-from specdec.training.training_batches import Example
+from specdec.training.training_batches import TokenPair
 from specdec.training.training_error import TrainingError
 from specdec.types import Array, PyTree, Table
 
@@ -82,8 +82,8 @@ def stored(
     path: str | os.PathLike,
     asked: Asked,
     settings: dict[str, Any],
-    examples: Sequence[Example],
-    packed: Callable[[Sequence[Example]], Sequence[Pairs]],
+    examples: Sequence[TokenPair],
+    packed: Callable[[Sequence[TokenPair]], Sequence[Pairs]],
     say: Callable[[str], None] = lambda _: None,
 ) -> StoredLaws:
     """Opens a folder, and makes what it lacks.

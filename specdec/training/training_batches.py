@@ -20,7 +20,7 @@ from specdec.training.training_error import TrainingError
 WINDOW = 32  # batches that are sorted by length together
 
 
-class Example(NamedTuple):
+class TokenPair(NamedTuple):
     inputs: np.ndarray  # [length] int32
     targets: np.ndarray  # [length] int32
 
@@ -58,7 +58,7 @@ class Batches:
 
 
 def pack(
-    examples: Iterable[Example], lengths: Mapping[str, int], size: int, buckets: int
+    examples: Iterable[TokenPair], lengths: Mapping[str, int], size: int, buckets: int
 ) -> list[Pairs]:
     """Batches of `size` rows, shortest examples first; missing rows of the last one are zeros.
 
@@ -66,7 +66,7 @@ def pack(
     """
     limits = lengths["inputs"], lengths["targets"]
 
-    def fill(example: Example) -> float:
+    def fill(example: TokenPair) -> float:
         return max(len(x) / limit for x, limit in zip(example, limits, strict=True))
 
     ordered, packed = sorted(examples, key=fill), []
@@ -82,7 +82,7 @@ def pack(
     return packed
 
 
-def read_split(task: Any, split: str, lengths: Mapping[str, int]) -> list[Example]:
+def read_split(task: Any, split: str, lengths: Mapping[str, int]) -> list[TokenPair]:
     """Returns a whole split, in its order."""
     task = tasks.get_task(task, split)
     return list(_pairs(task, task.examples(split, lengths)))
@@ -90,16 +90,16 @@ def read_split(task: Any, split: str, lengths: Mapping[str, int]) -> list[Exampl
 
 def reader(
     task: Any, split: str, lengths: Mapping[str, int], seed: int
-) -> Callable[[int], Iterator[Example]]:
+) -> Callable[[int], Iterator[TokenPair]]:
     """Returns a function: place in the endless sequence -> the examples from there on.
 
     It reads on where it is. Any other place is a new stream.
     """
     task = tasks.get_task(task, split)
-    rest: Iterator[Example] = iter(())
+    rest: Iterator[TokenPair] = iter(())
     place = -1
 
-    def read(start: int) -> Iterator[Example]:
+    def read(start: int) -> Iterator[TokenPair]:
         nonlocal rest, place
         if start != place:
             rest, place = _pairs(task, task.stream(split, lengths, seed, start)), start
@@ -110,11 +110,11 @@ def reader(
     return read
 
 
-def _pairs(task: tasks.Task, examples: Iterable[tasks.Example]) -> Iterator[Example]:
+def _pairs(task: tasks.Task, examples: Iterable[tasks.Example]) -> Iterator[TokenPair]:
     for example in examples:
         if example.targets is None:
             raise TrainingError(f"task {task.name!r} has no targets; training needs pairs of texts")
-        yield Example(example.inputs, example.targets)
+        yield TokenPair(example.inputs, example.targets)
 
 
 def _padded(rows: Sequence[np.ndarray], size: int, width: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specdec.instrument.benchmark import Generation, Timing, estimator
-from specdec.instrument.benchmark.estimator import Measured, iteration
+from specdec.instrument.benchmark.estimator import MeasuredParts, iteration
 from specdec.instrument.benchmark.parts import READ_BYTES, key_of
 from specdec.types import Part
 
@@ -29,7 +29,7 @@ TIMINGS = [
 
 def test_parts_are_medians_of_one_call_and_memory_is_read_at_its_best():
     elsewhere = generation(split="validation")
-    found = Measured.of([generation("alone"), *TIMINGS, elsewhere, generation()])
+    found = MeasuredParts.of([generation("alone"), *TIMINGS, elsewhere, generation()])
     assert (found.prefill, found.prefill_alone, found.step) == (3, 2, 7)
     assert found.bandwidth == READ_BYTES / 2
     assert [len(x) for x in (found.alone, found.speculative, found.elsewhere)] == [1, 1, 1]
@@ -40,7 +40,7 @@ def test_parts_are_medians_of_one_call_and_memory_is_read_at_its_best():
 def test_a_mode_that_wrote_nothing_is_an_error(empty):
     records = [generation(mode, tokens=2 * (mode != empty)) for mode in ("alone", "speculative")]
     with pytest.raises(ValueError, match="no token was generated"):
-        Measured.of([*records, *TIMINGS])
+        MeasuredParts.of([*records, *TIMINGS])
 
 
 def test_texts_are_medians_over_repeats_and_summed():

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from support import GOLDEN, check_lines
 
-from specdec import checkpoints, cli
+from specdec import InteractiveModel, checkpoints, cli
 from specdec.decoding.beam_plan import BeamPlan
-from specdec.decoding.beam_rules import HuggingFace
+from specdec.decoding.beam_rules import HuggingFaceBeams
 from specdec.decoding.beam_search import beam_search
 from specdec.types import Params
 
@@ -32,7 +32,7 @@ def test_lines_have_the_beams_of_the_library(lines):
     params = Params(checkpoints.load(FOLDER, config=target.config))
     for line in map(json.loads, lines.read_text().splitlines()):
         ids = [byte + 3 for byte in line["input"].encode()] + [1]
-        plan = BeamPlan(target, 3, HuggingFace(), 10)
+        plan = BeamPlan(target, 3, HuggingFaceBeams(), 10)
         found = beam_search(params, jnp.asarray([ids], jnp.int32), plan)
         for place in range(2):
             right = np.asarray(found.tokens[0, place, : found.length[0, place]]).tolist()
@@ -46,7 +46,16 @@ def test_the_settings_beside_the_lines_repeat_the_run(lines, tmp_path, capsys):
     assert cli.main(["decode", f"--gin_file={lines}.gin", f"--output_file={again}"]) == 0
     assert again.read_text() == lines.read_text()
     err = capsys.readouterr().err
-    assert "3 beams, HuggingFace(length_penalty=1.0" in err and "steps per call" in err
+    assert "3 beams, HuggingFaceBeams(length_penalty=1.0" in err and "steps per call" in err
+
+
+def test_python_searches_for_the_same_beams(lines):
+    texts = [text.removeprefix("--text=") for text in RUN[2:]]
+    model = InteractiveModel(FOLDER, FOLDER, lengths={"inputs": 32, "targets": 10})
+    found = model.beams(texts, 3, num_return=2, rule=HuggingFaceBeams())
+    for text, line in zip(found, map(json.loads, lines.read_text().splitlines()), strict=True):
+        assert list(map(list, text.tokens)) == line["tokens"]
+        assert list(text.predictions) == line["predictions"]
 
 
 def test_the_best_text_is_printed_and_compared(capsys):

@@ -29,7 +29,7 @@ REFUSED = {
     ("eval", "text"): "references; give --input_file",
     ("score", "text"): "scored too; give --input_file",
     ("train", "text"): "many texts are needed; give --input_file",
-    ("distill", "text"): "many texts; give --input_file",
+    ("distill", "text"): "many texts; give --inputs",
     ("distill", "draft"): "the drafter is made; leave it out",
 }
 TARGET, DRAFT = str(demo.path("target")), str(demo.path("draft"))

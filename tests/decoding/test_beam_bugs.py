@@ -10,7 +10,7 @@ from support import forget_programs, load
 
 from specdec.decoding import beam_rules, beam_search, draft_beams
 from specdec.decoding.beam_plan import BeamPlan
-from specdec.decoding.beam_rules import T5X, BeamRule, HuggingFace
+from specdec.decoding.beam_rules import BeamRule, HuggingFaceBeams, T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.models.beam_tree import Slots
 from specdec.models.cache import KVCache
@@ -19,7 +19,7 @@ from specdec.types import Params
 
 pytestmark = pytest.mark.planted
 
-PLAIN = T5X(0.6)
+PLAIN = T5XBeams(0.6)
 TABLE = TableTarget(vocab_size=9, classes=5, scale=2.0)
 TEXTS = jnp.asarray([[2 + i % 7, 3, 1 + i // 7] for i in range(32)], jnp.int32)
 LONGEST = 14
@@ -62,17 +62,17 @@ def calls(drafter=True) -> int:
 @pytest.fixture(autouse=True)
 def cases():
     """The right outputs, before anything is planted; compiled programs are forgotten behind it."""
-    for rule in (T5X(0.6), HuggingFace()):
+    for rule in (T5XBeams(0.6), HuggingFaceBeams()):
         for drafter in (False, True):
             right(rule, drafter, (1,))
-    right(T5X(0.6), True, ())
+    right(T5XBeams(0.6), True, ())
     yield
     forget_programs()
 
 
 def test_a_penalty_without_the_stop_id(monkeypatch):
     wrong = lambda self, length: ((5.0 + length - 1) / 6.0) ** self.alpha  # noqa: E731
-    monkeypatch.setattr(T5X, "penalty", wrong)
+    monkeypatch.setattr(T5XBeams, "penalty", wrong)
     assert differs()
 
 
@@ -81,7 +81,7 @@ def test_as_many_candidates_as_beams(monkeypatch):
     assert differs()
 
 
-@pytest.mark.parametrize("rule", [T5X, HuggingFace])
+@pytest.mark.parametrize("rule", [T5XBeams, HuggingFaceBeams])
 def test_a_search_that_ends_with_the_first_text(monkeypatch, rule):
     monkeypatch.setattr(rule, "ended", lambda self, beams, hits, longest: jnp.any(beams.finished))
     assert differs(rule=rule())
@@ -184,7 +184,7 @@ def test_wrong_positions(monkeypatch):
     """Tables know no positions; a T5 does."""
     target, params, golden = load("v1_1")
     inputs = jnp.asarray(golden["encoder_input_tokens"])[:2]
-    searched = BeamPlan(target, 4, T5X(0.6), 24, DraftBeams(target, 8, 2))
+    searched = BeamPlan(target, 4, T5XBeams(0.6), 24, DraftBeams(target, 8, 2))
     both = Params(params, params)
     good = beam_search.beam_search(both, inputs, searched)
     positions = Slots.positions

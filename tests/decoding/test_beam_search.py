@@ -12,7 +12,7 @@ from support import GOLDEN, load
 
 from specdec import checkpoints
 from specdec.decoding.beam_plan import BeamPlan
-from specdec.decoding.beam_rules import T5X, HuggingFace
+from specdec.decoding.beam_rules import HuggingFaceBeams, T5XBeams
 from specdec.decoding.beam_search import beam_search
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.decoding.finite import NonFiniteLogits
@@ -51,7 +51,7 @@ def check_same(plan, params, inputs, **given):
 def test_beams_are_those_of_t5x(name):
     target, params, golden = load(name)
     inputs = jnp.asarray(golden["encoder_input_tokens"])
-    plan = BeamPlan(target, 4, T5X(0.6), golden["beam4"].shape[2])
+    plan = BeamPlan(target, 4, T5XBeams(0.6), golden["beam4"].shape[2])
     found = beam_search(Params(params), inputs, plan)
     assert found.tokens[:, ::-1].tolist() == golden["beam4"].tolist()  # T5X's best one is the last
     np.testing.assert_allclose(found.scores[:, ::-1], golden["beam4_scores"], **SCORES)
@@ -84,7 +84,7 @@ def test_beams_are_those_of_hugging_face(name):
         plan = BeamPlan(
             target,
             given["num_beams"],
-            HuggingFace(**{key: given[key] for key in RULES if key in given}),
+            HuggingFaceBeams(**{key: given[key] for key in RULES if key in given}),
             right.shape[2],
             processors=in_order(**processors) if processors else (),
             stop_ids=tuple(stops[case]),
@@ -112,7 +112,11 @@ def tables(scale=1.0):
     return Params(params, noisy(params, scale))
 
 
-RULE = {"t5x": T5X(0.6), "hf": HuggingFace(), "early": HuggingFace(early_stopping=True)}
+RULE = {
+    "t5x": T5XBeams(0.6),
+    "hf": HuggingFaceBeams(),
+    "early": HuggingFaceBeams(early_stopping=True),
+}
 
 
 @pytest.mark.parametrize("reuse", [False, True])
@@ -138,7 +142,7 @@ def test_drafted_beams_are_the_same(rule, beams, width, depth, reuse):
 def test_a_perfect_draft_is_worth_all_its_steps():
     """The draft is the target, and its beams see what the target's see."""
     params = tables()["target"]
-    plan = BeamPlan(TABLE, 4, T5X(0.6), 12, DraftBeams(TABLE, 16, 2, reuse=False))
+    plan = BeamPlan(TABLE, 4, T5XBeams(0.6), 12, DraftBeams(TABLE, 16, 2, reuse=False))
     _, drafted = check_same(plan, Params(params, params), TEXTS)
     steps = np.sum(drafted.trace.steps, axis=1)
     assert drafted.trace.calls.tolist() == np.ceil(steps / 3).astype(int).tolist()
@@ -156,7 +160,7 @@ def test_a_perfect_draft_is_worth_all_its_steps():
 )
 def test_a_hostile_draft_changes_nothing(hostile):
     params = tables()["target"]
-    plan = BeamPlan(TABLE, 4, T5X(0.6), 12, DraftBeams(TABLE, 8, 2))
+    plan = BeamPlan(TABLE, 4, T5XBeams(0.6), 12, DraftBeams(TABLE, 8, 2))
     check_same(plan, Params(params, jax.tree.map(hostile, params)), TEXTS)
 
 
@@ -164,7 +168,7 @@ def test_a_draft_of_another_vocabulary_changes_nothing():
     wide = TableTarget(vocab_size=9, classes=3, scale=2.0)
     for other in (wide, TableTarget(vocab_size=5, classes=3, scale=2.0)):
         inputs = jnp.minimum(TEXTS, 4)
-        plan = BeamPlan(TABLE, 2, T5X(0.6), 10, DraftBeams(other, 4, 2))
+        plan = BeamPlan(TABLE, 2, T5XBeams(0.6), 10, DraftBeams(other, 4, 2))
         check_same(plan, Params(tables()["target"], other.init(jax.random.key(5))), inputs)
 
 
@@ -173,7 +177,7 @@ def test_positions_are_right_beyond_the_exact_buckets(name):
     """A table knows no positions: a T5 does, and 40 tokens reach its logarithmic buckets."""
     target, params, golden = load(name)
     inputs = jnp.asarray(golden["encoder_input_tokens"])[:3]
-    plan = BeamPlan(target, 4, T5X(0.6), 40, DraftBeams(target, 8, 2))
+    plan = BeamPlan(target, 4, T5XBeams(0.6), 40, DraftBeams(target, 8, 2))
     _, drafted = check_same(plan, Params(params, noisy(params, 0.02)), inputs)
     perfect = beam_search(Params(params, params), inputs, plan)
     assert np.sum(perfect.trace.calls) < np.sum(drafted.trace.calls)
@@ -196,7 +200,7 @@ def test_prefixes_of_different_lengths():
 def test_several_stop_ids_and_processors():
     processors = in_order(no_repeat_ngram_size=2, min_length=3)
     plan = BeamPlan(
-        TABLE, 4, HuggingFace(), 12, DraftBeams(TABLE, 8, 2), processors, stop_ids=(1, 4)
+        TABLE, 4, HuggingFaceBeams(), 12, DraftBeams(TABLE, 8, 2), processors, stop_ids=(1, 4)
     )
     plain, _ = check_same(plan, tables(), TEXTS)
     for text, length in zip(plain.tokens.reshape(-1, 12), plain.length.reshape(-1), strict=True):
@@ -206,7 +210,7 @@ def test_several_stop_ids_and_processors():
 
 
 def test_a_row_does_not_depend_on_its_neighbours():
-    plan = BeamPlan(TABLE, 4, T5X(0.6), 12, DraftBeams(TABLE, 8, 2))
+    plan = BeamPlan(TABLE, 4, T5XBeams(0.6), 12, DraftBeams(TABLE, 8, 2))
     whole = beam_search(tables(), TEXTS, plan)
     for row in (0, 7):
         alone = beam_search(tables(), TEXTS[row : row + 1], plan)
@@ -215,14 +219,18 @@ def test_a_row_does_not_depend_on_its_neighbours():
 
 
 def test_the_best_text_alone_takes_fewer_steps():
-    for rule in (*RULE.values(), HuggingFace(length_penalty=-0.5), HuggingFace(2.0, "never")):
+    for rule in (
+        *RULE.values(),
+        HuggingFaceBeams(length_penalty=-0.5),
+        HuggingFaceBeams(2.0, "never"),
+    ):
         plan = BeamPlan(TABLE, 4, rule, 12, DraftBeams(TABLE, 8, 2))
         every = beam_search(tables(), TEXTS, plan)
         best = dataclasses.replace(plan, best_only=True)
         _, found = check_same(best, tables(), TEXTS)
         assert found.tokens[:, 0].tolist() == every.tokens[:, 0].tolist()
         assert np.sum(found.trace.steps) <= np.sum(every.trace.steps)
-    t5x = BeamPlan(TABLE, 4, T5X(0.6), 12)
+    t5x = BeamPlan(TABLE, 4, T5XBeams(0.6), 12)
     fewer = beam_search(tables(), TEXTS, dataclasses.replace(t5x, best_only=True))
     assert np.sum(fewer.trace.steps) < np.sum(beam_search(tables(), TEXTS, t5x).trace.steps)
 
@@ -258,7 +266,9 @@ def brute_force(params, inputs, rule, beams, longest):
     return [words[1:] for _, words in done], [score for score, _ in done]
 
 
-@pytest.mark.parametrize("rule", [T5X(0.0), T5X(1.0), HuggingFace(), HuggingFace(0.0)])
+@pytest.mark.parametrize(
+    "rule", [T5XBeams(0.0), T5XBeams(1.0), HuggingFaceBeams(), HuggingFaceBeams(0.0)]
+)
 def test_the_search_as_it_is_defined(rule):
     plan = BeamPlan(TABLE, 3, rule, 10, DraftBeams(TABLE, 6, 2))
     params = tables()
@@ -277,7 +287,7 @@ def test_beams_over_a_mesh():
     """Two rows and two parts of the model; each device searches for its own row."""
     target, params, golden = load("v1_1")
     inputs = jnp.asarray(golden["encoder_input_tokens"])[:2]
-    plan = BeamPlan(target, 4, T5X(0.6), 16, DraftBeams(target, 8, 2))
+    plan = BeamPlan(target, 4, T5XBeams(0.6), 16, DraftBeams(target, 8, 2))
     whole = beam_search(Params(params, params), inputs, plan)
     rules = partitioning.standard_logical_axis_rules()
     divided = dataclasses.replace(target, axis_rules=rules)
@@ -294,7 +304,7 @@ def test_beams_in_bfloat16():
     """Calls of another width round otherwise, so beams may differ: the rows, though, end."""
     target, params, golden = load("v1_0", dtype="bfloat16")
     inputs = jnp.asarray(golden["encoder_input_tokens"])
-    plan = BeamPlan(target, 4, T5X(0.6), 20, DraftBeams(target, 8, 2))
+    plan = BeamPlan(target, 4, T5XBeams(0.6), 20, DraftBeams(target, 8, 2))
     found = beam_search(Params(params, params), inputs, plan)
     plain = beam_search(Params(params), inputs, plan.alone())
     assert np.mean(np.asarray(found.tokens[:, 0]) == np.asarray(plain.tokens[:, 0])) > 0.5
@@ -304,7 +314,7 @@ def test_beams_in_bfloat16():
 def test_logits_that_are_not_finite_name_the_row():
     params = tables()["target"]
     broken = {"logits": params["logits"].at[1].set(jnp.nan)}
-    plan = BeamPlan(TABLE, 2, T5X(0.6), 6)
+    plan = BeamPlan(TABLE, 2, T5XBeams(0.6), 6)
     with pytest.raises(NonFiniteLogits, match="output token 1 of row"):
         beam_search(Params(broken), TEXTS, plan)
 
@@ -314,16 +324,16 @@ def test_logits_that_are_not_finite_name_the_row():
     [
         ({"drafter": DraftBeams(TABLE, 2, 2)}, "DraftBeams.width is 2, fewer than the 4 beams"),
         ({"beams": 0}, "BeamPlan.beams is 0; give a positive integer"),
-        ({"rule": T5X, "beams": 4}, "BeamPlan.rule is"),
+        ({"rule": T5XBeams, "beams": 4}, "BeamPlan.rule is"),
     ],
 )
 def test_plans_that_cannot_work(changes, message):
     with pytest.raises(ValueError, match=message):
-        BeamPlan(**{"target": TABLE, "beams": 4, "rule": T5X(), "max_length": 6} | changes)
+        BeamPlan(**{"target": TABLE, "beams": 4, "rule": T5XBeams(), "max_length": 6} | changes)
 
 
 def test_what_a_call_takes():
-    plan = BeamPlan(TABLE, 4, T5X(), 6, DraftBeams(TABLE, 8, 2))
+    plan = BeamPlan(TABLE, 4, T5XBeams(), 6, DraftBeams(TABLE, 8, 2))
     assert [tuple(part) for part in plan.parts()] == [
         ("target", 20, 1),
         ("draft", 8, 1),

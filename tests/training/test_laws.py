@@ -17,7 +17,7 @@ from specdec.models.t5 import T5Config, T5Target
 from specdec.testing import TableTarget
 from specdec.training import Align, Frozen, Pairs, TrainingError, TrainRun, laws
 from specdec.training.alignment import DIVERGENCES, highest
-from specdec.training.training_batches import Example, pack
+from specdec.training.training_batches import TokenPair, pack
 from specdec.training.training_loop import _laws as laws_of_run
 
 pytestmark = pytest.mark.ci
@@ -37,17 +37,17 @@ LENGTHS = {"inputs": 6, "targets": 5}
 FORWARD = {"forward_kl": 1.0}
 
 
-def examples(count: int = 10) -> list[Example]:
+def examples(count: int = 10) -> list[TokenPair]:
     """Of 1 to 5 tokens."""
     draw = random.Random(0)
 
     def text(longest: int) -> np.ndarray:
         return np.array([draw.randint(2, V - 1) for _ in range(draw.randint(1, longest))], np.int32)
 
-    return [Example(text(6), text(5)) for _ in range(count)]
+    return [TokenPair(text(6), text(5)) for _ in range(count)]
 
 
-def batches(texts: list[Example]) -> list[Pairs]:
+def batches(texts: list[TokenPair]) -> list[Pairs]:
     return pack(texts, LENGTHS, 4, 2)
 
 
@@ -118,7 +118,7 @@ def test_few_ids_say_less(tmp_path):
 def test_a_text_is_known_by_its_input_too(tmp_path):
     """The same words are as likely as they are for their own input."""
     model, words = T5Target(CONFIG), np.array([5, 6, 1], np.int32)
-    texts = [Example(np.array([x, 1], np.int32), words) for x in (7, 8)]
+    texts = [TokenPair(np.array([x, 1], np.int32), words) for x in (7, 8)]
     given = laws.Asked(model, model.init(jax.random.key(0)), 3, 1.0)
     found = laws.stored(tmp_path, given, {}, texts, batches)
     (pairs,) = batches(texts)

@@ -23,7 +23,7 @@ from specdec.instrument.benchmark.trust import Spread
 from specdec.types import Part, verifies
 
 
-class Measured(NamedTuple):
+class MeasuredParts(NamedTuple):
     """All records of a benchmark.
 
     seconds: part -> of one model call, or of one prefill; medians.
@@ -39,7 +39,7 @@ class Measured(NamedTuple):
     spread: Spread | None
 
     @classmethod
-    def of(cls, records: Iterable[Record]) -> Measured:
+    def of(cls, records: Iterable[Record]) -> MeasuredParts:
         """Raises ValueError if nothing was generated."""
         records = list(records)
         generations = [one for one in records if isinstance(one, Generation)]

@@ -14,7 +14,7 @@ import numpy as np
 from specdec.common import theory
 from specdec.common.statistics import Estimate, ratio
 from specdec.instrument.benchmark import estimator
-from specdec.instrument.benchmark.estimator import Measured, total
+from specdec.instrument.benchmark.estimator import MeasuredParts, total
 from specdec.instrument.benchmark.file import Generation, Record
 from specdec.instrument.benchmark.trust import Spread
 from specdec.types import Part, TargetCall
@@ -201,7 +201,7 @@ def summarize(
     Raises:
       ValueError: nothing was generated.
     """
-    found = Measured.of(records)
+    found = MeasuredParts.of(records)
     alone, speculative = found.alone, found.speculative
     speedup, (tau, alpha) = _speedup(found), _acceptance(speculative)
     conditional, joint = theory.acceptance_by_position(*_calls(speculative))
@@ -281,7 +281,7 @@ def _calls(generations: Sequence[Generation]) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def _speedup(found: Measured) -> Speedup:
+def _speedup(found: MeasuredParts) -> Speedup:
     before, after = (
         estimator.medians(mode, estimator.seconds) for mode in (found.alone, found.speculative)
     )
@@ -295,7 +295,7 @@ def _speedup(found: Measured) -> Speedup:
     )
 
 
-def _baseline(found: Measured, step_bytes: int | None) -> Baseline:
+def _baseline(found: MeasuredParts, step_bytes: int | None) -> Baseline:
     scans = total(found.alone, estimator.tokens) * found.step
     decoding = total(found.alone, lambda one: estimator.seconds(one) - found.prefill_alone)
     return Baseline(
@@ -309,7 +309,7 @@ def _baseline(found: Measured, step_bytes: int | None) -> Baseline:
 
 
 def _prediction(
-    found: Measured,
+    found: MeasuredParts,
     parts: Parts,
     gamma: int | None,
     measured: float,
@@ -341,13 +341,13 @@ def _prediction(
     )
 
 
-def _iteration(found: Measured) -> float:
+def _iteration(found: MeasuredParts) -> float:
     """Seconds, as measured."""
     seconds = total(found.speculative, lambda one: estimator.seconds(one) - found.prefill)
     return seconds / total(found.speculative, estimator.calls)
 
 
-def _ratio_of_parts(found: Measured, iteration: float) -> float:
+def _ratio_of_parts(found: MeasuredParts, iteration: float) -> float:
     """How many times as long the target alone takes, if nothing but the parts takes time."""
     before, step = found.prefill_alone, found.step
     return total(found.alone, lambda one: before + one.calls * step) / total(
@@ -355,7 +355,7 @@ def _ratio_of_parts(found: Measured, iteration: float) -> float:
     )
 
 
-def _forecast(found: Measured, parts: Parts, speedup: Speedup) -> BenchmarkForecast:
+def _forecast(found: MeasuredParts, parts: Parts, speedup: Speedup) -> BenchmarkForecast:
     """By the parts, and what was drafted and accepted of the other split's texts."""
     tau, alpha = _acceptance(found.elsewhere)
     per_token = sum(found.iteration(_parts(parts, found.elsewhere))) / tau
@@ -392,7 +392,7 @@ def _latency(generations: Sequence[Generation], first_token: float) -> Latency:
     return Latency(first_token, seconds / later if later and seconds > 0 else None)
 
 
-def _identical(found: Measured) -> int:
+def _identical(found: MeasuredParts) -> int:
     tokens = {(one.text, one.repeat): one.tokens for one in found.alone}
     return sum(tokens[one.text, one.repeat] == one.tokens for one in found.speculative)
 

@@ -14,7 +14,7 @@ from specdec.types import Array, Draft, Scores
 from specdec.verifiers.decide import Verifier, draft_distribution, excess, ratio
 
 
-class Mixture(Verifier):
+class MixtureLaw(Verifier):
     """A verifier with a law of its own, pi, made of the target's p and the drafter's q.
 
     Where something was drafted, the output has the law pi, exactly: it is speculative sampling with
@@ -53,7 +53,7 @@ class Mixture(Verifier):
 
 
 @dataclasses.dataclass(frozen=True)
-class Ensemble(Checked, Mixture):
+class Ensemble(Checked, MixtureLaw):
     """NOT the target's law. A committee that combines outputs (Wang et al. 2020, "Wisdom of
     Committees", arXiv 2012.01988), with a vote of each model.
 
@@ -78,7 +78,7 @@ RULES = ("token", "chow", "difference", "optimal")
 
 
 @dataclasses.dataclass(frozen=True)
-class SpeculativeCascade(Checked, Mixture):
+class SpeculativeCascade(Checked, MixtureLaw):
     """NOT the target's law. Speculative cascades (Narasimhan et al. 2025, arXiv 2405.19261): the
     small model answers where it may, the big one elsewhere.
 
