@@ -196,14 +196,14 @@ def test_a_certificate_is_of_the_given_texts(pair, monkeypatch):
     """The checks have tests of their own."""
     seen = []
 
-    def certify(subject, started, lossy):
-        seen.append((subject.inputs.shape, lossy))
+    def certify(subject, started, lossy, known):
+        seen.append((subject.inputs.shape, lossy, dict(known)))
         started("greedy")
         yield Check("greedy", {"texts": 2}, {}, "2 of 2 outputs identical")
 
     monkeypatch.setattr(certifying.certificate, "certify", certify)
     found = pair.verify(["ab", "a longer text"])
-    assert seen == [((2, 32), False)] and found.passed
+    assert seen == [((2, 32), False, {})] and found.passed
     assert repr(found).startswith("CERTIFIED: all 1 checks passed\n")
     assert "2 of 2 outputs identical" in found._repr_html_()
 

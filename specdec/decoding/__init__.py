@@ -12,6 +12,9 @@ One iteration of `step`, for one row with draft tokens x y z, of which the targe
 `loop` is that iteration and who calls it, `states` what it begins with and changes, `keys` where
 random numbers come from, `finite` the error for a target without logits, `forcing` how given
 tokens are scored, `replay` what both models thought of each token of a text that is finished.
+
+Beam search has a loop of its own: `beam_search` is that loop, `beam_plan` what is searched for with
+what, `beam_rules` the bookkeeping of T5X and of Hugging Face, `draft_beams` the trees of a draft.
 """
 
 from specdec.decoding.finite import NonFiniteLogits, check_finite, check_scores, naming_texts
