@@ -133,7 +133,7 @@ COMMANDS = {
         RUN,
         "--variant=GAMMA=1",
         "--variant=SEED=3",
-        says="--variant=SEED=3 has seed 3, .*; ",
+        says="--variant=SEED=3 has SEED = 3, .*; ",
     ),
     "a variant that is no setting": case(
         "bench", RUN, "--variant=GAMMA", says="GAMMA: nothing is not a value; "
