@@ -256,7 +256,7 @@ def test_a_folder_of_other_laws_is_refused(kept, objective, says):
 
 
 def test_a_split_without_end_is_refused(run, monkeypatch):
-    monkeypatch.setattr("specdec.training.training_batches.FITS", 10)
+    monkeypatch.setattr("specdec.tasks.task.FITS", 10)
     with pytest.raises(TrainingError, match="the split 'train' has no end, or more than"):
         laws_of_run(run, 4, (), None, print)
 
