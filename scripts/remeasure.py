@@ -22,7 +22,7 @@ import numpy as np
 from specdec import cli
 from specdec.common import demo
 from specdec.instrument.benchmark.estimator import (
-    Measured,
+    MeasuredParts,
     calls,
     iteration,
     medians,
@@ -159,7 +159,7 @@ def over_predicted(stem: Path) -> str:
     parts = [Part(*one) for one in summary(stem)["prediction"]["parts"]]
     lines = Path(f"{stem}.jsonl").read_text(encoding="utf-8").splitlines()
     records = [record(json.loads(line)) for line in lines]
-    measured = Measured.of(one for one in records if isinstance(one, Timing) or one.split is None)
+    measured = MeasuredParts.of(one for one in records if isinstance(one, Timing) or one.split is None)
     timings: dict[Key, list[float]] = {}
     for one in records:
         if isinstance(one, Timing):
