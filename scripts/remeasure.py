@@ -159,7 +159,9 @@ def over_predicted(stem: Path) -> str:
     parts = [Part(*one) for one in summary(stem)["prediction"]["parts"]]
     lines = Path(f"{stem}.jsonl").read_text(encoding="utf-8").splitlines()
     records = [record(json.loads(line)) for line in lines]
-    measured = MeasuredParts.of(one for one in records if isinstance(one, Timing) or one.split is None)
+    measured = MeasuredParts.of(
+        one for one in records if isinstance(one, Timing) or one.split is None
+    )
     timings: dict[Key, list[float]] = {}
     for one in records:
         if isinstance(one, Timing):
