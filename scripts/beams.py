@@ -73,7 +73,7 @@ def measured(pair: str, texts: int) -> list[dict[str, Any]]:
                 counts[name] += [output.trace.steps.sum(), output.trace.calls.sum()]
     made = []
     for name, taken in seconds.items():
-        both = (np.array(pair) for pair in zip(taken, seconds["plain"], strict=True))
+        both = np.array(taken), np.array(seconds["plain"])
         ratio, low, high = harness.of_sums(both, lambda x: x[0] / x[1])
         steps, calls = counts.get(name, (np.nan, np.nan))
         made.append(
