@@ -41,6 +41,21 @@ class Beams(Checked):
 
     def __post_init__(self):
         super().__post_init__()
+        searching = {
+            "NUM_RETURN": self.num_return != 1,
+            "LENGTH_PENALTY": self.length_penalty is not None,
+            "BEAM_RULE": self.rule != "t5x",
+        }
+        if not self.num_beams and any(searching.values()):
+            given = next(name for name, one in searching.items() if one)
+            raise ValueError(
+                f"{given} is set but NUM_BEAMS is 0; give --num_beams, or leave it out"
+            )
+        if self.rule == "t5x" and self.early_stopping is not False:
+            raise ValueError(
+                f"EARLY_STOPPING is {self.early_stopping!r} but BEAM_RULE 't5x'; give "
+                "BEAM_RULE = 'huggingface', or leave it out"
+            )
         if self.num_beams and self.num_return > self.num_beams:
             raise ValueError(
                 f"NUM_RETURN is {self.num_return} but NUM_BEAMS {self.num_beams}; give no more "

@@ -188,7 +188,7 @@ def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 
 def input_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Returns the meaning of the flags for models and texts alone, likewise."""
+    """Returns the gin files and bindings that the flags for models and texts stand for."""
     refuse_senseless(args)
     if args.target is None and not args.gin_file:
         for name in ("draft", "vocabulary", "input_file"):

@@ -1,4 +1,4 @@
-"""What is searched for with what: the plan of a beam search."""
+"""The plan of a beam search."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class BeamSet(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class BeamRule(Checked, abc.ABC):
-    """What distinguishes one library's beam search from another's."""
+    """The bookkeeping of one library's beam search."""
 
     nothing: ClassVar[float]  # what is added to the score of a candidate that does not count
     best_last: ClassVar[bool]  # whether beams are in ascending order; ties fall to the first ones

@@ -25,7 +25,8 @@ from specdec.types import Array, History, Params, PyTree
 
 
 class BeamTrace(struct.PyTreeNode):
-    """What a search took. Column i is the row's i-th target call; later columns are 0."""
+    """The target calls and steps of a search. Column i is the row's i-th target call; later columns
+    are 0."""
 
     steps: Array  # [B, N] int32, the steps of the search that each call was worth
     calls: Array  # [B] int32, target calls the row took part in

@@ -44,7 +44,7 @@ class Scored(struct.PyTreeNode):
 
 
 class Continued(struct.PyTreeNode):
-    """What the nodes of a tree continue."""
+    """The text that the nodes of a tree continue."""
 
     pending: Layer
     previous: Layer  # the layer before it, where there is one

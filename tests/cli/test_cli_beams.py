@@ -58,6 +58,20 @@ def test_python_searches_for_the_same_beams(lines):
         assert list(text.predictions) == line["predictions"]
 
 
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        ({"num_return": 4}, "NUM_RETURN is set but NUM_BEAMS is 0; give"),
+        ({"length_penalty": 1.0}, "LENGTH_PENALTY is set but NUM_BEAMS is 0; give"),
+        ({"rule": "huggingface"}, "BEAM_RULE is set but NUM_BEAMS is 0; give"),
+        ({"num_beams": 4, "early_stopping": True}, "EARLY_STOPPING is True but BEAM_RULE 't5x'"),
+    ],
+)
+def test_settings_without_a_search_are_refused(given, says):
+    with pytest.raises(ValueError, match=says):
+        cli.Beams(**given)
+
+
 def test_the_best_text_is_printed_and_compared(capsys):
     assert cli.main(["decode", *RUN, "--max_length=10", "--num_beams=2", "--compare"]) == 0
     out, err = capsys.readouterr()
