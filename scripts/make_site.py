@@ -27,7 +27,7 @@ from pdoc import render
 import specdec
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PICTURES = ROOT / "docs" / "figures"
 TEMPLATES = ROOT / "scripts" / "site"
 # For the terminal, where `specdec COMMAND --help` says more; and for T5X, see docs/t5x.md.
@@ -91,7 +91,8 @@ def guide(page: Path, listed: str) -> types.ModuleType:
     """Returns a document as the docstring of a module; README's ends with the list of modules."""
     module = types.ModuleType(page.stem)
     text = page.read_text(encoding="utf-8") + listed * (page.stem == "README")
-    module.__doc__ = re.sub(r"\]\((?:docs/|\.\./)?([\w-]+)\.md(#[\w-]*)?\)", r"](\1.html\2)", text)
+    text = re.sub(r"\]\([\w./-]*?([\w-]+)\.md(#[\w-]*)?\)", r"](\1.html\2)", text)
+    module.__doc__ = re.sub(r"\]\((?:\.\./|docs/)*(figures/)", r"](\1", text)
     module.__all__ = []
     return module
 

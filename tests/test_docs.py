@@ -52,7 +52,7 @@ def test_the_python_of_parts_runs(capsys):
 PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "demo" / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 
 
@@ -135,7 +135,7 @@ def test_files_that_are_named_exist(name):
 
 
 def test_scripts_that_pages_name_exist():
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("demo*/*.md"), *ROOT.glob("docs/*.md")]
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("demo*/*.md"), *ROOT.glob("docs/**/*.md")]
     pages += [*ROOT.glob("tests/golden/*.md"), *ROOT.glob("scripts/**/*.md")]
     named = {
         one for page in pages for one in re.findall(r"python (scripts/\S+\.py)", page.read_text())

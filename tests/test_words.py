@@ -17,7 +17,7 @@ RETIRED = re.compile(
 )
 # A command, its flag and its file of texts have the word in their names.
 NAMES = re.compile(r"specdec forecast|--forecast_split")
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def retired(text: str) -> list[str]:
