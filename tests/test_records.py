@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import errno
 import json
 import math
 import os
@@ -172,3 +173,21 @@ def test_figures_that_json_does_not_have_are_null():
     assert records.as_json({"a": 1}, indent=2) == '{\n  "a": 1\n}'
     view = types.MappingProxyType({"a": math.nan})
     assert records.as_json([view]) == '[{"a": null}]'
+
+
+def test_a_folder_that_is_still_written_to_is_removed_and_keeps_its_error(tmp_path, monkeypatch):
+    """Orbax's threads may go on writing for a moment after one of them has failed."""
+    rmdir, refused = os.rmdir, []
+
+    def refuse_once(path, **given):
+        if not refused:
+            refused.append(path)
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+        rmdir(path, **given)
+
+    monkeypatch.setattr(os, "rmdir", refuse_once)
+    with pytest.raises(OSError) as caught, records.complete_folder(tmp_path / "model") as folder:
+        folder.mkdir()
+        raise OSError(errno.EFBIG, "file too large")
+    assert caught.value.errno == errno.EFBIG and refused
+    assert names(tmp_path) == []

@@ -12,7 +12,9 @@ import json
 import math
 import os
 import re
+import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -174,11 +176,28 @@ def complete_folder(path: Path) -> Iterator[Path]:
     """Yields a folder to make and to fill, which gets its name when it is complete: what is killed
     before leaves nothing under that name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as staging:
-        folder = Path(staging) / path.name
+    staging = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        folder = staging / path.name
         with naming(path):
             yield folder
         folder.rename(path)
+        shutil.rmtree(staging, ignore_errors=True)
+    except BaseException:
+        _remove(staging)
+        raise
+
+
+def _remove(folder: Path, seconds: float = 10.0) -> None:
+    """Removes a folder into which threads of a library may still write after one of them failed.
+
+    Never raises, as its caller has an error to report. Gives up after `seconds`.
+    """
+    end, missing = time.monotonic() + seconds, 0
+    while missing < 2 and time.monotonic() < end:
+        shutil.rmtree(folder, ignore_errors=True)
+        missing = 0 if folder.exists() else missing + 1
+        time.sleep(0.05)
 
 
 @contextlib.contextmanager
