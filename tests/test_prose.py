@@ -41,13 +41,13 @@ PHRASES = re.compile(
     r"\b(so many|so much|by turns|likewise|beside|at once|(?:the )?other way (?:round|around)"
     r"|nobody|somebody|someone|anybody|everybody|whoever|whomever"
     r"|as (?:it is|they are)(?=[.,;:)]|$)|(?:is|are) worth|what (?:it|they|he) takes"
-    r"|who (?:asks|drafts|knows|reads|refuses|says|tells)|(?:is|are|was|were|been?) told|he|his)\b",
+    r"|who (?:asks|drafts|knows|reads|refuses|says)|(?:is|are|was|were) told|(?-i:he|his))\b",
     re.IGNORECASE,
 )
 COINED = {
     "law": r"laws?",
     "opinion": r"opinions?",
-    "pass": r"(?:a|the|each|every|this|that|one|two|first|second|its|same) pass(?:es)?",
+    "pass": r"(?:a|the|each|every|this|one|two|first|second|its|same) pass(?:es)?",
     "taught": r"taught",
     "turn": r"(?:a|the|each|every|per|one|its) turns?|turns (?:of|are|is)",
     "exit": r"exits?",
