@@ -152,17 +152,18 @@ def page_prose(path: Path) -> str:
     return re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", without_code(text))
 
 
-def doc_prose(text: str) -> str:
+def doc_prose(doc: str) -> str:
     """Returns a docstring's paragraphs: no examples, headings of sections or indented blocks."""
-    text = re.sub(r"^ *>>>.*?(?:\n\s*\n|\Z)|^ *```.*?^ *```", "\n\n", text, flags=re.M | re.S)
+    doc = re.sub(r"^ *>>>.*?(?:\n\s*\n|\Z)|^ *```.*?^ *```", "\n\n", doc, flags=re.M | re.S)
     section = False
     kept = []
-    for line in text.splitlines():
+    for line in doc.splitlines():
         section = bool(re.match(r"\w[\w ]*:$", line)) or (section and line[:1] in ("", " "))
         if re.match(r"\w[\w ]*:$", line):
             kept.append("")
-        elif section:  # each argument is a paragraph of its own
-            kept += [""] * bool(re.match(r"  \S", line)) + [line.strip()]
+        elif section:  # each argument is a paragraph of its own, without its name
+            text, names = re.subn(r"^  [\w*, ]+: ", "", line)
+            kept += [""] * names + [text.strip()]
         else:
             kept.append("" if line.startswith("  ") else line)
     return without_code("\n".join(kept))
