@@ -162,7 +162,7 @@ def doc_prose(doc: str) -> str:
         if re.match(r"\w[\w ]*:$", line):
             kept.append("")
         elif section:  # each argument is a paragraph of its own, without its name
-            text, names = re.subn(r"^  [\w*, ]+: ", "", line)
+            text, names = re.subn(r"^  \*{0,2}\w+(?:, \w+)*: ", "", line)
             kept += [""] * names + [text.strip()]
         else:
             kept.append("" if line.startswith("  ") else line)
