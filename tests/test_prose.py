@@ -52,7 +52,7 @@ COINED = {
     "turn": r"(?:a|the|each|every|per|one|its) turns?|turns (?:of|are|is)",
     "exit": r"exits?",
     "depth": r"depths?",
-    "part": r"parts? of (?:a|the) plan|a part's|each part",
+    "part": r"parts? of (?:a|the) plan|a part's",
 }
 
 
