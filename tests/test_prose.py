@@ -50,7 +50,7 @@ COINED = {
     "pass": r"(?:a|the|each|every|this|one|two|first|second|its|same) pass(?:es)?",
     "taught": r"taught",
     "turn": r"(?:a|the|each|every|per|one|its) turns?|turns (?:of|are|is)",
-    "exit": r"exits?",
+    "exit": r"(?:an|the|each|every|early) exit(?! code)|exits(?! with)",
     "depth": r"depths?",
     "part": r"parts? of (?:a|the) plan|a part's",
 }
@@ -162,7 +162,7 @@ def doc_prose(doc: str) -> str:
         if re.match(r"\w[\w ]*:$", line):
             kept.append("")
         elif section:  # each argument is a paragraph of its own, without its name
-            text, names = re.subn(r"^  \*{0,2}\w+(?:, \w+)*: ", "", line)
+            text, names = re.subn(r"^  \*{0,2}[\w.]+(?:, [\w.]+)*: ", "", line)
             kept += [""] * names + [text.strip()]
         else:
             kept.append("" if line.startswith("  ") else line)
