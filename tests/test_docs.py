@@ -134,6 +134,14 @@ def test_files_that_are_named_exist(name):
     assert (ROOT / name).exists()
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_links_of_a_page_lead_to_files(page):
+    """The site has one folder, so its own test cannot see a wrong folder in a link."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+    links = re.findall(r"\]\((?!https?:)([^)#\s]+)[^)\s]*\)", text)
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
 def test_scripts_that_pages_name_exist():
     pages = [*ROOT.glob("*.md"), *ROOT.glob("demo*/*.md"), *ROOT.glob("docs/**/*.md")]
     pages += [*ROOT.glob("tests/golden/*.md"), *ROOT.glob("scripts/**/*.md")]

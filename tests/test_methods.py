@@ -1,4 +1,4 @@
-"""docs/methods.md places every class: pytest tests/test_methods.py"""
+"""docs/explanation/methods.md places every class: pytest tests/test_methods.py"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from specdec import drafters, schedules, verifiers
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "methods.md").read_text()
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "explanation" / "methods.md").read_text()
 SECTIONS = {
     drafters: "Where drafts come from",
     verifiers: "Which are kept",

@@ -136,14 +136,14 @@ def interval(given: list[float], digits: int = 2) -> str:
 
 
 def cells_behind(mark: str) -> list[list[str]]:
-    """Rows of the first table behind a mark in docs/methods.md."""
-    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    """Rows of the first table behind a mark in docs/log/methods-log.md."""
+    page = (ROOT / "docs" / "log" / "methods-log.md").read_text(encoding="utf-8")
     table = page.split(mark)[1].split("\n|", 1)[1].split("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
 
 def rows_behind(mark: str) -> dict[str, list[str]]:
-    """Of the first table behind a mark in docs/methods.md: cells by the first one."""
+    """Of the first table behind a mark in docs/log/methods-log.md: cells by the first one."""
     return {first: rest for first, *rest in cells_behind(mark)}
 
 
