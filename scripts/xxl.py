@@ -4,7 +4,8 @@
 
 Measures the rows of Leviathan et al. (2211.17192), table 2, then each with other gammas. NOT EXACT:
 weights are random, and draft tokens are kept at the paper's alpha, whatever the models think. The
-times are real, the text means nothing. Needs JAX and Flax alone. docs/gpu.md says how to read it.
+times are real, the text means nothing. Needs JAX and Flax alone.
+docs/how-to/measure-on-a-gpu.md says how to read it.
 """
 
 from __future__ import annotations
@@ -373,7 +374,8 @@ def main() -> None:
     for line in (speed, contents):
         if figures:
             print("", table([line(*one) for one in figures.items()]), sep="\n")
-    print(f"\n{len(figures)} of {len(rows)} rows; NOT EXACT: only times are real, see docs/gpu.md")
+    guide = "docs/how-to/measure-on-a-gpu.md"
+    print(f"\n{len(figures)} of {len(rows)} rows; NOT EXACT: only times are real, see {guide}")
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def test_the_examples_of_docstrings_run(name):
 
 def test_the_table_of_mutants_is_what_the_script_prints():
     printed = runpy.run_path(str(ROOT / "scripts" / "mutate.py"))["table"]()
-    assert f"\n{printed}\n" in (ROOT / "docs" / "reliability.md").read_text()
+    assert f"\n{printed}\n" in (ROOT / "docs" / "reference" / "mistakes.md").read_text()
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:\w+/)+[\w.]+)`", README))))

@@ -22,7 +22,7 @@ PLACED = {
 }
 EXACTNESS = [OVERVIEW, *map(GROUPS.__getitem__, PLACED[verifiers])]
 OTHERS = {"Calm": specdec.models.t5, "BeamPlan": beam_plan, "Align": training}
-LOGS = [*(DOCS / "log").glob("*.md"), *DOCS.glob("performance.md")]
+LOGS = [*(DOCS / "log").glob("*.md")]
 INTERVAL = re.compile(r"[+-]?[\d.]+%? \([+-]?[\d.]+ to [+-]?[\d.]+\)|[+-][\d.]+ ± [\d.]+")
 
 

@@ -71,7 +71,7 @@ def test_tables_are_what_the_command_prints(page):
 
 def test_batches_are_those_of_the_lines():
     path = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "batches" / "lines.jsonl"
-    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "log" / "performance-log.md").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for rows in sorted({line["rows"] for line in lines}):
         own = sorted((x for x in lines if x["rows"] == rows), key=lambda x: x["gamma"])
@@ -337,7 +337,7 @@ def test_what_drafts_are_worth_elsewhere_is_in_the_lines():
 
 
 def test_forecasts_are_those_of_the_lines():
-    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "log" / "performance-log.md").read_text(encoding="utf-8")
     lines = stored("amd_epyc_avx512_2_cores", "forecast", "lines.jsonl")
     found = {(x["pair"], x["temperature"], x["gamma"]): x for x in lines}
     pairs = "ende", "highlights", "captions"

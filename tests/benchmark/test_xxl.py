@@ -114,7 +114,8 @@ def test_the_tables(first):
         assert speed[9] == f"{1e3 * found['baseline']['target_step']:.3f}"
         step = found["run"]["operations"]["step"]
         assert contents[1] == f"{step} ({step / 2:.1f})"
-    assert text.endswith("2 of 2 rows; NOT EXACT: only times are real, see docs/gpu.md\n")
+    end = "2 of 2 rows; NOT EXACT: only times are real, see docs/how-to/measure-on-a-gpu.md\n"
+    assert text.endswith(end)
 
 
 @pytest.mark.slow
