@@ -1,9 +1,9 @@
 """What the products of a decoder step take on this device: measured once, and kept.
 
 Which of the `ORDERS` of a product is fast differs between CPUs, even of one maker, and with the
-number of tokens: see docs/performance.md. So it is measured, on the matrices of MLPs of two sizes,
-in about two seconds, before the first model is laid out; then it is read from a file. What was
-measured while others used the processor is measured again when they do not.
+number of tokens: see docs/log/performance-log.md. So it is measured on the matrices of MLPs of two
+sizes, before the first model is laid out. That takes about two seconds. Later it is read from a
+file. A measurement made while others used the processor is repeated when they do not.
 
 SPECDEC_PRODUCTS in the environment overrides that: "stored" leaves kernels as checkpoints have
 them, and anything else is a file that was measured elsewhere.
