@@ -2,20 +2,12 @@
 
   PYTHONPATH=. python scripts/xxl.py --output_dir=DIR [--sizes=tiny] [--minutes=9] [--beams]
 
-<<<<<<< HEAD
 Measures the embedded pair, grown to 11.0 and 0.05 billion parameters: exact, with real texts. Then
 the rows of Leviathan et al. (2211.17192), table 2, with their gammas and with others. These are NOT
 EXACT: weights are random, and draft tokens are kept at the paper's alpha. Their times are real,
 their texts mean nothing. `--beams` searches for four beams with the grown pair.
 
-Needs no gin, seqio or TensorFlow. docs/how-to/measure-on-a-gpu.md says how
-to read the tables.
-=======
-Measures the rows of Leviathan et al. (2211.17192), table 2, then each with other gammas. NOT EXACT:
-weights are random, and draft tokens are kept at the paper's alpha, whatever the models think. The
-times are real, the text means nothing. Needs JAX and Flax alone.
-docs/how-to/measure-on-a-gpu.md says how to read it.
->>>>>>> docs-performance
+Needs no gin, seqio or TensorFlow. docs/how-to/measure-on-a-gpu.md says how to read the tables.
 """
 
 from __future__ import annotations
@@ -535,14 +527,9 @@ def main() -> None:
     for line in (speed, contents):
         if figures:
             print("", table([line(*one) for one in figures.items()]), sep="\n")
-<<<<<<< HEAD
     if args.beams:
         print("", table(measured_beams(sizes, args.output_dir / "beams.json")), sep="\n")
     print(f"\n{len(figures)} of {len(rows)} rows; where acceptance was drawn, only times are real")
-=======
-    guide = "docs/how-to/measure-on-a-gpu.md"
-    print(f"\n{len(figures)} of {len(rows)} rows; NOT EXACT: only times are real, see {guide}")
->>>>>>> docs-performance
 
 
 if __name__ == "__main__":
