@@ -1,4 +1,4 @@
-"""Makes docs/formats.md of the schemas in specdec/schemas.
+"""Makes docs/reference/formats.md of the schemas in specdec/schemas.
 
 python scripts/make_formats.py
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from specdec.common import schemas
 
-FILE = Path(__file__).resolve().parents[1] / "docs" / "formats.md"
+FILE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "formats.md"
 HEAD = """# What commands read and write
 
 Text files, checkpoints' text side, and then what each command writes.
@@ -114,7 +114,7 @@ TITLES = {
 
 
 def page() -> str:
-    """The text of docs/formats.md."""
+    """The text of docs/reference/formats.md."""
     return "\n".join([HEAD, *(line for kind in TITLES for line in section(kind))])
 
 

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PICTURES = ROOT / "docs" / "figures"
 TEMPLATES = ROOT / "scripts" / "site"
-# For the terminal, where `specdec COMMAND --help` says more; and for T5X, see docs/t5x.md.
+# For the terminal, where `specdec COMMAND --help` says more; and for T5X, see docs/how-to/t5x.md.
 INNER = {"__main__", "cli", "integrations"}
 DEEPER = ("specdec.models.t5", "specdec.models.cache")
 

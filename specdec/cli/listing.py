@@ -177,7 +177,7 @@ _TEXTS = {
     "--input_file": "One text a line; with references: input TAB reference",
     "TASK_FILES": "The same in a file for each split, input TAB target (tasks/local.gin)",
     "--pairs": "Lines of input TAB output, for `specdec score`",
-    "--output_file": "JSON lines; docs/formats.md describes each field",
+    "--output_file": "JSON lines; docs/reference/formats.md describes each field",
 }
 
 
@@ -235,7 +235,7 @@ KINDS = {
     "formats": Kind(
         formats,
         "files that commands read and write",
-        "`specdec check DIR` says what a checkpoint's directory has; docs/formats.md has the rest.",
+        "`specdec check DIR` describes a checkpoint; docs/reference/formats.md has the rest.",
     ),
     "device": Kind(
         device,

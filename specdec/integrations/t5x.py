@@ -1,4 +1,4 @@
-"""T5X's encoder-decoder model, decoding through this engine. Needs T5X; see docs/t5x.md."""
+"""T5X's encoder-decoder model, decoding through this engine. Needs T5X; see docs/how-to/t5x.md."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ try:
     from t5x import models  # pyright: ignore[reportMissingImports]
 except ImportError as error:
     raise ImportError(
-        f"specdec.integrations.t5x needs T5X ({error}); docs/t5x.md says how to install it"
+        f"specdec.integrations.t5x needs T5X ({error}); docs/how-to/t5x.md says how to install it"
     ) from error
 
 
