@@ -273,7 +273,7 @@ def test_no_entry_is_left_that_nothing_needs():
         ("Returns so many tokens.", "phrase"),
         ("Returns the row as it is.", "phrase"),
         ("Returns the row as it is stored.", None),
-        ("Returns the law of the output.", "coined"),
+        ("Returns the opinion of a drafter.", "coined"),
         (f"Returns {'one ' * 25}token.", "long"),
         (f"Returns `{'one ' * 25}` tokens.", None),
         (f"Returns {'one ' * 15}. Then {'two ' * 15}.", None),

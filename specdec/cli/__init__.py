@@ -76,13 +76,15 @@ _OTHERS = tasks.TaskError, tables.TableError, checkpoints.CheckpointError  # of 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code.
-
-    The codes are: 0 done; 1 a failed certificate or a damaged checkpoint; 2 a user's mistake or a
-    refusal of the machine; 130 interrupted; 141 stdout was closed by its reader; 143 terminated.
+    """Runs one command.
 
     Args:
       argv: the arguments; None for those of the process.
+
+    Returns:
+      The exit code: 0 done; 1 a failed certificate or a damaged checkpoint; 2 a user's mistake or a
+        refusal of the machine; 130 interrupted; 141 stdout was closed by its reader; 143
+        terminated.
     """
     argv = sys.argv[1:] if argv is None else argv
     parser = overview()

@@ -1,9 +1,9 @@
 """The time of a decoder step's matrix products on this device: measured once, and kept in a file.
 
 Which of the `ORDERS` of a product is fast differs between CPUs, even of one maker, and with the
-number of tokens: see docs/log/performance-log.md. It is measured before the first model is laid out, on the
-matrices of MLPs of two sizes, in about two seconds. A measurement made while the processor was busy
-is repeated when it is idle.
+number of tokens: see docs/log/performance-log.md. It is measured before the first model is laid
+out, on the matrices of MLPs of two sizes, in about two seconds. A measurement made while the
+processor was busy is repeated when it is idle.
 
 The environment variable SPECDEC_PRODUCTS overrides the measurement: "stored" leaves kernels as in
 checkpoints, and anything else is the file of a measurement.
