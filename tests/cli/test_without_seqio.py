@@ -82,7 +82,7 @@ def test_the_quick_start_in_an_environment_of_its_own(tmp_path):
     decode = bin / "specdec", "decode", "--gin_file=demo.gin", "--compare"
     _, first = timed(*decode)
     done, again = timed(*decode)
-    assert len(done.stdout.splitlines()) == 32 and "identical outputs: 32 of 32" in done.stderr
+    assert len(done.stdout.splitlines()) == 32 and "all 32 outputs identical" in done.stderr
     print(
         f"\n{megabytes:.0f} MB, installed in {install:.0f} s; decoded in {first:.1f} s, again in "
         f"{again:.1f} s\n{done.stderr}"
