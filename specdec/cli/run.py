@@ -152,6 +152,7 @@ def opened(
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     run = described(args, overrides)
     if run.data.texts is not None:
+        note_missing_prefix(args, run.data.texts[0][0])
         run = dataclasses.replace(run, data=run.data.fitted(vocabulary_of(run)))
     run = change(run)
     if run.beams.num_beams and not beams:
@@ -255,20 +256,36 @@ def _refuse_unread_draft(args: argparse.Namespace, run: DecodeRun) -> None:
 def resolved(run: DecodeRun) -> DecodeRun:
     """Returns the run as far as it is known without a vocabulary and devices: with the settings of
     generation of its target's checkpoint, if that is there, and in eight bits."""
-    data, text = run.data, text_of(run)
+    data, text = run.data, text_of(run.checkpoint_path)
     plan = obeying(
         run.plan, text, run.generation_settings, bool(data.decoder_prefix), data.num_samples
     )
     return dataclasses.replace(run, plan=in_eight_bits(plan, run.int8))
 
 
-def text_of(run: DecodeRun) -> TextModel | None:
-    """The text side of the target's checkpoint; None where there is no checkpoint yet."""
+def text_of(path: str) -> TextModel | None:
+    """Returns the text side of a checkpoint; None where there is no checkpoint yet."""
     try:
-        checkpoints.locate(run.checkpoint_path)
+        checkpoints.locate(path)
     except checkpoints.CheckpointError:
         return None  # refused where it is read
-    return checkpoints.text_model_from(run.checkpoint_path, needed=False)
+    return checkpoints.text_model_from(path, needed=False)
+
+
+def note_missing_prefix(args: argparse.Namespace, text: str) -> None:
+    """Says on stderr that the config.json of `--target` names prefixes and the first text has none
+    of them, unless a prefix was given."""
+    given = any(binding.startswith("TASK_PREFIX=") for binding in args.gin_bindings)
+    if args.target is None or args.task_prefix is not None or given:
+        return
+    known = text_of(args.target)
+    named = tuple(dict.fromkeys(known.prefixes.values())) if known else ()
+    if named and not text.startswith(named):
+        print(
+            f"specdec: config.json of {args.target} names prefixes ({', '.join(map(repr, named))}) "
+            "and the first text has none; give --task_prefix='...', or --task_prefix='' for none",
+            file=sys.stderr,
+        )
 
 
 def _shortened(run: DecodeRun) -> DecodeRun:

@@ -23,7 +23,7 @@ from specdec.decoding import keys, loop, states
 from specdec.drafters import Autoregressive, Blockwise, Hybrid, InputCopy, Masked, PromptLookup
 from specdec.drafters.autoregressive import Memory
 from specdec.instrument import certificate
-from specdec.instrument.certificate import Subject, exactness
+from specdec.instrument.certificate import Check, Subject, exactness
 from specdec.instrument.certificate.drawn import by_rank
 from specdec.models import cache as cache_module
 from specdec.models import partitioning
@@ -175,6 +175,27 @@ def test_a_sound_run_is_certified(verify, folder, monkeypatch):
         record["environment"]
     )
     assert "cli.DecodeRun" in record["settings"] and "GAMMA = 3" in record["settings"]
+
+
+def test_an_interrupted_certificate_goes_on(verify, tmp_path, monkeypatch):
+    ran = []
+
+    def first(subject):
+        ran.append("first")
+        return Check("first", {}, {}, "")
+
+    def second(subject):
+        ran.append("second")
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        return Check("second", {}, {}, "")
+
+    monkeypatch.setattr(certificate, "CHECKS", (first, second))
+    code, record, _, err = verify()
+    assert (code, record) == (130, None) and "to go on: specdec verify" in err
+    assert verify()[0] == 0 and ran == ["first", "second", "second"]
+    assert [file.name for file in tmp_path.iterdir()] == ["certificate.json"]
+    assert verify()[0] == 0 and ran[3:] == ["first", "second"]  # a finished one begins anew
 
 
 def residual_of_p(self, draft, scores, n):
