@@ -19,8 +19,8 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         description="Certifies that a run decodes what its target alone would: ten checks, on "
         "this device, with the gin files of `specdec decode`.",
         epilog=f"Takes minutes. Without a limit, in gin or by --limit, the first {LIMIT} examples "
-        "are decoded: a certificate needs no whole split. A run that was stopped goes on: checks that "
-        "passed are kept in FILE.checks.jsonl until the end. Exit code 1 if a check fails.",
+        "are decoded: a certificate needs no whole split. A run that was stopped goes on: until "
+        "the end FILE.checks.jsonl keeps the checks that passed. Exit code 1 if a check fails.",
         allow_abbrev=False,
     )
     runs.add_flags(parser)
