@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import StatesTable, TableHeads
+from support import StatesTable, TableHeads, tiny_t5
 
 from specdec import checkpoints, cli
 from specdec.decoding import keys, loop, states
@@ -28,7 +28,7 @@ from specdec.instrument.certificate.drawn import by_rank
 from specdec.models import cache as cache_module
 from specdec.models import partitioning
 from specdec.models.cache import KVCache
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import (
     Greedy,
@@ -94,15 +94,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     (folder / "test.tsv").write_text("".join(f"{line}\t{line}\n" for line in LINES))
     (folder / "run.gin").write_text(RUN.replace("FOLDER", str(folder)))
-    config = T5Config(
-        vocab_size=261,
-        emb_dim=16,
-        num_heads=2,
-        head_dim=8,
-        mlp_dim=16,
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-    )
+    config = tiny_t5(261)
     params = jax.tree.map(lambda x: 2 * x, T5Target(config).init(jax.random.key(0)))
     leaves, tree = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(1), len(leaves))
