@@ -141,12 +141,20 @@ def test_the_examples_of_docstrings_run(name):
 
 def test_the_table_of_mutants_is_what_the_script_prints():
     printed = runpy.run_path(str(ROOT / "scripts" / "mutate.py"))["table"]()
-    assert f"\n{printed}\n" in (ROOT / "docs" / "reference" / "mistakes.md").read_text()
+    assert f"\n{printed}\n" in (ROOT / "docs" / "log" / "reliability-log.md").read_text()
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:\w+/)+[\w.]+)`", README))))
 def test_files_that_are_named_exist(name):
     assert (ROOT / name).exists()
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_links_of_a_page_lead_to_files(page):
+    """The site has one folder, so its own test cannot see a wrong folder in a link."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+    links = re.findall(r"\]\((?!https?:)([^)#\s]+)[^)\s]*\)", text)
+    assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 def test_scripts_that_pages_name_exist():

@@ -42,6 +42,7 @@ LEVELS = (1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 10)
 def predicted_and_measured(runs: Sequence[ReportedRun]) -> Figure:
     """Draws a point for each run, and lines where measured is 1 and 0.95 of predicted."""
     figure = blank(5.6)
+    figure.set_layout_engine("constrained", w_pad=0.15)  # a browser's letters may be wider
     axes = figure.add_subplot()
     shown = speedups.points(runs)
     for one in shown:

@@ -24,7 +24,7 @@ HEADER = (
     "identical",
 )
 LEGEND = (
-    "Speed-up of whole texts, prefill included, over the target alone, by turns in one process. "
+    "Speed-up of whole texts, prefill included, over the target alone, interleaved in one process. "
     "Predicted by others is what follows from the parts' costs and the tokens per call of another "
     "split; the ratio to it is per token, since texts that are drawn differ in length. Measured / "
     "predicted takes the calls of these texts. In brackets: 95 % intervals over texts."
