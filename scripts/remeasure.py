@@ -1,4 +1,4 @@
-"""Measures the tables of docs/log/performance-log.md on this machine, and compares the two.
+"""Measures rows of docs/log/performance-log.md on this machine, next to the committed ones.
 
   python scripts/remeasure.py [--rows ende_t0 large_ende_t0_gamma07 ...] [--models DIR]
 
