@@ -91,15 +91,23 @@ def modules() -> list[str]:
 
 
 def navigation(names: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the names of pages by kind: first those that README links to, in its order."""
+    """Returns the names of pages by kind, in the order in which README ends with their links.
+
+    The pages of a folder such as explanation/methods/ follow explanation/methods.md.
+    """
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = {"Project": ["CHANGELOG", "CONTRIBUTING"]}
+
+    def place(page: Path) -> tuple[int, str]:
+        own = page.parent.parent.name == "docs"
+        found = readme.rfind(f"/{page.name if own else page.parent.name + '.md'})")
+        return (len(readme) if found < 0 else found, "" if own else page.stem)
+
+    found = {}
     for kind, folder in KINDS.items():
         pages = [page for page in PAGES if ROOT / "docs" / folder in page.parents]
-        linked = sorted(pages, key=lambda page: f"{readme}/{page.name})".index(f"/{page.name})"))
-        found[kind] = [page.stem for page in linked]
-    ordered = {kind: found[kind] for kind in (*KINDS, "Project")}
-    return ordered | ({"Modules": [*names]} if names else {})
+        found[kind] = [page.stem for page in sorted(pages, key=place)]
+    found["Project"] = ["CHANGELOG", "CONTRIBUTING"]
+    return found | ({"Modules": [*names]} if names else {})
 
 
 def title(page: Path) -> str:

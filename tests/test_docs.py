@@ -208,13 +208,6 @@ def test_no_two_pages_have_one_name():
     assert sorted(set(names)) == sorted(names)
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
-def test_links_lead_to_files(page):
-    """Readers of the repository follow them without the site."""
-    links = re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", page.read_text())
-    assert [link for link in links if not (page.parent / link).exists()] == []
-
-
 def test_decisions_are_short():
     text = (ROOT / "docs" / "explanation" / "decisions.md").read_text()
     entries = re.split(r"^#+ ", text, flags=re.M)
