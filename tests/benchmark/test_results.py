@@ -400,6 +400,17 @@ def test_nothing_of_the_machine_is_in_them():
         assert not re.search(r"/tmp/|/home/|/root/|/work/", path.read_text(encoding="utf-8")), path
 
 
+def test_beams_on_a_gpu_are_those_of_the_lines():
+    page = (ROOT / "docs" / "how-to" / "measure-on-a-gpu.md").read_text(encoding="utf-8")
+    rows = page.split("times as fast as plain beams |\n")[1].split("\n\n")[0].splitlines()[1:]
+    lines = stored("nvidia_h200", "beams", "lines.jsonl")
+    names = ("steps per call", "ms per call", "times as fast")
+    for row, line in zip(rows, lines, strict=True):
+        same = f"{line['same beams']} of {line['texts']}"
+        shown = [cell.strip() for cell in row.strip("|").split("|")][1:]
+        assert shown == [same, *(f"{line[name]:.2f}" for name in names)]
+
+
 def test_devices_are_compared():
     folder = ROOT / "docs" / "results" / "amd_epyc_avx2_2_cores"
     rows = list(remeasure.differences(["ende_t0"], folder))[3:]
