@@ -38,6 +38,10 @@ COLUMNS = (
     *("decoding", "BLEU", "less greedy (95 %)", "own greedy texts", "target calls a text"),
     *("draft calls", "v4, ms a text"),
 )
+TIMES = (
+    *("target", "decoding", "seconds a text", "time over greedy (95 %)"),
+    *("processor time over greedy (95 %)", "load"),
+)
 
 
 class Way(NamedTuple):
@@ -175,14 +179,14 @@ def predicted(line: Mapping[str, Any]) -> float:
 
 def time_table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yields a row for each way of decoding at each size."""
-    yield harness.head("target", "decoding", "seconds a text", "time over greedy (95 %)", "load")
+    yield harness.head(*TIMES)
     for target in dict.fromkeys(one["target"] for one in lines):
         some = [one for one in lines if one["target"] == target]
-        seconds, load = harness.medians(some), harness.loads(some)
-        for name, values in seconds.items():
-            both = values, seconds["greedy"]
-            ratio = harness.interval(harness.of_sums(both, lambda s: s[0] / s[1]))
-            yield harness.row(target, name, f"{values.mean():.3f}", ratio, load)
+        clocks = {clock: harness.medians(some, clock) for clock in harness.CLOCKS}
+        for name, values in clocks["seconds"].items():
+            both = ((x[name], x["greedy"]) for x in clocks.values())
+            ratios = (harness.interval(harness.of_sums(x, lambda s: s[0] / s[1])) for x in both)
+            yield harness.row(target, name, f"{values.mean():.3f}", *ratios, harness.loads(some))
 
 
 if __name__ == "__main__":

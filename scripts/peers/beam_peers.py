@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
-import os
 import sys
 import types
 from pathlib import Path
@@ -181,7 +180,7 @@ class HuggingFace:
 
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        torch.set_num_threads(1)  # a busy machine makes threads wait for each other at every step
         config = search.plan.target.stored().config
         folder = engines.export(config, run.paths()["target"], "target", work_dir)
         read = transformers.T5ForConditionalGeneration.from_pretrained

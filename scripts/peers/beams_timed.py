@@ -30,7 +30,10 @@ from specdec.common.values import UsageError
 from specdec.decoding.beam_rules import T5XBeams
 
 PEERS = ("t5x_search", "t5x")
-COLUMNS = "pair", "target", "search", "seconds a text", "time over specdec's (95 %)", "load"
+COLUMNS = (
+    *("pair", "target", "search", "seconds a text"),
+    *("time over specdec's (95 %)", "processor time over specdec's (95 %)", "load"),
+)
 
 
 def main() -> int:
@@ -85,12 +88,14 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield harness.head(*COLUMNS)
     for pair, target in dict.fromkeys((one["pair"], one["target"]) for one in lines):
         some = [one for one in lines if (one["pair"], one["target"]) == (pair, target)]
-        seconds, load = harness.medians(some), harness.loads(some)
-        for name, values in seconds.items():
-            both = seconds["specdec"], values
-            ratio = harness.interval(harness.of_sums(both, lambda s: s[1] / s[0]))
-            label = LABELS.get(name, name)
-            yield harness.row(pair, target, label, f"{values.mean():.3f}", ratio, load)
+        clocks = {clock: harness.medians(some, clock) for clock in harness.CLOCKS}
+        for name, values in clocks["seconds"].items():
+            ratios = [
+                harness.interval(harness.of_sums((x["specdec"], x[name]), lambda s: s[1] / s[0]))
+                for x in clocks.values()
+            ]
+            cells = LABELS.get(name, name), f"{values.mean():.3f}", *ratios
+            yield harness.row(pair, target, *cells, harness.loads(some))
 
 
 if __name__ == "__main__":

@@ -83,9 +83,11 @@ def test_the_tables_by_hand():
     line = {"pair": "a", "target": "b", "beams": 4, "load": 1.5}
     seconds = [{"specdec": x, "t5x": 2 * x} for x in (1.0, 9.0, 2.0)]  # the median is 2
     lines = [line | {"text": 0, "repeat": i, "seconds": x} for i, x in enumerate(seconds)]
+    lines = [x | {"processor_seconds": {"specdec": 4.0, "t5x": 1.0}} for x in lines]
     assert list(beams_timed.table(lines))[1:] == [
-        "| a | b | specdec | 2.000 | 1.00 (1.00 to 1.00) | 1.5 to 1.5 |",
-        "| a | b | T5X's search and network | 4.000 | 2.00 (2.00 to 2.00) | 1.5 to 1.5 |",
+        "| a | b | specdec | 2.000 | 1.00 (1.00 to 1.00) | 1.00 (1.00 to 1.00) | 1.5 to 1.5 |",
+        "| a | b | T5X's search and network | 4.000 | 2.00 (2.00 to 2.00) | 0.25 (0.25 to 0.25) "
+        "| 1.5 to 1.5 |",
     ]
 
 
