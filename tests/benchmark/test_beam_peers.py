@@ -12,8 +12,9 @@ import pytest
 from specdec.common.values import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts" / "peers"))
+sys.path[:0] = [str(ROOT / "scripts" / "peers"), str(ROOT / "scripts")]
 import beam_peers  # noqa: E402
+import beams_compared  # noqa: E402
 import beams_identical  # noqa: E402
 import beams_timed  # noqa: E402
 from beam_peers import Found  # noqa: E402
@@ -95,3 +96,13 @@ def test_the_tables_by_hand():
 def test_a_folder_without_t5x_is_refused_in_one_line(checkout):
     with pytest.raises(UsageError, match=f"--t5x is {checkout!r} and has no t5x/decoding.py; give"):
         beam_peers.versions(["t5x"], checkout)
+
+
+def test_a_prediction_is_of_the_calls_of_both_models():
+    ten = [10.0, 9.0, 11.0]
+    line = {"way": "a", "bleu": 30.0, "bleu_difference": [-1, -2, 0.5], "unchanged": 0.5}
+    line |= {"calls": ten, "draft_calls": [20.0]}
+    seconds = 10 * beams_compared.V4["target"] + 20 * beams_compared.V4["draft"]
+    assert beams_compared.predicted(line) == pytest.approx(seconds)
+    row = "| a | 30.00 | -1.00 (-2.00 to 0.50) | 50% | 10.0 (9.0 to 11.0) | 20.0 | "
+    assert list(beams_compared.table([line]))[1:] == [f"{row}{1e3 * seconds:.0f} |"]
