@@ -33,7 +33,11 @@ from specdec.common.terminal import Origin
 from specdec.drafters import Autoregressive
 from specdec.instrument import report
 from specdec.instrument.report import canvas
-from specdec.instrument.report.draw_speedups import gamma_and_arithmetic, over_gamma
+from specdec.instrument.report.draw_speedups import (
+    gamma_and_arithmetic,
+    over_gamma,
+    predicted_and_measured,
+)
 from specdec.instrument.report.draw_times import draft_lengths
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy
@@ -48,6 +52,17 @@ SENTENCES = 7
 GAMMA = 7
 COLUMNS = 64  # of the trace, which can be read on a telephone
 REPORTED = {  # figures of `specdec report`, and the runs that they are of
+    predicted_and_measured: (
+        "amd_epyc_avx512_2_cores/ende_t0",
+        "amd_epyc_avx512_2_cores/ende_t1",
+        "amd_epyc_avx512_2_cores/highlights_t0",
+        "amd_epyc_avx512_2_cores/highlights_t1",
+        "amd_epyc_avx512_2_cores/base_ende_t0_gamma04",
+        "amd_epyc_avx512_2_cores/large_ende_t0_gamma07",
+        "amd_epyc_avx512_2_cores/large_ende_t1_speculative_sampling",
+        "amd_epyc_avx512_2_cores/large_multi30k_t0_gamma04",
+        "amd_epyc_avx512_2_cores/large_multi30k_t1_speculative_sampling",
+    ),
     over_gamma: (
         "amd_epyc_avx512_2_cores/large_ende_t0_gamma05",
         "amd_epyc_avx512_2_cores/large_ende_t0_gamma07",

@@ -624,7 +624,7 @@ def rows_that_are(test):
 
 
 # Of each check: what is planted, where, and with which parts of a plan or inputs. The table of
-# docs/reliability.md has these rows.
+# docs/reference/mistakes.md has these rows.
 SEEN = {
     ("algebra", "the correction is drawn from p"): (SpeculativeSampling, "residual", residual_of_p),
     ("algebra", "everything is accepted"): (SpeculativeSampling, "accept", accept_all),
@@ -684,7 +684,7 @@ def test_each_check_passes_where_nothing_is_planted(check):
 
 def test_the_table_of_planted_bugs_has_every_check():
     assert [*dict.fromkeys(check for check, _ in SEEN)] == CHECKS
-    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "mistakes.md").read_text()
     table = page.split("## What the certificate sees")[1].split("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (.*) \| yes \|$", table, re.MULTILINE)
     assert rows == list(SEEN)
