@@ -1,6 +1,6 @@
-"""Verifiers: which draft tokens to keep, and what comes after them. A new one is one file here.
+"""Verifiers: they decide which draft tokens to keep, and which token comes after them.
 
-`Verifier` says what one must have and may declare.
+A new verifier is one file here; `Verifier` says what it must have and may declare.
 """
 
 from specdec.verifiers.block import Block

@@ -1,5 +1,5 @@
-"""Verifiers that give up exactness for speed or for another law; each says so in its docstring.
+"""Verifiers that give up exactness for speed or for another distribution.
 
-They are here to repeat the papers that proposed them, and are no default of any run. A plan with
-one of them is lossy: certificates and benchmarks say so.
+They exist to replicate the papers that proposed them, and no run uses one by default. Each one's
+docstring says that it is lossy, and so do certificates and benchmarks.
 """

@@ -1,4 +1,4 @@
-"""NOT EXACT: keep what the drafter is sure of and the target does not object to."""
+"""NOT EXACT: keeps tokens that the drafter is sure of and the target tolerates."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ from specdec.verifiers.decide import Gap, Verifier
 
 @dataclasses.dataclass(frozen=True)
 class BigLittle(Checked, Verifier):
-    """NOT EXACT. Fallback and rollback of the big little decoder (Kim et al. 2023, BiLD, arXiv
-    2302.07863, sections 3.3 and 3.4), with two thresholds.
+    """NOT EXACT. The two thresholds of the big little decoder (Kim et al. 2023, BiLD, arXiv
+    2302.07863).
 
-    fallback: q(x) that a token must have, from 0 to 1; from the first one below it on, the target
-      speaks. 0: never.
-    rollback: nats of -log p(x) that the target tolerates; above, the token is taken back.
+    Sections 3.3 and 3.4 call them fallback and rollback. At temperature 0, p and q are the softmax
+    of target and drafter (`Draft.beliefs`). The target's likeliest token replaces a token that is
+    not kept. A drafter that copies is certain of its tokens. The paper drafts until the fallback.
+    Here the schedule sets the draft length, and tokens after the fallback are wasted.
 
-    Greedy, p and q are the softmax of both (`Draft.beliefs`), and the target's likeliest token
-    takes the place of one that is not kept. A drafter that copies is certain of its tokens. The
-    paper drafts until the fallback; here a call has as many drafts as the schedule says, and what
-    lies behind the fallback was drafted in vain.
+    With sampling, which the paper does not consider, the replacement is drawn from p. With A the
+    set of tokens that are kept, x is emitted with probability
 
-    Drawn, which the paper does not do, the target's token is a draw from p: with A the tokens that
-    are kept, x is emitted with probability q(x) [x in A] + (1 - q(A)) p(x).
+      q(x) [x in A] + (1 - q(A)) p(x).
+
+    Args:
+      fallback: the smallest q(x) that a token may have, from 0 to 1. At the first token below it,
+        the target takes over. 0 disables it.
+      rollback: the largest -log p(x), in nats, that the target tolerates; otherwise the token is
+        rejected.
     """
 
     fallback: Probability

@@ -1,4 +1,4 @@
-"""NOT EXACT: accept what is near the target's choice, where ids have an order."""
+"""NOT EXACT: accepts ids that are near the target's choice."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from specdec.verifiers.decide import ByArgmax
 
 @dataclasses.dataclass(frozen=True)
 class Distance(Checked, ByArgmax):
-    """NOT EXACT. The distance-based selection of Stern et al. 2018 (arXiv 1811.03115, section 5.2):
-    a token is kept if its id is at most `epsilon` from that of the likeliest token. It means
-    something where neighbouring ids do: intensities of pixels (2 in the paper), not words.
+    """NOT EXACT. The distance-based selection of Stern et al. 2018 (arXiv 1811.03115, section 5.2).
 
-    ordered: the ids that have an order, from the first to the last one; others must be equal. None
-      for all of them, stop ids too.
+    A token is kept if its id differs from that of the likeliest token by at most `epsilon`. This
+    makes sense if neighbouring ids have similar meanings: intensities of pixels (2 in the paper),
+    not words.
+
+    Args:
+      epsilon: the largest difference of ids.
+      ordered: the first and the last id of the ordered range; other ids must be equal. None orders
+        all ids, including stop ids.
     """
 
     epsilon: NonNegativeInt

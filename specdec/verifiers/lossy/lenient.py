@@ -1,4 +1,4 @@
-"""NOT EXACT: accept up to 1 / l times as often as the target would."""
+"""NOT EXACT: accepts up to 1 / l times as often as the target would."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from specdec.verifiers.decide import Verifier, draft_distribution, excess, gaps,
 class Lenient(Checked, Verifier):
     """NOT EXACT. The lenience of Leviathan et al. 2022, appendix A.5.
 
-    lenience: l, above 0 and at most 1, where it is exact.
-
-    Drawn, a token is kept with probability min(1, p / (l q)), and behind a refused one comes a draw
-    from norm(max(0, p - q)). Where something was drafted, x is emitted with probability
+    With sampling, a token is kept with probability min(1, p / (l q)). After a rejected token comes
+    a draw from norm(max(0, p - q)). If a token was drafted, x is emitted with probability
 
       min(q(x), p(x) / l) + (1 - sum min(q, p / l)) norm(max(0, p - q))(x),
 
-    at most p(x) / l. (The paper does not say what follows a refusal; max(0, p - l q) keeps the
-    bound too, but is farther from p.)
+    at most p(x) / l. The paper does not say what follows a rejection. max(0, p - l q) keeps the
+    bound too, but is farther from p.
 
-    Greedy, a token is kept if its softmax is at least l times the highest one, before anything is
-    standardised; else the likeliest one is taken. (The paper prints the comparison the wrong way
-    round: with l = 1 everything would be kept.)
+    At temperature 0, a token is kept if its softmax is at least l times the highest one; otherwise
+    the likeliest token is taken. (The paper prints the reversed comparison, with which l = 1 would
+    keep everything.)
+
+    Args:
+      lenience: l, above 0 and at most 1. With 1 the verifier is exact.
     """
 
     lenience: PositiveShare

@@ -1,4 +1,4 @@
-"""NOT EXACT: keep some tokens of each draft, whatever the target says."""
+"""NOT EXACT: keeps some tokens of each draft without asking the target."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from specdec.verifiers.decide import Verifier
 
 @dataclasses.dataclass(frozen=True)
 class MinimumBlock(Checked, Verifier):
-    """NOT EXACT. The minimum block size of Stern et al. 2018 (arXiv 1811.03115, section 5.3), which
-    cost them much quality for little time: each call keeps `least` draft tokens at least, as far as
-    there are any; about the others `verifier` decides, token by token.
+    """NOT EXACT. The minimum block size of Stern et al. 2018 (arXiv 1811.03115, section 5.3).
+
+    Each call keeps at least `least` draft tokens, if there are that many. In the paper this lost
+    much quality for little time.
+
+    Args:
+      verifier: decides about the other tokens, one by one.
+      least: the number of tokens that are always kept.
     """
 
     verifier: Verifier

@@ -1,4 +1,4 @@
-"""NOT the target's law: verifiers that are exact for a law between target and drafter."""
+"""NOT the target's distribution: verifiers that are exact for a mixture of target and drafter."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from specdec.verifiers.decide import Verifier, draft_distribution, excess, ratio
 
 
 class MixtureLaw(Verifier):
-    """A verifier with a law of its own, pi, made of the target's p and the drafter's q.
+    """A verifier with its own distribution pi, made of the target's p and the drafter's q.
 
-    Where something was drafted, the output has the law pi, exactly: it is speculative sampling with
-    pi in place of p. Behind a whole draft, and where nothing was drafted, q is not known, and it
-    has p. Greedy, p and q are the softmax of both (`Draft.beliefs`), and the likeliest token of pi
-    is taken. A drafter that copies is certain of its tokens.
+    If a token was drafted, the output has exactly the distribution pi: this is speculative sampling
+    with pi instead of p. After a whole draft, and without one, q is unknown and the token comes
+    from p. At temperature 0, p and q are the softmax of both (`Draft.beliefs`), and the likeliest
+    token of pi is taken. A drafter that copies is certain of its tokens.
     """
 
     reads_beliefs: ClassVar[bool] = True
@@ -43,7 +43,7 @@ class MixtureLaw(Verifier):
         return excess(pi, q)
 
     def _both(self, draft: Draft, scores: Scores, i: Array) -> tuple[Array, Array]:
-        """[V] pi and q of draft token i."""
+        """Returns pi and q, both [V], of draft token i."""
         p = jax.nn.softmax(scores.logits[i]) if scores.greedy else scores.probs[i]
         if scores.greedy and draft.beliefs is not None:
             q = draft.beliefs[i]
@@ -54,12 +54,15 @@ class MixtureLaw(Verifier):
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble(Checked, MixtureLaw):
-    """NOT the target's law. A committee that combines outputs (Wang et al. 2020, "Wisdom of
-    Committees", arXiv 2012.01988), with a vote of each model.
+    """NOT the target's distribution. The mean of target and drafter (Wang et al. 2020, arXiv
+    2012.01988).
 
-    weight: w, of the target, 0 to 1.
-    logits: pi = norm(p^w q^(1-w)), the mean of the logits, in place of w p + (1 - w) q. A token
-      that either model excludes is then excluded; where that leaves nothing, pi is p.
+    The paper, "Wisdom of Committees", combines the outputs of several models.
+
+    Args:
+      weight: w, the target's weight, from 0 to 1.
+      logits: whether pi = norm(p^w q^(1-w)), the mean of the logits, instead of w p + (1 - w) q. A
+        token that either model excludes is then excluded. If no token is left, pi is p.
     """
 
     weight: Probability
@@ -79,14 +82,22 @@ RULES = ("token", "chow", "difference", "optimal")
 
 @dataclasses.dataclass(frozen=True)
 class SpeculativeCascade(Checked, MixtureLaw):
-    """NOT the target's law. Speculative cascades (Narasimhan et al. 2025, arXiv 2405.19261): the
-    small model answers where it may, the big one elsewhere.
+    """NOT the target's distribution. Speculative cascades (Narasimhan et al. 2025, arXiv
+    2405.19261).
 
-    deferral: when it asks the target. 'chow', 'difference' and 'optimal' do so, pi = p, if max q is
-      below 1 - a, max p - a, or max p - a TV(p, q); else pi = q. 'token' takes the drafter's word
-      where it is good enough for the target: with A the tokens of p(x) >= (1 - a) max p,
+    The drafter's tokens stand unless the deferral rule asks the target. The rules 'chow',
+    'difference' and 'optimal' take pi = p if max q is below
+
+      1 - a,   max p - a,   or max p - a TV(p, q)
+
+    respectively; otherwise pi = q. The rule 'token' keeps the drafter's token if the target finds
+    it good enough. With A the tokens of p(x) >= (1 - a) max p,
+
       pi(x) = q(x) [x in A] + q(not A) p(x).
-    alpha: a, 0 to 1; more of it means less of the target.
+
+    Args:
+      deferral: one of these rules.
+      alpha: a, from 0 to 1. A larger value asks the target less often.
     """
 
     deferral: Annotated[str, one_of(RULES)]

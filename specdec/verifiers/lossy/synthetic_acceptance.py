@@ -1,4 +1,4 @@
-"""NOT EXACT: acceptance at a chosen rate, for the speed of a pair one has no weights of."""
+"""NOT EXACT: accepts at a chosen rate, to time a pair of models without trained weights."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from specdec.verifiers.decide import Verifier
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticAcceptance(Checked, Verifier):
-    """NOT EXACT. Keeps each draft token with probability alpha, whatever drafter and target think.
+    """NOT EXACT. Keeps each draft token with probability alpha, independent of drafter and target.
 
-    The loop, the drafting and the target's calls are the real ones, only the verdict is drawn: the
-    time of each step is real, and how many tokens a step is worth is chosen. The token after the
-    kept ones is the target's own choice. The output follows no model: it is to be timed, not read.
+    Drafting and target calls are real, so the time of each step is real; only acceptance is
+    simulated. The token after the kept ones is the target's own choice. The output is meaningless:
+    it is to be timed, not read. The places where such texts end are meaningless too. Decode with
+    `stop_ids=()`, so that every text has max_length tokens and lengths can be compared.
 
-    Where such a text ends means nothing either. Decode with `stop_ids=()`: then every text has
-    max_length tokens, and lengths can be compared.
-
-    alpha: 0 to 1, for each token that those before it were kept.
+    Args:
+      alpha: the probability, from 0 to 1, that a token is kept if those before it were.
     """
 
     alpha: Probability

@@ -1,4 +1,4 @@
-"""NOT EXACT: accept what is among the target's likeliest tokens, and nearly as likely."""
+"""NOT EXACT: accepts tokens among the target's likeliest ones, and nearly as likely."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from specdec.verifiers.decide import ByArgmax, Gap, gaps
 class TopBeta(Checked, ByArgmax):
     """NOT EXACT. Spec-Verification (Xia et al. 2023, arXiv 2203.16487, section 3.2).
 
-    A token is kept if fewer than `beta` others are likelier, and the likeliest one is at most `tau`
-    nats above it; behind the kept ones comes the likeliest token. beta = 1 is `GreedyMatch`, but
-    for ties. The paper's code has 5 and 3.0.
+    A token is kept if it is among the `beta` likeliest ones, and the likeliest one is at most `tau`
+    nats above it. The likeliest token comes after the kept ones. Except for ties, beta = 1 is
+    `GreedyMatch`. The paper's code has 5 and 3.0.
+
+    Args:
+      beta: a token is kept only if fewer than `beta` others are likelier.
+      tau: the largest gap to the likeliest token's logit, in nats.
     """
 
     beta: PositiveInt = 3
@@ -29,8 +33,11 @@ class TopBeta(Checked, ByArgmax):
 
 @dataclasses.dataclass(frozen=True)
 class TopK(Checked, ByArgmax):
-    """NOT EXACT. The top-k selection of Stern et al. 2018 (arXiv 1811.03115, section 5.1): a token
-    is kept if fewer than k others are likelier."""
+    """NOT EXACT. The top-k selection of Stern et al. 2018 (arXiv 1811.03115, section 5.1).
+
+    Args:
+      k: a token is kept if fewer than k others are likelier.
+    """
 
     k: PositiveInt
 
@@ -39,7 +46,7 @@ class TopK(Checked, ByArgmax):
 
 
 def in_top(count: int, draft: Draft, scores: Scores) -> Array:
-    """[K] bool: whether fewer than so many tokens are likelier than the draft's."""
+    """Returns [K] bool, whether fewer than `count` tokens are likelier than the draft's."""
     rows = jnp.arange(draft.tokens.shape[0])
     own = scores.logits[rows, draft.tokens]
     return jnp.sum(scores.logits[:-1] > own[:, None], axis=-1) < count

@@ -1,4 +1,4 @@
-"""NOT EXACT: accept what is typical of the target, whatever it is drafted with."""
+"""NOT EXACT: accepts tokens that are typical of the target, independent of the drafter."""
 
 from __future__ import annotations
 
@@ -16,10 +16,16 @@ from specdec.verifiers.decide import Verifier, token_probs
 class Typical(Checked, Verifier):
     """NOT EXACT. Typical acceptance (Cai et al. 2024, Medusa, arXiv 2401.10774, section 2.3.1).
 
-    A token is kept if p(x) > min(epsilon, delta exp(-H(p))), with p as it is drawn from and its
-    entropy H in nats: where the target is unsure, much will do. Behind a refused token comes a draw
-    from p. Where something was drafted, with A the tokens that are kept, x is emitted with
-    probability q(x) [x in A] + (1 - q(A)) p(x).
+    A token is kept if p(x) > min(epsilon, delta exp(-H(p))), where H is the entropy of p in nats.
+    The less sure the target is, the more tokens are kept. After a rejected token comes a draw from
+    p. If a token was drafted, and A is the set of tokens that are kept, x is emitted with
+    probability
+
+      q(x) [x in A] + (1 - q(A)) p(x).
+
+    Args:
+      epsilon: the threshold of p(x) at low entropy.
+      delta: the factor of exp(-H(p)).
     """
 
     epsilon: Probability = 0.09
