@@ -98,7 +98,7 @@ schemas.schema("decode")["required"]  # the fields that every line has
 schemas.version("decode")
 ```
 
-Beside the lines are the settings, `FILE.gin` (`run.gin` for `specdec eval`), in which the comment
+Next to the lines are the settings, `FILE.gin` (`run.gin` for `specdec eval`), in which the comment
 `# format of decode = 1`, for example, says the version; a file without one is of version 1. A
 version changes when a field is removed, renamed or gets another meaning or unit; readers should
 pass over fields that they do not know. A command goes on with a file of its own version only.
