@@ -298,6 +298,8 @@ def _decide(
 
 
 def _cut(keys: Noise, width: int) -> Noise:
-    """Returns the keys of a draft of `width` tokens. A key depends on its position, not on the
-    width."""
+    """Returns the keys of a draft of `width` tokens.
+
+    A key depends on its position, not on the width.
+    """
     return Noise(keys.draft[:, :width], keys.accept[:, :width], keys.correct[:, : width + 1])

@@ -25,8 +25,9 @@ class Decided(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """Probabilities of the tokens of each call, float32. Entries that belong to no token are
-    garbage.
+    """Probabilities of the tokens of each call, float32.
+
+    Entries that belong to no token are garbage.
 
     p and q are under the plan's sampling, given the text and the draft tokens before. q is NaN if
     it is unknown. That is so if the drafter proposes with certainty. It is also so if, called again

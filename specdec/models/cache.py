@@ -29,8 +29,7 @@ ONE_BY_ONE = 16
 
 
 class KVCache(struct.PyTreeNode):
-    """A decoder's attention keys and values, one array per layer, and the encoder's output if there
-    is one.
+    """A decoder's attention keys and values, one array per layer, and any encoder output.
 
     Arrays are never stacked over layers: slicing a stacked array inside a loop copies it. Heads
     come before slots, so that a step's attention reads each head's rows in place. On a CPU this is

@@ -47,8 +47,7 @@ class Laws(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Align(Objective):
-    """The distance of a drafter's next-token distribution from that of its target, which is not
-    trained.
+    """The distance of a drafter's next-token distribution from that of its fixed target.
 
     Both models read the texts of the task, ideally texts that the target wrote at this temperature.
     A share `on_policy` of the texts of a batch is instead drawn from the drafter, so that it learns

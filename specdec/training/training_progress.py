@@ -7,8 +7,7 @@ import time
 
 
 class Progress:
-    """Prints a line on stderr every `every` steps; on a terminal, each line replaces the one
-    before."""
+    """Prints a line on stderr every `every` steps; on a terminal, it replaces the last one."""
 
     def __init__(self, start: int, steps: int, every: int):
         self._steps, self._every = steps, every

@@ -89,8 +89,8 @@ def _pick(dice: Dice, entries: Sequence[Entry]) -> Words[Any, Any]:
 def _noun(
     dice: Dice, name: str, subject: Nominal | None = None, relative: float = 0.0
 ) -> NounPhrase:
-    """Returns a noun of class `name` that `subject` may own; `relative` is the probability of a
-    clause."""
+    """Returns a noun of class `name` that `subject` may own, with a clause at probability
+    `relative`."""
     entry = dice.pick(NOUNS[name])
     determiner = dice.weigh(_LAW["kin"] if name == "kin" else _LAW["determiner"])
     plural = determiner == "plural" or (name == "kin" and dice.chance(0.15))
