@@ -7,7 +7,7 @@ the rows of Leviathan et al. (2211.17192), table 2, with their gammas and with o
 EXACT: weights are random, and draft tokens are kept at the paper's alpha. Their times are real,
 their texts mean nothing. `--beams` searches for four beams with the grown pair.
 
-Needs no gin, seqio or TensorFlow. docs/how-to/measure-on-a-gpu.md says how to read the tables.
+Needs no gin, seqio or TensorFlow. docs/reference/gpu-tables.md says how to read the tables.
 """
 
 from __future__ import annotations
