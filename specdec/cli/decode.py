@@ -186,6 +186,9 @@ def _lines(texts: Sequence[str], args: argparse.Namespace) -> Given:
         print("one text per line; Ctrl-D ends", file=sys.stderr)
     given = (lines_of(None, sys.stdin) if text == "-" else [utf8(text)] for text in texts)
     lines = not_nothing(itertools.chain.from_iterable(given), "standard input", "to decode")
+    first = next(lines)
+    runs.note_missing_prefix(args, first)
+    lines = itertools.chain([first], lines)
     return (((args.task_prefix or "") + line, None) for line in lines)
 
 

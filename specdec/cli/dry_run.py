@@ -32,7 +32,7 @@ def show(run: DecodeRun, texts: Iterable[tuple[str, str | None]] | None = None) 
 
 def _text_lines(run: DecodeRun) -> Iterator[str]:
     """Yields the text side of the target's checkpoint: each fact with its file."""
-    if (text := runs.text_of(run)) is not None:
+    if (text := runs.text_of(run.checkpoint_path)) is not None:
         yield f"# The target's text side, from {text.directory}:"
         for what, note in text.lines():
             yield f"#   {what}: {note}"
