@@ -154,6 +154,11 @@ class Engine:
         plan = self.placement.laid_out(plan, self.rows)
         return dataclasses.replace(self, plan=plan, weights=kept, origin=self)
 
+    def with_models(self, models: Mapping[str, Any]) -> Engine:
+        """Returns this engine with its models in other layouts; what it has read is shared."""
+        origin = self if "params" in vars(self) else self.origin
+        return dataclasses.replace(self, plan=self.plan.with_models(models), origin=origin)
+
     @functools.cached_property
     def params(self) -> Params:
         """The parameters of all roles, read at first use and kept."""
@@ -183,6 +188,8 @@ class Engine:
             if theirs == owned:
                 return tree
             if self.weights[role] == self.origin.weights[role] and _alike(theirs, owned):
+                if theirs.layout == owned.layout:
+                    return tree
                 return owned.from_stored(theirs.to_stored(tree))
         with progress.stage("reading", f"reading the {role}"):
             return self.placement.read(owned, str(self.weights[role]))
