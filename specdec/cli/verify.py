@@ -9,6 +9,7 @@ from pathlib import Path
 from specdec.cli import output
 from specdec.cli import run as runs
 from specdec.cli.variants import announce, say, variant
+from specdec.common.records import RecordsError
 from specdec.instrument.certifying import LIMIT, certify
 
 
@@ -41,6 +42,8 @@ def _command(args: argparse.Namespace) -> int:
     try:
         found = certify(variant(args, unmarked=True, drafts=True), say, announce, passed)
         found.write(Path(args.output_file))
+    except RecordsError:  # they are of another run, which may go on
+        raise
     except Exception:  # an interruption is none, and leaves them for the next run
         _remove(kept)
         raise
