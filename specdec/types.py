@@ -298,6 +298,10 @@ class DecodeOutput(NamedTuple):
     log_probs: Array  # [B, N] float32
     trace: Trace
 
+    def made(self, index: int) -> int:
+        """Returns how many tokens a row has."""
+        return int(self.length[index])
+
     def row(self, index: int) -> Row:
         """One text of an output that is on the host."""
         trace, calls = self.trace, self.trace.calls[index]

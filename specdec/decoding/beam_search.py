@@ -18,7 +18,7 @@ from specdec.decoding import states
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamSet, best_first
 from specdec.decoding.draft_beams import Continued, Layer, Scored, Tree, rooted, view_of
-from specdec.decoding.finite import NonFiniteLogits, is_known
+from specdec.decoding.finite import check_finite
 from specdec.decoding.forcing import given_lengths
 from specdec.sampling import Greedy, Processed
 from specdec.types import Array, History, Params, PyTree
@@ -46,6 +46,15 @@ class BeamOutput(NamedTuple):
     scores: Array  # [B, w] float32, as the rule normalises them
     finished: Array  # [B, w] bool
     trace: BeamTrace
+
+    def made(self, index: int) -> int:
+        """Returns how many steps the search of a row has made."""
+        return int(jnp.sum(self.trace.steps[index]))
+
+    def texts(self, index: int) -> list[list[int]]:
+        """Returns the ids of a row's beams, the best first, without places that hold no text."""
+        lengths = self.length[index]
+        return [self.tokens[index, i, :n].tolist() for i, n in enumerate(lengths) if n]
 
 
 class BeamState(struct.PyTreeNode):
@@ -87,10 +96,7 @@ def beam_search(
     """
     states.check_inputs(inputs, active, prefix, plan.target, plan.max_length)
     output = _search(params, inputs, plan=plan, active=active, prefix=prefix)
-    if is_known(output.trace.failed):
-        for row in jnp.flatnonzero(output.trace.failed):
-            steps = int(jnp.sum(output.trace.steps[row]))
-            raise NonFiniteLogits(plan.target, int(row), steps)
+    check_finite(output, plan.target)
     return output
 
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from specdec import checkpoints, tasks
+from specdec.decoding.beam_rules import BeamRule
 from specdec.engine import Engine, Placement
+from specdec.engine.beam_engine import BeamEngine, beam_plan
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
 
@@ -43,13 +45,37 @@ class GivenTexts:
 
 
 @dataclasses.dataclass(frozen=True)
+class GivenBeams:
+    """A beam search that is given from Python, with the fields of `cli.Beams` that a measurement
+    reads."""
+
+    num_beams: int
+    num_return: int
+    rule: BeamRule
+    draft_beams: int | None = None
+    draft_steps: int = 2
+
+    def engine(self, engine: Engine) -> BeamEngine:
+        """Returns the search with the parts of an engine; raises ValueError as `beam_plan` does."""
+        plan = beam_plan(
+            engine.plan,
+            self.num_beams,
+            self.rule,
+            width=self.draft_beams,
+            depth=self.draft_steps,
+            best_only=self.num_return == 1,
+        )
+        return BeamEngine(engine, plan)
+
+
+@dataclasses.dataclass(frozen=True)
 class Run:
     """An engine and the texts that it decodes.
 
     data: which texts, `cli.Data` or `GivenTexts`.
     compare: whether the target alone runs as well.
     lossy: whether the output may have another law than the target's.
-    beams: the search that is made instead of decoding, `cli.Beams`; None for none.
+    beams: the search that is made instead of decoding, `cli.Beams` or `GivenBeams`; None for none.
     """
 
     engine: Engine
