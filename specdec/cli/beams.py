@@ -1,4 +1,7 @@
-"""The beams of a run: its settings, its flags, and what `specdec decode` writes of them."""
+"""The beams of a run: its settings, its flags, and what `specdec decode` writes of them.
+
+The commands that search take the flags; `runs.opened` refuses the settings in the others.
+"""
 
 from __future__ import annotations
 

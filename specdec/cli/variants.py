@@ -26,6 +26,7 @@ def variant(
     overrides: Mapping[str, Any] = {},
     unmarked: bool = False,
     drafts: bool = False,
+    beams: bool = False,
     change: Callable[[DecodeRun], DecodeRun] = lambda run: run,
 ) -> Variant:
     """Returns the run of the flags and of one variant.
@@ -33,10 +34,10 @@ def variant(
     Args:
       name: the gin settings and files that only this variant has, as `--variant` takes them.
       lines: the kind of lines that the command writes (`schemas.KINDS`), None for none.
-      overrides, unmarked, change: see `runs.opened`.
+      overrides, unmarked, change, beams: see `runs.opened`.
       drafts: whether a drafter is needed, and not only something faster than the target alone.
     """
-    run, _ = runs.opened(_with(args, name), overrides, unmarked, change)
+    run, _ = runs.opened(_with(args, name), overrides, unmarked, change, beams)
     (runs.require_drafter if drafts else runs.require_baseline)(run)
     return ready(run, name, lines)
 

@@ -80,6 +80,16 @@ class BeamPlan(Checked):
         return self.drafter.depth if self.drafter else 0
 
     @property
+    def draft_beams(self) -> int:
+        """u, the beams of the draft; 0 if nothing is drafted."""
+        return self.drafter.width if self.drafter else 0
+
+    @property
+    def same_output(self) -> bool:
+        """Whether the output is the target's own, token by token."""
+        return self.exact
+
+    @property
     def gamma(self) -> int | None:
         """The depth of a draft, None if nothing is drafted."""
         return self.depth or None
@@ -92,12 +102,12 @@ class BeamPlan(Checked):
     @property
     def width(self) -> int:
         """T, the tokens of a target call."""
-        return self.beams + (self.drafter.width * self.drafter.depth if self.drafter else 0)
+        return self.beams + self.draft_beams * self.depth
 
     @property
     def slots(self) -> Slots:
         """The arrangement of a cache's row: N layers, and the nodes behind the last one."""
-        return Slots(self.beams, self.drafter.width if self.drafter else 0, self.capacity)
+        return Slots(self.beams, self.draft_beams, self.capacity)
 
     @property
     def capacity(self) -> int:

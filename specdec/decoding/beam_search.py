@@ -256,7 +256,7 @@ def _one_step(
     beams, nodes = replay.beams, jnp.maximum(replay.nodes, 0)
     of_live = jnp.take_along_axis(logits, nodes[:, :, None], axis=1)
     finite = jnp.all(jnp.isfinite(jnp.max(of_live, axis=-1)), axis=1)
-    log_probs = _processed(jax.nn.log_softmax(of_live, axis=-1), beams, plan)
+    log_probs = processed(jax.nn.log_softmax(of_live, axis=-1), beams, plan)
     advance = functools.partial(plan.rule.advance, stop_ids=plan.stop_ids, best_only=plan.best_only)
     after, parents = jax.vmap(advance)(beams, log_probs)
     at = layers + depth  # of the layer that the nodes are
@@ -297,7 +297,7 @@ def _where_rows(rows: Array, new: Array, old: Array) -> Array:
     return jnp.where(rows.reshape([-1] + [1] * (new.ndim - 1)), new, old)
 
 
-def _processed(log_probs: Array, beams: BeamSet, plan: BeamPlan) -> Array:
+def processed(log_probs: Array, beams: BeamSet, plan: BeamPlan) -> Array:
     """Returns the log-probabilities [B, w, V] as processors leave them."""
     if not plan.processors:
         return log_probs
@@ -305,7 +305,12 @@ def _processed(log_probs: Array, beams: BeamSet, plan: BeamPlan) -> Array:
     texts = beams.live_tokens.reshape(rows * width, -1)
     history = History(texts, jnp.repeat(beams.length, width), plan.stop_ids)
     flat = log_probs.reshape(rows * width, -1)
-    return Processed(Greedy(), plan.processors).process(flat, history).reshape(log_probs.shape)
+    return rule_of(plan).process(flat, history).reshape(log_probs.shape)
+
+
+def rule_of(plan: BeamPlan) -> Processed:
+    """Returns the processors of a plan as one rule."""
+    return Processed(Greedy(), plan.processors)
 
 
 def _children(tree: Tree, parents: Array, tokens: Array) -> Array:

@@ -96,7 +96,9 @@ class Measured:
     @property
     def sentence(self) -> str:
         """The result, in one sentence."""
-        return benchmark.sentence(self.summary, self.variant.run.plan, hardware())
+        run = self.variant.run
+        plan = run.search.plan if run.search else run.plan
+        return benchmark.sentence(self.summary, plan, hardware())
 
     def lines(self) -> Iterator[str]:
         """Yields the result, how far it can be trusted, and the table."""
@@ -151,6 +153,11 @@ class Benchmark(NamedTuple):
             one = _on_this_machine(one)
             if timed:
                 recorded_texts.refuse_another(one.name, _key(timed[0].run), _key(one.run))
+            if synthetic and one.run.beams:
+                raise UsageError(
+                    f"--synthetic_alpha is {synthetic.alpha}, and beams are accepted by their "
+                    "scores; leave it out, or leave out NUM_BEAMS"
+                )
             if synthetic:
                 one = _accepting(one, synthetic)
             if split and one.run.data.texts is not None:
@@ -177,7 +184,10 @@ class Benchmark(NamedTuple):
         with contextlib.ExitStack() as locks:
             for one in self.timed:
                 locks.enter_context(one.lock())
-            files = [File(one.path, one.variant.settings) for one in self.timed]
+            files = [
+                File(one.path, one.variant.settings, len(one.workload.generations))
+                for one in self.timed
+            ]
             read: dict[Any, PyTree] = {}
             measurements = [
                 one.measurement(self.texts, file, repeats, read)
@@ -209,12 +219,12 @@ def trees_of(run: Run, tree_of: Callable[[Any, str], PyTree]) -> dict[str, PyTre
     each model and table."""
     paths = run.paths()
     own = {role: tree_of(owned, paths[role]) for role, owned in run.plan.owned().items()}
-    return {"alone": tree_of(run.engine.alone().plan.target, run.checkpoint_path), **own}
+    return {"alone": tree_of(run.target_alone, run.checkpoint_path), **own}
 
 
 def layouts(run: Run) -> dict[str, str]:
     """Returns how kernels are kept and multiplied with here, by role."""
-    models = {"alone": run.engine.alone().plan.target, **run.plan.models()}
+    models = {"alone": run.target_alone, **run.plan.models()}
     return {role: products.described(model.layout, model.orders) for role, model in models.items()}
 
 
@@ -271,12 +281,18 @@ def _key(run: Run) -> dict[str, Any]:
     devices, by the names of settings."""
     alone = dataclasses.replace(run, engine=run.engine.alone())
     rules = dataclasses.replace(run.placement.partitioner, draft_logical_axis_rules=())
-    return {**recorded_texts.key(alone), "LIMIT": run.data.limit, **flat("partitioner", rules)}
+    searched = flat("beams", run.search.alone().plan) if run.search else {}
+    more = {"LIMIT": run.data.limit, **flat("partitioner", rules), **searched}
+    return {**recorded_texts.key(alone), **more}
 
 
 def _workload(run: Run) -> Workload:
     """Returns what is timed, traced, so that what cannot be decoded shows."""
-    workload = Workload.of(run.plan, run.engine.alone().plan, run.placement.mesh)
+    mesh, search = run.placement.mesh, run.search
+    if search:
+        workload = Workload.of(search.plan, search.alone().plan, mesh, greedy=run.plan)
+    else:
+        workload = Workload.of(run.plan, run.engine.alone().plan, mesh)
     try:
         workload.check(trees_of(run, run.placement.shape), run.data.lengths["inputs"])
     except ValueError as error:

@@ -207,7 +207,8 @@ def _known(run: Run) -> Iterator[dict[str, Any]]:
 
 def _search(run: Run) -> BeamEngine:
     """Returns the search of a run, checked."""
-    search = run.beams.engine(run.engine)
+    search = run.search
+    assert search is not None, "of a run with beams"
     with one_line():
         search.check(run.data.lengths["inputs"])
     return search

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -93,6 +94,16 @@ class Run:
     def placement(self) -> Placement:
         """On which devices."""
         return self.engine.placement
+
+    @functools.cached_property
+    def search(self) -> BeamEngine | None:
+        """The search that is made instead of decoding, None for none; raises as `Beams.engine`."""
+        return self.beams.engine(self.engine) if self.beams else None
+
+    @property
+    def target_alone(self) -> Any:
+        """The target as it is measured alone."""
+        return self.search.alone().plan.target if self.search else self.engine.alone().plan.target
 
     @property
     def lengths(self) -> dict[str, int]:

@@ -100,6 +100,35 @@ def test_an_evaluation_of_beams_goes_on_where_it_stopped(evaluate):
         assert (folder / name).read_bytes() == (whole / name).read_bytes()
 
 
+@pytest.mark.ci
+def test_a_benchmark_times_plain_and_drafted_beams_and_greedy_speculation(tmp_path, capsys):
+    file = tmp_path / "out.jsonl"
+    command = ["bench", *RUN, *SHORT, "--repeats=1", f"--output_file={file}"]
+    assert cli.main(command) == 0
+    out = capsys.readouterr().out
+    assert "times as fast as plain beams" in out and "2 of 2 texts the same beams, 3 beams" in out
+    check_lines("bench", file)
+    made = [line for line in map(json.loads, file.read_text().splitlines()) if "mode" in line]
+    modes = ["alone", "speculative", "greedy", "greedy", "speculative", "alone"]
+    assert [line["mode"] for line in made] == modes
+    assert [len(line.get("beams", ())) for line in made] == [3, 3, 0, 0, 3, 3]
+    summary = json.loads(file.with_name("out.jsonl.summary.json").read_text())
+    assert summary["identical"] == 2 and summary["prediction"]["these_texts"] > 0
+    assert summary["run"]["rule"] == repr(HuggingFaceBeams())
+    assert cli.main(["report", f"{file}.summary.json"]) == 2
+    assert "is of a beam search, which a report does not show" in capsys.readouterr().err
+    before = file.read_text()
+    assert cli.main(command) == 0 and file.read_text() == before  # nothing is measured again
+
+
+def test_beams_of_made_up_acceptance_are_refused(capsys):
+    assert cli.main(["bench", *RUN, *SHORT, "--synthetic_alpha=0.8"]) == 2
+    assert (
+        "--synthetic_alpha is 0.8, and beams are accepted by their scores"
+        in capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize(
     "given, says",
     [

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from specdec.common import records
 from specdec.common.decoded import DecodedText
 from specdec.common.records import Lines
+from specdec.decoding.beam_search import BeamOutput
 from specdec.instrument.benchmark.parts import Key, key_of, name_of
 
 # The fields of a line, in order, and those which are absent where they have nothing to say.
-FIELDS = ("calls", "tokens", "drafted", "accepted", "sources", "depths", "broken_drafts")
-OPTIONAL = ("sources", "depths", "broken_drafts")
+FIELDS = ("calls", "tokens", "drafted", "accepted", "sources", "depths", "broken_drafts", "beams")
+OPTIONAL = ("sources", "depths", "broken_drafts", "beams")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,9 +23,11 @@ class Generation(DecodedText):
     """A text, decoded once.
 
     text: the example's index.
-    mode: "alone" or "speculative".
+    mode: "alone", "speculative" or "greedy".
     repeat, seconds: which of the repeats it is, and what it took; None where it was not timed.
     split: another one than that which is timed, None for that.
+    beams: of a beam search the ids of each beam, the best first, which is `tokens`. Then `drafted`
+      and `accepted` count steps of the search.
     """
 
     text: int
@@ -32,6 +35,25 @@ class Generation(DecodedText):
     repeat: int | None = None
     seconds: float | None = None
     split: str | None = None
+    beams: Sequence[Sequence[int]] = ()
+
+    @classmethod
+    def of_search(cls, output: BeamOutput, row: int, depth: int, **others: Any) -> Self:
+        """Returns the record of one row of a search.
+
+        depth: the steps that were drafted for each call. The last call needs no more of them than
+          it takes.
+        """
+        beams, calls = output.texts(row), int(output.trace.calls[row])
+        accepted = (output.trace.steps[row][:calls] - 1).tolist()
+        drafted = [depth] * (calls - 1) + accepted[-1:]
+        best = next(iter(beams), [])
+        return cls(tokens=best, beams=beams, drafted=drafted, accepted=accepted, **others)
+
+    @property
+    def steps(self) -> int:
+        """Returns the steps of a search, and of another text its tokens."""
+        return sum(self.accepted) + self.calls if self.beams else len(self.tokens)
 
 
 class Timing(NamedTuple):
@@ -49,9 +71,10 @@ Record: TypeAlias = Generation | Timing
 
 class File:
     """Records in a file, or in memory if there is none. What an earlier run with the same settings
-    wrote is kept, up to the last text that it measured in both modes.
+    wrote is kept, up to the last text that it measured in all modes.
 
     settings: gin text, which goes to FILE.gin.
+    modes: how many there are.
     done: pairs of a repeat and a text that need not be measured again.
     elsewhere: pairs of a split and a text of it, likewise.
 
@@ -59,10 +82,10 @@ class File:
       RecordsError: the file is of a run with other settings.
     """
 
-    def __init__(self, path: str | None, settings: str):
+    def __init__(self, path: str | None, settings: str, modes: int = 2):
         self._lines = None if path is None else Lines.of(Path(path), settings)
         before = list(self._lines.map(record, "bench")) if self._lines else []
-        self.done = _in_both_modes(before)
+        self.done = _in_all_modes(before, modes)
         self.elsewhere = {(_split(one), one.text) for one in before if _split(one)}
         self._records = [one for one in before if self._is_whole(one)]
         if self._lines:
@@ -109,9 +132,9 @@ def _split(record: Record) -> str | None:
     return record.split if isinstance(record, Generation) else None
 
 
-def _in_both_modes(found: Iterable[Record]) -> set[tuple[int, int]]:
+def _in_all_modes(found: Iterable[Record], count: int) -> set[tuple[int, int]]:
     modes: dict[tuple[int, int], set[str]] = {}
     for one in found:
         if isinstance(one, Generation) and one.repeat is not None:
             modes.setdefault((one.repeat, one.text), set()).add(one.mode)
-    return {unit for unit, seen in modes.items() if len(seen) == 2}
+    return {unit for unit, seen in modes.items() if len(seen) == count}

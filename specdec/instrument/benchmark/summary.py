@@ -52,13 +52,25 @@ class Speedup:
     """How many times as long the target alone takes.
 
     over_texts: the ratio of the sums over texts, the headline.
-    per_token: ratio of seconds per emitted token; another one if the modes' texts differ.
+    per_token: ratio of seconds per emitted token, or step of a search; another one if the modes'
+      texts differ.
     median_text: median of the texts' own ratios.
     """
 
     over_texts: Estimate
     per_token: float
     median_text: float
+
+
+@dataclasses.dataclass(frozen=True)
+class GreedyFigures:
+    """Greedy speculation, next to a beam search.
+
+    speedup: how many times as long plain beams take. tau: its tokens per target call.
+    """
+
+    speedup: Speedup
+    tau: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +165,9 @@ class BenchmarkSummary:
     depth: the mean over calls of the target's layers; None if calls go through all.
     broken_drafts: drafts of speculation that ended early, see `Trace`.
     spread: how much times vary; None if nothing was timed twice.
+    beams: w of a beam search, 0 for none. Then the target alone searches too, step by step, and
+      what is said of tokens is of steps of the search.
+    greedy: None without beams.
     """
 
     texts: int
@@ -172,14 +187,19 @@ class BenchmarkSummary:
     depth: float | None = None
     broken_drafts: int = 0
     spread: Spread | None = None
+    beams: int = 0
+    greedy: GreedyFigures | None = None
 
     def record(self) -> dict[str, Any]:
         """Returns plain values, for JSON."""
         found = dataclasses.asdict(self)
-        speedup = found["speedup"]
-        ratio, low, high = speedup.pop("over_texts")
-        found["spread"] = self.spread and self.spread._asdict()
-        return found | {"speedup": {"ratio": ratio, "low": low, "high": high, **speedup}}
+        if self.greedy is None:
+            del found["beams"], found["greedy"]
+        for one in (found, found.get("greedy")):
+            if one:
+                ratio, low, high = one["speedup"].pop("over_texts")
+                one["speedup"] = {"ratio": ratio, "low": low, "high": high, **one["speedup"]}
+        return found | {"spread": self.spread and self.spread._asdict()}
 
 
 def summarize(
@@ -189,6 +209,7 @@ def summarize(
     gamma: int | None,
     same_output: bool,
     exact: bool = True,
+    beams: int = 0,
     step_bytes: int | None = None,
 ) -> BenchmarkSummary:
     """The figures of what `measure` gave, and `decode_elsewhere` for texts of one other split.
@@ -196,6 +217,7 @@ def summarize(
     Args:
       parts: None if nothing says what an iteration calls.
       gamma, same_output, exact: what the plan says of itself.
+      beams: w of a beam search, 0 for none.
       step_bytes: of the parameters that one call of the target's `decode` reads.
 
     Raises:
@@ -203,7 +225,7 @@ def summarize(
     """
     found = MeasuredParts.of(records)
     alone, speculative = found.alone, found.speculative
-    speedup, (tau, alpha) = _speedup(found), _acceptance(speculative)
+    speedup, (tau, alpha) = _speedup(alone, speculative), _acceptance(speculative)
     conditional, joint = theory.acceptance_by_position(*_calls(speculative))
     latency = {"alone": _latency(alone, found.prefill_alone + found.step)}
     prediction = forecast = None
@@ -212,11 +234,12 @@ def summarize(
         iteration = prediction.draft + prediction.verify + prediction.rest
         latency["speculative"] = _latency(speculative, found.prefill + iteration)
         forecast = _forecast(found, parts, speedup) if found.elsewhere else None
+    modes = {"alone": alone, "speculative": speculative, "greedy": found.greedy}
     return BenchmarkSummary(
         texts=len({one.text for one in alone}),
         repeats=len({one.repeat for one in alone}),
-        seconds={"alone": _quantiles(alone), "speculative": _quantiles(speculative)},
-        latency=latency,
+        seconds={mode: _quantiles(made) for mode, made in modes.items() if made},
+        latency={} if beams else latency,  # no text is known before the search is over
         speedup=speedup,
         identical=_identical(found) if same_output else None,
         tau=tau,
@@ -230,6 +253,8 @@ def summarize(
         depth=_mean_depth(speculative),
         broken_drafts=sum(one.broken_drafts for one in speculative),
         spread=found.spread,
+        beams=beams,
+        greedy=_greedy(found) if found.greedy else None,
     )
 
 
@@ -251,7 +276,7 @@ def alpha_from_tau(tau: float, gamma: int) -> float:
 def _acceptance(generations: Sequence[Generation]) -> tuple[float, float | None]:
     """tau, and alpha or None."""
     tau = theory.block_efficiency(
-        [len(one.tokens) for one in generations], [one.calls for one in generations]
+        [one.steps for one in generations], [one.calls for one in generations]
     )
     alpha = theory.empirical_alpha(*_calls(generations))
     return tau, None if math.isnan(alpha) else alpha
@@ -281,13 +306,15 @@ def _calls(generations: Sequence[Generation]) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def _speedup(found: MeasuredParts) -> Speedup:
-    before, after = (
-        estimator.medians(mode, estimator.seconds) for mode in (found.alone, found.speculative)
-    )
+def _greedy(found: MeasuredParts) -> GreedyFigures:
+    return GreedyFigures(_speedup(found.alone, found.greedy), _acceptance(found.greedy)[0])
+
+
+def _speedup(alone: Sequence[Generation], faster: Sequence[Generation]) -> Speedup:
+    before, after = (estimator.medians(mode, estimator.seconds) for mode in (alone, faster))
     pairs = np.array([[seconds[text] for text in before] for seconds in (before, after)])
     over_texts = ratio(*pairs)
-    longer = total(found.speculative, estimator.tokens) / total(found.alone, estimator.tokens)
+    longer = total(faster, estimator.steps) / total(alone, estimator.steps)
     return Speedup(
         over_texts=over_texts,
         per_token=float(over_texts.value * longer),
@@ -296,7 +323,7 @@ def _speedup(found: MeasuredParts) -> Speedup:
 
 
 def _baseline(found: MeasuredParts, step_bytes: int | None) -> Baseline:
-    scans = total(found.alone, estimator.tokens) * found.step
+    scans = total(found.alone, estimator.steps) * found.step
     decoding = total(found.alone, lambda one: estimator.seconds(one) - found.prefill_alone)
     return Baseline(
         target_prefill=found.prefill_alone,
@@ -359,9 +386,9 @@ def _forecast(found: MeasuredParts, parts: Parts, speedup: Speedup) -> Benchmark
     """By the parts, and what was drafted and accepted of the other split's texts."""
     tau, alpha = _acceptance(found.elsewhere)
     per_token = sum(found.iteration(_parts(parts, found.elsewhere))) / tau
-    whole = total(
-        found.alone, lambda one: found.prefill_alone + len(one.tokens) * found.step
-    ) / total(found.alone, lambda one: found.prefill + len(one.tokens) * per_token)
+    whole = total(found.alone, lambda one: found.prefill_alone + one.steps * found.step) / total(
+        found.alone, lambda one: found.prefill + one.steps * per_token
+    )
     measured = _per_token(found.alone, found.prefill_alone)
     measured /= _per_token(found.speculative, found.prefill)
     return BenchmarkForecast(
@@ -380,21 +407,21 @@ def _forecast(found: MeasuredParts, parts: Parts, speedup: Speedup) -> Benchmark
 def _per_token(generations: Sequence[Generation], prefill: float) -> float:
     """Seconds, without prefill."""
     seconds = total(generations, lambda one: estimator.seconds(one) - prefill)
-    return seconds / total(generations, estimator.tokens)
+    return seconds / total(generations, estimator.steps)
 
 
 def _latency(generations: Sequence[Generation], first_token: float) -> Latency:
     """The first call's tokens are on average those of any call."""
     calls = total(generations, estimator.calls)
     seconds = total(generations, lambda one: estimator.seconds(one) - first_token)
-    tokens = total(generations, estimator.tokens)
+    tokens = total(generations, estimator.steps)
     later = tokens - tokens / calls * len({one.text for one in generations})
     return Latency(first_token, seconds / later if later and seconds > 0 else None)
 
 
 def _identical(found: MeasuredParts) -> int:
-    tokens = {(one.text, one.repeat): one.tokens for one in found.alone}
-    return sum(tokens[one.text, one.repeat] == one.tokens for one in found.speculative)
+    plain = {(one.text, one.repeat): (one.tokens, one.beams) for one in found.alone}
+    return sum(plain[one.text, one.repeat] == (one.tokens, one.beams) for one in found.speculative)
 
 
 def _quantiles(generations: Sequence[Generation]) -> Quantiles:
