@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from specdec.cli import output
+from specdec.cli import beams, output
 from specdec.cli import run as runs
 from specdec.cli.variants import announce, say, variant
 from specdec.instrument.certifying import LIMIT, certify
@@ -16,7 +16,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "verify",
         help="certify that a run is exact",
         description="Certifies that a run decodes what its target alone would: ten checks, on "
-        "this device, with the gin files of `specdec decode`.",
+        "this device, with the gin files of `specdec decode`; with --num_beams five of the beams.",
         epilog=f"Takes minutes. Without a limit, in gin or by --limit, the first {LIMIT} examples "
         "are decoded: a certificate needs no whole split. Exit code 1 if a check fails.",
         allow_abbrev=False,
@@ -28,13 +28,15 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         metavar="FILE",
         help="write every figure to FILE, as JSON (default: %(default)s)",
     )
+    beams.add_flags(parser)
     parser.set_defaults(command=_command)
     return parser
 
 
 def _command(args: argparse.Namespace) -> int:
     output.check(args, holding="checks")
-    found = certify(variant(args, unmarked=True, drafts=True), say, announce)
+    how = {"overrides": beams.flags_of(args), "beams": True, "unmarked": True, "drafts": True}
+    found = certify(variant(args, **how), say, announce)
     found.write(Path(args.output_file))
     print(f"{found.verdict}; figures in {args.output_file}")
     return 0 if found.passed else 1
