@@ -56,6 +56,13 @@ class GivenBeams:
     draft_beams: int | None = None
     draft_steps: int = 2
 
+    def __post_init__(self):
+        if self.num_return > self.num_beams:
+            raise ValueError(
+                f"num_return is {self.num_return} but num_beams {self.num_beams}; give no more "
+                "texts than beams"
+            )
+
     def engine(self, engine: Engine) -> BeamEngine:
         """Returns the search with the parts of an engine; raises ValueError as `beam_plan` does."""
         plan = beam_plan(

@@ -150,17 +150,16 @@ def best(subject: BeamSubject) -> Check:
 
 def perfect(subject: BeamSubject) -> Check:
     """The target as its own draft, with as many beams, misses none: only the last call of a text is
-    worth fewer steps than it drafted, with the target's last opinion and without it."""
+    worth fewer steps than it drafted. The target's last opinion is not reused: that of another
+    draft may be stale and cost calls, and no check sees it."""
     if subject.own.processors:
         note = "processors change the target's choice and not the draft's, so that calls may miss"
         return Check("perfect", {"calls": 0, "short_calls": 0}, {}, note)
-    calls = short = 0
-    for reuse in (True, False):
-        searched = subject.with_draft(subject.own.target, subject.own.beams, reuse)
-        trace = subject.search(*searched).trace
-        within = np.arange(trace.steps.shape[1])[None] < trace.calls[:, None] - 1
-        calls += int(within.sum())
-        short += int((within & (trace.steps <= subject.own.depth)).sum())
+    searched = subject.with_draft(subject.own.target, subject.own.beams, reuse=False)
+    trace = subject.search(*searched).trace
+    within = np.arange(trace.steps.shape[1])[None] < trace.calls[:, None] - 1
+    calls = int(within.sum())
+    short = int((within & (trace.steps <= subject.own.depth)).sum())
     limit = max(1, int(SHORT_CALLS * calls))
     return Check(
         "perfect",
@@ -288,23 +287,24 @@ def _largest(errors: Any) -> float:
 
 def _gap(subject: BeamSubject, row: int, plan: BeamPlan, params: Params | None) -> float:
     """Returns how close the closest decision of plain beams is, of the steps of the call in which
-    the two searches of a text part; infinite if they do not."""
+    the two searches of a text part. If they do not part again, call by call, then of all steps."""
     own = subject.subject
     _, inputs = own.batches(len(own.inputs))[row // own.batch_size]
     row %= own.batch_size
     trees, alone = plan.params(params or own.params), plan.alone()
     ours = beam_search.prefill(trees, inputs, plan)
-    plain = beam_search.prefill(trees, inputs, alone)
+    plain = beam_search.prefill(alone.params(own.params), inputs, alone)
+    passed: list[BeamState] = []
     while ours.beams.active[row]:
-        ours = beam_search.step(trees, ours, plan)
-        passed = []
+        ours, before = beam_search.step(trees, ours, plan), len(passed)
         while plain.beams.active[row] and _steps(plain, row) < _steps(ours, row):
             passed.append(plain)
-            plain = beam_search.step(trees, plain, alone)
+            plain = beam_search.step(alone.params(own.params), plain, alone)
         if not _alike(ours.beams, plain.beams, row):
-            margins = (_margin(own, inputs, one.beams, row, alone, subject.limit) for one in passed)
-            return min(margins, default=np.inf)
-    return np.inf
+            passed = passed[before:]
+            break
+    margins = (_margin(own, inputs, one.beams, row, alone, subject.limit) for one in passed)
+    return min(margins, default=np.inf)
 
 
 def _steps(state: BeamState, row: int) -> int:
