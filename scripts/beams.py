@@ -46,13 +46,13 @@ def measured(pair: str, texts: int) -> list[dict[str, Any]]:
     """Returns a line for each search, and for greedy decoding with a draft and without."""
     run = run_of(pair_flags(pair), texts, batch_size=1)
     engine = run.engine
-    searches = {"plain": BeamEngine(engine, beam_plan(engine.plan, BEAMS, T5XBeams()).alone())}
+    searches = {"plain": BeamEngine.of(engine, beam_plan(engine.plan, BEAMS, T5XBeams()).alone())}
     for width, depth, reuse in DRAFTS:
         plan = beam_plan(engine.plan, BEAMS, T5XBeams(), width=width, depth=depth)
         assert plan.drafter is not None
         own = DraftBeams(plan.drafter.model, width, depth, reuse=reuse)
         name = f"{width} beams, {depth} steps" + (", reuse" if reuse else "")
-        searches[name] = BeamEngine(engine, dataclasses.replace(plan, drafter=own))
+        searches[name] = BeamEngine.of(engine, dataclasses.replace(plan, drafter=own))
     others = {"greedy alone": engine.alone(), "greedy, drafted": engine}
     seconds: dict[str, list[float]] = {name: [] for name in (*searches, *others)}
     counts = {name: np.zeros(2) for name in searches}

@@ -202,13 +202,7 @@ class Plan:
     def laid_out(self, rows: int) -> Plan:
         """This plan with its models in the layouts that this device reads fastest, in batches of so
         many rows; see `Model.laid_out`."""
-        own = self.models()
-        calls: dict[str, dict[int, float]] = {role: {} for role in own}
-        for role, width, count in self.parts():
-            of = calls[self.holder(role)]
-            of[rows * width] = of.get(rows * width, 0.0) + count
-        models = {role: model.laid_out(calls[role] or {rows: 1.0}) for role, model in own.items()}
-        return self.with_models(models)
+        return laid_out(self, rows)
 
     def alone(self, width: int = 1) -> Plan:
         """The plan of the target by itself; see `decoding.autoregressive_decode` for the width."""
@@ -291,6 +285,17 @@ class Plan:
                 f"{type(self.verifier).__name__} compares argmaxes but sampling is "
                 f"{self.sampling}; use SpeculativeSampling() or Coupled() to sample, or Greedy()"
             )
+
+
+def laid_out(plan: Any, rows: int) -> Any:
+    """Returns a `Plan` or a `BeamPlan` with its models laid out by the widths of their calls."""
+    own = plan.models()
+    calls: dict[str, dict[int, float]] = {role: {} for role in own}
+    for role, width, count in plan.parts():
+        of = calls[plan.holder(role)]
+        of[rows * width] = of.get(rows * width, 0.0) + count
+    models = {role: model.laid_out(calls[role] or {rows: 1.0}) for role, model in own.items()}
+    return plan.with_models(models)
 
 
 def plain_call(role: str, model: Any) -> Callable:

@@ -13,7 +13,7 @@ from specdec.decoding.beam_rules import BeamRule
 from specdec.decoding.draft_beams import DraftBeams, rooted, view_of
 from specdec.models.beam_tree import Slots
 from specdec.models.model import Target, check_model
-from specdec.plan import stop_ids_of
+from specdec.plan import laid_out, stop_ids_of
 from specdec.types import Array, LogitsProcessor, Params, Part, PyTree, TargetCall
 
 
@@ -117,6 +117,16 @@ class BeamPlan(Checked):
     def models(self) -> dict[str, Any]:
         """Returns the models by role."""
         return {"target": self.target, **(self.drafter.models() if self.drafter else {})}
+
+    def with_models(self, models: Mapping[str, Any]) -> BeamPlan:
+        """Returns this plan with other models in the roles that are named."""
+        drafter = self.drafter and self.drafter.with_models(models)
+        target = models.get("target", self.target)
+        return dataclasses.replace(self, target=target, drafter=drafter)
+
+    def laid_out(self, rows: int) -> BeamPlan:
+        """Returns this plan with its models laid out for its calls; see `Plan.laid_out`."""
+        return laid_out(self, rows)
 
     def params(self, trees: Mapping[str, PyTree]) -> Params:
         """Returns the parameters of the models, by role."""

@@ -158,6 +158,17 @@ class Engine:
         """Reads the parameters of all roles, and keeps none."""
         return Params(**{role: self._tree(role, one) for role, one in self.plan.owned().items()})
 
+    def params_of(self, models: Mapping[str, Any]) -> dict[str, PyTree]:
+        """Returns the parameters of roles as these models keep them, which may be in other layouts
+        than the plan's. What this engine has not read, it does not read either."""
+        return {role: self._tree_of(role, model) for role, model in models.items()}
+
+    def _tree_of(self, role: str, model: Any) -> PyTree:
+        if "params" not in vars(self) and role in self.weights:
+            return self.placement.read(model, str(self.weights[role]))
+        theirs, tree = self.plan.owned()[role], self.params[role]
+        return tree if theirs == model else model.from_stored(theirs.to_stored(tree))
+
     def abstract(self) -> Params:
         """Returns the shapes and dtypes of `params`, over a mesh with their shardings.
 

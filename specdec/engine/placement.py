@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax.sharding import Mesh
 
 from specdec import checkpoints
 from specdec.checkpoints import tables
+from specdec.decoding.beam_plan import BeamPlan
 from specdec.models import partitioning
 from specdec.models.model import Model
 from specdec.models.partitioning import Partitioner, Share
 from specdec.plan import Plan
 from specdec.types import PyTree, Table
+
+AnyPlan = TypeVar("AnyPlan", Plan, BeamPlan)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Placement:
         }
         return plan.with_models(models)
 
-    def laid_out(self, plan: Plan, rows: int) -> Plan:
+    def laid_out(self, plan: AnyPlan, rows: int) -> AnyPlan:
         """The plan with its models' kernels kept as this device reads them fastest, in batches of
         so many rows. Over a mesh, where nothing was measured, they stay as they are."""
         return plan if self.mesh is not None else plan.laid_out(rows)

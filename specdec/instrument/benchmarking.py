@@ -20,6 +20,7 @@ from specdec.common.values import UsageError
 from specdec.engine.key import flat
 from specdec.instrument import benchmark, recorded_texts
 from specdec.instrument.benchmark import BenchmarkSummary, File, Measurement, Workload, trust
+from specdec.instrument.benchmark.workload import of_greedy
 from specdec.instrument.runs import Run, Variant, described
 from specdec.models import device as devices
 from specdec.models import products
@@ -218,14 +219,27 @@ def trees_of(run: Run, tree_of: Callable[[Any, str], PyTree]) -> dict[str, PyTre
     """Returns the parameters by role, as `benchmark.Workload` takes them: `tree_of(model, path)` of
     each model and table."""
     paths = run.paths()
-    own = {role: tree_of(owned, paths[role]) for role, owned in run.plan.owned().items()}
-    return {"alone": tree_of(run.target_alone, run.checkpoint_path), **own}
+    owned = {name: (one, role) for name, role, one in _owned(run)}
+    return {name: tree_of(one, paths[role]) for name, (one, role) in owned.items()}
 
 
 def layouts(run: Run) -> dict[str, str]:
     """Returns how kernels are kept and multiplied with here, by role."""
-    models = {"alone": run.target_alone, **run.plan.models()}
-    return {role: products.described(model.layout, model.orders) for role, model in models.items()}
+    tables = run.plan.tables()
+    return {
+        name: products.described(model.layout, model.orders)
+        for name, role, model in _owned(run)
+        if role not in tables
+    }
+
+
+def _owned(run: Run) -> Iterator[tuple[str, str, Any]]:
+    """Yields the name, the role and the model or table of each tree that a workload is given."""
+    yield "alone", "target", run.target_alone
+    if run.search:
+        yield from ((role, role, model) for role, model in run.search.plan.models().items())
+    for role, owned in run.plan.owned().items():
+        yield (of_greedy(role) if run.search else role), role, owned
 
 
 def _synthetic(alpha: float | None) -> SyntheticAcceptance | None:

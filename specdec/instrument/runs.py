@@ -73,7 +73,7 @@ class GivenBeams:
             depth=self.draft_steps,
             best_only=self.num_return == 1,
         )
-        return BeamEngine(engine, plan)
+        return BeamEngine.of(engine, plan)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,7 +36,8 @@ class TimedPart(NamedTuple):
 class Workload(NamedTuple):
     """Programs by name, of two plans; each part comes after its source.
 
-    Parameters are given as trees by role: "alone", and those that the plans own.
+    Parameters are given as trees by role: "alone", those that the plan owns, and `of_greedy` those
+    of greedy speculation, whose layouts are its own.
     """
 
     plan: Plan | BeamPlan  # speculation
@@ -65,7 +66,10 @@ class Workload(NamedTuple):
     def params(self, trees: Mapping[str, PyTree]) -> dict[str, Params]:
         """Returns the parameters of each generation."""
         found = {"alone": Params(trees["alone"]), "speculative": self.plan.params(trees)}
-        return found | ({"greedy": self.greedy.params(trees)} if self.greedy else {})
+        if self.greedy:
+            own = {role: trees[of_greedy(role)] for role in self.greedy.owned()}
+            found["greedy"] = Params(**own)
+        return found
 
     def check(self, trees: Mapping[str, PyTree], length: int) -> None:
         """Traces the generations; `trees` may be shapes.
@@ -102,6 +106,11 @@ class Workload(NamedTuple):
             arguments = trees, given[part.source]
             given[name] = part.program.compile(*arguments).out_info
             yield name, part.program, arguments
+
+
+def of_greedy(role: str) -> str:
+    """Returns the name of a tree of greedy speculation, next to a beam search."""
+    return f"greedy {role}"
 
 
 def _program(plan: Plan | BeamPlan, mesh: Mesh | None) -> Program:
