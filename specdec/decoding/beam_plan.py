@@ -13,7 +13,7 @@ from specdec.decoding.beam_rules import BeamRule
 from specdec.decoding.draft_beams import DraftBeams, rooted, view_of
 from specdec.models.beam_tree import Slots
 from specdec.models.model import Target, check_model
-from specdec.plan import laid_out, stop_ids_of
+from specdec.plan import stop_ids_of
 from specdec.types import Array, LogitsProcessor, Params, Part, PyTree, TargetCall
 
 
@@ -118,16 +118,6 @@ class BeamPlan(Checked):
         """Returns the models by role."""
         return {"target": self.target, **(self.drafter.models() if self.drafter else {})}
 
-    def with_models(self, models: Mapping[str, Any]) -> BeamPlan:
-        """Returns this plan with other models in the roles that are named."""
-        drafter = self.drafter and self.drafter.with_models(models)
-        target = models.get("target", self.target)
-        return dataclasses.replace(self, target=target, drafter=drafter)
-
-    def laid_out(self, rows: int) -> BeamPlan:
-        """Returns this plan with its models laid out for its calls; see `Plan.laid_out`."""
-        return laid_out(self, rows)
-
     def params(self, trees: Mapping[str, PyTree]) -> Params:
         """Returns the parameters of the models, by role."""
         return Params(**{role: trees[role] for role in self.models()})
@@ -154,6 +144,18 @@ class BeamPlan(Checked):
             return jnp.argmax(output.logits, axis=-1).astype(jnp.int32), fed
 
         return call
+
+    def laid_out(self, rows: int) -> BeamPlan:
+        """Returns this plan with its models in the layouts that this device reads fastest, in
+        batches of `rows` texts; see `Model.laid_out`."""
+        models = {}
+        for role, model in self.models().items():
+            calls = {rows * part.width: part.calls for part in self.parts() if part.role == role}
+            models[role] = model.laid_out(calls)
+        drafter = self.drafter
+        if drafter:
+            drafter = dataclasses.replace(drafter, model=models[drafter.role])
+        return dataclasses.replace(self, target=models["target"], drafter=drafter)
 
     def alone(self) -> BeamPlan:
         """Returns the plan of the same beams without a drafter."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -98,10 +98,6 @@ class DraftBeams(Checked):
     def models(self) -> dict[str, Any]:
         """Returns the model by its role."""
         return {self.role: self.model}
-
-    def with_models(self, models: Mapping[str, Any]) -> DraftBeams:
-        """Returns this drafter with another model in its role, if that is named."""
-        return dataclasses.replace(self, model=models.get(self.role, self.model))
 
     def views(self) -> dict[str, Callable[[PyTree], PyTree]]:
         """Returns what the model reads of the inputs, by its role; {} for all."""

@@ -15,7 +15,6 @@ from specdec.drafters import Autoregressive
 from specdec.engine.engine import Engine
 from specdec.plan import Plan
 from specdec.sampling import looks_back
-from specdec.types import Params
 
 
 def beam_plan(
@@ -63,21 +62,16 @@ def beam_plan(
 class BeamEngine:
     """Searches for the best texts of batches, with the models and parameters of an engine.
 
-    plan: with its models in the layouts that suit its calls; `of` lays them out.
+    Both have their models in the layouts that suit the calls of the search.
     """
 
     engine: Engine
     plan: BeamPlan
 
-    @classmethod
-    def of(cls, engine: Engine, plan: BeamPlan) -> BeamEngine:
-        """Returns a search with the parts of an engine, laid out for the search's own calls."""
-        return cls(engine, engine.placement.laid_out(plan, engine.rows))
-
-    @functools.cached_property
-    def params(self) -> Params:
-        """The parameters of the models, read or converted when they are asked for, and kept."""
-        return self.plan.params(self.engine.params_of(self.plan.models()))
+    def __post_init__(self):
+        plan = self.engine.placement.laid_out(self.plan, self.engine.rows)
+        object.__setattr__(self, "plan", plan)
+        object.__setattr__(self, "engine", self.engine.with_models(plan.models()))
 
     @functools.cached_property
     def program(self) -> BeamProgram:
@@ -89,12 +83,8 @@ class BeamEngine:
     def check(self, length: int) -> None:
         """Traces the program for inputs of `length` tokens; raises ValueError for parts that cannot
         work together."""
-        own, models = self.engine, self.plan.models()
-        shapes = {
-            role: own.placement.shape(x, str(own.weights[role])) for role, x in models.items()
-        }
-        batch = batch_shapes(own.rows, length, own.placement.mesh)
-        self.program.lower(Params(**shapes), *batch)
+        batch = batch_shapes(self.engine.rows, length, self.engine.placement.mesh)
+        self.program.lower(self.plan.params(self.engine.abstract()), *batch)
 
     def search(self, batch: tasks.Batch) -> tuple[BeamOutput, float]:
         """Searches for the beams of a batch of texts.
@@ -105,10 +95,10 @@ class BeamEngine:
         Raises:
           NonFiniteLogits: with the index of the text.
         """
-        keys = self.engine.keys(batch, seed=0)
+        params, keys = self.plan.params(self.engine.params), self.engine.keys(batch, seed=0)
         with decoding.naming_texts(batch.index):
-            return self.program.fetch(self.params, keys, batch.inputs)
+            return self.program.fetch(params, keys, batch.inputs)
 
     def alone(self) -> BeamEngine:
         """Returns the same search by the target alone, one step with each call."""
-        return BeamEngine.of(self.engine, self.plan.alone())
+        return dataclasses.replace(self, plan=self.plan.alone())

@@ -89,9 +89,10 @@ def certify(
     inputs = [batch.inputs[: len(batch.input_texts)] for batch in batches]
     if not inputs:
         raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
+    engine = search.engine if search else variant.engine  # each has its own layouts
     subject = Subject(
-        run.plan,
-        variant.engine.params,
+        engine.plan,
+        engine.params,
         np.concatenate(inputs),
         seed=run.data.seed,
         batch_size=run.data.batch_size,

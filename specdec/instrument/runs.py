@@ -1,4 +1,4 @@
-"""The run that is measured, as the functions of this package take it."""
+"""The run that is measured, in the form that the functions of this package need."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from specdec.plan import Plan
 class GivenTexts:
     """Texts that are given from Python, with the fields of `cli.Data` that a measurement reads.
 
-    texts: input and target, or None, of each.
-    lengths: the longest 'inputs' and 'targets', in tokens.
+    Args:
+      texts: (input, target or None) of each text.
+      lengths: the longest 'inputs' and 'targets', in tokens.
     """
 
     texts: Sequence[tuple[str, str | None]]
@@ -73,17 +74,19 @@ class GivenBeams:
             depth=self.draft_steps,
             best_only=self.num_return == 1,
         )
-        return BeamEngine.of(engine, plan)
+        return BeamEngine(engine, plan)
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
     """An engine and the texts that it decodes.
 
-    data: which texts, `cli.Data` or `GivenTexts`.
-    compare: whether the target alone runs as well.
-    lossy: whether the output may have another law than the target's.
-    beams: the search that is made instead of decoding, `cli.Beams` or `GivenBeams`; None for none.
+    Attributes:
+      engine: decodes.
+      data: the texts, `cli.Data` or `GivenTexts`.
+      compare: whether the target alone runs as well.
+      lossy: whether the output may have another distribution than the target's.
+      beams: the search that replaces decoding, `cli.Beams` or `GivenBeams`; None for none.
     """
 
     engine: Engine
@@ -94,12 +97,12 @@ class Run:
 
     @property
     def plan(self) -> Plan:
-        """What is decoded with what, as the engine has it."""
+        """The engine's plan."""
         return self.engine.plan
 
     @property
     def placement(self) -> Placement:
-        """On which devices."""
+        """The engine's devices."""
         return self.engine.placement
 
     @functools.cached_property
@@ -114,11 +117,11 @@ class Run:
 
     @property
     def lengths(self) -> dict[str, int]:
-        """The longest texts in tokens; of outputs as the plan says, for reports."""
+        """The longest texts in tokens; for outputs the plan's, for reports."""
         return {**self.data.lengths, "targets": self.plan.max_length}
 
     def paths(self) -> dict[str, str]:
-        """The checkpoints and tables, by role."""
+        """Returns the checkpoints and tables, by role."""
         return {role: str(path) for role, path in self.engine.weights.items()}
 
     @property
@@ -127,8 +130,7 @@ class Run:
         return self.paths()["target"]
 
     def batches(self) -> Iterator[tasks.Batch]:
-        """Returns the examples, of several hosts those that this one feeds; raises TaskError at the
-        call."""
+        """Returns the examples that this host feeds; raises TaskError at the call."""
         share, rows = self.placement.share(), self.data.batch_size
         if self.placement.mesh is not None:
             rows //= share.count
@@ -136,10 +138,12 @@ class Run:
 
 
 class Variant(NamedTuple):
-    """One of the runs that are compared, or the only one.
+    """One of several runs that are compared, or the only one.
 
-    name: the settings that only this one has, '' for none.
-    settings: those in force, as gin text.
+    Attributes:
+      name: the settings that only this one has, '' for none.
+      run: the run.
+      settings: those in force, as gin text.
     """
 
     name: str
@@ -148,7 +152,7 @@ class Variant(NamedTuple):
 
     @property
     def engine(self) -> Engine:
-        """What decodes."""
+        """The run's engine."""
         return self.run.engine
 
     @property
@@ -158,7 +162,7 @@ class Variant(NamedTuple):
 
 
 def described(run: Run) -> dict[str, Any]:
-    """Returns what every report says of a run."""
+    """Returns the facts that every report has about a run."""
     models = run.plan.models()
     return {
         "dtype": {role: model.dtype for role, model in models.items()},
