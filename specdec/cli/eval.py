@@ -68,9 +68,9 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         const="",
         metavar="ADDRESS,COUNT,INDEX",
         help="share the texts with the other hosts that run this command; all need the same DIR. "
-        "JAX finds them (TPU pods, Slurm, Open MPI), or they are told: HOST:PORT of the first, how "
-        "many there are, and which of them this is, from 0. With NUM_PARTITIONS one mesh is made "
-        "of the devices of them all",
+        "JAX finds them (TPU pods, Slurm, Open MPI), or you give HOST:PORT of the first, how "
+        "many hosts there are, and the number of this one, from 0. With NUM_PARTITIONS one mesh "
+        "spans the devices of all hosts",
     )
     beams.add_flags(parser)
     parser.set_defaults(command=_command, resumes_from="output_dir")

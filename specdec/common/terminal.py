@@ -314,13 +314,22 @@ class Summary:
             )
         if self.baseline_calls:
             lines.append(
-                f"the target alone: {counted(self.baseline_calls, 'call')}, "
-                f"{self.baseline_seconds:.1f} s; "
-                f"{self.baseline_seconds / self.seconds:.2f} times the time"
+                f"{counted(calls, 'target call')} instead of {self.baseline_calls}, "
+                f"{self.baseline_seconds / self.seconds:.2f} times as fast as the target alone "
+                f"({self.baseline_seconds:.1f} s)"
             )
-            same = "identical outputs" if self.exact else "NOT EXACT; the same by chance"
-            lines.append(f"{same}: {self.identical} of {self.texts}")
+            lines.append(self._same())
         return lines
+
+    def _same(self) -> str:
+        same = self.identical == self.texts
+        if not self.exact:
+            return f"NOT EXACT; {self.identical} of {self.texts} outputs the same by chance"
+        if self.texts == 1:
+            return f"the output {'is identical to' if same else 'differs from'} the target's"
+        if same:
+            return f"all {self.texts} outputs identical to the target's"
+        return f"{self.identical} of {self.texts} outputs identical to the target's"
 
 
 def counted(number: int, noun: str) -> str:

@@ -161,8 +161,8 @@ def _recorded(drafter: Any, path: str) -> tuple[str, Any]:
         )
     if found[0][1].block is not None:
         raise UsageError(
-            f"{found[0][0]} drafts a block at once, which a classifier cannot stop; train it with "
-            "a drafter that goes token by token"
+            f"{found[0][0]} drafts a block in one call, which a classifier cannot stop; train it "
+            "with a drafter that goes token by token"
         )
     return found[0]
 

@@ -329,7 +329,7 @@ def test_a_classifier_is_trained_saved_and_decoded_with(run, done, trained, caps
     share = float(re.search(r"finds which in ([\d.]+)%", said)[1])
     assert share > 55  # 50 is what a coin finds
     assert cli.main(["decode", *flags, "--limit=2", "--compare"]) == 0
-    assert "identical outputs: 2 of 2" in capsys.readouterr().err
+    assert "all 2 outputs identical" in capsys.readouterr().err
     bad = [f"--gin.SCHEDULE_TABLE_PATH='{done}'"]
     command = ["decode", run[1][0], "--limit=2"]
     assert cli.main([*command, "--schedule=disco", *bad]) == 2
