@@ -307,7 +307,7 @@ class Summary:
             f"{block_efficiency(self.tokens, calls):.2f} tokens per call"
             + (f", alpha {empirical_alpha(self.accepted, self.drafted):.3f}" if drafted else "")
             + (f", {fmean(self.layers):.2f} layers of the target a call" if self.layers else ""),
-            _whole(spent)
+            whole(spent)
             or f"{self.seconds:.1f} s decoding, {self.compile_seconds:.1f} s compiling",
         ]
         if self.broken_drafts:
@@ -341,7 +341,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _whole(spent: Mapping[str, float]) -> str:
+def whole(spent: Mapping[str, float]) -> str:
     """Returns the seconds of a command and of its stages, which add up as printed."""
     tenths = {name: round(10 * seconds) for name, seconds in spent.items()}
     parts = sorted((name for name in tenths if tenths[name]), key=lambda name: name == OTHER)

@@ -18,7 +18,7 @@ from specdec.instrument import acceptance, recorded_texts
 from specdec.instrument.acceptance import Accepted
 from specdec.instrument.forecast import kind_of
 from specdec.instrument.runs import Variant
-from specdec.schedules.disco import logit
+from specdec.schedules.stopping import logit
 
 HELD_OUT = 5  # one text of so many is held out
 FEWEST = 2 * HELD_OUT  # texts

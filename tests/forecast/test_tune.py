@@ -392,7 +392,7 @@ def test_a_classifier_finds_what_there_is_to_find():
     of = classifier.Examples(features, label, np.ones(4000, np.float32))
     given, held = (classifier.Examples(*(x[i::2] for x in of)) for i in (0, 1))
     params = classifier.fit(given, held, steps=400)
-    from specdec.schedules.disco import logit
+    from specdec.schedules.stopping import logit
 
     found = classifier.separation(np.asarray(logit(params, held.features)), held)
     best = classifier.separation(chance[1::2], held)

@@ -37,7 +37,7 @@ from specdec.training import (
     training_loop,
 )
 from specdec.training.loss import Sums
-from specdec.training.training_progress import Progress
+from specdec.training.training_loop import Progress
 
 pytestmark = pytest.mark.ci
 
