@@ -227,7 +227,7 @@ def _propose(
 
     if plan.buckets[0]:
         draft, drafter_state, cache = ask(state.drafter, state.cache)
-    else:  # nobody is asked where nothing is wanted, again without copies
+    else:  # no model is called where nothing is wanted, again without copies
         shapes = jax.eval_shape(ask, state.drafter, state.cache)[0]
         none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         _, draft, drafter_state, cache = jax.lax.while_loop(

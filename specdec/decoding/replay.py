@@ -35,7 +35,7 @@ class Replay(NamedTuple):
     """
 
     p: Array  # [B, N, K] the target's, of draft token j
-    q: Array  # [B, N, K] the drafter's, likewise
+    q: Array  # [B, N, K] the same by the drafter
     softmax: Array  # [B, N, K] the target's, temperature 1 and no filter
     own_p: Array  # [B, N] the target's, of its own token after the accepted ones
     own_q: Array  # [B, N] the drafter's, NaN also after a whole draft

@@ -83,7 +83,7 @@ class Timed(NamedTuple):
         if self.path is None:
             return contextlib.nullcontext()
         path = Path(self.path)
-        if path.exists():  # nothing is left beside another measurement
+        if path.exists():  # no file is left next to another measurement's
             beside, settings = Path(f"{path}.gin"), self.variant.settings
             records.claim(path, beside, settings, begun=path, instead="--output_file")
         lock = path.with_name(f".{path.name}.lock")

@@ -40,7 +40,7 @@ class Laws(NamedTuple):
     """The log-probabilities of target and drafter for a batch, and which tokens are real."""
 
     p: Array  # [B, T, V], or [B, T, m+1] of the target's likeliest ids and of all others together
-    q: Array  # likewise, NOTHING for what the drafter cannot say
+    q: Array  # the same, NOTHING for what the drafter cannot say
     agreed: Array  # [B, T] bool, both have the same likeliest token
     real: Array  # [B, T] bool, no padding
 

@@ -137,7 +137,7 @@ class _Blocks:
     targets: Array  # [B, R, k] int32, 0 where the loss counts nothing
     before: Array  # [B, R, k] int32, the token before each place
     cached: bool
-    given: PyTree  # of the target: its cache behind the inputs, if it is read
+    given: PyTree  # of the target: its cache after the inputs, if it is read
     states: Array | None  # [B, T + R k, D] that are fed with text and blocks, if any are
 
     @classmethod

@@ -187,7 +187,7 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
                     _save(run, state, step, folder, vocabulary)
         _save(run, state, step, folder, vocabulary)
         if number := interrupted():
-            signal.raise_signal(number)  # whoever handles it does what it would have done at once
+            signal.raise_signal(number)  # a handler now does what it would have done then
             raise KeyboardInterrupt
     return state
 

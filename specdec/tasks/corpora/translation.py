@@ -337,7 +337,7 @@ def _sentence(dice: Dice) -> Sentence:
     else:
         first = _clause(dice, named, tense, relative=0.08, detail=0.9)
         second = _second(dice, other, dice.weigh(_AFTER[first.tense]), link)
-        if link == "order":  # nobody does a thing before not doing another
+        if link == "order":  # no one does a thing before not doing another
             first = first._replace(negated=False, frequency=None)
             second = second._replace(negated=False, frequency=None)
         if first.time and link not in ("and", "but"):  # one time for both
