@@ -23,8 +23,8 @@ from flax import struct
 from specdec.models.layers import constrain
 from specdec.types import Array, AxisRules
 
-# Up to this many rows are written one by one, in place. Together they are a scatter. A TPU's compiler
-# makes it a loop with the cache in another layout: two copies of each cache in every call.
+# Up to this many rows are written one by one, in place. Together they are a scatter. A TPU's
+# compiler makes it a loop with the cache in another layout: two copies of each cache in every call.
 ONE_BY_ONE = 16
 
 
