@@ -49,7 +49,7 @@ class DecodeRun(Checked):
       compare: whether to run the target alone as well.
       generation_settings: "obey" the generation settings in the target's checkpoint, or "ignore"
         them. The ids that outputs start and end with are always the checkpoint's.
-      beams: the search for the likeliest texts, if `specdec decode` is to make one.
+      beams: the search for the likeliest texts, if there is to be one.
     """
 
     plan: Plan
@@ -163,7 +163,7 @@ def opened(
     if run.beams.num_beams and not beams:
         raise UsageError(
             f"NUM_BEAMS is {run.beams.num_beams}, and this command does no beam search; leave it "
-            "out, or use `specdec decode`"
+            "out, or use `specdec decode`, `eval`, `bench` or `verify`"
         )
     searched = run.beams if run.beams.num_beams else None
     with progress.stage("starting", "starting"):
