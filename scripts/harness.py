@@ -103,8 +103,8 @@ def run_of(flags: Sequence[str], texts: int, split: str = "test", batch_size: in
     data = f"--limit={texts}", f"--gin.BATCH_SIZE={batch_size}", f"--gin.SPLIT={split!r}"
     args = cli.overview().parse_args(settings.joined(["decode", *flags, *data]))
     with contextlib.ExitStack() as args.contexts:
-        run, engine = runs.opened(args)
-    engine = engine.variant(stop_ids=(engine.vocabulary.eos_id,))
+        run = runs.opened(args)
+    engine = run.engine.variant(stop_ids=(run.engine.vocabulary.eos_id,))
     return dataclasses.replace(run, engine=engine)
 
 
