@@ -167,8 +167,7 @@ def _refuse_explaining_nothing(run: Run, file: str | None) -> None:
 
 
 def _standard_input(args: argparse.Namespace) -> Given | None:
-    """Returns the texts of the command line, without flags, if one of them stands for standard
-    input."""
+    """Returns the texts of the command line if one of them stands for standard input."""
     texts = args.text or ()
     if "-" not in texts:
         return None

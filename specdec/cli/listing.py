@@ -122,7 +122,7 @@ def tasks() -> Iterator[Item]:
 
 
 def macros() -> Iterator[Item]:
-    """Returns every macro by topic with its default and meaning, once for runs and once for
+    """Returns every macro by topic, with its default and meaning: those of runs and those of
     training."""
     found = list(_macros())
     topics = dict.fromkeys(one.topic for one in found)

@@ -297,7 +297,7 @@ def _shortened(run: DecodeRun) -> DecodeRun:
     Raises:
       UsageError: its schedule has no shorter ones.
     """
-    plan, room = run.plan, max(1, run.plan.max_length - 1)  # the target's own token comes behind
+    plan, room = run.plan, max(1, run.plan.max_length - 1)  # the target's own token follows
     if not plan.drafts or plan.longest_draft <= room:
         return run
     schedule = plan.schedule.up_to(room)

@@ -147,6 +147,5 @@ def _records(batch: tasks.Batch, scores: Mapping[str, np.ndarray]) -> Iterator[d
 
 
 def _number(value: float) -> float | None:
-    """Returns a number for a line, or None for infinity, an excluded token, which JSON does not
-    have."""
+    """Returns a number for a line; None for infinity (an excluded token), which JSON lacks."""
     return round(value, 6) if math.isfinite(value) else None

@@ -66,8 +66,11 @@ class Lines:
                     yield self._object(line, number)
 
     def map(self, function: Callable[[dict[str, Any]], T], command: str) -> Iterator[T]:
-        """Yields `function` of each line; raises RecordsError for fields that `command` does not
-        write."""
+        """Yields `function` of each line.
+
+        Raises:
+          RecordsError: a line has fields that `command` does not write.
+        """
         for number, record in enumerate(self, start=1):
             try:
                 yield function(record)

@@ -20,7 +20,7 @@ from specdec.instrument.forecast import kind_of
 from specdec.instrument.runs import Variant
 from specdec.schedules.stopping import logit
 
-HELD_OUT = 5  # one text of so many is held out
+HELD_OUT = 5  # one text in five is held out
 FEWEST = 2 * HELD_OUT  # texts
 
 

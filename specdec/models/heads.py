@@ -223,8 +223,7 @@ class HeadedTarget(Checked, Weights):
         return updates | {"target": own}
 
     def ahead(self, params: PyTree, states: Array, only: Array | None = None) -> Array:
-        """Returns the states themselves, for the next token, followed by the result of
-        `Heads.ahead`."""
+        """Returns the states, for the next token, followed by the result of `Heads.ahead`."""
         own, heads = states[:, :, None], params["heads"]
         if only is None:
             return jnp.concatenate([own, self.heads.ahead(heads, states)], axis=2)

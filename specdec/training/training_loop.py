@@ -38,8 +38,10 @@ from specdec.types import Array, PyTree
 
 
 class State(NamedTuple):
-    """The state that training changes. `step` counts the updates, and is the index of the next
-    batch."""
+    """The state that training changes.
+
+    `step` counts the updates, and is the index of the next batch.
+    """
 
     params: PyTree
     optimizer: PyTree
@@ -185,7 +187,7 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
                     _save(run, state, step, folder, vocabulary)
         _save(run, state, step, folder, vocabulary)
         if number := interrupted():
-            signal.raise_signal(number)  # whoever handles it does what it would have done at once
+            signal.raise_signal(number)  # a handler now does what it would have done then
             raise KeyboardInterrupt
     return state
 
@@ -342,8 +344,7 @@ def _evaluation(run: TrainRun) -> list[Pairs]:
 
 
 def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:
-    """Returns the settings that must agree for a run to be resumed, with a digest of the first
-    batch."""
+    """Returns the settings that a resumed run must share, with a digest of the first batch."""
     digest = hashlib.sha256(first.inputs.tobytes() + first.targets.tobytes())
     objective: Any = run.objective
     return {

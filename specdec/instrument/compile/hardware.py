@@ -38,7 +38,7 @@ CHIPS: Mapping[str, Chip] = {
 
 # Assumptions, where nothing is published.
 HOP_SECONDS = 1e-6  # for a message to reach a neighbour
-# What a decoder layer takes beside reading its parameters. The cost ratios of Leviathan et al.
+# The time of a decoder layer, without reading its parameters. The cost ratios of Leviathan et al.
 # (2211.17192), table 2, are those of v4's bandwidth with 13 to 15 us per layer of each draft.
 LAYER_SECONDS = 14e-6
 
