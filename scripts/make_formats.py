@@ -105,7 +105,7 @@ pass over fields that they do not know. A command goes on with a file of its own
 """
 TITLES = {
     "decode": "`specdec decode --output_file`, and `predictions.jsonl` of `specdec eval`",
-    "beams": "`specdec decode --num_beams --output_file`",
+    "beams": "`specdec decode --num_beams`, and `predictions.jsonl` of `specdec eval --num_beams`",
     "bench": "`specdec bench --output_file`",
     "score": "`specdec score --output_file`",
     "acceptance": "`specdec acceptance --output_file`",

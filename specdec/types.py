@@ -318,6 +318,10 @@ class DecodeOutput(NamedTuple):
     log_probs: Array  # [B, N] float32
     trace: Trace
 
+    def made(self, index: int) -> int:
+        """Returns how many tokens a row has."""
+        return int(self.length[index])
+
     def row(self, index: int) -> Row:
         """Returns one text. The output must have been copied to the host.
 

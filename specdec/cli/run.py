@@ -49,7 +49,7 @@ class DecodeRun(Checked):
       compare: whether to run the target alone as well.
       generation_settings: "obey" the generation settings in the target's checkpoint, or "ignore"
         them. The ids that outputs start and end with are always the checkpoint's.
-      beams: the search for the likeliest texts, if `specdec decode` is to make one.
+      beams: the search for the likeliest texts, if there is to be one.
     """
 
     plan: Plan
@@ -157,12 +157,13 @@ def opened(
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     run = described(args, overrides)
     if run.data.texts is not None:
+        note_missing_prefix(args, run.data.texts[0][0])
         run = dataclasses.replace(run, data=run.data.fitted(vocabulary_of(run)))
     run = change(run)
     if run.beams.num_beams and not beams:
         raise UsageError(
             f"NUM_BEAMS is {run.beams.num_beams}, and this command does no beam search; leave it "
-            "out, or use `specdec decode`"
+            "out, or use `specdec decode`, `eval`, `bench` or `verify`"
         )
     searched = run.beams if run.beams.num_beams else None
     with progress.stage("starting", "starting"):
@@ -261,20 +262,38 @@ def resolved(run: DecodeRun) -> DecodeRun:
 
     It has the generation settings of its target's checkpoint, if that exists, and int8 weights.
     """
-    data, text = run.data, text_of(run)
+    data, text = run.data, text_of(run.checkpoint_path)
     plan = obeying(
         run.plan, text, run.generation_settings, bool(data.decoder_prefix), data.num_samples
     )
     return dataclasses.replace(run, plan=in_eight_bits(plan, run.int8))
 
 
-def text_of(run: DecodeRun) -> TextModel | None:
-    """Returns the text side of the target's checkpoint; None if there is no checkpoint yet."""
+def text_of(path: str) -> TextModel | None:
+    """Returns the text side of a checkpoint; None if there is no checkpoint yet."""
     try:
-        checkpoints.locate(run.checkpoint_path)
+        checkpoints.locate(path)
     except checkpoints.CheckpointError:
         return None  # refused where it is read
-    return checkpoints.text_model_from(run.checkpoint_path, needed=False)
+    return checkpoints.text_model_from(path, needed=False)
+
+
+def note_missing_prefix(args: argparse.Namespace, text: str) -> None:
+    """Prints a line if the config.json of `--target` names prefixes and the first text has none.
+
+    It prints nothing if the user gave a prefix.
+    """
+    given = any(binding.startswith("TASK_PREFIX=") for binding in args.gin_bindings)
+    if args.target is None or args.task_prefix is not None or given:
+        return
+    known = text_of(args.target)
+    named = tuple(dict.fromkeys(known.prefixes.values())) if known else ()
+    if named and not text.startswith(named):
+        print(
+            f"specdec: config.json of {args.target} names prefixes ({', '.join(map(repr, named))}) "
+            "and the first text has none; give --task_prefix='...', or --task_prefix='' for none",
+            file=sys.stderr,
+        )
 
 
 def _shortened(run: DecodeRun) -> DecodeRun:

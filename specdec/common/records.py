@@ -150,7 +150,7 @@ def claim(output: Path, file: Path, settings: str, *, begun: Path | None, instea
     """
     if not file.exists():
         if begun is not None:
-            raise RecordsError(f"{begun} has no {file.name} beside it; give another {instead}")
+            raise RecordsError(f"{begun} has no {file.name} next to it; give another {instead}")
         write(file, settings)
     elif differs := first_difference(file.read_text(encoding="utf-8"), settings):
         name, old, new = differs

@@ -303,7 +303,7 @@ class Summary:
             f"{block_efficiency(self.tokens, calls):.2f} tokens per call"
             + (f", alpha {empirical_alpha(self.accepted, self.drafted):.3f}" if drafted else "")
             + (f", {fmean(self.layers):.2f} layers of the target a call" if self.layers else ""),
-            _whole(spent)
+            whole(spent)
             or f"{self.seconds:.1f} s decoding, {self.compile_seconds:.1f} s compiling",
         ]
         if self.broken_drafts:
@@ -314,13 +314,22 @@ class Summary:
             )
         if self.baseline_calls:
             lines.append(
-                f"the target alone: {counted(self.baseline_calls, 'call')}, "
-                f"{self.baseline_seconds:.1f} s; "
-                f"{self.baseline_seconds / self.seconds:.2f} times the time"
+                f"{counted(calls, 'target call')} instead of {self.baseline_calls}, "
+                f"{self.baseline_seconds / self.seconds:.2f} times as fast as the target alone "
+                f"({self.baseline_seconds:.1f} s)"
             )
-            same = "identical outputs" if self.exact else "NOT EXACT; the same by chance"
-            lines.append(f"{same}: {self.identical} of {self.texts}")
+            lines.append(self._same())
         return lines
+
+    def _same(self) -> str:
+        same = self.identical == self.texts
+        if not self.exact:
+            return f"NOT EXACT; {self.identical} of {self.texts} outputs the same by chance"
+        if self.texts == 1:
+            return f"the output {'is identical to' if same else 'differs from'} the target's"
+        if same:
+            return f"all {self.texts} outputs identical to the target's"
+        return f"{self.identical} of {self.texts} outputs identical to the target's"
 
 
 def counted(number: int, noun: str) -> str:
@@ -328,7 +337,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _whole(spent: Mapping[str, float]) -> str:
+def whole(spent: Mapping[str, float]) -> str:
     """Returns the seconds of a command and of its stages, which add up as printed."""
     tenths = {name: round(10 * seconds) for name, seconds in spent.items()}
     parts = sorted((name for name in tenths if tenths[name]), key=lambda name: name == OTHER)

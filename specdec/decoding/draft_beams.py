@@ -99,6 +99,10 @@ class DraftBeams(Checked):
         """Returns the model by its role."""
         return {self.role: self.model}
 
+    def views(self) -> dict[str, Callable[[PyTree], PyTree]]:
+        """Returns what the model reads of the inputs, by its role; {} for all."""
+        return {self.role: self.view} if self.view else {}
+
     def parts(self, beams: int) -> tuple[Part, ...]:
         """Returns the model calls of a draft: the first one feeds the last layer again."""
         return Part(self.role, 2 * beams, 1), Part(self.role, self.width, self.depth - 1)

@@ -17,9 +17,11 @@ from jax.sharding import Mesh
 
 from specdec import decoding
 from specdec.common import progress
+from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_search import BeamOutput, beam_search
 from specdec.models import partitioning
 from specdec.plan import Plan
-from specdec.types import Array, DecodeOutput, PyTree
+from specdec.types import Array, DecodeOutput, Params, PyTree
 
 # Bytes of parameters that the cache of a processor may hold from one call to the next.
 CACHED = 2**29
@@ -173,6 +175,23 @@ class DecodeProgram(Program):
         output, seconds = super().fetch(params, keys, inputs)
         decoding.check_finite(output, self._target)
         return output, seconds
+
+
+class BeamProgram(Program):
+    """`beam_search` of a plan: (params, keys [B], inputs) -> BeamOutput; the keys are not used."""
+
+    def __init__(self, plan: BeamPlan, *, mesh: Mesh | None = None, prefix: Array | None = None):
+        def search(params: Params, keys: Array, inputs: PyTree) -> BeamOutput:
+            return beam_search(params, inputs, plan, prefix=prefix)
+
+        super().__init__(search, mesh=mesh)
+        self._target = plan.target
+
+    def fetch(self, params: PyTree, keys: Array, inputs: PyTree) -> tuple[BeamOutput, float]:
+        """Calls `Program.fetch`, and raises NonFiniteLogits for a row that has failed."""
+        output, seconds = super().fetch(params, keys, inputs)
+        decoding.check_finite(output, self._target)
+        return jax.tree.map(np.asarray, output), seconds
 
 
 def batch_shapes(rows: int, length: int, mesh: Mesh | None = None) -> tuple[Any, Any]:

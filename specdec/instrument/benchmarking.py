@@ -20,6 +20,7 @@ from specdec.common.values import UsageError
 from specdec.engine.key import flat
 from specdec.instrument import benchmark, recorded_texts
 from specdec.instrument.benchmark import BenchmarkSummary, File, Measurement, Workload, trust
+from specdec.instrument.benchmark.workload import of_greedy
 from specdec.instrument.runs import Run, Variant, described
 from specdec.models import device as devices
 from specdec.models import products
@@ -96,7 +97,9 @@ class Measured:
     @property
     def sentence(self) -> str:
         """The result, in one sentence."""
-        return benchmark.sentence(self.summary, self.variant.run.plan, hardware())
+        run = self.variant.run
+        plan = run.search.plan if run.search else run.plan
+        return benchmark.sentence(self.summary, plan, hardware())
 
     def lines(self) -> Iterator[str]:
         """Yields the result, how far it can be trusted, and the table."""
@@ -151,6 +154,11 @@ class Benchmark(NamedTuple):
             one = _on_this_machine(one)
             if timed:
                 recorded_texts.refuse_another(one.name, _key(timed[0].run), _key(one.run))
+            if synthetic and one.run.beams:
+                raise UsageError(
+                    f"--synthetic_alpha is {synthetic.alpha}, and beams are accepted by their "
+                    "scores; leave it out, or leave out NUM_BEAMS"
+                )
             if synthetic:
                 one = _accepting(one, synthetic)
             if split and one.run.data.texts is not None:
@@ -177,7 +185,10 @@ class Benchmark(NamedTuple):
         with contextlib.ExitStack() as locks:
             for one in self.timed:
                 locks.enter_context(one.lock())
-            files = [File(one.path, one.variant.settings) for one in self.timed]
+            files = [
+                File(one.path, one.variant.settings, len(one.workload.generations))
+                for one in self.timed
+            ]
             read: dict[Any, PyTree] = {}
             measurements = [
                 one.measurement(self.texts, file, repeats, read)
@@ -208,14 +219,27 @@ def trees_of(run: Run, tree_of: Callable[[Any, str], PyTree]) -> dict[str, PyTre
     """Returns the parameters by role, as `benchmark.Workload` takes them: `tree_of(model, path)` of
     each model and table."""
     paths = run.paths()
-    own = {role: tree_of(owned, paths[role]) for role, owned in run.plan.owned().items()}
-    return {"alone": tree_of(run.engine.alone().plan.target, run.checkpoint_path), **own}
+    owned = {name: (one, role) for name, role, one in _owned(run)}
+    return {name: tree_of(one, paths[role]) for name, (one, role) in owned.items()}
 
 
 def layouts(run: Run) -> dict[str, str]:
     """Returns how kernels are kept and multiplied with here, by role."""
-    models = {"alone": run.engine.alone().plan.target, **run.plan.models()}
-    return {role: products.described(model.layout, model.orders) for role, model in models.items()}
+    tables = run.plan.tables()
+    return {
+        name: products.described(model.layout, model.orders)
+        for name, role, model in _owned(run)
+        if role not in tables
+    }
+
+
+def _owned(run: Run) -> Iterator[tuple[str, str, Any]]:
+    """Yields the name, the role and the model or table of each tree that a workload is given."""
+    yield "alone", "target", run.target_alone
+    if run.search:
+        yield from ((role, role, model) for role, model in run.search.plan.models().items())
+    for role, owned in run.plan.owned().items():
+        yield (of_greedy(role) if run.search else role), role, owned
 
 
 def _synthetic(alpha: float | None) -> SyntheticAcceptance | None:
@@ -271,12 +295,18 @@ def _key(run: Run) -> dict[str, Any]:
     devices, by the names of settings."""
     alone = dataclasses.replace(run, engine=run.engine.alone())
     rules = dataclasses.replace(run.placement.partitioner, draft_logical_axis_rules=())
-    return {**recorded_texts.key(alone), "LIMIT": run.data.limit, **flat("partitioner", rules)}
+    searched = flat("beams", run.search.alone().plan) if run.search else {}
+    more = {"LIMIT": run.data.limit, **flat("partitioner", rules), **searched}
+    return {**recorded_texts.key(alone), **more}
 
 
 def _workload(run: Run) -> Workload:
     """Returns what is timed, traced, so that what cannot be decoded shows."""
-    workload = Workload.of(run.plan, run.engine.alone().plan, run.placement.mesh)
+    mesh, search = run.placement.mesh, run.search
+    if search:
+        workload = Workload.of(search.plan, search.alone().plan, mesh, greedy=run.plan)
+    else:
+        workload = Workload.of(run.plan, run.engine.alone().plan, mesh)
     try:
         workload.check(trees_of(run, run.placement.shape), run.data.lengths["inputs"])
     except ValueError as error:

@@ -12,9 +12,9 @@ import numpy as np
 from specdec.common import notebook, records
 from specdec.common.environment import environment, hardware
 from specdec.common.records import Lines
-from specdec.common.values import UsageError
+from specdec.common.values import UsageError, one_line
 from specdec.instrument import certificate
-from specdec.instrument.certificate import Check, Subject
+from specdec.instrument.certificate import BeamSubject, Check, Subject
 from specdec.instrument.decoding_texts import ways_of
 from specdec.instrument.runs import Run, Variant, parameter_counts
 
@@ -75,30 +75,39 @@ def certify(
       RecordsError: the file is of other settings.
     """
     run = _whole_outputs(variant.run)
-    try:
-        certificate.refuse(run.plan)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    search = run.search
+    with one_line():
+        if search:
+            certificate.refuse_beams(search.plan)
+            search.check(run.data.lengths["inputs"])
+        else:
+            certificate.refuse(run.plan)
     batches = run.batches()
-    ways_of(run, variant.engine)  # what cannot work together shows here
+    if not search:
+        ways_of(run, variant.engine)  # what cannot work together shows here
     # All that can be wrong has been looked at; from here on it takes long.
     inputs = [batch.inputs[: len(batch.input_texts)] for batch in batches]
     if not inputs:
         raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
+    engine = search.engine if search else variant.engine  # each has its own layouts
     subject = Subject(
-        run.plan,
-        variant.engine.params,
+        engine.plan,
+        engine.params,
         np.concatenate(inputs),
         seed=run.data.seed,
         batch_size=run.data.batch_size,
         mesh=run.placement.mesh,
     )
-    verifier, checks = certificate.stand_in(run.plan), []
+    verifier, checks = None if search else certificate.stand_in(run.plan), []
     if verifier is not None:
         say(f"NOT EXACT: {run.plan.verifier}; the checks of exactness are with {verifier}")
     lines = passed and Lines.of(passed, variant.settings)
     known = known_checks(lines) if lines else {}
-    for check in certificate.certify(subject, started, run.lossy, known):
+    if search:
+        found = certificate.certify_beams(BeamSubject(subject, search.plan), started, known)
+    else:
+        found = certificate.certify(subject, started, run.lossy, known)
+    for check in found:
         say(str(check))
         checks.append(check)
         if lines:
@@ -133,7 +142,8 @@ def _record(run: Run, subject: Subject, checks: list[Check]) -> dict[str, Any]:
     models = run.plan.models()
     return {
         "passed": all(check.passed for check in checks),
-        "exact": run.plan.exact,
+        "exact": run.search.plan.exact if run.search else run.plan.exact,
+        **({"beams": str(run.search.plan)} if run.search else {}),
         "checks": [check.record() for check in checks],
         "texts": len(subject.inputs),
         "split": run.data.split,

@@ -73,7 +73,7 @@ def read(path: str) -> list[Accepted]:
     """
     if not Path(path).is_file() or not Path(f"{path}.gin").is_file():
         raise UsageError(
-            f"--passes {path} does not exist, or has no {Path(path).name}.gin beside it; make it "
+            f"--passes {path} does not exist, or has no {Path(path).name}.gin next to it; make it "
             f"with `specdec acceptance --output_file={path}`"
         )
     found = list(_lines_of(Lines(Path(path))))

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from specdec.schedules.disco import features, logit
-from specdec.schedules.stopping import Signals
+from specdec.schedules.stopping import Signals, features, logit
 from specdec.types import Array, PyTree
 
 HIDDEN = 32

@@ -13,14 +13,18 @@ from specdec.verifiers.decide import (
     next_distribution,
     verdict,
 )
-from specdec.verifiers.lossy.big_little import BigLittle
-from specdec.verifiers.lossy.distance import Distance
-from specdec.verifiers.lossy.lenient import Lenient
-from specdec.verifiers.lossy.minimum_block import MinimumBlock
-from specdec.verifiers.lossy.mixtures import Ensemble, SpeculativeCascade
-from specdec.verifiers.lossy.synthetic_acceptance import SyntheticAcceptance
-from specdec.verifiers.lossy.top_beta import TopBeta, TopK
-from specdec.verifiers.lossy.typical import Typical
+from specdec.verifiers.lossy import (
+    BigLittle,
+    Distance,
+    Ensemble,
+    Lenient,
+    MinimumBlock,
+    SpeculativeCascade,
+    SyntheticAcceptance,
+    TopBeta,
+    TopK,
+    Typical,
+)
 
 __all__ = [
     "BigLittle",

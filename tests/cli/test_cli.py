@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from support import check_lines
+from support import check_lines, tiny_t5
 from tolerances import LOGITS
 
 import specdec
@@ -20,7 +20,7 @@ from specdec import checkpoints, cli, drafters, sampling, schedules, tasks, veri
 from specdec.common import resources, terminal
 from specdec.decoding import Replay, program
 from specdec.instrument import explained
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 from specdec.testing import TableTarget
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,17 +54,7 @@ test/cli.path_in.name = 'test.tsv'
 
 
 def model(width: int, vocab_size: int) -> T5Target:
-    return T5Target(
-        T5Config(
-            vocab_size=vocab_size,
-            emb_dim=width,
-            num_heads=2,
-            head_dim=4,
-            mlp_dim=width,
-            num_encoder_layers=1,
-            num_decoder_layers=1,
-        )
-    )
+    return T5Target(tiny_t5(vocab_size, width, head_dim=4))
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +257,7 @@ def test_the_legend_is_there_before_the_bar(decode, monkeypatch):
 @pytest.mark.slow
 def test_batches_do_not_change_the_output_and_the_target_alone_agrees(decode, tmp_path, flags):
     _, _, err = decode("--compare", f"--output_file={tmp_path / 'one.jsonl'}", *flags)
-    assert "the target alone: " in err and "identical outputs: 5 of 5" in err
+    assert "as fast as the target alone" in err and "all 5 outputs identical" in err
     check_lines("decode", tmp_path / "one.jsonl")
     decode("--gin.BATCH_SIZE=3", f"--output_file={tmp_path / 'three.jsonl'}", *flags)
     one, three = records(tmp_path / "one.jsonl"), records(tmp_path / "three.jsonl")
@@ -301,7 +291,7 @@ def test_compare_counts_differences(decode, monkeypatch):
         return (program.DecodeProgram if plan.drafts else Other)(plan, **options)
 
     monkeypatch.setattr("specdec.engine.engine.DecodeProgram", decoder)
-    assert "identical outputs: 0 of 5" in decode("--compare")[2]
+    assert "0 of 5 outputs identical" in decode("--compare")[2]
 
 
 def test_limit_and_seed_override_gin(decode, tmp_path):
@@ -624,7 +614,7 @@ def test_multi30k_as_its_header_says(capsys, cache, shared, monkeypatch):
     out, err = capsys.readouterr()
     assert code == 0
     assert out.splitlines()[0] == "Ein Mann mit einem orangefarbenen Hut starrt auf etwas."
-    assert "identical outputs: 20 of 20" in err
+    assert "all 20 outputs identical" in err
 
 
 def test_the_module_is_the_command():

@@ -20,12 +20,12 @@ import optax
 import pytest
 import seqio
 import tensorflow as tf
-from support import fails_at
+from support import fails_at, tiny_t5
 from tolerances import PROBABILITIES, SMALL_LOGITS
 
 from specdec import autoregressive_decode, checkpoints, cli, row_keys, tasks, training
 from specdec.common.records import RecordsError
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy
 from specdec.training import (
     Adafactor,
@@ -37,21 +37,13 @@ from specdec.training import (
     training_loop,
 )
 from specdec.training.loss import Sums
-from specdec.training.training_progress import Progress
+from specdec.training.training_loop import Progress
 
 pytestmark = pytest.mark.ci
 
 ROOT = Path(__file__).resolve().parents[2]
 LENGTHS = {"inputs": 8, "targets": 8}
-CONFIG = T5Config(
-    vocab_size=259,
-    emb_dim=32,
-    num_heads=2,
-    head_dim=16,
-    mlp_dim=64,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-)
+CONFIG = tiny_t5(259, 32, 64, head_dim=16)
 RUN = """
 from __gin__ import dynamic_registration
 from specdec import cli
@@ -593,7 +585,7 @@ def test_a_drafter_of_blocks_is_trained_saved_and_decoded_with(
     flags = ["decode", f"--gin_file={decoding}", "--compare", "--verifier=block"]
     assert cli.main(flags) == 0, capsys.readouterr().err
     said = "".join(capsys.readouterr())
-    assert "Masked, Fixed(gamma=3)" in said and "identical outputs: 8 of 8" in said
+    assert "Masked, Fixed(gamma=3)" in said and "all 8 outputs identical" in said
     assert cli.main([*flags, "--gamma=4"]) == 2
     assert "masks is 3 and the schedule drafts 4" in capsys.readouterr().err
 
@@ -643,12 +635,12 @@ def test_a_drafter_on_the_targets_states_learns_from_what_the_target_writes(
     decoding = decoding_file(folder, tmp_path, kind, target, draft)
     flags = ["decode", f"--gin_file={decoding}", "--compare", "--verifier=block"]
     assert cli.main(flags) == 0, capsys.readouterr().err
-    assert "identical outputs: 8 of 8" in "".join(capsys.readouterr())
+    assert "all 8 outputs identical" in "".join(capsys.readouterr())
     if kind == "masked":
         costs = ["--gin.DRAFT_LENGTHS=(1, 3)", "--gin.DRAFT_COST=0.1"]
         costs += ["--gin.VERIFY_COSTS=(1.0, 1.2)", "--schedule=foreseen_cost"]
         assert cli.main([*flags, *costs]) == 0, capsys.readouterr().err
-        assert "identical outputs: 8 of 8" in "".join(capsys.readouterr())
+        assert "all 8 outputs identical" in "".join(capsys.readouterr())
     flags = ["--gin.GAMMA=2", "--verifier=block", f"--output_dir={tmp_path / 'alpha'}"]
     wrong = [f"--gin.DRAFT_CHECKPOINT_PATH='{target}'", *flags[:2]]
     assert cli.main(["decode", f"--gin_file={decoding}", *wrong]) == 2
