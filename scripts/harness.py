@@ -21,7 +21,7 @@ import numpy as np
 from specdec import cli, tasks
 from specdec.cli import run as runs
 from specdec.cli import settings
-from specdec.common.environment import hardware, load_average
+from specdec.common.environment import environment, hardware, load_average
 from specdec.common.records import Lines
 from specdec.common.statistics import bootstrap
 from specdec.decoding import row_keys
@@ -71,6 +71,13 @@ def device_name() -> str:
     words = [about["cpu"] if about["backend"] == "cpu" else about["device"], *widest]
     slug = re.sub(r"[^a-z0-9]+", "_", " ".join(words).lower()).removesuffix("f")
     return f"{slug}_{about['cores']}_cores"
+
+
+def about() -> dict[str, Any]:
+    """Returns the fields of a result line that say where it was measured; XLA has a thread for each
+    core."""
+    found = environment()
+    return found | {"threads": found["cores"]}
 
 
 class Results(Lines):
