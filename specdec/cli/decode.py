@@ -97,7 +97,8 @@ def _command(args: argparse.Namespace) -> None:
     if args.dry_run:
         run = runs.resolved(runs.described(args, flags))
         return _show(run, stdin or _standard_input_without_texts(run, args))
-    run, engine = runs.opened(args, flags, beams=True)
+    run = runs.opened(args, flags, beams=True)
+    engine = run.engine
     _refuse_comparison_of_distributions(run)
     if args.explain:
         _refuse_explaining_nothing(run, args.output_file)

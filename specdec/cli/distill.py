@@ -141,7 +141,7 @@ def distilled(
     given, folder = Given(args), Path(args.output_dir)
     alone = {"DRAFTER": None}
     recipe = settings.build(Distillation, given.flags(alone), {})
-    run, _ = runs.opened(given.flags(alone))
+    run = runs.opened(given.flags(alone))
     ready_run, definition = ready(run), runs.definition_of(run)
     distilling = Distilling.of(given, recipe, ready_run, definition, folder)
     found = distilling.distill(say, announce)
@@ -193,7 +193,7 @@ class Given:
         own = self.flags(more, files)
         if limit is not None:
             own.limit = min(own.limit or limit, limit)
-        return ready(runs.opened(own)[0], lines=lines)
+        return ready(runs.opened(own), lines=lines)
 
     def text(self, more: Mapping[str, Any], files: Sequence[str]) -> str:
         """Returns the settings as a gin file."""

@@ -84,7 +84,7 @@ def _command(args: argparse.Namespace) -> None:
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     machine.refuse_unwritable_folder("--metrics_dir", args.metrics_dir)
     flags = {"DecodeRun.compare": args.compare, "Data.num_samples": args.num_samples}
-    run, _ = runs.opened(args, flags | beams.flags_of(args), beams=True)
+    run = runs.opened(args, flags | beams.flags_of(args), beams=True)
     lines_of = "beams" if run.beams else "eval"
     evaluation = Evaluation.of(ready(run, lines=lines_of), args.metric)
     writers = metric_writers() if args.metrics_dir else None
