@@ -241,7 +241,7 @@ ROWS = (
     ),
     Row(
         "specdec tune --target=my-draft --draft=my-t5 --input_file=many.txt --output_dir=tuned "
-        "--tokens=100 --longest=2 --max_length=8",
+        "--tokens=300 --longest=2 --max_length=8",
         "a tuned.gin that drafts, although the target alone is faster",
         "^DRAFTER",
     ),
