@@ -65,7 +65,7 @@ _ARRAY = re.compile(r"(\w+)\[([^\]]*)\]")
 
 
 class Instruction(NamedTuple):
-    """One instruction. An asynchronous one stands once, where it starts, as if it were not."""
+    """One instruction; an asynchronous pair counts once, where it starts."""
 
     opcode: str  # "all-reduce", also for all-reduce-start
     name: str  # unique in the text
@@ -77,9 +77,13 @@ class Instruction(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A while loop. Its name is the last name in its scope that the user gave: `draft` for
-    `jit(decode)/while/body/jit(step)/draft/while`, `decode` for `jit(_decode)/while`. Names around
-    an enclosing loop are not its own; without one it is called `while`. Several may share one."""
+    """A while loop.
+
+    The name is the last one in the loop's scope that the user gave. It is `draft` for
+    `jit(decode)/while/body/jit(step)/draft/while` and `decode` for `jit(_decode)/while`. Names
+    around an enclosing loop do not count. Without a name the loop is called `while`. Several loops
+    may share a name.
+    """
 
     name: str
     trip_count: int | None  # None where the compiler does not state it
@@ -88,8 +92,7 @@ class Loop(NamedTuple):
 
 @dataclass(frozen=True)
 class Module:
-    """The loops of a compiled program and its instructions, those in particular that cost more than
-    they seem to, in the program's order."""
+    """The loops and instructions of a compiled program, in the program's order."""
 
     loops: tuple[Loop, ...]  # that lie in no other
     operations: tuple[Instruction, ...]  # that are run on their own, a fusion as one; not moves
@@ -106,8 +109,14 @@ KINDS = ("operations", "collectives", "copies", "moves", "host_transfers", "dyna
 def read(text: str) -> Module:
     """Reads the contents of a compiled program from its text.
 
-    A collective that the compiler spreads over several fusions, to overlap it with their work, is
-    one collective. Raises ValueError if the text is not that of a whole compiled program.
+    A collective that the compiler spreads over several fusions, to overlap with their work, counts
+    once.
+
+    Args:
+      text: optimised HLO.
+
+    Raises:
+      ValueError: the text is not that of a whole compiled program.
     """
     entry, computations = _parse(text)
     found: dict[str, list[Instruction]] = {kind: [] for kind in KINDS}
@@ -141,7 +150,7 @@ def read(text: str) -> Module:
 
 
 class _Line(NamedTuple):
-    """An instruction as it is written, with what `read` asks of it."""
+    """An instruction as it is written, with the fields that `read` needs."""
 
     name: str
     shape: str
@@ -151,7 +160,7 @@ class _Line(NamedTuple):
     calls: tuple[str, ...]  # computations
 
     def attribute(self, pattern: re.Pattern) -> str:
-        """Returns what an attribute has, "" if it is not there."""
+        """Returns the value of an attribute, "" if it is missing."""
         match = pattern.search(self.rest)
         return match[1] if match else ""
 
@@ -182,7 +191,7 @@ class _Computation:
 
 
 def _parse(text: str) -> tuple[str, dict[str, _Computation]]:
-    """The name of the entry, and every computation by name."""
+    """Returns the name of the entry, and every computation by name."""
     entry, computation = None, _Computation()
     computations: dict[str, _Computation] = {}
     for line in text.split("\n"):
@@ -209,7 +218,7 @@ def _parse(text: str) -> tuple[str, dict[str, _Computation]]:
 
 
 def _kinds(opcode: str, shape: str, rest: str) -> tuple[str, ...]:
-    """The fields of Module to which an instruction belongs."""
+    """Returns the fields of Module to which an instruction belongs."""
     base = opcode.removesuffix("-start")
     kinds = []
     if _touches_host(base, shape, rest):
@@ -267,7 +276,7 @@ def _result(opcode: str, shape: str) -> str:
 
 
 def _elements(shape: str) -> list[str]:
-    """The elements of a tuple's shape; a shape that is no tuple is its own and only one."""
+    """Returns the elements of a tuple's shape; any other shape is its own only element."""
     if not shape.startswith("("):
         return [shape]
     elements, depth = [""], 0
@@ -281,8 +290,11 @@ def _elements(shape: str) -> list[str]:
 
 
 def _bytes(shape: str) -> int:
-    """Bytes of all arrays in a shape. A type's bits are the first number in its name: bf16, s4,
-    f8e4m3fn; pred takes a byte, and types without a number, such as token, take nothing."""
+    """Returns the bytes of all arrays in a shape.
+
+    The bits of a type are the first number in its name: bf16, s4, f8e4m3fn. A pred takes a byte.
+    Types without a number, such as token, take nothing.
+    """
     total = 0
     for dtype, dimensions in _ARRAY.findall(shape):
         digits = re.search(r"\d+", dtype)

@@ -29,13 +29,15 @@ PAPER_ALPHAS: Mapping[int, Mapping[str, float]] = {
 
 @dataclasses.dataclass(frozen=True)
 class RooflinePrediction:
-    """The model calls of an iteration, predicted; all else in it counts as nothing.
+    """The predicted model calls of an iteration; all else in it counts as nothing.
 
-    layer_seconds: assumed for each decoder layer in addition (`hardware.LAYER_SECONDS`).
-    target: seconds of a call with one token.
-    draft: seconds of a draft token, in drafts of the plan's longest length.
-    cost_ratio: c, the second over the first. verify_cost: v(gamma), for gamma = 0, 1, ..
-    speedups: {alpha: [S at gamma 1, 2, ..]}.
+    Attributes:
+      layer_seconds: assumed for each decoder layer in addition (`hardware.LAYER_SECONDS`).
+      target: seconds of a call with one token.
+      draft: seconds of a draft token, in drafts of the plan's longest length.
+      cost_ratio: c, `draft` divided by `target`.
+      verify_cost: v(gamma), for gamma = 0, 1, ...
+      speedups: {alpha: [S at gamma 1, 2, ...]}.
     """
 
     layer_seconds: float
@@ -53,12 +55,14 @@ def predict(
     alphas: Mapping[str, float],
     longest: int = LONGEST,
 ) -> tuple[RooflinePrediction, RooflinePrediction]:
-    """Predicts with nothing but the roofline, and with a time for each layer in addition.
+    """Returns two predictions: by the roofline alone, and with a time for each layer in addition.
 
     Args:
-      calls: of each of the plan's models, by role.
+      chip: the chip.
+      plan: the plan.
+      calls: the figures of each model's call, by role.
       alphas: acceptance rates, by label.
-      longest: draft tokens that are predicted for.
+      longest: the longest draft that is predicted for, in tokens.
     """
     draft_lengths = range(1, longest + 1)
 
@@ -88,11 +92,12 @@ def predict(
 
 @dataclasses.dataclass(frozen=True)
 class Exit:
-    """A token that leaves the target behind some layers, decoded without a drafter.
+    """A token that leaves the target after some layers, decoded without a drafter.
 
-    layers: that it goes through.
-    seconds: of its call: by the roofline, and with a time for each layer in addition.
-    speedup: over the whole target, in the same two ways.
+    Attributes:
+      layers: the layers that the token passes.
+      seconds: the time of its call, by the roofline and with a time for each layer in addition.
+      speedup: over the whole target, in the same two ways.
     """
 
     layers: int
@@ -101,9 +106,9 @@ class Exit:
 
 
 def exits(chip: Chip, plan: Plan, calls: Mapping[str, Call]) -> list[Exit]:
-    """Predicts each depth of the target's calls, none where all go through all layers.
+    """Returns a prediction for each depth of the target's calls; arguments as for `predict`.
 
-    Arguments as of `predict`.
+    The list is empty if all calls use all layers.
     """
 
     def seconds(role: str) -> tuple[float, float]:
