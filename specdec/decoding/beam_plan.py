@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from specdec.common.values import Checked, PositiveInt, check_has, check_is
@@ -11,7 +12,7 @@ from specdec.decoding.draft_beams import DraftBeams
 from specdec.models.beam_tree import Slots
 from specdec.models.model import Target, check_model
 from specdec.plan import stop_ids_of
-from specdec.types import LogitsProcessor, Part
+from specdec.types import LogitsProcessor, Params, Part, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,17 +80,25 @@ class BeamPlan(Checked):
     @property
     def width(self) -> int:
         """T, the tokens of a target call."""
-        return self.beams + (self.drafter.width * self.drafter.depth if self.drafter else 0)
+        return self.beams + (self.drafter.nodes if self.drafter else 0)
 
     @property
     def slots(self) -> Slots:
         """The arrangement of a cache's row: N layers, and the nodes behind the last one."""
-        capacity = self.beams * (self.max_length - 1) + self.width
-        return Slots(self.beams, self.drafter.width if self.drafter else 0, capacity)
+        return Slots(self.beams, self.drafter.width if self.drafter else 0, self.capacity)
+
+    @property
+    def capacity(self) -> int:
+        """C, the slots of a row."""
+        return self.beams * (self.max_length - 1) + self.width
 
     def models(self) -> dict[str, Any]:
         """Returns the models by role."""
         return {"target": self.target, **(self.drafter.models() if self.drafter else {})}
+
+    def params(self, trees: Mapping[str, PyTree]) -> Params:
+        """Returns the argument of `beam_search`: the trees of `models`."""
+        return Params(**{role: trees[role] for role in self.models()})
 
     def parts(self) -> tuple[Part, ...]:
         """Returns the model calls of one iteration; see `Plan.parts`."""

@@ -95,9 +95,18 @@ class DraftBeams(Checked):
         if self.model is not None:  # the command line says better what is missing
             check_model("DraftBeams.model", self.model)
 
+    @property
+    def nodes(self) -> int:
+        """The drafted nodes of a tree."""
+        return self.width * self.depth
+
     def models(self) -> dict[str, Any]:
         """Returns the model by its role."""
         return {self.role: self.model}
+
+    def views(self) -> dict[str, Callable[[PyTree], PyTree]]:
+        """Returns what the model reads of the inputs, by its role, where it is not all of them."""
+        return {self.role: self.view} if self.view else {}
 
     def parts(self, beams: int) -> tuple[Part, ...]:
         """Returns the model calls of a draft: the first one feeds the last layer again."""
@@ -123,7 +132,7 @@ class DraftBeams(Checked):
           size: V, the target's vocabulary.
         """
         beams, own = slots.beams, params[self.role]
-        tree = rooted(text.pending.tokens, beams + self.depth * self.width)
+        tree = rooted(text.pending.tokens, beams + self.nodes)
         log_probs, cache = self._first(own, text, cache, slots, size)
         known = None if text.last is None else text.last.pending
         scores, first = text.scores, 0
@@ -140,9 +149,10 @@ class DraftBeams(Checked):
             first = start
         return tree, cache
 
-    def keep(self, cache: Any, start: Array, slots: Array) -> Any:
-        """Returns the cache with the nodes in `slots` [B, K] moved to the slots from `start` on."""
-        return cache.keep(start, slots)
+    def keep(self, cache: Any, start: Array, kept: Array) -> Any:
+        """Returns the cache with the drafted nodes that are `kept` [B, K] moved to the slots from
+        `start` on, where the first drafted node is."""
+        return cache.keep(start, kept, self.nodes)
 
     def _first(
         self, own: PyTree, text: Continued, cache: Any, slots: Slots, size: int

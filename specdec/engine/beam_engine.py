@@ -89,7 +89,7 @@ class BeamEngine:
         Raises:
           NonFiniteLogits: with the index of the text.
         """
-        params = Params(**{role: self.engine.params[role] for role in self.plan.models()})
+        params = self.plan.params(self.engine.params)
         keys = self.engine.keys(batch, seed=0)
         with decoding.naming_texts(batch.index):
             output, seconds = self.program.fetch(params, keys, batch.inputs)
