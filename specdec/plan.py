@@ -194,11 +194,6 @@ class Plan:
         """Everything that has parameters, by role: `models` and `tables`."""
         return {**self.models(), **self.tables()}
 
-    @property
-    def widest(self) -> dict[str, int]:
-        """Tokens in the widest call of each model that `parts` has, by role."""
-        return dict(sorted((role, width) for role, width, _ in self.parts()))
-
     def laid_out(self, rows: int) -> Plan:
         """This plan with its models in the layouts that this device reads fastest, in batches of so
         many rows; see `Model.laid_out`."""

@@ -12,10 +12,12 @@ from specdec import tasks
 from specdec.cli import settings
 from specdec.common import terminal
 from specdec.common.values import Checked, NonNegativeInt, Number, PositiveInt, UsageError
+from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamRule, HuggingFaceBeams, T5XBeams
 from specdec.engine import Engine
 from specdec.engine.beam_engine import BeamEngine, beam_plan
 from specdec.instrument.beam_texts import BeamSummary, searched
+from specdec.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,15 +65,19 @@ class Beams(Checked):
             )
 
     def engine(self, engine: Engine) -> BeamEngine:
-        """Returns the search with the parts of an engine.
+        """Returns the search with the parts of an engine; raises as `plan` does."""
+        return BeamEngine(engine, self.plan(engine.plan))
+
+    def plan(self, plan: Plan) -> BeamPlan:
+        """Returns the plan of the search with the parts of a plan for decoding.
 
         Raises:
           UsageError: the run cannot be searched.
         """
         try:
             best_only = self.num_return == 1
-            plan = beam_plan(
-                engine.plan,
+            return beam_plan(
+                plan,
                 self.num_beams,
                 self._rule(),
                 width=self.draft_beams,
@@ -80,7 +86,6 @@ class Beams(Checked):
             )
         except ValueError as error:
             raise UsageError(str(error)) from error
-        return BeamEngine(engine, plan)
 
     def _rule(self) -> BeamRule:
         penalty = () if self.length_penalty is None else (self.length_penalty,)
