@@ -176,7 +176,7 @@ class DraftBeams(Checked):
         model: Any = self.model
         output, cache = model.decode(own, tokens, cache.rewind(start), ancestors=view)
         logits = jnp.where(there[..., None], output.logits[:, beams:], output.logits[:, :beams])
-        return _usable(logits, size), cache
+        return usable(logits, size), cache
 
     def _feed(
         self,
@@ -194,7 +194,7 @@ class DraftBeams(Checked):
         at = cache.rewind(text.layers * slots.beams + start)
         model: Any = self.model
         output, cache = model.decode(own, tree.tokens[:, nodes], at, ancestors=view)
-        return _usable(output.logits, size), cache
+        return usable(output.logits, size), cache
 
 
 def view_of(tree: Tree, nodes: slice, path: Array, layers: Array, slots: Slots) -> Any:
@@ -206,7 +206,7 @@ def view_of(tree: Tree, nodes: slice, path: Array, layers: Array, slots: Slots) 
     return slots.view(layers[:, None] + tree.depths[:, nodes], layers, seen)
 
 
-def _usable(logits: Array, size: int) -> Array:
+def usable(logits: Array, size: int) -> Array:
     """Returns log-probabilities of the target's ids; what is NaN or infinite is not proposed."""
     log_probs = jax.nn.log_softmax(fit_vocabulary(logits, size), axis=-1)
     return jnp.where(jnp.isfinite(log_probs), log_probs, -jnp.inf)
