@@ -1,57 +1,109 @@
 """Measures beam search: steps per target call and time, with drafts of several sizes and without.
 
-  python scripts/beams.py [--pairs captions ende] [--texts 50] [--predict]
+  python scripts/beams.py [--pairs captions ende] [--texts 50] [--repeats 1] [--predict]
 
-For each text the searches alternate in one process, after one round that compiles and warms. The
-time of each is compared with plain beams on the same text. Before anything is counted, the beams of
-each search are compared with the plain ones. Lines go to docs/results, a table to stdout.
+For each text the searches, and greedy decoding with a draft and without, alternate in one process.
+The beams of each search are compared with the plain ones. Each turn of a text is a line in
+docs/results/DEVICE/beams/; the same command goes on after an interruption, and prints a table.
 
 With --predict nothing is timed: the steps per call of each draft are predicted from one recorded
-search without drafts, and compared with what it takes.
+search without drafts, and compared with those that are measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import itertools
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import harness
-import jax
 import jax.numpy as jnp
 import numpy as np
 from harness import Results, pair_flags, run_of
 
+from specdec.common.environment import environment
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.engine.beam_engine import BeamEngine, beam_plan
 from specdec.instrument.beam_recording import record, steps_and_calls
+from specdec.instrument.runs import Run
 
 BEAMS = 4
 # width and depth of the draft, and whether it reuses the target's last opinion
 DRAFTS = ((4, 2, False), (8, 2, False), (4, 2, True), (8, 1, True), (8, 2, True), (8, 3, True))
+COLUMNS = (
+    *("pair", "search", "steps per call", "time of plain beams (95 %)"),
+    *("processor time (95 %)", "load"),
+)
 
 
 def main() -> None:
     parser = harness.parser(__doc__, texts=50, pairs=("captions", "ende"))
+    parser.add_argument("--repeats", type=int, default=1, metavar="N", help="of each text")
     parser.add_argument("--predict", action="store_true", help="compare predictions, time nothing")
     args = parser.parse_args()
     if args.predict:
         return show_predictions(args)
-    lines = Results.of(args, "beams/times", "pair", "search")
-    print(harness.head("pair", "search", "steps per call", "time of plain beams", "95 %"))
+    lines = Results.of(args, "beams/drafts", "pair", "text", "repeat")
+    about = environment()
     for pair in args.pairs:
-        for line in measured(pair, args.texts):
-            lines.put(line)
-            low, high = line["interval"]
-            steps = line["steps_per_call"]
-            steps = "" if steps is None else f"{steps:.2f}"
-            cells = steps, f"{line['time']:.2f}", f"{low:.2f} to {high:.2f}"
-            print(harness.row(pair, line["search"], *cells), flush=True)
+        run = run_of(pair_flags(pair), args.texts, batch_size=1)
+        for line in measured(pair, run, args.repeats, lines):
+            lines.put({**line, **about})
+    print(*table(list(lines)), sep="\n")
+
+
+def searches(run: Run) -> dict[str, BeamEngine]:
+    """Returns the searches by name, the one without a draft first."""
+    plan = beam_plan(run.engine.plan, BEAMS, T5XBeams())
+    found = {"plain": BeamEngine(run.engine, plan.alone())}
+    for draft in DRAFTS:
+        found[name_of(*draft)] = BeamEngine(run.engine, drafting(plan, *draft))
+    return found
+
+
+def drafting(plan: BeamPlan, width: int, depth: int, reuse: bool) -> BeamPlan:
+    """Returns the plan with a draft of another size."""
+    assert plan.drafter is not None
+    own = dataclasses.replace(plan.drafter, width=width, depth=depth, reuse=reuse)
+    return dataclasses.replace(plan, drafter=own)
+
+
+def name_of(width: int, depth: int, reuse: bool) -> str:
+    return f"{width} beams, {depth} steps" + (", reuse" if reuse else "")
+
+
+def measured(pair: str, run: Run, repeats: int, lines: Results) -> Iterator[dict[str, Any]]:
+    """Yields a line for each turn of a text that is not known."""
+    beams = searches(run)
+    ways: dict[str, Any] = {name: one.search for name, one in beams.items()}
+    ways |= {"greedy alone": run.engine.alone().decode, "greedy, drafted": run.engine.decode}
+    for line, found in harness.turns(ways, list(run.batches()), repeats, {"pair": pair}, lines):
+        outputs = {name: found[name][0] for name in beams}
+        line["steps"] = int(outputs["plain"].trace.steps.sum())
+        line["calls"] = {name: int(one.trace.calls.sum()) for name, one in outputs.items()}
+        right = outputs["plain"].tokens
+        others = [name for name, one in outputs.items() if not np.array_equal(one.tokens, right)]
+        if others:
+            raise ValueError(f"{others[0]} has other beams for text {line['text']}")
+        yield line
+
+
+def table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields a row for each search of each pair."""
+    yield harness.head(*COLUMNS)
+    for pair in dict.fromkeys(one["pair"] for one in lines):
+        some = [one for one in lines if one["pair"] == pair]
+        clocks = [harness.medians(some, clock) for clock in harness.CLOCKS]
+        steps = sum(one["steps"] for one in some)
+        for name in clocks[0]:
+            calls = sum(one["calls"].get(name, 0) for one in some)
+            both = ((x[name], x["plain"]) for x in clocks)
+            ratios = (harness.interval(harness.of_sums(x, lambda s: s[0] / s[1])) for x in both)
+            per_call = f"{steps / calls:.2f}" if calls else ""
+            yield harness.row(pair, name, per_call, *ratios, harness.loads(some))
 
 
 def show_predictions(args: argparse.Namespace) -> None:
@@ -87,67 +139,6 @@ def predictions(pair: str, texts: int) -> Iterator[dict[str, Any]]:
             "predicted": round(steps / calls, 4),
             "steps_per_call": round(float(taken[0] / taken[1]), 4),
         }
-
-
-def drafting(plan: BeamPlan, width: int, depth: int, reuse: bool) -> BeamPlan:
-    """Returns the plan with a draft of another size."""
-    own = dataclasses.replace(plan.drafter, width=width, depth=depth, reuse=reuse)  # type: ignore
-    return dataclasses.replace(plan, drafter=own)
-
-
-def name_of(width: int, depth: int, reuse: bool) -> str:
-    return f"{width} beams, {depth} steps" + (", reuse" if reuse else "")
-
-
-def measured(pair: str, texts: int) -> list[dict[str, Any]]:
-    """Returns a line for each search, and for greedy decoding with a draft and without."""
-    run = run_of(pair_flags(pair), texts, batch_size=1)
-    engine = run.engine
-    plan = beam_plan(engine.plan, BEAMS, T5XBeams())
-    searches = {"plain": BeamEngine(engine, plan.alone())}
-    for draft in DRAFTS:
-        searches[name_of(*draft)] = BeamEngine(engine, drafting(plan, *draft))
-    others = {"greedy alone": engine.alone(), "greedy, drafted": engine}
-    seconds: dict[str, list[float]] = {name: [] for name in (*searches, *others)}
-    counts = {name: np.zeros(2) for name in searches}
-    for place, batch in enumerate(run.batches()):
-        for warm in (True, False) if not place else (False,):
-            found = {
-                name: timed(functools.partial(x.search, batch)) for name, x in searches.items()
-            }
-            greedy = {name: timed(functools.partial(x.decode, batch)) for name, x in others.items()}
-            if warm:
-                continue
-            for name, (_, taken) in (found | greedy).items():
-                seconds[name].append(taken)
-            right = found["plain"][0].tokens
-            for name, (output, _) in found.items():
-                if not np.array_equal(output.tokens, right):
-                    raise ValueError(f"{name} has other beams for text {place}")
-                counts[name] += [output.trace.steps.sum(), output.trace.calls.sum()]
-    made = []
-    for name, taken in seconds.items():
-        both = np.array(taken), np.array(seconds["plain"])
-        ratio, low, high = harness.of_sums(both, lambda x: x[0] / x[1])
-        steps, calls = counts.get(name, (np.nan, np.nan))
-        made.append(
-            {
-                "pair": pair,
-                "search": name,
-                "texts": texts,
-                "steps_per_call": None if np.isnan(steps) else round(steps / calls, 4),
-                "time": round(float(ratio), 4),
-                "interval": [round(float(low), 4), round(float(high), 4)],
-            }
-        )
-    return made
-
-
-def timed(call: Any) -> tuple[Any, float]:
-    """Returns what a call gives, on the host, and its seconds."""
-    start = time.perf_counter()
-    output, _ = jax.block_until_ready(call())
-    return output, time.perf_counter() - start
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ import numpy as np
 from specdec import cli, tasks
 from specdec.cli import run as runs
 from specdec.cli import settings
-from specdec.common.environment import hardware
+from specdec.common.environment import hardware, load_average
 from specdec.common.records import Lines
 from specdec.common.statistics import bootstrap
 from specdec.decoding import row_keys
@@ -39,6 +39,8 @@ PAIRS = {
     "captions": "configs/multi30k.gin",  # needs ../shared/multi30k
 }
 SAMPLED = "--gin_file=sampling/temperature.gin"
+# Other work of the machine makes the first one longer, and the second one, of all cores, hardly.
+CLOCKS = {"seconds": time.perf_counter, "processor_seconds": time.process_time}
 DEFAULTS = {"pair": "captions", "temperature": 0}  # of lines from before they had these fields
 
 
@@ -229,6 +231,62 @@ def timed(
                     sums = seconds, output.length.sum(), output.trace.calls.sum()
                     found[name][:, turn, place] = sums
     return {name: Times(*values) for name, values in found.items()}
+
+
+def turns(
+    ways: Mapping[str, Callable[[Any], Any]],
+    batches: Sequence[Any],
+    repeats: int,
+    about: Mapping[str, Any],
+    lines: Results,
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Times ways of decoding a batch, all of them before the next one, and each first, second and
+    last equally often. They compile before the first turn.
+
+    Yields:
+      Lines of `about`, "text", "repeat", "load" and each of the CLOCKS by way, which are not in
+      `lines` yet, and what each way has made.
+    """
+    known, names, warm = lines.known(), list(ways), False
+    for repeat in range(repeats):
+        for place, batch in enumerate(batches):
+            line = {**about, "text": int(batch.index[0]), "repeat": repeat}
+            if lines.key(line) in known:
+                continue
+            if not warm:
+                for way in ways.values():
+                    way(batch)
+                warm = True
+            line |= {"load": load_average(), **{clock: dict.fromkeys(names) for clock in CLOCKS}}
+            found, first = {}, (place + repeat) % len(names)
+            for name in [*names[first:], *names[:first]]:
+                start = {clock: now() for clock, now in CLOCKS.items()}
+                found[name] = ways[name](batch)
+                for clock, now in CLOCKS.items():
+                    line[clock][name] = round(now() - start[clock], 5)
+            yield line, found
+
+
+def medians(lines: Sequence[Mapping[str, Any]], clock: str = "seconds") -> dict[str, np.ndarray]:
+    """Returns the seconds of each way by lines of `turns`, [texts]: medians over repeats."""
+    texts = sorted({one["text"] for one in lines})
+    found = {}
+    for name in lines[0][clock]:
+        seconds = ([x[clock][name] for x in lines if x["text"] == text] for text in texts)
+        found[name] = np.array(list(map(np.median, seconds)))
+    return found
+
+
+def loads(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the range of the machine's load in lines of `turns`."""
+    low, *_, high = sorted(one["load"] for one in lines) * 2
+    return f"{low:.1f} to {high:.1f}"
+
+
+def size_of(run: Run) -> str:
+    """Names the size of a run's target."""
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(run.engine.abstract()["target"]))
+    return f"{numbers / 1e6:.1f}M parameters"
 
 
 def of_sums(values: Iterable[np.ndarray], figure: Callable[[np.ndarray], Any]) -> list[float]:

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import beams_compared
+import harness
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -31,7 +33,11 @@ from specdec.common.terminal import Origin
 from specdec.drafters import Autoregressive
 from specdec.instrument import report
 from specdec.instrument.report import canvas
-from specdec.instrument.report.draw_speedups import gamma_and_arithmetic, over_gamma
+from specdec.instrument.report.draw_speedups import (
+    gamma_and_arithmetic,
+    over_gamma,
+    predicted_and_measured,
+)
 from specdec.instrument.report.draw_times import draft_lengths
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy
@@ -46,6 +52,17 @@ SENTENCES = 7
 GAMMA = 7
 COLUMNS = 64  # of the trace, which can be read on a telephone
 REPORTED = {  # figures of `specdec report`, and the runs that they are of
+    predicted_and_measured: (
+        "amd_epyc_avx512_2_cores/ende_t0",
+        "amd_epyc_avx512_2_cores/ende_t1",
+        "amd_epyc_avx512_2_cores/highlights_t0",
+        "amd_epyc_avx512_2_cores/highlights_t1",
+        "amd_epyc_avx512_2_cores/base_ende_t0_gamma04",
+        "amd_epyc_avx512_2_cores/large_ende_t0_gamma07",
+        "amd_epyc_avx512_2_cores/large_ende_t1_speculative_sampling",
+        "amd_epyc_avx512_2_cores/large_multi30k_t0_gamma04",
+        "amd_epyc_avx512_2_cores/large_multi30k_t1_speculative_sampling",
+    ),
     over_gamma: (
         "amd_epyc_avx512_2_cores/large_ende_t0_gamma05",
         "amd_epyc_avx512_2_cores/large_ende_t0_gamma07",
@@ -319,7 +336,37 @@ def shallow() -> Figure:
     return figure
 
 
-DRAWN = {one.__name__: one for one in (verifiers, exits, store, drafts, shallow)}
+def beams() -> Figure:
+    """Draws the quality of greedy texts, of beams and of relaxed speculation over their time."""
+    folder = "amd_epyc_avx512_2_cores/beams"
+    found = {one["way"]: one for one in lines_of(f"{folder}/compared")}
+    timed = collections.defaultdict(list)
+    for line in lines_of(f"{folder}/compared_times"):
+        timed[line["target"]].append(line)
+    panels = {
+        f"2 cores, {target}": {
+            way: seconds.sum()
+            for way, seconds in harness.medians(lines, "processor_seconds").items()
+        }
+        for target, lines in timed.items()
+    }
+    panels["one v4 chip, T5-XXL, predicted"] = {
+        way: beams_compared.predicted(one) for way, one in found.items()
+    }
+    figure, marks = canvas.blank(4), "oDs^vP"
+    colours = [canvas.GREY, canvas.ORANGE, canvas.BLUE, canvas.PINK, canvas.RED, canvas.GREEN]
+    axes = figure.subplots(1, len(panels), sharey=True)
+    for panel, (title, spent) in zip(axes, panels.items(), strict=True):
+        for colour, marker, (way, one) in zip(colours, marks, found.items(), strict=True):
+            x = spent[way] / spent["greedy"]
+            panel.plot(x, one["bleu"], marker, color=colour, markersize=8, label=way)
+        panel.set(title=title.replace(", ", ",\n", 1), xlabel="time over greedy", xlim=(0, None))
+    axes[0].set_ylabel("BLEU")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=2)
+    return figure
+
+
+DRAWN = {one.__name__: one for one in (verifiers, exits, store, drafts, shallow, beams)}
 DRAWN |= {draw.__name__: functools.partial(reported, draw) for draw in REPORTED}
 FIGURE_OF: dict[str, Callable[[], str]] = {"trace": trace}
 FIGURE_OF |= {name: functools.partial(svg, draw) for name, draw in DRAWN.items()}

@@ -1,4 +1,4 @@
-"""Makes docs/formats.md of the schemas in specdec/schemas.
+"""Makes docs/reference/formats.md of the schemas in specdec/schemas.
 
 python scripts/make_formats.py
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from specdec.common import schemas
 
-FILE = Path(__file__).resolve().parents[1] / "docs" / "formats.md"
+FILE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "formats.md"
 HEAD = """# What commands read and write
 
 Text files, checkpoints' text side, and then what each command writes.
@@ -98,7 +98,7 @@ schemas.schema("decode")["required"]  # the fields that every line has
 schemas.version("decode")
 ```
 
-Beside the lines are the settings, `FILE.gin` (`run.gin` for `specdec eval`), in which the comment
+Next to the lines are the settings, `FILE.gin` (`run.gin` for `specdec eval`), in which the comment
 `# format of decode = 1`, for example, says the version; a file without one is of version 1. A
 version changes when a field is removed, renamed or gets another meaning or unit; readers should
 pass over fields that they do not know. A command goes on with a file of its own version only.
@@ -114,7 +114,7 @@ TITLES = {
 
 
 def page() -> str:
-    """The text of docs/formats.md."""
+    """The text of docs/reference/formats.md."""
     return "\n".join([HEAD, *(line for kind in TITLES for line in section(kind))])
 
 

@@ -1,4 +1,4 @@
-"""Makes the reference as static pages: every public module's docstrings, and docs/ as a guide.
+"""Makes the documentation as static pages: README, the pages of docs/, and every public module.
 
   pip install -e ".[docs]"
   python scripts/make_site.py site
@@ -30,9 +30,17 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PICTURES = ROOT / "docs" / "figures"
 TEMPLATES = ROOT / "scripts" / "site"
-# For the terminal, where `specdec COMMAND --help` says more; and for T5X, see docs/t5x.md.
+# For the terminal, where `specdec COMMAND --help` says more; and for T5X, see docs/how-to/t5x.md.
 INNER = {"__main__", "cli", "integrations"}
 DEEPER = ("specdec.models.t5", "specdec.models.cache")
+# The kinds of pages in the order of the navigation, each with its folder of docs/.
+KINDS = {
+    "Tutorials": "tutorials",
+    "How-to": "how-to",
+    "Reference": "reference",
+    "Explanation": "explanation",
+    "Log": "log",
+}
 
 
 def main() -> None:
@@ -60,6 +68,10 @@ def write(folder: Path, names: Sequence[str]) -> None:
     pages = {name: pdoc.doc.Module.from_name(name) for name in names}
     listed = reference(pages)
     pages |= {page.stem: pdoc.doc.Module(guide(page, listed)) for page in PAGES}
+    render.env.globals["titles"] = {page.stem: title(page) for page in PAGES} | {
+        x: x for x in names
+    }
+    render.env.globals["navigation"] = navigation(names)
     for name, module in pages.items():
         file = folder / f"{name.replace('.', '/')}.html"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -78,13 +90,39 @@ def modules() -> list[str]:
     return ["specdec", *(name for name in found if name not in inner), *DEEPER]
 
 
+def navigation(names: Sequence[str]) -> dict[str, list[str]]:
+    """Returns the names of pages by kind, in the order in which README ends with their links.
+
+    The pages of a folder such as explanation/methods/ follow explanation/methods.md.
+    """
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+
+    def place(page: Path) -> tuple[int, str]:
+        own = page.parent.parent.name == "docs"
+        found = readme.rfind(f"/{page.name if own else page.parent.name + '.md'})")
+        return (len(readme) if found < 0 else found, "" if own else page.stem)
+
+    found = {}
+    for kind, folder in KINDS.items():
+        pages = [page for page in PAGES if ROOT / "docs" / folder in page.parents]
+        found[kind] = [page.stem for page in sorted(pages, key=place)]
+    found["Project"] = ["CHANGELOG", "CONTRIBUTING"]
+    return found | ({"Modules": [*names]} if names else {})
+
+
+def title(page: Path) -> str:
+    """Returns the first heading of a page, without marks."""
+    first = page.read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("# ").replace("`", "")
+
+
 def reference(pages: Mapping[str, pdoc.doc.Module]) -> str:
     """Returns the modules' pages as a list in Markdown, each with its first line."""
     lines = (
         f"- [`{name}`]({name.replace('.', '/')}.html): {module.docstring.splitlines()[0]}"
         for name, module in pages.items()
     )
-    return "\n".join(("\n## Reference\n", *lines)) + "\n"
+    return "\n".join(("\n## Modules\n", *lines)) + "\n"
 
 
 def guide(page: Path, listed: str) -> types.ModuleType:

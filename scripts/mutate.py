@@ -3,7 +3,7 @@
     python scripts/mutate.py [--each 12] [--seed 0] [--only sampling] [--count 5]
     python scripts/mutate.py --again          # those that survived: `ci` and `planted` tests too
     python scripts/mutate.py --sound          # the tests without any mutant
-    python scripts/mutate.py --table          # the table of docs/reliability.md
+    python scripts/mutate.py --table          # the table of docs/log/reliability-log.md
 
 Of each package some places are drawn: one of each of its modules, then the second of each.
 `mutate.toml` names the tests of a module. A mutant is killed if one of them fails. One whose tests

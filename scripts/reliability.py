@@ -1,5 +1,5 @@
 """Kills commands at random moments, and fills the disk under them; the figures of
-docs/reliability.md.
+docs/log/reliability-log.md.
 
     python scripts/reliability.py kill [--times 20]
     python scripts/reliability.py full     # as root: it mounts a small file system

@@ -1,4 +1,4 @@
-"""Measures the table of docs/performance.md on the machine at hand, and says how it differs.
+"""Measures rows of docs/log/performance-log.md on this machine, next to the committed ones.
 
   python scripts/remeasure.py [--rows ende_t0 large_ende_t0_gamma07 ...] [--models DIR]
 

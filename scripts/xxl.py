@@ -1,15 +1,19 @@
 """T5 1.1 XXL at full size on one accelerator: speed-ups, what they are made of, the floor.
 
-  PYTHONPATH=. python scripts/xxl.py --output_dir=DIR [--sizes=tiny] [--minutes=9]
+  PYTHONPATH=. python scripts/xxl.py --output_dir=DIR [--sizes=tiny] [--minutes=9] [--beams]
 
-Measures the rows of Leviathan et al. (2211.17192), table 2, then each with other gammas. NOT EXACT:
-weights are random, and draft tokens are kept at the paper's alpha, whatever the models think. The
-times are real, the text means nothing. Needs JAX and Flax alone. docs/gpu.md says how to read it.
+Measures the embedded pair, grown to 11.0 and 0.05 billion parameters: exact, with real texts. Then
+the rows of Leviathan et al. (2211.17192), table 2, with their gammas and with others. These are NOT
+EXACT: weights are random, and draft tokens are kept at the paper's alpha. Their times are real,
+their texts mean nothing. `--beams` searches for four beams with the grown pair.
+
+Needs no gin, seqio or TensorFlow. docs/reference/gpu-tables.md says how to read the tables.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import dataclasses
 import functools
 import hashlib
@@ -25,10 +29,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.common import published, records
+from specdec import checkpoints, tasks
+from specdec.common import demo, published, records
 from specdec.common.environment import environment
+from specdec.decoding.beam_rules import T5XBeams
+from specdec.decoding.beam_search import beam_search
 from specdec.decoding.program import Program
 from specdec.drafters import Autoregressive
+from specdec.engine.beam_engine import beam_plan
 from specdec.instrument import benchmark
 from specdec.instrument.benchmark import Workload
 from specdec.instrument.benchmark.parts import (
@@ -41,13 +49,16 @@ from specdec.instrument.benchmark.parts import (
     Calls,
     name_of,
 )
-from specdec.instrument.benchmark.workload import TimedPart
+from specdec.instrument.benchmark.workload import TimedPart, batch_shapes
 from specdec.instrument.compile import hlo
+from specdec.models import families
 from specdec.models.t5 import T5Config, T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed
-from specdec.verifiers import SyntheticAcceptance
+from specdec.tasks.synthetic import synthetic_task
+from specdec.types import Params
+from specdec.verifiers import Block, GreedyMatch, SyntheticAcceptance
 
 SEED = 0
 PAPER = published.rows()
@@ -85,6 +96,7 @@ class Sizes:
     models: Mapping[str, T5Target]
     lengths: Mapping[str, tuple[int, int]]
     rows: Sequence[tuple[str, int]]
+    grown: Sequence[tuple[float, int]]
     texts: int
     repeats: int
     readings: tuple[int, int]
@@ -105,6 +117,7 @@ SIZES = {
         models=FULL,
         lengths={"ende": (64, 64), "cnndm": (512, 128)},
         rows=by_importance((3, 5, 7, 10)),
+        grown=((0.0, 7), (0.0, 5), (1.0, 7)),
         texts=16,
         repeats=2,
         readings=(8, 8),
@@ -113,6 +126,7 @@ SIZES = {
         models=TINY,
         lengths={"ende": (8, 10)},
         rows=[("ende_small_t0", 7), ("ende_small_t1", 5)],
+        grown=(),
         texts=3,
         repeats=1,
         readings=(1, 1),
@@ -122,6 +136,8 @@ SIZES = {
 
 class Row:
     """A row of the paper, or the same with another gamma, which its name then has."""
+
+    split = "random ids, acceptance drawn"
 
     def __init__(self, sizes: Sizes, paper: str, gamma: int):
         task, draft, temperature = paper.split("_")
@@ -140,6 +156,12 @@ class Row:
             stop_ids=(),
         )
 
+    def texts(self) -> dict[int, np.ndarray]:
+        """Returns random inputs [1, S] int32 by number."""
+        vocabulary, shape = self.plan.target.config.vocab_size, (self.sizes.texts, 1, self.inputs)
+        inputs = np.random.default_rng(SEED).integers(1, vocabulary, shape, np.int32)
+        return dict(enumerate(inputs))
+
     def trees(self, tree_of: Callable[[T5Target], Any]) -> dict[str, Any]:
         """Parameters by role, as a `Workload` takes them."""
         trees = {role: tree_of(model) for role, model in self.plan.models().items()}
@@ -153,7 +175,7 @@ class Row:
             "dtype": {role: model.dtype for role, model in models.items()},
             "parameters": {role: sum(leaf.size for leaf in of) for role, of in leaves.items()},
             "lengths": {"inputs": self.inputs, "targets": self.outputs},
-            "split": "random ids, acceptance drawn",
+            "split": self.split,
             "seed": SEED,
             "limit": self.sizes.texts,
             "repeats": self.sizes.repeats,
@@ -168,6 +190,60 @@ class Row:
         return "".join(f"{name} = {value!r}\n" for name, value in named.items())
 
 
+class Grown(Row):
+    """Real texts of the embedded pair, grown to these sizes: what it writes and accepts is its own.
+
+    Nothing is drawn, so the speed-up is that of exact speculation. In bfloat16 the grown models are
+    not quite the small ones; at T = 0 the summary counts the texts that both modes write alike.
+    """
+
+    split = "test"
+
+    def __init__(self, sizes: Sizes, temperature: float, gamma: int):
+        self.sizes, self.gamma, self.published = sizes, gamma, None
+        self.name = f"grown_ende_t{temperature:g}_gamma{gamma}"
+        self.inputs, self.outputs = 48, 48
+        sampling = Sampling(temperature) if temperature else Greedy()
+        self.plan = Plan(
+            target=grown_model(sizes, "target"),
+            drafter=Autoregressive(grown_model(sizes, "draft"), sampling),
+            verifier=Block() if temperature else GreedyMatch(),
+            schedule=Fixed(gamma),
+            sampling=sampling,
+            max_length=self.outputs,
+            stop_ids=(1,),
+        )
+
+    def texts(self) -> dict[int, np.ndarray]:
+        lengths = {"inputs": self.inputs, "targets": self.outputs}
+        task = synthetic_task("specdec_ende")
+        batches = tasks.batches(task, self.split, lengths, batch_size=1, limit=2 * self.sizes.texts)
+        return {number: batch.inputs for number, batch in enumerate(batches)}
+
+
+def grown_model(sizes: Sizes, role: str) -> T5Target:
+    """Returns the embedded model of a role at the sizes of T5-XXL or T5-small, in bfloat16.
+
+    It has one kernel where T5 1.1 has two, so its MLP is one and a half times as wide: as many
+    parameters in all.
+    """
+    own = checkpoints.config_from(demo.path(role))
+    to = sizes.models["xxl" if role == "target" else "small"].config
+    names = ("emb_dim", "num_heads", "mlp_dim", "num_encoder_layers", "num_decoder_layers")
+    changed = {name: max(getattr(own, name), getattr(to, name)) for name in names}
+    changed["mlp_dim"] = max(own.mlp_dim, to.mlp_dim * 3 // 2)
+    changed["vocab_size"] = max(own.vocab_size, to.vocab_size)
+    return T5Target(dataclasses.replace(own, dtype="bfloat16", **changed))
+
+
+@functools.cache
+def grown_parameters(model: T5Target, role: str) -> Any:
+    own = checkpoints.config_from(demo.path(role))
+    small = jax.tree.map(lambda x: x.astype(jnp.bfloat16), checkpoints.load(demo.path(role)))
+    growth = families.growth_of(own)
+    return jax.block_until_ready(growth.grow(small, own, model.config, jax.random.key(SEED)))
+
+
 @functools.cache
 def shapes(model: T5Target) -> Any:
     """Its parameters in bfloat16, without values."""
@@ -177,7 +253,11 @@ def shapes(model: T5Target) -> Any:
 
 @functools.cache
 def parameters(model: T5Target) -> Any:
-    """Random ones, spread as T5's initial ones, made on the device one array after the other."""
+    """Returns a grown model's, or random ones, spread as T5's initial ones. They are made on the
+    device, one array after the other."""
+    for role in ("target", "draft"):
+        if any(model == grown_model(sizes, role) for sizes in SIZES.values()):
+            return grown_parameters(model, role)
 
     def made(path: Any, leaf: Any) -> jax.Array:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -243,15 +323,31 @@ def read_memory(trips: int, trees: Any, memory: jax.Array) -> jax.Array:
 
 def measure(row: Row, path: Path, known: dict[Any, Any]) -> None:
     """Measures what is left of a row; the records are written as they come, then the figures."""
-    vocabulary, shape = row.sizes.models["xxl"].config.vocab_size, (row.sizes.texts, 1, row.inputs)
-    inputs = np.random.default_rng(SEED).integers(1, vocabulary, shape, np.int32)
     programs, trees = workload(row, known), row.trees(parameters)
-    given = programs, trees, dict(enumerate(inputs)), benchmark.File(str(path), row.settings())
+    compile_together(programs, row)
+    given = programs, trees, row.texts(), benchmark.File(str(path), row.settings())
     measurement = benchmark.Measurement(*given, seed=SEED, repeats=row.sizes.repeats)
     for records_of_text in measurement.by_text():
         for _ in records_of_text:
             pass
     measurement.conclude(row.about() | {"operations": operations(programs, trees, row)})
+
+
+def compile_together(programs: Workload, row: Row) -> None:
+    """Compiles all programs of a row side by side, which takes a machine of many cores less time
+    than one program after the other."""
+    trees, batch = row.trees(shapes), batch_shapes(1, row.inputs, None)
+    given: dict[Any, Any] = {None: batch[1]}
+    calls: list[tuple[Program, tuple[Any, ...]]] = [
+        (programs.generations[mode], (params, *batch))
+        for mode, params in programs.params(trees).items()
+    ]
+    for name, part in programs.parts.items():
+        arguments = trees, given[part.source]
+        given[name] = part.program.lower(*arguments).out_info
+        calls.append((part.program, arguments))
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+        list(pool.map(lambda call: call[0].compile(*call[1]), calls))
 
 
 def operations(programs: Workload, trees: Mapping[str, Any], row: Row) -> dict[str, int]:
@@ -281,7 +377,7 @@ def costs(row: Row, found: Mapping[str, Any], kind: str) -> dict[str, float]:
     one = {name: part.get(kind, math.nan) for name, part in found["run"]["costs"].items()}
     parts = row.plan.parts()
     iteration = sum(n * one[name_of(Calls(role, width))] for role, width, n in parts)
-    calls = row.outputs / found["tau"]  # no text ends early
+    calls = row.outputs / found["tau"]  # as if no text ended early
     return {
         "alone": one[name_of(PREFILL_ALONE)] + row.outputs * one[name_of(STEP)],
         "speculative": one[name_of(PREFILL)] + calls * iteration,
@@ -308,7 +404,8 @@ def speed(row: Row, found: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "row": row.name,
         "gamma": row.gamma,
-        "alpha": row.alpha,
+        "alpha": f"{found['alpha']:.2f}" if isinstance(row, Grown) else row.alpha,
+        "identical": "" if found["identical"] is None else f"{found['identical']} of {runs(found)}",
         "measured (95 %)": "{ratio:.2f} ({low:.2f} to {high:.2f})".format(**found["speedup"]),
         "predicted": f"{predicted['these_texts']:.2f}",
         "measured / predicted": f"{predicted['measured_over_predicted']:.3f}",
@@ -318,6 +415,10 @@ def speed(row: Row, found: Mapping[str, Any]) -> dict[str, Any]:
         "step, ms": f"{1e3 * baseline['target_step']:.3f}",
         "floor / step": f"{share:.3f} at {bandwidth / 1e9:.0f} GB/s",
     }
+
+
+def runs(found: Mapping[str, Any]) -> int:
+    return found["texts"] * found["repeats"]
 
 
 def contents(row: Row, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -354,18 +455,71 @@ def measured_in_time(rows: Sequence[Row], folder: Path, end: float) -> dict[Row,
     return figures
 
 
+BEAM_SEARCHES = {"drafted": (8, 2), "drafted, deeper": (8, 3)}  # beams and steps of the draft
+
+
+def measured_beams(sizes: Sizes, path: Path) -> list[dict[str, Any]]:
+    """Returns a line for each search for four beams by the grown pair, timed alternately."""
+    if path.exists():
+        return json.loads(path.read_text(encoding="utf-8"))
+    row = Grown(sizes, 0.0, 7)
+    plans = {
+        name: beam_plan(row.plan, 4, T5XBeams(), width=width, depth=depth)
+        for name, (width, depth) in BEAM_SEARCHES.items()
+    }
+    plans = {"plain beams": plans["drafted"].alone(), **plans}
+    trees = row.trees(parameters)
+    searches = {
+        name: (
+            jax.jit(lambda params, inputs, plan=plan: beam_search(params, inputs, plan)),
+            Params(**{role: trees[role] for role in plan.models()}),
+        )
+        for name, plan in plans.items()
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in searches}
+    steps, calls, same = ({name: 0 for name in searches} for _ in range(3))
+    texts = list(row.texts().values())
+    for place, inputs in enumerate([texts[0], *texts]):
+        found = {}
+        for name, (search, params) in searches.items():
+            start = time.perf_counter()
+            found[name] = jax.device_get(search(params, inputs))
+            if place:  # the first round compiles
+                seconds[name].append(time.perf_counter() - start)
+        for name, output in found.items() if place else ():
+            steps[name] += int(output.trace.steps.sum())
+            calls[name] += int(output.trace.calls.sum())
+            same[name] += np.array_equal(output.tokens, found["plain beams"].tokens)
+    plain = np.array(seconds["plain beams"])
+    lines = [
+        {
+            "search": name,
+            "texts": len(texts),
+            "same beams": same[name],
+            "steps per call": round(steps[name] / calls[name], 3),
+            "ms per call": round(1e3 * sum(taken) / calls[name], 3),
+            "times as fast": round(float(plain.sum() / sum(taken)), 3),
+        }
+        for name, taken in seconds.items()
+    ]
+    path.write_text(json.dumps(lines), encoding="utf-8")
+    return lines
+
+
 def main() -> None:
     started = time.monotonic()
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output_dir", type=Path, required=True, metavar="DIR")
     parser.add_argument("--sizes", choices=SIZES, default="full", help="tiny: a dry run on a CPU")
     parser.add_argument("--minutes", type=float, default=9, help="begin no row that may end later")
+    parser.add_argument("--beams", action="store_true", help="search for four beams too")
     args = parser.parse_args()
     try:
         args.output_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         parser.error(f"--output_dir {args.output_dir} cannot be made: {error.strerror}")
-    rows = [Row(SIZES[args.sizes], *each) for each in SIZES[args.sizes].rows]
+    sizes = SIZES[args.sizes]
+    rows = [*(Grown(sizes, *x) for x in sizes.grown), *(Row(sizes, *x) for x in sizes.rows)]
     try:
         figures = measured_in_time(rows, args.output_dir, started + 60 * args.minutes)
     except records.RecordsError as error:
@@ -373,7 +527,9 @@ def main() -> None:
     for line in (speed, contents):
         if figures:
             print("", table([line(*one) for one in figures.items()]), sep="\n")
-    print(f"\n{len(figures)} of {len(rows)} rows; NOT EXACT: only times are real, see docs/gpu.md")
+    if args.beams:
+        print("", table(measured_beams(sizes, args.output_dir / "beams.json")), sep="\n")
+    print(f"\n{len(figures)} of {len(rows)} rows; where acceptance was drawn, only times are real")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is decoded with what: one record, which every part of the project takes."""
+"""The record that says which target, drafter, verifier, schedule and sampling decode a text."""
 
 from __future__ import annotations
 
@@ -39,18 +39,21 @@ RESERVED = ("target", "alone")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Everything static that decides about an output; hashable, so that `jax.jit` can take it.
+    """Holds every static choice that decides about an output. It is hashable, so `jax.jit` accepts
+    it.
 
-    target: the model whose output is wanted.
-    drafter: what proposes tokens; None for the target alone, one token per call.
-    verifier, schedule: which proposals are kept, and how many are made; without a drafter they
-      mean nothing.
-    sampling: what turns logits into the distribution that is sampled from.
-    max_length: N, the longest output in tokens, with the stop id that ends it.
-    stop_ids: what ends a row; None for the target's own. With () every row has max_length tokens.
+    Args:
+      target: the model whose output is wanted.
+      drafter: proposes tokens; None decodes with the target alone, one token per call.
+      verifier: decides how many proposed tokens are kept. Not used without a drafter.
+      schedule: decides how many tokens are drafted. Not used without a drafter.
+      sampling: turns logits into the distribution that tokens are drawn from.
+      max_length: N, the longest output in tokens, including the stop id.
+      stop_ids: token ids that end a row; None for the target's own. With `()`, every row has
+        `max_length` tokens.
 
     Raises:
-      ValueError: parts that do not go together.
+      ValueError: the components do not fit each other.
     """
 
     target: Target
@@ -74,32 +77,32 @@ class Plan:
 
     @property
     def drafts(self) -> bool:
-        """Whether anything is drafted."""
+        """Whether the plan has a drafter."""
         return not isinstance(self.drafter, Alone)
 
     @property
     def exact(self) -> bool:
-        """Whether the output has the law of the target alone, as target and verifier state it."""
+        """Whether the output has the target's distribution, as target and verifier state."""
         return self.target.exact and self.verifier.exact
 
     @property
     def same_output(self) -> bool:
-        """Whether the output is the target's own, token by token, and not only in distribution."""
+        """Whether the output equals the target's own token by token, not only in distribution."""
         return self.exact and (self.sampling.greedy or self.shared_noise)
 
     @property
     def shared_noise(self) -> bool:
-        """Whether draft and target are drawn with the same noise."""
+        """Whether draft tokens and the target's tokens are drawn with the same noise."""
         return self.verifier.shared_noise
 
     @property
     def reads_beliefs(self) -> bool:
-        """Whether the verifier reads what a greedy drafter holds likely."""
+        """Whether the verifier reads the softmax of a greedy drafter."""
         return self.verifier.reads_beliefs and self.sampling.greedy
 
     @property
     def reads_hidden(self) -> bool:
-        """Whether the drafter reads the target's states."""
+        """Whether the drafter reads the target's hidden states."""
         return self.drafter.reads_hidden
 
     @property
@@ -109,59 +112,62 @@ class Plan:
 
     @property
     def longest_draft(self) -> int:
-        """K, the draft tokens that a target call has room for."""
+        """K, the number of draft tokens that a target call has room for."""
         return self.buckets[-1]
 
     @property
     def gamma(self) -> int | None:
-        """The draft length, None if it varies or nothing is drafted."""
+        """The draft length; None if it varies or the plan has no drafter."""
         return self.longest_draft if self.drafts and not self.lengths_vary else None
 
     @property
     def lengths_vary(self) -> bool:
-        """Whether some drafts take more steps than others."""
+        """Whether the number of drafting steps varies."""
         return self.schedule.lengths_vary
 
     @property
     def width(self) -> int | None:
-        """Tokens per target call, None if that varies."""
+        """The number of tokens per target call; None if it varies."""
         return self.longest_draft + 1 if len(self.buckets) == 1 else None
 
     @property
     def capacity(self) -> int:
-        """Slots that a cache needs: the last call starts at position max_length - 1 at the latest
-        and feeds the pending token and K draft tokens."""
+        """The number of slots that a KV cache needs.
+
+        The last call starts at position max_length - 1 at the latest. It feeds the pending token
+        and K draft tokens.
+        """
         return self.max_length + self.longest_draft
 
     def models(self) -> dict[str, Any]:
-        """The models by role: "target", and those of the drafter."""
+        """Returns the models by role: "target", and the drafter's."""
         return {"target": self.target, **self.drafter.models()}
 
     def tables(self) -> dict[str, Table]:
-        """The tables by role: those of the drafter, and the schedule's."""
+        """Returns the tables of drafter and schedule by role."""
         return {**self.drafter.tables(), **self.schedule.tables()}
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The names of the drafters that the drafter is made of, () if it is one."""
+        """The names of the drafters that a combined drafter is made of; () for a single drafter."""
         return self.drafter.sources
 
     def with_models(self, models: Mapping[str, Any]) -> Plan:
-        """This plan with other models in the roles that are named."""
+        """Returns this plan with the given models in their roles."""
         target = models.get("target", self.target)
         return dataclasses.replace(self, target=target, drafter=self.drafter.with_models(models))
 
     def params(self, trees: Mapping[str, PyTree]) -> Params:
-        """Returns the argument of `decode`: the trees of everything that is `owned`."""
+        """Returns the `params` argument of `decode`: the trees of everything in `owned`."""
         return Params(**{role: trees[role] for role in self.owned()})
 
     def parts(self, calls: Iterable[TargetCall] = (UNKNOWN_CALL,)) -> tuple[Part, ...]:
-        """Returns the model calls of one iteration, beside which it takes next to nothing.
+        """Returns the model calls of one iteration. Other work takes negligible time.
 
         Args:
-          calls: measured target calls, over which the result is a mean. What is None in a call
-            stands for all that is possible, equally often: the schedule's buckets, the drafter's
-            sources, the numbers of layers. All calls must have the same fields.
+          calls: measured target calls, over which the result is a mean. A field that is None stands
+            for all its possible values, equally often: buckets, sources, or numbers of layers. All
+            calls must have the same fields.
         """
         times: collections.Counter[tuple[str, int]] = collections.Counter()
         kinds = collections.Counter(kind for call in calls for kind in self._kinds(call))
@@ -173,30 +179,39 @@ class Plan:
         return tuple(Part(*one, count) for one, count in times.items() if count)
 
     def holder(self, role: str) -> str:
-        """Returns whose cache the calls of a part run on: its model's, or the target's where it has
-        none."""
+        """Returns the role whose KV cache a part uses: its own model's if it has one, otherwise
+        "target"."""
         return role if role in self.models() else "target"
 
     def call_of(self, role: str) -> Callable:
-        """Returns a call of a part, (trees by role, tokens [B, T], cache) -> (tokens, cache), for
-        timing: that of the drafter, or a plain call of `decode`."""
+        """Returns the function that is timed for a part.
+
+        It has the form (parameters by role, tokens [B, T], cache) -> (tokens, cache). It is the
+        drafter's own call if there is one, otherwise a plain call of `decode`.
+        """
         found = self.own_calls().get(role)
         return found or plain_call(role, self.models()[role])
 
     def own_calls(self) -> dict[str, Callable]:
-        """Returns the calls of parts that are no plain calls of `decode`, by role: the drafter's,
-        and those of a target whose calls go through more layers or fewer."""
+        """Returns, by role, the calls that are not plain calls of `decode`.
+
+        They are the drafter's own calls, and those of a target whose calls run a varying number of
+        layers.
+        """
         always = {of_depth(depth): self.target.always(depth) for depth in self.target.depths}
         of_target = {role: plain_call("target", target) for role, target in always.items()}
         return self.drafter.timed(self.target) | of_target
 
     def owned(self) -> dict[str, Any]:
-        """Everything that has parameters, by role: `models` and `tables`."""
+        """Returns everything that has parameters, by role: `models` and `tables`."""
         return {**self.models(), **self.tables()}
 
     def laid_out(self, rows: int) -> Plan:
-        """This plan with its models in the layouts that this device reads fastest, in batches of so
-        many rows; see `Model.laid_out`."""
+        """Returns this plan with weights in the memory layouts that this device reads fastest.
+
+        Args:
+          rows: the size of the batches that will be decoded; see `Model.laid_out`.
+        """
         own = self.models()
         calls: dict[str, dict[int, float]] = {role: {} for role in own}
         for role, width, count in self.parts():
@@ -206,16 +221,22 @@ class Plan:
         return self.with_models(models)
 
     def alone(self, width: int = 1) -> Plan:
-        """The plan of the target by itself; see `decoding.autoregressive_decode` for the width."""
+        """Returns the plan that decodes with the target alone.
+
+        Args:
+          width: tokens in each target call; see `decoding.autoregressive_decode`.
+        """
         return dataclasses.replace(self, drafter=Alone(width, self.sampling.greedy))
 
     def baseline(self) -> Plan:
-        """What this plan is measured against: the target alone, and of one whose tokens may leave
-        before the last layer the whole model."""
+        """Returns the plan that this one is measured against: the whole target alone.
+
+        If the target's tokens may leave before the last layer, the baseline runs all layers.
+        """
         return dataclasses.replace(self.alone(), target=self.target.whole)
 
     def __str__(self) -> str:
-        """How it decodes, in a line for people."""
+        """Describes the plan in one line."""
         inexact = self._rounded() + ("" if self.exact else ", NOT EXACT")
         if not self.drafts:
             return f"the target alone, {self.sampling}{inexact}"
@@ -223,7 +244,7 @@ class Plan:
         return f"{drafter}, {self.schedule}, {self.verifier}, {self.sampling}{inexact}"
 
     def _rounded(self) -> str:
-        """Which models are not those of their checkpoints."""
+        """Returns a note that names the models with int8 weights, or ""."""
         models = self.models().items()
         roles = [
             role for role, model in models if isinstance(model, Model) and model.weights == "int8"
@@ -231,8 +252,10 @@ class Plan:
         return f", {' and '.join(roles)} in int8" if roles else ""
 
     def _kinds(self, call: TargetCall) -> Iterator[tuple[int, int, int | None, int | None]]:
-        """Yields what a call may be: its bucket, tokens drafted, source and layers; the last two
-        are None where there is but one source and where all calls run all layers."""
+        """Yields every possible (bucket, tokens drafted, source, layers) of a call.
+
+        The last two are None if there is only one source, and if every call runs all layers.
+        """
         lengths = [(bucket, bucket) for bucket in self.buckets]
         if call.drafted is not None:
             lengths = [self._length(call.drafted)]
@@ -244,7 +267,7 @@ class Plan:
             yield *length, source, depth
 
     def _length(self, drafted: int) -> tuple[int, int]:
-        """Returns the bucket of a measured call, and the tokens that were drafted for it."""
+        """Returns the bucket of a measured call, and the number of tokens drafted for it."""
         bucket = self.longest_draft
         if self.lengths_vary:
             bucket = next(bucket for bucket in self.buckets if bucket >= drafted)
@@ -256,7 +279,8 @@ class Plan:
         return bucket, max(drafted, 1) if bucket else 0
 
     def _check_roles(self) -> None:
-        """Raises ValueError for a role that is the target's, or that drafter and schedule have."""
+        """Raises ValueError for a role that names the target, or that drafter and schedule both
+        use."""
         of_drafter, of_schedule = self.drafter.owned(), self.schedule.tables()
         for owner, owned in ((self.drafter, of_drafter), (self.schedule, of_schedule)):
             for role in owned:
@@ -289,7 +313,7 @@ class Plan:
 
 
 def plain_call(role: str, model: Any) -> Callable:
-    """Returns a call of `decode` for timing, of whose logits the argmaxes are taken."""
+    """Returns a call of `decode` that can be timed; it takes the argmax of the logits."""
 
     def call(trees: Mapping[str, PyTree], tokens: Any, cache: PyTree) -> tuple[Any, PyTree]:
         output, fed = model.decode(trees[role], tokens, cache)
@@ -299,6 +323,7 @@ def plain_call(role: str, model: Any) -> Callable:
 
 
 def stop_ids_of(given: Any, target: Target) -> tuple[int, ...]:
+    """Returns the given stop ids, or the target's if they are None, as a tuple of integers."""
     if given is None:
         given = target.stop_ids
     if given is None:
@@ -313,9 +338,11 @@ def stop_ids_of(given: Any, target: Target) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Alone(Checked, Drafter, Schedule, Verifier):
-    """No drafter: the drafter, schedule and verifier of the target decoding alone.
+    """The drafter, schedule and verifier of a target that decodes alone.
 
-    width: tokens of a target call, of which the first one counts.
+    Args:
+      width: tokens in each target call; only the first one counts.
+      greedy: whether the likeliest token is taken.
     """
 
     width: PositiveInt = 1
@@ -347,7 +374,7 @@ class Alone(Checked, Drafter, Schedule, Verifier):
         return scores.probs[n]
 
     def verdict(self, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
-        """The target's own token, drawn as in a text that nobody drafts for."""
+        """Returns the target's own token, drawn exactly as in decoding without a draft."""
         if self.greedy:
             best = jnp.argmax(scores.logits[0])
         else:

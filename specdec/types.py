@@ -1,6 +1,6 @@
-"""The records that flow between the parts: targets, drafters, verifiers, schedules.
+"""The records that flow between the components: targets, drafters, verifiers, schedules.
 
-Letters used for shapes everywhere:
+These letters name the axes of arrays everywhere:
 
   B  rows of a batch             N  longest output, in tokens
   S  length of the encoder input K  longest draft, in tokens
@@ -8,12 +8,12 @@ Letters used for shapes everywhere:
   T  tokens in one decoder call  C  slots in a KV cache (N + K)
   H  attention heads
 
-Two indices are used for the output. Position i of the *decoder input* holds the start token for
-i = 0 and output token i - 1 after it. `n` is the number of output tokens that are committed, so
-position n holds the *pending* token: committed, but not yet fed to the target.
+Position i of the *decoder input* holds the start token for i = 0, and output token i - 1 otherwise.
+`n` is the number of committed output tokens. Position n therefore holds the *pending* token, which
+is committed but not yet fed to the target.
 
-Static things (targets, drafters, verifiers, schedules, samplings) are frozen, hashable
-dataclasses; dynamic things are the pytrees below; parameters are an explicit first argument.
+Static objects (targets, drafters, verifiers, schedules, samplings) are frozen, hashable
+dataclasses. Values that change are the pytrees below. Parameters are an explicit first argument.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ AxisRules: TypeAlias = tuple[tuple[str, str | None], ...]
 
 
 class Cache(Protocol):
-    """A target's memory of a text, as a pytree. Rollback is an integer: entries are valid for
-    positions < length; slots at or beyond it are garbage, which readers mask and writers
-    overwrite."""
+    """The keys and values that a target has computed for a text, as a pytree.
+
+    Entries are valid for positions < length. Later slots hold garbage, which readers mask and
+    writers overwrite, so that a rollback only changes an integer.
+    """
 
     @property
     def length(self) -> Array:  # [B] int32
@@ -50,9 +52,17 @@ class Cache(Protocol):
 
 @jax.tree_util.register_pytree_with_keys_class
 class Params(dict[str, Any]):
-    """The parameters of everything that has some: role -> tree, one argument of every program.
+    """The parameters of all models and tables, by role; the first argument of every program.
 
-    Params(target, draft) has the roles "target" and "draft"; others are given by name.
+    `Params(target, draft)` has the roles "target" and "draft". Other roles are given by keyword.
+
+    Args:
+      target: the target's parameters, a pytree of arrays.
+      draft: the drafter's parameters; None if it has none.
+      **others: parameters of further roles.
+
+    >>> Params({"w": 1}, table={"v": 2})
+    {'target': {'w': 1}, 'table': {'v': 2}}
     """
 
     def __init__(self, target: PyTree = None, draft: PyTree = None, **others: PyTree):
@@ -74,22 +84,24 @@ class Params(dict[str, Any]):
 
 
 class ModelOutput(NamedTuple):
-    """What a target computes for a block of tokens."""
+    """The output of a target for a block of tokens [B, T]."""
 
     logits: Array  # [B, T, V] float32; row i predicts the token after the i-th token fed
-    hidden: Array  # [B, T, D] the states the logits are projected from
-    # [B, T, D] what the last layer left, before the final norm, of a call that ran some layers.
+    hidden: Array  # [B, T, D] the states that the logits are projected from
+    # [B, T, D] the residual stream after the last layer that was run, if not all were.
     stream: Array | None = None
-    # [B, T] int32, the layers that each token went through, of a target whose tokens may leave.
+    # [B, T] int32, the number of layers that each token went through, if that varies.
     depth: Array | None = None
 
 
 class History(struct.PyTreeNode):
-    """The text before a token: what is committed and what is drafted of it, never a rejected one.
+    """The text before a token: committed tokens and the drafted ones before it, never rejected
+    ones.
 
-    `tokens[..., 0]` is the start token, and what is at or beyond `length` is garbage: like a cache
-    it is rewound by an integer. A processor sees that of one token, [M] and []; everybody else one
-    of each row, or of each of T tokens that come next, row by row.
+    `tokens[..., 0]` is the start token. Entries at or beyond `length` are garbage, so that a
+    history is rewound by changing an integer. A logits processor reads the history of one token,
+    with `tokens` [M] and `length` []. Other readers have a history for each row, or for each of T
+    next tokens per row.
     """
 
     tokens: Array  # [B, M] int32
@@ -102,12 +114,15 @@ class History(struct.PyTreeNode):
         return self.length - 1
 
     def append(self, tokens: Array) -> History:
-        """With a token [B] more in each row; what no longer fits is dropped."""
+        """Returns the history with one more token [B] in each row. A token beyond the end is
+        dropped."""
         return self.ahead(tokens[:, None]).replace(length=self.length + 1)
 
     def ahead(self, block: Array) -> History:
-        """Those of the T + 1 tokens that are next along a block [B, T]: before it, and behind each
-        of its tokens."""
+        """Returns the histories of the T + 1 tokens that a block [B, T] leads to.
+
+        They are the history before the block, and the one after each of its tokens.
+        """
         index = jnp.arange(self.tokens.shape[1])[None] - self.length[:, None]
         tokens, width = self.tokens, block.shape[1]
         if width:
@@ -118,62 +133,64 @@ class History(struct.PyTreeNode):
 
 
 class Context(struct.PyTreeNode):
-    """What a drafter may read.
+    """The state of decoding that a drafter may read.
 
-    `tokens[:, 0]` is the start token. `tokens[b, length[b] - 1]` is the pending token, and
-    everything behind it is garbage. `hidden[b, i]` is the target's state that produced token i,
-    zero for the start token and garbage behind the pending one; it is None unless the drafter says
-    that it `reads_hidden`.
+    `tokens[:, 0]` is the start token. `tokens[b, length[b] - 1]` is the pending token, and later
+    entries are garbage. `hidden[b, i]` is the target's state that produced token i: zero for the
+    start token, garbage after the pending token. `hidden` is None unless the drafter's
+    `reads_hidden` is true.
     """
 
     tokens: Array  # [B, 1+N] int32
     length: Array  # [B] int32, committed tokens including the start token
-    inputs: PyTree  # as `decode` was given them: [B, S] int32 for T5
+    inputs: PyTree  # the argument of `decode`: [B, S] int32 for T5
     cache: Cache  # the target's
     hidden: Array | None  # [B, at least 1+N, D]
     active: Array  # [B] bool, rows that are not finished
-    # [B, K] a text's own tokens, where a drafter's opinion of them is asked for: they lead to the
-    # next ones then, and what it drafts does not. None where it drafts.
+    # [B, K] the tokens of a recorded text, for teacher forcing: the drafter's distributions are
+    # then recorded after these tokens rather than after those that it drafts. None when it drafts.
     taught: Array | None = None
     vocab_size: int | None = struct.field(pytree_node=False, default=None)  # V
     stop_ids: tuple[int, ...] = struct.field(pytree_node=False, default=())
     # The target itself, to which params["target"] belongs.
     target: Any = struct.field(pytree_node=False, default=None)
-    # The target draws with the very keys that `propose` is given: see `sampling.draw_shared`.
+    # The target draws with the same keys as `propose`: see `sampling.draw_shared`.
     shared_noise: bool = struct.field(pytree_node=False, default=False)
     # The verifier reads `Draft.beliefs`.
     beliefs: bool = struct.field(pytree_node=False, default=False)
 
     @property
     def history(self) -> History:
-        """Of the first token of a draft."""
+        """The history of the first token of a draft."""
         return History(self.tokens, self.length, self.stop_ids)
 
 
 class Resume(struct.PyTreeNode):
-    """The target's next call, which a drafter has begun with the target's own lower layers.
+    """A target call that a drafter has begun with the target's own lower layers.
 
-    With a draft of L tokens they have seen the pending token and all of the draft but its last one:
-    the first L positions of the call. Keys and values of these are in the cache, and nobody writes
-    them again; its length is as the drafter found it. The cache is the loop's from here on.
+    For a draft of L tokens, those layers have run on the first L positions of the call: the pending
+    token, and all draft tokens but the last. Their keys and values are in the cache and are not
+    written again. The cache's length is the one that the drafter found. The decoding loop owns the
+    cache from then on.
     """
 
-    stream: Array  # [B, K, D] what the lower layers left of these positions, garbage behind them
+    stream: Array  # [B, K, D] the residual stream of these positions, garbage after them
     cache: Any
-    layers: int = struct.field(pytree_node=False)  # how many have run, from the first one
+    layers: int = struct.field(pytree_node=False)  # the number that have run, from the first
 
 
 class Draft(struct.PyTreeNode):
-    """Proposed tokens. Verifiers see one row of it, without the leading B.
+    """Proposed tokens. A verifier reads one row, without the leading B. Entries at i >= length are
+    garbage.
 
-    `probs[b, i]` is exactly the float32 distribution `tokens[b, i]` was drawn from; None stands for
-    certainty (a one-hot on the token), which is what greedy and copying drafters propose with.
-    Entries at i >= length are garbage.
+    `probs[b, i]` is exactly the float32 distribution that `tokens[b, i]` was drawn from. None
+    stands for certainty, a one-hot distribution on the token: greedy and copying drafters propose
+    with it.
 
-    `source` says which of a drafter's `sources` made the draft; None where there is but one.
-    `beliefs` is what a drafter holds likely where it does not draw: the softmax of a greedy one. It
-    is None unless the context asks for it, and of a drafter that copies.
-    `resume` is there of a drafter that runs layers of the target.
+    `source` is the index in the drafter's `sources` of the component that made the draft. It is
+    None if there is only one. `beliefs` is the softmax of a greedy drafter. It is None for a
+    drafter that copies, and unless the context asks for it. `resume` is set by a drafter that runs
+    layers of the target.
     """
 
     tokens: Array  # [B, K] int32
@@ -182,27 +199,30 @@ class Draft(struct.PyTreeNode):
     source: Array | None = None  # [B] int32
     beliefs: Array | None = None  # [B, K, V] float32
     resume: Resume | None = None
-    # [B] bool, set by the loop: it cut the draft because the drafter's output is not usable.
+    # [B] bool, set by the loop: whether it cut the draft because the output was not usable.
     broken: Array | None = None
 
 
 class Scores(struct.PyTreeNode):
-    """The target's opinion of one row of a draft: row i is about draft token i, row K about the
-    token after it. Standardised means after processors, temperature, top-k and top-p; greedy, that
-    it is a one-hot on the likeliest token."""
+    """The target's scores for one row of a draft: row i for draft token i, row K for the token
+    after it.
 
-    logits: Array  # [K+1, V] float32, as the processors leave them, or else as the target gave them
-    probs: Array  # [K+1, V] float32, standardised
+    `probs` is the distribution after processors, temperature, top-k and top-p. If `greedy`, it is a
+    one-hot on the likeliest token.
+    """
+
+    logits: Array  # [K+1, V] float32, after the processors if there are any
+    probs: Array  # [K+1, V] float32, the distribution that tokens are drawn from
     greedy: bool = struct.field(pytree_node=False, default=False)
     # Some logits may be -inf because a processor excludes the token.
     processed: bool = struct.field(pytree_node=False, default=False)
 
 
 class Noise(NamedTuple):
-    """Finished random keys of one row and one iteration; `decoding` says where they come from."""
+    """The random keys of one row in one iteration; `decoding.keys` derives them."""
 
     draft: Array  # [K] keys, for drawing draft token j
-    accept: Array  # [K] keys, for the uniform that decides about draft token j
+    accept: Array  # [K] keys, for the uniform number that decides about draft token j
     correct: Array  # [K+1] keys, for drawing the target's token after j accepted ones
 
 
@@ -214,16 +234,16 @@ class Verdict(NamedTuple):
 
 
 class Trace(struct.PyTreeNode):
-    """What happened, call by call. Column i is the row's i-th target call; later columns are 0.
+    """A record of each target call. Column i is the row's i-th call; later columns are 0.
 
-    A call emits accepted + 1 tokens, except a row's last one, which emits `accepted` if
-    `ended_in_draft` (a drafted stop id was accepted). `source` is that of each call's draft, None
-    where the drafter has but one. `depth` is how many layers the row's tokens went through in each
-    call, the deepest of them; None where all go through all.
+    A call emits accepted + 1 tokens. A row's last call emits `accepted` tokens if `ended_in_draft`,
+    because the stop id was an accepted draft token. `source` is the source of each call's draft,
+    None if the drafter has only one. `depth` is the largest number of layers that a token of the
+    row went through, None if every call runs all layers.
 
-    `broken_drafts` counts the drafts that the loop ended early because a token does not exist or
-    its distribution q is not one. `failed` marks a row that ended without a stop id because the
-    target's logits for its next token were NaN or infinite; its last call emits `accepted` tokens.
+    `broken_drafts` counts drafts that the loop cut short: a token did not exist, or its q was not a
+    distribution. `failed` marks a row that ended without a stop id, because the target's logits for
+    its next token were NaN or infinite. The last call of such a row emits `accepted` tokens.
     """
 
     proposed: Array  # [B, N, K] int32, 0 at and after `drafted`
@@ -239,14 +259,14 @@ class Trace(struct.PyTreeNode):
 
 
 class DecodeState(struct.PyTreeNode):
-    """Everything that changes while a batch is decoded."""
+    """The state that changes while a batch is decoded."""
 
     # Evolving.
     tokens: Array  # [B, 1+N] int32, see Context
     length: Array  # [B] int32, see Context
     active: Array  # [B] bool
     cache: Cache  # the target's
-    hidden: Array | None  # [B, 1+N+K+1, D], see Context; a call's fit behind the last token
+    hidden: Array | None  # [B, 1+N+K+1, D], see Context; with room for one call at the end
     drafter: PyTree
     schedule: PyTree
     # Fixed.
@@ -258,7 +278,7 @@ class DecodeState(struct.PyTreeNode):
     vocab_size: int = struct.field(pytree_node=False)
 
     def context(self, plan: Any) -> Context:
-        """The view of a `Plan`'s drafter."""
+        """Returns the context that a plan's drafter reads."""
         return Context(
             tokens=self.tokens,
             length=self.length,
@@ -275,22 +295,22 @@ class DecodeState(struct.PyTreeNode):
 
 
 class Row(NamedTuple):
-    """One text and how it came about, as plain values, with one entry for each call."""
+    """One decoded text and its target calls, as plain values; lists have one entry per call."""
 
     tokens: list[int]
     proposed: list[list[int]]
     drafted: list[int]
     accepted: list[int]
-    sources: list[int]  # which of the drafter's sources proposed; [] if it has but one
-    depths: list[int]  # layers; [] if calls go through all
+    sources: list[int]  # the index of the source that proposed; [] if there is only one
+    depths: list[int]  # layers of each call; [] if all calls run all layers
 
 
 class DecodeOutput(NamedTuple):
-    """Decoded texts. `tokens` exclude the start token, include the stop id that ends a row, and are
-    0 after `length`.
+    """Decoded texts.
 
-    `log_probs` are log-softmax values of the target's unmodified float32 logits (temperature 1, no
-    filter) at the emitted tokens, 0 after `length`.
+    `tokens` exclude the start token, include the stop id that ends a row, and are 0 after `length`.
+    `log_probs` are the target's log-probabilities of the emitted tokens, 0 after `length`:
+    log-softmax of its unmodified float32 logits, at temperature 1 and without filters.
     """
 
     tokens: Array  # [B, N] int32
@@ -299,7 +319,11 @@ class DecodeOutput(NamedTuple):
     trace: Trace
 
     def row(self, index: int) -> Row:
-        """One text of an output that is on the host."""
+        """Returns one text. The output must have been copied to the host.
+
+        Args:
+          index: the row.
+        """
         trace, calls = self.trace, self.trace.calls[index]
         tokens = self.tokens[index, : self.length[index]]
         columns = trace.proposed, trace.drafted, trace.accepted, trace.source, trace.depth
@@ -308,7 +332,7 @@ class DecodeOutput(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """A schedule's `stop`, bound to its parameters and to where it starts."""
+    """A schedule's stopping rule, bound to its parameters and its initial state."""
 
     carry: PyTree
     ask: Callable[[PyTree, Array, Array, Array], tuple[PyTree, Array]]
@@ -317,39 +341,40 @@ class Stop(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a drafter is asked for: `want` tokens of each row behind the text of a context."""
+    """A request to a drafter for `want` tokens in each row, after the text of a context."""
 
     context: Context
     keys: Array  # [B, K] finished keys, one per draft token
-    want: Array  # [B] int32, 0..K: how many tokens are of use
+    want: Array  # [B] int32, 0..K, the number of tokens that can be used
     stop: Stop | None = None  # None: nothing ends a draft early
 
     @property
     def longest(self) -> int:
-        """K, the tokens that a draft has room for."""
+        """K, the number of tokens that a draft has room for."""
         return self.keys.shape[1]
 
 
 class Table(NamedTuple):
-    """Parameters that are no model's: arrays that `tables` reads and writes."""
+    """A set of parameters that belongs to no model: arrays that `checkpoints.tables` reads and
+    writes."""
 
-    kind: str  # "ngram", "store" or "classifier"; what is in a table of a kind, `tables` says
+    kind: str  # "ngram", "store" or "classifier"; `tables` describes the arrays of each kind
 
 
 class Part(NamedTuple):
-    """One kind of work in an iteration: calls of one model, each `width` tokens wide."""
+    """One kind of model call in an iteration, each `width` tokens wide."""
 
     role: str  # of the model, see `Plan.models` and `of_depth`
     width: int
-    calls: float  # in an iteration; a mean where that varies
+    calls: float  # per iteration; a mean if that varies
 
 
 class TargetCall(NamedTuple):
-    """One target call, as far as it is known; None for what is not."""
+    """The known facts about one target call; None for unknown ones."""
 
     drafted: int | None = None  # tokens
-    source: int | None = None  # which of the drafter's sources proposed them
-    depth: int | None = None  # layers that the call went through, of a target that tokens may leave
+    source: int | None = None  # the index of the drafter's source that proposed them
+    depth: int | None = None  # layers that the call went through, if that varies
 
     @classmethod
     def each(
@@ -369,20 +394,23 @@ UNKNOWN_CALL = TargetCall()
 
 
 def of_depth(depth: int | None) -> str:
-    """Returns the role of the target's calls that go through `depth` layers, 'target/6' for
-    example; 'target' where all calls go through all layers (None)."""
+    """Returns the role of target calls that go through `depth` layers, such as "target/6".
+
+    The role is "target" if `depth` is None, because every call then goes through all layers.
+    """
     return "target" if depth is None else f"target/{depth}"
 
 
 def verifies(role: str) -> bool:
-    """Returns whether calls of this role are the target's, and not those of a draft."""
+    """Returns whether calls of this role are the target's, not a draft model's."""
     return role.partition("/")[0] == "target"
 
 
 class SamplingRule(abc.ABC):
-    """Turns logits into the distribution that is sampled from: a frozen dataclass, see `sampling`.
+    """Turns logits into the distribution that tokens are drawn from; a frozen dataclass.
 
-    greedy: whether the likeliest token is always taken.
+    Attributes:
+      greedy: whether the likeliest token is always taken.
     """
 
     greedy: ClassVar[bool] = False
@@ -391,18 +419,29 @@ class SamplingRule(abc.ABC):
     def probabilities(
         self, logits: Array, positions: Array | None = None, history: History | None = None
     ) -> Array:
-        """[..., V] logits -> [..., V], of the output tokens with these indices [...]."""
+        """Returns the distributions [..., V] of logits [..., V].
+
+        Args:
+          logits: [..., V] float32.
+          positions: [...] int32, the indices of the output tokens.
+          history: the text before each token, for rules that read it.
+        """
 
 
 class LogitsProcessor(abc.ABC):
-    """Changes the logits of a token by the text before it: a frozen dataclass.
+    """Changes the logits of a token, given the text before it; a frozen dataclass.
 
-    ids: the tokens that it names, which a vocabulary must have.
+    Attributes:
+      ids: the token ids that the processor names, which a vocabulary must have.
     """
 
     ids: ClassVar[tuple[int, ...]] = ()
 
     @abc.abstractmethod
     def process(self, logits: Array, history: History) -> Array:
-        """[V] logits -> [V], -inf for an excluded token; the history has `tokens` [M] and `length`
-        []."""
+        """Returns changed logits [V], with -inf for each excluded token.
+
+        Args:
+          logits: [V] float32.
+          history: the text before the token, with `tokens` [M] and `length` [].
+        """

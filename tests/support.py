@@ -40,6 +40,34 @@ def load(name: str, saved: str = "t5x_native", **changes):
     return T5Target(config), params, np.load(GOLDEN / name / "golden.npz")
 
 
+def tiny_t5(
+    vocab_size: int,
+    width: int = 16,
+    mlp_dim: int | None = None,
+    *,
+    heads: int = 2,
+    head_dim: int = 8,
+    encoder: int = 1,
+    decoder: int = 1,
+    **more,
+) -> T5Config:
+    """Returns a config of a few layers; the MLP is as wide as the model unless `mlp_dim` is given.
+
+    encoder, decoder: numbers of layers.
+    more: other fields.
+    """
+    return T5Config(
+        vocab_size=vocab_size,
+        emb_dim=width,
+        num_heads=heads,
+        head_dim=head_dim,
+        mlp_dim=mlp_dim or width,
+        num_encoder_layers=encoder,
+        num_decoder_layers=decoder,
+        **more,
+    )
+
+
 def teacher_forced(model, params, inputs, tokens):
     """Returns the logits of tokens [B, T] that are fed at once, by a compiled program."""
 

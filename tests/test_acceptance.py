@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import check_lines
+from support import check_lines, tiny_t5
 from tolerances import PROBABILITIES
 
 from specdec import checkpoints, cli
@@ -19,7 +19,7 @@ from specdec.drafters import Autoregressive, Drafter
 from specdec.engine import Placement
 from specdec.instrument import acceptance
 from specdec.instrument.acceptance import LENIENCE, Accepted, Tables
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, MinLength, Processed, Sampling
 from specdec.schedules import Fixed
@@ -374,17 +374,7 @@ BATCH_SIZE = 2
 
 
 def model(width: int) -> T5Target:
-    return T5Target(
-        T5Config(
-            vocab_size=261,
-            emb_dim=width,
-            num_heads=2,
-            head_dim=4,
-            mlp_dim=width,
-            num_encoder_layers=1,
-            num_decoder_layers=1,
-        )
-    )
+    return T5Target(tiny_t5(261, width, head_dim=4))
 
 
 @pytest.fixture(scope="module")

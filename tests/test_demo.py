@@ -49,8 +49,8 @@ def test_pages_and_results_state_its_parameters():
     shown = f"{count / 1e6:.1f}M"
     for page, pattern in {
         "demo/README.md": r"T5 of [\d.]+M parameters and its drafter of ([\d.]+M)",
-        "docs/methods.md": r"\| the drafter in `demo/` \| a call a token \| ([\d.]+M) \|",
-        "docs/performance.md": r"; target 16\.8M float32 and draft ([\d.]+M)",
+        "docs/log/methods-log.md": r"\| the drafter in `demo/` \| a call a token \| ([\d.]+M) \|",
+        "docs/log/performance-log.md": r"; target 16\.8M float32 and draft ([\d.]+M)",
     }.items():
         stated = re.findall(pattern, (ROOT / page).read_text(encoding="utf-8"))
         assert stated and set(stated) == {shown}, page

@@ -35,17 +35,21 @@ def my_models(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_first_python_blocks_run(my_models, monkeypatch, capsys):
+def test_the_python_of_readme_runs(my_models, monkeypatch, capsys):
     """What takes minutes is left to `test_interactive.py`."""
     for name in ("bench", "verify"):
         monkeypatch.setattr(InteractiveModel, name, lambda model, texts: None)
-    first, more, _ = blocks(ROOT / "README.md", "python")
-    exec(compile(f"{first}\n{more}", "README.md", "exec"), {})
+    (code,) = blocks(ROOT / "README.md", "python")
+    exec(compile(code, "README.md", "exec"), {})
     assert "['Die Katze schläft.']" in capsys.readouterr().out
 
 
+PARTS = ROOT / "docs" / "how-to" / "use-parts-in-python.md"
+
+
 def test_the_python_of_parts_runs(capsys):
-    exec(compile(blocks(ROOT / "README.md", "python")[-1], "README.md", "exec"), {})
+    (code,) = blocks(PARTS, "python")
+    exec(compile(code, PARTS.name, "exec"), {})
     assert "target calls" in capsys.readouterr().out
 
 
@@ -60,7 +64,7 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.S | re.M)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [x for x in PAGES if x != PARTS], ids=lambda page: page.stem)
 def test_the_python_of_every_page_runs(page):
     """T5X's own names are given to the block that needs them."""
     for code in blocks(page, "python"):
@@ -82,9 +86,17 @@ def commands(page: Path) -> list[list[str]]:
     return [line[1:] for line in lines if line[:1] == ["specdec"]]
 
 
+def made_by(command: list[str]) -> list[str]:
+    """Returns the folders that a command writes, whose gin files later commands can read."""
+    flags = dict(flag.split("=", 1) for flag in command if "=" in flag)
+    made = [flags["--output_dir"]] if "--output_dir" in flags else []
+    return [*made, f"{flags['--target']}-drafter"] if command[:1] == ["distill"] else made
+
+
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
 def test_the_commands_of_every_page_are_understood(page, monkeypatch):
-    """Their flags exist, and so do the gin files that the package has; nothing is run."""
+    """Their flags exist, and so do their gin files, unless an earlier command of the page makes
+    them; nothing is run."""
     understood = argparse.ArgumentParser.parse_args
 
     def parse(*arguments):
@@ -92,11 +104,14 @@ def test_the_commands_of_every_page_are_understood(page, monkeypatch):
         raise Parsed
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
+    made = []
     for command in commands(page):
         with pytest.raises(Parsed):
             cli.main(command)
         for file in re.findall(r"--gin_file=(\S+)", " ".join(command)):
-            assert any((ROOT / folder / file).exists() for folder in ("gin", "configs")), file
+            there = any((ROOT / folder / file).exists() for folder in ("gin", "configs", "."))
+            assert there or str(Path(file).parent) in made, file
+        made += made_by(command)
 
 
 def test_there_are_commands_to_look_at():
@@ -126,12 +141,20 @@ def test_the_examples_of_docstrings_run(name):
 
 def test_the_table_of_mutants_is_what_the_script_prints():
     printed = runpy.run_path(str(ROOT / "scripts" / "mutate.py"))["table"]()
-    assert f"\n{printed}\n" in (ROOT / "docs" / "reliability.md").read_text()
+    assert f"\n{printed}\n" in (ROOT / "docs" / "log" / "reliability-log.md").read_text()
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:\w+/)+[\w.]+)`", README))))
 def test_files_that_are_named_exist(name):
     assert (ROOT / name).exists()
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_links_of_a_page_lead_to_files(page):
+    """The site has one folder, so its own test cannot see a wrong folder in a link."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+    links = re.findall(r"\]\((?!https?:)([^)#\s]+)[^)\s]*\)", text)
+    assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 def test_scripts_that_pages_name_exist():
@@ -168,3 +191,25 @@ def test_nothing_is_installed_from_the_index_under_our_name():
     assert len(found) > 15
     for command in found:
         assert not re.search(r"(?<![\w/.-])specdec(-jax)?(?![\w/.-])", command), command
+
+
+def test_the_page_of_gin_names_is_made_of_the_gin_files():
+    made = runpy.run_path(str(ROOT / "scripts" / "make_gin_names.py"))
+    assert made["page"]() == made["FILE"].read_text(encoding="utf-8")
+
+
+def test_readme_fits_four_screens():
+    assert README.count("\n") <= 120
+
+
+def test_no_two_pages_have_one_name():
+    """The site has all of them in one folder."""
+    names = [page.stem for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]]
+    assert sorted(set(names)) == sorted(names)
+
+
+def test_decisions_are_short():
+    text = (ROOT / "docs" / "explanation" / "decisions.md").read_text()
+    entries = re.split(r"^#+ ", text, flags=re.M)
+    assert len(text.split()) <= 4500
+    assert [entry.split("\n")[0] for entry in entries if len(entry.split()) > 120] == []

@@ -7,6 +7,7 @@ import math
 import jax
 import numpy as np
 import pytest
+from support import tiny_t5
 from tolerances import LOGITS
 
 from specdec import checkpoints, cli, tasks
@@ -16,7 +17,7 @@ from specdec.common.theory import empirical_alpha
 from specdec.instrument import certifying
 from specdec.instrument.certificate import Check
 from specdec.integrations.interactive import Decoded, InteractiveModel, _buckets
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 from specdec.sampling import Sampling
 from specdec.tasks import TaskError
 from specdec.verifiers import GreedyMatch, TopK
@@ -28,15 +29,7 @@ TEXTS = [
 ]
 SEED = 5
 LENGTHS = {"inputs": 32, "targets": 48}
-SIZES = T5Config(
-    vocab_size=512,
-    emb_dim=16,
-    num_heads=2,
-    head_dim=8,
-    mlp_dim=32,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-)
+SIZES = tiny_t5(512, 16, 32)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from support import inside, opcodes
+from support import inside, opcodes, tiny_t5
 from tolerances import LOGITS
 
 from specdec import Plan, decode, prefill, row_keys, step
@@ -23,7 +23,7 @@ from specdec.instrument.compile import hlo
 from specdec.models import partitioning
 from specdec.models.heads import Heads, HeadsConfig
 from specdec.models.partitioning import Partitioner, Share, check_batch, make_mesh, shardings, share
-from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
+from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
 from specdec.sampling import Greedy, NoRepeatNGram, Processed, RepetitionPenalty, Sampling
 from specdec.schedules import Confidence, Fixed
 from specdec.types import DecodeState, Params
@@ -32,15 +32,7 @@ from specdec.verifiers import Coupled, GreedyMatch, MinimumBlock, SpeculativeSam
 ROWS, GAMMA, MAX_LENGTH, LAYERS, VOCABULARY = 8, 3, 12, 2, 64
 STANDARD = partitioning.standard_logical_axis_rules()
 WHOLE = partitioning.replicated_logical_axis_rules()
-TINY = T5Config(
-    vocab_size=VOCABULARY,
-    emb_dim=32,
-    num_heads=8,
-    head_dim=8,
-    mlp_dim=64,
-    num_encoder_layers=1,
-    num_decoder_layers=LAYERS,
-)
+TINY = tiny_t5(VOCABULARY, 32, 64, heads=8, decoder=LAYERS)
 TINIER = dataclasses.replace(TINY, num_decoder_layers=1)
 METHODS = {
     "greedy": {"verifier": GreedyMatch(), "sampling": Greedy()},

@@ -11,10 +11,11 @@ import time
 
 import jax
 import pytest
+from support import tiny_t5
 
 from specdec import checkpoints, cli
 from specdec.common import progress
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 
 
 class Screen(io.StringIO):
@@ -126,15 +127,7 @@ def test_nothing_is_shown_elsewhere(screen, monkeypatch, stream, term, tmp_path)
 
 @pytest.fixture
 def saved(tmp_path):
-    config = T5Config(
-        vocab_size=11,
-        emb_dim=3,
-        num_heads=2,
-        head_dim=4,
-        mlp_dim=5,
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-    )
+    config = tiny_t5(11, 3, 5, head_dim=4)
     params = T5Target(config).init(jax.random.key(0))
     checkpoints.save(tmp_path / "small", params, config=config, format="t5x")
     (tmp_path / "config.json").write_text((tmp_path / "small" / "config.json").read_text())

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import chromium
@@ -74,3 +75,23 @@ def test_a_link_that_leads_nowhere_is_seen(make_site, tmp_path, link, whole):
     (tmp_path / "other.html").write_text('<p id="there">')
     wrong = list(make_site.broken_links(tmp_path))
     assert wrong == ([] if whole else [f"page.html: {link} leads nowhere"])
+
+
+@pytest.mark.ci
+@pytest.mark.skipif(chromium.path() is None, reason="there is no browser")
+def test_the_search_finds_a_page(make_site, tmp_path):
+    make_site.write(tmp_path / "site", [])
+    found = "[...document.querySelectorAll('.search-result a.attr')].map(x => x.textContent)"
+    with chromium.Chromium(tmp_path / "profile") as browser:
+        browser.open(f"{(tmp_path / 'site' / 'index.html').as_uri()}?search=penalties")
+        end = time.monotonic() + 30
+        while not (pages := browser.value(found)) and time.monotonic() < end:
+            time.sleep(0.1)
+    assert "use-penalties" in pages
+
+
+def test_every_page_is_in_the_navigation(make_site):
+    """A page outside the folders of the four kinds and the log would have no way to it."""
+    kinds = make_site.navigation([])
+    pages = [page.stem for page in make_site.PAGES if page.stem != "README"]
+    assert sorted(stem for stems in kinds.values() for stem in stems) == sorted(pages)

@@ -1,15 +1,15 @@
 """One name for one quantity in what users read: pytest tests/test_words.py
 
-docs/how-it-works.md has the names. Code keeps the fields of files, such as `forecast` and `tau`.
+docs/explanation/how-it-works.md has the names. Code keeps the fields of files, such as `forecast`
+and `tau`.
 """
 
-import ast
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from test_prose import messages, modules
 
 ROOT = Path(__file__).resolve().parents[1]
 RETIRED = re.compile(
@@ -33,27 +33,14 @@ def prose(page: str) -> str:
     return re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", page)
 
 
-def shown(path: Path) -> Iterator[str]:
-    """Yields the texts of several words in a module, but for docstrings."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    bodies = [
-        x.body for x in ast.walk(tree) if isinstance(x, ast.Module | ast.ClassDef | ast.FunctionDef)
-    ]
-    firsts = [body[0].value for body in bodies if body and isinstance(body[0], ast.Expr)]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in firsts:
-            if " " in node.value.strip():
-                yield node.value
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_pages_use_one_name(page):
     assert retired(prose(page.read_text(encoding="utf-8"))) == []
 
 
 def test_help_and_output_use_one_name():
-    modules = sorted((ROOT / "specdec").rglob("*.py"))
-    found = {x.name: words for x in modules if (words := [y for s in shown(x) for y in retired(s)])}
+    texts = {file: " ".join(messages(tree)) for file, tree in modules().items()}
+    found = {file: words for file, text in texts.items() if (words := retired(text))}
     assert found == {}
 
 
@@ -65,6 +52,7 @@ def test_descriptions_of_files_use_one_name():
 
 
 def test_the_names_are_in_the_table():
-    table = (ROOT / "docs" / "how-it-works.md").read_text().partition("\n## Words\n")[2]
+    page = (ROOT / "docs" / "explanation" / "how-it-works.md").read_text()
+    table = page.partition("\n## Words\n")[2]
     for name in ("tokens per call", "predicted", "block efficiency, tau", "`forecast` in files"):
         assert name in table.partition("\n## ")[0]

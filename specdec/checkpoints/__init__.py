@@ -1,10 +1,10 @@
-"""Checkpoints: parameters of any family of models, from the formats they come in, and back.
+"""Checkpoints: the parameters of any family of models, read from and written to several formats.
 
 Read and written: T5X's native format (msgpack and zarr), our own (Orbax's arrays of the parameters,
 a `config.json`, and the vocabulary if it was given), and Hugging Face's directories. Read only:
-T5X's with Orbax. What the directory holds tells the format; names, shapes and configs are asked of
-the family (`models.families`). TensorStore, Orbax and PyTorch are imported on use; `contents`,
-which examines a checkpoint, imports TensorStore.
+T5X's format with Orbax. The contents of a directory determine its format. Names, shapes and configs
+belong to the family (`models.families`). TensorStore, Orbax and PyTorch are imported on use;
+`contents`, which examines a checkpoint, imports TensorStore.
 """
 
 from __future__ import annotations
@@ -67,27 +67,35 @@ def load(
     shardings: PyTree = None,
     checksums: bool = True,
 ) -> PyTree:
-    """Reads the parameters of a model; optimizer state is skipped without being read.
+    """Reads the parameters of a model. Optimizer state is skipped without being read.
 
     Args:
       path: a checkpoint's directory, or one that holds `checkpoint_<step>` directories, of which
-        the latest is taken; local, or gs:// for all but Hugging Face's. OWNER/NAME or
+        the latest is read. It is local, or gs:// for all formats but Hugging Face's. OWNER/NAME or
         OWNER/NAME@REVISION that is no local path is a repository of the Hugging Face Hub.
-      config: of the model they are for, of any family. Names and shapes are compared with it before
-        any data is read. Our own format and Hugging Face's know their model; T5X's are not compared
-        if this is None.
-      dtype: the floating type to cast to, array by array; None keeps what is stored.
+      config: the config of the model, of any family. Names and shapes are compared with it before
+        any data is read. Our own format and Hugging Face's record their model; parameters of T5X's
+        formats are not compared if this is None.
+      dtype: the floating type to cast to, array by array; None keeps the stored one.
       shardings: one `jax.sharding.Sharding` for all arrays, or a tree of them (a prefix of the
         parameters' tree). None puts whole arrays on the default device.
-      checksums: compare each array that is read whole with the checksum that our own format
-        records. False saves about 1 % of the time (docs/decisions.md).
+      checksums: whether each array that is read whole is compared with the checksum that our own
+        format records. False saves about 1 % of the time (docs/explanation/decisions.md).
 
     Returns:
-      A nested dict of arrays, as the model's `init` names them; layers that were trained in a scan
-      are unstacked.
+      A nested dict of arrays, with the names of the model's `init`. Layers that were trained in a
+        scan are unstacked.
 
     Raises:
       CheckpointError: a wrong directory, a damaged file, or parameters that do not fit the model.
+
+    Example:
+
+    >>> from specdec import checkpoints
+    >>> from specdec.common import demo
+    >>> params = checkpoints.load(demo.path("draft"))
+    >>> sorted(params), params["token_embedder"]["embedding"].shape
+    (['decoder', 'encoder', 'token_embedder'], (2048, 128))
     """
     from specdec.checkpoints import arrays, contents
 
@@ -112,22 +120,21 @@ def save(
 ) -> None:
     """Writes a checkpoint that `load`, `config_from` and `vocabulary_from` read back.
 
-    The directory appears under its name when it is complete, so a save that is killed never looks
-    like a checkpoint.
+    The directory appears under its name only when it is complete, so a save that is killed never
+    looks like a checkpoint.
 
     Args:
-      path: the directory to make; it must not exist. T5X itself looks for one that is called
-        `checkpoint_<step>`.
+      path: the directory to make; it must not exist. T5X itself searches for `checkpoint_<step>`.
       params: a nested dict of arrays that fits `config`; each keeps its dtype.
-      config: of their model, of any family.
+      config: the config of their model, of any family.
       format: 'orbax', our own; 't5x', T5X's native one; or 'huggingface'.
-      vocabulary: of the model's texts: a SentencePiece `.model` file, or what `vocabulary_from`
-        gives. A copy is kept with the parameters.
-      generation: settings of generation, by transformers' names, for `generation_config.json`.
+      vocabulary: of the model's texts: a SentencePiece `.model` file, or the result of
+        `vocabulary_from`. A copy is kept with the parameters.
+      generation: generation settings, by transformers' names, for `generation_config.json`.
 
     Raises:
-      CheckpointError: an unknown format, a path that exists, no such vocabulary, or parameters that
-        do not fit.
+      CheckpointError: the format is unknown, the path exists, there is no such vocabulary, or the
+        parameters do not fit.
     """
     if vocabulary is not None and not isinstance(vocabulary, Vocabulary):
         vocabulary = Vocabulary(directory.location(vocabulary))
@@ -141,7 +148,16 @@ def save(
 
 
 def check_output(path: str | os.PathLike, format: str, vocabulary: Vocabulary | None) -> Path:
-    """Returns the absolute path; raises what `save` raises before it looks at parameters."""
+    """Returns the absolute path of a checkpoint that can be written.
+
+    Args:
+      path: as for `save`, and so are the others.
+      format: one of `FORMATS`.
+      vocabulary: the vocabulary to be kept.
+
+    Raises:
+      CheckpointError: as `save` does before it examines parameters.
+    """
     path = directory.local(path)
     if format not in FORMATS:
         raise CheckpointError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")

@@ -1,9 +1,10 @@
 """Arrays on disk: first their shapes, then their data.
 
-T5X and Orbax keep zarr arrays, which TensorStore reads; Hugging Face's files are memory-mapped.
+T5X and Orbax store zarr arrays, which TensorStore reads; Hugging Face's files are memory-mapped.
 Opening an array reads its shape, which is enough to compare a checkpoint with a model before any
 data is read. Reading takes from disk what the devices of this process need, once, casts it on the
-way, and keeps few bytes in flight, so the host holds little more than the parameters themselves.
+way, and keeps few bytes in flight. The host therefore holds little more than the parameters
+themselves.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Stored(NamedTuple):
 
 
 def folder(directory: Location) -> KvStore:
-    """The kvstore of a directory."""
+    """Returns the kvstore of a directory."""
     if isinstance(directory, BucketPath):
         return directory.kvstore()
     return {"driver": "file", "path": f"{directory}/"}
@@ -64,7 +65,7 @@ DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}
 
 
 def spec(kvstore: KvStore, driver: str = "zarr") -> Spec:
-    """The specification of the array in a kvstore."""
+    """Returns the specification of the array in a kvstore."""
     return {"driver": driver, "kvstore": kvstore}
 
 
@@ -87,9 +88,10 @@ def ocdbt(directory: Location) -> dict[str, Spec]:
 
 
 def open_all(sources: Mapping[str, Source], where: Location) -> dict[str, Opened]:
-    """Opens every array, which reads its shape and dtype and nothing else.
+    """Opens every array, which reads only its shape and dtype.
 
-    Raises CheckpointError for an array that cannot be opened, or is not of a floating type.
+    Raises:
+      CheckpointError: an array cannot be opened, or is not of a floating type.
     """
     pending = {
         name: source if isinstance(source, np.ndarray) else ts.open(source | _OPENED)
@@ -120,9 +122,15 @@ def read_all(
 ) -> dict[str, Array]:
     """Reads every parameter; see `checkpoints.load` for the arguments.
 
-    The largest arrays come first: what is in flight is then least when most is in place.
+    The largest arrays come first, so that few bytes are in flight when most parameters are in
+    place.
 
-    recorded: checksums, by name; an array that a process reads a part of is not compared.
+    Args:
+      stored: the opened arrays.
+      where: the checkpoint's directory, for errors.
+      dtype: as for `load`.
+      shardings: as for `load`.
+      recorded: checksums by name. An array of which a process reads only a part is not compared.
     """
     stored = sorted(stored, key=_bytes, reverse=True)
     if shardings is not None:
@@ -156,7 +164,7 @@ def read_all(
 
 
 def overflows(data: np.ndarray, dtype: Any = np.float32) -> int:
-    """Counts the finite numbers of float64 data that are beyond the range of `dtype`."""
+    """Returns how many finite numbers of float64 data are beyond the range of `dtype`."""
     if data.dtype != np.float64:
         return 0
     largest = float(jnp.finfo(dtype).max)
@@ -164,7 +172,7 @@ def overflows(data: np.ndarray, dtype: Any = np.float32) -> int:
 
 
 def _narrowed(data: np.ndarray, dtype: Any, name: str, where: Location) -> np.ndarray:
-    """Returns float64 data as JAX keeps it; raises CheckpointError if a number becomes infinite."""
+    """Returns float64 data in JAX's dtype; raises CheckpointError if a number becomes infinite."""
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     if count := overflows(data, dtype):
         raise CheckpointError(
@@ -177,7 +185,7 @@ def _narrowed(data: np.ndarray, dtype: Any, name: str, where: Location) -> np.nd
 def fetch_named(
     array: Stored, where: Location, box: Index | None = None, dtype: Any = None
 ) -> np.ndarray:
-    """Reads as `fetch` does; raises CheckpointError, with the name, where that fails."""
+    """Reads as `fetch` does; raises CheckpointError, with the name, if that fails."""
     try:
         return fetch(array.data, box, dtype)
     except ValueError as error:
@@ -187,7 +195,7 @@ def fetch_named(
 
 
 def fetch_checked(array: Stored, where: Location, recorded: Mapping[str, str]) -> np.ndarray:
-    """A whole array as it is stored; raises CheckpointError if it is not as `recorded`."""
+    """Returns a whole array as stored; raises CheckpointError if it differs from its record."""
     data = fetch_named(array, where)
     if wrong := damage(array.names[0], data, recorded):
         raise CheckpointError(
@@ -198,7 +206,11 @@ def fetch_checked(array: Stored, where: Location, recorded: Mapping[str, str]) -
 
 
 def write_all(arrays: Mapping[str, Array], directory: Location) -> dict[str, dict[str, Any]]:
-    """Writes a zarr folder for each array; {folder: its specification, relative to `directory`}."""
+    """Writes a zarr folder for each array.
+
+    Returns:
+      folder -> its specification, relative to `directory`.
+    """
 
     def write(item: tuple[str, Array]) -> tuple[str, dict[str, Any]]:
         path, array = item
@@ -216,7 +228,7 @@ def write_all(arrays: Mapping[str, Array], directory: Location) -> dict[str, dic
 
 
 def chunks(shape: tuple[int, ...], itemsize: int) -> list[int]:
-    """Halves the longest side until a piece has no more bytes than a chunk may have."""
+    """Returns the sides of chunks, by halving the longest side until a chunk is small enough."""
     sides = list(shape)
     while math.prod(sides) * itemsize > _CHUNK:
         longest = sides.index(max(sides))
@@ -225,7 +237,7 @@ def chunks(shape: tuple[int, ...], itemsize: int) -> list[int]:
 
 
 def fetch(data: Opened, box: Index | None = None, dtype: Any = None) -> np.ndarray:
-    """Reads an array, or a box of it, into memory of its own, as `dtype` if that is given."""
+    """Reads an array, or a box of it, into its own memory, as `dtype` if given."""
     dtype = dtype or _dtype(data)
     part = data[box or ...]
     if isinstance(part, ts.TensorStore):
@@ -236,7 +248,7 @@ def fetch(data: Opened, box: Index | None = None, dtype: Any = None) -> np.ndarr
 
 
 def _needed(array: Stored, shardings: Mapping[str, Any] | None) -> Index:
-    """The smallest box of the parameter that holds what the devices of this process will have."""
+    """Returns the smallest box of the parameter that the devices of this process need."""
     if shardings is None:
         return _whole(array.shape)
     (name,) = array.names
@@ -253,7 +265,7 @@ def _whole(shape: tuple[int, ...]) -> Index:
 
 
 def _place(part: np.ndarray, shape: tuple[int, ...], box: Index, sharding: Any) -> Array:
-    """`part`, which is `box` of a parameter, on the devices that should have it."""
+    """Returns a parameter on its devices; `part` is its `box`."""
     if sharding is None:
         return jax.device_put(part)
 
@@ -264,7 +276,7 @@ def _place(part: np.ndarray, shape: tuple[int, ...], box: Index, sharding: Any) 
 
 
 def _within(box: Index, index: Index, shape: tuple[int, ...]) -> Index:
-    """An index of an array as one of its `box`, which holds that."""
+    """Converts an index of an array to one of its `box`, which contains it."""
     bounds = [side.indices(n)[:2] for side, n in zip(index, shape, strict=True)]
     starts = [side.start for side in box]
     return tuple(slice(a - x, b - x) for (a, b), x in zip(bounds, starts, strict=True))
@@ -273,9 +285,9 @@ def _within(box: Index, index: Index, shape: tuple[int, ...]) -> Index:
 def _windowed(
     function: Callable[[Any], T], items: Iterable[Any], size: Callable[[Any], int]
 ) -> Iterator[T]:
-    """`function` of each item, in order, several at once: as many as `_IN_FLIGHT` bytes are.
+    """Yields `function` of each item, in order, computing several items concurrently.
 
-    An item above that goes alone.
+    Their sizes add up to at most `_IN_FLIGHT` bytes; a larger item is processed alone.
     """
     flying: collections.deque = collections.deque()
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -288,7 +300,7 @@ def _windowed(
 
 
 def _release(view: np.ndarray) -> None:
-    """Gives the pages of a memory-mapped file back; read again, they come from the disk's cache."""
+    """Releases the pages of a memory-mapped file; read again, they come from the disk's cache."""
     base: Any = view
     while isinstance(base, np.ndarray):
         base = base.base

@@ -1,4 +1,4 @@
-"""Checksums of arrays: a bit that flipped in a weight makes no error, only other texts."""
+"""Checksums of arrays: a flipped bit in a weight causes no error, only other texts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from specdec.types import PyTree
 
 
 def checksum(array: np.ndarray) -> str:
-    """CRC-32 of the elements' bytes, in C order, as eight hexadecimal digits."""
+    """Returns the CRC-32 of the elements' bytes, in C order, as eight hexadecimal digits."""
     return f"{zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data):08x}"
 
 
 def of_tree(params: PyTree) -> dict[str, str]:
-    """Name -> checksum; none for an array of which other hosts have parts."""
+    """Returns name -> checksum, without arrays of which other hosts have parts."""
     return {
         name: checksum(np.asarray(leaf))
         for name, leaf in tree.flatten(params).items()
@@ -27,7 +27,7 @@ def of_tree(params: PyTree) -> dict[str, str]:
 
 
 def damage(name: str, array: np.ndarray, recorded: Mapping[str, str]) -> str | None:
-    """Says how an array differs from its record; None if it does not, or has none."""
+    """Returns how an array differs from its record; None if it equals it or has none."""
     expected = recorded.get(name)
     if expected is None or (found := checksum(array)) == expected:
         return None

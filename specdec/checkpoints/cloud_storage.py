@@ -1,6 +1,6 @@
 """Google Cloud Storage: a folder with the methods of `pathlib.Path` that reading needs.
 
-Everything goes through TensorStore, which reads the arrays too, so one set of credentials serves.
+TensorStore does all of it, as it also reads the arrays, so that one set of credentials is enough.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _RETRIES = {"gcs_request_retries": {"max_retries": 3, "initial_delay": "100ms", 
 
 @dataclasses.dataclass(frozen=True)
 class BucketPath:
-    """`gs://bucket/key`; TensorStore is imported when something is read."""
+    """A path `gs://bucket/key`; TensorStore is imported when something is read."""
 
     bucket: str
     key: str  # without slashes at its ends; '' is the whole bucket
 
     @classmethod
     def parse(cls, url: str) -> BucketPath:
-        """Raises CheckpointError if no bucket is named."""
+        """Returns the path of a gs:// address; raises CheckpointError if it names no bucket."""
         bucket, _, key = url.removeprefix(SCHEME).partition("/")
         if not bucket:
             raise CheckpointError(f"{url!r} names no bucket; give gs://BUCKET/PATH")
@@ -64,12 +64,12 @@ class BucketPath:
         return self.read_bytes().decode(encoding)
 
     def kvstore(self) -> dict[str, Any]:
-        """TensorStore's specification of the folder."""
+        """Returns TensorStore's specification of the folder."""
         path = f"{self.key}/" if self.key else ""
         return {"driver": "gcs", "bucket": self.bucket, "path": path}
 
     def _keys(self, first: str = "", end: str = "") -> list[str]:
-        """The keys below the folder, relative to it, that are not before `first` or past `end`."""
+        """Returns the keys below the folder, relative to it, from `first` up to `end`."""
         import tensorstore as ts
 
         span = ts.KvStore.KeyRange(first, end)

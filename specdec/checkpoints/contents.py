@@ -1,4 +1,4 @@
-"""The arrays of a checkpoint, opened and compared with its model, and whether they are sound."""
+"""The arrays of a checkpoint, opened and compared with its model, and checked for damage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHECKED_IN_READING = {"t5x": "its compressed chunks have checksums"}
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     sound: bool
@@ -31,8 +31,7 @@ class Finding(NamedTuple):
 
 
 def opened(checkpoint: Found, config: Config | None = None) -> list[Stored]:
-    """Every array, opened, its shape read and compared with the model; arguments and errors are
-    those of `checkpoints.load`."""
+    """Opens every array, and compares its shape with the model; raises as `load` does."""
     format, found = checkpoint
     if format == "t5x":
         sources = t5x_format.native(found)
@@ -54,7 +53,9 @@ def opened(checkpoint: Found, config: Config | None = None) -> list[Stored]:
 def _unstack(opened: Mapping[str, Opened], config: Config | None) -> list[Stored]:
     """Returns the parameters in each array: it may hold several, or one in another shape.
 
-    config: of their model; None for whichever of the default family.
+    Args:
+      opened: the arrays by name.
+      config: the config of their model; None for any of the default family.
     """
     name = families.DEFAULT if config is None else families.family_of(config).name
     scanned = families.named(name).scanned
@@ -71,7 +72,7 @@ def _unstack(opened: Mapping[str, Opened], config: Config | None) -> list[Stored
 
 
 def examine(path: str | os.PathLike) -> Iterator[Finding]:
-    """Reads a checkpoint of any format whole, and says of each part of it whether it is sound.
+    """Reads all of a checkpoint, of any format, and yields a finding about each component.
 
     Raises:
       CheckpointError: there is no checkpoint.
@@ -103,14 +104,14 @@ def _model(checkpoint: Found) -> str:
 
 
 def _config(checkpoint: Found) -> Config | None:
-    """The config, None where a checkpoint of T5X records none."""
+    """Returns the config, or None if a checkpoint of T5X records none."""
     found = checkpoint.directory
     recorded = any((folder / directory.CONFIG).is_file() for folder in (found, found.parent))
     return directory.config_from(found) if recorded else None
 
 
 def _text(checkpoint: Found) -> Iterator[Finding]:
-    """The text side: vocabulary, added tokens, and settings of generation."""
+    """Yields findings about the text side: vocabulary, added tokens, and generation settings."""
     try:
         text = text_model_from(checkpoint.directory)
         yield from (Finding(what, True, note) for what, note in text.lines())
@@ -163,10 +164,10 @@ def _not_finite(array: Stored, data: np.ndarray) -> str | None:
 
 
 def record_checksums(path: str | os.PathLike) -> int:
-    """Adds the checksums of what a checkpoint of our own format holds now to its record.
+    """Adds the checksums of the current arrays to the record of a checkpoint of our own format.
 
     Returns:
-      How many arrays it has.
+      The number of arrays.
 
     Raises:
       CheckpointError: it is of another format, or cannot be read.

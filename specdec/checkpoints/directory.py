@@ -1,4 +1,4 @@
-"""The format, the model and the vocabulary of a directory. No array is touched here."""
+"""The format, the model and the vocabulary of a directory. No array is read here."""
 
 from __future__ import annotations
 
@@ -39,18 +39,22 @@ MARKS = (
 
 
 class Found(NamedTuple):
-    """One checkpoint."""
+    """A checkpoint that was found."""
 
     format: str  # one of MARKS, or "huggingface"
     directory: Location
 
 
 class Vocabulary(NamedTuple):
-    """The meaning of a model's ids: a SentencePiece model or a tokenizer.json, or UTF-8 bytes, then
-    sentinels and other added tokens.
+    """The meaning of a model's ids: a SentencePiece model, a tokenizer.json, or UTF-8 bytes.
 
-    tokenization: what the tokenizer's other files say; None without such files.
-    files: those files, which go wherever the vocabulary goes.
+    Sentinels and other added tokens follow.
+
+    Attributes:
+      path: the file; None for ByT5's bytes.
+      extra_ids: the number of sentinels.
+      tokenization: what the tokenizer's other files say; None without such files.
+      files: those files, which are copied together with the vocabulary.
     """
 
     path: Location | None  # None: ByT5's bytes
@@ -70,8 +74,11 @@ class Vocabulary(NamedTuple):
         return None if self.path is None else sha256(self.path)
 
     def same_ids(self, other: Vocabulary) -> bool:
-        """Whether ids mean the same, sentinels aside: also of a SentencePiece model and of the
-        tokenizer.json that was made of it. Either may lack tokens that were added to the other."""
+        """Returns whether ids mean the same, except sentinels.
+
+        A SentencePiece model and the tokenizer.json made from it have the same ids. Either side may
+        lack tokens that were added to the other.
+        """
         if self.digest == other.digest or None in (self.path, other.path):
             return self.digest == other.digest and agree(self.added, other.added)
         paths = cast(Location, self.path), cast(Location, other.path)
@@ -95,7 +102,7 @@ class Vocabulary(NamedTuple):
 
 
 def local(path: str | os.PathLike) -> Path:
-    """The path as an absolute one; raises CheckpointError for URLs."""
+    """Returns the absolute path; raises CheckpointError for URLs."""
     if "://" in str(path):
         raise CheckpointError(
             f"{str(path)!r} is a URL, and only local directories can be written; copy it there "
@@ -105,7 +112,8 @@ def local(path: str | os.PathLike) -> Path:
 
 
 def location(path: str | os.PathLike) -> Location:
-    """Where to read from; raises CheckpointError for URLs other than gs://, and for no path."""
+    """Returns where to read from; raises CheckpointError for URLs other than gs://, and for no
+    path."""
     if not path or not isinstance(path, str | os.PathLike):
         raise CheckpointError(f"checkpoint is {path!r}; give the path of one")
     url = os.fspath(path)
@@ -120,8 +128,15 @@ def location(path: str | os.PathLike) -> Location:
 
 
 def locate(path: str | os.PathLike) -> Found:
-    """The checkpoint at `path`, or the latest of the `checkpoint_<step>` directories in it; also of
-    the Hugging Face Hub, see `hub.resolved`."""
+    """Returns the checkpoint at a path.
+
+    Args:
+      path: a checkpoint, a directory of `checkpoint_<step>` directories, of which the latest is
+        taken, or a repository of the Hugging Face Hub, see `hub.resolved`.
+
+    Raises:
+      CheckpointError: there is no checkpoint.
+    """
     given = directory = location(hub.resolved(path))
     format = _format(directory)
     if format is None and (latest := _latest(given)) is not None:
@@ -143,22 +158,36 @@ def locate(path: str | os.PathLike) -> Found:
 
 
 def disk(directory: Location) -> Path:
-    """The directory of a checkpoint of Hugging Face; `locate` refuses those in a bucket."""
+    """Returns the directory of a checkpoint of Hugging Face; `locate` rejects those in a bucket."""
     assert isinstance(directory, Path)
     return directory
 
 
 def model_from(path: str | os.PathLike, dtype: str | None = None) -> Model:
-    """The model of a checkpoint, of whichever family; arguments and errors are `config_from`'s."""
+    """Returns the model of a checkpoint, of any family.
+
+    Args:
+      path: as for `load`.
+      dtype: as for `config_from`.
+
+    Raises:
+      CheckpointError: as `config_from` does.
+    """
     return families.model_of(config_from(path, dtype))
 
 
 def config_from(path: str | os.PathLike, dtype: str | None = None) -> Config:
-    """The config that a checkpoint's `config.json` records, with this `dtype` if that is given.
+    """Returns the config that a checkpoint's `config.json` records.
 
-    Our own checkpoints and Hugging Face's always have one. A file with a config's fields counts
-    too, in the directory of a T5X checkpoint or in its parent. Raises CheckpointError where there
-    is none, or where it describes something else.
+    Our own checkpoints and Hugging Face's always have one. For a checkpoint of T5X, a file with a
+    config's fields may be in its directory or in the parent.
+
+    Args:
+      path: as for `load`.
+      dtype: replaces the config's dtype; None keeps it.
+
+    Raises:
+      CheckpointError: there is no config, or it describes something else.
     """
     format, directory = locate(path)
     if format == "huggingface":
@@ -176,9 +205,14 @@ def config_from(path: str | os.PathLike, dtype: str | None = None) -> Config:
 
 
 def read_config(file: Location) -> Config:
-    """A config from a JSON file: its fields, and its "family" if that is not the default one.
+    """Returns a config from a JSON file: its fields, and its "family" if that is not the default
+    one.
 
-    Raises CheckpointError if it has something else.
+    Args:
+      file: the file.
+
+    Raises:
+      CheckpointError: the file has something else.
     """
     if not file.is_file():
         raise CheckpointError(f"config {file} is not a file; give JSON with a config's fields")
@@ -195,10 +229,15 @@ def read_config(file: Location) -> Config:
 
 
 def vocabulary_from(path: str | os.PathLike, needed: bool = True) -> Vocabulary | None:
-    """The vocabulary saved with a checkpoint, or None where none is recorded.
+    """Returns the vocabulary saved with a checkpoint, or None if none is recorded.
 
-    Raises CheckpointError if its file is gone or is not the one that was saved, and, where it is
-    `needed`, if it is of a kind that cannot be read.
+    Args:
+      path: as for `load`.
+      needed: whether a vocabulary of an unknown kind is an error; otherwise the result is None.
+
+    Raises:
+      CheckpointError: the vocabulary's file is missing or is not the one that was saved, or it is
+        needed and cannot be read.
     """
     format, directory = locate(path)
     if format == "huggingface":
@@ -228,9 +267,12 @@ def vocabulary_from(path: str | os.PathLike, needed: bool = True) -> Vocabulary 
 
 
 def _with_files(vocabulary: Vocabulary, directory: Location, always: bool = False) -> Vocabulary:
-    """The vocabulary with what the tokenizer's other files in the directory say.
+    """Returns the vocabulary with the settings of the tokenizer's other files in the directory.
 
-    always: also where there is no such file, as transformers reads its own directories.
+    Args:
+      vocabulary: the vocabulary.
+      directory: the directory.
+      always: whether to read settings even without such files, as transformers does.
     """
     files = tokenizer_files.present(directory, vocabulary.path)
     if not files and not always:
@@ -242,7 +284,11 @@ def _with_files(vocabulary: Vocabulary, directory: Location, always: bool = Fals
 def check_pair(target_path: str | os.PathLike, draft_path: str | os.PathLike) -> None:
     """Raises CheckpointError if both checkpoints record a vocabulary and these differ.
 
-    Outputs of different width with the same vocabulary are a legal pair: T5's are padded.
+    Outputs of different width with the same vocabulary are a valid pair: T5's are padded.
+
+    Args:
+      target_path: the target's checkpoint.
+      draft_path: the draft's checkpoint.
     """
     ours, theirs = (vocabulary_from(path, needed=False) for path in (target_path, draft_path))
     if ours and theirs and not ours.same_ids(theirs):
@@ -254,7 +300,7 @@ def check_pair(target_path: str | os.PathLike, draft_path: str | os.PathLike) ->
 
 
 def checksums_from(path: str | os.PathLike) -> dict[str, str]:
-    """Returns the recorded checksums by the arrays' names, {} where none are recorded."""
+    """Returns the recorded checksums by the arrays' names, {} if none are recorded."""
     format, directory = locate(path)
     file = directory / CONFIG
     return _record(file).get("crc32", {}) if format == "orbax" else {}
@@ -266,8 +312,7 @@ def describe(
     vocabulary: Vocabulary | None,
     checksums: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Puts the model, the vocabulary and the arrays' checksums into a checkpoint, where the
-    functions above find them."""
+    """Writes the model, the vocabulary and the arrays' checksums into a checkpoint's record."""
     contents: dict[str, Any] = {
         "format": "specdec",
         "version": VERSION,
@@ -286,13 +331,13 @@ def describe(
 
 
 def amend(folder: Path, **entries: Any) -> None:
-    """Adds entries to a checkpoint's record, at once or not at all."""
+    """Adds entries to a checkpoint's record, all of them or none."""
     record = _record(folder / CONFIG) | entries
     write(folder / CONFIG, json.dumps(record, indent=2) + "\n")
 
 
 def sha256(file: Location) -> str:
-    """The hexadecimal digest of a file."""
+    """Returns the hexadecimal digest of a file."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
@@ -319,7 +364,7 @@ def _latest(parent: Location) -> Location | None:
 
 
 def _why_none(path: Location, directory: Location) -> str:
-    """Why there is no checkpoint at `path`; `directory` was looked through."""
+    """Explains why there is no checkpoint at `path`; `directory` was searched."""
     if path.is_file():
         return f"checkpoint {path} is a file; give its directory, {path.parent}"
     if isinstance(path, Path) and not path.exists():

@@ -1,4 +1,4 @@
-"""The one error of this package."""
+"""The error class of this package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class CheckpointError(ValueError):
 
 @contextlib.contextmanager
 def about(what: Any) -> Iterator[None]:
-    """Makes the ValueErrors of families, which know no files, CheckpointErrors about `what`."""
+    """Converts ValueErrors of families, which know no files, to CheckpointErrors about `what`."""
     try:
         yield
     except CheckpointError:

@@ -1,4 +1,4 @@
-"""A fingerprint of a checkpoint, made without reading it whole."""
+"""A fingerprint of a checkpoint, made without reading all of it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ _SAMPLE = 1 << 16  # bytes at each end of a file
 
 
 def fingerprint(path: str | os.PathLike) -> str:
-    """Sixteen hexadecimal digits that change with a checkpoint's files: with their names and sizes,
-    and with the first and last 64 KiB of each. They do not change with where it lies, but for one
-    in a bucket, of which only the address counts.
+    """Returns sixteen hexadecimal digits that change with a checkpoint's files.
 
-    A change in the middle of a large file goes unseen: this tells models and training steps apart,
-    it does not guard against damage.
+    They depend on names and sizes of the files, and on the first and last 64 KiB of each, but not
+    on the checkpoint's path. For a checkpoint in a bucket, they depend only on its address. A
+    change in the middle of a large file is not detected. The fingerprint distinguishes models and
+    training steps; it does not detect damage.
+
+    Args:
+      path: as for `load`.
 
     Raises:
       CheckpointError: there is no checkpoint.

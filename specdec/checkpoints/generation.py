@@ -1,4 +1,4 @@
-"""Settings of generation that a checkpoint states, found where transformers finds them.
+"""The generation settings of a checkpoint, read from the same files as by transformers.
 
 `generation_config.json` holds them. Checkpoints without that file may have some in `config.json`.
 """
@@ -90,7 +90,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 
 class Setting(NamedTuple):
-    """A value, and the name of the file that it is from."""
+    """A value, and the name of the file that it comes from."""
 
     value: Any
     file: str
@@ -103,7 +103,7 @@ def read(directory: Location) -> dict[str, Setting]:
     """Returns the settings of a checkpoint's directory that are not null, by name.
 
     Raises:
-      CheckpointError: a file is damaged, the files contradict each other, or an id is no number.
+      CheckpointError: a file is damaged, the files contradict each other, or an id is not a number.
     """
     file, config = directory / FILE, directory / CONFIG
     record = read_json(config) if config.is_file() else {}
@@ -123,7 +123,7 @@ def read(directory: Location) -> dict[str, Setting]:
 def _with_start(
     settings: dict[str, Setting], record: Mapping[str, Any], directory: Location
 ) -> dict[str, Setting]:
-    """The settings with the start id in our own record of a model, which must be the same."""
+    """Returns the settings with the start id of our own record, which must not contradict them."""
     model = record.get("model", record)
     recorded = model.get("decoder_start_id", 0) if isinstance(model, dict) else 0
     stated = start_of(settings)
@@ -136,16 +136,16 @@ def _with_start(
 
 
 def start_of(settings: Mapping[str, Setting]) -> int | None:
-    """The id that outputs start from, None where the settings do not say.
+    """Returns the id that outputs start from, or None if the settings do not say.
 
-    transformers takes `bos_token_id` where there is no `decoder_start_token_id`.
+    transformers uses `bos_token_id` if there is no `decoder_start_token_id`.
     """
     found = settings.get(START) or settings.get(BEGIN)
     return None if found is None else found.value
 
 
 def changes(name: str, value: Any) -> bool:
-    """Whether a setting of this name and value changes anything where tokens are generated."""
+    """Returns whether a setting of this name and value changes generated tokens."""
     return name not in NO_EFFECT and value not in NEUTRAL.get(name, ())
 
 

@@ -1,8 +1,8 @@
-"""Settings of generation that a checkpoint states, obeyed by a plan or refused.
+"""Applies a checkpoint's generation settings to a plan, or rejects them.
 
 transformers' `generate` decodes as `generation_config.json` says. A plan with the same logits
-processors writes the same tokens. What has no counterpart here is refused, because the output would
-silently be another one.
+processors writes the same tokens. Settings without a counterpart here are rejected, because
+otherwise the output would silently differ.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TOP_K = 50  # transformers' own, where tokens are drawn and no file says otherw
 
 
 def stop_ids(text: TextModel | None, vocabulary: Any) -> tuple[int, ...]:
-    """The ids that end an output: those of the checkpoint, or else the vocabulary's."""
+    """Returns the ids that end an output: those of the checkpoint, or else the vocabulary's."""
     return (text and text.stop_ids) or (vocabulary.eos_id,)
 
 
@@ -72,18 +72,18 @@ def obeyed(
 ) -> Plan:
     """Returns the plan with the settings of its target's checkpoint.
 
-    A setting that the plan has itself, other than its default, takes the place of the checkpoint's,
-    as arguments of `generate` do. Lengths are the plan's.
+    A setting of the plan that is not its default replaces the checkpoint's, as arguments of
+    `generate` do. Lengths are the plan's.
 
     Args:
-      plan: what would be decoded without the settings.
+      plan: the plan without the settings.
       text: the text side of the target's checkpoint.
-      prefix: whether outputs are made to begin with a prefix.
+      prefix: whether outputs are given a prefix.
       num_samples: outputs for each text.
       num_beams: beams of a search; 0 for no search.
 
     Raises:
-      CheckpointError: a setting asks for something that is not done, or not by this plan.
+      CheckpointError: a setting asks for something that is not supported, or not by this plan.
     """
     size = plan.models()["target"].vocab_size
     text.check_ids(size)
@@ -118,7 +118,7 @@ class _Refusals:
         )
 
     def check_missing(self, num_samples: int, num_beams: int) -> None:
-        """Refuses what this engine does not do."""
+        """Rejects settings that this engine does not support."""
         for name, (value, file) in self.text.in_effect.items():
             if name == "num_return_sequences" and value == num_samples:
                 continue
@@ -133,7 +133,7 @@ class _Refusals:
                 self.refuse(name, "which is no setting that is known here")
 
     def check_drawing(self, plan: Plan) -> None:
-        """Refuses settings of drawing that the plan does not have."""
+        """Rejects sampling settings that the plan does not have."""
         in_effect = self.text.in_effect
         stated = {name: in_effect[name].value for name in names.DRAWING if name in in_effect}
         if "do_sample" in in_effect:
@@ -151,7 +151,7 @@ class _Refusals:
                 self._check_drawn(name, value, ours)
 
     def _check_drawn(self, name: str, value: Any, ours: Mapping[str, Any]) -> None:
-        """Refuses one setting of drawing, unless the plan has it or another one of its own."""
+        """Rejects one sampling setting, unless the plan has it or sets its own."""
         if name not in _FLAGS:
             self.refuse(name, "which is not done here")
         if ours[name] not in (_FLAGS[name], value):
@@ -163,7 +163,7 @@ class _Refusals:
             self.refuse(name if stated else "do_sample", why, f"give --{name}={value}")
 
     def check_ends(self) -> None:
-        """Refuses a file with which transformers never ends a text."""
+        """Rejects a file with which transformers never ends a text."""
         settings = self.text.settings
         has_file = any(setting.file == names.FILE for setting in settings.values())
         if has_file and names.ENDS not in settings:
@@ -173,13 +173,13 @@ class _Refusals:
             )
 
     def check_prefix(self) -> None:
-        """Refuses settings that count tokens from the end of a prefix."""
+        """Rejects settings that count tokens from the end of a prefix."""
         for name in ("min_new_tokens", "begin_suppress_tokens"):
             if name in self.text.in_effect:
                 self.refuse(name, "which counts from the end of a decoder prefix", "drop that")
 
     def check_lengths(self, plan: Plan, made: tuple[LogitsProcessor, ...]) -> None:
-        """Refuses a shortest output that is as long as the longest one."""
+        """Rejects a shortest output that is as long as the longest one."""
         for one in made:
             if isinstance(one, MinLength) and one.length >= plan.max_length:
                 key = "min_length" if "min_length" in self.text.in_effect else "min_new_tokens"
@@ -192,7 +192,7 @@ def _values(settings: Mapping[str, Setting], wanted: Any) -> dict[str, Any]:
 
 
 def _processors(plan: Plan, text: TextModel) -> tuple[LogitsProcessor, ...]:
-    """The processors that the settings ask for; raises ValueError for values that are none."""
+    """Returns the processors that the settings ask for; raises ValueError for invalid values."""
     given = _values(text.in_effect, names.PROCESSORS)
     for name, value in given.items():
         _check_kind(name, value)
@@ -241,7 +241,7 @@ def _is_list(value: Any, is_right: Callable[[Any], bool]) -> bool:
 
 
 def _with(plan: Plan, made: tuple[LogitsProcessor, ...]) -> Plan:
-    """The plan behind these processors, and so its drafter if it samples as the plan does."""
+    """Returns the plan with these processors; its drafter too, if it samples as the plan does."""
     if not made:
         return plan
     own = plan.sampling.processors if looks_back(plan.sampling) else ()

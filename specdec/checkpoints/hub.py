@@ -1,5 +1,8 @@
-"""Checkpoints of the Hugging Face Hub: OWNER/NAME or OWNER/NAME@REVISION stands for a folder of its
-cache on this machine, downloaded if it is not there."""
+"""Checkpoints of the Hugging Face Hub.
+
+OWNER/NAME or OWNER/NAME@REVISION stands for a folder of its cache on this machine, which is
+downloaded if it is missing.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ _NAME = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w./-]+))?")
 
 
 def resolved(path: str | os.PathLike) -> str | os.PathLike:
-    """The folder of the repository that `path` names, or else the path itself.
+    """Returns the folder of the repository that `path` names, or else the path itself.
 
-    A path that exists is itself, and so is every `Path`. What is in the cache is taken as it is,
-    without a question to the network.
+    A path that exists is returned unchanged, and so is every `Path`. A cached repository is used
+    without a request to the network.
 
     Raises:
-      CheckpointError: huggingface_hub is missing, the repository cannot be had, or it has no
+      CheckpointError: huggingface_hub is missing, the repository cannot be downloaded, or it has no
         checkpoint.
     """
     name = _NAME.fullmatch(path) if isinstance(path, str) else None
@@ -36,7 +39,7 @@ def resolved(path: str | os.PathLike) -> str | os.PathLike:
 
 
 class _Bar(tqdm):
-    """A bar that is not shown to files and pipes."""
+    """A progress bar that is not written to files and pipes."""
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options | {"disable": not sys.stderr.isatty()})
@@ -70,7 +73,7 @@ def _hub(repository: str) -> ModuleType:
 
 
 def _cached(hub: ModuleType, repository: str, revision: str | None) -> Path | None:
-    """The folder, if all arrays are in it."""
+    """Returns the folder if all arrays are in it."""
     with _one_line(repository, revision):
         found = hub.try_to_load_from_cache(repository, huggingface.CONFIG, revision=revision)
     folder = Path(found).parent if isinstance(found, str) else None
@@ -78,13 +81,13 @@ def _cached(hub: ModuleType, repository: str, revision: str | None) -> Path | No
 
 
 def _is_settled(hub: ModuleType, repository: str, revision: str | None) -> bool:
-    """Whether the cache knows about settings of generation: it has them, or that there are none."""
+    """Returns whether the cache has generation settings, or knows that there are none."""
     found = hub.try_to_load_from_cache(repository, generation.FILE, revision=revision)
     return found is not None
 
 
 def _downloaded(hub: ModuleType, repository: str, revision: str | None) -> str:
-    """Only what is read of it, under bars if there is a terminal."""
+    """Downloads only the files that are read, with progress bars on a terminal."""
     info = hub.HfApi().model_info(repository, revision=revision)
     names = [file.rfilename for file in info.siblings]
     if not (wanted := huggingface.wanted(names)):
@@ -106,7 +109,7 @@ def _downloaded(hub: ModuleType, repository: str, revision: str | None) -> str:
 
 @contextmanager
 def _one_line(repository: str, revision: str | None) -> Iterator[None]:
-    """Makes whatever goes wrong a CheckpointError."""
+    """Converts every error to a CheckpointError of one line."""
     from huggingface_hub import constants, errors
 
     host = constants.ENDPOINT

@@ -1,8 +1,9 @@
-"""Hugging Face's directories, of the families that transformers knows too.
+"""Hugging Face's directories, of families that transformers has too.
 
-A directory holds `config.json`, the arrays (safetensors, or PyTorch's pickles; in one file, or in
-several with an index) and mostly the tokenizer: `spiece.model`, or `tokenizer.json` alone, which is
-all that transformers 5 saves. What names and words in it mean is asked of the family.
+A directory holds `config.json`, the arrays, and usually the tokenizer. Arrays are safetensors or
+PyTorch's pickles, in one file or in several with an index. The tokenizer is `spiece.model`, or only
+`tokenizer.json`, which is all that transformers 5 saves. The family knows the meaning of names and
+terms in these files.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _TOKENIZER = tokenizer_files.CONFIG  # next to either
 
 
 def is_checkpoint(directory: Path) -> bool:
-    """Whether there are arrays and a config of transformers, be it of a known family or not."""
+    """Returns whether there are arrays and a config of transformers, of a known family or not."""
     file = directory / CONFIG
     there = huggingface_files.are_in(directory) and file.is_file()
     return there and "model_type" in read_json(file)
 
 
 def wanted(names: Collection[str]) -> list[str]:
-    """Picks the files that make a directory elsewhere a checkpoint, none if it is not one."""
+    """Returns the files of a remote directory that make it a checkpoint, none if it is not one."""
     arrays = huggingface_files.wanted(names)
     tokenizer = _SENTENCEPIECE if _SENTENCEPIECE in names else _TOKENIZER_JSON
     text = (tokenizer, *tokenizer_files.NAMES, generation.FILE)
@@ -44,7 +45,7 @@ def wanted(names: Collection[str]) -> list[str]:
 
 
 def is_whole(directory: Path) -> bool:
-    """Whether no array is missing in a directory that may be there in parts."""
+    """Returns whether a directory, which may be incomplete, has all arrays."""
     try:
         return is_checkpoint(directory) and bool(huggingface_files.parts(directory))
     except CheckpointError:
@@ -52,9 +53,10 @@ def is_whole(directory: Path) -> bool:
 
 
 def config(directory: Path) -> Config:
-    """The model's config, from `config.json` and the arrays that are there.
+    """Returns the model's config, from `config.json` and the arrays.
 
-    Raises CheckpointError for models that no family knows, and for what theirs refuses.
+    Raises:
+      CheckpointError: no family knows the model, or its family rejects it.
     """
     record = _record(directory)
     adapter, arrays = _adapter(directory, record), huggingface_files.read(directory)
@@ -63,7 +65,7 @@ def config(directory: Path) -> Config:
 
 
 def _record(directory: Path) -> dict[str, Any]:
-    """The record of a model, with the ids that it generates with."""
+    """Returns the record of a model, with the ids that it generates with."""
     settings = generation.read(directory)
     ids = {name: settings[name].value for name in generation.IDS if name in settings}
     if (start := generation.start_of(settings)) is not None:
@@ -72,10 +74,10 @@ def _record(directory: Path) -> dict[str, Any]:
 
 
 def sources(directory: Path) -> dict[str, np.ndarray]:
-    """The arrays under our names, as views of memory maps: slicing them reads the data.
+    """Returns the arrays under our names, as views of memory maps: slicing them reads the data.
 
-    Names that the model does not have stay as they are. PyTorch's files from before 2020 are read
-    at once, and so is what the family cannot give as a view.
+    Arrays that the model lacks keep their names. Two kinds are read immediately: PyTorch's files
+    from before 2020, and arrays that the family cannot give as a view.
     """
     record = _record(directory)
     adapter, arrays = _adapter(directory, record), huggingface_files.read(directory)
@@ -84,10 +86,12 @@ def sources(directory: Path) -> dict[str, np.ndarray]:
 
 
 def vocabulary(directory: Path) -> tuple[Path | None, int] | None:
-    """The SentencePiece model, or else the tokenizer.json (None for bytes), and its extra ids; None
-    without a tokenizer.
+    """Returns the vocabulary's file and its extra ids; None without a tokenizer.
 
-    Raises CheckpointError for a `tokenizer.json` that cannot be read.
+    The file is the SentencePiece model, or else the tokenizer.json, or None for bytes.
+
+    Raises:
+      CheckpointError: a `tokenizer.json` cannot be read.
     """
     record, file = read_json(directory / CONFIG), directory / _TOKENIZER
     adapter = _adapter(directory, record)
@@ -105,7 +109,7 @@ def vocabulary(directory: Path) -> tuple[Path | None, int] | None:
 
 
 def has_vocabulary(directory: Path) -> bool:
-    """Whether there is a tokenizer, be it one that can be read or not."""
+    """Returns whether there is a tokenizer, readable or not."""
     try:
         return vocabulary(directory) is not None
     except CheckpointError:
@@ -115,7 +119,7 @@ def has_vocabulary(directory: Path) -> bool:
 def write(folder: Path, params: PyTree, config: Config, vocabulary: Location | None) -> None:
     """Writes a checkpoint that transformers reads, one array after the other, each in its dtype.
 
-    A SentencePiece vocabulary becomes `spiece.model`, and a tokenizer.json stays one.
+    A SentencePiece vocabulary becomes `spiece.model`; a tokenizer.json keeps its name.
     """
     family = families.family_of(config)
     if (adapter := family.huggingface) is None:
@@ -149,7 +153,7 @@ def _adapter(directory: Path, record: Record) -> HuggingFace:
 
 
 def _turned(adapter: HuggingFace, name: str, leaf: Any) -> np.ndarray:
-    """A parameter as they keep it; the name is ours."""
+    """Returns a parameter in transformers' orientation; the name is ours."""
     return np.asarray(leaf.T if adapter.is_transposed(name) else leaf)
 
 

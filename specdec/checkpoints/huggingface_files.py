@@ -1,5 +1,5 @@
-"""The files of a Hugging Face directory: arrays under their own names, in one file or in several,
-and JSON."""
+"""The files of a Hugging Face directory: JSON, and arrays under their own names in one or more
+files."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ _FILE_BYTES = 5 * 10**9  # the most in one file that is written
 
 
 def are_in(directory: Path) -> bool:
-    """Whether there are files of arrays."""
+    """Returns whether there are files of arrays."""
     return any((directory / name).is_file() for name in _WHERE)
 
 
 def read(directory: Path) -> dict[str, np.ndarray]:
-    """Every array, mapped into memory: data is read when it is sliced.
+    """Returns every array, mapped into memory: data is read when it is sliced.
 
-    Raises CheckpointError for missing and damaged files, and where PyTorch is needed and absent.
+    Raises:
+      CheckpointError: a file is missing or damaged, or PyTorch is needed and not installed.
     """
     first, *_ = files = parts(directory)
     read_file = safetensors.read if first.endswith(".safetensors") else _read_pytorch
@@ -40,7 +41,7 @@ def read(directory: Path) -> dict[str, np.ndarray]:
 
 
 def parts(directory: Path) -> list[str]:
-    """The files that `read` reads; raises CheckpointError where one is missing."""
+    """Returns the files that `read` reads; raises CheckpointError if one is missing."""
     found = next((name for name in _WHERE if (directory / name).is_file()), None)
     if found is None:
         raise CheckpointError(f"{directory} has none of {', '.join(_WHERE)}; copy it again")
@@ -57,7 +58,7 @@ def parts(directory: Path) -> list[str]:
 
 
 def wanted(names: Collection[str]) -> list[str]:
-    """Picks the files of arrays that `read` would read from a directory elsewhere."""
+    """Returns the files of arrays that `read` would read from a remote directory."""
     found = next((name for name in _WHERE if name in names), "")
     if not found.endswith(_INDEX):
         return [found] if found else []
@@ -69,7 +70,7 @@ def wanted(names: Collection[str]) -> list[str]:
 def write(
     folder: Path, specs: Mapping[str, jax.ShapeDtypeStruct], array: Callable[[str], np.ndarray]
 ) -> None:
-    """Writes safetensors of at most 5 GB; `array` gives what `specs` says, one name at a time."""
+    """Writes safetensors of at most 5 GB; `array` returns the arrays of `specs`, one at a time."""
     shards = _shards({name: safetensors.size(spec) for name, spec in specs.items()})
     if len(shards) == 1:
         safetensors.write(folder / _SAFETENSORS, specs, array)
@@ -85,7 +86,7 @@ def write(
 
 
 def read_json(file: Location) -> dict[str, Any]:
-    """The object in a JSON file; CheckpointError if there is none."""
+    """Returns the object in a JSON file; raises CheckpointError if there is none."""
     try:
         record = json.loads(file.read_bytes())
     except ValueError as error:
@@ -98,12 +99,12 @@ def read_json(file: Location) -> dict[str, Any]:
 
 
 def write_json(file: Path, record: Mapping[str, Any]) -> None:
-    """Writes an object as JSON for people."""
+    """Writes an object as indented JSON."""
     file.write_text(json.dumps(record, indent=2) + "\n")
 
 
 def _shards(sizes: Mapping[str, int]) -> list[list[str]]:
-    """Names in their order, split into lists of at most _FILE_BYTES, or of one larger array."""
+    """Splits names, in their order, into lists of at most _FILE_BYTES, or of one larger array."""
     shards, room = [], 0
     for name, size in sizes.items():
         if size > room or not shards:
@@ -115,7 +116,7 @@ def _shards(sizes: Mapping[str, int]) -> list[list[str]]:
 
 
 def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
-    """The arrays of a pickled state_dict. Files of PyTorch before 1.6 cannot be mapped."""
+    """Returns the arrays of a pickled state_dict. Files of PyTorch before 1.6 cannot be mapped."""
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:

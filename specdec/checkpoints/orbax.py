@@ -1,5 +1,4 @@
-"""Our own format: `params/`, written by Orbax, and a `config.json` that people can read too, with
-the arrays' checksums."""
+"""Our own format: `params/`, written by Orbax, and a readable `config.json` with checksums."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
   8 bytes: length of the header, little-endian | header, padded with spaces | data
 
 The header maps a name to its dtype, shape and place in the data
-(https://huggingface.co/docs/safetensors). Reading maps each array into memory on its own: nothing
-is read until an array is sliced, and what was read is given back when the array is dropped.
+(https://huggingface.co/docs/safetensors). Reading maps each array into memory on its own. Nothing
+is read until an array is sliced, and memory is released when the array is dropped.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ _ALIGNMENT = 8  # bytes, of the data
 
 
 def read(file: Path) -> dict[str, np.ndarray]:
-    """Every array of the file, as a read-only memory map.
+    """Returns every array of the file, as a read-only memory map.
 
-    Raises CheckpointError if it is another kind of file, cut short, or of integers.
+    Raises:
+      CheckpointError: the file is of another kind, truncated, or holds integers.
     """
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -61,7 +62,7 @@ def read(file: Path) -> dict[str, np.ndarray]:
 def write(
     file: Path, specs: Mapping[str, jax.ShapeDtypeStruct], array: Callable[[str], np.ndarray]
 ) -> None:
-    """Writes arrays as `specs` says; `array` is asked for one name at a time."""
+    """Writes the arrays that `specs` describes; `array` returns them one at a time, by name."""
     header: dict[str, Any] = {_METADATA: {"format": "pt"}}  # transformers insists on a format
     end = 0
     for name, spec in specs.items():
@@ -80,7 +81,7 @@ def write(
 
 
 def size(spec: jax.ShapeDtypeStruct) -> int:
-    """Bytes of the data."""
+    """Returns the bytes of the data."""
     return math.prod(spec.shape) * spec.dtype.itemsize
 
 

@@ -24,9 +24,10 @@ _TARGET = "target"
 
 
 def native(folder: Location) -> dict[str, arrays.Source]:
-    """`Checkpointer`'s format: a msgpack tree whose large leaves name a zarr folder next to it.
+    """Returns the arrays of the format of `Checkpointer`.
 
-    Small leaves are in the msgpack file itself.
+    It is a msgpack tree whose large leaves name a zarr folder next to it. Small leaves are in the
+    msgpack file itself.
     """
     file = folder / "checkpoint"
     try:
@@ -49,9 +50,10 @@ def native(folder: Location) -> dict[str, arrays.Source]:
 
 
 def with_orbax(folder: Location) -> dict[str, arrays.Spec]:
-    """`OrbaxCheckpointManagerInterface`'s format: the whole train state in an OCDBT database.
+    """Returns the arrays of the format of `OrbaxCheckpointManagerInterface`.
 
-    Before that there was a folder for each array, 'target.decoder.decoder_norm.scale'.
+    It stores the whole train state in an OCDBT database. Older checkpoints have a folder for each
+    array, such as 'target.decoder.decoder_norm.scale'.
     """
     state = folder / "state"
     if (state / "manifest.ocdbt").is_file():
@@ -70,8 +72,10 @@ def with_orbax(folder: Location) -> dict[str, arrays.Spec]:
 
 
 def write(folder: Path, params: PyTree, config: Config, vocabulary: Vocabulary | None) -> None:
-    """Writes the native format, at step 0 and without optimizer state, into `folder`, which does
-    not exist. T5X does not mind the record of the model next to it."""
+    """Writes the native format, at step 0 and without optimizer state, into a new `folder`.
+
+    T5X ignores the record of the model next to it.
+    """
     folder.mkdir()
     leaves = tree.flatten(params)
     paths = {name: f"{_TARGET}.{name.replace('/', '.')}" for name in leaves}
@@ -97,6 +101,6 @@ def _source(leaf: Any, folder: Location) -> arrays.Source:
 
 
 def _folder(directory: Location) -> arrays.Spec:
-    """The array in a folder of its own."""
+    """Returns the array in a folder of its own."""
     is_newer = (directory / "zarr.json").is_file()
     return arrays.spec(arrays.folder(directory), "zarr3" if is_newer else "zarr")

@@ -1,5 +1,4 @@
-"""The text side of a checkpoint: what its ids mean, where outputs start and end, and how they are
-generated."""
+"""The text side of a checkpoint: meaning of ids, start and stop ids, generation settings."""
 
 from __future__ import annotations
 
@@ -21,13 +20,14 @@ _T5 = {generation.START: 0, generation.ENDS: 1, generation.PADDING: 0}
 
 @dataclasses.dataclass(frozen=True)
 class TextModel:
-    """The text side of one checkpoint, read from all files that say something about it.
+    """The text side of one checkpoint, read from all files that describe it.
 
-    directory: where the files are.
-    vocabulary: None where none is recorded.
-    settings: the settings of generation by transformers' names, each with its file; null ones are
-      left out.
-    prefixes: the prefixes of inputs by task, as `task_specific_params` in config.json names them.
+    Attributes:
+      directory: the directory of the files.
+      vocabulary: None if none is recorded.
+      settings: the generation settings by transformers' names, each with its file; null ones are
+        left out.
+      prefixes: the prefixes of inputs by task, as in `task_specific_params` of config.json.
     """
 
     directory: Location
@@ -37,12 +37,12 @@ class TextModel:
 
     @property
     def start_id(self) -> int | None:
-        """The id that outputs start from; None where the files do not say."""
+        """The id that outputs start from; None if the files do not say."""
         return generation.start_of(self.settings)
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """The ids that end an output; () where the files do not say."""
+        """The ids that end an output; () if the files do not say."""
         found = self.settings.get(generation.ENDS)
         if found is None:
             return ()
@@ -58,8 +58,10 @@ class TextModel:
         }
 
     def kept(self) -> dict[str, Any]:
-        """Returns the arguments of `save` that keep all of this: no settings of generation where
-        there is no file of them and nothing differs from T5's own."""
+        """Returns the arguments of `save` that preserve the text side.
+
+        There are no generation settings if no file has them and nothing differs from T5's own.
+        """
         file = self.directory / generation.FILE
         is_usual = self.start_id in (0, None) and self.stop_ids in ((1,), ())
         if file.is_file():
@@ -71,7 +73,7 @@ class TextModel:
         return {"vocabulary": self.vocabulary, "generation": settings}
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Yields the facts and where each is from, by what they are about."""
+        """Yields (subject, facts with their sources)."""
         yield "vocabulary", str(self.vocabulary or "none is recorded")
         if self.vocabulary is not None:
             file = self.vocabulary.path.name if self.vocabulary.path else "ByT5's"
@@ -110,8 +112,8 @@ def text_model_from(path: str | os.PathLike, needed: bool = True) -> TextModel:
     """Returns the text side of a checkpoint.
 
     Args:
-      path: the checkpoint, as `load` takes it.
-      needed: whether a vocabulary that cannot be read is refused. False leaves it out.
+      path: as for `load`.
+      needed: whether a vocabulary that cannot be read is an error. False leaves it out.
 
     Raises:
       CheckpointError: there is no checkpoint, or its files are damaged or contradict each other.
@@ -134,9 +136,9 @@ def _prefixes(directory: Location) -> dict[str, str]:
 
 
 def keep(folder: Path, vocabulary: Vocabulary | None, settings: Mapping[str, Any]) -> None:
-    """Puts the tokenizer's other files and settings of generation into a new checkpoint.
+    """Writes the tokenizer's other files and the generation settings into a new checkpoint.
 
-    Every format keeps them under transformers' names, and `text_model_from` reads them again.
+    Every format stores them under transformers' names, and `text_model_from` reads them again.
     """
     for file in () if vocabulary is None else vocabulary.files:
         (folder / file.name).write_bytes(file.read_bytes())

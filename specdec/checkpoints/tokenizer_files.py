@@ -1,5 +1,7 @@
-"""The files of a tokenizer next to its SentencePiece model or `tokenizer.json`: added tokens, and
-settings of encoding and decoding, as transformers reads them."""
+"""The files of a tokenizer besides its SentencePiece model or `tokenizer.json`.
+
+They hold added tokens, and settings of encoding and decoding, which are read as in transformers.
+"""
 
 from __future__ import annotations
 
@@ -38,21 +40,22 @@ _REFUSED = {
 
 
 def present(directory: Location, file: Location | None) -> tuple[Location, ...]:
-    """The files that a directory has of its tokenizer, other than the vocabulary `file`."""
+    """Returns the files of a directory's tokenizer other than the vocabulary `file`."""
     names = (*NAMES, _JSON) if file is not None and file.name != _JSON else NAMES
     return tuple(directory / name for name in names if (directory / name).is_file())
 
 
 def read(directory: Location, file: Location | None, extra_ids: int) -> Tokenization:
-    """Returns what the files of a directory say about encoding and decoding.
+    """Returns the settings of encoding and decoding in the files of a directory.
 
     Args:
-      directory: where the files are.
+      directory: the directory of the files.
       file: the SentencePiece model or `tokenizer.json`; None for UTF-8 bytes.
-      extra_ids: the sentinels.
+      extra_ids: the number of sentinels.
 
     Raises:
-      CheckpointError: a damaged file, two answers to one question, or a setting that is not done.
+      CheckpointError: a file is damaged, files contradict each other, or a setting is not
+        supported.
     """
     config, special, added = (
         read_json(directory / name) if (directory / name).is_file() else {} for name in NAMES
@@ -94,7 +97,7 @@ def sentencepiece(file: Location) -> Any:
     """Returns the `SentencePieceProcessor` of a file.
 
     Raises:
-      CheckpointError: it is no SentencePiece model, or its ids are not T5's.
+      CheckpointError: it is not a SentencePiece model, or its ids are not T5's.
     """
     from sentencepiece import SentencePieceProcessor
 
@@ -110,7 +113,7 @@ def sentencepiece(file: Location) -> Any:
 
 
 def _ids_of(file: Location | None) -> tuple[int, list[str]]:
-    """How many ids a model has without added tokens, and the names of the first three."""
+    """Returns how many ids a model has without added tokens, and the names of the first three."""
     if file is None:
         return _BYTES, list(_NAMES)
     if file.name.endswith(".json"):
@@ -122,7 +125,7 @@ def _ids_of(file: Location | None) -> tuple[int, list[str]]:
 
 
 def _stated(config: Mapping[str, Any], special: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """{file and key: (role, content)} of padding, end and unknown."""
+    """Returns {file and key: (role, content)} of padding, end and unknown."""
     found = {}
     for name, record in ((CONFIG, config), (_SPECIAL, special)):
         for role in _ROLES:
@@ -134,7 +137,7 @@ def _stated(config: Mapping[str, Any], special: Mapping[str, Any]) -> dict[str, 
 
 
 def _check_class(directory: Location, name: Any) -> None:
-    """Refuses tokenizers that have a SentencePiece model too but treat texts otherwise."""
+    """Rejects tokenizers that have a SentencePiece model but treat texts differently."""
     if name is not None and not str(name).startswith(_CLASSES):
         raise CheckpointError(
             f"{directory / CONFIG} has tokenizer_class {name!r}, and those read are "
@@ -143,7 +146,7 @@ def _check_class(directory: Location, name: Any) -> None:
 
 
 def _sentinels(count: int, extra_ids: int, file: Location | None) -> dict[int, AddedToken]:
-    """The sentinels that transformers 4 adds behind the ids of a model.
+    """Returns the sentinels that transformers 4 adds after the ids of a model.
 
     Those of a SentencePiece model count down and include white space. ByT5's count up.
     """
@@ -157,7 +160,7 @@ def _sentinels(count: int, extra_ids: int, file: Location | None) -> dict[int, A
 
 
 def _decoder(config: Mapping[str, Any]) -> dict[int, AddedToken]:
-    """The tokens of `tokenizer_config.json`."""
+    """Returns the tokens of `tokenizer_config.json`."""
     found = {}
     for id, fields in config["added_tokens_decoder"].items():
         flags = ("lstrip", "rstrip", "single_word", "special")
@@ -167,7 +170,7 @@ def _decoder(config: Mapping[str, Any]) -> dict[int, AddedToken]:
 
 
 def _encoder(added: Mapping[str, int], special: Mapping[str, Any]) -> dict[int, AddedToken]:
-    """The tokens of `added_tokens.json`, as of checkpoints before transformers 4.34."""
+    """Returns the tokens of `added_tokens.json`, in checkpoints before transformers 4.34."""
     listed = special.get("additional_special_tokens") or []
     names = {token["content"] if isinstance(token, dict) else token for token in listed}
     return {id: AddedToken(id, content, special=content in names) for content, id in added.items()}

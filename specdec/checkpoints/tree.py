@@ -17,27 +17,32 @@ from specdec.types import PyTree
 
 
 def flatten(tree: PyTree) -> dict[str, Any]:
-    """A nested dict as {name: leaf}, in alphabetical order: equal trees are written equally."""
+    """Returns a nested dict as {name: leaf}, in alphabetical order: equal trees are written
+    equally."""
     return dict(sorted(traverse_util.flatten_dict(tree, sep="/").items()))
 
 
 def unflatten(leaves: Mapping[str, Any]) -> PyTree:
-    """The inverse of `flatten`."""
+    """Returns the inverse of `flatten`."""
     return traverse_util.unflatten_dict(leaves, sep="/")
 
 
 def shapes_of(model: Weights) -> dict[str, Shape]:
-    """The shapes of a model's parameters as a checkpoint has them."""
+    """Returns the shapes of a model's parameters in checkpoints."""
     return shapes(jax.eval_shape(model.stored().init, jax.random.key(0)))
 
 
 def shapes(tree: PyTree) -> dict[str, Shape]:
-    """The shapes of a tree's arrays."""
+    """Returns the shapes of a tree's arrays."""
     return {name: leaf.shape for name, leaf in flatten(tree).items()}
 
 
 def parameter_count(model: Model) -> int:
-    """How many numbers a checkpoint of the model has."""
+    """Returns how many numbers a checkpoint of the model has.
+
+    Args:
+      model: any model.
+    """
     return sum(map(math.prod, shapes_of(model).values()))
 
 
@@ -46,8 +51,8 @@ def check(found: Shapes, config: Config, what: str) -> None:
 
     Args:
       found: the shape of each parameter.
-      config: of the model they are for.
-      what: whose shapes these are, for the error.
+      config: the config of the model they are for.
+      what: the owner of these shapes, for the error.
     """
     family = families.family_of(config)
     expected = shapes_of(family.model(config))

@@ -1,4 +1,4 @@
-"""Whether a vocabulary and a model belong together."""
+"""A check that a vocabulary and a model fit each other."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ def check_fit(
     path: str | os.PathLike | None = None,
     spare: int = 0,
 ) -> None:
-    """Refuses a model that was made for another vocabulary.
+    """Raises for a model that was made for another vocabulary.
 
     Args:
       vocabulary: seqio's, of the texts.
-      role: what an error calls the model.
+      model: the model.
+      role: the model's name in errors.
       path: the model's checkpoint, in which a vocabulary may be recorded; None if it has none yet.
-      spare: ids that no text has, which its drafter needs besides.
+      spare: ids that no text has and that its drafter needs in addition.
 
     Raises:
       ValueError: the vocabulary's ids are not T5's; the model has too few output ids, or was saved
-        with another vocabulary. Or it is the target, and its head lacks ids.
+        with another vocabulary; or it is the target, and its head lacks ids.
     """
     try:
         tasks.check_ids(vocabulary)

@@ -1,7 +1,7 @@
 """The command line: `specdec COMMAND ...` or `python -m specdec COMMAND ...`.
 
-The only package that knows gin. Whatever a user can get wrong ends in one line on stderr and exit
-code 2, before any long work; everything else keeps its traceback.
+This is the only package that uses gin. A user's mistake ends in one line on stderr and exit code 2,
+before any long work. Other errors keep their traceback.
 """
 
 from __future__ import annotations
@@ -76,10 +76,15 @@ _OTHERS = tasks.TaskError, tables.TableError, checkpoints.CheckpointError  # of 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit code.
+    """Runs one command.
 
-    0 done, 1 a certificate that fails or a damaged checkpoint, 2 the user's mistake or what the
-    machine refuses, 130 interrupted, 141 nobody reads stdout any more, 143 terminated.
+    Args:
+      argv: the arguments; None for those of the process.
+
+    Returns:
+      The exit code: 0 done; 1 a failed certificate or a damaged checkpoint; 2 a user's mistake or a
+        refusal of the machine; 130 interrupted; 141 stdout was closed by its reader; 143
+        terminated.
     """
     argv = sys.argv[1:] if argv is None else argv
     parser = overview()
@@ -120,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def overview() -> Overview:
-    """The parser of all commands."""
+    """Returns the parser of all commands."""
     parser = Overview()
     for title, commands in COMMANDS.items():
         group = parser.group(title)
@@ -132,7 +137,7 @@ def overview() -> Overview:
 
 
 def _how_to_go_on(args: argparse.Namespace, argv: Sequence[str]) -> str:
-    """Returns what resumes an interrupted command, whose parser sets `resumes_from` if it can."""
+    """Returns how to resume an interrupted command; its parser sets `resumes_from` if it can."""
     flag = vars(args).get("resumes_from")
     if flag is None:
         return "given again, the command begins anew"
@@ -142,6 +147,6 @@ def _how_to_go_on(args: argparse.Namespace, argv: Sequence[str]) -> str:
 
 
 def _flushed() -> int:
-    """0, once stdout has all of it: what it refuses at Python's end has no line of ours."""
+    """Flushes stdout and returns 0; an error at Python's own end would have no line of ours."""
     sys.stdout.flush()
     return 0

@@ -1,4 +1,4 @@
-"""`specdec bench`: how fast speculation is on a run's texts, one text at a time."""
+"""`specdec bench`: the speed of speculation on a run's texts, one text at a time."""
 
 from __future__ import annotations
 

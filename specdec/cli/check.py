@@ -35,7 +35,7 @@ def _command(args: argparse.Namespace) -> int:
 
 
 def _check(path: str, record: bool) -> bool:
-    """Prints what is found, line by line."""
+    """Prints each finding, and returns whether all are sound."""
     from specdec.checkpoints import contents  # and TensorStore
 
     sound = True

@@ -1,4 +1,4 @@
-"""`specdec compile`: a run's programs for TPUs that need not be there."""
+"""`specdec compile`: a run's programs, compiled for TPUs that need not be present."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _command(args: argparse.Namespace) -> None:
 
 
 def _alphas(given: list[float] | None, run: DecodeRun) -> dict[str, float]:
-    """By label."""
+    """Returns acceptance rates by label."""
     drafts = [model for role, model in run.plan.models().items() if role != "target"]
     if given is None and len(drafts) == 1:
         if of_paper := ahead.PAPER_ALPHAS.get(drafts[0].sizes.get("emb_dim", 0)):
@@ -122,7 +122,7 @@ def _alphas(given: list[float] | None, run: DecodeRun) -> dict[str, float]:
 def _compiled(
     topology: ahead.Topology, run: DecodeRun, plan: Plan | BeamPlan, bar: tqdm, *, parts: bool
 ) -> ahead.Compilation:
-    """The run's programs for a topology; the bar has the name of the one that is compiled."""
+    """Returns the run's programs for a topology; the bar shows the one that is being compiled."""
     done = itertools.count(int(bar.n))
 
     def show(name: str) -> None:

@@ -1,4 +1,4 @@
-"""`specdec completion`: what a shell needs to complete commands, flags, gin files and fragments."""
+"""`specdec completion`: a script with which a shell completes commands, flags and gin files."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _lost(args: argparse.Namespace, text: TextModel) -> str | None:
 
 
 def _unread_by_t5x(vocabulary: Vocabulary | None, text: TextModel) -> list[str]:
-    """Returns the parts that T5X's format has no place of its own for."""
+    """Returns the parts that T5X's format cannot store."""
     found = [f"generation settings ({', '.join(text.in_effect)})"] if text.in_effect else []
     if vocabulary is not None and vocabulary.added:
         found.append(f"{len(vocabulary.added)} added tokens")

@@ -1,4 +1,4 @@
-"""Which texts a run is about, and what is asked of each."""
+"""The texts of a run, and the number of outputs of each."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ _KINDS = {
 class Data(Checked):
     """The texts of a run; gin builds it.
 
-    task, split, lengths: a task or the name of a registered one, one of its splits, and the
-      longest 'inputs' and 'targets' in tokens.
-    texts: those that take the place of the task's, None for none.
-    vocabulary: of texts that come from no task; None for the one saved with the target.
-    draft_vocabulary: of the drafter's models, where it is known; it must be the same.
-    batch_size: rows that are decoded together.
-    buckets: shorter input lengths to compile for, see `tasks.batches`.
-    seed: of all random draws. The output for example i depends on it and on i alone.
-    limit: how many examples to decode, None for all.
-    num_samples: outputs for each example; they differ in their draws.
-    decoder_prefix: what every output is made to begin with.
+    Args:
+      task: a task, or the name of a registered one.
+      split: one of its splits.
+      lengths: the longest 'inputs' and 'targets' in tokens.
+      texts: texts that replace the task's, None for none.
+      vocabulary: of texts that belong to no task; None for the one saved with the target.
+      draft_vocabulary: of the drafter's models, if known; it must be the same.
+      batch_size: rows that are decoded together.
+      buckets: shorter input lengths to compile for, see `tasks.batches`.
+      seed: of all random draws. The output for example i depends only on the seed and on i.
+      limit: how many examples to decode, None for all.
+      num_samples: outputs for each example, from different draws.
+      decoder_prefix: the text that every output begins with.
 
     Raises:
-      ValueError: a field of another kind, or out of range.
+      ValueError: a field has the wrong type, or is out of range.
     """
 
     task: Any
@@ -68,7 +70,10 @@ class Data(Checked):
     ) -> Iterator[tasks.Batch]:
         """Iterates over the examples, or a share of them, in batches of `batch_size` rows.
 
-        vocabulary: of given texts; a task has its own.
+        Args:
+          share: the share of this host.
+          batch_size: rows; None for the field's value.
+          vocabulary: of given texts; a task has its own.
 
         Raises:
           UsageError, TaskError: at the call.
@@ -87,8 +92,10 @@ class Data(Checked):
         return tasks.batches(self.task, self.split, self.lengths, shard=share[:2], **sizes)
 
     def fitted(self, vocabulary: Any) -> Data:
-        """Returns the data with inputs as long as the bucket that holds the longest given text, for
-        commands that pad all texts to one length."""
+        """Returns the data with inputs as long as the bucket that holds the longest given text.
+
+        It is for commands that pad all texts to one length.
+        """
         assert self.texts is not None, "a task's texts are trimmed"
         inputs = (text for text, _ in self.texts[: self.limit])
         longest = max(len(vocabulary.encode(text)) for text in inputs) + 1  # and EOS
@@ -100,7 +107,7 @@ class Data(Checked):
         return dataclasses.replace(self, lengths=lengths, buckets=buckets)
 
     def count(self) -> int | None:
-        """Counts the examples without a limit; None where the task does not know."""
+        """Returns the number of examples without a limit; None if the task does not know."""
         if self.texts is not None:
             return len(self.texts)
         return tasks.count(self.task, self.split)
@@ -108,7 +115,7 @@ class Data(Checked):
     def text_batches(
         self, texts: Iterable[tuple[str, str | None]], vocabulary: Any
     ) -> Iterator[tasks.Batch]:
-        """Texts, with their targets or None, instead of the task's."""
+        """Iterates over other texts, with their targets or None, instead of the task's."""
         return tasks.text_batches(texts, vocabulary, self.lengths, **self._sizes())
 
     def _sizes(self) -> dict[str, Any]:
@@ -116,17 +123,25 @@ class Data(Checked):
 
 
 def longest_target(lengths: Mapping[str, int]) -> int:
-    """N, the longest output in tokens, of the feature lengths."""
+    """Returns N, the longest output in tokens.
+
+    Args:
+      lengths: the feature lengths.
+    """
     return tasks.length_of(lengths, "targets")
 
 
 def token_ids(
     text: str, vocabulary: tasks.VocabularyDefinition | None, checkpoint_path: str
 ) -> tuple[int, ...]:
-    """The ids of a text, without a stop id and without what white space behind it would add, for
-    settings that are texts to people.
+    """Returns the ids of a text, without a stop id and without trailing white space.
 
-    vocabulary: None for the one saved with the checkpoint.
+    It is for settings that users write as text.
+
+    Args:
+      text: the text.
+      vocabulary: None for the one saved with the checkpoint.
+      checkpoint_path: the checkpoint.
     """
     if not text:
         return ()
@@ -139,6 +154,10 @@ def task_vocabulary(
 ) -> tasks.VocabularyDefinition:
     """Returns the vocabulary of a task over files: the given one, or the one saved with a
     checkpoint.
+
+    Args:
+      given: a vocabulary, or None.
+      path: a checkpoint, or None.
 
     Raises:
       UsageError: there is neither.
@@ -153,7 +172,10 @@ def task_vocabulary(
 def saved_vocabulary(path: str) -> tasks.VocabularyDefinition:
     """Returns the vocabulary that was saved with a checkpoint, with its added tokens.
 
-    A task has it with VOCABULARY = @cli.saved_vocabulary(), and the path bound to a checkpoint.
+    A task uses it with VOCABULARY = @cli.saved_vocabulary(), and the path bound to a checkpoint.
+
+    Args:
+      path: the checkpoint.
 
     Raises:
       UsageError: none was saved.

@@ -1,4 +1,4 @@
-"""`specdec decode`: the texts of a task's split through a target and a drafter."""
+"""`specdec decode`: decodes the texts of a task's split, or given texts."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _command(args: argparse.Namespace) -> None:
 
 
 def _painter(colour: str, text_of: TextOf, given: int) -> terminal.Painter | None:
-    """For a terminal; None for anything else, which gets plain texts."""
+    """Returns the painter for a terminal; None for other outputs, which get plain texts."""
     if colour != "always" and not sys.stdout.isatty():
         return None
     wanted = terminal.wants_colour(sys.stdout) if colour == "auto" else colour == "always"
@@ -165,8 +165,8 @@ def _refuse_explaining_nothing(run: Run, file: str | None) -> None:
 
 
 def _standard_input(args: argparse.Namespace) -> Given | None:
-    """Returns the texts of the command line if one of them stands for standard input, and takes
-    them out of the flags; else None."""
+    """Returns the texts of the command line, without flags, if one of them stands for standard
+    input."""
     texts = args.text or ()
     if "-" not in texts:
         return None
@@ -175,7 +175,7 @@ def _standard_input(args: argparse.Namespace) -> Given | None:
 
 
 def _standard_input_without_texts(run: DecodeRun | Run, args: argparse.Namespace) -> Given | None:
-    """Returns the texts of standard input where a target is given, and neither a task nor texts."""
+    """Returns the texts of standard input if there is a target, but neither a task nor texts."""
     nothing = run.data.task is None and run.data.texts is None
     return _lines(["-"], args) if nothing and args.target is not None else None
 
@@ -186,11 +186,14 @@ def _lines(texts: Sequence[str], args: argparse.Namespace) -> Given:
         print("one text per line; Ctrl-D ends", file=sys.stderr)
     given = (lines_of(None, sys.stdin) if text == "-" else [utf8(text)] for text in texts)
     lines = not_nothing(itertools.chain.from_iterable(given), "standard input", "to decode")
+    first = next(lines)
+    runs.note_missing_prefix(args, first)
+    lines = itertools.chain([first], lines)
     return (((args.task_prefix or "") + line, None) for line in lines)
 
 
 def _with_progress(texts: Iterator[Text], run: Run, given: bool) -> Iterable[Text]:
-    """A bar on stderr while it is a terminal; none for texts that are given."""
+    """Returns the texts with a bar on stderr if that is a terminal; without one for given texts."""
     if given or not sys.stderr.isatty():
         return texts
     counts = (run.data.limit, run.data.count())
@@ -201,7 +204,7 @@ def _with_progress(texts: Iterator[Text], run: Run, given: bool) -> Iterable[Tex
 def _with_inputs(
     batches: Iterable[tasks.Batch], painter: terminal.Painter
 ) -> Iterator[tasks.Batch]:
-    """Yields batches of one text. Each is shown when it is asked for, before it is decoded."""
+    """Yields batches of one text. Each is shown when it is consumed, before it is decoded."""
     for batch in batches:
         painter.begin(batch.input_texts[0])
         yield batch
@@ -214,7 +217,7 @@ def _write(
     in_force: str,
     streamed: bool,
 ) -> None:
-    """Writes each text as soon as it is there: to the file, and to the terminal or pipe."""
+    """Writes each text immediately: to the file, and to the terminal or pipe."""
     shown = painter or not args.output_file or sys.stdout.isatty()
     file = settings.json_lines(args.output_file, in_force)
     for text in texts:

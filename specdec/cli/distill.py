@@ -57,6 +57,6 @@ def _lines(path: str) -> Iterator[str]:
 
 
 def _ask(question: str) -> str:
-    """Returns the answer of a terminal to a question."""
+    """Asks a question on the terminal and returns the answer."""
     print(question, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().removesuffix("\n")

@@ -1,4 +1,4 @@
-"""A drafter made for a target from texts, by the flags of `specdec distill` or from Python."""
+"""Makes a drafter for a target from texts, by the flags of `specdec distill` or from Python."""
 
 from __future__ import annotations
 
@@ -50,20 +50,22 @@ def distill(
 ) -> Distilled:
     """Makes a drafter for a target from inputs alone, as `specdec distill` does.
 
-        made = specdec.distill("my-t5", texts, "my-t5-drafter", task_prefix="")
-        model = specdec.InteractiveModel("my-t5", made.draft, schedule=made.schedule)
+      made = specdec.distill("my-t5", texts, "my-t5-drafter", task_prefix="")
+      model = specdec.InteractiveModel("my-t5", made.draft, schedule=made.schedule)
 
     Args:
       target: the directory of the target's checkpoint.
       inputs: at least 40 texts. Some are held out.
-      output_dir: the folder for all results. A call that was interrupted goes on when it is
-        repeated.
-      task_prefix: the text that is put before every input, '' for none. None is refused where
-        the target's config.json names prefixes and the inputs have none.
+      output_dir: the folder for all results. Repeating an interrupted call resumes it.
+      task_prefix: the text that is put before every input, '' for none. None is an error if the
+        target's config.json has prefixes and the inputs do not begin with them.
       flags: more flags of the command, such as '--gin.DRAFT_STEPS=500'.
 
+    Returns:
+      The drafter, its schedule, and its predicted speed-up.
+
     Raises:
-      UsageError, RecordsError, TaskError, CheckpointError: as the command would say.
+      UsageError, RecordsError, TaskError, CheckpointError: with the message of the command.
     """
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_flags(parser)
@@ -108,7 +110,7 @@ def distilled(
 def _described(
     args: argparse.Namespace, lines: Iterable[str], ask: Callable[[str], str] | None
 ) -> str:
-    """Returns the gin file of the run over the inputs, which is written."""
+    """Writes the gin file of the run over the inputs, and returns its path."""
     if any(binding.startswith("TASK_PREFIX=") for binding in args.gin_bindings):
         raise UsageError("--gin.TASK_PREFIX is for gin files; give --task_prefix")
     inputs = Inputs.of(lines, f"--inputs {args.input_file}" if args.input_file else "inputs")
@@ -119,7 +121,7 @@ def _described(
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """The flags, as `Distilling` takes its settings."""
+    """The flags, as settings for `Distilling`."""
 
     args: argparse.Namespace
 
@@ -129,7 +131,7 @@ class Given:
         return self.args.gin_file
 
     def flags(self, more: Mapping[str, Any], files: Sequence[str] = ()) -> argparse.Namespace:
-        """Returns the flags with some more files and settings, which override."""
+        """Returns the flags, overridden by further files and settings."""
         own = copy.copy(self.args)
         own.gin_file = [*self.args.gin_file, *files]
         own.gin_bindings = [*self.args.gin_bindings, *(f"{k}={x!r}" for k, x in more.items())]

@@ -1,4 +1,4 @@
-"""The output of `--dry_run` instead of a run: its settings, and the data that it begins with."""
+"""Shows a run instead of running it, for `--dry_run`: its settings, and its first batch."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def show(run: DecodeRun, texts: Iterable[tuple[str, str | None]] | None = None) 
 
 
 def _text_lines(run: DecodeRun) -> Iterator[str]:
-    """The text side of the target's checkpoint: each fact with the file that it is from."""
-    if (text := runs.text_of(run)) is not None:
+    """Yields the text side of the target's checkpoint: each fact with its file."""
+    if (text := runs.text_of(run.checkpoint_path)) is not None:
         yield f"# The target's text side, from {text.directory}:"
         for what, note in text.lines():
             yield f"#   {what}: {note}"
@@ -42,7 +42,7 @@ def _text_lines(run: DecodeRun) -> Iterator[str]:
 
 
 def _lines(batch: tasks.Batch) -> Iterator[str]:
-    """Shapes, then each example as text and as ids without padding."""
+    """Yields shapes, then each example as text and as ids without padding."""
     yield f"# The first batch: {_shape('inputs', batch.inputs)}"
     if batch.targets is not None:
         yield f"#                  {_shape('targets', batch.targets)}"

@@ -1,4 +1,4 @@
-"""Gin files by name: which there are, and the macros that they set."""
+"""Gin files by name: which ones exist, and the macros that they set."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _text(path: str | os.PathLike) -> str:
 
 
 def names(folders: Iterable[str | os.PathLike], under: str = "") -> list[str]:
-    """The gin files in and below some folders, by the names that `--gin_file` knows them by."""
+    """Returns the gin files in and below some folders, by their names for `--gin_file`."""
     found = {
         file.relative_to(folder).as_posix()
         for folder in map(Path, folders)
@@ -52,26 +52,26 @@ def own_names() -> list[str]:
 
 
 def did_you_mean(name: str) -> str:
-    """The hint for a file that there is not; the suffix, which all have, makes none near."""
+    """Returns the hint for a missing file, comparing names without their common suffix."""
     known = (own.removesuffix(".gin") for own in own_names())
     return values.did_you_mean(name.removesuffix(".gin"), known).replace("?", ".gin?")
 
 
 def all_macros(files: Iterable[str]) -> set[str]:
-    """Returns the names of the macros of our own fragments, and of further files that are here."""
+    """Returns the names of the macros of our own fragments, and of further existing files."""
     folder = resources.folder("gin")
     paths = [*(folder / name for name in names([folder])), *filter(os.path.isfile, files)]
     return {macro.name for file in paths for macro in macros(file)}
 
 
 def setting(macro: str) -> str | None:
-    """The first of our fragments that sets a macro; None if none does."""
+    """Returns the first of our fragments that sets a macro; None if none does."""
     folder = resources.folder("gin")
     files = (name for name in names([folder]) if macro in (m.name for m in macros(folder / name)))
     return next(files, None)
 
 
 def path(name: str, folders: Iterable[str | os.PathLike] = ()) -> Path:
-    """Where a file is that `names` found in the folders, or among our own fragments."""
+    """Returns the path of a file that `names` found in the folders, or among our own fragments."""
     candidates = (Path(folder) / name for folder in [*folders, resources.folder("gin")])
     return next(filter(Path.is_file, candidates))

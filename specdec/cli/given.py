@@ -16,20 +16,23 @@ FLAG = "--input_file"
 
 
 class TextList(tuple[tuple[str, str | None], ...]):
-    """Texts in place of a task's: input and reference of each; either all have a reference, or none
-    has (None)."""
+    """Texts that replace a task's: (input, reference) pairs. All have a reference, or none has
+    (None)."""
 
     def __repr__(self) -> str:
         return f"{len(self)} texts, the first {self[0][0][:30]!r}"
 
 
 def given_texts(file: Any = None, texts: Any = (), prefix: Any = "") -> TextList | None:
-    """Returns the texts of a file, or the ones given; None without either.
+    """Returns the texts of a file, or the given texts; None without either.
 
-    prefix: put before the inputs of a file.
+    Args:
+      file: the path of a file.
+      texts: texts.
+      prefix: put before the inputs of a file.
 
     Raises:
-      UsageError: a file that cannot be read, is empty, or has references on some lines only.
+      UsageError: a file cannot be read, is empty, or has references on some lines only.
     """
     words = [*texts, prefix] if isinstance(texts, list | tuple) else [None]
     if not all(isinstance(word, str) for word in words):
@@ -54,9 +57,12 @@ def given_texts(file: Any = None, texts: Any = (), prefix: Any = "") -> TextList
 
 
 def file_lines(flag: str, path: str, content: str) -> list[str]:
-    """Returns the lines of a file; raises UsageError where it cannot be read.
+    """Returns the lines of a file; raises UsageError if it cannot be read.
 
-    content: said of the file to give instead.
+    Args:
+      flag: the flag that names the file.
+      path: its path.
+      content: describes the file to give instead.
     """
     try:
         with open(path, encoding="utf-8", newline="\n") as file:
@@ -94,7 +100,7 @@ def lines_of(flag: str | None, stream: TextIO, path: str = "-") -> Iterator[str]
 
 
 def utf8(text: str) -> str:
-    """Returns the text of a flag; raises UsageError if it has bytes that are no text."""
+    """Returns the text of a flag; raises UsageError if it has bytes that are not text."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -104,7 +110,7 @@ def utf8(text: str) -> str:
 
 
 def not_nothing(lines: Iterable[str], name: str, purpose: str) -> Iterator[str]:
-    """Returns the lines; raises UsageError at once if there is none, and reads no further."""
+    """Returns the lines; raises UsageError immediately if there is none, and reads no further."""
     lines = iter(lines)
     for first in lines:
         return itertools.chain([first], lines)

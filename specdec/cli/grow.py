@@ -72,7 +72,7 @@ def _command(args: argparse.Namespace) -> None:
 
 
 def _preset(name: str, model: Model) -> Model:
-    """The model of a scope in the gin file of a model's family."""
+    """Returns the model of a scope in the gin file of a model's family."""
     family = families.family_of(model.config).presets
     presets = f"models/{family}.gin"
     flags = argparse.Namespace(

@@ -1,4 +1,4 @@
-"""The help of `specdec`: its commands in groups, and hints for flags that it does not have."""
+"""The help of `specdec`: its commands in groups, and hints for flags that do not exist."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NOWHERE = {
 
 
 class OneLine(argparse.ArgumentParser):
-    """A parser whose complaints are one line."""
+    """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
         hint = "" if "; " in message else f"; see {self.prog} --help"
@@ -56,7 +56,7 @@ class OneLine(argparse.ArgumentParser):
         sys.exit(2)
 
     def refuse_unknown(self, flags: Iterable[str]) -> None:
-        """Ends with the nearest flag that there is, before argparse misses another one."""
+        """Ends with the nearest existing flag, before argparse reports another missing one."""
         known = ["--help", *re.findall(r"--[\w.]+", self.format_usage())]
         for flag in flags:
             if re.fullmatch(r"--[\w.-]+", flag) and flag not in known:
@@ -64,7 +64,7 @@ class OneLine(argparse.ArgumentParser):
                 self.error(f"{self.prog} has no flag {flag}{hint}")
 
     def instead(self, flag: str, known: Sequence[str]) -> str:
-        """Returns what to say of a flag that there is not, '' if no other one does the same."""
+        """Returns what to use instead of a flag that does not exist, '' if there is nothing."""
         return ""
 
 
@@ -91,7 +91,7 @@ class Parser(OneLine):
         return f"; use --gin.{ours.upper()}={self._value(flag)}"
 
     def _value(self, flag: str) -> str:
-        """Returns the value that comes with a flag as gin takes it."""
+        """Returns the value given with a flag, in gin's syntax."""
         place = next(i for i, arg in enumerate(self._given) if arg.partition("=")[0] == flag)
         _, equals, value = self._given[place].partition("=")
         following = self._given[place + 1 : place + 2]
@@ -115,7 +115,7 @@ class Overview(OneLine):
         self._groups: dict[str, Mapping[str, str]] = {}
 
     def group(self, title: str) -> Group:
-        """A group that commands add themselves to."""
+        """Returns a group that commands add themselves to."""
         group = Group(self.commands)
         self._groups[title] = group.commands
         return group
@@ -151,7 +151,7 @@ class Overview(OneLine):
 
 
 class Group:
-    """Commands that belong together; stands in for the subparsers that they are added to."""
+    """A group of commands; it stands in for the subparsers that they are added to."""
 
     def __init__(self, subparsers: Any):
         self._subparsers = subparsers
@@ -160,9 +160,13 @@ class Group:
     def add_parser(
         self, name: str, help: str = "", command: Callable | None = None, **options: Any
     ) -> argparse.ArgumentParser:
-        """Adds a command; flags are not abbreviated.
+        """Adds a command, whose flags cannot be abbreviated.
 
-        command: what does it, given the parsed flags.
+        Args:
+          name: the command.
+          help: its line in the overview.
+          command: the function that runs it, given the parsed flags.
+          **options: those of argparse.
         """
         self.commands[name] = help
         options.setdefault("allow_abbrev", False)

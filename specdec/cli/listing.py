@@ -1,4 +1,4 @@
-"""`specdec list`: what can be run, and what can be set."""
+"""`specdec list`: everything that can be run, set and read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOPICS = {
 
 
 class Item(NamedTuple):
-    """A thing and what it is, perhaps under a heading."""
+    """A name and its description, perhaps under a heading."""
 
     name: str
     text: str
@@ -45,7 +45,7 @@ class Item(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """Things that are listed together."""
+    """A kind of item, listed together."""
 
     rows: Callable[[], Iterator[Item]]
     about: str
@@ -76,7 +76,7 @@ def _command(args: argparse.Namespace) -> None:
 
 
 def runs() -> Iterator[Item]:
-    """The gin files that a command reads as they are: their header has its line."""
+    """Yields the gin files that a command reads without others; their header has the command."""
     folder = resources.folder("configs")
     for name in gin_files.names([folder]):
         text = (folder / name).read_text(encoding="utf-8")
@@ -85,14 +85,14 @@ def runs() -> Iterator[Item]:
 
 
 def fragments() -> Iterator[Item]:
-    """The gin files that runs are made of."""
+    """Yields the gin files that runs are made of."""
     folder = resources.folder("gin")
     for name in gin_files.names([folder]):
         yield Item(name, gin_files.summary(folder / name))
 
 
 def models() -> Iterator[Item]:
-    """The presets of gin/models, each a scope."""
+    """Yields the presets of gin/models, each a scope."""
     folder = resources.folder("gin")
     for name in gin_files.names([folder], "models"):
         yield from _presets(folder / name)
@@ -112,7 +112,7 @@ def _presets(file: Path) -> Iterator[Item]:
 
 
 def tasks() -> Iterator[Item]:
-    """The fragments that set TASK."""
+    """Yields the fragments that set TASK."""
     folder = resources.folder("gin")
     for name in gin_files.names([folder], "tasks"):
         set_to = {macro.name: macro.value for macro in gin_files.macros(folder / name)}
@@ -122,7 +122,8 @@ def tasks() -> Iterator[Item]:
 
 
 def macros() -> Iterator[Item]:
-    """Every macro by topic with its default and meaning, once for runs and once for training."""
+    """Returns every macro by topic with its default and meaning, once for runs and once for
+    training."""
     found = list(_macros())
     topics = dict.fromkeys(one.topic for one in found)
     return (one for topic in topics for one in found if one.topic == topic)
@@ -145,7 +146,7 @@ def _macros() -> Iterator[Item]:
 
 
 def formats() -> Iterator[Item]:
-    """The formats of checkpoints, vocabularies and texts."""
+    """Yields the formats of checkpoints, vocabularies and texts."""
     written = ", ".join(f"--format={name}" for name in checkpoints.FORMATS)
     for name, text in _CHECKPOINTS.items():
         yield Item(name, text, f"Checkpoints (`specdec convert` writes {written})")
@@ -176,12 +177,12 @@ _TEXTS = {
     "--input_file": "One text a line; with references: input TAB reference",
     "TASK_FILES": "The same in a file for each split, input TAB target (tasks/local.gin)",
     "--pairs": "Lines of input TAB output, for `specdec score`",
-    "--output_file": "JSON lines; docs/formats.md describes each field",
+    "--output_file": "JSON lines; docs/reference/formats.md describes each field",
 }
 
 
 def device() -> Iterator[Item]:
-    """Milliseconds that products of a few tokens take here, the least one marked."""
+    """Yields the milliseconds of products of a few tokens on this device; the least is marked."""
     with one_line():
         found = devices.this()
     if found is None:
@@ -234,7 +235,7 @@ KINDS = {
     "formats": Kind(
         formats,
         "files that commands read and write",
-        "`specdec check DIR` says what a checkpoint's directory has; docs/formats.md has the rest.",
+        "`specdec check DIR` describes a checkpoint; docs/reference/formats.md has the rest.",
     ),
     "device": Kind(
         device,
@@ -247,8 +248,11 @@ KINDS = {
 
 
 def _print(rows: Iterable[Item]) -> None:
-    """Prints two columns under their headings. A terminal has the second one wrapped, or below the
-    first one where that takes more than half of its width."""
+    """Prints two columns under their headings.
+
+    On a terminal the second column is wrapped. It is below the first one if that takes more than
+    half of the width.
+    """
     rows = list(rows)
     terminal = sys.stdout.isatty() or "COLUMNS" in os.environ
     width = max(shutil.get_terminal_size().columns, 40) if terminal else sys.maxsize

@@ -1,6 +1,6 @@
-"""Refusals of the machine, each in one line.
+"""Errors of the machine, each reported in one line.
 
-It may refuse for a full disk, a closed pipe, a folder that is gone, or a device that is not there.
+The causes are a full disk, a closed pipe, a missing folder, or a missing device.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ PATIENCE = 7 * 24 * 3600  # seconds; hosts have unequal work after an interrupti
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: as Ctrl-C, but with an exit code of its own."""
+    """The signal SIGTERM, handled like Ctrl-C but with its own exit code."""
 
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Makes SIGTERM raise `Terminated`, so that what is written is left whole."""
+    """Makes SIGTERM raise `Terminated`, so that written files are complete."""
 
     def end(*_) -> None:
         raise Terminated
@@ -64,10 +64,10 @@ def terminable() -> Iterator[None]:
 
 @functools.cache  # once is enough
 def quiet() -> None:
-    """Silences the reports of errors that become our one line.
+    """Silences other reports of errors that become our one line.
 
-    Orbax logs each, asyncio those that Orbax did not ask for, Python what was never begun for
-    them, and TensorStore tells a loop that is closed.
+    Orbax logs each error, asyncio those that Orbax did not await, Python the coroutines that never
+    ran, and TensorStore the calls to a closed loop.
     """
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -82,13 +82,13 @@ def quiet() -> None:
 
 
 def refuse_closed_output() -> None:
-    """Raises UsageError if nothing is behind stdout: the next file that is opened would be."""
+    """Raises UsageError if stdout is closed, because the next opened file would replace it."""
     if sys.stdout is None:
         raise UsageError("standard output is closed; redirect it, as in >/dev/null")
 
 
 def of(error: OSError | RuntimeError) -> str | None:
-    """Returns the line about an error that the machine makes; None for another one."""
+    """Returns the line about an error of the machine; None for another error."""
     return _of_file(error) if isinstance(error, OSError) else _of_device(error)
 
 
@@ -110,7 +110,7 @@ def _of_device(error: RuntimeError) -> str | None:
 
 
 def cache_folder() -> str:
-    """Returns the folder of compiled programs, '' where no home is known."""
+    """Returns the folder of compiled programs, '' if there is no home folder."""
     folder = environment.cache_folder()
     return folder and str(Path(folder) / "xla")
 
@@ -127,14 +127,15 @@ def refuse_unwritable_folder(flag: str, path: str | None, remedy: str = "give an
 
 
 def leave_stdout() -> None:
-    """Gives up what was not written, so that Python does not try it again at its end."""
+    """Discards what was not written, so that Python does not try it again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def join_other_hosts(told: str) -> None:
-    """Makes one program of this process and those of other hosts.
+    """Joins this process and those of other hosts into one program.
 
-    told: ADDRESS,COUNT,INDEX, or nothing where JAX finds the others.
+    Args:
+      told: ADDRESS,COUNT,INDEX, or "" if JAX finds the others.
     """
     processes: dict[str, Any] = {}
     if told:

@@ -1,4 +1,4 @@
-"""Output files, looked at before any long work: nothing of the user's is overwritten."""
+"""Output files, checked before any long work: no file of the user is overwritten."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATHS = {"input": "a checkpoint's directory, or a gs:// one", "output": "the di
 
 
 def check_new(args: argparse.Namespace) -> None:
-    """Raises UsageError unless --output_file can be made and nothing is in its place."""
+    """Raises UsageError unless --output_file can be made and does not exist."""
     if args.output_file is None:
         return
     for file in (args.output_file, f"{args.output_file}.gin"):
@@ -31,9 +31,9 @@ def check(args: argparse.Namespace, inputs: Iterable[str] = (), holding: str | N
     """Raises UsageError unless --output_file can be written.
 
     Args:
-      args: of the command, with the gin files it reads, if it does.
+      args: of the command, with the gin files that it reads.
       inputs: further files that the command reads.
-      holding: a field that the JSON of an earlier output has; another file is not replaced.
+      holding: a field that the JSON of an earlier output has; other files are not replaced.
     """
     path = args.output_file
     if path is None:
@@ -54,8 +54,7 @@ def check(args: argparse.Namespace, inputs: Iterable[str] = (), holding: str | N
 
 
 def add_paths(parser: argparse.ArgumentParser) -> None:
-    """Adds the checkpoint to read and the directory to make: `--input=DIR --output=DIR`, or both
-    without the names of the flags."""
+    """Adds the flags `--input=DIR --output=DIR`, whose names may be left out."""
     for name, what in _PATHS.items():
         parser.add_argument(f"--{name}", metavar="DIR", help=what)
         parser.add_argument(f"{name}_word", nargs="?", metavar=name.upper(), help=f"--{name}")
@@ -73,7 +72,7 @@ def settle_paths(args: argparse.Namespace) -> None:
 
 
 def model_line(params: PyTree, model: Model) -> str:
-    """Returns a model in one line: how many numbers, and its sizes."""
+    """Returns a model in one line: its number of parameters, and its sizes."""
     sizes = ", ".join(f"{name} {size}" for name, size in model.sizes.items())
     return f"{sum(leaf.size for leaf in jax.tree.leaves(params)):,} parameters ({sizes})"
 

@@ -1,4 +1,4 @@
-"""`specdec report`: measured runs beside published ones."""
+"""`specdec report`: measured runs next to published ones."""
 
 from __future__ import annotations
 

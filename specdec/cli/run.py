@@ -1,5 +1,7 @@
-"""A run: a plan, the texts, and the devices. `decode`, `verify` and `bench` do different things
-with the same gin files, which describe one."""
+"""A run: a plan, the texts, and the devices, as described by gin files.
+
+Several commands, such as `decode`, `verify` and `bench`, use the same files.
+"""
 
 from __future__ import annotations
 
@@ -31,21 +33,23 @@ from specdec.sampling import MinLength, looks_back
 
 @dataclasses.dataclass(frozen=True)
 class DecodeRun(Checked):
-    """Everything that decides what is decoded, and how; gin builds it.
+    """Everything that the output of a run depends on; gin builds it.
 
-    plan: what is decoded with what.
-    data: of which texts.
-    placement: on which devices.
-    checkpoint_path: where the target's parameters are.
-    draft_checkpoint_paths: role -> path, for each model and table of the drafter, and perhaps of
-      others.
-    schedule_table_path: where the schedule's table is, if it has one.
-    int8: the roles of models whose kernels are rounded to eight bits; they are other models then.
-    lossy: whether the output may have another law than the target's.
-    compare: run the target alone as well.
-    generation_settings: "obey" the settings of generation in the target's checkpoint, or "ignore"
-      them. The ids that outputs start from and end in are always the checkpoint's.
-    beams: the search for the likeliest texts, if `specdec decode` is to make one.
+    Args:
+      plan: target, drafter, verifier, schedule and sampling.
+      data: the texts.
+      placement: the devices.
+      checkpoint_path: the target's checkpoint.
+      draft_checkpoint_paths: role -> path, for each model and table of the drafter; others may be
+        present.
+      schedule_table_path: the schedule's table, if it has one.
+      int8: the roles of models whose kernels are rounded to eight bits, which makes them other
+        models.
+      lossy: whether the output may have another distribution than the target's.
+      compare: whether to run the target alone as well.
+      generation_settings: "obey" the generation settings in the target's checkpoint, or "ignore"
+        them. The ids that outputs start and end with are always the checkpoint's.
+      beams: the search for the likeliest texts, if `specdec decode` is to make one.
     """
 
     plan: Plan
@@ -116,14 +120,14 @@ class DecodeRun(Checked):
                 raise ValueError(f"int8 names the {role}, but {family} has no such kernels")
 
     def paths(self) -> dict[str, str]:
-        """The checkpoints and tables by role, of those that `Plan.owned` has."""
+        """Returns the checkpoints and tables of everything in `Plan.owned`, by role."""
         given: dict[str, Any] = {"target": self.checkpoint_path, **self.draft_checkpoint_paths}
         given |= dict.fromkeys(self.plan.schedule.tables(), self.schedule_table_path)
         return {role: path for role, path in given.items() if role in self.plan.owned()}
 
 
 def _required(role: str, macro: str) -> str:
-    """Returns the error about a macro without a value; those of the target have no prefix."""
+    """Returns the error about a macro without a value; the target's have no prefix."""
     name = macro if role == "target" else f"{role.upper()}_{macro}"
     if macro == "TABLE_PATH" and role != "schedule":
         name = "DRAFT_TABLE_PATH"
@@ -137,21 +141,23 @@ def opened(
     change: Callable[[DecodeRun], DecodeRun] = lambda run: run,
     beams: bool = False,
 ) -> tuple[Run, Engine]:
-    """Returns the run of the gin files and flags, and its engine; programs are kept from now on if
-    the flags say where.
+    """Returns the run of the gin files and flags, and its engine.
+
+    Programs are kept from now on, if the flags say where.
 
     Args:
-      overrides: settings of other flags, such as {"Data.num_samples": 3}; None leaves what gin
-        says.
-      unmarked: take a run that is not exact and does not say that it is lossy.
-      change: what a command changes of the run before it is opened.
-      beams: whether the command searches, where the run says so.
+      args: the flags.
+      overrides: settings of other flags, such as {"Data.num_samples": 3}; None keeps gin's value.
+      unmarked: whether to accept an inexact run that does not say that it is lossy.
+      change: a change that the command makes to the run before it is opened.
+      beams: whether the command searches, if the run says so.
     """
     machine.refuse_unwritable_folder("--compilation_cache_dir", args.compilation_cache_dir)
     jax.config.update("jax_compilation_cache_dir", args.compilation_cache_dir or None)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     run = described(args, overrides)
     if run.data.texts is not None:
+        note_missing_prefix(args, run.data.texts[0][0])
         run = dataclasses.replace(run, data=run.data.fitted(vocabulary_of(run)))
     run = change(run)
     if run.beams.num_beams and not beams:
@@ -210,7 +216,7 @@ def _naming_target(run: Run) -> Iterator[None]:
 
 
 def unmarked_lossy(plan: Plan) -> str:
-    """Returns the error about a run that is not exact and does not say so."""
+    """Returns the error about an inexact run that does not say so."""
     verifier = plan.verifier
     inexact = plan.target if verifier.exact else verifier
     return (
@@ -224,7 +230,7 @@ def described(
     overrides: Mapping[str, Any] = {},
     unneeded: Mapping[str, Any] = MappingProxyType({}),
 ) -> DecodeRun:
-    """The run of the gin files and flags, before any device is looked at."""
+    """Returns the run of the gin files and flags, before any device is used."""
     flags = {
         "Data.limit": args.limit,
         "Data.seed": args.seed,
@@ -242,8 +248,7 @@ def described(
 
 
 def _refuse_unread_draft(args: argparse.Namespace, run: DecodeRun) -> None:
-    """Raises UsageError where no model of the run is the one of `--draft`. Variants may do without
-    it."""
+    """Raises UsageError if no model of the run is that of `--draft`. Variants may not need it."""
     if args.draft is None or vars(args).get("variant") or args.draft in run.paths().values():
         return
     raise UsageError(
@@ -253,26 +258,46 @@ def _refuse_unread_draft(args: argparse.Namespace, run: DecodeRun) -> None:
 
 
 def resolved(run: DecodeRun) -> DecodeRun:
-    """Returns the run as far as it is known without a vocabulary and devices: with the settings of
-    generation of its target's checkpoint, if that is there, and in eight bits."""
-    data, text = run.data, text_of(run)
+    """Returns the run as far as it is known without a vocabulary and devices.
+
+    It has the generation settings of its target's checkpoint, if that exists, and int8 weights.
+    """
+    data, text = run.data, text_of(run.checkpoint_path)
     plan = obeying(
         run.plan, text, run.generation_settings, bool(data.decoder_prefix), data.num_samples
     )
     return dataclasses.replace(run, plan=in_eight_bits(plan, run.int8))
 
 
-def text_of(run: DecodeRun) -> TextModel | None:
-    """The text side of the target's checkpoint; None where there is no checkpoint yet."""
+def text_of(path: str) -> TextModel | None:
+    """Returns the text side of a checkpoint; None if there is no checkpoint yet."""
     try:
-        checkpoints.locate(run.checkpoint_path)
+        checkpoints.locate(path)
     except checkpoints.CheckpointError:
         return None  # refused where it is read
-    return checkpoints.text_model_from(run.checkpoint_path, needed=False)
+    return checkpoints.text_model_from(path, needed=False)
+
+
+def note_missing_prefix(args: argparse.Namespace, text: str) -> None:
+    """Prints a line if the config.json of `--target` names prefixes and the first text has none.
+
+    It prints nothing if the user gave a prefix.
+    """
+    given = any(binding.startswith("TASK_PREFIX=") for binding in args.gin_bindings)
+    if args.target is None or args.task_prefix is not None or given:
+        return
+    known = text_of(args.target)
+    named = tuple(dict.fromkeys(known.prefixes.values())) if known else ()
+    if named and not text.startswith(named):
+        print(
+            f"specdec: config.json of {args.target} names prefixes ({', '.join(map(repr, named))}) "
+            "and the first text has none; give --task_prefix='...', or --task_prefix='' for none",
+            file=sys.stderr,
+        )
 
 
 def _shortened(run: DecodeRun) -> DecodeRun:
-    """The run with no longer drafts than an output has room for, which is said.
+    """Returns the run with drafts no longer than an output has room for, and says so.
 
     Raises:
       UsageError: its schedule has no shorter ones.
@@ -297,7 +322,9 @@ def _shortened(run: DecodeRun) -> DecodeRun:
 def add_flags(parser: argparse.ArgumentParser, **instead: str) -> None:
     """Adds the flags of every command that works on a run.
 
-    instead: see `shorthands.add_input_flags`.
+    Args:
+      parser: the command's parser.
+      **instead: see `shorthands.add_input_flags`.
     """
     shorthands.add_input_flags(parser, **instead)
     settings.add_flags(parser)
@@ -319,14 +346,13 @@ def add_flags(parser: argparse.ArgumentParser, **instead: str) -> None:
 
 
 def require_drafter(run: DecodeRun | Run) -> None:
-    """Raises UsageError in commands that are about a drafter, where there is none."""
+    """Raises UsageError in commands that need a drafter, if there is none."""
     if not run.plan.drafts:
         raise UsageError("the run has no drafter; set DRAFTER, see gin/drafters/")
 
 
 def require_baseline(run: DecodeRun | Run) -> None:
-    """Raises UsageError where nothing is drafted and no token may leave the target: nothing that
-    is to be faster than the target alone."""
+    """Raises UsageError for a run that equals its own baseline, so that nothing can be compared."""
     if run.plan == run.plan.baseline():
         require_drafter(run)
 
@@ -347,9 +373,11 @@ def vocabulary_of(run: DecodeRun) -> Any:
 
 
 def in_force(run: Run, lines: str | None = None) -> str:
-    """The settings in force, a gin file, with what they name as comments: fingerprints of the
-    checkpoints and the vocabulary, and the versions of the code and of the lines that a command
-    writes (`schemas.KINDS`). `records` compares those too."""
+    """Returns the settings in force as a gin file, with further facts as comments.
+
+    The comments are fingerprints of the checkpoints and the vocabulary, and the versions of the
+    code and of the lines that a command writes (`schemas.KINDS`). `records` compares those too.
+    """
     prints = run.engine.fingerprints.items()
     made_of: dict[str, str | None] = {f"# {name}": value for name, value in prints}
     made_of[f"{records.VERSION}specdec"] = version("specdec")
@@ -360,7 +388,7 @@ def in_force(run: Run, lines: str | None = None) -> str:
 
 
 def definition_of(run: DecodeRun | Run) -> tasks.VocabularyDefinition:
-    """The run's vocabulary, or else the one saved with the target."""
+    """Returns the run's vocabulary, or else the one saved with the target."""
     if run.data.vocabulary is not None:
         return run.data.vocabulary
     return saved_vocabulary(run.checkpoint_path)

@@ -1,4 +1,4 @@
-"""`specdec score`: how likely the target finds given outputs."""
+"""`specdec score`: the target's probability of given outputs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _command(args: argparse.Namespace) -> None:
 
 
 def _pairs(path: str) -> Iterator[tuple[str, str]]:
-    """Those of standard input as they come; a file is looked through at once."""
+    """Returns the pairs of standard input as they come, or those of a file, checked first."""
     if path == "-":
         lines = lines_of("--pairs", sys.stdin)
         return map(_pair, itertools.repeat(path), itertools.count(1), _some(lines, STDIN))
@@ -113,8 +113,10 @@ def _pair(path: str, number: int, line: str) -> tuple[str, str]:
 
 
 def _scores_of(plan: Plan) -> Callable[..., dict[str, jax.Array]]:
-    """Of parameters, inputs and targets: the log-probabilities by the name that their lines have.
-    Those under the run's sampling are others only where that does something."""
+    """Returns a function of parameters, inputs and targets to log-probabilities by field name.
+
+    Those under the run's sampling are included only if they differ.
+    """
     rules: dict[str, SamplingRule | None] = {"log_probs": None}
     if plan.sampling != Greedy():
         rules["processed_log_probs"] = plan.sampling
@@ -145,5 +147,6 @@ def _records(batch: tasks.Batch, scores: Mapping[str, np.ndarray]) -> Iterator[d
 
 
 def _number(value: float) -> float | None:
-    """As a line has it: JSON has no infinity, which is what an excluded token is."""
+    """Returns a number for a line, or None for infinity, an excluded token, which JSON does not
+    have."""
     return round(value, 6) if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Gin, in T5X's manner: files in order, then `--gin.NAME=VALUE`; what comes later overrides."""
+"""Gin, used as in T5X: files in order, then `--gin.NAME=VALUE`; later settings override."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that `build` reads."""
+    """Adds the flags that `build` reads."""
     parser.add_argument(
         "--gin_file",
         action="append",
@@ -65,7 +65,12 @@ def joined(argv: Sequence[str]) -> list[str]:
 
 
 def path_in(folder: str, name: str) -> str:
-    """A path in two parts, so that gin files name a folder of data once."""
+    """Returns the path of a file in a folder, so that gin files name a folder of data once.
+
+    Args:
+      folder: the folder.
+      name: the name of the file.
+    """
     return os.path.join(folder, name)
 
 
@@ -79,13 +84,12 @@ def build(
 
     Args:
       cls: a dataclass that some gin file binds.
-      args: has what `add_flags` adds.
-      overrides: settings that flags of their own make, as {"Data.limit": 3}; None leaves what gin
-        says.
-      unneeded: values of macros that gin files require but that make no difference, if not set.
+      args: the flags that `add_flags` adds.
+      overrides: settings of separate flags, such as {"Data.limit": 3}; None keeps gin's value.
+      unneeded: values of macros that gin files require but that have no effect here, if not set.
 
     Raises:
-      UsageError: gin, or a constructor that it calls, objects to something.
+      UsageError: gin, or a constructor that it calls, reports an error.
     """
     if not args.gin_file:
         raise UsageError(
@@ -121,14 +125,14 @@ def build(
 
 
 def in_force() -> str:
-    """The settings that took part in what was built, as a gin file."""
+    """Returns the settings that took part in what was built, as a gin file."""
     return gin.operative_config_str()
 
 
 def json_lines(path: str | None, in_force: str) -> Lines | None:
-    """An output file, None for none; the settings in force are put beside it.
+    """Returns an output file, None for none; the settings in force are written next to it.
 
-    It is opened anew for each line: a folder that is gone shows at once.
+    It is opened for each line, so that a missing folder is noticed immediately.
     """
     if path is None:
         return None
@@ -138,7 +142,7 @@ def json_lines(path: str | None, in_force: str) -> Lines | None:
 
 
 def files_of(args: argparse.Namespace) -> list[str]:
-    """The paths of the gin files that are named, of a command that reads some."""
+    """Returns the paths of the gin files of a command, which may read none."""
     folders = [*getattr(args, "gin_search_paths", ".").split(","), *_own_folders()]
     names = getattr(args, "gin_file", [])
     return [path for file in names if (path := _path(file, folders)) is not None]
@@ -150,7 +154,7 @@ def _own_folders() -> list[str]:
 
 @contextlib.contextmanager
 def _quiet_logging():
-    """Gin logs an error for each folder that does not hold a file, also when the next one does."""
+    """Silences gin's error for each folder that lacks a file, even if the next folder has it."""
     logging.disable(logging.ERROR)
     try:
         yield
@@ -160,8 +164,11 @@ def _quiet_logging():
 
 @contextlib.contextmanager
 def _no_stumbling_over_folders():
-    """Gin looks for a file in Python packages too, and fails where a folder that is none has the
-    name: `tasks` in the folder that a user works in, for example."""
+    """Prevents gin from failing at a plain folder with the name of a module.
+
+    Gin searches Python packages for files too. A folder `tasks` in the user's working folder is an
+    example.
+    """
     readers: Any = gin_config._FILE_READERS
     before = list(readers)
     readers[:] = [(read, functools.partial(_exists, check)) for read, check in before]
@@ -179,7 +186,7 @@ def _exists(check: Callable[[str], bool], path: str) -> bool:
 
 
 class _Recorder(config_parser.ParserDelegate):
-    """Takes the place of gin while a file is looked through."""
+    """Replaces gin while a file is examined."""
 
     def __init__(self):
         self.read: set[str] = set()
@@ -194,8 +201,10 @@ class _Recorder(config_parser.ParserDelegate):
 def _refuse_unread_macros(
     files: Sequence[str], bindings: Sequence[str], folders: Sequence[str]
 ) -> None:
-    """A misspelt macro would otherwise be a new one, silently without effect. What our own files
-    set may have no reader: which drafter reads it, the run decides."""
+    """Raises UsageError for a misspelt macro, which gin would accept without effect.
+
+    Macros of our own files may have no reader, because the run decides which drafter reads them.
+    """
     recorder = _Recorder()
     statements = [s for file in files for s in _statements(file, folders, recorder)]
     statements += [_binding(binding, recorder) for binding in bindings]
@@ -213,7 +222,7 @@ def _refuse_unread_macros(
 
 
 def _make_importable(files: Sequence[str], folders: Sequence[str]) -> None:
-    """Lets a gin file import the modules that lie beside it: one's own drafter, for example."""
+    """Lets a gin file import the modules next to it, for example your own drafter."""
     for file in files:
         folder = os.path.dirname(os.path.abspath(_found(file, folders)))
         if folder not in (*sys.path, *_own_folders()):
@@ -226,7 +235,7 @@ def _path(file: str, folders: Sequence[str]) -> str | None:
 
 
 def _found(file: str, folders: Sequence[str], place: str = "") -> str:
-    """The path of a gin file."""
+    """Returns the path of a gin file."""
     path = _path(file, folders)
     if path is None:
         raise UsageError(
@@ -246,7 +255,7 @@ def _statements(
     place: str = "",
     within: tuple[str, ...] = (),
 ) -> Iterator[Any]:
-    """The statements of a gin file and of those it includes."""
+    """Yields the statements of a gin file and of those it includes."""
     path = _found(file, folders, place)
     if path in within:
         raise UsageError(f"{place}{file} includes itself; leave that line out")
@@ -261,7 +270,7 @@ def _statements(
 
 @contextlib.contextmanager
 def _readable(path: str) -> Iterator[None]:
-    """Says which file is not one of gin's."""
+    """Raises UsageError, with its name, for a file that is not gin's."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -286,7 +295,7 @@ def _place(location: config_parser.Location) -> str:
 
 
 def _explain(error: Exception) -> str:
-    """Gin's message as one line: where, and what is wrong."""
+    """Returns gin's message as one line: where, and what is wrong."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: {error.msg}".replace("\n", " ")
     text = str(error)

@@ -1,18 +1,18 @@
 """Shorthands: flags for the settings that are changed most, instead of gin.
 
-    --target=DIR         text.gin and --gin.CHECKPOINT_PATH="'DIR'": no other gin file is needed
-    --draft=DIR          drafters/autoregressive.gin and --gin.DRAFT_CHECKPOINT_PATH="'DIR'"
-    --input_file=FILE    given.gin and --gin.INPUT_FILE="'FILE'"; --text likewise
-    --vocabulary=FILE    --gin.VOCABULARY, with the class that the name of the file tells
-    --batch_size=8       --gin.BATCH_SIZE=8
-    --gamma=5            --gin.GAMMA=5
-    --temperature=0.7    sampling/temperature.gin and --gin.TEMPERATURE=0.7; for 0 greedy.gin
-    --min_length=20      --gin.MIN_LENGTH=20, and so the penalties of sampling/processors.gin
-    --verifier=coupled   what verifiers/coupled.gin chooses
+  --target=DIR         text.gin and --gin.CHECKPOINT_PATH="'DIR'": no other gin file is needed
+  --draft=DIR          drafters/autoregressive.gin and --gin.DRAFT_CHECKPOINT_PATH="'DIR'"
+  --input_file=FILE    given.gin and --gin.INPUT_FILE="'FILE'"; --text in the same way
+  --vocabulary=FILE    --gin.VOCABULARY, with the class that the name of the file tells
+  --batch_size=8       --gin.BATCH_SIZE=8
+  --gamma=5            --gin.GAMMA=5
+  --temperature=0.7    sampling/temperature.gin and --gin.TEMPERATURE=0.7; for 0 greedy.gin
+  --min_length=20      --gin.MIN_LENGTH=20, and so the penalties of sampling/processors.gin
+  --verifier=coupled   what verifiers/coupled.gin chooses
 
-They override gin files. Of a fragment only its choices do: `--top_p=0.9` leaves the
-TEMPERATURE of the files alone, and `--schedule=fixed` their GAMMA. What is given both ways is
-refused.
+They override gin files, but of a fragment only its choices do: `--top_p=0.9` keeps the TEMPERATURE
+of the files, and `--schedule=fixed` keeps their GAMMA. A setting that is given both ways is an
+error.
 """
 
 from __future__ import annotations
@@ -129,8 +129,10 @@ _INPUTS: tuple[tuple[str, dict[str, Any], str], ...] = (
 def add_input_flags(parser: argparse.ArgumentParser, **instead: str) -> None:
     """Adds the flags for models and texts, which every command that runs a model has.
 
-    instead: by flag, the meaning that it has in this command; of a flag that makes no sense there
-      the remedy, which begins with "not here: ".
+    Args:
+      parser: the command's parser.
+      **instead: by flag, its meaning in this command. For a flag that makes no sense there, the
+        remedy, which begins with "not here: ".
     """
     group = parser.add_argument_group(
         "models and texts", "in place of gin files, or on top of them"
@@ -142,7 +144,7 @@ def add_input_flags(parser: argparse.ArgumentParser, **instead: str) -> None:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The shorthands, under a heading of their own."""
+    """Adds the shorthands, under their own heading."""
     group = parser.add_argument_group(
         "shorthands", "for what gin files and --gin.NAME say at length; they override gin files"
     )
@@ -160,7 +162,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def names(flag: str, folders: Sequence[str] = ()) -> list[str]:
-    """Lists the fragments that a flag may be given: those of some folders, and our own."""
+    """Returns the fragments that a flag accepts: those of some folders, and our own."""
     folder = f"{flag}s"
     found = gin_files.names([*folders, resources.folder("gin")], folder)
     return [name.removeprefix(f"{folder}/").removesuffix(".gin") for name in found]
@@ -170,7 +172,7 @@ def settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Returns the meaning of the shorthands: gin files to read before all others, and bindings.
 
     Raises:
-      UsageError: an unknown fragment, or something that is given twice.
+      UsageError: a fragment is unknown, or something is given twice.
     """
     folders = args.gin_search_paths.split(",")
     input_files, input_bindings = input_settings_of(args)
@@ -203,10 +205,10 @@ def input_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 
 def training_settings_of(args: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Returns the meaning of the flags for models and texts in `specdec train`, likewise.
+    """Returns the gin files and bindings of the flags for models and texts in `specdec train`.
 
     Raises:
-      UsageError: something that is given twice, or nothing to train.
+      UsageError: something is given twice, or there is nothing to train.
     """
     refuse_senseless(args)
     files, bindings = [], _input_bindings(args, {**_INPUT_MACROS, **_TRAINING_MACROS})

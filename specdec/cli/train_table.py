@@ -1,4 +1,4 @@
-"""`specdec train --table=KIND`: a table for drafters or schedules, made of texts."""
+"""`specdec train --table=KIND`: a table for drafters or schedules, made from texts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _run(args: argparse.Namespace, *overrides: Mapping[str, Any]) -> DecodeRun:
 
 
 def _fit(args: argparse.Namespace) -> None:
-    """Makes what `schedules.Disco` stops by."""
+    """Makes the classifier of `schedules.Disco`."""
     if args.passes is None:
         raise UsageError(
             "--table=classifier needs --passes=FILE; make it with `specdec acceptance "

@@ -1,4 +1,4 @@
-"""`specdec tune`: the drafter, the draft lengths and the rule of stopping that suit a pair best."""
+"""`specdec tune`: the drafter, the draft lengths and the stopping rule that suit a pair best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs as the functions of `instrument` take them, of the flags of a command."""
+"""Runs in the form that the functions of `instrument` need, from the flags of a command."""
 
 from __future__ import annotations
 
@@ -31,10 +31,13 @@ def variant(
     """Returns the run of the flags and of one variant.
 
     Args:
-      name: the gin settings and files that only this variant has, as `--variant` takes them.
+      args: the flags.
+      name: the gin settings and files of this variant only, as in `--variant`.
       lines: the kind of lines that the command writes (`schemas.KINDS`), None for none.
-      overrides, unmarked, change: see `runs.opened`.
-      drafts: whether a drafter is needed, and not only something faster than the target alone.
+      overrides: see `runs.opened`.
+      unmarked: see `runs.opened`.
+      drafts: whether a drafter is needed, and not only a run other than the baseline.
+      change: see `runs.opened`.
     """
     run, _ = runs.opened(_with(args, name), overrides, unmarked, change)
     (runs.require_drafter if drafts else runs.require_baseline)(run)
@@ -47,9 +50,12 @@ def ready(run: Run, name: str = "", lines: str | None = None) -> Variant:
 
 
 def variants(args: argparse.Namespace, file: str | None = None, **how: Any) -> Iterator[Variant]:
-    """Yields the variants of `--variant`, or the one run; `how` as of `variant`.
+    """Yields the variants of `--variant`, or the only run; `how` has the arguments of `variant`.
 
-    file: the output file, of which each variant has its own; None where they have no files.
+    Args:
+      args: the flags.
+      file: the output file, of which each variant has its own; None if they have no files.
+      **how: see `variant`.
 
     Raises:
       UsageError: one is given twice, or two would be written to one file.
@@ -83,7 +89,7 @@ def path_of(file: str | None, name: str) -> str | None:
 
 
 def add_variant_flag(parser: argparse.ArgumentParser, about: str) -> None:
-    """Adds `--variant`, about gin settings or files, one of several."""
+    """Adds `--variant`, which may be repeated, with gin settings or files."""
     parser.add_argument(
         "--variant",
         action="append",
@@ -93,9 +99,11 @@ def add_variant_flag(parser: argparse.ArgumentParser, about: str) -> None:
 
 
 def add_cost_flags(parser: argparse.ArgumentParser, files: str) -> None:
-    """Adds the flags of commands that know what a target call and a draft take.
+    """Adds the flags of commands that need the time of a target call and of a draft.
 
-    files: the files that costs are read from.
+    Args:
+      parser: the command's parser.
+      files: the files that costs are read from.
     """
     parser.add_argument(
         "--costs",
@@ -108,10 +116,10 @@ def add_cost_flags(parser: argparse.ArgumentParser, files: str) -> None:
 
 
 def costs_of(args: argparse.Namespace) -> Costs | None:
-    """Returns the costs that the flags give, None where they are to be measured.
+    """Returns the costs that the flags give, None if they are to be measured.
 
     Raises:
-      UsageError: flags that do not go together.
+      UsageError: flags contradict each other.
       RecordsError: the file has no costs.
     """
     check("--batch_size", args.batch_size, PositiveInt | None, UsageError)
@@ -126,12 +134,12 @@ def costs_of(args: argparse.Namespace) -> Costs | None:
 
 
 def rows_of(args: argparse.Namespace) -> int:
-    """Returns how many texts are decoded together in a forecast."""
+    """Returns how many texts are decoded together in a prediction."""
     return args.batch_size or 1
 
 
 def _with(args: argparse.Namespace, name: str) -> argparse.Namespace:
-    """Returns the flags, with the gin files and settings of a variant behind them."""
+    """Returns the flags, followed by the gin files and settings of a variant."""
     own, items = copy.copy(args), [item for item in name.split(";") if item]
     for kind in shorthands.FRAGMENTS:
         chosen = getattr(args, kind, None)
@@ -146,10 +154,10 @@ def _with(args: argparse.Namespace, name: str) -> argparse.Namespace:
 
 
 def say(line: str) -> None:
-    """Prints a line at once."""
+    """Prints a line immediately."""
     print(line, flush=True)
 
 
 def announce(name: str) -> None:
-    """Says on stderr which check begins."""
+    """Prints on stderr which check begins."""
     print(f"specdec: checking {name} ...", file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
 from specdec.cli import output
@@ -18,7 +19,8 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         description="Certifies that a run decodes what its target alone would: ten checks, on "
         "this device, with the gin files of `specdec decode`.",
         epilog=f"Takes minutes. Without a limit, in gin or by --limit, the first {LIMIT} examples "
-        "are decoded: a certificate needs no whole split. Exit code 1 if a check fails.",
+        "are decoded: a certificate needs no whole split. A run that was stopped goes on: until "
+        "the end FILE.checks.jsonl keeps the checks that passed. Exit code 1 if a check fails.",
         allow_abbrev=False,
     )
     runs.add_flags(parser)
@@ -28,13 +30,25 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         metavar="FILE",
         help="write every figure to FILE, as JSON (default: %(default)s)",
     )
-    parser.set_defaults(command=_command)
+    parser.set_defaults(command=_command, resumes_from="output_file")
     return parser
 
 
 def _command(args: argparse.Namespace) -> int:
     output.check(args, holding="checks")
-    found = certify(variant(args, unmarked=True, drafts=True), say, announce)
-    found.write(Path(args.output_file))
+    passed = Path(f"{args.output_file}.checks.jsonl")
+    kept = passed, Path(f"{passed}.gin")
+    try:
+        found = certify(variant(args, unmarked=True, drafts=True), say, announce, passed)
+        found.write(Path(args.output_file))
+    except Exception:  # an interruption is none, and leaves them for the next run
+        _remove(kept)
+        raise
+    _remove(kept)
     print(f"{found.verdict}; figures in {args.output_file}")
     return 0 if found.passed else 1
+
+
+def _remove(files: Iterable[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of decoding: files of the project, this machine, published figures."""
+"""Helpers that are independent of decoding: project files, this machine, published figures."""

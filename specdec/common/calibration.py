@@ -1,4 +1,4 @@
-"""The threshold of a lossy mode that keeps a risk, chosen on texts with a stated confidence."""
+"""Chooses the threshold of a lossy mode that keeps a risk, on texts, with a stated confidence."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from specdec.common.values import InsideUnit, check
 def calibrate(
     losses: Mapping[float, np.ndarray], *, risk: float, confidence: float
 ) -> float | None:
-    """The boldest threshold whose expected loss is at most `risk`, with this confidence.
+    """Returns the boldest threshold whose expected loss is at most `risk`, with this confidence.
 
-    Learn then test (Angelopoulos et al. 2021, 2110.01052) in a fixed order, as CALM does (Schuster
-    et al. 2022, section 4.1): thresholds are tested from the most careful one, the largest, until
-    the first that cannot be shown to keep the risk. The chance that the one returned does not is at
-    most 1 - confidence, over draws of the texts; there is no penalty for the number tested.
+    The method is learn then test (Angelopoulos et al. 2021, 2110.01052) in a fixed order, as in
+    CALM (Schuster et al. 2022, section 4.1). Thresholds are tested from the largest, which is the
+    most careful one, to the first that cannot be shown to keep the risk. The returned threshold
+    exceeds the risk with probability at most 1 - confidence over draws of the texts. Testing
+    several thresholds costs nothing.
 
     Args:
-      losses: threshold -> [texts] loss of each text, 0 to 1, the same texts for each.
-      risk: 0 < risk < 1. confidence: 0 < confidence < 1.
+      losses: threshold -> [texts] loss of each text, 0 to 1, with the same texts for each.
+      risk: 0 < risk < 1.
+      confidence: 0 < confidence < 1.
 
     Returns:
       A threshold, None if not even the most careful one can be shown to keep the risk.
 
     Raises:
-      ValueError: numbers outside these ranges, or no texts.
+      ValueError: a number is outside its range, or there are no texts.
     """
     for name, value in (("risk", risk), ("confidence", confidence)):
         check(f"calibrate.{name}", value, InsideUnit)
@@ -48,9 +50,12 @@ def calibrate(
 def p_value(mean: float, texts: int, risk: float) -> float:
     """Returns the p-value of the hypothesis that the expected loss, 0 to 1, is above `risk`.
 
-    The smaller one of Hoeffding's and Bentkus' bound (2110.01052, proposition 1).
+    It is the smaller one of Hoeffding's and Bentkus' bound (2110.01052, proposition 1).
 
-    mean: the mean loss of this number of `texts`.
+    Args:
+      mean: the mean loss of the texts.
+      texts: the number of texts.
+      risk: the expected loss of the hypothesis.
     """
     if mean >= risk:
         return 1.0
@@ -60,7 +65,7 @@ def p_value(mean: float, texts: int, risk: float) -> float:
 
 
 def _divergence(a: float, b: float) -> float:
-    """Returns the divergence of two coins, in nats."""
+    """Returns the divergence of two Bernoulli distributions, in nats."""
     tails = (1 - a) * math.log((1 - a) / (1 - b))
     return tails + (a * math.log(a / b) if a else 0.0)
 

@@ -1,4 +1,4 @@
-"""The record of a decoded text that everything which counts tokens and calls shares."""
+"""The record of a decoded text, which all code that counts tokens and calls shares."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from specdec.types import DecodeOutput
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodedText:
-    """A text and how it came about, as plain values.
+    """A text and the target calls that made it, as plain values.
 
-    tokens: ids, with the stop id that ends them.
-    proposed: the ids that were drafted for each target call, where they are kept.
-    drafted: how many tokens were drafted for each target call.
-    accepted: how many of these the call kept.
-    sources: which drafter proposed, call by call; empty where the drafter has but one.
-    depths: the target's layers, call by call; empty where calls go through all.
-    broken_drafts: how many drafts ended early, see `Trace`.
+    Attributes:
+      tokens: ids, including the stop id that ends them.
+      proposed: the ids that were drafted for each target call, if they are stored.
+      drafted: how many tokens were drafted for each target call.
+      accepted: how many of these the call kept.
+      sources: the index of the drafter of each call; empty if there is only one.
+      depths: the target's layers in each call; empty if all calls run all layers.
+      broken_drafts: how many drafts ended early, see `Trace`.
     """
 
     tokens: Sequence[int]
@@ -36,7 +37,10 @@ class DecodedText:
     def of(cls, output: DecodeOutput, row: int, **others: Any) -> Self:
         """Returns the record of one row of an output that is on the host.
 
-        others: the fields that a subclass adds.
+        Args:
+          output: the output.
+          row: the row.
+          **others: the fields that a subclass adds.
         """
         return cls(
             **output.row(row)._asdict(),
@@ -46,17 +50,17 @@ class DecodedText:
 
     @property
     def calls(self) -> int:
-        """Returns the number of target calls."""
+        """The number of target calls."""
         return len(self.drafted)
 
     @property
     def tokens_per_call(self) -> float:
-        """Returns nan if no call was made."""
+        """The number of tokens per target call; nan if no call was made."""
         return block_efficiency(len(self.tokens), self.calls)
 
     @property
     def alpha(self) -> float:
-        """Returns accepted drafts over tested ones; nan if nothing was drafted."""
+        """The accepted draft tokens over the tested ones; nan if no token was drafted."""
         return empirical_alpha(self.accepted, self.drafted)
 
     def count_in(self, summary: Summary, given: int = 0) -> None:

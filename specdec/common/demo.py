@@ -1,4 +1,4 @@
-"""Where the files that ship with the project are: a vocabulary and a trained pair."""
+"""The paths of the demonstration files in the project: a vocabulary and a trained pair."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from specdec.common import resources
 
 
 def path(name: str) -> str:
-    """The path of `target`, `draft` (checkpoints) or `vocabulary.model`.
+    """Returns the path of `target`, `draft` (checkpoints) or `vocabulary.model`.
 
     Raises:
       ValueError: there is no such file.

@@ -1,4 +1,4 @@
-"""Where a figure was measured: software, device and compiler flags, for every report."""
+"""The software, device and compiler flags with which a figure was measured, for every report."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FEATURES = ("sse4_2", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "a
 
 
 def environment() -> dict[str, Any]:
-    """Returns what decides how fast and how exactly a program runs here, and the date, for JSON.
+    """Returns the facts that affect speed and rounding on this machine, and the date, for JSON.
 
-    Starts JAX's backend. A package that is not installed has no version: None.
+    This starts JAX's backend. A package that is not installed has the version None.
     """
     return {
         "date": datetime.date.today().isoformat(),
@@ -34,7 +34,7 @@ def environment() -> dict[str, Any]:
 
 
 def hardware() -> dict[str, Any]:
-    """The part of `environment` that times on two machines differ by, with the compiler's flags."""
+    """Returns the part of `environment` on which times depend, with the compiler's flags."""
     devices, linux = jax.devices(), hasattr(os, "sched_getaffinity")
     return {
         "backend": jax.default_backend(),
@@ -48,7 +48,7 @@ def hardware() -> dict[str, Any]:
 
 
 def device_in_words(environment: Mapping[str, Any]) -> str:
-    """Returns the device of an `environment`, as '2 cores of AMD EPYC (avx512f)'."""
+    """Returns the device of an `environment`, such as '2 cores of AMD EPYC (avx512f)'."""
     if environment["backend"] != "cpu":
         return f"{environment['devices']} x {environment['device']}"
     vectors = [x for x in environment.get("features", ()) if x in ("sse4_2", "avx2", "avx512f")]
@@ -58,8 +58,10 @@ def device_in_words(environment: Mapping[str, Any]) -> str:
 
 
 def load_average() -> float | None:
-    """Returns the mean number of processes that wanted to run in the last minute, on all cores of
-    the machine; None where the system does not count them."""
+    """Returns the mean number of processes that wanted to run in the last minute, on all cores.
+
+    The result is None if the system does not count them.
+    """
     try:
         return os.getloadavg()[0]
     except (OSError, AttributeError):
@@ -75,7 +77,7 @@ def version(package: str) -> str | None:
 
 
 def cache_folder() -> str:
-    """Returns the folder of what is kept for the next run, '' where no home is known."""
+    """Returns the folder of files that are kept for the next run, '' if there is no home folder."""
     with contextlib.suppress(RuntimeError):
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return str(Path(home) / "specdec")
@@ -83,7 +85,7 @@ def cache_folder() -> str:
 
 
 def _cpuinfo(wanted: str) -> str:
-    """A line of what Linux says of the processor, '' elsewhere; `platform` does not know it."""
+    """Returns a line of Linux's description of the processor, '' on other systems."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text(encoding="utf-8").splitlines():

@@ -1,6 +1,6 @@
-"""The one reader of gin text that does not carry it out: statements, and settings in force.
+"""Reads gin text without executing it: statements, and settings in force.
 
-The meaning of a macro is the comment behind its value, there and nowhere else.
+The meaning of a macro is the comment after its value, and is written nowhere else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LAYOUT = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
 
 
 class Statement(NamedTuple):
-    """A statement `NAME = value  # meaning`; of a block, the name begins with the block's."""
+    """A statement `NAME = value  # meaning`; inside a block, the name begins with the block's."""
 
     name: str
     value: str
@@ -35,14 +35,14 @@ class Statement(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Returns the last part of the name."""
+        """The last part of the name."""
         return self.name.rpartition(".")[2]
 
 
 def statements(text: str) -> Iterator[Statement]:
-    """Yields what a text sets, in its order, without what it includes.
+    """Yields the statements of a text, in order, without those of included files.
 
-    They end where gin, which reads the file too, will complain.
+    They end at the first syntax error, which gin reports when it reads the file.
     """
     block = ""
     for line in _logical_lines(text):
@@ -74,9 +74,9 @@ def comment(text: str, begins: str) -> str | None:
 
 
 def settings_in(text: str) -> dict[str, Any]:
-    """Returns name -> value of settings in force, with the comments that count.
+    """Returns name -> value of settings in force, including the comments that count as settings.
 
-    Of JSON, what stands under 'gin' is gin text, and what is deeper has a dotted name.
+    In JSON, the value of 'gin' is gin text, and nested values have dotted names.
     """
     if not text.startswith("{"):
         return _gin_settings(text)
@@ -88,7 +88,7 @@ def settings_in(text: str) -> dict[str, Any]:
 
 
 def first_difference(old: str, new: str) -> tuple[str, Any, Any] | None:
-    """Returns the first setting that is not the same in two texts, by name, and both values."""
+    """Returns the first setting that differs between two texts: its name and both values."""
     before, after = settings_in(old), settings_in(new)
     for name in [*after, *before]:
         missing = "1" if name.startswith(FORMAT[2:]) else "not set"  # the first did not say so
@@ -108,8 +108,10 @@ def _gin_settings(text: str) -> dict[str, str]:
 
 
 def _dotted(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The settings inside one. A field that is off is as one that is not there: a class may have
-    got it since."""
+    """Yields the settings inside one setting.
+
+    A field that is off is treated as missing, because its class may have got it later.
+    """
     inside: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, dict):
         inside = ((k, x) for k, x in value.items() if x is not None and x is not False)
@@ -122,7 +124,7 @@ def _dotted(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _logical_lines(text: str) -> Iterator[list[tokenize.TokenInfo]]:
-    """The tokens of each statement, those of blocks included; gin's are Python's."""
+    """Yields the tokens of each statement, including those of blocks; gin uses Python's tokens."""
     line: list[tokenize.TokenInfo] = []
     with contextlib.suppress(tokenize.TokenError, SyntaxError):
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -134,7 +136,7 @@ def _logical_lines(text: str) -> Iterator[list[tokenize.TokenInfo]]:
 
 
 def _source(tokens: list[tokenize.TokenInfo]) -> str:
-    """The tokens as they were written, on one line."""
+    """Returns the source text of tokens, on one line."""
     text = tokens[0].string if tokens else ""
     for before, token in zip(tokens, tokens[1:], strict=False):
         text += " " * (token.start != before.end) + token.string

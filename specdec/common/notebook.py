@@ -21,7 +21,7 @@ def _row(tag: str, cells: Iterable[str]) -> str:
 
 
 def lines(first: str, rest: Iterable[str]) -> str:
-    """Returns a bold line, and others in the type of a terminal."""
+    """Returns a bold line, and others in monospaced type."""
     return f"<b>{html.escape(first)}</b><pre>{html.escape(chr(10).join(rest))}</pre>"
 
 

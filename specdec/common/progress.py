@@ -1,6 +1,7 @@
-"""What a command is doing, on a terminal: a line for each stage, bars for what takes longer.
+"""Shows the progress of a command on a terminal: a line for each stage, bars for longer work.
 
-Nothing is shown unless a command has switched it on: a library does not write to its user's screen.
+Nothing is shown unless a command has switched progress on, because a library does not write to its
+user's screen.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _account: _Account | None = None
 
 
 class _Account:
-    """Seconds by the stage that they went to; a stage inside another one counts for itself."""
+    """Seconds by stage; a stage inside another one is counted separately."""
 
     def __init__(self, begun: float):
         self.spent: dict[str, float] = {}
@@ -45,10 +46,13 @@ class _Account:
 
 @contextlib.contextmanager
 def shown_on(stream: TextIO, begun: float | None = None) -> Iterator[None]:
-    """Switches progress on, if `stream` is a terminal that can go back in a line, and begins to
-    account for time, unless that has begun.
+    """Switches progress on if `stream` is a terminal with cursor control, and starts to account for
+    time.
 
-    begun: `time.perf_counter()` when the command was given; now, if None.
+    Args:
+      stream: where progress is shown.
+      begun: `time.perf_counter()` when the command was given; None for now. It has no effect if
+        accounting has already started.
     """
     global _stream, _account
     before, live = (_stream, _account), stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -62,11 +66,13 @@ def shown_on(stream: TextIO, begun: float | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stage(name: str, label: str = "") -> Iterator[None]:
-    """Accounts for the time of what is done inside, and says on the terminal what that is.
+    """Accounts for the time of the work inside, and shows a label on the terminal.
 
-    Other threads than the main one do not count: it is what a user waits for.
+    Only the main thread counts, because that is the one a user waits for.
 
-    label: what the terminal says; nothing if it is empty.
+    Args:
+      name: the stage.
+      label: the text on the terminal; "" for none.
     """
     account = _account
     if account is None or threading.current_thread() is not threading.main_thread():
@@ -82,7 +88,7 @@ def stage(name: str, label: str = "") -> Iterator[None]:
 
 
 def spent() -> dict[str, float]:
-    """Returns the seconds of a command so far, by stage; empty where no command has begun."""
+    """Returns the seconds of a command so far, by stage; empty if no command has begun."""
     if _account is None:
         return {}
     _account.turn_to(_account.turn_to(OTHER))
@@ -90,7 +96,7 @@ def spent() -> dict[str, float]:
 
 
 def _say(account: _Account, label: str) -> None:
-    """Puts a label in place of the one that is there."""
+    """Replaces the label on the terminal."""
     if _stream is not None and label != account.label:
         _stream.write(f"{CLEAR}specdec: {label} ..." if label else CLEAR)
         _stream.flush()
@@ -101,7 +107,7 @@ def _say(account: _Account, label: str) -> None:
 def bar(label: str, total: float, unit: str) -> Iterator[tqdm]:
     """Shows how much of `total` has been done; yields the bar, to `update` it.
 
-    Its clock goes on while nothing advances.
+    Its clock runs even if nothing advances.
     """
     with _bar(label, total, unit) as shown, _looking(shown, lambda: None):
         yield shown
@@ -109,9 +115,9 @@ def bar(label: str, total: float, unit: str) -> Iterator[tqdm]:
 
 @contextlib.contextmanager
 def written(label: str, folder: Path, total: int) -> Iterator[None]:
-    """Shows how much of `total` bytes lies in a folder that something else writes to.
+    """Shows how much of `total` bytes has been written to a folder by other code.
 
-    What is compressed ends a little before all of it.
+    Compressed files end a little before the total.
     """
     with _bar(label, total, "B") as shown:
         with _looking(shown, lambda: shown.update(min(_size(folder), total) - shown.n)):
@@ -136,7 +142,7 @@ def _bar(label: str, total: float, unit: str) -> tqdm:
 
 @contextlib.contextmanager
 def _looking(shown: tqdm, look: Callable[[], Any]) -> Iterator[None]:
-    """Looks again and again, after the delay, and shows the bar anew each time."""
+    """Calls `look` repeatedly, after the delay, and redraws the bar each time."""
     done = threading.Event()
 
     def loop() -> None:
@@ -159,7 +165,7 @@ def _looking(shown: tqdm, look: Callable[[], Any]) -> Iterator[None]:
 
 
 def _size(folder: Path) -> int:
-    """The bytes of the files in and below a folder, of which some may disappear meanwhile."""
+    """Returns the bytes of the files in and below a folder; files may disappear meanwhile."""
     size = 0
     for file in folder.rglob("*"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Speed-ups that others measured: Leviathan, Kalman and Matias (2211.17192), table 2."""
+"""Published speed-ups: Leviathan, Kalman and Matias (2211.17192), table 2."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import NamedTuple
 class PaperRow(NamedTuple):
     """A row of the table: T5 1.1 XXL on a TPU v4, one text at a time. Letters as in `theory`.
 
-    name: of the file in configs/leviathan/ that repeats it.
-    draft: the size of the T5 1.1 that drafts.
-    expected, measured: the speed-ups that the paper calls Exp and Emp.
+    Attributes:
+      name: of the file in configs/leviathan/ that repeats it.
+      draft: the size of the T5 1.1 that drafts.
+      expected: the speed-up that the paper calls Exp.
+      measured: the speed-up that the paper calls Emp.
     """
 
     name: str
@@ -30,7 +32,7 @@ class PaperRow(NamedTuple):
 
 @functools.cache
 def rows() -> Mapping[str, PaperRow]:
-    """Name -> row, in the order of the table."""
+    """Returns name -> row, in the order of the table."""
     text = Path(__file__).with_suffix(".csv").read_text(encoding="utf-8")
     _, *lines = csv.reader(text.splitlines())
     found = (

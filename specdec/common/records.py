@@ -1,7 +1,7 @@
-"""Outputs that a killed command goes on with: the settings they are of, and lines of JSON.
+"""Outputs that a command can resume after it was killed: their settings, and lines of JSON.
 
-What is written is there whole or not at all. What is appended may lack the end of its last line;
-readers leave such a line out, and who goes on cuts it off.
+A written file is complete or does not exist. An appended file may have an incomplete last line,
+which readers leave out and a resumed command removes.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ T = TypeVar("T")
 
 
 class RecordsError(ValueError):
-    """An output that cannot be gone on with; one line with the remedy."""
+    """An output that cannot be resumed; one line with the remedy."""
 
 
 class Lines:
-    """A file of JSON objects, one a line."""
+    """A file of JSON objects, one per line."""
 
     def __init__(self, path: Path):
         self.path = path
 
     @classmethod
     def of(cls, path: Path, settings: str, suffix: str = ".gin") -> Lines:
-        """The lines of FILE, whose settings are in FILE.gin.
+        """Returns the lines of FILE, whose settings are in FILE.gin.
 
         Raises:
-          RecordsError: those of FILE are of other settings.
+          RecordsError: the lines belong to other settings.
         """
         beside = Path(f"{path}{suffix}")
         if path.exists():
@@ -54,10 +54,10 @@ class Lines:
         return cls(path)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yields the objects in the file, but for a last line that a kill has torn.
+        """Yields the objects in the file, except an incomplete last line.
 
         Raises:
-          RecordsError: a whole line is no JSON object.
+          RecordsError: a complete line is not a JSON object.
         """
         if self.path.exists():
             with self.path.open("rb") as file:
@@ -66,7 +66,8 @@ class Lines:
                     yield self._object(line, number)
 
     def map(self, function: Callable[[dict[str, Any]], T], command: str) -> Iterator[T]:
-        """`function` of each line; raises RecordsError for fields that `command` does not write."""
+        """Yields `function` of each line; raises RecordsError for fields that `command` does not
+        write."""
         for number, record in enumerate(self, start=1):
             try:
                 yield function(record)
@@ -74,11 +75,11 @@ class Lines:
                 raise self.damaged(number, f"is not of `specdec {command}`") from error
 
     def replace(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Leaves these alone in the file; they may be some of its own."""
+        """Replaces the contents of the file with these records, which may be some of its own."""
         write(self.path, "".join(map(_line, records)))
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Adds a line at once."""
+        """Appends a line."""
         with naming(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(_line(record))
 
@@ -101,18 +102,18 @@ class Lines:
 
 @contextlib.contextmanager
 def locked(output: Path, file: Path, instead: str, parts: str) -> Iterator[None]:
-    """Holds an output, so that no other process writes to it; however this one ends, it lets go.
+    """Locks an output, so that no other process writes to it, until this one ends in any way.
 
-    Where the file system has no locks, nothing is held.
+    If the file system has no locks, nothing is locked.
 
     Args:
-      output: what the error names.
-      file: is made for the lock, and stays; its folder too.
-      instead: the flag that another output is given with.
-      parts: pattern of what `write` was killed in the middle of, to clear away.
+      output: the output's name in errors.
+      file: the lock file, which is made together with its folder, and stays.
+      instead: the flag that selects another output.
+      parts: a pattern of incomplete files that a killed `write` left; they are removed.
 
     Raises:
-      RecordsError: another process holds it, or the file cannot be made.
+      RecordsError: another process holds the lock, or the file cannot be made.
     """
     lock = filelock.FileLock(file, blocking=False)
     try:
@@ -135,16 +136,17 @@ def locked(output: Path, file: Path, instead: str, parts: str) -> Iterator[None]
 
 
 def claim(output: Path, file: Path, settings: str, *, begun: Path | None, instead: str) -> None:
-    """Writes what an output is of, gin text or JSON, unless that is there already.
+    """Writes the settings of an output, gin text or JSON, unless they exist already.
 
     Args:
-      output: what errors name.
-      file: where the settings are.
-      begun: a file of the output that is there, None if it is new.
-      instead: the flag that another output is given with.
+      output: the output's name in errors.
+      file: the file of the settings.
+      settings: the settings.
+      begun: a file of the output that exists, None if it is new.
+      instead: the flag that selects another output.
 
     Raises:
-      RecordsError: it is of other settings, or nothing says of which.
+      RecordsError: the output has other settings, or its settings are missing.
     """
     if not file.exists():
         if begun is not None:
@@ -159,7 +161,7 @@ def claim(output: Path, file: Path, settings: str, *, begun: Path | None, instea
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a file at once or not at all, also if several hosts do it."""
+    """Writes a file completely or not at all, even if several hosts do it."""
     part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
         with naming(path), part.open("w", encoding="utf-8") as file:
@@ -173,8 +175,10 @@ def write(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def complete_folder(path: Path) -> Iterator[Path]:
-    """Yields a folder to make and to fill, which gets its name when it is complete: what is killed
-    before leaves nothing under that name."""
+    """Yields a folder to make and to fill, which gets its name only when it is complete.
+
+    If the process is killed before, nothing exists under that name.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
@@ -202,8 +206,10 @@ def _remove(folder: Path, seconds: float = 10.0) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Makes an OSError one about `path`: what fails at a write knows no name. TensorStore's errors
-    of the system become such errors too."""
+    """Adds `path` to an OSError, because errors of a write have no file name.
+
+    System errors from TensorStore become such errors too.
+    """
     try:
         yield
     except OSError as error:
@@ -218,9 +224,9 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
-    """Returns a value as JSON, in which a figure that is NaN or infinite is null.
+    """Returns a value as JSON, in which NaN and infinity become null.
 
-    JSON has no such numbers, and other programs refuse a file that contains them.
+    JSON has no such numbers, and other programs reject a file that contains them.
     """
     return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
 

@@ -1,4 +1,4 @@
-"""Where the files that ship with the project are: gin files, configurations, the demo's pair."""
+"""The folders of files that ship with the project: gin files, configurations, the demo's pair."""
 
 from __future__ import annotations
 

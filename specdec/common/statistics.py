@@ -1,4 +1,4 @@
-"""How far a figure of some texts may be from that of others: one bootstrap for all figures."""
+"""Confidence intervals over texts: one bootstrap for all figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Estimate(NamedTuple):
     high: float
 
     def interval(self, form: str = ".2f") -> str:
-        """Returns both ends for people, each in a format."""
+        """Returns both ends as text, each in a format."""
         return f"{self.low:{form}} to {self.high:{form}}"
 
 
@@ -45,17 +45,18 @@ def ratio(above: np.ndarray, below: np.ndarray) -> Estimate:
 def bootstrap(
     values: np.ndarray, figure: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The 95 % percentile interval of a figure of sums over texts (Efron, 1979; Koehn, 2004).
+    """Returns the 95 % percentile interval of a figure of sums (Efron, 1979; Koehn, 2004).
 
-    Texts are drawn with replacement, as many as there are, all values of a text together: what is
-    compared is paired. The draws have a fixed seed. The ends of a single text are its figure.
+    Texts are drawn with replacement, as many as there are. All values of a text are drawn together,
+    so that comparisons are paired. The draws have a fixed seed. For a single text, both ends are
+    its figure.
 
     Args:
       values: [..., texts] what each text adds to the sums.
-      figure: of sums [..., resamples], with resamples as its last axis too.
+      figure: maps sums [..., resamples] to figures, which have resamples as their last axis too.
 
     Returns:
-      The low and the high end, each shaped as the figure.
+      The low and the high end, each shaped like the figure.
     """
     from scipy import stats
 

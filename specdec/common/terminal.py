@@ -1,4 +1,4 @@
-"""Decoded texts for people: which words were drafted, which the target corrected, and a summary."""
+"""Decoded texts on a terminal: drafted words, the target's corrections, and a summary."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from specdec.common.theory import block_efficiency, empirical_alpha
 
 
 class Origin(enum.Enum):
-    """Where a token comes from; the value is its ANSI style. Colours as in Leviathan, figure 1.
+    """The origin of a token; the value is its ANSI style. Colours as in Leviathan, figure 1.
 
-    They are of the 256 whose contrast is 4.5 or more both on black and on white (WCAG 2), where
-    the 16 are whatever the user's theme makes of them; `MARKS` say the same without colours.
+    The colours are among the 256 whose contrast is 4.5 or more both on black and on white (WCAG 2).
+    The 16 basic colours depend on the user's theme. `MARKS` show the same without colours.
     """
 
     ACCEPTED = "38;5;29"  # green: drafted, and kept by the target
@@ -54,7 +54,7 @@ Piece = tuple[str, Origin | None]  # None: neither marks nor a colour
 
 
 def wants_colour(stream: TextIO, environment=os.environ) -> bool:
-    """Whether `stream` is a terminal whose user has not opted out (https://no-color.org)."""
+    """Returns whether `stream` is a terminal whose user allows colours (https://no-color.org)."""
     plain = environment.get("NO_COLOR") or environment.get("TERM") == "dumb"
     return stream.isatty() and not plain
 
@@ -66,13 +66,15 @@ def origins(
     accepted: Sequence[int],
     given: int = 0,
 ) -> Iterator[tuple[int, Origin]]:
-    """One row's tokens in order of decision, with the first rejected token of each call.
+    """Yields one row's tokens in order of decision, with the first rejected token of each call.
 
     Later rejected tokens are left out: they continue a text that does not exist.
 
     Args:
       tokens: the output, [length].
-      proposed, drafted, accepted: the row of a `Trace`, one entry per call.
+      proposed: the row of a `Trace`, one entry per call; so are the next two.
+      drafted: the number of draft tokens.
+      accepted: the number of accepted draft tokens.
       given: how many of the tokens were a prefix.
     """
     output = iter(tokens)
@@ -87,10 +89,10 @@ def origins(
 def pieces(
     marked: Iterable[tuple[int, Origin]], text_of: Callable[[Sequence[int]], str]
 ) -> Iterator[Piece]:
-    """The text that each token adds; all but the rejected ones concatenate to the whole text.
+    """Yields the text that each token adds. Without rejected tokens, they join to the whole text.
 
-    A token's text depends on what is before it (SentencePiece's first space, bytes of one
-    character), so it is the difference of two texts, and not the text of the token.
+    A token's text depends on what is before it: SentencePiece's first space, bytes of one
+    character. It is therefore computed as the difference of two texts.
     """
     kept: list[int] = []
     shown = ""
@@ -106,24 +108,25 @@ def pieces(
 
 
 def paint(line: Iterable[Piece], colour: bool = True) -> str:
-    """One line of pieces with their marks, and with their colours if they are wanted."""
+    """Returns one line of pieces with their marks, and with colours if they are wanted."""
     return lay_out(words(line, colour))[0]
 
 
 def legend(given: bool = False, colour: bool = True, columns: float = math.inf) -> str:
-    """Explains marks and colours, in these; the last one if there are prefixes."""
+    """Returns an explanation of marks and colours, in these; the last one only if there are
+    prefixes."""
     shown = [origin for origin in Origin if given or origin is not Origin.GIVEN]
     line = [part for origin in shown for part in ((LABELS[origin], origin), (", ", None))]
     return lay_out(words(line[:-1], colour), columns)[0]
 
 
 def columns_of(stream: TextIO) -> float:
-    """Characters in a line of a terminal; other streams have no such limit."""
+    """Returns the characters in a line of a terminal; other streams have no limit."""
     return shutil.get_terminal_size().columns if stream.isatty() else math.inf
 
 
 class Word(NamedTuple):
-    """A part of a line that no line break may divide."""
+    """A part of a line without a line break."""
 
     text: str  # with marks and colours
     width: int  # columns
@@ -131,7 +134,7 @@ class Word(NamedTuple):
 
 
 def words(line: Iterable[Piece], colour: bool) -> list[Word]:
-    """The words of some pieces. All but the last one stay if the line goes on.
+    """Returns the words of some pieces. If the line goes on, all but the last one stay the same.
 
     A line may also break next to a wide character: Chinese and Japanese have no spaces.
     """
@@ -166,7 +169,7 @@ def lay_out(found: Iterable[Word], columns: float = math.inf, column: int = 0) -
 
 
 def width(text: str) -> int:
-    """The columns that a terminal takes for a text."""
+    """Returns the columns that a text takes on a terminal."""
     return sum(0 if _is_combined(character) else 1 + _is_wide(character) for character in text)
 
 
@@ -175,17 +178,17 @@ def _is_wide(character: str) -> bool:
 
 
 def _is_combined(character: str) -> bool:
-    """Accents and joiners, which take no column of their own."""
+    """Returns whether a character is an accent or joiner, which takes no column of its own."""
     return unicodedata.category(character) in ("Mn", "Me", "Cf")
 
 
 def one_line(text: str) -> str:
-    """`text` without line breaks and control characters: no text can break or drive a terminal."""
+    """Replaces line breaks and control characters, so that no text can control a terminal."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", text)
 
 
 def _runs(line: Iterable[Piece]) -> Iterator[Piece]:
-    """Pieces of one origin as one, but for those of which each one is a decision of the target."""
+    """Joins neighbouring pieces of one origin, unless each one is a decision of the target."""
     for origin, run in itertools.groupby(line, key=operator.itemgetter(1)):
         texts = [one_line(text) for text, _ in run]
         single = origin in (Origin.TARGET, Origin.REJECTED)
@@ -194,7 +197,7 @@ def _runs(line: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def _atoms(text: str, origin: Origin | None) -> list[str]:
-    """Spaces, wide characters, and what is between them; the marks are part of what they mark."""
+    """Splits a text into spaces, wide characters, and what is between them, with marks attached."""
     if origin is Origin.REJECTED and not text.strip(" "):
         text = "_"  # or nothing would show where it was
     atoms: list[str] = []
@@ -214,7 +217,8 @@ def _atoms(text: str, origin: Origin | None) -> list[str]:
 
 
 class Painter:
-    """Writes to stdout who wrote which word of a text, as it grows, and then the text alone.
+    """Writes a text to stdout as it grows, showing the origin of each word, and then the text
+    alone.
 
     Each text comes after an empty line, under the input that `begin` was given.
     """
@@ -235,9 +239,9 @@ class Painter:
         print(lay_out(words([(text, None)], colour=False), self._columns)[0], flush=True)
 
     def show(self, tokens: Sequence[int], *trace: Sequence) -> None:
-        """Writes what is new of a row's tokens; arguments as for `origins`.
+        """Writes the new words of a row's tokens; arguments as for `origins`.
 
-        The last word is kept back, for it may go on.
+        The last word is held back, because it may go on.
         """
         if not self._begun:  # another output of the same input
             print()
@@ -284,9 +288,10 @@ class Summary:
     baseline_seconds: float = 0.0
 
     def lines(self, spent: Mapping[str, float] = {}) -> list[str]:
-        """Returns the closing lines; the baseline's only if it ran.
+        """Returns the closing lines, with the baseline's only if it ran.
 
-        spent: the seconds of the command by what they went to, if they are known.
+        Args:
+          spent: the seconds of the command by stage, if they are known.
         """
         calls = len(self.drafted)
         if not calls:
@@ -324,7 +329,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def _whole(spent: Mapping[str, float]) -> str:
-    """Returns the seconds of a command and of its parts, which add up as they are printed."""
+    """Returns the seconds of a command and of its stages, which add up as printed."""
     tenths = {name: round(10 * seconds) for name, seconds in spent.items()}
     parts = sorted((name for name in tenths if tenths[name]), key=lambda name: name == OTHER)
     shown = (f"{tenths[name] / 10:.1f} s {name}" for name in parts)

@@ -1,15 +1,15 @@
 """The predictions of the papers, and the measured figures to compare them with.
 
-Letters, as in Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative
+Letters are those of Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative
 Decoding" (2211.17192), here "Leviathan":
 
-    alpha  probability that a drafted token is accepted, averaged over prefixes
-    gamma  drafted tokens per target call
-    c      seconds of one draft step / seconds of one target step of one token
-    v      seconds of the target on gamma + 1 tokens / seconds of the target on one (1 if free)
-    o      everything else in one iteration, in target steps
+  alpha  probability that a drafted token is accepted, averaged over prefixes
+  gamma  drafted tokens per target call
+  c      seconds of one draft step / seconds of one target step of one token
+  v      seconds of the target on gamma + 1 tokens / seconds of the target on one (1 if free)
+  o      everything else in one iteration, in target steps
 
-Plain Python and numpy: nothing here starts JAX, and JAX arrays are accepted where arrays are.
+This is plain Python and numpy, which does not start JAX. Array arguments may be JAX arrays.
 """
 
 import math
@@ -24,9 +24,9 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
-    """Tokens emitted per target call if acceptances are independent.
+    """Returns the tokens emitted per target call if acceptances are independent.
 
-        (1 - alpha^(gamma+1)) / (1 - alpha) = 1 + alpha + ... + alpha^gamma
+      (1 - alpha^(gamma+1)) / (1 - alpha) = 1 + alpha + ... + alpha^gamma
 
     Leviathan, section 3.1, equation 1.
 
@@ -43,13 +43,12 @@ def expected_tokens(alpha: float, gamma: int) -> float:
 
 
 def expected_tokens_by_position(rates: ArrayLike, gamma: int) -> float:
-    """Tokens emitted per target call if the chance of a draft token depends on its place alone.
+    """Returns the tokens emitted per target call if acceptance depends only on a token's position.
 
-        1 + sum over d = 1 .. gamma of a_1 a_2 .. a_d
+      1 + sum over d = 1 .. gamma of a_1 a_2 .. a_d
 
-    with a_d = rates[d - 1], the probability that draft token d is accepted if those before it were:
-    1 - the hazard at depth d. With equal rates it is `expected_tokens`; acceptances that cluster,
-    and texts that end, have rates that are not.
+    with a_d = rates[d - 1], the probability that draft token d is accepted if those before it were.
+    With equal rates it is `expected_tokens`. Rates differ if acceptances cluster, or texts end.
 
     >>> expected_tokens_by_position([0.5, 0.8], 2)
     1.9
@@ -76,11 +75,14 @@ def speedup(
     verify_cost: float | Callable[[int], float] = 1.0,
     overhead: float = 0.0,
 ) -> float:
-    """Factor by which speculation shortens the wall time of a long generation.
+    """Returns the factor by which speculation shortens the wall time of a long generation.
 
-        expected_tokens(alpha, gamma) / (gamma * c + v(gamma) + o)
+      expected_tokens(alpha, gamma) / (gamma * c + v(gamma) + o)
 
-    Leviathan, section 3.3, theorem 3.8, which has v = 1 and o = 0; a real device has neither.
+    Leviathan, section 3.3, theorem 3.8, has v = 1 and o = 0, which no real device reaches.
+
+    >>> round(speedup(alpha=0.75, gamma=7, cost_ratio=0.05), 2)
+    2.67
 
     Args:
       alpha: acceptance rate.
@@ -90,8 +92,8 @@ def speedup(
       overhead: o.
 
     Raises:
-      ValueError: alpha is outside [0, 1], gamma is not a whole number >= 0, c or o is negative,
-        or v is not positive.
+      ValueError: alpha is outside [0, 1], gamma is not a whole number >= 0, c or o is negative, or
+        v is not positive.
     """
     tokens = expected_tokens(alpha, gamma)
     _check_nonnegative("cost_ratio", cost_ratio)
@@ -105,9 +107,9 @@ def speedup(
 
 
 def operations_factor(alpha: float, gamma: int, ops_ratio: float) -> float:
-    """Factor by which speculation raises the arithmetic per emitted token.
+    """Returns the factor by which speculation increases the arithmetic per emitted token.
 
-        (gamma * c_hat + gamma + 1) / expected_tokens(alpha, gamma)
+      (gamma * c_hat + gamma + 1) / expected_tokens(alpha, gamma)
 
     with c_hat = `ops_ratio`, operations per token of the drafter over those of the target.
     Leviathan, section 3.4, theorem 3.11.
@@ -126,9 +128,10 @@ def optimal_gamma(
     verify_cost: float | Callable[[int], float] = 1.0,
     overhead: float = 0.0,
 ) -> int:
-    """The draft length in 0 .. maximum with the greatest `speedup`; the shortest of equals.
+    """Returns the draft length in 0 .. maximum with the greatest `speedup`; among equals the
+    shortest.
 
-    0 means that no draft pays: it stands for plain decoding, which has speed-up 1 and neither
+    0 means that no draft pays off: it stands for plain decoding, which has speed-up 1 and neither
     `verify_cost` nor `overhead`. Leviathan, section 3.5.
 
     Raises:
@@ -145,11 +148,12 @@ def optimal_gamma(
 
 
 def oracle_speedup(alpha: float, cost_ratio: float) -> float:
-    """`speedup` if every draft stopped just before its first rejection, with v = 1 and o = 0.
+    """Returns `speedup` if every draft stopped just before its first rejection, with v = 1 and o =
+    0.
 
-        (1 / (1 - alpha)) / (c * alpha / (1 - alpha) + 1) = 1 / (1 - alpha + c * alpha)
+      (1 / (1 - alpha)) / (c * alpha / (1 - alpha) + 1) = 1 / (1 - alpha + c * alpha)
 
-    The bound for every schedule that adapts the draft length; infinite for a perfect and free
+    It bounds every schedule that adapts the draft length, and is infinite for a perfect and free
     drafter. Leviathan, section 3.5, has it for c = 0.
 
     Raises:
@@ -162,13 +166,13 @@ def oracle_speedup(alpha: float, cost_ratio: float) -> float:
 
 
 def mbsu(tau: float, gamma: int, parameter_ratio: float) -> float:
-    """Memory-bound speed-up: `speedup` if a step takes as long as its parameters take to read.
+    """Returns the memory-bound speed-up: `speedup` if a step takes the time to read its parameters.
 
-        tau / (1 + gamma * rho)
+      tau / (1 + gamma * rho)
 
-    with tau the `block_efficiency` and rho = `parameter_ratio`, parameters of the drafter over
-    those of the target. Goel et al., "Direct Alignment of Draft Model for Speculative Decoding
-    with Chat-Fine-Tuned LLMs" (2403.00858).
+    with tau the `block_efficiency` and rho = `parameter_ratio`, the drafter's parameters over the
+    target's. Goel et al., "Direct Alignment of Draft Model for Speculative Decoding with
+    Chat-Fine-Tuned LLMs" (2403.00858).
 
     Raises:
       ValueError: tau or parameter_ratio is negative, or gamma is not a whole number >= 0.
@@ -183,20 +187,20 @@ def mbsu(tau: float, gamma: int, parameter_ratio: float) -> float:
 
 
 def emitted_tokens(trace: Any) -> NDArray[np.int64]:
-    """Tokens each row emitted, `[B]`, from a `types.Trace`.
+    """Returns the tokens that each row emitted, `[B]`, from a `types.Trace`.
 
-    A call emits its accepted drafts and one token of the target's, save the last call of a row
-    whose text ended in a drafted EOS: nothing follows that.
+    A call emits its accepted draft tokens and one token of the target. The last call of a row whose
+    text ended in a drafted EOS emits no further token.
     """
     accepted = np.asarray(trace.accepted).sum(-1, dtype=np.int64)
     return accepted + np.asarray(trace.calls) - np.asarray(trace.ended_in_draft)
 
 
 def block_efficiency(emitted: ArrayLike, calls: ArrayLike) -> float:
-    """tau, tokens per target call, over all rows together: from 1 to gamma + 1.
+    """Returns tau, the tokens per target call over all rows together: from 1 to gamma + 1.
 
-    The last call of a text counts although EOS or the length limit cut it, so short texts stay
-    below `expected_tokens` at the same alpha.
+    The last call of a text counts even if EOS or the length limit cut it, so short texts stay below
+    `expected_tokens` at the same alpha.
 
     >>> block_efficiency([12, 9], [4, 3])
     3.0
@@ -212,11 +216,11 @@ def block_efficiency(emitted: ArrayLike, calls: ArrayLike) -> float:
 
 
 def empirical_alpha(accepted: ArrayLike, drafted: ArrayLike) -> float:
-    """alpha of a run: accepted drafts over *tested* drafts.
+    """Returns the alpha of a run: accepted draft tokens over *tested* draft tokens.
 
-        tested = accepted + [accepted < drafted]        per target call
+      tested = accepted + [accepted < drafted]        per target call
 
-    Drafts after a rejection were never tested; to divide by all that were drafted would
+    Draft tokens after a rejection were never tested; dividing by all drafted tokens would
     understate alpha. For independent acceptances it is the maximum-likelihood estimate.
 
     >>> empirical_alpha(accepted=[4, 2, 0], drafted=[4, 4, 4])
@@ -227,7 +231,7 @@ def empirical_alpha(accepted: ArrayLike, drafted: ArrayLike) -> float:
       drafted: `[...]` integers (`Trace.drafted`). Calls that were not made have 0 in both.
 
     Returns:
-      nan if nothing was drafted.
+      nan if no token was drafted.
 
     Raises:
       ValueError: a call accepted more than it drafted.
@@ -245,7 +249,7 @@ def empirical_alpha(accepted: ArrayLike, drafted: ArrayLike) -> float:
 def acceptance_by_position(
     accepted: ArrayLike, drafted: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """How many draft tokens are kept, by their position in the draft.
+    """Returns the share of draft tokens that are kept, by their position in the draft.
 
     >>> conditional, joint = acceptance_by_position(accepted=[3, 1, 0, 1], drafted=[3, 3, 3, 1])
     >>> conditional.tolist(), [round(float(x), 3) for x in joint]
@@ -256,9 +260,9 @@ def acceptance_by_position(
       drafted: `[...]` integers (`Trace.drafted`).
 
     Returns:
-      conditional, `[K]`: of the tokens at a position, those before them kept, the share that is
-      kept; and joint, `[K]`: of the drafts that have a token there, the share that is kept up to
-      it. K is the longest draft that there was; nan where nothing was tested.
+      conditional, `[K]`: the share kept of the tokens at a position, if those before them are kept.
+        joint, `[K]`: the share kept up to a position, of the drafts that have a token there. K is
+        the longest draft that there was; nan where no token was tested.
     """
     accepted, drafted = np.ravel(accepted), np.ravel(drafted)
     at = np.arange(drafted.max(initial=0))[:, None]

@@ -1,4 +1,4 @@
-"""The one timer: programs that take turns, so that a slow minute slows all of them alike."""
+"""The timer of this project: runs are interleaved, so that a slow minute affects all of them."""
 
 from __future__ import annotations
 
@@ -36,12 +36,14 @@ def interleaved(
     clock: Clock = time.perf_counter,
     done: Callable[[], Any] = lambda: None,
 ) -> dict[Key, list[float]]:
-    """Returns the seconds of each run in each round; in a round, all have their turn.
+    """Returns the seconds of each run in each round; each round has one of each run.
 
     Args:
-      runs: by name, a function that makes ready, and returns what is timed.
+      runs: by name, a function that prepares, and returns the function that is timed.
+      rounds: the number of counted rounds.
       warm_ups: rounds before these, which are not counted.
-      done: is called after every run.
+      clock: returns seconds.
+      done: called after every run.
 
     Raises:
       RuntimeError: something was compiled while the clock ran.
@@ -58,7 +60,7 @@ def interleaved(
 
 @contextlib.contextmanager
 def _no_compilation() -> Iterator[None]:
-    """Refuses a figure that has a compilation in it."""
+    """Raises RuntimeError if something is compiled inside."""
     events = []
 
     def listen(event: str, duration_secs: float, **details) -> None:

@@ -1,14 +1,14 @@
-"""Declares what values that users give must be, and checks them.
+"""Declares what users' values must be, and checks them.
 
-A dataclass that is `Checked` declares it in the annotations of its fields:
+A dataclass that is `Checked` declares its rules in the annotations of its fields:
 
-    @dataclasses.dataclass(frozen=True)
-    class Window(Checked):
-        size: PositiveInt
-        limit: PositiveInt | None = None
+  @dataclasses.dataclass(frozen=True)
+  class Window(Checked):
+      size: PositiveInt
+      limit: PositiveInt | None = None
 
-`Window(0)` raises ValueError: "Window.size is 0; give a positive integer". True is no number here,
-though Python's bool is an int.
+`Window(0)` raises ValueError: "Window.size is 0; give a positive integer". True is not accepted as
+a number, though Python's bool is an int.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SEEDS = 2**32  # larger ones would draw what smaller ones draw: JAX keeps 32 bit
 
 
 class UsageError(ValueError):
-    """What the user gave cannot work; the message is one line."""
+    """A user's input cannot work; the message is one line."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -47,19 +47,19 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def is_integer(value: Any, least: int) -> TypeGuard[int]:
-    """Whether it is an integer, and `least` or more."""
+    """Returns whether a value is an integer, and `least` or more."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether it is a finite number."""
+    """Returns whether a value is a finite number."""
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)  # NumPy's too
     given: Any = value
     return real and -math.inf < given < math.inf
 
 
 def is_word(value: Any) -> TypeGuard[str]:
-    """Whether it is text with something in it."""
+    """Returns whether a value is a text that is not empty."""
     return isinstance(value, str) and bool(value)
 
 
@@ -67,36 +67,40 @@ def is_word(value: Any) -> TypeGuard[str]:
 class Rule:
     """A condition on values, for `Annotated`.
 
-    holds: whether a value fulfils it; it takes any object.
-    remedy: what an error tells to give.
+    Args:
+      holds: returns whether a value satisfies it; it accepts any object.
+      remedy: what an error tells the user to give.
     """
 
     holds: Callable[[Any], bool] = dataclasses.field(repr=False)
     remedy: str
 
     def check(self, name: str, value: Any, error: type[ValueError] = ValueError) -> None:
-        """Raises an error unless the value fulfils it."""
+        """Raises an error unless the value satisfies the rule."""
         if not self.holds(value):
             raise error(f"{name} is {value!r}; give {self.remedy}")
 
 
 def number(holds: Callable[[float], bool], remedy: str) -> Rule:
-    """Returns a rule of finite numbers."""
+    """Returns a rule for finite numbers."""
     return Rule(lambda value: is_number(value) and holds(value), remedy)
 
 
 def one_of(words: Iterable[Any]) -> Rule:
-    """Returns a rule of words, or numbers, that are known: that of `Literal` as well."""
+    """Returns a rule for known words or numbers, as for `Literal`."""
     known = [(type(word), word) for word in words]
     remedy = f"one of {', '.join(repr(word) for _, word in known)}"
     return Rule(lambda value: (type(value), value) in known, remedy)
 
 
 def row_of(least: int, remedy: str, *, ascending: bool = False, empty: bool = False) -> Rule:
-    """Returns a rule of tuples of integers, `least` or more each; a list is one as well.
+    """Returns a rule for tuples of integers, each `least` or more; lists are allowed too.
 
-    ascending: they must be so, and each one comes once.
-    empty: whether there may be none.
+    Args:
+      least: the smallest integer.
+      remedy: what an error tells the user to give.
+      ascending: whether they must be ascending, without repetition.
+      empty: whether the tuple may be empty.
     """
 
     def holds(value: Any) -> bool:
@@ -134,7 +138,7 @@ def check(name: str, value: Any, kind: Any, error: type[ValueError] = ValueError
 
 
 def rule_of(kind: Any) -> Rule | None:
-    """Returns the rule that a type declares, which holds of None where the type allows it."""
+    """Returns the rule that a type declares; None satisfies it if the type allows None."""
     parts = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     annotated = [part.__metadata__ for part in parts if get_origin(part) is Annotated]
     rules = [one for metadata in annotated for one in metadata if isinstance(one, Rule)]
@@ -148,12 +152,13 @@ def rule_of(kind: Any) -> Rule | None:
 
 
 class Checked:
-    """Base of a dataclass whose annotations declare what its fields must be.
+    """Base of a dataclass whose annotations declare the rules of its fields.
 
-    A subclass with a `__post_init__` of its own calls this one. Lists become tuples in fields that
-    have a rule: gin and JSON give lists, and what is frozen must be hashable.
+    A subclass with its own `__post_init__` calls this one. Lists become tuples in fields that have
+    a rule, because gin and JSON give lists, and frozen values must be hashable.
 
-    error: what is raised.
+    Attributes:
+      error: the class of errors.
     """
 
     error: ClassVar[type[ValueError]] = ValueError
@@ -167,8 +172,12 @@ class Checked:
 
 
 def fields_of(value: Any, kind: Any = None) -> dict[str, Any]:
-    """Returns the fields of a dataclass by name, as they are; of those, the ones that `kind` has,
-    a class that it inherits."""
+    """Returns the fields of a dataclass by name, unchanged.
+
+    Args:
+      value: the dataclass.
+      kind: a base class, to return only its fields; None for all.
+    """
     fields = dataclasses.fields(kind or value)
     return {field.name: getattr(value, field.name) for field in fields}
 
@@ -182,20 +191,20 @@ def _declared(cls: type) -> dict[str, Rule]:
 
 
 def check_is(name: str, value: Any, kind: type, remedy: str) -> None:
-    """Raises ValueError unless a part is of its kind; `remedy` is what to give."""
+    """Raises ValueError unless a value is of its kind; `remedy` is what to give."""
     if not isinstance(value, kind):
         raise ValueError(f"{name} is {value!r}; give {remedy}")
 
 
 def check_has(name: str, value: Any, methods: str, remedy: str) -> None:
-    """Raises ValueError unless a part has the attributes, divided by spaces, that tell its kind."""
+    """Raises ValueError unless a value has these attributes, separated by spaces."""
     if not all(hasattr(value, method) for method in methods.split()):
         raise ValueError(f"{name} is {value!r}; give {remedy}")
 
 
 @contextlib.contextmanager
 def one_line(prefix: str = "") -> Iterator[None]:
-    """Raises what goes wrong with a user's values as a UsageError, behind a prefix."""
+    """Converts errors about a user's values to UsageErrors with a prefix."""
     try:
         yield
     except ValueError as error:

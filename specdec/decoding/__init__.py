@@ -2,19 +2,24 @@
 
 One iteration of `step`, for one row with draft tokens x y z, of which the target accepts x y:
 
-    positions            n    n+1  n+2  n+3
-    committed     .. a   b                       b is pending: committed, not fed to the target
-    target is fed        b    x    y    z        one call
-    its rows predict     x?   y?   z?   ?
-    committed     .. a   b    x    y    c        c is the target's own; now c is pending
-    valid cache   .. a   b    x    y             length n+3; z's slot is garbage, overwritten next
+  positions            n    n+1  n+2  n+3
+  committed     .. a   b                       b is pending: committed, not fed to the target
+  target is fed        b    x    y    z        one call
+  its rows predict     x?   y?   z?   ?
+  committed     .. a   b    x    y    c        c is the target's own; now c is pending
+  valid cache   .. a   b    x    y             length n+3; z's slot is garbage, overwritten next
 
-`loop` is that iteration and who calls it, `states` what it begins with and changes, `keys` where
-random numbers come from, `finite` the error for a target without logits, `forcing` how given
-tokens are scored, `replay` what both models thought of each token of a text that is finished.
+The modules of this package:
 
-Beam search has a loop of its own: `beam_search` is that loop, `beam_plan` what is searched for with
-what, `beam_rules` the bookkeeping of T5X and of Hugging Face, `draft_beams` the trees of a draft.
+- `loop` has that iteration and the functions that run it.
+- `states` makes and changes the loop's state.
+- `keys` derives the random keys.
+- `finite` has the error for a target without finite logits.
+- `forcing` scores given tokens.
+- `replay` computes both models' probabilities of a finished text's tokens.
+
+Beam search has its own loop in `beam_search`. `beam_plan` describes a search, `beam_rules` has the
+bookkeeping of T5X and of Hugging Face, and `draft_beams` grows the trees of a draft.
 """
 
 from specdec.decoding.finite import NonFiniteLogits, check_finite, check_scores, naming_texts

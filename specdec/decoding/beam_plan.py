@@ -105,6 +105,18 @@ class BeamPlan(Checked):
         drafted = self.drafter.parts(self.beams) if self.drafter else ()
         return Part("target", self.width, 1), *(part for part in drafted if part.calls)
 
+    def laid_out(self, rows: int) -> BeamPlan:
+        """Returns this plan with its models in the layouts that this device reads fastest, in
+        batches of `rows` texts; see `Model.laid_out`."""
+        models = {}
+        for role, model in self.models().items():
+            calls = {rows * part.width: part.calls for part in self.parts() if part.role == role}
+            models[role] = model.laid_out(calls)
+        drafter = self.drafter
+        if drafter:
+            drafter = dataclasses.replace(drafter, model=models[drafter.role])
+        return dataclasses.replace(self, target=models["target"], drafter=drafter)
+
     def alone(self) -> BeamPlan:
         """Returns the plan of the same beams without a drafter."""
         return dataclasses.replace(self, drafter=None)

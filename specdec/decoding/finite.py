@@ -14,11 +14,12 @@ from specdec.types import Array, DecodeOutput
 
 
 class NonFiniteLogits(ValueError):
-    """The target's logits are NaN or infinite where a token is to be chosen or scored.
+    """The target's logits are NaN or infinite at a token that must be chosen or scored.
 
     Attributes:
-      row: of the batch, from 0.
-      position: of the output token in its text, from 0.
+      target: the model.
+      row: the row of the batch, from 0.
+      position: the index of the output token in its text, from 0.
     """
 
     def __init__(self, target: Target, row: int, position: int, text: str | None = None):
@@ -30,7 +31,7 @@ class NonFiniteLogits(ValueError):
         )
 
     def of_text(self, index: int) -> NonFiniteLogits:
-        """The same error, which names the text by its index in the task instead of the row."""
+        """Returns the same error, naming the text by its index in the task instead of the row."""
         return NonFiniteLogits(self.target, self.row, self.position, f"text {index}")
 
 
@@ -40,6 +41,9 @@ def naming_texts(index: Sequence[int] | np.ndarray) -> Iterator[None]:
 
     Args:
       index: [B] the index of each row's text.
+
+    Returns:
+      A context manager.
     """
     try:
         yield
@@ -50,8 +54,12 @@ def naming_texts(index: Sequence[int] | np.ndarray) -> Iterator[None]:
 def check_finite(output: DecodeOutput, target: Target) -> None:
     """Raises NonFiniteLogits if a row of an output has failed.
 
-    It does nothing while `decode` is traced, and for rows that are on other hosts; then
+    It does nothing while `decode` is traced, or for rows that are on other hosts. In these cases,
     `output.trace.failed` says which rows have failed.
+
+    Args:
+      output: the decoded batch.
+      target: the model that the error names.
     """
     failed = output.trace.failed
     if is_known(failed):
@@ -60,14 +68,19 @@ def check_finite(output: DecodeOutput, target: Target) -> None:
 
 
 def check_scores(log_probs: Array, target: Target) -> None:
-    """Raises NonFiniteLogits if a log-probability [B, N] is NaN; see `check_finite`."""
+    """Raises NonFiniteLogits if a log-probability is NaN; see `check_finite`.
+
+    Args:
+      log_probs: [B, N] float32.
+      target: the model that the error names.
+    """
     if is_known(log_probs):
         for row, position in np.argwhere(np.isnan(jax.device_get(log_probs))):
             raise NonFiniteLogits(target, int(row), int(position))
 
 
 def is_known(array: Array) -> bool:
-    """Returns whether this process has the values of an array, all of them."""
+    """Returns whether this process has all values of an array."""
     if isinstance(array, Tracer):
         return False
     return not isinstance(array, jax.Array) or array.is_fully_addressable

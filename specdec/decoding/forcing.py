@@ -1,4 +1,4 @@
-"""Given tokens through a target, all positions in one call."""
+"""Teacher forcing: given tokens go through a target, all positions in one call."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ def score(
     sampling: SamplingRule | None = None,
     stop_ids: tuple[int, ...] | None = None,
 ) -> Array:
-    """Log-probabilities of given outputs, teacher-forced: one target call over all positions.
+    """Scores given outputs with teacher forcing: one target call over all positions.
 
     Args:
+      target_params: the target's parameters.
       inputs: as for `decode`.
-      targets: [B, N] int32, with the stop id if that is to count, filled up with the target's
-        `pad_id`.
-      sampling: None for the values of `DecodeOutput.log_probs` for the same tokens. Else those that
-        the tokens are drawn with, behind processors, temperature, top-k and top-p; greedy, the
-        log-softmax of what processors leave. They are -inf for what is excluded.
-      stop_ids: what ends a text, for processors; None for the target's own.
+      targets: [B, N] int32, padded with the target's `pad_id`. The stop id counts if it is given.
+      target: the model.
+      sampling: None gives the values of `DecodeOutput.log_probs` for the same tokens. A rule gives
+        the log-probabilities that it draws with, after processors, temperature, top-k and top-p. A
+        greedy rule gives the log-softmax of the processed logits. Excluded tokens have -inf.
+      stop_ids: the ids that end a text, for processors; None for the target's own.
 
     Returns:
       [B, N] float32 in nats, 0 after a row's last token.
@@ -72,8 +73,12 @@ def _score(
 def force(
     target: Target, params: PyTree, start: Array, tokens: Array, cache: Any
 ) -> tuple[Array, ModelOutput, Any]:
-    """Feeds the start token and all but the last of [B, T] tokens: their log-probabilities [B, T],
-    0 after a row's last token, with the target's output and cache."""
+    """Feeds the start token and all but the last of tokens [B, T].
+
+    Returns:
+      The tokens' log-probabilities [B, T], 0 after a row's last token; the target's output; the
+        cache.
+    """
     fed = jnp.concatenate([start[:, None], tokens[:, :-1]], axis=1)
     output, cache = target.decode(params, fed, cache)
     log_probs = _of_tokens(target, jax.nn.log_softmax(output.logits, axis=-1), tokens)
@@ -81,14 +86,14 @@ def force(
 
 
 def _of_tokens(target: Target, scores: Array, tokens: Array) -> Array:
-    """[B, T] of [B, T, V], 0 after a row's last token."""
+    """Returns [B, T], the scores [B, T, V] of the given tokens, 0 after a row's last token."""
     scores = jnp.take_along_axis(scores, tokens[:, :, None], axis=2)[:, :, 0]
     inside = jnp.arange(tokens.shape[1])[None] < given_lengths(target, tokens)[:, None]
     return jnp.where(inside, scores, 0.0)
 
 
 def given_lengths(target: Target, tokens: Array) -> Array:
-    """[B] how many tokens each row of [B, T] has: up to its last that is not padding."""
+    """Returns [B], the tokens of each row of [B, T] up to the last that is not padding."""
     index = jnp.arange(1, tokens.shape[1] + 1, dtype=jnp.int32)[None]
     padding = target.pad_id
     return jnp.max(jnp.where(tokens != padding, index, 0), axis=1)

@@ -1,18 +1,19 @@
-"""Where random numbers come from.
+"""The derivation of random keys.
 
-`decode` owns randomness; drafters and verifiers get finished keys. With r the row's key, t the
-index of an output token and n the number of output tokens committed when an iteration starts:
+`decode` derives all keys; drafters and verifiers receive finished ones. Let r be a row's key, t the
+index of an output token, and n the number of committed output tokens when an iteration starts:
 
-    token key    T(t)      = fold_in(fold_in(r, 0), t)
-    private key  P(s,n,j)  = fold_in(fold_in(fold_in(r, s), n), j)
-                             s = 1 draft, 2 accept, 3 correct
+  token key    T(t)      = fold_in(fold_in(r, 0), t)
+  private key  P(s,n,j)  = fold_in(fold_in(fold_in(r, s), n), j)
+               s = 1 draft, 2 accept, 3 correct
 
-A verifier with shared noise gives draw j of the draft and of the target the key T(n+j), all
-others use the private keys. `autoregressive_decode` draws token t with T(t). From a token key a
-token is drawn by `sampling.draw_shared`, from a private one by `sampling.draw`. Neither kind serves
-for both: with private keys `Coupled` would not reproduce the baseline; with token keys a token
-that was seen and not committed would be drawn again from the same noise, which biases every other
-verifier as soon as a draft length depends on what was drawn.
+A verifier with shared noise uses the key T(n+j) for draw j of both draft and target. All others use
+the private keys. `autoregressive_decode` draws token t with T(t). `sampling.draw_shared` draws a
+token from a token key, `sampling.draw` from a private key.
+
+Neither kind can replace the other. With private keys, `Coupled` would not reproduce the baseline.
+With token keys, a token that was seen but not committed would be drawn again from the same noise.
+That biases every other verifier as soon as a draft length depends on what was drawn.
 """
 
 from __future__ import annotations
@@ -27,8 +28,16 @@ from specdec.types import Array, Noise
 
 
 def row_keys(seed: int, examples: Array, samples: Array | int = 0) -> Array:
-    """[B] keys, a function of the seed, of each example's index in the unsharded task, and of which
-    sample of that example it is: [B] int32 and [] or [B] int32."""
+    """Returns one key per row, which does not depend on the other rows or on the batch size.
+
+    Args:
+      seed: the seed of the run.
+      examples: [B] int32, the index of each example in the unsharded task.
+      samples: [] or [B] int32, which sample of the example each row is.
+
+    Returns:
+      [B] typed threefry keys.
+    """
     key = jax.random.key(seed, impl="threefry2x32")
     examples = jnp.asarray(examples, jnp.uint32)
     samples = jnp.broadcast_to(jnp.asarray(samples, jnp.uint32), examples.shape)
@@ -37,27 +46,39 @@ def row_keys(seed: int, examples: Array, samples: Array | int = 0) -> Array:
 
 
 def abstract_keys(rows: int, sharding: Any = None) -> jax.ShapeDtypeStruct:
-    """The shape and dtype of `row_keys` for so many rows, for tracing."""
+    """Returns the shape and dtype of `row_keys` for tracing.
+
+    Args:
+      rows: B.
+      sharding: the sharding of the keys, if any.
+    """
     examples = jax.ShapeDtypeStruct([rows], jnp.int32)
     return jax.eval_shape(functools.partial(row_keys, 0), examples).update(sharding=sharding)
 
 
 def token_key(key: Array, position: Array | int) -> Array:
-    """T(t): what the target alone, and `Coupled`, draw output token t of a row with."""
+    """Returns T(t), the key with which the target alone and `Coupled` draw output token t.
+
+    Args:
+      key: the row's key.
+      position: t.
+    """
     return jax.random.fold_in(jax.random.fold_in(key, 0), position)
 
 
 def purpose_keys(key: Array) -> Array:
-    """[4] a row's key for tokens, drafts, acceptance and correction: the first fold of each."""
+    """Returns [4], a row's keys for tokens, drafts, acceptance and correction: the first fold of
+    each."""
     return jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(4))
 
 
 def noise(keys: Array, committed: Array, *, width: int, shared: bool) -> Noise:
-    """The finished keys of one row and one iteration, for a draft of `width` tokens.
+    """Returns the keys of one row and one iteration, for a draft of `width` tokens.
 
     Args:
       keys: [4] the row's `purpose_keys`.
       committed: [] n.
+      width: K, the tokens of the draft.
       shared: whether draft and target draw with the same noise.
     """
     fold_each = jax.vmap(jax.random.fold_in, (None, 0))
@@ -71,7 +92,7 @@ def noise(keys: Array, committed: Array, *, width: int, shared: bool) -> Noise:
 
 
 def check_keys(keys: Array, rows: int) -> None:
-    """Raises ValueError unless there is one typed threefry key for each of so many rows."""
+    """Raises ValueError unless there is one typed threefry key for each of `rows` rows."""
     if not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
         raise ValueError(
             f"keys have dtype {keys.dtype}; give typed keys, one per row: specdec.row_keys(seed, "

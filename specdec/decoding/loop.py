@@ -1,4 +1,4 @@
-"""The loop itself: who runs it, and one iteration of it."""
+"""The decoding loop: the functions that run it, and one iteration."""
 
 from __future__ import annotations
 
@@ -38,28 +38,48 @@ def decode(
     active: Array | None = None,
     prefix: Array | None = None,
 ) -> DecodeOutput:
-    """Decodes a batch; one compiled program, one dispatch.
+    """Decodes a batch in one compiled program and one dispatch.
 
-    With an exact plan the output has the law of `autoregressive_decode` with the same target and
-    sampling: the same tokens when greedy, the same distribution otherwise, and with `Coupled` the
-    same tokens for the same keys. A row does not depend on its neighbours.
+    With an exact plan, the output has the distribution of `autoregressive_decode` with the same
+    target and sampling. The tokens are the same if greedy. With `Coupled` they are the same for the
+    same keys. A row does not depend on its neighbours.
 
     Args:
-      params: of target, drafter and schedule.
+      params: the parameters of target, drafter and schedule.
       keys: [B] typed threefry keys, one per row (`row_keys`).
-      inputs: what the target reads, a pytree whose first leaf has the rows: [B, S] int32 for T5.
-        Inputs of another shape compile another program: pad to few lengths (`tasks` does).
-      plan: what is decoded with what, static.
-      active: [B] bool, rows to decode; the others stay empty. None: what the target says of the
-        inputs, which for a row of padding only is no.
-      prefix: [B, P] int32, the tokens that each output begins with, without a stop id and fewer
-        than N in each row, filled up with the target's `pad_id`. They cost one target call, and
-        nothing of them is in the trace.
+      inputs: the target's inputs, a pytree whose first leaf has the rows: [B, S] int32 for T5.
+        Inputs of another shape compile another program, so pad them to few lengths (`tasks` does).
+      plan: target, drafter, verifier, schedule and sampling; static.
+      active: [B] bool, the rows to decode; the others stay empty. None asks the target, which
+        leaves out rows that are only padding.
+      prefix: [B, P] int32, the tokens that each output begins with, padded with the target's
+        `pad_id`. Each row has fewer than N of them and no stop id. They cost one target call, and
+        are not in the trace.
+
+    Returns:
+      The texts with their log-probabilities and a trace of the target calls.
 
     Raises:
       ValueError: before anything is compiled, for keys or shapes that cannot work.
       NonFiniteLogits: the target's logits are NaN or infinite for a token of a text. While this
-        function is traced there is no error; `Trace.failed` has the rows, which end there.
+        function is traced there is no error; `Trace.failed` marks the rows, which end there.
+
+    Example:
+
+    >>> import specdec
+    >>> from specdec.drafters import PromptLookup
+    >>> from specdec.sampling import Greedy
+    >>> from specdec.schedules import Fixed
+    >>> from specdec.testing import TableTarget
+    >>> from specdec.verifiers import GreedyMatch
+    >>> target = TableTarget(vocab_size=7)
+    >>> plan = Plan(target, PromptLookup(), GreedyMatch(), Fixed(gamma=3), Greedy(), max_length=12)
+    >>> params = Params(target.init(jax.random.key(0)))
+    >>> keys, inputs = specdec.row_keys(0, jnp.arange(1)), jnp.array([[3, 5, 2, 1]])  # one text
+    >>> output = decode(params, keys, inputs, plan)
+    >>> alone = decode(params, keys, inputs, plan.alone())
+    >>> bool(jnp.all(output.tokens == alone.tokens))
+    True
     """
     rows = states.rows_of(inputs)
     check_keys(keys, rows)
@@ -82,13 +102,26 @@ def autoregressive_decode(
     active: Array | None = None,
     prefix: Array | None = None,
 ) -> DecodeOutput:
-    """The baseline: the target alone, one token per call, through the same loop.
+    """Decodes with the target alone, one token per call, through the same loop: the baseline.
 
-    Token t is argmax(log p + gumbel(T(t))). With width > 1 each call is as wide as a verify call of
-    width - 1 draft tokens, of which only the first position counts: the logits are then those of
-    the same compiled shape, also in bfloat16, where another width rounds differently.
+    Token t is argmax(log p + gumbel(T(t))). With width > 1, each call is as wide as one that
+    verifies width - 1 draft tokens, and only its first position counts. Its logits then come from
+    the same compiled shape. This matters in bfloat16, where another width rounds differently.
 
-    eos_id: what ends a row, several ids perhaps. The other arguments are those of `decode`.
+    Args:
+      target_params: the target's parameters.
+      keys: as for `decode`.
+      inputs: as for `decode`.
+      target: the model.
+      sampling: turns logits into the distribution that tokens are drawn from.
+      max_length: N, the longest output in tokens.
+      eos_id: the id that ends a row, or several ids.
+      width: tokens in each target call.
+      active: as for `decode`.
+      prefix: as for `decode`.
+
+    Returns:
+      The texts, as from `decode`.
     """
     stop_ids = (eos_id,) if isinstance(eos_id, int) else eos_id
     alone: Any = Alone(width)
@@ -114,7 +147,19 @@ def prefill(
     active: Array | None = None,
     prefix: Array | None = None,
 ) -> DecodeState:
-    """Reads the inputs and lays out everything `step` updates; arguments as for `decode`."""
+    """Reads the inputs and allocates the state that `step` updates.
+
+    Args:
+      params: as for `decode`, and so are the others.
+      keys: [B].
+      inputs: the target's inputs.
+      plan: static.
+      active: [B] bool, or None.
+      prefix: [B, P] int32, or None.
+
+    Returns:
+      The state before the first iteration.
+    """
     state = states.empty(params, keys, inputs, plan, active)
     if prefix is not None:
         state = states.begin_with(prefix, state, plan.target, params["target"])
@@ -124,11 +169,19 @@ def prefill(
 
 @functools.partial(jax.jit, static_argnames="plan")
 def step(params: Params, state: DecodeState, plan: Plan) -> DecodeState:
-    """One iteration for every active row: draft, one target call, verdict, commit.
+    """Runs one iteration for every active row: draft, one target call, verdict, commit.
 
-    With several buckets the draft buffer has the longest, and the target call the smallest that
-    holds what the rows have drafted. Each width is the body of a while loop of at most one trip,
-    because a `lax.switch` around a cache copies every array of it.
+    With several buckets, the draft buffer has the longest one. The target call has the smallest one
+    that holds what the rows have drafted. Each width is the body of a while loop of at most one
+    trip, because a `lax.switch` around a cache copies every array of it.
+
+    Args:
+      params: the parameters of target, drafter and schedule.
+      state: the state that `prefill` or the last `step` returned.
+      plan: static.
+
+    Returns:
+      The state after the iteration.
     """
     states.check_capacity(state, plan)
     keys_of = functools.partial(noise, width=plan.longest_draft, shared=plan.shared_noise)
@@ -154,7 +207,7 @@ def step(params: Params, state: DecodeState, plan: Plan) -> DecodeState:
 def _propose(
     params: Params, keys: Noise, state: DecodeState, plan: Plan
 ) -> tuple[Draft, DecodeState]:
-    """The draft, cut to what may be verified, and what the drafter leaves."""
+    """Returns the draft, cut to what may be verified, and the state with the drafter's update."""
     want = _wanted(state, plan)
     rows, width = keys.draft.shape
     if not width:
@@ -187,16 +240,17 @@ def _propose(
 
 
 def _wanted(state: DecodeState, plan: Plan) -> Array:
-    """[B] how many tokens to draft; the target's own token always fits as well."""
+    """Returns [B], how many tokens to draft; the target's own token must fit as well."""
     room = plan.max_length - state.length
     want = jnp.clip(plan.schedule.want(state.schedule), 0, jnp.minimum(room, plan.longest_draft))
     return jnp.where(state.active, want, 0)
 
 
 def _stop(params: Params, state: PyTree, plan: Plan) -> Stop | None:
-    """What ends drafting early: the end of the text, and the schedule's own rule if it has one.
+    """Returns the rule that ends drafting early, or None if lengths are fixed.
 
-    Where lengths are fixed nothing does, and drafting needs no loop of unknown length.
+    Drafting ends at the end of the text, and where the schedule's own rule stops. With fixed
+    lengths, drafting needs no loop of unknown length.
     """
     if not plan.lengths_vary:
         return None
@@ -215,7 +269,7 @@ def _stop(params: Params, state: PyTree, plan: Plan) -> Stop | None:
 def _decide(
     params: Params, keys: Noise, draft: Draft, state: DecodeState, plan: Plan
 ) -> DecodeState:
-    """The target call on a draft of any width, and what comes of it."""
+    """Runs the target call on a draft of any width, and commits its outcome."""
     committed = state.length - 1  # [B] n
     with jax.named_scope("verify"):
         pending = jnp.take_along_axis(state.tokens, committed[:, None], axis=1)
@@ -244,5 +298,6 @@ def _decide(
 
 
 def _cut(keys: Noise, width: int) -> Noise:
-    """Of a draft of `width` tokens. A key belongs to its position, whatever the width."""
+    """Returns the keys of a draft of `width` tokens. A key depends on its position, not on the
+    width."""
     return Noise(keys.draft[:, :width], keys.accept[:, :width], keys.correct[:, : width + 1])

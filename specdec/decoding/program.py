@@ -1,4 +1,4 @@
-"""A jitted function, compiled once for each shape of its inputs, with what that took and costs."""
+"""A jitted function that is compiled once per input shape, with its compile time and its costs."""
 
 from __future__ import annotations
 
@@ -29,13 +29,16 @@ COMPILING = functools.partial(progress.stage, "compiling", "compiling")
 class Program:
     """The executables of a pure function(params, *inputs), one for each shape of the inputs.
 
-    mesh: of the devices that it runs on, with every result whole on each; None for one device. It
-      is to be traced, compiled and called under `jax.set_mesh`.
-    donate: the numbers of arguments whose memory the results may take.
+    Tracing and compiling happen once for each shape, in the thread that asks first.
 
-    seconds: what all compiling took, tracing included.
+    Args:
+      function: what is compiled.
+      mesh: the mesh that the function runs on, with every result whole on each device; None for one
+        device. Trace, compile and call under `jax.set_mesh`.
+      donate: the numbers of arguments whose memory the results may reuse.
 
-    Tracing and compiling happen once for each shape of the inputs, whichever thread asks first.
+    Attributes:
+      seconds: the time of all compilations, including tracing.
     """
 
     def __init__(self, function: Callable, *, mesh: Mesh | None = None, donate: Sequence[int] = ()):
@@ -50,8 +53,8 @@ class Program:
         self._making: dict[Any, threading.RLock] = {}  # the programs of a shape
 
     def lower(self, *arguments: PyTree) -> Any:
-        """Traces for arguments of these shapes, which is where parts that cannot work together
-        show (ValueError)."""
+        """Traces for arguments of these shapes; raises ValueError if components do not fit each
+        other."""
         shape = _shape(arguments[1:])
         with self._alone(shape):
             if shape not in self._lowered:
@@ -60,7 +63,7 @@ class Program:
             return self._lowered[shape]
 
     def begin_to_compile(self, *arguments: PyTree) -> None:
-        """Compiles in the background, while parameters are read, perhaps; not over a mesh."""
+        """Compiles in the background, for example while parameters are read; not over a mesh."""
         if self.mesh is None:
             lowered = self.lower(*arguments)
             shape, background = _shape(arguments[1:]), concurrent.futures.ThreadPoolExecutor(1)
@@ -68,9 +71,11 @@ class Program:
             background.shutdown(wait=False)
 
     def compile(self, *arguments: PyTree) -> Any:
-        """The executable for arguments of these shapes, made at the first call for them.
+        """Returns the executable for arguments of these shapes, compiled at the first call for
+        them.
 
-        It is a function of the arguments, with XLA's `memory_analysis`, `cost_analysis`, `as_text`.
+        It is a function of the arguments, with XLA's `memory_analysis`, `cost_analysis` and
+        `as_text`.
         """
         shape = _shape(arguments[1:])
         with self._alone(shape):
@@ -83,7 +88,7 @@ class Program:
             return self._executables[shape]
 
     def _alone(self, shape: Any) -> threading.RLock:
-        """The lock of the thread that traces or compiles for a shape; others wait for it."""
+        """Returns the lock that a thread holds while it traces or compiles for a shape."""
         return self._making.setdefault(shape, threading.RLock())
 
     def _lower(self, *arguments: PyTree) -> Any:
@@ -110,11 +115,11 @@ class Program:
         return self.compile(*arguments)(*arguments)
 
     def warmed(self, *arguments: PyTree) -> Any:
-        """The executable for these arguments, which has just been run with them if its parameters,
-        the first one, are small.
+        """Returns the executable for these arguments, after one run if its parameters are small.
 
-        On its own a program finds its parameters in the processor's cache, if that holds them. By
-        turns with others it has to read them from memory: a third of the time of a small model.
+        The parameters are the first argument. Timed alone, a small program finds them in the
+        processor's cache. Alternating with others, it must read them from memory, which takes a
+        third of a small model's time.
         """
         execute = self.compile(*arguments)
         if sum(leaf.nbytes for leaf in jax.tree.leaves(arguments[0])) < CACHED:
@@ -122,16 +127,18 @@ class Program:
         return execute
 
     def costs(self, *arguments: PyTree) -> dict[str, float]:
-        """FLOPs and bytes accessed of one call, by XLA's analysis, which counts the body of a loop
-        once; what a backend does not count is left out."""
+        """Returns the FLOPs and the bytes accessed by one call, from XLA's analysis.
+
+        XLA counts the body of a loop once. Values that a backend does not count are missing.
+        """
         analysis = self.compile(*arguments).cost_analysis() or {}
         kinds = {"flops": "flops", "bytes": "bytes accessed"}
         return {kind: analysis[key] for kind, key in kinds.items() if key in analysis}
 
     def fetch(self, params: PyTree, keys: Array, inputs: PyTree) -> tuple[Any, float]:
-        """The result for a batch, on the host, and the seconds it took without compiling.
+        """Returns the result for a batch, on the host, and the seconds it took without compiling.
 
-        Over a mesh each process gives the keys and inputs of its own rows, and gets theirs.
+        Over a mesh, each process gives the keys and inputs of its own rows, and gets their results.
         """
         if self.mesh is None:
             batch = (keys, inputs)
@@ -148,7 +155,7 @@ class Program:
 
 
 class DecodeProgram(Program):
-    """`decode` of a plan: (params, keys [B], inputs) -> DecodeOutput."""
+    """The program of `decode` with a plan: (params, keys [B], inputs) -> DecodeOutput."""
 
     def __init__(
         self,
@@ -169,16 +176,19 @@ class DecodeProgram(Program):
 
 
 def batch_shapes(rows: int, length: int, mesh: Mesh | None = None) -> tuple[Any, Any]:
-    """The shapes of a batch for `DecodeProgram`: keys [rows], and inputs [rows, length] int32."""
+    """Returns the shapes of a batch for `DecodeProgram`: keys [rows], and inputs [rows, length]
+    int32."""
     sharding = None if mesh is None else partitioning.rows(mesh)
     inputs = jax.ShapeDtypeStruct([rows, length], jnp.int32, sharding=sharding)
     return decoding.abstract_keys(rows, sharding), inputs
 
 
 class Stepwise(DecodeProgram):
-    """Decodes like `DecodeProgram`, with one dispatch for each target call, watched as it goes.
+    """Decodes like `DecodeProgram`, with one dispatch for each target call, so that it can be
+    watched.
 
-    watch: is given what has been decoded so far, on the host, after each call.
+    Attributes:
+      watch: called after each target call with the text so far, on the host.
     """
 
     def __init__(self, plan: Plan, *, prefix: Array | None = None):
@@ -209,7 +219,7 @@ def _shape(arguments: PyTree) -> Any:
 
 
 def _over(mesh: Mesh, keys: Array, inputs: PyTree) -> tuple[Array, PyTree]:
-    """This process's rows as part of arrays of all rows."""
+    """Returns this process's rows as a part of arrays of all rows."""
     data = partitioning.from_local_rows(np.asarray(jax.random.key_data(keys)), mesh)
     whole = jax.random.wrap_key_data(data, impl=str(jax.random.key_impl(keys)))
     place = functools.partial(partitioning.from_local_rows, mesh=mesh)

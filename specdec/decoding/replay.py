@@ -1,4 +1,4 @@
-"""What target and drafter thought of the tokens of each call, found out after a generation."""
+"""Both models' probabilities of the tokens of each call, computed after a text is finished."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specdec.types import Array, DecodeState, Draft, Params, PyTree, Request, Ve
 
 
 class Decided(NamedTuple):
-    """The part of a `DecodeOutput` that a replay needs."""
+    """The fields of a `DecodeOutput` that a replay needs."""
 
     tokens: Array  # [B, N] int32
     proposed: Array  # [B, N, K] int32, this and the next two as in `Trace`
@@ -25,11 +25,12 @@ class Decided(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """Probabilities of the tokens of each call, float32. What is said of other entries is garbage.
+    """Probabilities of the tokens of each call, float32. Entries that belong to no token are
+    garbage.
 
-    p and q are under the plan's sampling, given the text and the draft tokens before. q is NaN
-    where nobody knows it: the drafter proposes with certainty, or, asked again with the same keys,
-    it proposes something else earlier in this draft.
+    p and q are under the plan's sampling, given the text and the draft tokens before. q is NaN if
+    it is unknown. That is so if the drafter proposes with certainty. It is also so if, called again
+    with the same keys, the drafter proposes another token earlier in this draft.
     """
 
     p: Array  # [B, N, K] the target's, of draft token j
@@ -48,10 +49,21 @@ def replay(
     plan: Plan,
     prefix: Array | None = None,
 ) -> Replay:
-    """Feeds the target what it was fed when the texts were decoded, and asks the drafter again.
+    """Feeds the target what it was fed when the texts were decoded, and calls the drafter again.
 
-    The other arguments are those of `decode`. It takes as many target calls and drafts as that
-    did, and the loop itself need not carry anything for it.
+    It takes the same number of target calls and drafts. The loop itself need not store anything for
+    it.
+
+    Args:
+      params: as for `decode`.
+      keys: as for `decode`.
+      inputs: as for `decode`.
+      decided: the output of `decode`.
+      plan: as for `decode`.
+      prefix: as for `decode`.
+
+    Returns:
+      The probabilities of each call.
     """
     state = prefill(params, keys, inputs, plan, prefix=prefix)
     rows, longest, width = decided.proposed.shape
@@ -71,7 +83,11 @@ def replay(
 def _call(
     params: Params, state: DecodeState, call: Array, decided: Decided, plan: Plan
 ) -> tuple[DecodeState, Replay]:
-    """One iteration of the loop with the verdict given; the fields of `Replay` without their N."""
+    """Repeats one iteration of the loop with a known verdict.
+
+    Returns:
+      The state after it, and the fields of `Replay` without their axis N.
+    """
     tested, length, accepted = (x[:, call] for x in decided[1:])
     committed = state.length - 1
     asked, drafter = _ask_again(params, state, length, plan)
@@ -103,7 +119,7 @@ def _call(
 def _ask_again(
     params: Params, state: DecodeState, length: Array, plan: Plan
 ) -> tuple[Draft, PyTree]:
-    """What the drafter proposes with the keys of this call; no schedule stops it."""
+    """Returns the drafter's proposal with the keys of this call, without a stopping rule."""
     keys_of = functools.partial(noise, width=plan.longest_draft, shared=plan.shared_noise)
     keys = jax.vmap(keys_of)(state.keys, state.length - 1)
     context = state.context(plan)
@@ -113,7 +129,7 @@ def _ask_again(
 def _drafter_probabilities(
     asked: Draft, tested: Array, length: Array, accepted: Array, own: Array
 ) -> tuple[Array, Array]:
-    """[B, K] q of the draft tokens, and [B] of the target's own where that corrects one."""
+    """Returns q of the draft tokens [B, K], and of the target's token [B] that corrects one."""
     unknown = jnp.full(tested.shape, jnp.nan, jnp.float32)
     if asked.probs is None:
         return unknown, unknown[:, 0]
@@ -128,10 +144,10 @@ def _drafter_probabilities(
 
 
 def _of(probs: Array, tokens: Array) -> Array:
-    """[B, T] of [B, T, V] and the tokens [B, T]."""
+    """Returns [B, T], the probabilities [B, T, V] of the tokens [B, T]."""
     return jnp.take_along_axis(probs, tokens[:, :, None], axis=2)[:, :, 0]
 
 
 def _at(probs: Array, row: Array) -> Array:
-    """[B, 1, V] of [B, T, V] and row [B, 1]."""
+    """Returns [B, 1, V], the given row [B, 1] of [B, T, V]."""
     return jnp.take_along_axis(probs, row[:, :, None], axis=1)

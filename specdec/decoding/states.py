@@ -1,4 +1,4 @@
-"""What the loop begins with, and how it changes."""
+"""The initial state of the loop, and the functions that change it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from specdec.verifiers.decide import leading, usable_tokens
 
 
 def rows_of(inputs: PyTree) -> int:
-    """B, which the first leaf of the inputs has.
+    """Returns B, the length of the first axis of the first leaf.
 
     Raises:
       ValueError: there is no such leaf.
@@ -50,7 +50,7 @@ def rows_of(inputs: PyTree) -> int:
 def empty(
     params: Params, keys: Array, inputs: PyTree, plan: Plan, active: Array | None
 ) -> DecodeState:
-    """A batch of which nothing is decoded yet; the drafter's state is missing."""
+    """Returns the state of a batch before anything is decoded, without the drafter's state."""
     target, batch, longest = plan.target, rows_of(inputs), plan.max_length
     cache = target.prefill(params["target"], inputs, plan.capacity)
     tokens = jnp.zeros([batch, 1 + longest], jnp.int32)
@@ -73,13 +73,14 @@ def empty(
 
 
 def _no_states(shape: jax.ShapeDtypeStruct, plan: Plan) -> Array:
-    """Room for a state of each token, and of a whole call behind the last one."""
+    """Returns zeros with room for each token's state, and for one call after the last token."""
     rows, _, width = shape.shape
     return jnp.zeros([rows, 1 + plan.capacity + 1, width], shape.dtype)
 
 
 def _with_states(hidden: Array | None, of_call: Array, start: Array) -> Array | None:
-    """With [B, T, D] states that produced, or would have, the tokens from `start` [B] on."""
+    """Returns `hidden` with the states [B, T, D] of a call written at the tokens from `start` [B]
+    on."""
     if hidden is None:
         return None
     return write_rows(hidden[:, None], of_call[:, :, None], start)[:, 0]
@@ -101,7 +102,7 @@ def _empty_trace(batch: int, longest: int, plan: Plan) -> Trace:
 
 
 def begin_with(prefix: Array, state: DecodeState, target: Target, params: PyTree) -> DecodeState:
-    """Commits [B, P] tokens; the last one of each row is then its pending token."""
+    """Commits the tokens of a prefix [B, P]; the last one of each row becomes the pending token."""
     log_probs, output, cache = force(target, params, state.tokens[:, 0], prefix, state.cache)
     given = given_lengths(target, prefix)
     size = prefix.shape[1]
@@ -116,8 +117,10 @@ def begin_with(prefix: Array, state: DecodeState, target: Target, params: PyTree
 
 
 def divided_by_rows(tree: PyTree, batch: int) -> PyTree:
-    """The arrays with a row each divided over the mesh's axis `data`, where there is one: so does
-    `step` return them. XLA would begin with zeros for all rows on every device."""
+    """Divides the arrays that have rows over the mesh's axis `data`, if there is one.
+
+    `step` returns them so. Otherwise, XLA would start with zeros for all rows on every device.
+    """
     if "data" not in jax.sharding.get_abstract_mesh().axis_names:
         return tree
 
@@ -131,12 +134,14 @@ def divided_by_rows(tree: PyTree, batch: int) -> PyTree:
 
 
 def trim(draft: Draft, want: Array, vocab_size: int, stop_ids: tuple[int, ...]) -> Draft:
-    """Cuts each row to what is wanted, after its first stop id, and before its first unusable
-    token: one that does not exist, or whose q is not a distribution.
+    """Cuts each row's draft to what may be verified.
 
-    Stopping after a token that was seen is exact. So is stopping before a token because of its q,
-    which depends on the tokens before it alone. An id outside the vocabulary cannot have been drawn
-    from q. Tokens that are cut become token 0, so that the target is fed real ids only.
+    A draft ends at the wanted length, after its first stop id, and before its first unusable token:
+    one that does not exist, or whose q is not a distribution.
+
+    Stopping after a token that was seen is exact. Stopping before a token because of its q is exact
+    too, since q depends only on earlier tokens. An id outside the vocabulary cannot have been drawn
+    from q. Tokens that are cut become token 0, so that the target is fed only real ids.
 
     Returns:
       The draft, with `broken` True in rows that an unusable token has shortened.
@@ -159,7 +164,7 @@ def shortened(draft: Draft, length: Array) -> Draft:
 
 
 def cut(draft: Draft, width: int) -> Draft:
-    """The first `width` tokens of a buffer that hold all that is drafted."""
+    """Returns the draft in a buffer of `width` tokens, which must hold all that is drafted."""
     probs, beliefs = (None if x is None else x[:, :width] for x in (draft.probs, draft.beliefs))
     resume = draft.resume and draft.resume.replace(stream=draft.resume.stream[:, :width])
     tokens = draft.tokens[:, :width]
@@ -167,11 +172,14 @@ def cut(draft: Draft, width: int) -> Draft:
 
 
 def opinion(logits: Array, draft: Array, tokens: Array, length: Array, plan: Plan) -> Scores:
-    """The target's, of each token of a draft [B, K] and of the one behind it.
+    """Returns the target's scores of each token of a draft [B, K], and of the token after it.
 
     Args:
-      logits: [B, K+1, V] as it gave them.
-      tokens, length: the committed text, [B, 1+N] and [B], see `Context`.
+      logits: [B, K+1, V], the target's.
+      draft: [B, K], its tokens.
+      tokens: [B, 1+N], the committed text, see `Context`.
+      length: [B], its length.
+      plan: has the sampling rule.
     """
     positions = length[:, None] - 1 + jnp.arange(logits.shape[1])[None]
     history = None
@@ -182,10 +190,10 @@ def opinion(logits: Array, draft: Array, tokens: Array, length: Array, plan: Pla
 
 
 def finite_rows(logits: Array, scores: Scores) -> Array:
-    """Returns which rows of the target's logits a token can be chosen from, [B, K+1] bool.
+    """Returns [B, K+1] bool, the rows of logits that a token can be chosen from.
 
-    Single entries may be -inf. A row with NaN or +inf, or with nothing but -inf, is none, be it as
-    the target gave it or as processors leave it.
+    Single entries may be -inf. A row is not usable if it has NaN or +inf, or nothing but -inf,
+    before or after processors.
     """
     finite = jnp.isfinite(jnp.max(logits, axis=-1))
     if scores.processed:
@@ -204,8 +212,13 @@ def commit(
     """Appends the accepted tokens and the next one, and records the call.
 
     Args:
+      state: the state before the call.
+      draft: the draft that was verified.
+      scored: the target's output.
+      verdict: the number of accepted tokens, and the next token.
+      stop_ids: the ids that end a text.
       failed: [B] bool, rows without a next token, because the target's logits for it are not
-        finite. They end behind the accepted tokens.
+        finite. They end after the accepted tokens.
     """
     accepted = verdict.num_accepted
     width = draft.tokens.shape[1]
@@ -239,7 +252,7 @@ def _recorded(
     ended_in_draft: Array,
     failed: Array,
 ) -> Trace:
-    """The trace with one more call."""
+    """Returns the trace with one more call."""
     assert draft.broken is not None  # `trim` has set it
     trace = state.trace
     columns = jnp.arange(trace.drafted.shape[1])[None]
@@ -267,28 +280,32 @@ def _recorded(
 
 
 def ends_text(tokens: Array, stop_ids: tuple[int, ...]) -> Array:
-    """Which tokens are stop ids, bool of the same shape."""
+    """Returns which tokens are stop ids, bool of the same shape."""
     found = (tokens == token for token in stop_ids)
     return functools.reduce(operator.or_, found) if stop_ids else jnp.zeros(tokens.shape, bool)
 
 
 def _append(buffer: Array, block: Array, start: Array, count: Array) -> Array:
-    """buffer[b, start[b]:start[b]+count[b]] = block[b, :count[b]], without a scatter."""
+    """Writes buffer[b, start[b]:start[b]+count[b]] = block[b, :count[b]], without a scatter."""
     offset = jnp.arange(buffer.shape[1])[None] - start[:, None]
     moved = jnp.take_along_axis(block, jnp.clip(offset, 0, block.shape[1] - 1), axis=1)
     return jnp.where((offset >= 0) & (offset < count[:, None]), moved, buffer)
 
 
 def output(state: DecodeState) -> DecodeOutput:
-    """What has been decoded so far."""
+    """Returns the texts that have been decoded so far.
+
+    Args:
+      state: the state of the loop.
+    """
     return DecodeOutput(state.tokens[:, 1:], state.length - 1, state.log_probs, state.trace)
 
 
 def check_inputs(
     inputs: PyTree, active: Array | None, prefix: Array | None, target: Target, max_length: int
 ) -> None:
-    """Raises ValueError for rows that do not agree, and for prefixes that leave no room, before
-    anything is compiled."""
+    """Raises ValueError, before compiling, for rows that do not agree or prefixes that leave no
+    room."""
     rows = rows_of(inputs)
     if active is not None and (active.shape != (rows,) or active.dtype != bool):
         raise ValueError(f"active is {active.dtype}{list(active.shape)}; give bool [{rows}]")
@@ -314,7 +331,12 @@ class PrefixError(ValueError):
 
 
 def check_prefix(tokens: int, max_length: int) -> None:
-    """Raises PrefixError if a prefix of this many tokens leaves no room in an output."""
+    """Raises PrefixError if a prefix of this many tokens leaves no room in an output.
+
+    Args:
+      tokens: the length of the prefix.
+      max_length: N, the longest output in tokens.
+    """
     if tokens < max_length:
         return
     if tokens > max_length:
@@ -325,8 +347,10 @@ def check_prefix(tokens: int, max_length: int) -> None:
 
 
 def check_capacity(state: DecodeState, plan: Plan) -> None:
-    """Raises ValueError for a state of another plan's size: a write beyond the end of a cache would
-    be shifted in silence."""
+    """Raises ValueError for a state of another plan's size.
+
+    Without this check, a write beyond the end of a cache would be shifted silently.
+    """
     max_length = state.tokens.shape[1] - 1
     if max_length == plan.max_length and state.cache.capacity == plan.capacity:
         return

@@ -1,4 +1,4 @@
-"""Drafters: where proposed tokens come from. A new one is one file here (`Drafter`)."""
+"""Drafters: the components that propose tokens. A new drafter is one file here, see `Drafter`."""
 
 from specdec.drafters.autoregressive import Autoregressive
 from specdec.drafters.blockwise import Blockwise

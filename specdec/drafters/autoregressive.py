@@ -1,4 +1,4 @@
-"""A smaller model of the same vocabulary, run token by token (Leviathan et al. 2022)."""
+"""A smaller model with the same vocabulary drafts token by token (Leviathan et al. 2022)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from specdec.types import Array, Cache, Context, Params, Part, PyTree
 
 
 class Memory(struct.PyTreeNode):
-    """What a drafter that runs a model has fed to it."""
+    """The KV cache of a draft model, and the last draft that was fed to it."""
 
     cache: Any  # the model's
     tokens: Array  # [B, K] int32, the last draft
     start: Array  # [B] int32, the position of its first token
 
     def known(self, context: Context) -> Any:
-        """The cache, rewound to where the last draft leaves the committed text."""
+        """Returns the cache, rewound to the first token where the last draft and the committed text
+        differ."""
         longest = self.tokens.shape[1]
         index = jnp.arange(longest)[None]
         left = slices(context.tokens, self.start, longest) != self.tokens
@@ -39,26 +40,35 @@ class Memory(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class Autoregressive(Checked, TokenByToken):
-    """Drafts with a model of its own, whose parameters are those of its role.
+    """Drafts token by token with its own model.
 
-    model: any `Target`. Its vocabulary may be padded to another width than the target's.
-    sampling: what draft tokens are drawn with; usually the target's.
-    view: what the model reads of the inputs, where that is not what the target reads: a function of
-      them, which has a name, or `NoSource()`.
-    role: whose parameters it runs with, where a drafter has several models.
+    The state is the model's cache and the last draft. The drafter receives no message about what
+    was accepted. At its next call it keeps the prefix that agrees with the committed text, and
+    feeds the rest again. With n the pending position:
 
-    Its state is the model's cache, and what it drafted last. Nobody tells it what was accepted, or
-    what others drafted meanwhile: at the next call it keeps what is a prefix of the committed text
-    and repairs the rest. With n the pending position:
+      accepted 2 of 3         n                    accepted 3 of 3              n
+      committed   .. a x1 x2  c                    committed   .. a x1 x2  x3   c
+      fed         .. a x1 x2 (x3 is never fed)     fed         .. a x1 x2       <- x3 is missing
+      first step           [x2 c]                  first step             [x3  c]
 
-        accepted 2 of 3         n                    accepted 3 of 3              n
-        committed   .. a x1 x2  c                    committed   .. a x1 x2  x3   c
-        fed         .. a x1 x2 (x3 is never fed)     fed         .. a x1 x2       <- x3 is missing
-        first step           [x2 c]                  first step             [x3  c]
+    The first step of each draft feeds two tokens, at positions n-1 and n. It fills the hole that
+    full acceptance leaves, and otherwise rewrites the same values. If more tokens are missing,
+    because the drafter was not called for some iterations, it first catches up in wider blocks.
 
-    The first step of each draft is two tokens wide: it feeds positions n-1 and n, which fills the
-    hole that full acceptance leaves and rewrites the same values otherwise. If more is missing,
-    because the drafter was not asked for some iterations, it first catches up in wider blocks.
+    Args:
+      model: any `Target`. Its vocabulary may be padded to another width than the target's.
+      sampling: the rule that draft tokens are drawn with, usually the target's.
+      view: a named function of the inputs, or `NoSource()`, if the model reads other inputs than
+        the target.
+      role: the role of the model's parameters, if a drafter has several models.
+
+    Example:
+
+    >>> from specdec.sampling import Greedy
+    >>> from specdec.testing import TableTarget
+    >>> drafter = Autoregressive(TableTarget(vocab_size=11), Greedy())
+    >>> [(part.width, part.calls) for part in drafter.parts(length=5)]  # model calls of a draft
+    [(2, 1), (1, 4)]
     """
 
     model: Target
@@ -68,7 +78,7 @@ class Autoregressive(Checked, TokenByToken):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.model is not None:  # the command line says better what is missing
+        if self.model is not None:  # the command line has a better message
             check_model("Autoregressive.model", self.model)
 
     def models(self) -> dict[str, Any]:
@@ -81,7 +91,7 @@ class Autoregressive(Checked, TokenByToken):
         return {self.role: self.view} if self.view else {}
 
     def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:
-        """The first step is two tokens wide, the others have one."""
+        """Returns a first call of two tokens, and a one-token call for each further draft token."""
         return Part(self.role, 2, min(length, 1)), Part(self.role, 1, max(length - 1, 0))
 
     def init(self, params: Params, context: Context) -> PyTree:
@@ -92,7 +102,7 @@ class Autoregressive(Checked, TokenByToken):
         return Memory(cache, drafted, jnp.zeros_like(context.length))
 
     def begin(self, params: Params, context: Context, state: PyTree, longest: int) -> Steps:
-        """The logits [B, any width] of the first token of a draft, of `longest` at most."""
+        """Returns the logits [B, any width] of the first of at most `longest` draft tokens."""
         memory: Memory = state
         pending = context.length - 1  # [B] n, the position of the pending token
         previous = jnp.maximum(pending - 1, 0)
@@ -103,7 +113,7 @@ class Autoregressive(Checked, TokenByToken):
         output, cache = self.model.decode(
             params[self.role], slices(context.tokens, previous, 2), cache
         )
-        # At the very start the pair is the start token and garbage, and the first row is the one.
+        # At the start of a text the pair is the start token and garbage, so the first row counts.
         logits = jnp.take_along_axis(output.logits, (pending - previous)[:, None, None], 1)[:, 0]
         cache = cache.rewind(pending + 1)
 
@@ -114,7 +124,7 @@ class Autoregressive(Checked, TokenByToken):
         return Steps(logits, advance, cache)
 
     def end(self, cache: Cache, tokens: Array, context: Context, state: PyTree) -> PyTree:
-        """The state behind a draft of tokens [B, K], with the cache that they were fed to."""
+        """Returns the state after a draft of tokens [B, K]; `cache` holds all but the last one."""
         memory: Memory = state
         room = memory.tokens.shape[1] - tokens.shape[1]
         return Memory(cache, jnp.pad(tokens, ((0, 0), (0, room))), context.length)
@@ -122,6 +132,7 @@ class Autoregressive(Checked, TokenByToken):
     def _catch_up(
         self, params: Params, context: Context, cache: Cache, until: Array, width: int
     ) -> Cache:
-        """Fills the cache with the committed tokens at positions < until, normally in no trips."""
+        """Fills the cache with the committed tokens at positions < until. Normally this takes no
+        call."""
         known = params[self.role], context.tokens
         return catch_up(self.model, *known, cache, until=until, width=width)

@@ -1,4 +1,4 @@
-"""What drafters share that propose a block of tokens in one call."""
+"""Functions that drafters share which propose a block of tokens in one call."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ from specdec.types import Array, Context, Request
 
 
 def mask_ids(vocab_size: int, masks: int, distinct: bool) -> Array:
-    """[masks] int32, the last ids of a table: one for each place of a block, or the same one."""
+    """Returns [masks] int32, the last ids of a table: distinct ones, or the last id repeated."""
     first = vocab_size - masks if distinct else vocab_size - 1
     return first + jnp.arange(masks, dtype=jnp.int32) * distinct
 
 
 def visible_in_block(text: Array, size: int, masks: int, cached: bool) -> Array:
-    """[B, T, T] bool of a block of text and the masks behind it, T = size + masks.
+    """Returns [B, T, T] bool, which tokens of a block attend to which; T = size + masks.
 
-    text: [B] the tokens, of the `size` there is room for, that are text; nobody sees the others.
-    cached: whether text sees the text before it only.
+    The block is text with room for `size` tokens, followed by the masks.
+
+    Args:
+      text: [B] how many of the first `size` tokens are text; no token attends to the others.
+      size: the room for text, in tokens.
+      masks: the number of masks.
+      cached: whether a text token attends only to the text before it.
     """
     index = jnp.arange(size + masks)[None]
     seen = ((index >= size) | (index < text[:, None]))[:, None]  # [B, 1, T] by a mask
@@ -33,15 +38,18 @@ def visible_in_block(text: Array, size: int, masks: int, cached: bool) -> Array:
 
 
 def last_state(context: Context) -> Array:
-    """[B, 1, D] the target's state that produced the pending token."""
+    """Returns [B, 1, D], the target's state that produced the pending token."""
     assert context.hidden is not None, "the drafter says that it reads it"
     return jnp.take_along_axis(context.hidden, context.length[:, None, None] - 1, axis=1)
 
 
 def neighbours(behind: Callable[[Array], Array], logits: Array, context: Context) -> Steps:
-    """Token by token from the logits [B, K, V] of a block, of which each changes those of the next.
+    """Returns steps from the logits [B, K, V] of a block, where each token changes the next logits.
 
-    behind: [B, 1] tokens -> [B, 1, V], what they add to the logits of the next place.
+    Args:
+      behind: maps tokens [B, 1] to [B, 1, V], which is added to the logits of the next place.
+      logits: the block's logits.
+      context: the text before the block.
     """
     taught = context.taught
 
@@ -58,7 +66,7 @@ def neighbours(behind: Callable[[Array], Array], logits: Array, context: Context
 
 
 def for_timing(block: Array) -> Request:
-    """Returns a request for a block [B, K], where only the time that it takes counts."""
+    """Returns a request for a block [B, K] of which only the time matters."""
     keys = jax.vmap(jax.random.key)(jnp.sum(block, axis=1))
     one = jnp.ones([len(block)], jnp.int32)
     given: Any = {"inputs": None, "cache": None, "hidden": None, "active": one > 0}
@@ -67,7 +75,7 @@ def for_timing(block: Array) -> Request:
 
 
 def check_length(what: str, block: int, context: Context) -> None:
-    """Raises ValueError, at tracing, for drafts that are longer than a block."""
+    """Raises ValueError, at tracing, if drafts are longer than a block."""
     longest = context.cache.capacity - context.tokens.shape[1] + 1  # K, see `Plan.capacity`
     if longest > block:
         raise ValueError(
@@ -77,7 +85,7 @@ def check_length(what: str, block: int, context: Context) -> None:
 
 
 def check_states(who: str, width: int, context: Context) -> None:
-    """Raises ValueError, at tracing, for a target whose states have another width."""
+    """Raises ValueError, at tracing, if the target's states have another width."""
     hidden = context.hidden
     if hidden is None or hidden.shape[-1] != width:
         found = "not there" if hidden is None else f"{hidden.shape[-1]} wide"

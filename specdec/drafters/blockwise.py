@@ -1,4 +1,4 @@
-"""Heads on the target's own state, which guess the tokens behind the one that it has just chosen.
+"""Heads on the target's own state, which predict the tokens after the pending one.
 
 Stern et al. 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models" (1811.03115).
 """
@@ -22,13 +22,14 @@ from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
 class Blockwise(Checked, Drawing):
     """Drafts one token with each head, from the state that produced the pending token.
 
-    The pending token is the paper's first head: the target's own, so that its output stays exact.
-    Verification and prediction are one target call: its state at the last kept token is what the
-    next draft is made of. Before the first call there is none, and nothing is drafted.
+    The pending token is the paper's first head. It is the target's own, so the output stays exact.
+    One target call both verifies and prepares the next draft: the heads read its state at the last
+    kept token. Before the first call there is no such state, and no token is drafted.
 
-    heads: a `models.heads.Heads`, trained on this target's states.
-    sampling: what draft tokens are drawn with; usually the target's.
-    role: whose parameters it runs with.
+    Args:
+      heads: a `models.heads.Heads`, trained on this target's states.
+      sampling: the rule that draft tokens are drawn with, usually the target's.
+      role: the role of the heads' parameters.
     """
 
     heads: Any
@@ -37,7 +38,7 @@ class Blockwise(Checked, Drawing):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.heads is not None:  # the command line says better what is missing
+        if self.heads is not None:  # the command line has a better message
             remedy = "heads on a target's states, such as models.heads.Heads(config)"
             check_has("Blockwise.heads", self.heads, "ahead config", remedy)
 
@@ -47,7 +48,7 @@ class Blockwise(Checked, Drawing):
 
     @property
     def block(self) -> int:
-        """Tokens that are drafted at most."""
+        """The largest number of drafted tokens."""
         return self.heads.config.heads
 
     def models(self) -> dict[str, Any]:
@@ -57,11 +58,11 @@ class Blockwise(Checked, Drawing):
         return dataclasses.replace(self, heads=models.get(self.role, self.heads))
 
     def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:
-        """One call of all heads."""
+        """Returns one call of all heads."""
         return (Part(self.role, self.block, min(length, 1)),)
 
     def timed(self, target: Any) -> dict[str, Callable]:
-        """What a call of the heads is: their states, and the target's projection of them."""
+        """Returns a call of the heads: their states, and the target's projection of them."""
 
         def call(trees: Mapping[str, PyTree], tokens: Array, cache: PyTree):
             width = self.heads.states_dim
@@ -85,5 +86,5 @@ class Blockwise(Checked, Drawing):
         return draft_block(logits[:, : request.longest], asked, self.sampling), state
 
     def _logits(self, target: Any, params: PyTree, heads: PyTree, state: Array) -> Array:
-        """[B, heads, V] from [B, 1, D]."""
+        """Returns logits [B, heads, V] for a state [B, 1, D]."""
         return target.logits(params, self.heads.ahead(heads, state)[:, 0])

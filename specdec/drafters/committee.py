@@ -1,4 +1,4 @@
-"""Several drafters that propose token by token, with one vote each."""
+"""Several drafters that propose token by token, each with one vote."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ REMEDY = "a drafter that proposes token by token, such as NGram(2, sampling)"
 
 @dataclasses.dataclass(frozen=True)
 class Committee(Checked, TokenByToken):
-    """Drafts from the mean of what several drafters hold likely (Wang et al. 2020, arXiv
-    2012.01988, where models answer so).
+    """Drafts from the mean distribution of several drafters.
 
-    members: drafters that propose token by token, such as `Autoregressive` and `NGram`. Each is fed
-      what all of them have drafted. Each model needs a role of its own. Tables of one role are one
-      table, which several members read.
-    sampling: what tokens are drawn with, of the mean; usually the target's. The members' own is of
-      no use.
-    weights: of the members' votes, positive numbers; they are divided by their sum. None: equal.
+    Wang et al. 2020 (arXiv 2012.01988) combine whole models in this way. Each draft token is drawn
+    from the mean, which is the q that the verifier reads, so the output stays exact. A committee
+    may be accepted more often than its best member, and costs as much as all of them together.
 
-    As for any drafter q is what a token was drawn from, so that nothing becomes inexact: a
-    committee may be accepted more often than its best member, and costs as much as all of them.
+    Args:
+      members: drafters that propose token by token, such as `Autoregressive` and `NGram`. Each is
+        fed the tokens that the committee has drafted. Each model needs a role of its own. Tables
+        with the same role are one table.
+      sampling: the rule that tokens are drawn with from the mean, usually the target's. The
+        members' own rules are not used.
+      weights: positive weights of the members, which are divided by their sum; None for equal ones.
     """
 
     members: tuple[TokenByToken, ...]
@@ -85,7 +86,7 @@ class Committee(Checked, TokenByToken):
         return tuple(member.end(left, tokens, context, own) for member, left, own in ended)
 
     def _mean(self, logits: tuple[Array, ...], vocab_size: int | None) -> Array:
-        """[B, V] the logarithm of the mean of the members' softmaxes."""
+        """Returns [B, V], the logarithm of the mean of the members' softmaxes."""
         assert vocab_size is not None
         votes = [jax.nn.softmax(fit_vocabulary(one, vocab_size)) for one in logits]
         weights = self.weights or (1.0,) * len(votes)

@@ -1,4 +1,4 @@
-"""Drawing, keys and stopping: token by token, or a block of tokens at once."""
+"""Draws draft tokens, one by one or as a block, and stops where the schedule says."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ from specdec.types import Array, Context, Draft, History, PyTree, Request, Sampl
 
 
 class Steps(NamedTuple):
-    """A drafter that proposes token by token, at the start of a draft."""
+    """The start of a draft, and the function that leads from each token to the next logits."""
 
     logits: Array  # [B, any width] for the first token
     advance: Callable[[PyTree, Array], tuple[Array, PyTree]]
-    # feeds draft token i, [B] int32: (carry, tokens) -> (logits for token i + 1, carry)
-    carry: PyTree  # what `advance` threads, a model's cache for example
+    # (carry, draft token i [B] int32) -> (logits for token i + 1, carry)
+    carry: PyTree  # the state of `advance`, such as a model's cache
 
 
 def draft_loop(steps: Steps, request: Request, sampling: SamplingRule) -> tuple[Draft, PyTree]:
-    """Draws K tokens per row, each from the logits that the ones before it lead to.
+    """Draws K tokens per row, each from the logits that the tokens before it lead to.
 
-    The first token is drawn from `steps.logits`; the others are a `lax.scan` over the remaining
-    K - 1, or with a stopping rule a `lax.while_loop` that ends when no row wants more.
+    The first token is drawn from `steps.logits`. The other K - 1 are drawn in a `lax.scan`. With a
+    stopping rule, they are drawn in a `lax.while_loop` that ends when no row wants more.
 
     Args:
-      steps: the logits and what leads to the next ones.
-      request: as `propose` was given it. To the `vocab_size` of its context narrower or wider
-        logits are padded or cut *before* drawing, so that the probabilities are those drawn from
-        and shared noise has one width; None leaves them as wide as they are.
-      sampling: turns logits into what is drawn from. Greedy drafts have `probs=None`. Processors
-        see the text and the draft so far.
+      steps: the first logits, and what leads to the next ones.
+      request: the argument of `propose`. Logits are padded or cut to its context's `vocab_size`
+        *before* drawing, so that `probs` is what tokens are drawn from. None leaves their width.
+      sampling: turns logits into the distribution that is drawn from. Greedy drafts have
+        `probs=None`. Processors read the text and the draft so far.
+
+    Returns:
+      The draft, and what the steps carried after its last token.
     """
     if looks_back(sampling):
         steps = _processed(steps, request.context, sampling)
@@ -50,7 +52,10 @@ def draft_loop(steps: Steps, request: Request, sampling: SamplingRule) -> tuple[
 
 
 def _processed(steps: Steps, context: Context, sampling: Processed) -> Steps:
-    """With logits as the sampling's processors leave them; the history is a part of the carry."""
+    """Returns steps whose logits have gone through the sampling's processors.
+
+    The history that processors read is a part of the carry.
+    """
 
     def process(logits: Array, history: History) -> Array:
         if context.vocab_size is not None:
@@ -70,11 +75,18 @@ def _processed(steps: Steps, context: Context, sampling: Processed) -> Steps:
 
 
 def draft_block(logits: Array, request: Request, sampling: SamplingRule) -> Draft:
-    """Draws K tokens per row, each from logits [B, K, any width] that no other one has led to.
+    """Draws K tokens per row from the logits of a block, which do not depend on its tokens.
 
-    A stopping rule is asked as in `draft_loop`: it may drop a token by those before it, and by the
-    probabilities of all, which were there before any was drawn. Arguments as for `draft_loop`.
-    Where processors look back, the tokens are drawn one by one.
+    If a logits processor reads earlier tokens, the tokens are drawn one by one. A stopping rule is
+    asked after each token, as in `draft_loop`.
+
+    Args:
+      logits: [B, K, any width] float32.
+      request: the argument of `propose`, see `draft_loop`.
+      sampling: turns logits into the distribution that is drawn from.
+
+    Returns:
+      The draft.
     """
     if looks_back(sampling):
         return draft_loop(_one_by_one(logits), request, sampling)[0]
@@ -87,7 +99,7 @@ def draft_block(logits: Array, request: Request, sampling: SamplingRule) -> Draf
 
 
 def _one_by_one(logits: Array) -> Steps:
-    """Of a block [B, K, any width]: no token changes the logits of the next one."""
+    """Returns steps through a block [B, K, any width] in which tokens do not change the logits."""
 
     def advance(i: Array, tokens: Array) -> tuple[Array, Array]:
         return jax.lax.dynamic_index_in_dim(logits, i, axis=1, keepdims=False), i + 1
@@ -96,7 +108,7 @@ def _one_by_one(logits: Array) -> Steps:
 
 
 def _stopped(drawn: _Drawn, want: Array, stop: Stop) -> Array:
-    """[B] the tokens of a block until a stopping rule ends it."""
+    """Returns [B], the tokens of a block up to where a stopping rule ends it."""
 
     def after(loop, given):
         going, carry, length = loop
@@ -113,9 +125,9 @@ def _stopped(drawn: _Drawn, want: Array, stop: Stop) -> Array:
 
 class _Drawn(NamedTuple):
     tokens: Array  # [B] int32
-    probs: Array | None  # [B, V] what they were drawn from, None if greedy
-    beliefs: Array | None  # [B, V] the softmax if greedy and it is asked for
-    seen: Array  # [B, V] what a stopping rule may look at: probs, or the softmax if greedy
+    probs: Array | None  # [B, V] the distribution they were drawn from, None if greedy
+    beliefs: Array | None  # [B, V] the softmax, if greedy and the context asks for it
+    seen: Array  # [B, V] for stopping rules: probs, or the softmax if greedy
 
 
 def _draw_tokens(
@@ -125,7 +137,7 @@ def _draw_tokens(
     if context.vocab_size is not None:
         logits = fit_vocabulary(logits, context.vocab_size)
     if sampling.greedy:
-        # No token is the likeliest if logits are NaN or infinite: an id that does not exist.
+        # If logits are NaN or infinite, no token is the likeliest: use an id that does not exist.
         best = jnp.argmax(logits, axis=-1, keepdims=True)
         finite = jnp.isfinite(jnp.take_along_axis(logits, best, axis=-1))
         tokens = jnp.where(finite, best, logits.shape[-1])[..., 0].astype(jnp.int32)
@@ -137,7 +149,7 @@ def _draw_tokens(
 
 
 def _all(draw_tokens, first: _Drawn, steps: Steps, keys: Array, want: Array):
-    """K tokens, whatever is wanted: a scan of a fixed length."""
+    """Draws K tokens in a scan of fixed length, however many are wanted."""
 
     def extend(loop, given):
         logits, carry = steps.advance(*loop)
@@ -155,7 +167,7 @@ def _all(draw_tokens, first: _Drawn, steps: Steps, keys: Array, want: Array):
 
 
 def _until_stopped(draw_tokens, first: _Drawn, steps: Steps, keys: Array, want, stop: Stop):
-    """As many tokens as the row that goes on longest; `going` rows want one more."""
+    """Draws tokens until no row wants another one; `going` marks the rows that want one more."""
 
     def put(buffer, drawn: _Drawn, i):
         write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=i, axis=1)

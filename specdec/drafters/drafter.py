@@ -1,4 +1,4 @@
-"""The base classes of drafters: a new drafter is one file here that inherits one of them."""
+"""The base classes of drafters. A new drafter is one file here that inherits one of them."""
 
 from __future__ import annotations
 
@@ -15,60 +15,72 @@ Self = TypeVar("Self", bound="Drafter")
 
 
 class Drafter(abc.ABC):
-    """Proposes tokens: a frozen dataclass, which has at least `propose`.
+    """Proposes tokens; a frozen dataclass that has at least `propose`.
 
-    All other methods have defaults, for a drafter that runs no model and keeps no state. For one
-    that is made of other drafters, the defaults collect what these say (`inner`).
+    The other methods have defaults for a drafter without models and without state. For a drafter
+    that is made of other drafters (`inner`), the defaults collect the results of those.
     """
 
     @abc.abstractmethod
     def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
-        """Returns a draft, and the state for the next call. `params` are those of all roles."""
+        """Returns a draft, and the state for the next call.
+
+        Args:
+          params: the parameters of all roles.
+          request: the text so far, the keys, and how many tokens each row wants.
+          state: the state that `init` or the last call returned.
+        """
 
     def init(self, params: Params, context: Context) -> PyTree:
         """Returns the state before the first draft of a batch.
 
+        Args:
+          params: the parameters of all roles.
+          context: the batch before its first target call.
+
         Raises:
-          ValueError: at tracing, for a target or inputs that it cannot draft for.
+          ValueError: at tracing, if the drafter cannot draft for this target or these inputs.
         """
         return ()
 
     def inner(self) -> Mapping[str, Drafter]:
-        """Returns the drafters that it is made of, by the name of their field."""
+        """Returns the drafters that this one is made of, by field name."""
         return {}
 
     def with_inner(self: Self, inner: Mapping[str, Drafter]) -> Self:
-        """Returns this drafter with others in place of those that it is made of."""
+        """Returns this drafter with its inner drafters replaced."""
         return dataclasses.replace(self, **inner) if inner else self  # type: ignore[type-var]
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The names of the inner drafters if one of them proposes each draft, and `Draft.source`
-        says which; else ()."""
+        """The names of the inner drafters if each draft comes from one of them, else ().
+
+        `Draft.source` is an index into these names.
+        """
         return ()
 
     @property
     def block(self) -> int | None:
-        """The most tokens that are drafted at once, none of which has led to another; None for a
-        drafter that proposes token by token."""
+        """The most tokens that are drafted in one call; None for a drafter that proposes token by
+        token."""
         return None
 
     @property
     def adapts(self) -> bool:
-        """Whether a draft depends on more than the text before it and the keys."""
+        """Whether a draft depends on anything but the text before it and the keys."""
         return False
 
     @property
     def reads_hidden(self) -> bool:
-        """Whether it reads `Context.hidden`."""
+        """Whether the drafter reads `Context.hidden`."""
         return any(one.reads_hidden for one in self.inner().values())
 
     def models(self) -> dict[str, Any]:
-        """Returns the models that it runs, by the role of their parameters."""
+        """Returns the models that the drafter runs, by the role of their parameters."""
         return self._collected("models")
 
     def tables(self) -> dict[str, Table]:
-        """Returns the tables that it looks things up in, by role."""
+        """Returns the tables that the drafter reads, by role."""
         return self._collected("tables")
 
     def owned(self) -> dict[str, Any]:
@@ -76,7 +88,7 @@ class Drafter(abc.ABC):
         return {**self.models(), **self.tables()}
 
     def with_models(self: Self, models: Mapping[str, Any]) -> Self:
-        """Returns this drafter with other models in the roles that are named."""
+        """Returns this drafter with the given models in their roles."""
         inner = self.inner().items()
         return self.with_inner({name: one.with_models(models) for name, one in inner})
 
@@ -84,39 +96,40 @@ class Drafter(abc.ABC):
         """Returns the model calls that a draft takes.
 
         Args:
-          length: tokens of the draft; 0 for a call in which nothing was drafted.
-          source: the index in `sources` of who proposed it.
+          length: tokens of the draft; 0 for a target call without a draft.
+          source: the index in `sources` of the drafter that proposed it.
         """
         return tuple(part for one in self.inner().values() for part in one.parts(length))
 
     def timed(self, target: Any) -> dict[str, Callable]:
-        """Returns the calls of `parts` that are no plain calls of `decode`, by role.
+        """Returns, by role, the calls in `parts` that are not plain calls of `decode`.
 
-        Each is call(trees, tokens [B, T], cache) -> (tokens, cache), `trees` by role; what such a
-        call takes is measured with it. One of a role without a model is a call on the target's
-        cache.
+        Each has the form call(parameters by role, tokens [B, T], cache) -> (tokens, cache), and is
+        used to measure its time. A call whose role has no model runs on the target's cache.
         """
         return self._collected("timed", target)
 
     def partial_models(self, target: Any) -> dict[str, Any]:
-        """Returns the layers of the target that calls of `parts` run, as models, by role."""
+        """Returns, by role, the layers of the target that calls in `parts` run, as models."""
         return self._collected("partial_models", target)
 
     def spare_ids(self) -> dict[str, int]:
-        """Returns how many ids beyond those of texts it needs of its models, by role."""
+        """Returns, by role, how many ids beyond the vocabulary's the drafter needs in its models'
+        tables."""
         return self._collected("spare_ids")
 
     def views(self) -> dict[str, Callable[[PyTree], PyTree]]:
-        """Returns what models read of the inputs, by role, where that is not all of them."""
+        """Returns, by role, the functions of the inputs that models read instead of all inputs."""
         return self._collected("views")
 
     @property
     def runs_target(self) -> bool:
-        """Whether it runs layers of the target, and so gives a `Draft.resume`."""
+        """Whether the drafter runs layers of the target, and so sets `Draft.resume`."""
         return False
 
     def itself(self, target: Any) -> Drafter:
-        """Returns this drafter, which runs layers of the target, with all of them."""
+        """Returns this drafter, which runs some layers of the target, with all of the target's
+        layers."""
         raise NotImplementedError
 
     def _collected(self, method: str, *given: Any) -> dict[str, Any]:
@@ -130,27 +143,38 @@ Sampler = Annotated[
 
 
 class Drawing(Drafter):
-    """A drafter that draws what it proposes from a distribution of its own, by `sampling`. Its
-    opinion of a token depends on the text before the token alone, and so can be recorded."""
+    """A drafter that draws its tokens from its own distribution, with `sampling`.
+
+    Its distribution of a token depends only on the text before the token, so it can be recorded.
+    """
 
     sampling: SamplingRule
 
     def drawing_with(self: Self, sampling: SamplingRule) -> Self:
-        """Returns this drafter with another sampling."""
+        """Returns this drafter with another sampling rule."""
         return dataclasses.replace(self, sampling=sampling)  # type: ignore[type-var]
 
 
 class TokenByToken(Drawing):
-    """A drafter whose distribution of a draft token follows from the tokens before it. Several of
-    them can vote on one draft (`Committee`)."""
+    """A drafter whose distribution of a draft token follows from the tokens before it.
+
+    Several such drafters can vote on one draft (`Committee`).
+    """
 
     @abc.abstractmethod
     def begin(self, params: Params, context: Context, state: PyTree, longest: int) -> Steps:
-        """Returns the logits [B, any width] of the first token of a draft of at most `longest`
-        tokens, and what leads to the next ones."""
+        """Returns the logits [B, any width] of the first draft token, and what leads to the next
+        ones.
+
+        Args:
+          params: the parameters of all roles.
+          context: the text so far.
+          state: the state that `init` or the last `end` returned.
+          longest: the most tokens that the draft may have.
+        """
 
     def end(self, carry: PyTree, tokens: Array, context: Context, state: PyTree) -> PyTree:
-        """Returns the state behind a draft of tokens [B, K], with what `Steps` carried."""
+        """Returns the state after a draft of tokens [B, K]; `carry` is what its `Steps` carried."""
         return state
 
     def propose(self, params: Params, request: Request, state: PyTree) -> tuple[Draft, PyTree]:
@@ -161,8 +185,10 @@ class TokenByToken(Drawing):
 
 
 def shared_roles(drafters: Iterable[Drafter]) -> list[str]:
-    """Returns the roles that several drafters have for parameters of their own; a table that they
-    all read is no such role."""
+    """Returns the roles that several drafters use for different parameters.
+
+    One table that all of them read does not count.
+    """
     found: dict[str, list[Any]] = {}
     for drafter in drafters:
         for role, owned in drafter.owned().items():

@@ -1,8 +1,8 @@
 """The target's own first layers, which draft for all of them.
 
 Elhoushi et al. 2024, "LayerSkip" (2404.16710), and Zhang et al. 2023, "Draft & Verify"
-(2309.08168): speculation without a second model. What the first layers compute is a part of what
-verification needs, and is not computed again.
+(2309.08168): speculation without a second model. Verification reuses what the first layers have
+computed.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request, 
 class EarlyExit(Checked, Drawing):
     """Drafts with the first layers of the target, on the target's own cache.
 
-    layers: how many of the decoder, from the first one. All of them draft what the target says.
-    sampling: what draft tokens are drawn with; usually the target's.
-    head: a `models.heads.Heads` with one head, trained on the states of this layer, between them
-      and the target's own projection; None for the target's final norm and projection alone.
-    role: whose parameters the head runs with.
+    The drafter has no state, because it writes the target's cache. Take a draft x1 x2 x3 after the
+    pending token c. Each letter below is a token's keys and values in one layer:
 
-    It has no state: the cache that it writes is the target's. With a draft of x1 x2 x3 behind the
-    pending token c, each letter a token's keys and values in one layer:
+      upper layers    .. a b               .. a b c x1 x2 x3
+      lower layers    .. a b c x1 x2       .. a b c x1 x2 x3
+              drafting             verifying: x3 below, all four above
 
-        upper layers    .. a b               .. a b c x1 x2 x3
-        lower layers    .. a b c x1 x2       .. a b c x1 x2 x3
-                        drafting             verifying: x3 below, all four above
+    Args:
+      layers: the number of decoder layers to run, from the first one. With all layers, the draft is
+        the target's own output.
+      sampling: the rule that draft tokens are drawn with, usually the target's.
+      head: a `models.heads.Heads` with one head, trained on the states of this layer. It stands
+        between them and the target's projection. None applies only the target's final norm.
+      role: the role of the head's parameters.
     """
 
     layers: PositiveInt
@@ -65,11 +67,11 @@ class EarlyExit(Checked, Drawing):
         return True
 
     def itself(self, target: Any) -> EarlyExit:
-        """With the whole target in place of its first layers."""
+        """Returns this drafter with all layers of the target and no head."""
         return dataclasses.replace(self, layers=target.num_layers, head=None)
 
     def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:
-        """A call of the lower layers for each token."""
+        """Returns one call of the lower layers for each token."""
         return (Part("exit", 1, length),)
 
     def partial_models(self, target: Any) -> dict[str, Any]:
@@ -77,7 +79,7 @@ class EarlyExit(Checked, Drawing):
         return {} if known is None else {"exit": known}
 
     def timed(self, target: Any) -> dict[str, Callable]:
-        """The lower layers with the head, and the rest of a call that they have begun."""
+        """Returns a call of the lower layers with the head, and the rest of the target's call."""
 
         def draft(trees: Mapping[str, PyTree], tokens: Array, cache: Any):
             logits, _, fed = self._exit(target, trees, tokens, cache)
@@ -124,7 +126,11 @@ class EarlyExit(Checked, Drawing):
     def _exit(
         self, target: Any, params: Mapping[str, PyTree], tokens: Array, cache: Any
     ) -> tuple[Array, Array, Any]:
-        """[B, T, V] logits of tokens [B, T], what the last layer left of them, and the cache."""
+        """Runs the lower layers on tokens [B, T].
+
+        Returns:
+          The logits [B, T, V], the residual stream after the last of these layers, and the cache.
+        """
         output, cache = target.decode(params["target"], tokens, cache, layers=(0, self.layers))
         if self.head is None:
             return output.logits, output.stream, cache

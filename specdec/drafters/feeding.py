@@ -1,4 +1,4 @@
-"""What drafters that run a model on the text share."""
+"""A function that drafters share which run a model on the text."""
 
 from __future__ import annotations
 
@@ -20,12 +20,19 @@ def catch_up(
     width: int,
     hidden: Array | None = None,
 ) -> Cache:
-    """Fills a cache with tokens [B, 1+N] at the positions < until [B], in calls of `width` tokens.
+    """Fills a cache with the tokens at positions < until, in calls of `width` tokens.
 
-    Nothing is lost by a drafter that was not asked for some iterations. Normally this takes no
-    call; what is beyond `until` is forgotten.
+    A drafter that was not called for some iterations loses nothing. Normally no call is needed.
+    Entries beyond `until` are forgotten.
 
-    hidden: [B, at least 1+N, D], the state of each token, for a model that reads such.
+    Args:
+      model: the model whose cache is filled.
+      params: its parameters.
+      tokens: [B, 1+N] int32, the text.
+      cache: its cache.
+      until: [B] int32, the first position that is not filled.
+      width: tokens of a call.
+      hidden: [B, at least 1+N, D], the target's state of each token, if the model reads them.
     """
 
     def feed(cache: Cache) -> Cache:

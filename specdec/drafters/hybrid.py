@@ -1,4 +1,4 @@
-"""Two drafters, of which the first is asked first: copies where there are any, else a model."""
+"""Two drafters in order of preference: usually copies if there are any, else a model."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
 
 @dataclasses.dataclass(frozen=True)
 class Hybrid(Checked, Drafter):
-    """Takes a row's draft from the first drafter, or from the second where that has none.
+    """Takes a row's draft from the first drafter, or from the second if the first has none.
 
-    first: costs next to nothing, such as `PromptLookup`.
-    second: such as `Autoregressive`. It is run for the whole batch if a row needs it, in a loop of
-      one trip; with no such row the loop has none, and the models rest. What it then misses it
-      catches up with later, as `Autoregressive` does.
-    shortest: tokens that the first one must propose, or as many as are wanted.
+    Either drafter may itself be a `Hybrid`; `sources` then names all of them, in the order of
+    preference. The choice depends only on committed tokens, so every draft token is drawn from the
+    distribution that the draft reports. Greedy drafts are certain (`probs` is None). If the second
+    drafter draws, q is dense for all rows (B K V floats), with a one at each copied token.
 
-    Either may be a `Hybrid` itself; `sources` then has the names of all, in the order in which they
-    are asked.
-
-    Which of them proposes depends on committed tokens alone, so that every draft is drawn from what
-    it says it is. Greedy drafts are all certain (`probs` None). If the second one draws, q is dense
-    for all rows, B K V floats, with a one at each copied token.
+    Args:
+      first: a drafter of negligible cost, such as `PromptLookup`.
+      second: a drafter such as `Autoregressive`. It runs for the whole batch if any row needs it.
+        Tokens of calls in which it did not run are fed to it later.
+      shortest: the number of tokens that the first drafter must propose; fewer if fewer are wanted.
     """
 
     first: Drafter
@@ -54,8 +52,11 @@ class Hybrid(Checked, Drafter):
         return *_names(self.first), *_names(self.second)
 
     def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:
-        """The first one is always asked: its calls count for the second one's drafts too, and are
-        then those of its own last source, which is asked after all others."""
+        """Returns the calls of the first drafter, and those of the second if it proposed the draft.
+
+        The first drafter is always asked. If the second one proposed, the first one's calls are
+        those of its own last source, which is asked after its others.
+        """
         assert source is not None, "a hybrid has sources"
         own = len(_names(self.first))
         first = self.first.parts(length, min(source, own - 1))
@@ -85,17 +86,17 @@ class Hybrid(Checked, Drafter):
 
 
 def _names(drafter: Drafter) -> tuple[str, ...]:
-    """Returns the names of the sources of one of the two: of a hybrid its own, else one name."""
+    """Returns the names of a drafter's sources, or its own name if it has none."""
     return drafter.sources or (type(drafter).__name__,)
 
 
 def _source(draft: Draft) -> Array:
-    """[B] the index of a draft's source among those of its drafter."""
+    """Returns [B], the index of each draft's source among those of its drafter."""
     return jnp.zeros_like(draft.length) if draft.source is None else draft.source
 
 
 def _merged(taken: Array, copied: Draft, drawn: Draft, context: Context) -> Draft:
-    """Row by row the first draft or the second one, without their sources."""
+    """Returns the first draft in the rows that are `taken`, else the second one."""
 
     def either(first: Array | None, second: Array | None) -> Array | None:
         if first is None and second is None:

@@ -1,8 +1,9 @@
 """The source itself as the draft, for outputs that are nearly a copy of it.
 
 Sun et al. 2021, "Instantaneous Grammatical Error Correction with Shallow Aggressive Decoding"
-(2106.04970), section 3.1: the rest of the source is verified in one call. Where the output leaves
-the source, copying begins anew behind the shortest end of the output that the source has once.
+(2106.04970), section 3.1: one call verifies the rest of the source. If the output leaves the
+source, copying starts again after the shortest suffix of the output that occurs exactly once in the
+source.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ Prefix = Annotated[tuple[int, ...], row_of(0, "token ids, as in (3, 14)", empty=
 
 @dataclasses.dataclass(frozen=True)
 class InputCopy(Checked, Drafter):
-    """Copies the source [B, S] from a pointer on, up to its end, the stop id included.
+    """Copies the source [B, S] from a pointer to its end, including the stop id.
 
-    prefix: the ids that every source begins with and no output does, "correct: " for example. They
-      are left out where they are there.
-    longest: tokens at the output's end that are looked for, at most, where the pointer is lost.
-    pad_id: what the inputs are filled up with.
+    The pointer depends only on the source and the committed output. It starts after the prefix. A
+    token that equals the one at the pointer moves it on by one. After any other token, the pointer
+    goes to the unique place in the source that follows the output's last token. If there are
+    several such places, the last two or three tokens are searched for. If there is none, nothing is
+    proposed. The state holds the pointer, and how many tokens of the output it has seen.
 
-    The pointer is a function of the source and the committed output alone: it begins behind the
-    prefix; a token that is the one at the pointer moves it on by one; any other sends it behind the
-    one place where the output's last token, or else its last two or three, stand in the source.
-    None or several of them at each length: nowhere, and nothing is proposed. The state holds the
-    pointer of the tokens that have been looked at.
+    Args:
+      prefix: the ids that begin every source but no output, such as those of "correct: ". They are
+        skipped if present.
+      longest: the most tokens of the output's end that are searched for when the pointer is lost.
+      pad_id: the id that inputs are padded with.
     """
 
     prefix: Prefix = ()
@@ -44,7 +46,7 @@ class InputCopy(Checked, Drafter):
     pad_id: int = 0
 
     def init(self, params: Params, context: Context) -> PyTree:
-        """([B] the pointer, [B] the length of the output that it is of)."""
+        """Returns the pointer [B], and the length [B] of the output that it belongs to."""
         check_inputs(self, context.inputs)
         return self._start(context.inputs), jnp.ones_like(context.length)
 
@@ -62,7 +64,7 @@ class InputCopy(Checked, Drafter):
         return Draft(tokens, None, length), (pointer, seen)
 
     def _start(self, inputs: Array) -> Array:
-        """[B] the first token behind the prefix."""
+        """Returns [B], the first place after the prefix."""
         size = len(self.prefix)
         if not size or size > inputs.shape[1]:
             return jnp.zeros(inputs.shape[0], jnp.int32)
@@ -70,7 +72,7 @@ class InputCopy(Checked, Drafter):
         return jnp.where(there, size, 0).astype(jnp.int32)
 
     def _advanced(self, context: Context, pointer: Array, seen: Array) -> tuple[Array, Array]:
-        """Pointer and length with one more token looked at, where there is one."""
+        """Returns pointer and length after one more output token, if there is one."""
         index = jnp.minimum(seen, context.length - 1)[:, None]
         token = jnp.take_along_axis(context.tokens, index, axis=1)
         at_pointer = slices(context.inputs, jnp.maximum(pointer, 0), 1)
@@ -80,7 +82,12 @@ class InputCopy(Checked, Drafter):
         return jnp.where(new, moved, pointer), seen + new
 
     def _entry(self, context: Context, length: Array) -> Array:
-        """[B] behind the one place that has the end of the first `length` tokens, or NOWHERE."""
+        """Returns [B], the place after the one occurrence of the end of the output, or NOWHERE.
+
+        Args:
+          context: source and output.
+          length: [B] the length of the output, with its start token.
+        """
         inputs = context.inputs
         places = jnp.arange(inputs.shape[1])[None]
         inside = (inputs != self.pad_id) & (places >= self._start(inputs)[:, None])

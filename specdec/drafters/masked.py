@@ -1,4 +1,4 @@
-"""A block of masks that a model fills in, all of them in one call.
+"""A block of masks that a model fills in, all in one call.
 
 Xia et al. 2023, "Speculative Decoding: Exploiting Speculative Execution for Accelerating Seq2seq
 Generation" (2203.16487), section 3.1: the Spec-Drafter.
@@ -37,27 +37,28 @@ from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
 class Masked(Checked, Drawing):
     """Drafts a block in one call of a model that was trained to fill in masks.
 
-    Each token is drawn without the others: q is one distribution per place, and the verdict is
-    exact whatever they are. A schedule's rule may still end the draft behind a token, and cut it
-    beforehand if the model has a confidence head: a state of the block depends on no token of it.
+    Each token is drawn independently of the others: q is one distribution per place, and the
+    verdict is exact for any such q. A schedule's stopping rule may still end the draft after a
+    token. It may also cut the draft beforehand if the model has a confidence head.
 
-    model: a model whose `decode` takes `ancestors`, and whose table ends with the ids of masks.
-    sampling: what draft tokens are drawn with; usually the target's.
-    masks: tokens of a block, which no draft may exceed. All are fed, whatever is wanted.
-    distinct: whether each place of a block has a mask of its own (the paper's distinct queries).
-    reread: None for text that sees only the text before it, so that its keys and values are kept.
-      With the longest output N, as in the paper, text sees the masks as well, and all of it is read
-      anew in each call.
-    role: whose parameters it runs with.
+    The state is the model's cache. With three masks and a text that ends with tokens a and b:
 
-    Its state is the model's cache. With three masks and a text whose last tokens are a and b:
+      tokens        a  b  .  .  M  M  M        room for as many as one call can have committed
+      a, b see      those before them, and themselves
+      masks see     the whole text, and each other
+      positions     n-1 n        n+1 n+2 n+3
 
-        tokens        a  b  .  .  M  M  M        room for as many as one call can have committed
-        a, b see      those before them, and themselves
-        masks see     the whole text, and each other
-        positions     n-1 n        n+1 n+2 n+3
+    Only the text stays in the cache. Setting its length removes the masks.
 
-    Only the text stays in the cache; the masks are forgotten by an integer.
+    Args:
+      model: a model whose `decode` takes `ancestors`, and whose table ends with the ids of masks.
+      sampling: the rule that draft tokens are drawn with, usually the target's.
+      masks: the tokens of a block, which no draft may exceed. All are fed, however many are wanted.
+      distinct: whether each place of a block has its own mask (the paper's distinct queries).
+      reread: None if text attends only to earlier text, so that its keys and values are kept. If it
+        is the longest output N, as in the paper, text also attends to the masks and is read again
+        in each call.
+      role: the role of the model's parameters.
     """
 
     model: Any  # a `models.model.Model`
@@ -69,7 +70,7 @@ class Masked(Checked, Drawing):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.model is not None:  # the command line says better what is missing
+        if self.model is not None:  # the command line has a better message
             check_model("Masked.model", self.model)
 
     @property
@@ -79,25 +80,26 @@ class Masked(Checked, Drawing):
 
     @property
     def block(self) -> int:
-        """Tokens that are drafted at most."""
+        """The largest number of drafted tokens."""
         return self.masks
 
     def models(self) -> dict[str, Any]:
         return {self.role: self.model}
 
     def spare_ids(self) -> dict[str, int]:
-        """The masks."""
+        """Returns the number of masks by role."""
         return {self.role: self.masks if self.distinct else 1}
 
     def with_models(self, models: Mapping[str, Any]) -> Masked:
         return dataclasses.replace(self, model=models.get(self.role, self.model))
 
     def parts(self, length: int, source: int | None = None) -> tuple[Part, ...]:
-        """One call, as wide for a short draft as for a long one."""
+        """Returns one call, which is equally wide for short and long drafts."""
         return (Part(self.role, self._room + self.masks, min(length, 1)),)
 
     def timed(self, target: Any) -> dict[str, Callable]:
-        """What a call is: it projects the masks' states only, and then runs through neighbours."""
+        """Returns the drafter's call, which projects only the masks' states and then draws the
+        block."""
         model: Any = self.model
 
         def call(trees: Mapping[str, PyTree], tokens: Array, cache: PyTree):
@@ -150,7 +152,7 @@ class Masked(Checked, Drawing):
         return draft, cache.rewind(context.length)
 
     def _drafted(self, params: PyTree, logits: Array, request: Request) -> Draft:
-        """Draws a draft from the logits [B, K, V] of a block, behind the pending token."""
+        """Draws a draft from the logits [B, K, V] of a block after the pending token."""
         if not self.model.has_markov:
             return draft_block(logits, request, self.sampling)
         behind = functools.partial(self.model.markov, params)
@@ -158,7 +160,8 @@ class Masked(Checked, Drawing):
         return draft_loop(steps, request, self.sampling)[0]
 
     def _states(self, context: Context, start: Array) -> dict[str, Array]:
-        """Those of the text and the masks; the masks' is that of the pending token."""
+        """Returns the target's states of the text, followed by the pending token's state for each
+        mask."""
         if not self.reads_hidden:
             return {}
         last = jnp.repeat(last_state(context), self.masks, axis=1)
@@ -167,6 +170,6 @@ class Masked(Checked, Drawing):
 
     @property
     def _room(self) -> int:
-        """Tokens of text that a call has room for: what the last target call can have committed,
-        or all there is."""
+        """The number of text tokens that a call has room for: what one target call can commit, or
+        all."""
         return (self.masks if self.reread is None else self.reread) + 1

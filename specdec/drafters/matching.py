@@ -1,4 +1,4 @@
-"""What drafters that look things up share: the end of a text, and where it stands elsewhere."""
+"""Functions that lookup drafters share: the end of a text, and where it occurs elsewhere."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ NOTHING = -1  # an id that no token has
 
 
 def last_tokens(context: Context, count: int) -> Array:
-    """[B, count] the last committed tokens, the newest first; NOTHING before the start token."""
+    """Returns [B, count], the last committed tokens, newest first, padded with NOTHING."""
     index = context.length[:, None] - 1 - jnp.arange(count)[None]
     found = jnp.take_along_axis(context.tokens, jnp.maximum(index, 0), axis=1)
     return jnp.where(index >= 0, found, NOTHING)
 
 
 def matches(tokens: Array, last: Array, counts: Array) -> Array:
-    """[B, L] how many of the newest tokens stand in `tokens` up to and with each place.
+    """Returns [B, L], how many of the newest tokens end at each place of `tokens`.
 
     Args:
-      tokens: [B, L] to look in.
-      last: [B, n], the newest first, NOTHING where there are no more.
-      counts: [B, L] bool, places that may be part of a match.
+      tokens: [B, L], the tokens to search.
+      last: [B, n], the newest tokens first, NOTHING where there are no more.
+      counts: [B, L] bool, the places that may be part of a match.
     """
     tokens = jnp.where(counts, tokens, NOTHING - 1)
     going, length = counts, jnp.zeros(tokens.shape, jnp.int32)
@@ -34,7 +34,7 @@ def matches(tokens: Array, last: Array, counts: Array) -> Array:
 
 
 def slices(tokens: Array, start: Array, width: int) -> Array:
-    """[B, width, ...] of tokens[b, start[b]:], repeating the last column beyond the end."""
+    """Returns [B, width, ...], tokens[b, start[b]:], repeating the last column beyond the end."""
     index = jnp.minimum(start[:, None] + jnp.arange(width)[None], tokens.shape[1] - 1)
     return jnp.take_along_axis(tokens, jnp.expand_dims(index, range(2, tokens.ndim)), axis=1)
 

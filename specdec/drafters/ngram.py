@@ -1,6 +1,6 @@
-"""The distribution of the next token given the last one or two, looked up in a table.
+"""The distribution of the next token given the last one or two, read from a table.
 
-Leviathan et al. 2022, section 4.1: unigrams and bigrams as approximation models of no cost.
+Leviathan et al. 2022, section 4.1: unigrams and bigrams as approximation models of negligible cost.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from specdec.types import Array, Context, Params, PyTree, Table
 class NGram(Checked, TokenByToken):
     """Drafts with the n-gram counts of its role, which `tables.count` makes.
 
-    order: 1 for unigrams, 2 for bigrams, 3 for trigrams; the table may have more.
-    sampling: what tokens are drawn with: `Greedy()` takes the likeliest one.
-    role: whose table it reads, where a drafter has several.
+    Orders are interpolated as in Witten and Bell (1991), so that an unseen context falls back on
+    the context that is one token shorter:
 
-    Orders are interpolated as Witten and Bell (1991) do it, so that a context that was never seen
-    falls back on the one that is a token shorter:
+      q(x | w) = share(w, x) + rest(w) q(x | w without its first token)
 
-        q(x | w) = share(w, x) + rest(w) q(x | w without its first token)
+    Args:
+      order: 1 for unigrams, 2 for bigrams, 3 for trigrams; the table may have higher orders.
+      sampling: the rule that tokens are drawn with; `Greedy()` takes the likeliest one.
+      role: the role of the table, if a drafter has several.
     """
 
     order: Literal[1, 2, 3]
@@ -46,7 +47,7 @@ class NGram(Checked, TokenByToken):
         return ()
 
     def begin(self, params: Params, context: Context, state: PyTree, longest: int) -> Steps:
-        """The logits [B, V] of the first token of a draft."""
+        """Returns the logits [B, V] of the first token of a draft."""
 
         def advance(last: Array, tokens: Array) -> tuple[Array, Array]:
             last = jnp.concatenate([tokens[:, None], last], axis=1)[:, : self.order - 1]
@@ -56,7 +57,7 @@ class NGram(Checked, TokenByToken):
         return Steps(jnp.log(self._probabilities(params[self.role], last)), advance, last)
 
     def _probabilities(self, table: PyTree, last: Array) -> Array:
-        """[B, V] q of what comes behind the newest tokens [B, order - 1], the newest first."""
+        """Returns [B, V], the distribution after the newest tokens [B, order - 1], newest first."""
         rows = last.shape[0]
         q = jnp.broadcast_to(table["unigram"], (rows, table["unigram"].shape[0]))
         for n in range(2, self.order + 1):
@@ -70,7 +71,8 @@ class NGram(Checked, TokenByToken):
 
 
 def _row_of(contexts: Array, last: Array) -> tuple[Array, Array]:
-    """[B] the row of `contexts` [R, m], which ascend, and whether there is one."""
+    """Returns [B], the row of the sorted `contexts` [R, m] that equals `last`, and whether there is
+    one."""
 
     def halve(_, ends):
         low, high = ends  # contexts[:low] < last <= contexts[high:]
@@ -85,7 +87,7 @@ def _row_of(contexts: Array, last: Array) -> tuple[Array, Array]:
 
 
 def _less(a: Array, b: Array) -> Array:
-    """[B] whether a comes before b, [B, m] both, in the order of words in a dictionary."""
+    """Returns [B], whether a comes before b in dictionary order; both are [B, m]."""
     less = jnp.zeros(a.shape[0], bool)
     for column in reversed(range(a.shape[1])):
         less = (a[:, column] < b[:, column]) | (a[:, column] == b[:, column]) & less

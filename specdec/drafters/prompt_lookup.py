@@ -1,8 +1,8 @@
-"""What followed the same words before, in the source or in the output so far.
+"""A copy of what followed the same words before, in the source or in the output so far.
 
-Leviathan et al. 2022, appendix A.3, name the idea; Saxena 2023 (prompt lookup decoding) and Yang et
-al. 2023 (2304.04487) made it one for decoder-only models, whose prompt is the text itself. A T5's
-source is in its encoder, and here it is searched as well.
+Leviathan et al. 2022, appendix A.3, name the idea. Saxena 2023 (prompt lookup decoding) and Yang et
+al. 2023 (2304.04487) use it for decoder-only models, whose prompt is part of the text. An
+encoder-decoder has its source in the encoder, and this drafter searches the source as well.
 """
 
 from __future__ import annotations
@@ -19,18 +19,24 @@ from specdec.types import Array, Context, Draft, Params, PyTree, Request
 
 @dataclasses.dataclass(frozen=True)
 class PromptLookup(Checked, Drafter):
-    """Proposes what follows the place where the end of the output stood before.
+    """Proposes the tokens that followed an earlier occurrence of the output's end.
 
-    The place whose tokens match furthest back counts; of equals the last one, and one in the output
-    rather than one in the source.
+    The longest match wins. Among equal matches the last one wins, and the output is preferred to
+    the source. The drafter runs no model and keeps no state. Its drafts are certain (`probs` is
+    None). A match that reaches the end of the output continues with its own copy, so repetitions go
+    on.
 
-    longest: how many tokens are compared, at most.
-    shortest: how many must match; with fewer nothing is proposed.
-    source, output: where is looked.
-    pad_id: what the inputs are filled up with.
+    Args:
+      longest: the most tokens that are compared.
+      shortest: the fewest tokens that must match; otherwise nothing is proposed.
+      source: whether the source is searched.
+      output: whether the output is searched.
+      pad_id: the id that inputs are padded with.
 
-    It runs no model and keeps no state. Its drafts are certain (`probs` None). A match that runs
-    into the end of the output goes on with what it has copied, so that a repetition is repeated.
+    Example:
+
+    >>> PromptLookup(longest=3).parts(4)  # no model is called
+    ()
     """
 
     longest: PositiveInt = 4
@@ -73,12 +79,15 @@ class PromptLookup(Checked, Drafter):
         return Draft(tokens, None, length.astype(jnp.int32)), state
 
     def _width(self, context: Context) -> int:
-        """Of the source, in what is looked through."""
+        """Returns the number of searched places that belong to the source."""
         return context.inputs.shape[1] if self.source else 0
 
     def _before(self, context: Context) -> tuple[Array, Array, Array]:
-        """[B, L] the tokens that are looked through, source before output; which of them count; and
-        the place where what each belongs to ends."""
+        """Returns the tokens that are searched, each [B, L]: source first, then output.
+
+        Returns:
+          The tokens; which of them count; and the end of the source or output that each belongs to.
+        """
         parts = []
         width = self._width(context)
         if self.source:

@@ -1,6 +1,6 @@
-"""What followed the same words in texts that the target wrote before.
+"""A copy of what followed the same words in texts that the target wrote earlier.
 
-He et al. 2023, "REST: Retrieval-Based Speculative Decoding" (2311.08252), with a chain in place of
+He et al. 2023, "REST: Retrieval-Based Speculative Decoding" (2311.08252), with a chain instead of
 their tree.
 """
 
@@ -19,16 +19,18 @@ from specdec.types import Array, Draft, Params, PyTree, Request, Table
 
 @dataclasses.dataclass(frozen=True)
 class Retrieval(Checked, Drafter):
-    """Looks the end of the output up in the store that `tables.store` makes.
+    """Looks up the output's end in the store that `tables.store` makes.
 
-    longest: how many tokens are compared, at most.
-    shortest: how many must match; with fewer nothing is proposed.
-    candidates: how many of the places that match furthest back are asked, spread evenly over all.
+    Each matching place votes for the token after it. The first draft token is the one with most
+    votes. Only the places that voted for it vote for the second one, and so on. The store is sorted
+    by the reversed text before each place. A binary search therefore finds the places in about 2
+    log2(T) steps for T tokens, on the device and inside the loop.
 
-    Each place votes for what follows it. The first token is that of most votes; only the places
-    that voted for it vote for the second one, and so on. The store is sorted by what stands before
-    each place, read backwards, so that a binary search finds the places in some 2 log2(T) steps of
-    T tokens, on the device and inside of the loop.
+    Args:
+      longest: the most tokens that are compared.
+      shortest: the fewest tokens that must match; otherwise nothing is proposed.
+      candidates: how many of the places with the longest match vote, evenly spread over all of
+        them.
     """
 
     longest: PositiveInt = 8
@@ -57,7 +59,7 @@ class Retrieval(Checked, Drafter):
     def _continuation(
         self, tokens: Array, order: Array, last: Array, width: int
     ) -> tuple[Array, Array]:
-        """[width] what the places vote for, and whether there is one."""
+        """Returns [width], the tokens with most votes, and whether any place matches."""
         whole = jnp.int32(self.longest)
         place = _first_not_before(tokens, order, last, whole, after=False)
         beside = jnp.stack([place - 1, place])
@@ -88,8 +90,8 @@ class Retrieval(Checked, Drafter):
 def _first_not_before(
     tokens: Array, order: Array, last: Array, depth: Array, *, after: bool
 ) -> Array:
-    """[] the first place in `order` that is not before `last`, or with `after` behind it, by the
-    `depth` newest tokens."""
+    """Returns the first place in `order` that does not sort before `last`, or, if `after`, that
+    sorts after it. Only the `depth` newest tokens are compared."""
 
     def halve(_, ends):
         low, high = ends
@@ -103,18 +105,18 @@ def _first_not_before(
 
 
 def _before(tokens: Array, place: Array, count: int) -> Array:
-    """[count] the tokens before a place, the nearest first, -2 before the first one."""
+    """Returns [count], the tokens before a place, nearest first; -2 before the first token."""
     index = place - 1 - jnp.arange(count)
     return jnp.where(index >= 0, tokens[jnp.maximum(index, 0)], -2)
 
 
 def _compared(tokens: Array, place: Array, last: Array, depth: Array) -> Array:
-    """[] -1, 0 or 1: whether what is before a place comes before `last`."""
+    """Returns -1, 0 or 1: whether the text before a place sorts before, with or after `last`."""
     sign = jnp.sign(_before(tokens, place, last.shape[0]) - last)
     sign = jnp.where(jnp.arange(last.shape[0]) < depth, sign, 0)
     return sign[jnp.argmax(sign != 0)]
 
 
 def _common(tokens: Array, place: Array, last: Array) -> Array:
-    """[] how many tokens before a place are those of `last`."""
+    """Returns how many of the tokens before a place equal those of `last`."""
     return jnp.sum(jnp.cumprod(_before(tokens, place, last.shape[0]) == last))

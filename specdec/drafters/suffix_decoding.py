@@ -1,9 +1,9 @@
-"""What mostly followed the same words, as far as it is likely to follow again.
+"""A copy of the most frequent continuation of the same words, as long as it remains likely.
 
 Oliaro et al. 2024, "SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications"
-(2411.04975): a match that reaches far back is worth a long draft, a short one is not. Their tree of
-suffixes holds the text itself and the outputs before it; here it is the source and the output, by
-search and with a chain in place of the tree. Outputs before it are what `Retrieval` looks through.
+(2411.04975): a long match justifies a long draft. Their suffix tree holds the text and earlier
+outputs. This drafter searches the source and the output, without a tree, and drafts a chain. For
+earlier outputs, see `Retrieval`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from specdec.types import Array, Context, Draft, Params, PyTree, Request
 
 @dataclasses.dataclass(frozen=True)
 class SuffixDecoding(Checked, Drafter):
-    """Proposes, token by token, what most of the places go on with that match furthest back.
+    """Proposes, token by token, the most frequent continuation among the longest matches.
 
-    longest: how many tokens are compared, at most.
-    factor: tokens of a draft for each token that matches, at most.
-    least: how probable a draft must be. A token that s of r places go on with, all of which went on
-      with the draft so far, has s / r of the draft's probability before it.
-    pad_id: what the inputs are filled up with.
+    Among tokens with equally many places, the one after the last place wins. The drafter runs no
+    model and keeps no state. Its drafts are certain (`probs` is None): `least` only decides about
+    their length. With a schedule of `shorter` calls, a short draft is a cheap one.
 
-    Of tokens with as many places the one behind the last place wins. It runs no model and keeps no
-    state, and its drafts are certain (`probs` None): what `least` is compared with decides about
-    their length only. With a schedule of `shorter` calls a short draft is a cheap one.
+    Args:
+      longest: the most tokens that are compared.
+      factor: the most draft tokens for each token that matches.
+      least: the smallest probability that a draft may have. If s of the r places that agree with
+        the draft so far go on with a token, the probability is multiplied by s / r.
+      pad_id: the id that inputs are padded with.
     """
 
     longest: PositiveInt = 8
@@ -71,15 +72,14 @@ class SuffixDecoding(Checked, Drafter):
 
 
 def _behind(values: Array, by: int) -> Array:
-    """[B, L] at each place what stands `by` places before it, False beyond the ends."""
+    """Returns [B, L], the value `by` places later at each place, False beyond the ends."""
     width = values.shape[1]
     moved = jnp.pad(values, ((0, 0), (max(by, 0), max(-by, 0))))
     return moved[:, max(-by, 0) :][:, :width]
 
 
 class _Ballot(NamedTuple):
-    """The tokens [B, L] of which some places elect one. They are sorted once, so that each election
-    counts the votes of all tokens in a number of steps that is linear in L."""
+    """The tokens [B, L] of a search, sorted once so that an election takes time linear in L."""
 
     tokens: Array  # [B, L]
     order: Array  # [B, L] the places by their tokens
@@ -99,7 +99,8 @@ class _Ballot(NamedTuple):
         return cls(tokens, order, first, last)
 
     def elected(self, places: Array) -> tuple[Array, Array]:
-        """[B] the token of most of the places [B, L] bool, and [B, L] those that have it."""
+        """Returns the token [B] at most of the places [B, L] bool, and the places [B, L] that have
+        it."""
         votes = jnp.take_along_axis(places, self.order, axis=1).astype(jnp.int32)
         until = jnp.cumsum(votes, axis=1)
         count = jnp.take_along_axis(until, self.last, axis=1)

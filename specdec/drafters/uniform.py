@@ -1,4 +1,4 @@
-"""Every token with the same probability: the draft that needs nothing at all."""
+"""A draft of uniformly distributed tokens, which needs no model and no table."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from specdec.types import Context, Params, PyTree, SamplingRule
 
 @dataclasses.dataclass(frozen=True)
 class Uniform(TokenByToken):
-    """Draws q(x) = 1 / V. Leviathan et al. 2022, section 3.6: it improves every model a little.
+    """Draws from q(x) = 1 / V. Leviathan et al. 2022, section 3.6: it improves every model a
+    little.
 
-    Of a target with probabilities p it has alpha = sum_x min(p(x), 1 / V): 1 / V where the target
-    is sure of a token. It is here because theory can be compared with it exactly.
+    For a target with probabilities p, alpha = sum_x min(p(x), 1 / V), which is 1 / V if the target
+    is certain. Theory can be compared with this drafter exactly.
     """
 
     @property
     def sampling(self) -> SamplingRule:
-        """What it draws with, whatever the target does."""
+        """The drafter's own sampling rule, independent of the target's."""
         return Sampling()
 
     def drawing_with(self, sampling: SamplingRule) -> Uniform:
-        """Returns this drafter: it draws as it does whatever the sampling is."""
+        """Returns this drafter unchanged, because its sampling rule is fixed."""
         return self
 
     def begin(self, params: Params, context: Context, state: PyTree, longest: int) -> Steps:

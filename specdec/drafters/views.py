@@ -1,4 +1,4 @@
-"""What a drafter's model may read of the inputs, where that is not all of them."""
+"""Functions that select what a drafter's model reads of the inputs."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from specdec.types import Array
 
 @dataclasses.dataclass(frozen=True)
 class NoSource:
-    """Nothing: an input that is but a stop id, whatever the target reads.
+    """Replaces every input by a single stop id, so that the drafter knows only the text.
 
-    The drafter then knows the text alone, as the language-only draft of Gagrani et al. 2024
-    (2404.08856, section 3) knows no image: it needs no encoder of the target's size, and no prefill
-    of long inputs.
+    The language-only draft of Gagrani et al. 2024 (2404.08856, section 3) ignores images in the
+    same way. Such a drafter needs no large encoder, and no prefill of long inputs.
 
-    eos_id, pad_id: of the model's vocabulary.
+    Args:
+      eos_id: the stop id of the model's vocabulary.
+      pad_id: its padding id.
     """
 
     eos_id: int = 1
     pad_id: int = 0
 
     def __call__(self, inputs: Array) -> Array:
-        """[B, S] int32 -> [B, 1]; a row of padding stays one."""
+        """Maps inputs [B, S] int32 to [B, 1]; a row of padding remains padding."""
         real = jnp.any(inputs != self.pad_id, axis=1, keepdims=True)
         return jnp.where(real, self.eos_id, self.pad_id).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""The engine: a plan resolved once for its weights, its vocabulary and its devices."""
+"""The engine: a plan together with its weights, its vocabulary and its devices."""
 
 from specdec.engine.engine import Engine, NotExact, in_eight_bits, obeying
 from specdec.engine.key import drafter_key, fingerprints

@@ -65,10 +65,18 @@ def beam_plan(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BeamEngine:
-    """Searches for the best texts of batches, with the models and parameters of an engine."""
+    """Searches for the best texts of batches, with the models and parameters of an engine.
+
+    Both have their models in the layouts that suit the calls of the search.
+    """
 
     engine: Engine
     plan: BeamPlan
+
+    def __post_init__(self):
+        plan = self.engine.placement.laid_out(self.plan, self.engine.rows)
+        object.__setattr__(self, "plan", plan)
+        object.__setattr__(self, "engine", self.engine.with_models(plan.models()))
 
     @functools.cached_property
     def program(self) -> Program:

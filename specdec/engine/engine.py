@@ -1,4 +1,4 @@
-"""A plan resolved once: the vocabulary, what ends a text, eight bits, devices and layouts."""
+"""An engine resolves a plan once: vocabulary, stop ids, int8 weights, devices and layouts."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ LOCAL = Placement()  # one device, no mesh
 
 
 class NotExact(ValueError):
-    """The output may have another law than the target's, and nobody has said that it may."""
+    """The output's distribution may differ from the target's, and `lossy` is not set."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Engine:
-    """What decodes: a plan whose models are as these devices run them, and their parameters.
+    """A plan whose models are as these devices run them, together with their parameters.
 
     `Engine.open` makes one. Nothing is compiled, and no parameter is read, before it is needed.
 
-    plan: with the ids that end a text, settings of generation, eight bits, axis rules and layouts.
-    vocabulary: seqio's, of all models.
-    weights: role -> directory of a checkpoint or a table. The target's may be missing where
-      its parameters come from elsewhere.
-    placement: on which devices.
-    rows: of a batch.
-    text: the text side of the target's checkpoint; None if it is missing.
-    prefix: the ids that every output begins with.
-    origin: the engine whose parameters this one shares, as far as it has them.
+    Args:
+      plan: the plan after `open`: with stop ids, generation settings, int8 weights and layouts.
+      vocabulary: seqio's, shared by all models.
+      weights: role -> directory of a checkpoint or a table. The target may be missing if its
+        parameters come from elsewhere.
+      placement: the devices.
+      rows: the size of a batch.
+      text: the text side of the target's checkpoint; None if it is missing.
+      prefix: the ids that every output begins with.
+      origin: an engine whose parameters this one shares where both have them.
     """
 
     plan: Plan
@@ -75,29 +76,35 @@ class Engine:
         lossy: bool = False,
         layouts: bool = True,
     ) -> Engine:
-        """Resolves everything that an output depends on, in this order: vocabulary, stop ids,
-        settings of generation, fit of the vocabularies, eight bits, mesh, tables, layouts.
+        """Resolves everything that an output depends on, and returns the engine.
+
+        The order is: vocabulary, stop ids, generation settings, fit of the vocabularies, int8
+        weights, mesh, tables, layouts.
 
         Args:
-          plan: what is decoded with what; its stop ids are replaced by the checkpoint's.
-          weights: role -> directory, for all that the plan `owned`; perhaps without the target.
+          plan: target, drafter, verifier, schedule and sampling. The checkpoint's stop ids replace
+            its own.
+          weights: role -> directory, for everything in `plan.owned`; the target may be missing.
           vocabulary: seqio's, or `tasks.for_texts` of a definition; None for the one that was saved
             with the target.
-          devices: over which devices models are divided.
-          rows: of a batch.
+          devices: the devices that models are divided over.
+          rows: the size of a batch.
           int8: roles of models whose kernels are rounded to eight bits.
           generation_settings: "obey" or "ignore" those of the target's checkpoint.
-          num_samples: outputs for each text, which a checkpoint may state.
+          num_samples: outputs per text, which a checkpoint may state.
           num_beams: beams of a search, which a checkpoint may state.
-          prefix: what every output is made to begin with.
-          lossy: whether the output may have another law than the target's.
-          layouts: whether kernels are kept as the devices read them fastest; False where the
-            target's parameters are not the engine's own.
+          prefix: the text that every output begins with.
+          lossy: whether the output may have another distribution than the target's.
+          layouts: whether kernels are stored in the layouts that the devices read fastest; False if
+            the target's parameters do not belong to the engine.
+
+        Returns:
+          The engine.
 
         Raises:
-          NotExact: it has, and `lossy` does not say that it may.
-          CheckpointError, TableError, TaskError, ValueError: for what does not exist, cannot be
-            read or does not go together.
+          NotExact: the output may have another distribution, and `lossy` is false.
+          CheckpointError, TableError, TaskError, ValueError: something does not exist, cannot be
+            read, or does not fit the rest.
         """
         for role in plan.owned().keys() - weights.keys() - {"target"}:
             raise ValueError(f"nothing says where the parameters of {role!r} are; give a directory")
@@ -127,16 +134,18 @@ class Engine:
         return dataclasses.replace(opened, plan=devices.laid_out(plan, rows) if layouts else plan)
 
     def alone(self) -> Engine:
-        """Returns the baseline: the engine of the whole target by itself, as its calls are read
-        fastest."""
+        """Returns the baseline: an engine of the whole target alone, in the layouts of its own
+        calls."""
         plan = self.placement.laid_out(self.plan.baseline(), self.rows)
         weights = {role: path for role, path in self.weights.items() if role == "target"}
         return dataclasses.replace(self, plan=plan, weights=weights, origin=self)
 
     def variant(self, weights: Mapping[str, str | PathLike] | None = None, **parts: Any) -> Engine:
-        """Returns this engine with other parts of the plan: a drafter, schedule or verifier.
+        """Returns this engine with another drafter, schedule or verifier.
 
-        weights: where the parameters of roles are that this engine has not.
+        Args:
+          weights: role -> directory, for roles that this engine lacks.
+          **parts: fields of the plan.
         """
         plan = dataclasses.replace(self.plan, **parts)
         plan = self.placement.divided(plan) if self.placement.mesh is not None else plan
@@ -145,13 +154,18 @@ class Engine:
         plan = self.placement.laid_out(plan, self.rows)
         return dataclasses.replace(self, plan=plan, weights=kept, origin=self)
 
+    def with_models(self, models: Mapping[str, Any]) -> Engine:
+        """Returns this engine with its models in other layouts; what it has read is shared."""
+        origin = self if "params" in vars(self) else self.origin
+        return dataclasses.replace(self, plan=self.plan.with_models(models), origin=origin)
+
     @functools.cached_property
     def params(self) -> Params:
-        """The parameters of all roles, read when they are asked for, and kept."""
+        """The parameters of all roles, read at first use and kept."""
         return self.read()
 
     def load(self) -> Params:
-        """Returns `params`, read now and not at their first use."""
+        """Reads `params` now rather than at first use, and returns them."""
         return self.params
 
     def read(self) -> Params:
@@ -159,7 +173,7 @@ class Engine:
         return Params(**{role: self._tree(role, one) for role, one in self.plan.owned().items()})
 
     def abstract(self) -> Params:
-        """Returns the shapes and dtypes of `params`, over a mesh with their shardings.
+        """Returns the shapes and dtypes of `params`; over a mesh also their shardings.
 
         Raises:
           ValueError: a model cannot be divided over the mesh.
@@ -174,17 +188,19 @@ class Engine:
             if theirs == owned:
                 return tree
             if self.weights[role] == self.origin.weights[role] and _alike(theirs, owned):
+                if theirs.layout == owned.layout:
+                    return tree
                 return owned.from_stored(theirs.to_stored(tree))
         with progress.stage("reading", f"reading the {role}"):
             return self.placement.read(owned, str(self.weights[role]))
 
     @functools.cached_property
     def decoder(self) -> DecodeProgram:
-        """The program of the plan."""
+        """The program that decodes with the plan."""
         return DecodeProgram(self.plan, mesh=self.placement.mesh, prefix=self.given_prefix)
 
     def stepwise(self) -> Engine:
-        """Returns this engine with a program that can be watched, one dispatch for each call."""
+        """Returns this engine with a program that can be watched, one dispatch per target call."""
         found = dataclasses.replace(self, origin=self)
         found.__dict__["decoder"] = Stepwise(self.plan, prefix=self.given_prefix)
         return found
@@ -197,11 +213,15 @@ class Engine:
         return jnp.tile(jnp.array(self.prefix, jnp.int32), (self.rows, 1))
 
     def check(self, length: int, *, compile: bool = False) -> None:
-        """Traces the program for inputs of `length` tokens, which is where parts that cannot work
-        together show, and begins to compile it if asked.
+        """Traces the program for inputs of `length` tokens, so that components that do not fit are
+        found.
+
+        Args:
+          length: S, in tokens.
+          compile: whether to begin to compile in the background.
 
         Raises:
-          ValueError: they cannot.
+          ValueError: they do not fit each other.
         """
         batch = batch_shapes(self.rows, length, self.placement.mesh)
         shapes = self.abstract()
@@ -215,9 +235,10 @@ class Engine:
         """Decodes a batch of texts.
 
         Args:
-          seed: of all random draws. The output of a text depends on it, on the text's index and on
-            the sample, and on nothing else.
-          sample: which of the outputs that may be drawn of each text.
+          batch: the texts.
+          seed: the seed of all random draws. The output of a text depends only on the seed, the
+            text's index and the sample.
+          sample: which of several samples of each text this is.
 
         Returns:
           The output, on the host, and the seconds that it took without compiling.
@@ -233,8 +254,14 @@ class Engine:
         return decoding.row_keys(seed, jnp.asarray(batch.index), sample)
 
     def score(self, batch: tasks.Batch, **options: Any) -> np.ndarray:
-        """Returns the log-probabilities of the targets of a batch, [B, N] float32 in nats, 0 after
-        a target's last token; `options` are those of `decoding.score`.
+        """Returns the log-probabilities of a batch's targets.
+
+        Args:
+          batch: texts and targets.
+          **options: those of `decoding.score`.
+
+        Returns:
+          [B, N] float32 in nats, 0 after a target's last token.
 
         Raises:
           NonFiniteLogits: with the index of the text.
@@ -246,12 +273,14 @@ class Engine:
 
     @functools.cached_property
     def fingerprints(self) -> dict[str, str]:
-        """What the checkpoints, tables and the vocabulary hold, by name."""
+        """The fingerprints of checkpoints, tables and vocabulary, by name."""
         return fingerprints(self.plan.owned(), self.weights, self.vocabulary)
 
     def key(self) -> dict[str, Any]:
-        """Returns everything that the target's outputs for a text and a seed depend on, as plain
-        values by name: two engines with equal keys write the same texts if they are exact."""
+        """Returns everything that the target's output for a text and a seed depends on.
+
+        The values are plain, by name. Two exact engines with equal keys write the same texts.
+        """
         prints = self.fingerprints
         names = ("fingerprint of target", "fingerprint of vocabulary")
         return {
@@ -264,7 +293,7 @@ class Engine:
         }
 
     def drafter_keys(self, drafters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Returns everything that each drafter's proposals along a text depend on, by its name."""
+        """Returns, by drafter name, everything that its proposals along a text depend on."""
         return {name: drafter_key(name, x, self.fingerprints) for name, x in drafters.items()}
 
 
@@ -286,8 +315,19 @@ def obeying(
     num_samples: int = 1,
     num_beams: int = 0,
 ) -> Plan:
-    """Returns the plan with the settings of generation that its target's checkpoint states; raises
-    as `Engine.open` does."""
+    """Returns the plan with the generation settings of its target's checkpoint.
+
+    Args:
+      plan: the plan.
+      text: the text side of the checkpoint; None leaves the plan unchanged.
+      settings: "obey" or "ignore".
+      prefix: whether outputs are given a prefix.
+      num_samples: outputs per text.
+      num_beams: beams of a search.
+
+    Raises:
+      ValueError: as `Engine.open` does.
+    """
     if text is None:
         return plan
     generation.check_start(plan, text)
@@ -298,7 +338,7 @@ def obeying(
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Returns whether two models are the same but for their layouts."""
+    """Returns whether two models differ at most in their layouts."""
     return one.stored() == other.stored() and one.weights == other.weights
 
 
@@ -320,7 +360,12 @@ def _check_fit(plan: Plan, weights: Mapping[str, str | PathLike], vocabulary: An
 
 
 def in_eight_bits(plan: Plan, roles: Sequence[str]) -> Plan:
-    """Returns the plan with the kernels of the models in these roles in eight bits."""
+    """Returns the plan with int8 kernels in the models of these roles.
+
+    Args:
+      plan: the plan.
+      roles: the models' roles.
+    """
     models = plan.models()
     rounded = {role: dataclasses.replace(models[role], weights="int8") for role in roles}
     return plan.with_models(rounded)

@@ -1,4 +1,4 @@
-"""What an output depends on, as plain values by name, which can be compared and written down."""
+"""The facts that an output depends on, as plain values by name, to be compared and stored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ def fingerprints(
     weights: Mapping[str, str | PathLike],
     vocabulary: Any,
 ) -> dict[str, str]:
-    """Returns what checkpoints, tables and a vocabulary hold, by name, in a few letters each."""
+    """Returns short fingerprints of checkpoints, tables and vocabulary, by name.
+
+    Args:
+      owned: role -> model or table.
+      weights: role -> directory.
+      vocabulary: seqio's.
+    """
     found = {f"fingerprint of {role}": _fingerprint(owned[role], weights[role]) for role in weights}
     if digest := tasks.digest(vocabulary):  # none of UTF-8 bytes
         found["fingerprint of vocabulary"] = digest[:16]
@@ -37,10 +43,11 @@ def _fingerprint(owned: Weights | Table, path: str | PathLike) -> str:
 
 
 def drafter_key(name: str, drafter: Drafter, prints: Mapping[str, str]) -> dict[str, Any]:
-    """Returns everything that a drafter's proposals along a text depend on.
+    """Returns everything that a drafter's proposals along a text depend on, by name.
 
     Args:
-      name: what the drafter is called.
+      name: the drafter's name.
+      drafter: the drafter.
       prints: the `fingerprints` of a run.
     """
     names = (f"fingerprint of {role}" for role in drafter.owned())
@@ -48,7 +55,7 @@ def drafter_key(name: str, drafter: Drafter, prints: Mapping[str, str]) -> dict[
 
 
 def flat(name: str, value: Any) -> dict[str, Any]:
-    """Returns the plain values inside a value, by dotted names; of an object also its class."""
+    """Returns the plain values inside a value by dotted names, and the class of each object."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [x.name for x in dataclasses.fields(value) if x.name not in PLACEMENT]
         inside = {field: getattr(value, field) for field in fields}

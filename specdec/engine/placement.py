@@ -1,30 +1,34 @@
-"""Where a run's models are: over which devices, and in which layout."""
+"""The devices that a run's models are divided over, and the layouts of their parameters."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax.sharding import Mesh
 
 from specdec import checkpoints
 from specdec.checkpoints import tables
+from specdec.decoding.beam_plan import BeamPlan
 from specdec.models import partitioning
 from specdec.models.model import Model
 from specdec.models.partitioning import Partitioner, Share
 from specdec.plan import Plan
 from specdec.types import PyTree, Table
 
+AnyPlan = TypeVar("AnyPlan", Plan, BeamPlan)
+
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """The devices of a run, and how its parameters get there; it changes nothing that is decoded.
+    """The devices of a run, and how its parameters get there. It does not change what is decoded.
 
-    partitioner: how the models are divided over devices; gin says so.
-    checksums: compare the arrays with the checksums that were saved with them.
-    mesh: of the devices that they are divided over, None for one device; see `over`.
+    Args:
+      partitioner: how the models are divided over devices, as gin configures it.
+      checksums: whether arrays are compared with the checksums that were saved with them.
+      mesh: the devices that the models are divided over, None for one device; see `over`.
     """
 
     partitioner: Partitioner = Partitioner()
@@ -32,11 +36,11 @@ class Placement:
     mesh: Mesh | None = None
 
     def over(self, mesh: Mesh) -> Placement:
-        """This placement on the devices of a mesh."""
+        """Returns this placement on the devices of a mesh."""
         return dataclasses.replace(self, mesh=mesh)
 
     def divided(self, plan: Plan) -> Plan:
-        """The plan with its models divided as the partitioner says, whatever the mesh is."""
+        """Returns the plan with its models divided as the partitioner says, for any mesh."""
         rules = {"target": self.partitioner.logical_axis_rules}
         others = self.partitioner.draft_logical_axis_rules
         models = {
@@ -45,22 +49,33 @@ class Placement:
         }
         return plan.with_models(models)
 
-    def laid_out(self, plan: Plan, rows: int) -> Plan:
-        """The plan with its models' kernels kept as this device reads them fastest, in batches of
-        so many rows. Over a mesh, where nothing was measured, they stay as they are."""
+    def laid_out(self, plan: AnyPlan, rows: int) -> AnyPlan:
+        """Returns the plan with kernels in the layouts that this device reads fastest.
+
+        Over a mesh, where nothing was measured, the layouts do not change.
+
+        Args:
+          plan: the plan, of decoding or of a search.
+          rows: the size of a batch.
+        """
         return plan if self.mesh is not None else plan.laid_out(rows)
 
     def share(self) -> Share:
-        """What this process feeds and decodes; without a mesh each one has programs of its own."""
+        """Returns the rows that this process decodes; without a mesh, each process has its own
+        programs."""
         if self.mesh is None:
             return Share(jax.process_index(), jax.process_count())
         return partitioning.share(self.mesh)
 
     def shape(self, model: Model | Table, path: str = "") -> PyTree:
-        """The shapes and dtypes of what `read` gives.
+        """Returns the shapes and dtypes of the result of `read`.
+
+        Args:
+          model: a model or a table.
+          path: the directory of a table.
 
         Raises:
-          ValueError: the model cannot be divided over the mesh, or there is no such table.
+          ValueError: the model cannot be divided over the mesh, or the table does not exist.
         """
         if isinstance(model, Table):
             return tables.shapes(path, model, sharding=self._whole)
@@ -69,9 +84,17 @@ class Placement:
     def read(
         self, model: Any, path: str, trees: dict[tuple[Any, str], PyTree] | None = None
     ) -> PyTree:
-        """A model's parameters, in its dtype and layout; of each array a host reads what its
-        devices are to have. What is in `trees` is not read again, and what is read is put there.
-        Of a table every device has the whole."""
+        """Reads a model's parameters, in its dtype and layout.
+
+        A host reads only the parts of each array that its devices hold. Every device holds all of a
+        table.
+
+        Args:
+          model: a model or a table.
+          path: its directory.
+          trees: parameters that have been read, by model and path. They are not read again, and
+            newly read ones are added.
+        """
         trees = {} if trees is None else trees
         if isinstance(model, Table):
             if (model, path) not in trees:
@@ -98,12 +121,15 @@ class Placement:
 
     @property
     def _whole(self) -> Any:
-        """How an array is placed of which each device has all."""
+        """The sharding of an array that each device holds entirely."""
         return None if self.mesh is None else partitioning.whole(self.mesh)
 
     def _rounding(self, model: Model) -> contextlib.AbstractContextManager:
-        """Where kernels are rounded to eight bits: on the host, whose memory holds what a device's
-        may not. Over a mesh the devices do it, each its part."""
+        """Returns a context in which kernels are rounded to eight bits, on the host.
+
+        The host's memory holds what a device's may not. Over a mesh, each device rounds its own
+        part.
+        """
         if model.weights != "int8" or self.mesh is not None:
             return contextlib.nullcontext()
         try:

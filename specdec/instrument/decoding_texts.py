@@ -1,4 +1,4 @@
-"""Decoded texts: what `specdec decode` and `specdec eval` make of a run's batches."""
+"""Decoded texts: the results of `specdec decode` and `specdec eval` for a run's batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TextOf: TypeAlias = Callable[[Sequence[int]], str]
 
 
 class Ways(NamedTuple):
-    """How the texts of a run are decoded; nothing is compiled before it is needed."""
+    """The programs that decode the texts of a run; nothing is compiled before it is needed."""
 
     ours: Engine
     alone: Engine | None  # the target alone, if the run compares
@@ -30,7 +30,7 @@ class Ways(NamedTuple):
 
     @property
     def compile_seconds(self) -> float:
-        """What compiling took so far."""
+        """The time of all compilations so far."""
         programs = [one.decoder for one in (self.ours, self.alone) if one]
         return sum(one.seconds for one in (*programs, self.again) if one)
 
@@ -43,15 +43,17 @@ def ways_of(
     explained: bool = False,
     length: int | None = None,
 ) -> Ways:
-    """Returns how a run decodes, checked.
+    """Returns the programs that decode a run, checked.
 
     Args:
-      stepwise: its program can be watched.
-      explained: there is one more program, see `Ways`.
-      length: of the first inputs, whose program is then begun to compile; None for not yet.
+      run: the run.
+      engine: decodes.
+      stepwise: whether the program can be watched.
+      explained: whether there is one more program, see `Ways`.
+      length: of the first inputs, for which compiling then begins; None for not yet.
 
     Raises:
-      UsageError: a combination that cannot work, before anything is compiled.
+      UsageError: the combination cannot work; nothing has been compiled yet.
     """
     plan, mesh = engine.plan, engine.placement.mesh
     ours = engine.stepwise() if stepwise and mesh is None and plan.drafts else engine
@@ -68,10 +70,12 @@ FIELDS += ("accepted", "alone", "alone_tokens", "explained", "calls")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Text(DecodedText):
-    """One example and what became of it. The last three are there if they are asked for.
+    """One example and its output. The last three fields are optional.
 
-    alone: the prediction of the target alone.
-    explained: see `ExplainedBatch`.
+    Attributes:
+      alone: the prediction of the target alone.
+      alone_tokens: its ids.
+      explained: see `ExplainedBatch`.
     """
 
     index: int
@@ -85,7 +89,7 @@ class Text(DecodedText):
     explained: dict[str, Any] | None = None
 
     def record(self) -> dict[str, Any]:
-        """Returns a line of JSON, without what is not known."""
+        """Returns a line of JSON, without unknown values."""
         record = {name: getattr(self, name) for name in FIELDS}
         return {name: value for name, value in record.items() if value is not None}
 
@@ -98,9 +102,15 @@ def decoded(
     *,
     skip: int = 0,
 ) -> Iterator[Text]:
-    """Decodes batch by batch, each batch sample by sample, and adds up what happened.
+    """Decodes batch by batch, each batch sample by sample, and adds up the figures.
 
-    skip: how many texts to leave out at the beginning; what is never asked for is not decoded.
+    Args:
+      run: the run.
+      batches: its texts.
+      ways: its programs.
+      summary: gets the figures.
+      skip: how many texts to leave out at the beginning. Texts that are not consumed are not
+        decoded.
     """
     ours, alone, again = ways
     given, text_of = len(ours.prefix), functools.partial(tasks.detokenize, ours.vocabulary)

@@ -1,4 +1,4 @@
-"""A drafter made of a target and texts, tuned and certified."""
+"""Makes a drafter from a target and texts, then tunes and certifies it."""
 
 from __future__ import annotations
 
@@ -45,16 +45,18 @@ Steps = Annotated[int, Rule(lambda n: is_integer(n, 2), "2 or more, for the rate
 class Distillation(Checked):
     """A recipe for a drafter; gin builds it.
 
-    texts: the split whose inputs the target answers, for the drafter to learn from.
-    held_out: the split for alpha while training, and for tuning.
-    layers: of the drafter's decoder; they begin as the target's first ones, and read the output of
-      its encoder.
-    head: how many ids the drafter may say, the most frequent in what the target wrote; None for
-      all. The target says the others all the same.
-    steps, batch_size: updates, and texts in each; the target writes as many texts together.
-    learning_rate: the highest; it grows for a tenth of the steps, and then falls to 0.
-    divergences: see `training.Align`. Laws are compared at the temperature of the run, a greedy
-      run's at 1.
+    Args:
+      texts: the split whose inputs the target answers, for the drafter to learn from.
+      held_out: the split for alpha during training, and for tuning.
+      layers: of the drafter's decoder. They start as the target's first layers, and read the output
+        of the target's encoder.
+      head: how many ids the drafter may predict, the most frequent in the target's outputs; None
+        for all. The target can still produce the others.
+      steps: updates.
+      batch_size: texts in each update; the target also writes this many texts together.
+      learning_rate: the highest; it grows for a tenth of the steps, and then falls to 0.
+      divergences: see `training.Align`. Distributions are compared at the temperature of the run,
+        or at 1 for a greedy run.
     """
 
     texts: Split
@@ -68,9 +70,10 @@ class Distillation(Checked):
 
 
 class Settings(Protocol):
-    """The gin files and flags that the user has given.
+    """The gin files and flags of the user.
 
-    files: the names of the gin files.
+    Attributes:
+      files: the names of the gin files.
     """
 
     @property
@@ -84,10 +87,12 @@ class Settings(Protocol):
         lines: str | None = None,
         limit: int | None = None,
     ) -> Variant:
-        """Returns the run of these settings, and of more macros and files, which override.
+        """Returns the run of these settings, overridden by further macros and files.
 
         Args:
-          lines: the kind of lines that are written of it.
+          more: macros.
+          files: gin files.
+          lines: the kind of lines that are written for it.
           limit: the most texts that it may have, None for all of its own.
         """
         ...
@@ -100,10 +105,12 @@ class Settings(Protocol):
 class Distilled(NamedTuple):
     """A pair of a target and the drafter that was made for it.
 
-    draft: the directory of the drafter's checkpoint.
-    pair: the gin file of the pair, for other commands.
-    speedup: how many times as fast as the target alone decoding is, predicted from held-out texts.
-    schedule: how many tokens are drafted for that speed-up.
+    Attributes:
+      draft: the directory of the drafter's checkpoint.
+      pair: the gin file of the pair, for other commands.
+      speedup: the speed relative to the target alone, predicted from held-out texts.
+      schedule: the schedule for that speed-up.
+      certificate: the exactness certificate.
     """
 
     draft: Path
@@ -118,7 +125,7 @@ class Distilled(NamedTuple):
         return self.speedup.value > 1
 
     def summary(self) -> str:
-        """Returns the gain and the command that has it, as one sentence."""
+        """Returns one sentence with the speed-up, and the command that uses the pair."""
         times = f"{self.speedup.value:.2f} times as fast"
         interval = f"95 % interval {self.speedup.interval()}"
         command = f"specdec decode --gin_file={shlex.quote(str(self.pair))}"
@@ -134,11 +141,12 @@ class Distilled(NamedTuple):
 
 
 class Distilling(NamedTuple):
-    """A recipe for a run that is ready to begin, or to go on, in a folder.
+    """A recipe for a run that is ready to begin, or to be resumed, in a folder.
 
-    variant: the target alone.
-    definition: of its vocabulary.
-    objective: what the drafter learns by.
+    Attributes:
+      variant: the target alone.
+      definition: of its vocabulary.
+      objective: the drafter's training objective.
     """
 
     settings: Settings
@@ -157,11 +165,11 @@ class Distilling(NamedTuple):
         definition: tasks.VocabularyDefinition,
         folder: Path,
     ) -> Distilling:
-        """Returns what is ready.
+        """Returns a recipe that is ready.
 
         Raises:
-          UsageError: something that would fail late.
-          RecordsError: the folder is of another recipe or run.
+          UsageError: something that would fail later.
+          RecordsError: the folder has another recipe or run.
         """
         _check(variant.run, recipe)
         objective = _objective(variant.run, recipe)
@@ -180,8 +188,8 @@ class Distilling(NamedTuple):
         """Makes the drafter, and returns the pair; `pair.gin` has its settings.
 
         Args:
-          say: is called with what happens, a line or several.
-          started: is called with the name of each check of the certificate before it runs.
+          say: called with progress, one or several lines.
+          started: called with the name of each check of the certificate before it runs.
         """
         recipe, folder, steps = self.recipe, self.folder, TimeLeft(self._expected())
         say(self._asked())
@@ -221,8 +229,7 @@ class Distilling(NamedTuple):
         return line
 
     def _expected(self) -> dict[str, float]:
-        """Returns the seconds that each step takes on two CPU cores, as far as sizes tell; none for
-        what was done before."""
+        """Returns the estimated seconds of each step on two CPU cores; 0 for finished steps."""
         run, recipe, folder = self.variant.run, self.recipe, self.folder
         target: Any = run.plan.target.stored()  # type: ignore[attr-defined]
         size = checkpoints.parameter_count(target)
@@ -262,7 +269,7 @@ class Distilling(NamedTuple):
         return families.model_of(families.resized(target.config, kept))
 
     def _train(self, say: Callable[[str], None]) -> None:
-        """Trains the drafter on what the target wrote."""
+        """Trains the drafter on the target's outputs."""
         from specdec import training
 
         run, recipe = self.variant.run, self.recipe
@@ -308,19 +315,19 @@ class Distilling(NamedTuple):
 
 
 class TimeLeft:
-    """The steps of a recipe, and the time that is left.
+    """The steps of a recipe, and the remaining time.
 
-    The time is what the steps are expected to take, corrected by what the ones before took.
+    The remaining time is the estimate for the steps, corrected by the time of those before.
     """
 
     def __init__(
         self, expected: Mapping[str, float], clock: Callable[[], float] = time.perf_counter
     ):
-        """Begins the clock.
+        """Starts the clock.
 
         Args:
           expected: seconds of each step, by name and in order.
-          clock: seconds from some moment on.
+          clock: returns seconds.
         """
         self._expected, self._clock = expected, clock
         self._start = clock()
@@ -338,7 +345,7 @@ class TimeLeft:
 
 
 def _check(run: Run, recipe: Distillation) -> None:
-    """Raises UsageError for what would fail late."""
+    """Raises UsageError for settings that would fail later."""
     config: Any = run.plan.target.config  # type: ignore[attr-defined]
     try:
         families.trimming_of(config)
@@ -357,7 +364,7 @@ def _check(run: Run, recipe: Distillation) -> None:
 
 
 def _objective(run: Run, recipe: Distillation) -> Any:
-    """Returns what the drafter learns by, at the temperature of the run."""
+    """Returns the drafter's training objective, at the temperature of the run."""
     from specdec import training  # optax, which few commands need
 
     sampling: Any = run.plan.sampling

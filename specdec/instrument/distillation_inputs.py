@@ -34,7 +34,7 @@ class Inputs(NamedTuple):
 
     @classmethod
     def of(cls, texts: Iterable[str], name: str) -> Inputs:
-        """Returns the inputs, of which a part is held out. Empty texts are left out.
+        """Returns the inputs, a part of which is held out. Empty texts are left out.
 
         Args:
           texts: one line each.
@@ -57,11 +57,11 @@ class Inputs(NamedTuple):
 
     @property
     def all(self) -> list[str]:
-        """All of them."""
+        """All inputs."""
         return [*self.train, *self.held_out]
 
     def steps(self) -> int:
-        """Returns the number of updates: some epochs, within bounds."""
+        """The number of updates: some epochs, within bounds."""
         fewest, most = STEPS
         return min(max(fewest, EPOCHS * len(self.train) // BATCH_SIZE), most)
 
@@ -190,16 +190,16 @@ def chosen_prefix(
     ask: Callable[[str], str] | None,
     target: str,
 ) -> str:
-    """Returns the text that is put before every input, where none was given.
+    """Returns the text that is put before every input, if none was given.
 
     Args:
       texts: the inputs.
-      known: the prefixes that the target's config.json names, by task.
-      ask: puts a question to the user and returns the answer; None where nobody can be asked.
+      known: the prefixes in the target's config.json, by task.
+      ask: asks the user a question and returns the answer; None if there is no user to ask.
       target: the target's checkpoint, for the error.
 
     Raises:
-      UsageError: config.json names prefixes, the inputs have none, and nobody can be asked.
+      UsageError: config.json has prefixes, the inputs have none, and there is no user to ask.
     """
     named = tuple(dict.fromkeys(known.values()))
     if named and all(text.startswith(named) for text in texts):

@@ -1,4 +1,4 @@
-"""Explained texts: what `specdec decode --explain` adds to a line, and how it is found out."""
+"""Explained texts: the fields that `specdec decode --explain` adds to a line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DIGITS = 6
 
 
 def replayer(plan: Plan, *, mesh: Any = None, prefix: Array | None = None) -> Program:
-    """`replay` of a plan: (params, keys [B], (inputs, Decided)) -> Replay."""
+    """Returns a plan's `replay` program: (params, keys [B], (inputs, Decided)) -> Replay."""
 
     def again(params: Params, keys: Array, batch: tuple[PyTree, Decided]) -> Replay:
         inputs, decided = batch
@@ -39,7 +39,8 @@ class ExplainedBatch(NamedTuple):
     seconds: float  # that decoding took
 
     def explained(self, row: int) -> dict[str, Any]:
-        """The value of `explained` in a line of JSON; lists have an entry for each target call."""
+        """Returns the field `explained` of a line of JSON; lists have an entry for each target
+        call."""
         of_row = jax.tree.map(lambda x: x[row], self.replay)
         calls = list(_calls(self.output.row(row), self.given))
         return {
@@ -74,7 +75,7 @@ def _calls(row: Row, given: int) -> Iterator[_Call]:
 
 
 def _texts(before: Sequence[int], tokens: Sequence[int], text_of) -> list[str]:
-    """The text that each token adds: of a character in several, the last one has it."""
+    """Returns the text that each token adds; the last token of a character has all of it."""
     ends = range(len(tokens) + 1)
     # An unfinished character reads as U+FFFD.
     shown = [text_of([*before, *tokens[:end]]).rstrip("\ufffd") for end in ends]
@@ -95,5 +96,5 @@ def _own(values: np.ndarray, calls: Sequence[_Call]) -> list[float | None]:
 
 
 def _number(value: float) -> float | None:
-    """Six digits, of small numbers too; JSON has no NaN."""
+    """Returns a number with six significant digits, or None for NaN, which JSON does not have."""
     return None if math.isnan(value) else float(f"{value:.{DIGITS}g}")

@@ -1,4 +1,4 @@
-"""The speed-up at every draft length, from texts that were written once."""
+"""The speed-up at every draft length, from recorded texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specdec.verifiers import Block, SpeculativeSampling
 
 
 class Foretold(NamedTuple):
-    """The forecast of one plan of a variant."""
+    """The prediction for one plan of a variant."""
 
     variant: Variant
     plan: Plan
@@ -31,7 +31,7 @@ class Foretold(NamedTuple):
     source: str  # of the costs
 
     def record(self) -> dict[str, Any]:
-        """Returns a line of JSON, without what is not known."""
+        """Returns a line of JSON, without unknown values."""
         figures = dataclasses.asdict(self.forecast)
         for name in ("tokens_per_call", "speedup"):
             figure = getattr(self.forecast, name)
@@ -49,12 +49,15 @@ class Foretold(NamedTuple):
 
 
 class Forecasting(NamedTuple):
-    """Variants that are ready to be foretold.
+    """Variants that are ready for prediction.
 
-    alphas: of each variant, where the texts are of its own drafter.
-    gammas: draft lengths, ascending.
-    given: the costs, None to measure them here.
-    rows: texts that are decoded together.
+    Attributes:
+      variants: the runs.
+      alphas: of each variant, if the recorded texts are of its own drafter.
+      texts: the recorded texts.
+      gammas: draft lengths, ascending.
+      given: the costs, None to measure them here.
+      rows: texts that are decoded together.
     """
 
     variants: Sequence[Variant]
@@ -75,14 +78,18 @@ class Forecasting(NamedTuple):
         given: Costs | None,
         rows: int,
     ) -> Forecasting:
-        """Returns what is to be foretold with the recorded texts of a file.
+        """Returns the variants, with the recorded texts of a file.
 
         Args:
+          variants: the runs.
+          path: the file of recorded texts.
           gammas: ascending; those that outputs have no room for are left out.
           asked: whether the user gave them, so that each must have room.
+          given: the costs, None to measure them here.
+          rows: texts that are decoded together.
 
         Raises:
-          UsageError: the texts are of other runs, or a run cannot be foretold.
+          UsageError: the texts are of other runs, or a run's speed cannot be predicted.
         """
         texts = recorded_texts.read(path)
         if len(texts) < rows:
@@ -111,7 +118,7 @@ class Forecasting(NamedTuple):
         return cls(found, alphas, texts, [x for x in gammas if x <= room], given, rows)
 
     def forecasts(self) -> Iterator[Foretold]:
-        """Yields the forecast of each plan of each variant in turn."""
+        """Yields the prediction for each plan of each variant."""
         for variant, alpha in zip(self.variants, self.alphas, strict=True):
             costs = self._costs(variant.run)
             source = next(iter(costs.values())).source
@@ -121,7 +128,7 @@ class Forecasting(NamedTuple):
                 yield Foretold(variant, plan, alpha, told, source)
 
     def _costs(self, run: Run) -> dict[int | None, Costs]:
-        """Returns those of all draft lengths up to the longest one, for the oracle."""
+        """Returns the costs of all draft lengths up to the longest one, for the oracle."""
         lengths = range(1, self.gammas[-1] + 1)
         if self.given:
             return dict.fromkeys((None, *lengths), self.given)
@@ -130,7 +137,10 @@ class Forecasting(NamedTuple):
 
 
 def _plans(plan: Plan, gammas: Sequence[int]) -> list[Plan]:
-    """One for each draft length, and the run's own if its lengths vary, or nothing is drafted."""
+    """Returns a plan for each draft length.
+
+    The run's own plan is added if its lengths vary, and is the only one without a drafter.
+    """
     if not plan.drafts:
         return [plan]
     fixed = [dataclasses.replace(plan, schedule=Fixed(gamma)) for gamma in gammas]
@@ -138,7 +148,7 @@ def _plans(plan: Plan, gammas: Sequence[int]) -> list[Plan]:
 
 
 def _refuse(plan: Plan) -> None:
-    """Raises UsageError for a verifier of which recorded texts do not say what it keeps."""
+    """Raises UsageError for a verifier whose acceptance does not follow from recorded texts."""
     if not plan.verifier.exact:
         raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give one that is")
     draws = any(forecast.kind_of(x) == "ratio" for _, x in acceptance.recorded(plan.drafter))
@@ -151,7 +161,7 @@ def _refuse(plan: Plan) -> None:
 
 
 def refuse_unmeasurable(run: Run, given: Costs | None) -> None:
-    """Raises UsageError for a run over a mesh without costs, where none are measured."""
+    """Raises UsageError for a run over a mesh without costs, because none are measured there."""
     if run.placement.mesh is not None and given is None:
         raise UsageError("parts are measured on one device alone; give --costs of `specdec bench`")
 
@@ -159,8 +169,10 @@ def refuse_unmeasurable(run: Run, given: Costs | None) -> None:
 def measured(
     run: Run, texts: Sequence[Accepted], plans: Mapping[Any, Plan], rows: int = 1
 ) -> dict[Any, Costs]:
-    """Returns the costs of plans on this device, so many texts at a time and each plan in a layout
-    of its own, as `specdec bench` does it with one."""
+    """Returns the costs of plans on this device for `rows` texts at a time.
+
+    Each plan has its own layout, as in `specdec bench`.
+    """
     plans = {name: run.placement.laid_out(plan, rows) for name, plan in plans.items()}
     alone = run.placement.laid_out(run.plan.baseline(), rows)
     longest = run.data.lengths["inputs"]
@@ -184,7 +196,7 @@ def measured(
 def replayed(
     run: Run, plan: Plan, texts: Sequence[Accepted], samples: int = forecast.SAMPLES
 ) -> Replayed:
-    """Returns the texts once more, by a plan of the run's models."""
+    """Returns the texts decoded again by a plan of the run's models."""
     target: Any = plan.target
     paths, tables = run.paths(), plan.tables()
     return forecast.replay(

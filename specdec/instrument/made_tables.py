@@ -1,4 +1,4 @@
-"""Tables for drafters that look things up, and for schedules that learn, made of texts."""
+"""Makes tables from texts, for lookup drafters and for schedules that learn."""
 
 from __future__ import annotations
 
@@ -25,9 +25,13 @@ FEWEST = 2 * HELD_OUT  # texts
 
 
 class Counted(NamedTuple):
-    """A table that was made, and of what.
+    """A table that was made, and the size of its texts.
 
-    bytes: the size of its arrays.
+    Attributes:
+      path: the table.
+      tokens: of the texts.
+      texts: their number.
+      bytes: the size of its arrays.
     """
 
     path: Path
@@ -37,8 +41,9 @@ class Counted(NamedTuple):
 
 
 def count(variant: Variant, kind: str, folder: Path, tokens: int) -> Counted:
-    """Writes texts of the target to texts.jsonl, and of all of them a table. Texts that are there
-    are kept.
+    """Writes texts of the target to texts.jsonl, and makes a table from all of them.
+
+    Existing texts are kept.
 
     Raises:
       UsageError: there is no text.
@@ -67,7 +72,7 @@ def _save(folder: Path, kind: str, arrays: Any, vocabulary: Any) -> Path:
 
 
 def _texts(variant: Variant, lines: Lines, tokens: int) -> Iterator[list[int]]:
-    """Texts of the target alone, the start token first: those that are there, then others."""
+    """Yields texts of the target alone, the start token first: existing ones, then new ones."""
     before: dict[int, list[int]] = dict(lines.map(_line, "train"))
     lines.replace({"index": index, "tokens": text} for index, text in before.items())
     yield from before.values()
@@ -89,16 +94,17 @@ def _texts(variant: Variant, lines: Lines, tokens: int) -> Iterator[list[int]]:
 
 
 def _line(fields: dict[str, Any]) -> tuple[int, list[int]]:
-    """Raises TypeError for a line of something else."""
+    """Returns the index and the tokens of a line; raises TypeError for a line of something else."""
     if fields.keys() != {"index", "tokens"}:
         raise TypeError(fields)
     return fields["index"], fields["tokens"]
 
 
 class Classifier(NamedTuple):
-    """A classifier that `schedules.Disco` stops by, ready to be fitted to recorded texts.
+    """A classifier for `schedules.Disco`, ready to be fitted to recorded texts.
 
-    recordings: of each text, what is seen of each token, and the probability that it is accepted.
+    Attributes:
+      recordings: of each text, the signals of each token, and the probability of its acceptance.
     """
 
     variant: Variant
@@ -106,10 +112,10 @@ class Classifier(NamedTuple):
 
     @classmethod
     def of(cls, variant: Variant, path: str) -> Classifier:
-        """Returns what is to be fitted to the recorded texts of a file.
+        """Returns a classifier for the recorded texts of a file.
 
         Raises:
-          UsageError: they are too few, or not of this run, or nothing can be fitted to them.
+          UsageError: the texts are too few, or not of this run, or cannot be used for fitting.
         """
         texts = recorded_texts.read(path)
         name, drafter = _recorded(variant.run.plan.drafter, path)
@@ -119,7 +125,7 @@ class Classifier(NamedTuple):
         return cls(variant, [recording(text, name, kind_of(drafter), path) for text in texts])
 
     def fit(self, folder: Path, *, seed: int, say: Callable[[str], None], **steps: int) -> str:
-        """Writes the table, and the losses to train.log, and returns what it is worth, in words."""
+        """Writes the table, and the losses to train.log, and returns the result in words."""
         from specdec.training import classifier  # optax, which nothing else here needs
 
         longest = self.variant.run.plan.longest_draft
@@ -146,7 +152,7 @@ class Classifier(NamedTuple):
 
 
 def _recorded(drafter: Any, path: str) -> tuple[str, Any]:
-    """Returns the one drafter that passes are to have a recording of."""
+    """Returns the name and the only drafter that recorded texts must have a recording of."""
     found = list(acceptance.recorded(drafter))
     if len(found) != 1:
         raise UsageError(
@@ -162,7 +168,7 @@ def _recorded(drafter: Any, path: str) -> tuple[str, Any]:
 
 
 def recording(text: Accepted, name: str, kind: str, path: str) -> dict[str, Any]:
-    """Returns what is seen of each token, and the probability that it is accepted."""
+    """Returns the signals of each token, and the probability that it is accepted."""
     told = text.drafts.get(name, {})
     needed = ("confidence", "entropy", "top", kind)
     if missing := [one for one in needed if len(told.get(one, ())) != len(text.output)]:

@@ -1,6 +1,6 @@
 """Metrics of outputs against references, and of two ways to decode against each other.
 
-An output is compared with the reference of its text. With several samples per text a metric is the
+An output is compared with the reference of its text. With several samples per text, a metric is the
 mean of its values over samples, each of all texts.
 """
 
@@ -20,12 +20,12 @@ def values(
     references: Sequence[Any],
     outputs: Sequence[Sequence[Any]],
 ) -> dict[str, float]:
-    """Name -> value, 0..100 for our own metrics.
+    """Returns name -> value, 0..100 for our own metrics.
 
     Args:
       metric: in seqio's form, a function of (targets, predictions).
-      references: [texts] what it takes for targets.
-      outputs: [samples][texts] predictions.
+      references: [texts], the targets.
+      outputs: [samples][texts], the predictions.
     """
     return _mean_of([metric(list(references), list(sample)) for sample in outputs])
 
@@ -36,16 +36,16 @@ def differences(
     outputs: Sequence[Sequence[Any]],
     baseline: Sequence[Sequence[Any]],
 ) -> dict[str, Estimate]:
-    """Name -> how much more `outputs` scores than `baseline`, both [samples][texts].
+    """Returns name -> the score of `outputs` minus that of `baseline`, both [samples][texts].
 
-    The interval is that of a paired bootstrap over texts (Koehn, 2004): the same ones are
-    drawn for both.
+    The interval is that of a paired bootstrap over texts (Koehn, 2004): the same texts are drawn
+    for both.
     """
     both = np.array([_statistics(metric, references, way) for way in (outputs, baseline)])
     names = list(_difference(metric, both.sum(axis=2)))
 
     def figures(sums: np.ndarray) -> np.ndarray:
-        """[2, samples, S, resamples] -> [names, resamples]"""
+        """Maps [2, samples, S, resamples] to [names, resamples]."""
         drawn = [_difference(metric, one) for one in np.moveaxis(sums, -1, 0)]
         return np.array([[one[name] for one in drawn] for name in names])
 
@@ -55,7 +55,7 @@ def differences(
 def _statistics(
     metric: SumMetric, references: Sequence[Any], outputs: Sequence[Sequence[Any]]
 ) -> list[list[np.ndarray]]:
-    """[samples][texts] of [S]."""
+    """Returns [samples][texts] of [S]."""
     return [
         [metric.statistics(*pair) for pair in zip(references, sample, strict=True)]
         for sample in outputs
@@ -63,7 +63,7 @@ def _statistics(
 
 
 def _difference(metric: SumMetric, sums: np.ndarray) -> dict[str, float]:
-    """The first way's values minus the second's, from sums [2, samples, S]."""
+    """Returns the first outputs' values minus the second's, from sums [2, samples, S]."""
     first, second = (_mean_of([metric.values(sample) for sample in way]) for way in sums)
     return {name: first[name] - second[name] for name in first}
 

@@ -1,4 +1,4 @@
-"""The folder of `specdec eval`. After a kill at any moment it holds what is needed to go on.
+"""The folder of `specdec eval`. After a kill at any moment it holds what is needed to resume.
 
 run.gin            the settings in force, which repeat the run; other settings are refused
 predictions.jsonl  one line per text and sample, in order; of several hosts each has a file,
@@ -19,10 +19,10 @@ from specdec.common.records import Lines, RecordsError
 
 
 class PredictionsFolder:
-    """Opens or makes the folder of a run that `shard` = (k, n), the k-th of n hosts, works on.
+    """Opens or makes the folder of a run on which host k of n works, `shard` = (k, n).
 
     Raises:
-      RecordsError: the folder cannot be written, or holds another run or one of other hosts.
+      RecordsError: the folder cannot be written, or holds another run or other hosts' files.
     """
 
     def __init__(self, path: str, in_force: str, shard: tuple[int, int]):
@@ -53,28 +53,28 @@ class PredictionsFolder:
         records.claim(self.path, file, in_force, begun=begun, instead="--output_dir")
 
     def locked(self, alone: bool) -> contextlib.AbstractContextManager[None]:
-        """Holds what this host writes.
+        """Locks the files that this host writes.
 
         Args:
           alone: whether no other process of this run uses the folder.
 
         Raises:
-          RecordsError: another process holds it.
+          RecordsError: another process has locked them.
         """
         own = self._own.path.name
         parts = "*" if alone else f"{own}.*"  # the other hosts' may be in use
         return records.locked(self.path, self.path / f".{own}.lock", "--output_dir", parts)
 
     def done(self) -> int:
-        """How many predictions of this host are there already."""
+        """Returns the number of this host's predictions that exist already."""
         return sum(1 for _ in self._own)
 
     def check(self, expected: Iterable[Mapping[str, Any]], needed: Sequence[str] = ()) -> None:
-        """Compares this host's predictions with what this run would say of them, in order.
+        """Compares this host's predictions with the run's texts, in order.
 
         Args:
-          expected: fields of each prediction that are known before anything is decoded.
-          needed: names of fields that each has as well.
+          expected: fields of each prediction that are known before decoding.
+          needed: names of fields that each prediction must have.
 
         Raises:
           RecordsError: a line is of another text, or there are more lines than texts.
@@ -97,13 +97,13 @@ class PredictionsFolder:
                 raise self._own.damaged(number, f"has no {lacking!r}")
 
     def append(self, predictions: Iterable[dict[str, Any]], after: int) -> None:
-        """Writes each prediction as soon as it is there, behind the first `after` ones."""
+        """Writes each prediction as soon as it is available, after the first `after` ones."""
         self._own.replace(itertools.islice(self._own, after))
         for prediction in predictions:
             self._own.append(prediction)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yields the predictions of all hosts that are there so far."""
+        """Yields the existing predictions of all hosts."""
         return itertools.chain.from_iterable(self._all)
 
     def conclude(self, metrics: str) -> None:
@@ -112,7 +112,7 @@ class PredictionsFolder:
 
 
 def refuse_url(path: str) -> None:
-    """Raises RecordsError for a folder that is in a bucket, where nothing can be appended."""
+    """Raises RecordsError for a folder in a bucket, where files cannot be appended to."""
     if "://" in path:
         raise RecordsError(f"--output_dir {path} is not a local folder; give one")
 

@@ -1,8 +1,8 @@
 """Recorded texts, which `specdec acceptance` writes for other commands, and what they depend on.
 
-A comment in the settings next to the texts records everything that decides about them: `key` for
-the target's texts, and `Engine.drafter_keys` for what drafters proposed along them. Texts are used
-by a run only if it has the same record.
+A comment in the settings next to the texts records everything that they depend on: `key` for the
+target's texts, and `Engine.drafter_keys` for the drafters' proposals. A run uses recorded texts
+only if it has the same record.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def key(run: Run) -> dict[str, Any]:
 
 
 def _digest(texts: Iterable[tuple[str, str | None]]) -> str:
-    """Returns a few letters that other inputs have not."""
+    """Returns a short digest of the inputs."""
     return hashlib.sha256(as_json([text for text, _ in texts]).encode()).hexdigest()[:12]
 
 
 def with_record(variant: Variant) -> str:
-    """Returns the settings with a comment that says what recorded texts of this run depend on."""
+    """Returns the settings with a comment that records what texts of this run depend on."""
     return f"{variant.settings}{RECORD}{_record(variant)}\n"
 
 
@@ -65,10 +65,10 @@ def _record(variant: Variant) -> str:
 
 
 def read(path: str) -> list[Accepted]:
-    """The texts of a file.
+    """Returns the texts of a file.
 
     Raises:
-      UsageError: it is not there, has none, or was made before lines could be replayed.
+      UsageError: the file does not exist, has no texts, or is too old to be replayed.
       RecordsError: a line is damaged.
     """
     if not Path(path).is_file() or not Path(f"{path}.gin").is_file():
@@ -92,9 +92,10 @@ def check(path: str, variant: Variant, texts: Sequence[Accepted], drafters: Iter
     """Returns whether recorded texts are those of this very drafter, and not only of its target.
 
     Args:
-      path: where the texts are.
-      variant: the run that they are to be of.
-      drafters: the names of those of which the texts must have recordings.
+      path: the file of the texts.
+      variant: the run that should have written them.
+      texts: the texts.
+      drafters: the names of drafters that the texts must have recordings of.
 
     Raises:
       UsageError: they are of another target, vocabulary, sampling or data, or of other drafters.
@@ -116,8 +117,10 @@ def check(path: str, variant: Variant, texts: Sequence[Accepted], drafters: Iter
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Returns the first name whose value is not the same in two records, and both values. A setting
-    that is off in one record may be missing in the other, which is of another version."""
+    """Returns the first name whose value differs between two records, and both values.
+
+    A setting that is off in one record may be missing in the other, which is of another version.
+    """
     for name in [*now, *before]:
         old, new = (None if one.get(name) is False else one.get(name) for one in (before, now))
         if repr(old) != repr(new):
@@ -127,7 +130,7 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, 
 
 
 def refuse_another(name: str, first: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Raises UsageError for a variant whose key is not that of the first one."""
+    """Raises UsageError for a variant whose key differs from that of the first one."""
     if found := difference(first, own):
         setting, old, new = found
         raise UsageError(
@@ -137,8 +140,10 @@ def refuse_another(name: str, first: Mapping[str, Any], own: Mapping[str, Any]) 
 
 
 def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None:
-    """Raises UsageError for texts whose inputs are not the run's. Where the data is not on this
-    machine nothing is compared, and a line on stderr says so."""
+    """Raises UsageError for texts whose inputs are not the run's.
+
+    If the data is not on this machine, nothing is compared, and a line on stderr says so.
+    """
     missing = {text.index: text for text in texts}
     try:
         for index, ids in _inputs_of(run, max(missing) + 1):
@@ -167,7 +172,7 @@ def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
 
 
 def _record_in(path: str) -> dict[str, dict[str, Any]]:
-    """Returns what was recorded of texts; nothing where an earlier version wrote them."""
+    """Returns the record of texts, which is empty if an earlier version wrote them."""
     found = comment(_text_of(path), RECORD)
     if found is None:
         return {"texts": {}, "drafters": {}}
@@ -185,12 +190,12 @@ def _text_of(path: str) -> str:
 
 
 def _lines_of(lines: Lines) -> Iterator[Accepted]:
-    """Yields the texts of a file; raises RecordsError if it has others too."""
+    """Yields the texts of a file; raises RecordsError for other lines."""
     return lines.map(lambda fields: Accepted(**fields), "acceptance")
 
 
 def refuse_other_than_plain(run: Run) -> None:
-    """Raises UsageError for a run whose texts begin with a prefix, or that draws several."""
+    """Raises UsageError for a run whose texts begin with a prefix, or have several samples."""
     samples = run.data.num_samples
     given = {"decoder_prefix": run.data.decoder_prefix, "num_samples": samples * (samples != 1)}
     for name, value in given.items():
@@ -199,7 +204,7 @@ def refuse_other_than_plain(run: Run) -> None:
 
 
 def batches_of(run: Run, purpose: str) -> Iterator[tasks.Batch]:
-    """Returns the run's texts; raises UsageError at once where there is none for a purpose."""
+    """Returns the run's texts; raises UsageError immediately if there are none for a purpose."""
     batches = run.batches()
     if (first := next(batches, None)) is None:
         raise UsageError(f"split {run.data.split!r} has no examples; nothing to {purpose}")
@@ -213,9 +218,16 @@ def record(
     lines: Lines | None,
     tables: bool = False,
 ) -> Iterator[Accepted]:
-    """Yields texts of so many tokens: those of the lines, then others, each written at once.
+    """Yields texts of this many tokens: those of the lines, then new ones, each written
+    immediately.
 
-    tables: also for tables of n-grams, which are counted from all texts, so none is kept.
+    Args:
+      variant: the run.
+      batches: its inputs.
+      tokens: the number of tokens.
+      lines: the file.
+      tables: whether n-gram tables are measured too. They are counted from all texts, so no earlier
+        line is kept.
     """
     kept = _kept(lines, tokens) if lines and not tables else []
     if lines:
@@ -237,8 +249,8 @@ def record(
 
 
 def _kept(lines: Lines, tokens: int) -> list[Accepted]:
-    """Returns the texts that were measured before, up to so many tokens; none of a file that also
-    has tables."""
+    """Returns the texts that were measured before, up to this many tokens; none if they have
+    tables."""
     kept = []
     for one in _lines_of(lines):
         if tokens <= 0 or list(one.accepted) != ["model"]:
@@ -249,7 +261,7 @@ def _kept(lines: Lines, tokens: int) -> list[Accepted]:
 
 
 def _shown(texts: Iterable[acceptance.Texts], total: int) -> Iterator[acceptance.Texts]:
-    """Yields the texts, under a bar if there is a terminal."""
+    """Yields the texts, under a progress bar on a terminal."""
     with tqdm(total=total, unit="token", leave=False, disable=not sys.stderr.isatty()) as bar:
         for batch in texts:
             bar.update(int(batch.length.sum()))
@@ -257,12 +269,12 @@ def _shown(texts: Iterable[acceptance.Texts], total: int) -> Iterator[acceptance
 
 
 def _line(one: Accepted) -> dict[str, Any]:
-    """Returns the fields of a line, without `depths` where all tokens go through all layers."""
+    """Returns the fields of a line, without `depths` if all tokens go through all layers."""
     return {name: value for name, value in one._asdict().items() if name != "depths" or value}
 
 
 def report(run: Run, summary: acceptance.AcceptanceSummary, tokens: int) -> dict[str, Any]:
-    """Returns what was measured, for JSON; `specdec bench` says the same by the same names."""
+    """Returns what was measured, for JSON, with the names that `specdec bench` uses."""
     about = {
         "drafter": type(run.plan.drafter).__name__,
         "sampling": repr(run.plan.sampling),

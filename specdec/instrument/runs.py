@@ -1,4 +1,4 @@
-"""The run that is measured, as the functions of this package take it."""
+"""The run that is measured, in the form that the functions of this package need."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from specdec.plan import Plan
 class GivenTexts:
     """Texts that are given from Python, with the fields of `cli.Data` that a measurement reads.
 
-    texts: input and target, or None, of each.
-    lengths: the longest 'inputs' and 'targets', in tokens.
+    Args:
+      texts: (input, target or None) of each text.
+      lengths: the longest 'inputs' and 'targets', in tokens.
     """
 
     texts: Sequence[tuple[str, str | None]]
@@ -46,10 +47,12 @@ class GivenTexts:
 class Run:
     """An engine and the texts that it decodes.
 
-    data: which texts, `cli.Data` or `GivenTexts`.
-    compare: whether the target alone runs as well.
-    lossy: whether the output may have another law than the target's.
-    beams: the search that is made instead of decoding, `cli.Beams`; None for none.
+    Attributes:
+      engine: decodes.
+      data: the texts, `cli.Data` or `GivenTexts`.
+      compare: whether the target alone runs as well.
+      lossy: whether the output may have another distribution than the target's.
+      beams: the search that replaces decoding, `cli.Beams`; None for none.
     """
 
     engine: Engine
@@ -60,21 +63,21 @@ class Run:
 
     @property
     def plan(self) -> Plan:
-        """What is decoded with what, as the engine has it."""
+        """The engine's plan."""
         return self.engine.plan
 
     @property
     def placement(self) -> Placement:
-        """On which devices."""
+        """The engine's devices."""
         return self.engine.placement
 
     @property
     def lengths(self) -> dict[str, int]:
-        """The longest texts in tokens; of outputs as the plan says, for reports."""
+        """The longest texts in tokens; for outputs the plan's, for reports."""
         return {**self.data.lengths, "targets": self.plan.max_length}
 
     def paths(self) -> dict[str, str]:
-        """The checkpoints and tables, by role."""
+        """Returns the checkpoints and tables, by role."""
         return {role: str(path) for role, path in self.engine.weights.items()}
 
     @property
@@ -83,8 +86,7 @@ class Run:
         return self.paths()["target"]
 
     def batches(self) -> Iterator[tasks.Batch]:
-        """Returns the examples, of several hosts those that this one feeds; raises TaskError at the
-        call."""
+        """Returns the examples that this host feeds; raises TaskError at the call."""
         share, rows = self.placement.share(), self.data.batch_size
         if self.placement.mesh is not None:
             rows //= share.count
@@ -92,10 +94,12 @@ class Run:
 
 
 class Variant(NamedTuple):
-    """One of the runs that are compared, or the only one.
+    """One of several runs that are compared, or the only one.
 
-    name: the settings that only this one has, '' for none.
-    settings: those in force, as gin text.
+    Attributes:
+      name: the settings that only this one has, '' for none.
+      run: the run.
+      settings: those in force, as gin text.
     """
 
     name: str
@@ -104,7 +108,7 @@ class Variant(NamedTuple):
 
     @property
     def engine(self) -> Engine:
-        """What decodes."""
+        """The run's engine."""
         return self.run.engine
 
     @property
@@ -114,7 +118,7 @@ class Variant(NamedTuple):
 
 
 def described(run: Run) -> dict[str, Any]:
-    """Returns what every report says of a run."""
+    """Returns the facts that every report has about a run."""
     models = run.plan.models()
     return {
         "dtype": {role: model.dtype for role, model in models.items()},

@@ -1,4 +1,4 @@
-"""The search for the drafter, the draft lengths and the rule of stopping that suit a pair best."""
+"""The search for the drafter, the draft lengths and the stopping rule that suit a pair best."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ FEWEST = 20  # texts
 class Prepared(NamedTuple):
     """A variant with its texts and costs.
 
-    rows: texts that are decoded together.
+    Attributes:
+      variant: the run.
+      texts: the recorded texts.
+      costs: of its parts.
+      rows: texts that are decoded together.
     """
 
     variant: Variant
@@ -45,17 +49,17 @@ class Prepared(NamedTuple):
 
     @property
     def batches(self) -> int:
-        """Returns the number of batches, but for texts that fill none."""
+        """The number of full batches."""
         return len(self.texts) // self.rows
 
     @property
     def halves(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns [batches] bool of those that decide, and of those that are reported of."""
+        """The batches that decide, and those that are reported, [batches] bool."""
         even = np.arange(self.batches) % 2 == 0
         return even, ~even
 
     def alone(self) -> np.ndarray:
-        """Returns [batches] seconds of the target alone."""
+        """The seconds of the target alone, [batches]."""
         tokens = np.array([text.tokens for text in self.texts])
         longest = tokens[: self.batches * self.rows].reshape(-1, self.rows).max(axis=1)
         return self.costs.prefill_alone + longest * self.costs.step
@@ -66,7 +70,7 @@ class Prepared(NamedTuple):
         return found, forecast.grouped(found, len(self.texts), self.rows)
 
     def oracle(self, longest: int) -> np.ndarray:
-        """Returns [batches] seconds, if every draft stopped just before its first refusal."""
+        """Returns [batches], the seconds if every draft stopped just before its first rejection."""
         plan = dataclasses.replace(self.run.plan, schedule=Fixed(longest))
         costs = dict.fromkeys([None, *range(1, longest + 1)], self.costs)
         found = forecast.oracle_seconds(plan, self.replayed(plan)[1], costs, self.batches)
@@ -75,18 +79,18 @@ class Prepared(NamedTuple):
 
 
 class Recommendation(NamedTuple):
-    """The result of a search, the best of each variant and the best of all."""
+    """The result of a search: the best of each variant, and the best of all."""
 
     results: list[tuple[Prepared, tuning.Result]]
     best: tuning.Result
 
     @property
     def pays(self) -> bool:
-        """Whether anything is faster than the target alone."""
+        """Whether any variant is faster than the target alone."""
         return _pays(self.best)
 
     def lines(self) -> Iterator[str]:
-        """Yields what is best and what it promises, for people."""
+        """Yields the best settings and their predicted speed-up, as lines of text."""
         for one, result in self.results:
             if one.variant.name:
                 yield f"\n{one.variant.name}"
@@ -95,9 +99,12 @@ class Recommendation(NamedTuple):
             yield from tuning.lines(result)
 
     def write(self, folder: Path, files: Sequence[str]) -> str:
-        """Writes the recommendation and a figure to a folder, and returns the former, gin text.
+        """Writes the recommendation and a figure to a folder, and returns the recommendation as gin
+        text.
 
-        files: the gin files of the run.
+        Args:
+          folder: the folder.
+          files: the gin files of the run.
         """
         promise = self.best.promise()
         text = f"# `specdec tune` of {', '.join(files)}: {promise}.\n{settings_of(self.best)}"
@@ -114,10 +121,15 @@ class Recommendation(NamedTuple):
 
 
 class Search(NamedTuple):
-    """A search in a folder, which keeps texts, costs and what was tried.
+    """A search in a folder, which stores texts, costs and candidates.
 
-    longest: the longest draft.
-    given: the costs, None to measure them here.
+    Attributes:
+      folder: the folder.
+      variants: the runs.
+      tokens: of the recorded texts.
+      longest: the longest draft.
+      rows: texts that are decoded together.
+      given: the costs, None to measure them here.
     """
 
     folder: Path
@@ -138,14 +150,19 @@ class Search(NamedTuple):
         rows: int = 1,
         given: Costs | None = None,
     ) -> Search:
-        """Returns a search that may begin, or go on.
+        """Returns a search that may begin, or be resumed.
 
         Args:
-          longest: None for `tuning.LONGEST`, as far as outputs have room.
+          variants: the runs.
+          folder: the folder.
+          tokens: of the recorded texts.
+          longest: the longest draft; None for `tuning.LONGEST`, if outputs have room.
+          rows: texts that are decoded together.
+          given: the costs, None to measure them here.
 
         Raises:
-          UsageError: a run cannot be tuned, or they are of different targets or texts.
-          RecordsError: the folder has a search of something else.
+          UsageError: a run cannot be tuned, or the runs have different targets or texts.
+          RecordsError: the folder has another search.
         """
         chosen = []
         for one in variants:
@@ -175,7 +192,7 @@ class Search(NamedTuple):
         return cls(folder, chosen, tokens, found, rows, given)
 
     def run(self) -> Recommendation:
-        """Returns what is best; texts, costs and all that is tried are written at once."""
+        """Returns the best; texts, costs and candidates are written immediately."""
         prepared: list[Prepared] = []
         for one in self.variants:
             texts = self._texts(prepared, one)
@@ -209,7 +226,7 @@ class Search(NamedTuple):
         return texts
 
     def _costs(self, number: int, run: Run, texts: Sequence[Accepted]) -> Costs:
-        """Returns those of every width of a call, in the layout of the longest drafts; measured
+        """Returns the costs of calls of every width, in the layout of the longest drafts; measured
         once."""
         path = self.folder / (f"costs_{number}.json" if number else "costs.json")
         if path.exists():
@@ -221,7 +238,7 @@ class Search(NamedTuple):
         return found
 
     def _tried(self, prepared: Sequence[Prepared]) -> Iterator[Tried]:
-        """Yields every candidate; what was tried before is read."""
+        """Yields every candidate; earlier results are read."""
         lines = Lines(self.folder / "tried.jsonl")
         known = {(one["variant"], one["schedule"]): one for one in lines}
         lines.replace(known.values())
@@ -290,7 +307,7 @@ def _pays(result: tuning.Result) -> bool:
 
 
 def settings_of(best: tuning.Result) -> str:
-    """Returns the settings of what is best, for behind the run's own, as gin text."""
+    """Returns the best settings as gin text, to be put after the run's own."""
     if not _pays(best):
         return "DRAFTER = None\n"
     items = [item for item in best.variant.split(";") if item]

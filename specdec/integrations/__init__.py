@@ -1,1 +1,1 @@
-"""This engine inside other projects. Each module needs the project it is named after."""
+"""Adapters for other projects. Each module needs the project it is named after."""

@@ -1,4 +1,4 @@
-"""Between T5X's conventions and ours, both ways. None of it needs T5X."""
+"""Conversions between T5X's conventions and ours. None of them needs T5X."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from specdec.types import Array, DecodeOutput
 
 
 def config_of(network: Any) -> T5Config:
-    """The architecture of a T5X network, whose `config` has fields of our names.
+    """Returns the architecture of a T5X network, whose `config` has fields of our names.
 
     Raises:
-      ValueError: a network that is not a T5 or stacks its layers in one array.
+      ValueError: the network is not a T5, or stacks its layers in one array.
     """
     theirs = getattr(network, "config", None)
     if getattr(theirs, "scan_layers", False):
@@ -46,11 +46,12 @@ def config_of(network: Any) -> T5Config:
 
 
 def row_keys(rng: Array | None, rows: int, samples: int) -> Array:
-    """[rows * samples] threefry keys from a key of any kind; the samples of a row are neighbours.
+    """Returns [rows * samples] threefry keys from a key of any kind; a row's samples are
+    neighbours.
 
-    T5X hands over raw words, of threefry or, once its interactive model has switched JAX's
-    generator, of `unsafe_rbg`, under which a row's numbers would depend on its batch. The words
-    only seed ours. None stands for seed 0, as in T5X.
+    T5X gives raw words of threefry. After its interactive model has switched JAX's generator, they
+    are words of `unsafe_rbg`, whose numbers for a row would depend on its batch. The words only
+    seed our keys. None stands for seed 0, as in T5X.
     """
     if rng is None:
         words = jnp.zeros([2], jnp.uint32)
@@ -67,10 +68,10 @@ def row_keys(rng: Array | None, rows: int, samples: int) -> Array:
 def predictions(
     output: DecodeOutput, samples: int, return_all: bool
 ) -> tuple[Array, Mapping[str, Array]]:
-    """T5X's `(decodes, aux)` of B rows with neighbouring samples.
+    """Returns T5X's `(decodes, aux)` of B rows with neighbouring samples.
 
     `decodes` is [B, samples, N] int32 in the order of rising scores, or [B, N], the best of each.
-    `aux` has for every one of them, [B, samples] or [B]:
+    `aux` has for each of them, [B, samples] or [B]:
 
       scores        float32, its log-probability in nats at temperature 1, EOS included
       tokens        int32, emitted
@@ -99,9 +100,12 @@ def predictions(
 
 
 def beams(output: BeamOutput, return_all: bool) -> tuple[Array, Mapping[str, Array]]:
-    """T5X's `(decodes, aux)` of beams: [B, beams, N] int32 in the order of rising scores, or [B, N]
-    of the best ones. `aux` has the scores, [B, beams] or [B], and for each row `search_steps` and
-    `target_calls`, [B] int32."""
+    """Returns T5X's `(decodes, aux)` of beams.
+
+    `decodes` is [B, beams, N] int32 in the order of rising scores, or [B, N] of the best beams.
+    `aux` has the scores, [B, beams] or [B], and for each row `search_steps` and `target_calls`, [B]
+    int32.
+    """
     kept = slice(None, None, -1) if return_all else 0
     steps = jnp.sum(output.trace.steps, axis=1)
     aux = {"scores": output.scores[:, kept], "search_steps": steps}
@@ -110,5 +114,5 @@ def beams(output: BeamOutput, return_all: bool) -> tuple[Array, Mapping[str, Arr
 
 @functools.cache
 def announce(plan: str) -> None:
-    """Says on stderr how texts are decoded, once for each way."""
+    """Prints on stderr how texts are decoded, once for each plan."""
     print(f"specdec decodes with {plan}", file=sys.stderr)

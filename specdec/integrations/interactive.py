@@ -40,9 +40,12 @@ SHORTEST_BUCKET = 32  # tokens; each longer one is twice as long
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decoded(DecodedText):
-    """One text and how it came about.
+    """One decoded text, with the target calls that made it.
 
-    log_prob: of the tokens, in nats at temperature 1.
+    Attributes:
+      input: the input text.
+      text: the output.
+      log_prob: the log-probability of its tokens, in nats at temperature 1.
     """
 
     input: str
@@ -65,19 +68,20 @@ class Decoded(DecodedText):
 class Explained:
     """One text, call by call: the words that were drafted, and the decision about each.
 
-    text: with everything that is known of it, see `record`.
+    Attributes:
+      text: the text with all its facts, see `record`.
     """
 
     text: decoding_texts.Text
 
     @property
     def record(self) -> dict[str, Any]:
-        """Everything, as plain values: a line of `specdec decode --explain --output_file`."""
+        """All facts as plain values: a line of `specdec decode --explain --output_file`."""
         return self.text.record()
 
     def _calls(self) -> Iterator[tuple[list[str], int, str]]:
-        """Yields the drafted words of each target call, the number that were kept, and the target's
-        own word."""
+        """Yields each call's drafted words, the number of them that were kept, and the target's
+        word."""
         known, at = self.text.explained or {}, 0
         tokens = [*known["token_texts"], ""]  # a text may end within a draft
         for words, kept in zip(known["proposed_texts"], self.text.accepted, strict=True):
@@ -103,7 +107,36 @@ class Explained:
 
 
 class InteractiveModel:
-    """A target, a drafter and a vocabulary, ready for texts.
+    """A target, a drafter and a vocabulary that turn input texts into output texts.
+
+    A program is compiled for each input length in use, the next power of two, and kept. The outputs
+    are those of `specdec decode` with the same settings and seed. `bench` times the pair against
+    the target alone, and `verify` certifies that the output does not change.
+
+    Args:
+      target: the directory of the target's checkpoint.
+      draft: the directory of the drafter's parameters, or a dict of directories by role. Without
+        `draft` and `drafter`, the target decodes alone.
+      drafter: any drafter; None for `Autoregressive` with the draft.
+      gamma: draft tokens per target call.
+      schedule: decides how many tokens to draft, instead of `gamma`.
+      schedule_table: the folder of the schedule's table, if it has one.
+      sampling: as in `Plan`; None for `Greedy()`.
+      verifier: as in `Plan`; None for `Block()`, which is exact with any sampling.
+      lossy: whether the output may have another distribution than the target's.
+      vocabulary: `tasks.SentencePiece(path)` or `tasks.Bytes()`; None for the one saved with the
+        target.
+      lengths: the longest 'inputs' and 'targets', in tokens.
+      batch_size: texts that are decoded together.
+      dtype: 'float32' or 'bfloat16' to compute in; None for the checkpoints' own.
+      generation_settings: 'obey' the generation settings in the target's checkpoint, or 'ignore'
+        all but the ids that outputs start and end with.
+
+    Raises:
+      CheckpointError, TaskError, ValueError: before any parameter is read, if something does not
+        exist, cannot be read, or does not fit the rest.
+
+    Example:
 
     >>> model = InteractiveModel.demo()  # or InteractiveModel(TARGET, DRAFT, gamma=5)
     >>> (output,) = model.predict(["translate English to German: The cat sleeps."])
@@ -111,33 +144,6 @@ class InteractiveModel:
     1
     >>> model.explain("translate English to German: The cat sleeps.").text.prediction == output
     True
-
-    `bench` times it against the target alone, and `verify` certifies that it changes nothing.
-    A program is compiled for each input length in use, the next power of two, and kept. Texts are
-    those of `specdec decode` with the same settings and seed.
-
-    Args:
-      target, draft: directories of checkpoints; without a draft and a drafter the target decodes
-        alone.
-      drafter: any drafter; None for `Autoregressive` with the draft. What it has parameters for is
-        read from `draft`: one directory, or a dict of them by role.
-      gamma: draft tokens per target call.
-      schedule: how many tokens to draft, in place of `gamma`.
-      schedule_table: the folder of the schedule's table, if it has one.
-      sampling, verifier: as `specdec.decode` takes them; None for `Greedy()`, and for
-        `Block()`, which is exact with any sampling.
-      lossy: whether the output may have another law than the target's.
-      vocabulary: `tasks.SentencePiece(path)` or `tasks.Bytes()`; None for the one saved with the
-        target.
-      lengths: the longest 'inputs' and 'targets', in tokens.
-      batch_size: texts that are decoded together.
-      dtype: 'float32' or 'bfloat16' to compute in; None as the checkpoints say.
-      generation_settings: 'obey' the settings of generation in the target's checkpoint, or 'ignore'
-        all but the ids that outputs start from and end in.
-
-    Raises:
-      CheckpointError, TaskError, ValueError: before any parameter is read, for what does not exist,
-        cannot be read or does not go together.
     """
 
     def __init__(
@@ -195,21 +201,33 @@ class InteractiveModel:
 
     @classmethod
     def demo(cls, **options: Any) -> InteractiveModel:
-        """The pair that ships with the project; `options` as above."""
+        """Returns the pair that ships with the project.
+
+        Args:
+          **options: those of the class.
+        """
         defaults = {"gamma": 7, "lengths": {"inputs": 144, "targets": 48}}
         return cls(demo.path("target"), demo.path("draft"), **defaults | options)
 
     def predict(self, texts: Sequence[str], *, seed: int = 0) -> list[str]:
-        """The output for each text."""
+        """Returns the output for each text.
+
+        Args:
+          texts: the inputs.
+          seed: the seed of random draws.
+        """
         return [decoded.text for decoded in self.decode(texts, seed=seed)]
 
     def decode(self, texts: Sequence[str], *, seed: int = 0) -> list[Decoded]:
-        """The output for each text, and its statistics.
+        """Returns the output for each text, with its statistics.
 
-        A sampled output depends on the seed, on its place among the texts, and on nothing else.
+        Args:
+          texts: the inputs.
+          seed: the seed of random draws. A sampled output depends only on the seed and on its index
+            among the texts.
 
         Raises:
-          TaskError: a text that is too long.
+          TaskError: a text is too long.
         """
         batches = self._batches((text, None) for text in _list_of(texts))
         return [decoded for batch in batches for decoded in self._decode(batch, seed)]
@@ -222,17 +240,20 @@ class InteractiveModel:
         num_return: int | None = None,
         rule: BeamRule | None = None,
     ) -> list[BeamText]:
-        """The likeliest texts for each text, by beam search: those of `rule`'s library.
+        """Returns the likeliest outputs for each text, by beam search.
 
-        A drafter that is `Autoregressive` makes it faster and changes nothing.
+        The beams are those of the library that `rule` stands for. A drafter of class
+        `Autoregressive` makes the search faster without changing them.
 
         Args:
+          texts: the inputs.
+          num_beams: w, the beams of the search.
           num_return: beams of each text, the best first; None for all.
           rule: `T5XBeams` or `HuggingFaceBeams` of `decoding.beam_rules`; None for T5X's.
 
         Raises:
-          ValueError: the model draws tokens, or has another drafter.
-          TaskError: a text that is too long.
+          ValueError: the model samples, or has another drafter.
+          TaskError: a text is too long.
         """
         count = num_return or num_beams
         plan = beam_plan(self._engine.plan, num_beams, rule or T5XBeams(), best_only=count == 1)
@@ -241,10 +262,14 @@ class InteractiveModel:
         return list(searched(engine, batches, self._text_of, count, BeamSummary()))
 
     def score(self, inputs: Sequence[str], targets: Sequence[str]) -> list[float]:
-        """The log-probability that the target gives each of `targets`, EOS included, in nats.
+        """Returns the target's log-probability of each of `targets`, EOS included, in nats.
+
+        Args:
+          inputs: the input texts.
+          targets: an output for each of them.
 
         Raises:
-          TaskError: a text that is too long.
+          TaskError: a text is too long.
         """
         if len(inputs) != len(targets):
             raise ValueError(f"{len(inputs)} inputs but {len(targets)} targets; give pairs")
@@ -261,8 +286,12 @@ class InteractiveModel:
         *,
         seed: int = 0,
     ) -> dict[str, Any]:
-        """Returns metrics, in seqio's form (targets, predictions) -> {name: value}, of the outputs
-        for the inputs of `pairs`, each (input, target).
+        """Returns metrics of the outputs for the inputs of `pairs`.
+
+        Args:
+          pairs: (input, target) texts.
+          metric_fns: in seqio's form, (targets, predictions) -> {name: value}.
+          seed: the seed of random draws.
 
         Raises:
           ValueError: there are no pairs.
@@ -278,7 +307,10 @@ class InteractiveModel:
         return values
 
     def paint(self, decoded: Decoded) -> str:
-        """The text in the marks and colours of a terminal: who wrote what (`terminal.legend`)."""
+        """Returns the text with terminal colours that show which model wrote each word.
+
+        `terminal.legend` explains the colours.
+        """
         row = decoded.tokens, decoded.proposed, decoded.drafted, decoded.accepted
         return terminal.paint(terminal.pieces(terminal.origins(*row), self._text_of))
 
@@ -289,12 +321,13 @@ class InteractiveModel:
         does.
 
         Args:
-          texts: all are padded to the length of the longest.
-          repeats: of each text.
+          texts: the inputs; all are padded to the length of the longest.
+          repeats: the number of runs of each text.
+          seed: the seed of random draws.
 
         Raises:
-          ValueError: nothing is drafted, or there is no text.
-          TaskError: a text that is too long.
+          ValueError: the model has no drafter, or there is no text.
+          TaskError: a text is too long.
         """
         if not self._engine.plan.drafts:
             raise ValueError("the target decodes alone; give a draft or a drafter to measure")
@@ -305,12 +338,18 @@ class InteractiveModel:
         return measured
 
     def verify(self, texts: Sequence[str], *, seed: int = 0) -> certifying.Certificate:
-        """Certifies that the pair decodes what the target alone would, by the ten checks of
-        `specdec verify`. It takes minutes; the names of the checks appear on stderr.
+        """Certifies that the pair decodes what the target alone would.
+
+        It runs the ten checks of `specdec verify`, which take minutes. The names of the checks
+        appear on stderr.
+
+        Args:
+          texts: the inputs.
+          seed: the seed of random draws.
 
         Raises:
-          ValueError: nothing is drafted, or there is no text.
-          TaskError: a text that is too long.
+          ValueError: the model has no drafter, or there is no text.
+          TaskError: a text is too long.
         """
 
         def started(name: str) -> None:
@@ -321,6 +360,10 @@ class InteractiveModel:
 
     def explain(self, text: str, *, seed: int = 0) -> Explained:
         """Decodes a text, and tells for each target call which words were drafted and kept.
+
+        Args:
+          text: the input.
+          seed: the seed of random draws.
 
         Raises:
           TaskError: the text is too long.
@@ -346,7 +389,7 @@ class InteractiveModel:
         return Variant("", run, f"# {engine.plan}\n")
 
     def _facts(self) -> list[tuple[str, str]]:
-        """Returns what the model is, by name."""
+        """Returns the facts that describe the model, by name."""
         engine, plan = self._engine, self._engine.plan
         facts = []
         for role, count in parameter_counts(plan.models()).items():
@@ -372,7 +415,7 @@ class InteractiveModel:
         return f"<b>InteractiveModel</b>{notebook.table(rows)}"
 
     def reset(self) -> None:
-        """Begins the statistics anew."""
+        """Resets the statistics."""
         self.stats = terminal.Summary()
         self._compiled_before = self._engine.decoder.seconds
 
@@ -407,7 +450,7 @@ def _list_of(texts: Sequence[str]) -> Sequence[str]:
 
 
 def _paths(drafter: Drafter | None, draft: Any) -> dict[str, Any]:
-    """Where the parameters are that a drafter has, by role."""
+    """Returns the directory of each of a drafter's parameters, by role."""
     own = list(drafter.owned()) if drafter else []
     given = draft if isinstance(draft, Mapping) else dict.fromkeys(own[:1], draft)
     if missing := [role for role in own if given.get(role) is None]:
@@ -419,6 +462,6 @@ def _paths(drafter: Drafter | None, draft: Any) -> dict[str, Any]:
 
 
 def _buckets(longest: int) -> tuple[int, ...]:
-    """Input lengths below the longest."""
+    """Returns the input lengths below the longest one."""
     lengths = (SHORTEST_BUCKET << doublings for doublings in range(longest.bit_length()))
     return tuple(length for length in lengths if length < longest)

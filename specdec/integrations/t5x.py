@@ -1,4 +1,4 @@
-"""T5X's encoder-decoder model, decoding through this engine. Needs T5X; see docs/t5x.md."""
+"""T5X's encoder-decoder model, decoding through this engine. Needs T5X; see docs/how-to/t5x.md."""
 
 from __future__ import annotations
 
@@ -30,28 +30,35 @@ try:
     from t5x import models  # pyright: ignore[reportMissingImports]
 except ImportError as error:
     raise ImportError(
-        f"specdec.integrations.t5x needs T5X ({error}); docs/t5x.md says how to install it"
+        f"specdec.integrations.t5x needs T5X ({error}); docs/how-to/t5x.md says how to install it"
     ) from error
 
 
 class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAttributeAccessIssue]
     """A `MODEL` for T5X's `infer.gin`, its evaluation and its `InteractiveModel`.
 
-    T5X restores, shards and passes the target's parameters, as for its own model; initial
-    variables, losses and `score_batch` are its own too. Only the decoding is this engine's. The
+    T5X restores, shards and passes the target's parameters, as for its own model. Initial
+    variables, losses and `score_batch` are T5X's too. Only the decoding is this engine's. The
     draft's parameters are read here, and become constants of T5X's compiled programs.
 
     Args:
-      module, input_vocabulary, output_vocabulary, optimizer_def, options: T5X's own. There is no
-        `decode_fn`.
-      drafter, verifier, schedule, sampling: as `specdec.Plan` takes them.
-      draft, draft_checkpoint_path: the drafter's model and its parameters, if it has one.
-      draft_table_path, schedule_table_path: the folder of the drafter's table, or the schedule's,
-        if it has one.
-      lossy: whether the output may have another law than the target's.
+      module: T5X's own argument.
+      input_vocabulary: T5X's own argument.
+      output_vocabulary: T5X's own argument.
+      optimizer_def: T5X's own argument.
+      drafter: as in `specdec.Plan`.
+      verifier: as in `specdec.Plan`.
+      schedule: as in `specdec.Plan`.
+      sampling: as in `specdec.Plan`.
+      draft: the drafter's model, if it has one.
+      draft_checkpoint_path: its parameters.
+      draft_table_path: the folder of the drafter's table, if it has one.
+      schedule_table_path: the folder of the schedule's table, if it has one.
+      lossy: whether the output may have another distribution than the target's.
+      **options: T5X's own arguments, without `decode_fn`.
 
     Raises:
-      ValueError, CheckpointError: parts that do not go together, before T5X restores anything.
+      ValueError, CheckpointError: components do not fit each other. T5X has restored nothing yet.
     """
 
     def __init__(
@@ -116,12 +123,12 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         num_decodes: int | None = None,
         prompt_with_targets: bool = False,
     ) -> tuple[Array, Mapping[str, Array]]:
-        """T5X's method, with T5X's arguments; see `bridge.predictions` for what it returns.
+        """T5X's method, with T5X's arguments; see `bridge.predictions` for its result.
 
-        Of `decoder_params` only `decode_rng`, `eos_id` and `alpha` mean something here. With a
-        temperature each text is sampled `num_decodes` times, and the most probable sample comes
-        last. Greedy, `num_decodes` is the number of beams, `alpha` their penalty, and the output
-        that of T5X's `beam_search`; the drafter's model drafts twice as many.
+        Only `decode_rng`, `eos_id` and `alpha` of `decoder_params` are used. With a temperature,
+        each text is sampled `num_decodes` times, and the most probable sample comes last. At
+        temperature 0, `num_decodes` is the number of beams, `alpha` their length penalty, and the
+        output that of T5X's `beam_search`. The drafter's model drafts twice as many beams.
         """
         defaults = self._default_decoder_params
         samples = defaults.num_decodes if num_decodes is None else num_decodes
@@ -158,12 +165,12 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         return bridge.predictions(output, samples, bool(return_all_decodes))
 
     def _prompt(self, targets: Array, stop_ids: tuple[int, ...]) -> Array:
-        """Returns the tokens behind the start token, without stop ids."""
+        """Returns the tokens after the start token, without stop ids."""
         stops = jnp.isin(targets, jnp.array(stop_ids))
         return jnp.where(stops, self._target.pad_id, targets)[:, 1:]
 
     def _try(self) -> None:
-        """Traces a small batch, which is where parts that do not go together show."""
+        """Traces a small batch, so that components that do not fit each other are found."""
         params = jax.eval_shape(self._target.init, jax.random.key(0))
         batch = batch_shapes(1, 1)
         DecodeProgram(self._plan).lower(Params(params, **self._others), *batch)
@@ -171,6 +178,5 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
 
 @functools.cache
 def _read(owned: Any, path: str) -> PyTree:
-    """Reads parameters to the host, so that a program for any mesh can take them in; once, however
-    often gin builds the model."""
+    """Reads parameters to the host once, so that a program for any mesh can use them."""
     return jax.device_get(Placement().read(owned, path))

@@ -1,4 +1,4 @@
-"""Models: a folder for each family, a row for it in `families`, and the pieces that they share.
+"""Models: one folder and one row of `families` for each family, and modules that families share.
 
-Nothing else in the package knows what is inside one.
+The rest of the package does not depend on the inside of a family.
 """

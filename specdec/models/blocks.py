@@ -1,17 +1,17 @@
-"""What the tokens of a block see of a cache, and of one another.
+"""Defines which slots of a cache, and which tokens of the same block, each token attends to.
 
-A block normally is text: each token sees all slots up to its own. With `ancestors` it is anything
-else, and then a token's position and its slot are two things:
+A block normally is text: each token attends to all slots up to its own. With `ancestors` it may be
+any other arrangement. A token's position and its slot then differ:
 
-    tokens      a  b  c  d       c does not see b: both follow a, and d follows c
-    ancestors   1  0  0  0
-                1  1  0  0
-                1  0  1  0
-                1  0  1  1
-    position    n  n+1  n+1  n+2     the length n, and how many before it in the block it sees
-    slot        n  n+1  n+2  n+3     the length n, and its place in the block
+  tokens      a  b  c  d       c does not see b: both follow a, and d follows c
+  ancestors   1  0  0  0
+              1  1  0  0
+              1  0  1  0
+              1  0  1  1
+  position    n  n+1  n+1  n+2     the length n, and how many before it in the block it sees
+  slot        n  n+1  n+2  n+3     the length n, and its place in the block
 
-A `View` says the same of any arrangement of slots: `models.beam_tree` has that of beams.
+A `View` describes any other arrangement of slots, such as that of beams in `models.beam_tree`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from specdec.types import Array
 
 
 class View(NamedTuple):
-    """Of each token of a block [B, T] over the slots of a cache [C]."""
+    """The slots of a cache [C] that each token of a block [B, T] attends to."""
 
     queries: Array  # [B, T] int32, the tokens' positions
     keys: Array  # [B or 1, C] int32, the positions of what is in the slots
@@ -32,11 +32,15 @@ class View(NamedTuple):
 
 
 def view(length: Array, capacity: int, width: int, ancestors: Array | View | None = None) -> View:
-    """What a block of `width` tokens sees that is written from slot `length` [B] on.
+    """Returns the view of a block of `width` tokens that is written from slot `length` [B] on.
 
-    ancestors: [T, T] or [B, T, T] bool: whether the i-th token sees the j-th one of the block. Each
-      sees itself, and all that is in the cache already. None for text. A `View` is returned as it
-      is.
+    Args:
+      length: [B] int32, the first slot of the block.
+      capacity: C, the slots of the cache.
+      width: T, the tokens of the block.
+      ancestors: [T, T] or [B, T, T] bool, whether token i attends to token j of the block. Each
+        token attends to itself and to everything in the cache before the block. None for text. A
+        `View` is returned unchanged.
     """
     if isinstance(ancestors, View):
         return ancestors

@@ -1,12 +1,12 @@
 """The functional KV cache.
 
-K/V is valid for positions < length. Slots at or beyond it are garbage: a reader masks them, the
-next write overwrites them. Rolling back rejected tokens is therefore one integer per row:
+K/V is valid for positions < length. Later slots are garbage: a reader masks them, and the next
+write overwrites them. Rolling back rejected tokens therefore changes one integer per row:
 
-    slots     0   1   2   3   4   5   6          a, b committed; x, y, z rejected
-    holds     a   b   x   y   z   .   .
-    length    2                                  rewind(2): x, y, z stay, and are never seen
-    write     a   b   c   d   .   .   .          the next block goes over them
+  slots     0   1   2   3   4   5   6          a, b committed; x, y, z rejected
+  holds     a   b   x   y   z   .   .
+  length    2                                  rewind(2): x, y, z stay, and are never seen
+  write     a   b   c   d   .   .   .          the next block goes over them
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ONE_BY_ONE = 16
 
 
 class KVCache(struct.PyTreeNode):
-    """One decoder's attention keys and values, one array per layer; beside them, where there is an
-    encoder, what it made of the inputs.
+    """A decoder's attention keys and values, one array per layer, and the encoder's output if there
+    is one.
 
     Arrays are never stacked over layers: slicing a stacked array inside a loop copies it. Heads
-    come before slots, so that a step's attention reads each head's rows in place (on a CPU 7 times
-    faster than slots first).
+    come before slots, so that a step's attention reads each head's rows in place. On a CPU this is
+    7 times faster than slots first.
     """
 
     keys: tuple[Array, ...]  # each [B, H, C, head_dim]
@@ -50,7 +50,17 @@ class KVCache(struct.PyTreeNode):
     def create(
         cls, batch: int, capacity: int, *, layers: int, heads: int, head_dim: int, dtype, **encoder
     ) -> KVCache:
-        """An empty cache of `capacity` slots; `encoder` holds the fields of the encoder's side."""
+        """Returns an empty cache.
+
+        Args:
+          batch: B.
+          capacity: C, the slots of each row.
+          layers: the number of layers.
+          heads: H.
+          head_dim: the size of a head.
+          dtype: the dtype of keys and values.
+          **encoder: the fields of the encoder's side.
+        """
         shape = (batch, heads, capacity, head_dim)
         cache = cls(
             keys=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
@@ -67,18 +77,19 @@ class KVCache(struct.PyTreeNode):
         return self.keys[0].shape[2]
 
     def positions(self, width: int) -> Array:
-        """[B, width] int32: where the next `width` tokens of each row go."""
+        """Returns [B, width] int32, the positions of the next `width` tokens of each row."""
         return self.length[:, None] + jnp.arange(width, dtype=jnp.int32)[None]
 
     def write(self, layer: int, key: Array, value: Array) -> KVCache:
-        """Overwrites the slots from `length` on with [B, T, H, head_dim] keys and values.
+        """Overwrites the slots from `length` on with keys and values [B, T, H, head_dim].
 
-        The length does not move: every layer of one call writes to the same slots. The caller
-        guarantees length + T <= capacity (`dynamic_update_slice` would silently shift the write).
+        The length does not change: every layer of one call writes to the same slots. The caller
+        must ensure length + T <= capacity, because `dynamic_update_slice` silently shifts a write
+        beyond the end.
 
         NaN and infinity are written as 0. A masked slot has weight 0, and 0 times NaN is NaN, so a
-        rejected token would spoil the text that it is no part of. A token that is part of the text
-        shows its NaN in its own logits.
+        rejected token would spoil a text that does not contain it. A token of the text shows its
+        NaN in its own logits.
         """
         key, value = (jnp.where(jnp.isfinite(x), x, 0) for x in (key, value))
         keys, values = list(self.keys), list(self.values)
@@ -87,11 +98,12 @@ class KVCache(struct.PyTreeNode):
         return self.replace(keys=tuple(keys), values=tuple(values))
 
     def placed(self) -> KVCache:
-        """With keys and values as all agree to have them: over a mesh divided by rows and heads, on
-        a TPU with slots last in memory, where the 64 numbers of a head would be padded to 128.
+        """Returns the cache with the sharding and the memory layout that all programs use.
 
-        Without an agreement a TPU's compiler has each block's width choose, also for what it only
-        reads, and copies the arrays between them in every loop.
+        Over a mesh, keys and values are divided by rows and heads. On a TPU, slots come last in
+        memory, where the 64 numbers of a head would be padded to 128. Without a fixed layout, a
+        TPU's compiler chooses one for each block width, and copies the arrays between them in every
+        loop.
         """
         names = ("keys", "values", "cross_values")
         placed = {name: tuple(map(_placed, getattr(self, name))) for name in names}
@@ -119,12 +131,12 @@ class KVCache(struct.PyTreeNode):
         return self.replace(keys=keys, values=values)
 
     def rewind(self, length: Array) -> KVCache:
-        """Declares the slots at and beyond `length` [B] garbage."""
+        """Returns the cache with `length` [B]; the slots from there on become garbage."""
         return self.replace(length=length.astype(jnp.int32))
 
 
 class NoKeys(struct.PyTreeNode):
-    """A cache that holds nothing but its length."""
+    """A cache that holds only its length."""
 
     length: Array  # [B] int32
     capacity: int = struct.field(pytree_node=False)  # C
@@ -139,9 +151,13 @@ def kv_bytes(
     axis_rules: AxisRules,
     mesh: Mapping[str, int] | None,
 ) -> int:
-    """Bytes that one device has of a layer's keys and values, [B, H, C, head_dim] each.
+    """Returns the bytes of one layer's keys and values on one device.
 
-    mesh: the sizes of its axes; None for one device.
+    Args:
+      shape: [B, H, C, head_dim].
+      dtype: of keys and values.
+      axis_rules: logical axis -> mesh axis.
+      mesh: the sizes of the mesh's axes; None for one device.
     """
     over = dict(reversed(axis_rules))  # of two rules for an axis the first one counts
     rows, heads, *rest = shape
@@ -151,7 +167,7 @@ def kv_bytes(
 
 
 def _divided(axis: str) -> bool:
-    """Whether a logical axis is divided over the mesh in force."""
+    """Returns whether a logical axis is divided over the current mesh."""
     mesh, over = jax.sharding.get_abstract_mesh(), dict(reversed(nn.get_logical_axis_rules()))
     return mesh.shape.get(over.get(axis) or "", 1) > 1
 
@@ -161,7 +177,7 @@ def _placed(array: Array) -> Array:
 
 
 def write_rows(array: Array, block: Array, start: Array) -> Array:
-    """array[b, :, start[b]:start[b]+T] = block[b], of [B, H, C, E] and [B, T, H, E]."""
+    """Writes array[b, :, start[b]:start[b]+T] = block[b], for [B, H, C, E] and [B, T, H, E]."""
     block = block.swapaxes(1, 2).astype(array.dtype)
     zero = jnp.zeros([], start.dtype)
     if _one_by_one(array):

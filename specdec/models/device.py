@@ -1,12 +1,12 @@
-"""What the products of a decoder step take on this device: measured once, and kept.
+"""The time of a decoder step's matrix products on this device: measured once, and kept in a file.
 
 Which of the `ORDERS` of a product is fast differs between CPUs, even of one maker, and with the
-number of tokens: see docs/performance.md. So it is measured, on the matrices of MLPs of two sizes,
-in about two seconds, before the first model is laid out; then it is read from a file. What was
-measured while others used the processor is measured again when they do not.
+number of tokens: see docs/log/performance-log.md. It is measured before the first model is laid
+out, on the matrices of MLPs of two sizes, in about two seconds. A measurement made while the
+processor was busy is repeated when it is idle.
 
-SPECDEC_PRODUCTS in the environment overrides that: "stored" leaves kernels as checkpoints have
-them, and anything else is a file that was measured elsewhere.
+The environment variable SPECDEC_PRODUCTS overrides the measurement: "stored" leaves kernels as in
+checkpoints, and anything else is the file of a measurement.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BUSY = 0.5  # mean load of a core in the last minute
 
 
 class Size(NamedTuple):
-    """The two kernels of an MLP of T5."""
+    """The two kernels of a T5's MLP."""
 
     name: str
     emb_dim: int
@@ -46,12 +46,12 @@ class Size(NamedTuple):
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """[in, out] of each kernel."""
+        """The shapes [in, out] of the kernels."""
         return (self.emb_dim, self.mlp_dim), (self.mlp_dim, self.emb_dim)
 
     @property
     def bytes(self) -> int:
-        """Of all of them, float32."""
+        """The bytes of all kernels in float32."""
         return 4 * sum(inputs * outputs for inputs, outputs in self.shapes)
 
 
@@ -64,9 +64,12 @@ Milliseconds = Mapping[str, Mapping[str, Mapping[int, float]]]  # by size, order
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """Where and when it was measured, and the milliseconds of a size's matrices.
+    """A device, and the milliseconds of each size's products on it.
 
-    load: of a core meanwhile, by whoever used it in the minute before.
+    Attributes:
+      about: the facts that the times depend on.
+      milliseconds: by size, order and number of tokens.
+      load: the mean load of a core in the minute before.
     """
 
     about: Mapping[str, Any]
@@ -75,11 +78,17 @@ class Device:
 
     @property
     def busy(self) -> bool:
-        """Whether others may have slowed some products and not others."""
+        """Whether other processes may have slowed some of the products."""
         return self.load > BUSY
 
     def seconds(self, kernel_bytes: int, tokens: int, order: Order) -> float:
-        """What a product of so many tokens with a kernel of so many bytes takes."""
+        """Returns the seconds of a product.
+
+        Args:
+          kernel_bytes: the size of the kernel.
+          tokens: the number of tokens.
+          order: the order of the product.
+        """
         size = SIZES[kernel_bytes >= LARGE]
         if order == "kernel_first" and tokens > BLOCK // 2:
             tokens = -(-tokens // BLOCK) * BLOCK
@@ -90,9 +99,12 @@ class Device:
     def fastest(
         self, kernels: Mapping[int, int], tokens: int, orders: Sequence[Order] = ORDERS
     ) -> tuple[float, Order]:
-        """The seconds that calls of so many tokens take, and the order in which they do.
+        """Returns the seconds of a call in its fastest order, and that order.
 
-        kernels: of the model, how many there are of each number of bytes.
+        Args:
+          kernels: bytes of a kernel -> number of such kernels in the model.
+          tokens: tokens of the call.
+          orders: the orders to choose from.
         """
         return min(
             (sum(n * self.seconds(size, tokens, order) for size, n in kernels.items()), order)
@@ -101,18 +113,18 @@ class Device:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns the measurement as plain values."""
         named = {"about": self.about, "load": self.load, "milliseconds": self.milliseconds}
         return {"format": FORMAT, **named}
 
 
 def this() -> Device | None:
-    """The default device, measured now if it never was; None if its kernels stay as stored.
+    """Returns the default device, measured now if it never was; None if its kernels stay as stored.
 
-    Only CPUs are measured: for others XLA chooses how kernels lie.
+    Only CPUs are measured. On other devices XLA chooses the layout of kernels.
 
     Raises:
-      ValueError: SPECDEC_PRODUCTS names no file of a measurement.
+      ValueError: SPECDEC_PRODUCTS is not the file of a measurement.
     """
     given = os.environ.get(SETTING)
     if given == STORED or jax.default_backend() != "cpu":
@@ -136,28 +148,28 @@ def _this(path: str) -> Device:
 
 
 def load() -> float:
-    """The mean number of processes that wanted a core in the last minute, for each core."""
+    """Returns the mean number of processes that wanted a core in the last minute, per core."""
     return round((environment.load_average() or 0.0) / (os.cpu_count() or 1), 2)
 
 
 def about() -> dict[str, Any]:
-    """What the times depend on, as far as it is known."""
+    """Returns the known facts that the times depend on."""
     names = ("backend", "device", "cpu", "features", "cores", "xla_flags")
     found = {name: environment.hardware()[name] for name in names}
     return found | {name: environment.version(name) for name in ("jax", "jaxlib")}
 
 
 def file() -> Path:
-    """Where the measurement of this device is kept."""
+    """Returns the file in which the measurement of this device is kept."""
     digest = hashlib.sha256(json.dumps(about(), sort_keys=True).encode()).hexdigest()[:16]
     return Path(environment.cache_folder() or os.devnull) / "devices" / f"{digest}.json"
 
 
 def read(path: Path) -> Device:
-    """A measurement that was kept.
+    """Returns a stored measurement.
 
     Raises:
-      ValueError: the file is missing or of something else.
+      ValueError: the file is missing or holds something else.
     """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -174,7 +186,7 @@ def read(path: Path) -> Device:
 
 
 def _times(by_order: Mapping[str, Mapping[str, float]]) -> dict[str, dict[int, float]]:
-    """Those of a record, which may lack orders that came later."""
+    """Returns the times of a record, which may lack orders that were added later."""
     known = [order for order in ORDERS if order in by_order]
     if known[:2] != ["in_out", "out_in"]:
         raise KeyError("in_out, out_in")
@@ -182,7 +194,7 @@ def _times(by_order: Mapping[str, Mapping[str, float]]) -> dict[str, dict[int, f
 
 
 def measure() -> Device:
-    """The default device's times: compiles some dozens of small programs and runs them by turns."""
+    """Measures the default device: compiles dozens of small programs and runs them alternately."""
     before = load()
     keys = [(size, order, tokens) for size in SIZES for order in ORDERS for tokens in TOKENS]
     kernels = {(size, turned): _kernels(size, turned) for size in SIZES for turned in (0, 1)}
@@ -201,14 +213,14 @@ def measure() -> Device:
 
 
 def _kernels(size: Size, transposed: int) -> list[jax.Array]:
-    """Each has its memory, as a model's do; ones take as long as other numbers."""
+    """Returns kernels of ones, each with its own memory; the values do not affect the time."""
     return [_ones(*(shape[::-1] if transposed else shape)) for shape in size.shapes]
 
 
 def _program(
     kernels: Mapping[tuple[Size, int], Sequence[jax.Array]], size: Size, order: Order, tokens: int
 ) -> tuple[Any, Any]:
-    """All products of a size, compiled, and what they are given."""
+    """Returns the compiled products of a size, and their arguments."""
 
     def products(pairs):
         return [product(x, kernel, order, precision="highest") for x, kernel in pairs]

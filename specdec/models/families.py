@@ -1,9 +1,9 @@
-"""The table of families: a new one is a folder and a row here, and nothing else changes.
+"""The table of model families. A new family is a folder and a row here.
 
-A family outside of this package is registered where it is defined, so that importing it, from a gin
-file too, makes its checkpoints known (examples/rotary.py):
+A family outside of this package is registered where it is defined. Importing that module, from a
+gin file too, makes its checkpoints known (examples/rotary.py):
 
-    families.register(Family("rotary", RotaryConfig, Rotary))
+  families.register(Family("rotary", RotaryConfig, Rotary))
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ DEFAULT = "t5"  # of configs that name none, such as T5X's
 def register(family: Family) -> None:
     """Adds a row to the table.
 
+    Args:
+      family: the new family.
+
     Raises:
       ValueError: another family has that name.
     """
@@ -58,7 +61,7 @@ def register(family: Family) -> None:
 
 
 def named(name: str) -> Family:
-    """The family of that name.
+    """Returns the family of that name.
 
     Raises:
       ValueError: there is none.
@@ -72,10 +75,10 @@ def named(name: str) -> Family:
 
 
 def family_of(config: Config) -> Family:
-    """The family that a config is of.
+    """Returns the family that a config belongs to.
 
     Raises:
-      ValueError: it is of none.
+      ValueError: it belongs to none.
     """
     for family in FAMILIES.values():
         if type(config) is family.config:
@@ -87,20 +90,20 @@ def family_of(config: Config) -> Family:
 
 
 def model_of(config: Config) -> Model:
-    """The model of a config, as its checkpoints have it; raises as `family_of` does."""
+    """Returns the model of a config, in its checkpoints' layout; raises as `family_of` does."""
     return family_of(config).model(config)
 
 
 def resized(config: Config, change: Config | Trim) -> Config:
-    """The config of the model that `resize` makes.
+    """Returns the config of the model that `resize` makes.
 
     Args:
-      config: of the model that there is.
-      change: another config of its family, whose larger sizes it gets without computing anything
-        else (`Growth`); or what of it is kept (`Trimming`).
+      config: the config of the existing model.
+      change: another config of its family, whose larger sizes the model gets while it computes the
+        same (`Growth`); or the parts of the model that are kept (`Trimming`).
 
     Raises:
-      ValueError: it cannot be made, or its family does not know how.
+      ValueError: the model cannot be made, or its family does not support it.
     """
     if isinstance(change, Trim):
         return trimming_of(config).trimmed(config, change)
@@ -113,9 +116,13 @@ def resized(config: Config, change: Config | Trim) -> Config:
 def resize(
     params: PyTree, config: Config, change: Config | Trim, key: Array | None = None
 ) -> PyTree:
-    """The parameters of a trained model at another size, larger or smaller; see `resized`.
+    """Returns the parameters of a trained model at a larger or smaller size; see `resized`.
 
-    key: of the random numbers that a larger one has besides (default: of seed 0).
+    Args:
+      params: the parameters of the existing model.
+      config: its config.
+      change: as for `resized`.
+      key: the key of a larger model's random numbers; None for seed 0.
     """
     to = resized(config, change)
     if isinstance(change, Trim):
@@ -124,19 +131,19 @@ def resize(
 
 
 def growth_of(config: Config) -> Growth:
-    """How models of a config's family grow.
+    """Returns the growth of a config's family.
 
     Raises:
-      ValueError: they do not.
+      ValueError: the family has none.
     """
     return _known(config, "growth", "grow")
 
 
 def trimming_of(config: Config) -> Trimming:
-    """How models of a config's family are trimmed.
+    """Returns the trimming of a config's family.
 
     Raises:
-      ValueError: they are not.
+      ValueError: the family has none.
     """
     return _known(config, "trimming", "have a part that is a model")
 

@@ -1,8 +1,8 @@
-"""What a family of models says about itself, for the parts of the project that know none.
+"""The description of a model family, for the parts of the project that know no particular family.
 
-A family may leave everything out but its name, its config and its model; commands and formats that
-need more then say that it is missing. An optional part is a module, or an object, with the
-functions of its protocol. Whoever refuses something raises ValueError with one line.
+A family needs a name, a config and a model; the rest is optional. A command or format that needs
+more says that it is missing. An optional part is a module, or an object, with the functions of its
+protocol. Errors are ValueErrors with a message of one line.
 """
 
 from __future__ import annotations
@@ -25,40 +25,42 @@ Arrays: TypeAlias = Mapping[str, np.ndarray]
 
 
 class HuggingFace(Protocol):
-    """Checkpoints of transformers, whose names and words are 'theirs'."""
+    """The checkpoints of transformers, whose names and terms are called 'theirs'."""
 
     MODEL_TYPES: tuple[str, ...]  # the `model_type` of their records
 
     def to_config(self, record: Record, arrays: Arrays) -> Config:
-        """The config that their record, and the arrays beside it, describe."""
+        """Returns the config that their record describes, together with its arrays."""
         ...
 
     def to_record(self, config: Config) -> dict[str, Any]:
-        """Their record of a model."""
+        """Returns their record of a model."""
         ...
 
     def parameters(self, record: Record, config: Config, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Their arrays under our names, as views; those that a model lacks keep theirs."""
+        """Returns their arrays under our names, as views; arrays that the model lacks keep their
+        names."""
         ...
 
     def names(self, config: Config) -> dict[str, str]:
-        """{our name: theirs} of all parameters that a model of this depth may have."""
+        """Returns {our name: theirs} of all parameters that a model of this config may have."""
         ...
 
     def is_transposed(self, name: str) -> bool:
-        """Whether they keep the array of our name the other way round."""
+        """Returns whether their array is the transpose of ours."""
         ...
 
     def has_bytes(self, record: Record) -> bool:
-        """Whether ids are UTF-8 bytes; the record has the tokenizer's too."""
+        """Returns whether ids are UTF-8 bytes. The record includes the tokenizer's."""
         ...
 
     def extra_ids(self, record: Record, tokenizer: str) -> int:
-        """Sentinels behind the pieces; `tokenizer` is the text of its own record."""
+        """Returns the number of sentinels after the pieces; `tokenizer` is the text of its own
+        record."""
         ...
 
     def tokenizer_record(self, config: Config, pieces: int) -> dict[str, Any]:
-        """Their record of a SentencePiece tokenizer with so many pieces."""
+        """Returns their record of a SentencePiece tokenizer with this number of pieces."""
         ...
 
 
@@ -71,32 +73,35 @@ class Stack(NamedTuple):
 
 
 class Scanned(Protocol):
-    """Checkpoints of T5X with another tree, as of layers that were trained in a scan."""
+    """Checkpoints of T5X with another tree, such as that of layers trained in a scan."""
 
     def stacks(
         self, shapes: Shapes, config: Config | None, repeats: Callable[[str, int], bool]
     ) -> dict[str, Stack]:
-        """What each array holds, also those of the usual tree.
+        """Returns the parameters that each array holds, including the arrays of the usual tree.
 
-        repeats: whether an array is the same all along an axis, which has its data read.
+        Args:
+          shapes: the shapes of the arrays by name.
+          config: the model's config, if it is known.
+          repeats: whether an array is constant along an axis; it reads the array's data.
         """
         ...
 
 
 class Trimming(Protocol):
-    """A part of a trained model as a model of its own."""
+    """Makes a part of a trained model a model of its own."""
 
     def trimmed(self, config: Config, trim: Trim) -> Config:
-        """The config of the smaller model. Raises ValueError where there are no such parts."""
+        """Returns the config of the smaller model; raises ValueError if there are no such parts."""
         ...
 
     def trim(self, params: PyTree, config: Config, trim: Trim) -> PyTree:
-        """The parameters of the smaller model."""
+        """Returns the parameters of the smaller model."""
         ...
 
 
 def no_cause(found: Shapes, expected: Shapes) -> str:
-    """A cause for families that do not look for one."""
+    """Returns a generic cause of a misfit, for families that have no diagnosis of their own."""
     return "another config, or an incomplete or altered checkpoint"
 
 
@@ -104,15 +109,18 @@ def no_cause(found: Shapes, expected: Shapes) -> str:
 class Family:
     """Models of one architecture, which differ in their sizes.
 
-    name: in `config.json` and in the table.
-    config: the class of the configs: a frozen dataclass of plain values, which JSON can bring back,
-      with a field `dtype`.
-    model: makes the `Model` of a config.
-    misfit: why the shapes found in a checkpoint are not those expected.
-    huggingface, scanned, growth, trimming: see there; None for what the family does not have.
-    from_record: makes the config of a checkpoint's fields, where that is not `config` itself.
-    sizes_of: the family in whose file of gin/models the presets are that it grows to; itself if
-      that is empty.
+    Args:
+      name: the name in `config.json` and in the table.
+      config: the class of the configs: a frozen dataclass of plain values, which JSON can restore,
+        with a field `dtype`.
+      model: makes the `Model` of a config.
+      growth: how models are enlarged; None if they cannot be.
+      misfit: explains why the shapes in a checkpoint are not those expected.
+      huggingface: the checkpoints of transformers; None if the family has none.
+      scanned: checkpoints with stacked layers; None if the family has none.
+      trimming: how models are trimmed; None if they cannot be.
+      from_record: makes the config from a checkpoint's fields, if `config` itself does not.
+      sizes_of: the family whose file in gin/models has the presets to grow to; "" for this family.
     """
 
     name: str
@@ -127,7 +135,7 @@ class Family:
     sizes_of: str = ""
 
     def config_of(self, fields: Record) -> Config:
-        """Returns the config that a checkpoint's fields are of."""
+        """Returns the config that a checkpoint's fields describe."""
         return (self.from_record or self.config)(**fields)
 
     @property

@@ -1,6 +1,6 @@
-"""Growth of models: a trained one at a larger size that computes the same.
+"""Growth of models: a trained model at a larger size that computes the same.
 
-It is made of wider streams, and of twins that cancel; see `models.t5.growth`.
+The added parts are wider streams, and twins that cancel each other; see `models.t5.growth`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ C = TypeVar("C", bound=Config)
 
 
 class Difference(NamedTuple):
-    """How far apart two models' logits are, or what else they make."""
+    """The difference between the logits, or another output, of two models."""
 
     largest: float  # absolute difference
     spread: float  # standard deviation of what the first model makes
@@ -52,13 +52,14 @@ class Difference(NamedTuple):
 class Growth(abc.ABC, Generic[C]):
     """The growth of a family's models.
 
-    growing: the fields of the config that may become larger.
+    Attributes:
+      growing: the fields of the config that may become larger.
     """
 
     growing: ClassVar[tuple[str, ...]]
 
     def check_growth(self, config: C, to: C) -> None:
-        """Raises ValueError, naming the field, where `grow` cannot make `to` of `config`."""
+        """Raises ValueError, naming the field, if `grow` cannot make `to` from `config`."""
         for field in dataclasses.fields(config):
             before, after = getattr(config, field.name), getattr(to, field.name)
             which = f"{type(config).__name__}.{field.name} is {before!r} and would become {after!r}"
@@ -70,15 +71,16 @@ class Growth(abc.ABC, Generic[C]):
 
     @abc.abstractmethod
     def grow(self, params: PyTree, config: C, to: C, key: Array) -> PyTree:
-        """Returns the parameters of a larger model that computes what a smaller one does, up to the
-        rounding of the sums in which twins cancel.
+        """Returns the parameters of a larger model that computes what a smaller one does.
+
+        Both are equal up to the rounding of the sums in which twins cancel.
 
         Args:
-          params: as checkpoints have them. Give float32: in bfloat16 every grown weight is rounded,
-            and the result is off by as much as that of any model whose weights were.
-          config: their model.
-          to: the larger one, of the same kind; its dtype is free.
-          key: of all random numbers.
+          params: the smaller model's parameters, as in checkpoints. Use float32: in bfloat16 every
+            grown weight is rounded.
+          config: the smaller model.
+          to: the larger model, of the same kind; its dtype is free.
+          key: the key of all random numbers.
 
         Raises:
           ValueError: see `check_growth`.
@@ -86,7 +88,7 @@ class Growth(abc.ABC, Generic[C]):
 
     @abc.abstractmethod
     def resized(self, config: C, to: Any) -> C:
-        """Returns the config at the sizes of another model's."""
+        """Returns the config at the sizes of another model."""
 
     @abc.abstractmethod
     def logit_difference(
@@ -99,12 +101,20 @@ class Growth(abc.ABC, Generic[C]):
         *,
         grown_by: Array,
     ) -> Difference:
-        """Compares two models on random texts; the second one grew out of the first by the key
-        `grown_by`."""
+        """Compares two models on random texts.
+
+        Args:
+          params: the first model's parameters.
+          config: the first model.
+          others: the second model's parameters.
+          other: the second model.
+          key: the key of the texts.
+          grown_by: the key with which the second model grew from the first.
+        """
 
 
 class Stream(NamedTuple):
-    """R, from D old dimensions of a residual stream to D' new ones; see `models.t5.growth`."""
+    """The map R from D old to D' new dimensions of a residual stream; see `models.t5.growth`."""
 
     origin: np.ndarray  # [D'] int: o(r)
     weight: Array  # [D'] float32: w_r
@@ -118,25 +128,28 @@ class Stream(NamedTuple):
         return cls(origin, weight / jnp.sqrt(squares[origin] * (old / new)), old / new)
 
     def widen(self, x: Array, axis: int) -> Array:
-        """What is done with the axis tells what `x` does: the first one reads the stream, the last
-        one writes it, the only one scales it."""
+        """Returns an array in the wider stream.
+
+        The axis tells what the array does: the first axis reads the stream, the last one writes it,
+        and the only axis scales it.
+        """
         repeated = jnp.take(x, self.origin, axis)
         if x.ndim == 1:
             return repeated
         return repeated * along(self.weight * (self.ratio if axis == 0 else 1), axis, x.ndim)
 
     def of(self, x: Array) -> Array:
-        """R x, of [..., D]."""
+        """Returns R x, for x [..., D]."""
         return jnp.take(x, self.origin, -1) * along(self.weight, x.ndim - 1, x.ndim)
 
 
 def key_of_streams(key: Array) -> Array:
-    """Whoever grows with one key, from one width to another, has the same R."""
+    """Returns the key of R. Models grown with one key, between the same widths, have the same R."""
     return jax.random.split(key, 3)[0]
 
 
 def alike(x: Array, old: int, axis: int) -> Array:
-    """Gives twins along the axis, beyond the `old` first, equal entries."""
+    """Gives twins along the axis, beyond the `old` first entries, equal entries."""
     index, _ = _twins(old, x.shape[axis])
     if (x.shape[axis] - old) % 2:
         index[-1] = 0
@@ -144,7 +157,7 @@ def alike(x: Array, old: int, axis: int) -> Array:
 
 
 def opposed(x: Array, old: int, axis: int) -> Array:
-    """Gives twins along the axis, beyond the `old` first, entries that sum to zero."""
+    """Gives twins along the axis, beyond the `old` first entries, entries that sum to zero."""
     index, sign = _twins(old, x.shape[axis])
     x = jnp.take(x, index, axis) * along(jnp.asarray(sign), axis, x.ndim)
     if (x.shape[axis] - old) % 2:
@@ -154,7 +167,10 @@ def opposed(x: Array, old: int, axis: int) -> Array:
 
 
 def _twins(old: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """[size] whose twin each is, itself if nobody's, and -1 for those that are one, 1 else."""
+    """Returns [size], the index of each entry's twin (its own if it has none), and its sign.
+
+    The sign is -1 for the second entry of a pair, 1 for all others.
+    """
     index, sign = np.arange(size), np.ones(size, np.float32)
     first = np.arange(old, size - 1, 2)
     index[first + 1], sign[first + 1] = first, -1
@@ -162,5 +178,5 @@ def _twins(old: int, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def along(vector: Array, axis: int, ndim: int) -> Array:
-    """[n] -> [1, .., n, .., 1]."""
+    """Reshapes [n] to [1, .., n, .., 1]."""
     return vector.reshape([-1 if i == axis else 1 for i in range(ndim)])

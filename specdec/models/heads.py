@@ -1,7 +1,7 @@
-"""Heads that look ahead: states of one model become states of tokens further on.
+"""Heads that look ahead: they map states of one model to states of later tokens.
 
 Stern et al. 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models" (1811.03115),
-section 6. Each head has its own hidden units here; there, all of them are shared.
+section 6. Each head has its own hidden units here; in the paper, heads share them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from specdec.types import Array, ModelOutput, PyTree
 
 @dataclasses.dataclass(frozen=True)
 class HeadsConfig(Checked):
-    """The architecture.
+    """The architecture of the heads.
 
-    vocab_size: of the model whose states are read, which projects to the logits.
-    states_dim: its width.
-    heads: how many there are; the i-th one, from 1 on, looks i tokens beyond the model's own next.
-    mlp_dim: hidden units of each head.
-    activation: of the hidden units, 'relu' or 'gelu'.
-    dtype: of the products, 'float32' or 'bfloat16'.
+    Args:
+      vocab_size: the vocabulary of the model whose states are read. That model projects to the
+        logits.
+      states_dim: the width of those states.
+      heads: the number of heads. Head i, from 1 on, looks i tokens beyond the model's own next
+        token.
+      mlp_dim: hidden units of each head.
+      activation: of the hidden units, 'relu' or 'gelu'.
+      dtype: of the products, 'float32' or 'bfloat16'.
     """
 
     vocab_size: PositiveInt
@@ -48,13 +51,13 @@ class HeadsConfig(Checked):
 
 
 class Network(nn.Module):
-    """x + wo(activation(wi(x))) with wi and wo of each head."""
+    """Computes x + wo(activation(wi(x))), with wi and wo of each head."""
 
     config: HeadsConfig
 
     @nn.compact
     def __call__(self, states: Array) -> Array:
-        """[B, T, D] -> [B, T, heads, D]."""
+        """Maps [B, T, D] to [B, T, heads, D]."""
         c = self.config
         inner = (c.heads, c.states_dim, c.mlp_dim), ("heads_ahead", "embed", "mlp")
         outer = (c.heads, c.mlp_dim, c.states_dim), ("heads_ahead", "mlp", "embed")
@@ -71,10 +74,10 @@ class Network(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Heads(LinenModel):
-    """The heads as a `Model`, so that they are trained, saved, loaded and divided as one.
+    """The heads as a `Model`, so that they are trained, saved, loaded and divided like one.
 
-    They have no vocabulary of their own: `ahead` is projected with the model whose states they
-    read.
+    They have no vocabulary of their own. The model whose states they read projects the result of
+    `ahead`.
     """
 
     config: HeadsConfig
@@ -95,7 +98,7 @@ class Heads(LinenModel):
 
     @property
     def places(self) -> range:
-        """How far each one looks beyond the model's own next token."""
+        """The distance of each head's token from the model's own next token."""
         return range(1, 1 + self.config.heads)
 
     def network(self) -> Network:
@@ -105,9 +108,12 @@ class Heads(LinenModel):
         return (jnp.zeros([1, 1, self.config.states_dim], self.config.dtype),)
 
     def ahead(self, params: PyTree, states: Array, only: Array | None = None) -> Array:
-        """[B, T, D] states -> [B, T, heads, D]: those of the tokens further on, as it is guessed.
+        """Returns predicted states of later tokens, [B, T, heads, D].
 
-        only: [] int32, the one head, from 0, that is asked.
+        Args:
+          params: the heads' parameters.
+          states: [B, T, D], the model's states.
+          only: [] int32, a single head, from 0; None for all.
         """
         if only is None:
             return cast(Array, self.apply(params, states))
@@ -119,13 +125,13 @@ class Heads(LinenModel):
         return jnp.zeros([inputs.shape[0]], jnp.int32)
 
     def prefill(self, params: PyTree, inputs: Any, capacity: int) -> NoKeys:
-        """Reads nothing."""
+        """Returns an empty cache, because heads read no inputs."""
         return NoKeys(jnp.zeros([inputs.shape[0]], jnp.int32), capacity)
 
     def decode(
         self, params: PyTree, tokens: Array, cache: NoKeys, *, states: Array | None = None
     ) -> tuple[ModelOutput, NoKeys]:
-        """Not a model of texts by itself.
+        """Raises an error, because heads decode nothing by themselves.
 
         Raises:
           ValueError: always; see `drafters.Blockwise`.
@@ -143,7 +149,7 @@ class Heads(LinenModel):
 
 @dataclasses.dataclass(frozen=True)
 class HeadedConfig:
-    """The architecture of both, and how the target learns."""
+    """The architecture of target and heads, and the target's relative learning rate."""
 
     target: Any
     heads: HeadsConfig
@@ -154,12 +160,15 @@ class HeadedConfig:
 class HeadedTarget(Checked, Weights):
     """A target and heads on its states that are trained together (1811.03115, section 6).
 
-    What comes of it is another target, with other texts: its own greedy text is what speculation
-    with its heads keeps exactly, and not that of the one it began with. It is trained, and not
-    decoded with: each part is a checkpoint, for a run as any other. Parameters are
-    {'target': .., 'heads': ..}.
+    Training changes the target. Speculation with its heads reproduces the new target's greedy text,
+    not that of the target it began with. This object is for training, not for decoding: target and
+    heads become separate checkpoints that any run can use. Parameters are {'target': .., 'heads':
+    ..}.
 
-    target_rate: the target's learning rate over the heads', which begin with nothing.
+    Args:
+      target: the model that is trained.
+      heads: heads on its states.
+      target_rate: the target's learning rate divided by that of the heads, which start untrained.
     """
 
     target: Model
@@ -180,7 +189,7 @@ class HeadedTarget(Checked, Weights):
 
     @property
     def parts(self) -> Mapping[str, Model]:
-        """Returns the models with a checkpoint each, by the name of their parameters."""
+        """The models that have a checkpoint each, by the name of their parameters."""
         return {"target": self.target, "heads": self.heads}
 
     @property
@@ -197,7 +206,7 @@ class HeadedTarget(Checked, Weights):
 
     @property
     def places(self) -> range:
-        """The places of `Heads`, and the target's own next token before them."""
+        """The places of `Heads`, preceded by the target's own next token."""
         return range(1 + self.heads.config.heads)
 
     def init(self, key: Array) -> PyTree:
@@ -208,12 +217,13 @@ class HeadedTarget(Checked, Weights):
         return {name: part.axes() for name, part in self.parts.items()}
 
     def at_rates(self, updates: PyTree) -> PyTree:
-        """Updates of an optimizer that gives both the heads' rate."""
+        """Returns an optimizer's updates with the target's multiplied by `target_rate`."""
         own = jax.tree.map(lambda leaf: self.target_rate * leaf, updates["target"])
         return updates | {"target": own}
 
     def ahead(self, params: PyTree, states: Array, only: Array | None = None) -> Array:
-        """Returns what `Heads` returns, and before it the states themselves, of the next token."""
+        """Returns the states themselves, for the next token, followed by the result of
+        `Heads.ahead`."""
         own, heads = states[:, :, None], params["heads"]
         if only is None:
             return jnp.concatenate([own, self.heads.ahead(heads, states)], axis=2)

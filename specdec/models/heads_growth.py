@@ -1,9 +1,9 @@
-"""Growth of heads that look ahead, with the target whose states they read.
+"""Growth of heads that look ahead, together with the target whose states they read.
 
-States of a target that has grown are s R x where they were x, with the R of `models.t5.growth` and,
-where the target's table is tied, a factor s. A head becomes
+States of a grown target are s R x instead of x, with the R of `models.t5.growth`. The factor s
+arises if the target's table is tied. A head becomes
 
-    s R x + wo' relu(wi' s R x)    with wi' = (D/D') R wi and wo' = wo R^T
+  s R x + wo' relu(wi' s R x)    with wi' = (D/D') R wi and wo' = wo R^T
 
 which is s R (x + wo relu(wi x)) for any s, because relu(s y) = s relu(y). Added hidden units are
 twins that cancel.
@@ -23,12 +23,12 @@ from specdec.types import Array, PyTree
 
 
 class HeadsGrowth(Growth[HeadsConfig]):
-    """The growth of heads, with the target whose states they read."""
+    """The growth of heads, together with the target whose states they read."""
 
     growing: ClassVar[tuple[str, ...]] = ("states_dim", "mlp_dim")
 
     def resized(self, config: HeadsConfig, to: Any) -> HeadsConfig:
-        """Returns the config for a target of the config `to`, whose MLPs the heads have."""
+        """Returns the config for a target of the config `to`; heads get the size of its MLPs."""
         return dataclasses.replace(config, states_dim=to.emb_dim, mlp_dim=to.mlp_dim)
 
     def check_growth(self, config: HeadsConfig, to: HeadsConfig) -> None:
@@ -46,7 +46,7 @@ class HeadsGrowth(Growth[HeadsConfig]):
         units = slice(config.mlp_dim)
 
         def with_old(name: str, old: Array, axis: int) -> Array:
-            """[heads, .., ..] with the old units first, and each other one after its twin."""
+            """Returns [heads, .., ..] with the old units first, followed by pairs of twins."""
             kept = (slice(None),) * axis + (units,)
             new = fresh[name].at[kept].set(jnp.float32(old).astype(fresh[name].dtype))
             return (alike if name == "wi" else opposed)(new, config.mlp_dim, axis)
@@ -67,8 +67,7 @@ class HeadsGrowth(Growth[HeadsConfig]):
         *,
         grown_by: Array,
     ) -> Difference:
-        """Compares the states that heads make of random ones, [4, 32, D], with those of grown
-        heads."""
+        """Compares the heads' outputs for random states [4, 32, D] with those of grown heads."""
         states = jax.random.normal(key, (4, 32, config.states_dim))
         stream = _stream(config, other, grown_by)
         first = stream.of(Heads(config).ahead(params, states))

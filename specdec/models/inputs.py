@@ -1,4 +1,4 @@
-"""Inputs that are token ids, as most families read them, and inputs that another model has read."""
+"""Checks of inputs that are token ids, and the reading of another model's encoder output."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ def check_tokens(inputs: Array) -> None:
 
 
 def check_layers(layers: tuple[int, int] | None, resume: Array | None, num_layers: int) -> None:
-    """Raises ValueError, at tracing, unless a call of `decode` can run these of a model's layers.
+    """Raises ValueError, at tracing, unless `decode` can run these of a model's layers.
 
-    resume: what the layers below have left, for any but the first one.
+    Args:
+      layers: (a, b) for layers a .. b - 1; None for all.
+      resume: the stream of the layer below, for any but the first layer.
+      num_layers: the number of the model's layers.
     """
     first, last = (0, num_layers) if layers is None else layers
     if not 0 <= first <= last <= num_layers:
@@ -42,13 +45,18 @@ def check_layers(layers: tuple[int, int] | None, resume: Array | None, num_layer
 
 
 def read(model: Any, params: PyTree, inputs: PyTree, capacity: int, given: Any) -> Any:
-    """The cache of a drafter's model behind the inputs.
+    """Returns the cache of a drafter's model after the inputs.
 
-    given: the target's cache behind them. A model without an encoder (`encoded_dim`) reads what the
-      target's has made.
+    Args:
+      model: the drafter's model.
+      params: its parameters.
+      inputs: its inputs.
+      capacity: C, the slots of the cache.
+      given: the target's cache after the inputs. A model without an encoder (`encoded_dim`) reads
+        the target's encoder output from it.
 
     Raises:
-      ValueError: the target has made nothing that can be read, or of another width.
+      ValueError: the target has no encoder output, or one of another width.
     """
     width = model.encoded_dim
     if width is None:

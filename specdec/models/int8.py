@@ -1,9 +1,10 @@
-"""Kernels in eight bits, one scale per output: half of bfloat16's bytes to read in a step.
+"""Kernels in eight bits, with one scale per output. A step reads half of bfloat16's bytes.
 
-    kernel = int8 * scale        scale[out] = max over in of |kernel[:, out]| / 127
+  kernel = int8 * scale        scale[out] = max over in of |kernel[:, out]| / 127
 
-Only weights are rounded. A product multiplies by the int8 numbers, which bfloat16 holds exactly,
-and its result by the scales. The model is another one than the checkpoint's, and says so.
+Only weights are rounded. A product multiplies by the int8 numbers, which bfloat16 represents
+exactly, and its result by the scales. The result is another model than the checkpoint's, and
+reports say so.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ LEVELS = 127  # of each sign; -128 is not used
 
 
 def quantized(kernel: Array, *, inputs: int) -> dict[str, Array]:
-    """A kernel's int8 numbers, and the float32 scales of its outputs.
+    """Returns a kernel's int8 numbers, and the float32 scales of its outputs.
 
-    inputs: the axis of the inputs.
+    Args:
+      kernel: the kernel.
+      inputs: the axis of the inputs.
     """
     kernel = kernel.astype(jnp.float32)
     scale = jnp.max(jnp.abs(kernel), axis=inputs) / LEVELS
@@ -31,5 +34,5 @@ def quantized(kernel: Array, *, inputs: int) -> dict[str, Array]:
 
 
 def dequantized(layer: dict[str, Any], *, inputs: int) -> Array:
-    """The float32 kernel that it stands for."""
+    """Returns the float32 kernel that a quantized layer stands for."""
     return layer["kernel"].astype(jnp.float32) * jnp.expand_dims(layer[SCALE], inputs)

@@ -16,12 +16,14 @@ Numbers = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class Trim(Checked):
-    """The parts of a model that a smaller one consists of; the others are left out.
+    """The parts of a model that a smaller one consists of.
 
-    decoder_layers, encoder_layers: numbers of layers, ascending from 0; None for all.
-    shared_encoder: there is no encoder; the output of the larger model's is read in its place.
-    head_ids: ids, ascending, of which the head says how likely they are; the others have no
-      probability. None for all. Tokens of all ids can be read.
+    Args:
+      decoder_layers: numbers of decoder layers, ascending from 0; None for all.
+      encoder_layers: numbers of encoder layers, ascending from 0; None for all.
+      shared_encoder: whether the model has no encoder and reads the larger model's encoder output.
+      head_ids: ids, ascending, that the output head keeps; other ids get no probability. None for
+        all. The model can still read tokens of all ids.
     """
 
     decoder_layers: Numbers | None = None
@@ -47,16 +49,16 @@ _LAYERS: dict[str, Callable[[int, int], tuple[int, ...]]] = {
 
 
 def layers(name: str, given: str, of: int) -> tuple[int, ...]:
-    """The numbers of the layers that a word stands for.
+    """Returns the numbers of the layers that a command's argument stands for.
 
     Args:
-      name: whose word it is, for the error.
-      given: 'first:N', 'last:N' or 'spread:N', which is from the first to the last one; or numbers,
-        '0,3'.
-      of: how many layers there are.
+      name: the argument's name, for the error.
+      given: 'first:N', 'last:N', 'spread:N' (evenly from the first to the last layer), or numbers
+        such as '0,3'.
+      of: the number of layers.
 
     Raises:
-      ValueError: it is none of these, or there are no such layers.
+      ValueError: the argument is none of these, or there are no such layers.
     """
     rule, _, count = given.partition(":")
     if rule in _LAYERS and count.isdecimal() and 1 <= int(count) <= of:
@@ -73,5 +75,5 @@ def layers(name: str, given: str, of: int) -> tuple[int, ...]:
 
 
 def most_frequent(counts: Counter[int], size: int) -> tuple[int, ...]:
-    """Returns the ids that are there most often, of equals the smallest, ascending."""
+    """Returns the `size` most frequent ids, ascending; among equals the smallest ids."""
     return tuple(sorted(sorted(counts, key=lambda i: (-counts[i], i))[:size]))

@@ -1,6 +1,6 @@
-"""The pieces that families share; logical axes have T5X's names.
+"""Layers that families share. Logical axes have T5X's names.
 
-Matrix products run in the model's dtype; RMS statistics are float32 whatever the weights are.
+Matrix products run in the model's dtype. RMS statistics are always float32.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ MASKED = -1e10  # added to the attention logits of what must not be seen; finite
 
 
 def fan_in(distribution: Literal["truncated_normal", "normal"]) -> Callable:
-    """Initial values with a variance of one over the number of inputs."""
+    """Returns an initializer with a variance of one over the number of inputs."""
     return nn.initializers.variance_scaling(1.0, "fan_in", distribution)
 
 
 def parameter(
     module: nn.Module, name: str, init: Callable, axes: tuple[str, ...], shape: tuple[int, ...]
 ) -> Array:
-    """A parameter whose axes have logical names, for sharding; float32, if `init` says no other."""
+    """Returns a parameter whose axes have logical names, for sharding; float32 unless `init`
+    differs."""
     given = module.get_variable("params", name)
     if isinstance(given, jax.Array) and given.shape == shape:
         return given  # `param` would trace `init` for the shape: a quarter of the tracing
@@ -39,9 +40,12 @@ def parameter(
 
 
 def constrain(x: Array, *axes: str | None, tpu_order: tuple[int, ...] | None = None) -> Array:
-    """`x` divided over the mesh by the rules for its logical axes, where there is a mesh.
+    """Divides an array over the mesh by the rules for its logical axes, if there is a mesh.
 
-    tpu_order: its axes, major to minor, in the memory of a TPU; elsewhere it has no effect.
+    Args:
+      x: the array.
+      *axes: the logical name of each axis.
+      tpu_order: its axes, major to minor, in the memory of a TPU; no effect elsewhere.
     """
     if tpu_order is not None:
         ordered = functools.partial(_ordered, axes=axes, layout=Layout(tpu_order))
@@ -60,12 +64,15 @@ def _ordered(x: Array, axes: tuple[str | None, ...], layout: Layout) -> Array:
 
 
 def precision(dtype) -> jax.lax.Precision | None:
-    """Accelerators multiply float32 in fewer bits by default; a float32 model means float32."""
+    """Returns the precision of products, which is the highest for float32.
+
+    By default, accelerators multiply float32 with fewer bits.
+    """
     return jax.lax.Precision.HIGHEST if jnp.dtype(dtype) == jnp.float32 else None
 
 
 class Dense(nn.Module):
-    """[..., in] -> [..., features], without bias."""
+    """Maps [..., in] to [..., features], without bias."""
 
     features: int
     axes: tuple[str, str]  # of a kernel [in, features]
@@ -92,7 +99,7 @@ def kernel_of(
     shape: tuple[int, ...],
     kernels: Kernels,
 ) -> Array:
-    """[in, out], or with axes and shape reversed [out, in]."""
+    """Returns a kernel [in, out], or [out, in] if kernels are transposed."""
     if kernels.int8:
         init = functools.partial(nn.initializers.zeros, dtype=jnp.int8)
     if kernels.transposed:  # the model draws its values [in, out]: `init` is only asked for a shape
@@ -101,10 +108,10 @@ def kernel_of(
 
 
 def matmul(x: Array, kernel: Array, kernels: Kernels = STORED, **options) -> Array:
-    """[..., in] @ [in, out] as a product of two matrices; the kernel is kept as `kernels` says.
+    """Multiplies [..., in] by a kernel [in, out] as a product of two matrices.
 
-    It is the same product either way, but with three axes XLA's CPU backend takes 2.5 times as long
-    for the gradient of a vocabulary projection.
+    The kernel is stored as `kernels` says. With three axes instead of two, XLA's CPU backend takes
+    2.5 times as long for the gradient of a vocabulary projection.
     """
     flat = x.reshape(-1, x.shape[-1])
     flat = product(flat, kernel, kernels.order(flat.shape[0]), **options)
@@ -112,13 +119,13 @@ def matmul(x: Array, kernel: Array, kernels: Kernels = STORED, **options) -> Arr
 
 
 def float32_matmul(x: Array, kernel: Array, kernels: Kernels = STORED) -> Array:
-    """`matmul` with a float32 result: bfloat16 operands are multiplied exactly."""
+    """Multiplies like `matmul` with a float32 result; bfloat16 operands are multiplied exactly."""
     exact = jax.lax.Precision.HIGHEST
     return matmul(x, kernel, kernels, precision=exact, preferred_element_type=jnp.float32)
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * scale; no mean, no bias (T5's layer norm)."""
+    """Computes x / rms(x) * scale, without mean and bias (T5's layer norm)."""
 
     dtype: str
     epsilon: float
@@ -148,21 +155,24 @@ class Embedding(nn.Module):
         self.embedding = parameter(self, "embedding", init, ("vocab", self.axis), shape)
 
     def __call__(self, tokens: Array) -> Array:
-        """[...] int32 -> [..., D]."""
+        """Maps [...] int32 to [..., D]."""
         x = jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
         return constrain(x, "batch", "length", "embed")
 
     def logits(self, x: Array, kernels: Kernels = TABLE) -> Array:
-        """[..., D] -> [..., V] float32, scaled by 1/sqrt(D) as T5 v1.0 does."""
+        """Maps [..., D] to [..., V] float32, scaled by 1/sqrt(D) as in T5 v1.0."""
         logits = float32_matmul(x, self.embedding, kernels) / math.sqrt(self.emb_dim)
         return constrain(logits, "batch", "length", None)
 
 
 class Logits(nn.Module):
-    """[..., D] -> [..., V] float32. The kernel is used in the dtype it is stored in.
+    """Maps [..., D] to [..., V] float32. The kernel is used in the dtype it is stored in.
 
-    scaled: by 1/sqrt(D), as a tied model's are.
-    ids: [K] those that the kernel [D, K] is of, ascending; the others get -inf. None: all V.
+    Args:
+      vocab_size: V.
+      scaled: whether logits are scaled by 1/sqrt(D), like a tied model's.
+      kernels: how the kernel is stored.
+      ids: [K] ascending, the ids that the kernel [D, K] has; the others get -inf. None for all V.
     """
 
     vocab_size: int
@@ -186,7 +196,7 @@ class Logits(nn.Module):
 
 
 class MLP(nn.Module):
-    """One projection per activation, their product, and back: wi (v1.0) or wi_0 * wi_1 (v1.1)."""
+    """Multiplies one projection per activation, and projects back: wi, or wi_0 * wi_1 in v1.1."""
 
     mlp_dim: int
     emb_dim: int
@@ -213,10 +223,14 @@ DType: TypeAlias = Literal["float32", "bfloat16"]
 def attend(
     query: Array, keys: Array, values: Array, bias: Array, equation: str = "bthd,bhcd->bhtc"
 ) -> Array:
-    """[B, T, H, head_dim] queries over cached [B, H, C, head_dim] keys and values.
+    """Returns the attention of queries over cached keys and values, [B, T, H, head_dim].
 
-    bias: [B, 1 or H, T, C] float32, added to the attention logits.
-    equation: of the queries and the keys, if these lie otherwise.
+    Args:
+      query: [B, T, H, head_dim].
+      keys: [B, H, C, head_dim].
+      values: [B, H, C, head_dim].
+      bias: [B, 1 or H, T, C] float32, added to the attention logits.
+      equation: the einsum of queries and keys, if keys have other axes.
     """
     weights = attention_weights(equation, query, keys, bias)
     mixed = jnp.einsum("bhtc,bhcd->bhtd", weights, values, precision=precision(query.dtype))
@@ -224,7 +238,7 @@ def attend(
 
 
 def attention_weights(equation: str, query: Array, keys: Array, bias: Array) -> Array:
-    """[B, H, T, C] in the queries' dtype; logits and softmax are float32."""
+    """Returns attention weights [B, H, T, C] in the queries' dtype, with float32 logits."""
     exact, wide = precision(query.dtype), jnp.float32
     logits = jnp.einsum(equation, query, keys, precision=exact, preferred_element_type=wide)
     return jax.nn.softmax(logits + bias, axis=-1).astype(query.dtype)

@@ -22,10 +22,11 @@ from specdec.types import Array, AxisRules, ModelOutput, PyTree
 
 @dataclasses.dataclass(frozen=True)
 class LinenModel(Checked, Model):
-    """Most of a `Model` of int32 tokens [B, S], its parameters kept as checkpoints have them.
+    """Most of a `Model` that reads int32 tokens [B, S], with parameters as in checkpoints.
 
-    A family adds `network`, whose call is `decode`, `example`, `stop_ids`, and what depends on its
-    architecture. Its config has the fields `vocab_size`, `num_heads`, `head_dim` and `dtype`.
+    A family adds `network`, whose call is `decode`, and `example`, `stop_ids` and whatever depends
+    on its architecture. Its config has the fields `vocab_size`, `num_heads`, `head_dim` and
+    `dtype`.
     """
 
     config: Any
@@ -57,41 +58,41 @@ class LinenModel(Checked, Model):
         return {name: value for name, value in fields if isinstance(value, int)}
 
     def init(self, key: Array) -> PyTree:
-        """Random float32 parameters: in every layout the same numbers."""
+        """Returns random float32 parameters, the same numbers in every layout."""
         stored = dataclasses.replace(self.stored(), axis_rules=())
         return self.from_stored(_initial(stored, key))
 
     def axes(self) -> PyTree:
-        """Logical axis names: the parameters' tree, with a PartitionSpec of names each."""
+        """Returns the parameters' logical axis names: their tree, with a PartitionSpec for each."""
         return nn.get_partition_spec(jax.eval_shape(self._boxed, jax.random.key(0)))
 
     def active(self, inputs: Array) -> Array:
-        """[B] bool: rows with a token that is not padding."""
+        """Returns [B] bool, the rows that have a token other than padding."""
         return jnp.any(inputs != self.pad_id, axis=1)
 
     def apply(self, params: PyTree, *arguments: Any, method: str | None = None) -> Any:
-        """Calls the network, its arrays divided by this model's rules."""
+        """Calls the network, with arrays divided by this model's rules."""
         with nn.logical_axis_rules(self.axis_rules):
             return self.network().apply({"params": params}, *arguments, method=method)
 
     def decode(self, params: PyTree, tokens: Array, cache: Any) -> tuple[ModelOutput, Any]:
-        """Feeds [B, T] int32 tokens; see `Target.decode`."""
+        """Feeds tokens [B, T] int32; see `Target.decode`."""
         return self.apply(params, tokens, cache)
 
     def stored(self) -> Any:
-        """This model with parameters as checkpoints have them."""
+        """Returns this model with parameters as in checkpoints."""
         return dataclasses.replace(self, layout="checkpoint", orders=(), weights="stored")
 
     def cache_bytes(
         self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None
     ) -> int:
-        """Bytes of keys and values on one device, of outputs and of inputs."""
+        """Returns the bytes of keys and values on one device, of outputs and inputs."""
         config = self.config
         shape = (rows, config.num_heads, slots + inputs_length, config.head_dim)
         return self.num_layers * kv_bytes(shape, config.dtype, self.axis_rules, mesh)
 
     def _boxed(self, key: Array) -> PyTree:
-        """Initial parameters with their axes' names."""
+        """Returns initial parameters with the names of their axes."""
         return self.network().init(key, *self.example())["params"]
 
 

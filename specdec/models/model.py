@@ -1,4 +1,4 @@
-"""The base classes of what has parameters: weights, targets, and models that are both."""
+"""The base classes of objects with parameters: weights, targets, and models that are both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Self = TypeVar("Self", bound="Weights")
 
 
 class Weights(abc.ABC):
-    """Something that has a tree of parameters: a model, or heads on the states of one."""
+    """An object with a tree of parameters: a model, or heads on a model's states."""
 
     @abc.abstractmethod
     def init(self, key: Array) -> PyTree:
@@ -35,35 +35,37 @@ class Weights(abc.ABC):
 
     @property
     def states_dim(self) -> int | None:
-        """The width of another model's states that it reads, one for each token; None for none."""
+        """The width of another model's states that it reads, one per token; None for none."""
         return None
 
     @property
     def encoded_dim(self) -> int | None:
-        """The width of another encoder's output that it reads by `attach`, in place of inputs; None
-        for a model that reads inputs by `prefill`."""
+        """The width of another encoder's output that `attach` reads.
+
+        None for a model that reads inputs by `prefill`.
+        """
         return None
 
     @property
     def head_ids(self) -> tuple[int, ...] | None:
-        """The ids that its head has, ascending; None for all."""
+        """The ids that its output head has, ascending; None for all."""
         return None
 
     def laid_out(self: Self, calls: Mapping[int, float], device: Any = None) -> Self:
-        """Returns this model in the layout that is fastest for its calls; by default itself.
+        """Returns this model in the layout that is fastest for its calls; by default unchanged.
 
         Args:
-          calls: the tokens of a call, of all rows -> how often there is one.
+          calls: tokens of a call, over all rows -> how often there is such a call.
           device: a `models.device.Device`; None for the default device.
         """
         return self
 
     def stored(self: Self) -> Self:
-        """Returns this model with parameters as a checkpoint has them; by default itself."""
+        """Returns this model with parameters as in checkpoints; by default unchanged."""
         return self
 
     def from_stored(self, params: PyTree) -> PyTree:
-        """Returns a checkpoint's parameters in this layout; by default as they are."""
+        """Returns a checkpoint's parameters in this layout; by default unchanged."""
         return params
 
     def to_stored(self, params: PyTree) -> PyTree:
@@ -71,20 +73,21 @@ class Weights(abc.ABC):
         return params
 
     def read_by_decode(self, params: PyTree) -> PyTree:
-        """Returns the part of the parameters that a call of `decode` reads as a whole: its bytes,
-        and its numbers times 2 FLOPs a token, are what a step costs. By default all of them."""
+        """Returns the parameters that each call of `decode` reads completely; by default all.
+
+        The cost of a step is their bytes, and their number times 2 FLOPs per token.
+        """
         return params
 
 
 class Target(Weights):
-    """A model of texts, as pure functions over an explicit parameter tree.
+    """A model of texts, as pure functions of an explicit parameter tree.
 
-    stop_ids: what ends a text; None: `Plan.stop_ids` must say.
-    pad_id: what fills up inputs, prefixes and targets.
-    exact: whether it computes the model it names. A target that does not say so is not exact; one
-      that skips a part of its model says False.
-    depths: how many layers a call may go through, ascending, of a target whose tokens may leave
-      before the last layer, and which says so in `ModelOutput.depth`; () where all go through all.
+    Attributes:
+      stop_ids: the ids that end a text; if None, `Plan.stop_ids` must name them.
+      pad_id: the id that inputs, prefixes and targets are padded with.
+      exact: whether it computes the model that it names. The default is False; a target that skips
+        parts of its model is not exact.
     """
 
     stop_ids: ClassVar[tuple[int, ...] | None] = None
@@ -93,12 +96,13 @@ class Target(Weights):
 
     @property
     def has_markov(self) -> bool:
-        """Whether it has `markov`, by which a token of a block changes the logits of the next."""
+        """Whether it has `markov`, with which a token of a block changes the logits of the next
+        token."""
         return False
 
     @property
     def has_confidence(self) -> bool:
-        """Whether it has `confidence`, how probable each token of a block is to be kept."""
+        """Whether it has `confidence`, the probability that each token of a block is kept."""
         return False
 
     @property
@@ -108,30 +112,39 @@ class Target(Weights):
 
     @abc.abstractmethod
     def start(self, inputs: PyTree) -> Array:
-        """Returns the token that each row's output begins behind, [B] int32."""
+        """Returns [B] int32, the start token of each row's output."""
 
     @abc.abstractmethod
     def prefill(self, params: PyTree, inputs: PyTree, capacity: int) -> Any:
-        """Reads the inputs; a `Cache` of length 0 with room for `capacity` output positions."""
+        """Reads the inputs, and returns a `Cache` of length 0 with room for `capacity` output
+        positions."""
 
     @abc.abstractmethod
     def decode(self, params: PyTree, tokens: Array, cache: Any) -> tuple[ModelOutput, Any]:
-        """Feeds [B, T] tokens at positions cache.length + (0..T-1); the cache's length grows by T.
+        """Feeds tokens [B, T] at positions cache.length + (0..T-1); the cache's length grows by T.
 
-        Position 0 is that of the start token, whatever a model keeps in front of it. A model that
-        fills in blocks of tokens that are not text takes one more argument, `ancestors`: [T, T] or
-        [B, T, T] bool or a `View`, see `models.blocks`.
+        Position 0 is that of the start token, even if a model stores something before it. A model
+        that accepts blocks that are not text has one more argument, `ancestors`: [T, T] or [B, T,
+        T] bool or a `View`, see `models.blocks`.
+
+        Args:
+          params: the parameters.
+          tokens: [B, T] int32.
+          cache: the cache that `prefill` or the last call returned.
+
+        Returns:
+          The output for each token, and the cache.
         """
 
     def active(self, inputs: PyTree) -> Array:
-        """Returns which rows hold a text, [B] bool; by default all do."""
+        """Returns [B] bool, which rows hold a text; by default all."""
         return jnp.ones(jax.tree.leaves(inputs)[0].shape[0], bool)
 
     def logits(self, params: PyTree, hidden: Array) -> Array:
-        """Returns [B, T, V] logits of [B, T, D] states, as `decode` projects them.
+        """Returns the logits [B, T, V] of states [B, T, D], projected as in `decode`.
 
         Raises:
-          ValueError: the target does not project states, which is what it does by default.
+          ValueError: the target does not project states. This is the default.
         """
         raise ValueError(
             f"the target is {self!r}, which does not project states; give a target that does, "
@@ -140,40 +153,41 @@ class Target(Weights):
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """How many layers a call may go through, see above."""
+        """The numbers of layers that a call may go through, ascending; () if every call runs all
+        layers.
+
+        A target whose tokens may leave before the last layer reports the number in
+        `ModelOutput.depth`.
+        """
         return ()
 
     @property
     def whole(self) -> Target:
-        """This target with all tokens going through all layers: what it is measured against."""
+        """The target with all tokens going through all layers: the baseline of measurements."""
         return self
 
     def always(self, depth: int) -> Any:
-        """Returns this target with calls that all go through `depth` layers, for timing; what it
-        says that `decode` reads, and of its cache, is of these layers.
+        """Returns this target with calls that always go through `depth` layers, for timing.
+
+        Its `read_by_decode` and its cache are those of these layers.
 
         Raises:
-          ValueError: `depths` has no such one.
+          ValueError: `depths` does not have this number.
         """
         raise ValueError(f"depth is {depth}, but all calls of {self!r} go through all layers")
 
 
 class LayeredTarget(Target):
-    """A target that can run some of its layers. Its `decode` takes two more arguments:
+    """A target that can run some of its layers; its `decode` has two more arguments.
 
-    layers (a, b): runs layers a .. b - 1 only, and writes the keys and values of these;
-      `ModelOutput.stream` is what the last of them left, and the logits are what the model's own
-      head makes of that.
-    resume [B, T, D]: the stream of layer a - 1, where a > 0.
-
-    (0, e) and then (e, num_layers) on what that left is the whole call. The second one begins at
-    the same length of the cache: each of them lengthens it by T.
+    Calls with (0, e) and then (e, num_layers), resuming the first one's stream, equal a full call.
+    The second call begins at the same length of the cache, because each call lengthens it by T.
     """
 
     @property
     @abc.abstractmethod
     def num_layers(self) -> int:
-        """The layers that a call of `decode` runs through."""
+        """The number of layers that a call of `decode` runs."""
 
     @abc.abstractmethod
     def decode(
@@ -185,23 +199,39 @@ class LayeredTarget(Target):
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, Any]:
-        """Feeds [B, T] tokens, see `Target.decode`, through all layers or some."""
+        """Feeds tokens [B, T], see `Target.decode`, through all layers or some.
+
+        Args:
+          params: the parameters.
+          tokens: [B, T] int32.
+          cache: the cache.
+          layers: (a, b) runs layers a .. b - 1 only, and writes their keys and values.
+            `ModelOutput.stream` is the residual stream after them, and the logits are what the
+            model's own head makes of it. None for all layers.
+          resume: [B, T, D], the stream of layer a - 1, if a > 0.
+        """
 
     def first(self, layers: int) -> Any:
-        """Returns the model of the first layers, whose parameters are its `part_of` of this one's;
-        None where it is not known."""
+        """Returns the model of the first layers, or None if it is not known.
+
+        Its parameters are the result of its `part_of` for this model's parameters.
+        """
         return None
 
 
 def finish(
     target: Any, params: PyTree, tokens: Array, resume: Resume, length: Array
 ) -> tuple[ModelOutput, Any]:
-    """Returns the rest of a call of `decode` on a pending token and a draft, which a drafter has
-    begun: the lower layers on the last drafted token of each row, the upper ones on all tokens.
+    """Finishes a call of `decode` on a pending token and a draft, which a drafter has begun.
+
+    The lower layers run on the last draft token of each row, the upper layers on all tokens.
 
     Args:
-      tokens: [B, K+1] int32. resume: with a stream of K tokens, see `Resume`.
-      length: [B] int32, tokens of each row's draft: so many positions are in the stream.
+      target: the model.
+      params: its parameters.
+      tokens: [B, K+1] int32, the pending token and the draft.
+      resume: the begun call, with a stream of K tokens, see `Resume`.
+      length: [B] int32, tokens of each row's draft, which is the number of valid stream positions.
     """
     cache = resume.cache
     last = jnp.take_along_axis(tokens, length[:, None], axis=1)
@@ -219,21 +249,20 @@ def finish(
 
 
 def check_model(name: str, value: Any, kind: type[Weights] = Target) -> None:
-    """Raises ValueError unless a part is a model, by default a target."""
+    """Raises ValueError unless a value is a model, by default a target."""
     apart = " whose layers can be run apart" if kind is LayeredTarget else ""
     check_is(name, value, kind, f"a model{apart}, {EXAMPLE}")
 
 
 class Model(Target):
-    """A target of some family (`models.families`), with what commands need to know: a frozen
-    dataclass with these fields.
+    """A target of some family (`models.families`), with the fields that commands need.
 
-    config: the architecture, a frozen dataclass of plain values.
-    axis_rules: how its arrays are divided over a mesh, () for not at all.
-    layout: how its parameters are kept in memory, "checkpoint" for as they are stored.
-    orders: how products are computed with them, see `models.products`; of no influence on how they
-      are kept.
-    weights: "int8" for kernels in eight bits, which is another model than the checkpoint's.
+    Attributes:
+      config: the architecture, a frozen dataclass of plain values.
+      axis_rules: how its arrays are divided over a mesh; () for not at all.
+      layout: how its parameters are stored in memory; "checkpoint" for unchanged.
+      orders: how products with them are computed, see `models.products`.
+      weights: "int8" for kernels in eight bits, which is another model than the checkpoint's.
     """
 
     config: Any
@@ -245,7 +274,7 @@ class Model(Target):
 
     @property
     def vocab_size(self) -> int:
-        """V, with ids that only pad the table."""
+        """V, including ids that only pad the table."""
         return self.config.vocab_size
 
     @property
@@ -254,13 +283,13 @@ class Model(Target):
 
     @property
     def num_layers(self) -> int:
-        """The layers that a call of `decode` runs through."""
+        """The number of layers that a call of `decode` runs."""
         return self.config.num_layers
 
     @property
     @abc.abstractmethod
     def sizes(self) -> Mapping[str, int]:
-        """The sizes that make it small or large, by the name of the config's field."""
+        """The sizes that make the model small or large, by the name of the config's field."""
 
     @abc.abstractmethod
     def cache_bytes(

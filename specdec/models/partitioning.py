@@ -1,15 +1,15 @@
-"""Models over many devices: a mesh, rules for logical axes, and the shardings they give.
+"""Models over several devices: a mesh, rules for logical axes, and the resulting shardings.
 
 A mesh has two axes. `model` divides each matrix of the target, Megatron-style (Shoeybi et al.
-2019): the queries, keys, values and the first half of an MLP by columns, what follows them by rows,
-so that a sub-layer ends in one sum over the devices; the KV cache goes by heads, and the logits are
-gathered once per call. `data` divides the rows of a batch. The drafter is whole on every device
-unless its rules say otherwise: a small model's step is bound by latency, and without division it
-never waits for another device.
+2019): queries, keys, values and the first half of an MLP by columns, and the matrices after them by
+rows. A sub-layer then ends in one sum over the devices. The KV cache is divided by heads, and the
+logits are gathered once per call. `data` divides the rows of a batch. By default every device has
+the whole drafter: a small model's step is bound by latency, and this way it never waits for another
+device.
 
-    devices      model 0        model 1
-    data 0       heads 0-3      heads 4-7      of rows 0-3
-    data 1       heads 0-3      heads 4-7      of rows 4-7
+  devices      model 0        model 1
+  data 0       heads 0-3      heads 4-7      of rows 0-3
+  data 1       heads 0-3      heads 4-7      of rows 4-7
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ DATA, MODEL = "data", "model"
 
 
 def standard_logical_axis_rules() -> AxisRules:
-    """T5X's standard rules for one axis of activations and parameters (its PjitPartitioner).
+    """Returns T5X's standard rules for one axis of activations and parameters (its
+    PjitPartitioner).
 
-    A logical axis that has no rule is not divided. ('vocab', None) would make the embedding and the
+    A logical axis that has no rule is not divided. ('vocab', None) would keep the embedding and the
     vocabulary's projection whole on every device.
     """
     return (
@@ -50,17 +51,19 @@ def standard_logical_axis_rules() -> AxisRules:
 
 
 def replicated_logical_axis_rules() -> AxisRules:
-    """A model that every device has whole; only rows are divided."""
+    """Returns the rules of a model that is whole on every device; only rows are divided."""
     return (("batch", DATA),)
 
 
 @dataclasses.dataclass(frozen=True)
 class Partitioner(Checked):
-    """How a pair of models is divided over devices.
+    """The division of a pair of models over devices.
 
-    num_partitions: the size of the `model` axis, as in T5X; the devices that are left make the
-      `data` axis. None for one device and no mesh.
-    logical_axis_rules, draft_logical_axis_rules: of the target and of the drafter's model.
+    Args:
+      num_partitions: the size of the `model` axis, as in T5X; the remaining devices make the `data`
+        axis. None for one device and no mesh.
+      logical_axis_rules: the target's rules.
+      draft_logical_axis_rules: the rules of the drafter's models.
     """
 
     num_partitions: PositiveInt | None = None
@@ -73,14 +76,14 @@ class Partitioner(Checked):
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
 
     def mesh(self, devices: Sequence[Any] | None = None) -> Mesh | None:
-        """The mesh of all devices, or of those given; to be entered with `jax.set_mesh`."""
+        """Returns the mesh of all devices, or of the given ones, for `jax.set_mesh`."""
         if self.num_partitions is None:
             return None
         return make_mesh(self.num_partitions, devices)
 
 
 def _checked(name: str, rules: Any) -> AxisRules:
-    """gin hands over lists."""
+    """Returns rules as tuples, because gin gives lists."""
     try:
         pairs = tuple((logical, axis) for logical, axis in rules)
     except (TypeError, ValueError) as error:
@@ -97,12 +100,13 @@ def _checked(name: str, rules: Any) -> AxisRules:
 
 
 def make_mesh(num_partitions: int, devices: Sequence[Any] | None = None) -> Mesh:
-    """[devices / num_partitions, num_partitions] devices as axes `data` and `model`.
+    """Returns a mesh [devices / num_partitions, num_partitions] with axes `data` and `model`.
 
-    Neighbours on the `model` axis are near each other; those of one process come together.
+    Neighbours on the `model` axis are close to each other, and the devices of one process are
+    together.
 
     Raises:
-      ValueError: the devices cannot be divided so.
+      ValueError: the devices cannot be divided in this way.
     """
     devices = jax.devices() if devices is None else devices
     count = len(devices)
@@ -125,11 +129,11 @@ def make_mesh(num_partitions: int, devices: Sequence[Any] | None = None) -> Mesh
 
 
 def shardings(model: Model, mesh: Mesh) -> PyTree:
-    """The model's tree of parameters, with the `NamedSharding` of each by its `axis_rules`.
+    """Returns the model's tree of parameters, with each one's `NamedSharding` by its `axis_rules`.
 
     Raises:
-      ValueError: a dimension cannot be divided evenly; what would work is named. Or a rule names an
-        axis that the mesh does not have.
+      ValueError: a dimension cannot be divided evenly, in which case the error names what would
+        work; or a rule names an axis that the mesh does not have.
     """
     rules = _checked("axis_rules", model.axis_rules)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
@@ -163,8 +167,11 @@ def _uneven(name: str, logical: str, size: int, axis: str, mesh: Mesh) -> str:
 
 
 def abstract(model: Model, mesh: Mesh | None) -> PyTree:
-    """The shapes of the parameters in the model's dtype, over a mesh with their shardings; raises
-    as `shardings`."""
+    """Returns the shapes of the parameters in the model's dtype; over a mesh with their shardings.
+
+    Raises:
+      ValueError: as `shardings` does.
+    """
 
     def read(key: jax.Array) -> PyTree:
         stored = jax.tree.map(lambda leaf: leaf.astype(model.dtype), model.stored().init(key))
@@ -179,7 +186,7 @@ def abstract(model: Model, mesh: Mesh | None) -> PyTree:
 
 
 def check_batch(batch_size: int, mesh: Mesh) -> None:
-    """Raises ValueError for rows that the mesh cannot divide."""
+    """Raises ValueError if the mesh cannot divide a batch of this size."""
     parts = mesh.shape[DATA]
     if batch_size % parts:
         raise ValueError(
@@ -189,10 +196,13 @@ def check_batch(batch_size: int, mesh: Mesh) -> None:
 
 
 class Share(NamedTuple):
-    """Which of `count` equal parts of every batch a process feeds.
+    """The part of every batch that a process feeds: one of `count` equal parts.
 
-    first: whether it is the first process that feeds this part.
-    parts: where on the `data` axis its rows are.
+    Attributes:
+      index: the index of the part.
+      count: the number of parts.
+      first: whether it is the first process that feeds this part.
+      parts: the places of its rows on the `data` axis.
     """
 
     index: int
@@ -201,18 +211,18 @@ class Share(NamedTuple):
     parts: tuple[int, ...] = (0,)
 
     def rows(self, batch_size: int) -> np.ndarray:
-        """[batch_size / count] int: which rows of a batch are its own."""
+        """Returns [batch_size / count] int, the process's own rows of a batch."""
         size = batch_size // (self.count * len(self.parts))
         return np.concatenate([np.arange(part * size, (part + 1) * size) for part in self.parts])
 
 
 def share(mesh: Mesh, process: int | None = None) -> Share:
-    """Returns the share that this process, or another, feeds: the rows that its devices hold.
+    """Returns the share that this process, or another one, feeds: the rows that its devices hold.
 
-    Several processes feed the same rows if a model is divided over the devices of them all.
+    Several processes feed the same rows if a model is divided over the devices of all of them.
 
     Raises:
-      ValueError: the devices of processes overlap on the `data` axis without being equal.
+      ValueError: the devices of two processes overlap on the `data` axis but are not equal.
     """
     process = jax.process_index() if process is None else process
     held: dict[int, list[int]] = {}
@@ -236,12 +246,12 @@ def rows(mesh: Mesh) -> NamedSharding:
 
 
 def whole(mesh: Mesh) -> NamedSharding:
-    """Returns the sharding of arrays that every device has."""
+    """Returns the sharding of arrays that are whole on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def from_local_rows(local: np.ndarray, mesh: Mesh) -> jax.Array:
-    """[B, ...], of which this process gives the rows of its share, [B / count, ...]."""
+    """Returns an array [B, ...], of which this process gives its own rows, [B / count, ...]."""
     return jax.make_array_from_process_local_data(rows(mesh), local)
 
 

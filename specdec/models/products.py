@@ -1,12 +1,12 @@
-"""A few tokens times a kernel: the orders in which it can be computed.
+"""The orders in which the product of a few tokens and a kernel can be computed.
 
-    order            the kernel is kept    computed
-    "in_out"         [in, out]             x @ kernel
-    "out_in"         [out, in]             x @ kernel.T
-    "kernel_first"   [out, in]             (kernel @ x.T).T, 5 tokens and more filled up to 8, 16
+  order            the kernel is kept    computed
+  "in_out"         [in, out]             x @ kernel
+  "out_in"         [out, in]             x @ kernel.T
+  "kernel_first"   [out, in]             (kernel @ x.T).T, 5 tokens and more filled up to 8, 16
 
-They are one function up to the order of summation. Which of them is fast differs between devices,
-and with the number of tokens; `specdec.models.device` measures it.
+The results are equal up to the order of summation. The fastest order depends on the device and on
+the number of tokens; `specdec.models.device` measures it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ BLOCK = 8  # tokens; 5 to 7 of them take longer than 8
 
 @dataclasses.dataclass(frozen=True)
 class Kernels:
-    """How the kernels of a module are kept, and in which order calls are computed with them.
+    """The storage of a module's kernels, and the order of the products with them.
 
-    transposed: they are [out, in].
-    orders: pairs of the tokens of a call, of all rows, and its order.
-    others: the order of other calls; None for x first.
-    int8: they have eight bits, see `specdec.models.int8`.
+    Args:
+      transposed: whether they are [out, in].
+      orders: pairs of the tokens of a call, over all rows, and its order.
+      others: the order of other calls; None for x first.
+      int8: whether they have eight bits, see `specdec.models.int8`.
     """
 
     transposed: bool = False
@@ -41,13 +42,13 @@ class Kernels:
     int8: bool = False
 
     def order(self, tokens: int) -> Order:
-        """Of a call of so many tokens."""
+        """Returns the order of a call with this number of tokens."""
         others = self.others or ("out_in" if self.transposed else "in_out")
         return dict(self.orders).get(tokens, others)
 
 
 def described(layout: str, orders: Orders) -> str:
-    """A model's layout in words: 'out_in, kernel_first at 1 and 8 tokens'."""
+    """Describes a model's layout in words: 'out_in, kernel_first at 1 and 8 tokens'."""
     by_order: dict[str, list[str]] = {}
     for tokens, order in orders:
         by_order.setdefault(order, []).append(str(tokens))
@@ -58,9 +59,13 @@ STORED = Kernels()  # as checkpoints have them
 
 
 def product(x: Array, kernel: Array, order: Order, **options) -> Array:
-    """[tokens, in] times a kernel, kept as the order has it -> [tokens, out].
+    """Returns [tokens, in] times a kernel, which is stored as the order needs: [tokens, out].
 
-    options: `precision` and `preferred_element_type`, as `jax.numpy.matmul` takes them.
+    Args:
+      x: [tokens, in].
+      kernel: [in, out] or [out, in].
+      order: the order of the product.
+      **options: `precision` and `preferred_element_type` of `jax.numpy.matmul`.
     """
     if order == "in_out":
         return jnp.matmul(x, kernel, **options)

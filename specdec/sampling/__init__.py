@@ -1,6 +1,6 @@
-"""How tokens are chosen: what logits become before anything is drawn, and the drawing.
+"""The steps from logits to a token.
 
-    logits -> processors, which may look back at the text -> temperature, top-k, top-p -> a token
+  logits -> processors, which may read the text so far -> temperature, top-k, top-p -> a token
 
 `Greedy` and `Sampling` are the second step; `Processed` puts the first one before it. Baseline,
 draft and verification take the same steps, in the same order.

@@ -1,4 +1,4 @@
-"""Tokens from a distribution and a key."""
+"""Functions that draw a token from a distribution with a key."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ from specdec.types import Array
 
 
 def draw(key: Array, probs: Array) -> Array:
-    """One token from [V] probabilities, which need not be normalised; the key serves only once.
+    """Draws one token from probabilities [V] by inversion.
 
-    By inversion, first of a block of some sqrt(V) tokens and then in it, each with a number of its
-    own. That costs V additions, where `draw_shared` computes V random numbers and 3 V logarithms,
-    and each step's rounding is that of a short sum.
+    A block of about sqrt(V) tokens is drawn first, then a token in it, each with its own random
+    number. That costs V additions, while `draw_shared` computes V random numbers and 3 V
+    logarithms. Sums are short, so rounding errors are small.
+
+    Args:
+      key: the random key, which must be used only once.
+      probs: [V], which need not be normalised.
+
+    Returns:
+      [] int32, the token.
     """
     size = probs.shape[-1]
     width = math.isqrt(size - 1) + 1
@@ -26,7 +33,7 @@ def draw(key: Array, probs: Array) -> Array:
 
 
 def _invert(uniform: Array, weights: Array) -> Array:
-    """[] the first index whose running sum exceeds this part of the whole."""
+    """Returns the first index whose running sum exceeds the fraction `uniform` of the total."""
     sums = jnp.cumsum(weights)
     # Sums over a tree may grow by rounding where a weight is zero, which must never be drawn.
     beyond = (sums > uniform * sums[-1]) & (weights > 0)
@@ -34,14 +41,26 @@ def _invert(uniform: Array, weights: Array) -> Array:
 
 
 def gumbel(key: Array, size: int) -> Array:
-    """[size] float32: the noise with which `draw_shared` turns a distribution into a token."""
+    """Returns [size] float32, the noise with which `draw_shared` turns a distribution into a token.
+
+    Args:
+      key: the random key.
+      size: V.
+    """
     return jax.random.gumbel(key, (size,), jnp.float32)
 
 
 def draw_shared(key: Array, probs: Array) -> Array:
-    """One token from [V] probabilities, which need not be normalised: argmax(log p + gumbel).
+    """Draws one token from probabilities [V]: argmax(log p + gumbel).
 
-    Everybody who draws with this key draws the same token from the same distribution, and mostly
+    Two draws with the same key give the same token from the same distribution, and usually also
     from a similar one.
+
+    Args:
+      key: the random key.
+      probs: [V], which need not be normalised.
+
+    Returns:
+      [] int32, the token.
     """
     return jnp.argmax(jnp.log(probs) + gumbel(key, probs.shape[-1]), axis=-1).astype(jnp.int32)

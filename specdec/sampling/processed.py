@@ -1,4 +1,4 @@
-"""Processors before a sampling rule, and what every path does with both."""
+"""Logits processors in front of a sampling rule, and functions for rules with or without them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from specdec.types import Array, History, LogitsProcessor, SamplingRule
 
 @dataclasses.dataclass(frozen=True)
 class Processed(SamplingRule):
-    """`sampling` behind processors, which change the logits in their order.
+    """Applies logits processors in order, then a sampling rule.
 
-    sampling: `Greedy()` or `Sampling()`. Around `Greedy()` it is greedy: the argmax of the logits
-      that they leave is taken, and verifiers see no others.
-    processors: what `in_order` makes, or any of one's own.
+    If the processors leave no token at all, only a stop id is left and the text ends. Without stop
+    ids, the logits are then left unchanged.
 
-    Where they leave no token at all, the text ends: a stop id is all that is left. (Without stop
-    ids the logits are then as they were.)
+    Args:
+      sampling: `Greedy()` or `Sampling()`. With `Greedy()`, the argmax of the processed logits is
+        taken, and verifiers see only these.
+      processors: the result of `in_order`, or your own processors.
     """
 
     sampling: SamplingRule
@@ -44,15 +45,15 @@ class Processed(SamplingRule):
     def probabilities(
         self, logits: Array, positions: Array | None = None, history: History | None = None
     ) -> Array:
-        """[B, V] or [B, T, V] logits -> as many probabilities, each row given its history.
+        """Returns the probabilities of logits [B, V] or [B, T, V], each row with its history.
 
         Raises:
-          ValueError: there is no history. Who cannot give one draws with `sampling` itself.
+          ValueError: there is no history. A caller that has none draws with `sampling` itself.
         """
         return standardised(self, logits, positions, history)[1]
 
     def process(self, logits: Array, history: History) -> Array:
-        """[B, V] or [B, T, V] logits as the processors leave them, -inf for what they exclude."""
+        """Returns the processed logits [B, V] or [B, T, V], with -inf for excluded tokens."""
 
         def row(logits: Array, tokens: Array, length: Array) -> Array:
             text = History(tokens, length, history.stop_ids)
@@ -67,29 +68,60 @@ class Processed(SamplingRule):
 
 
 def with_processors(sampling: SamplingRule, processors: tuple[LogitsProcessor, ...]):
-    """The sampling behind processors, itself if there are none."""
+    """Returns the sampling rule with processors in front of it, unchanged if there are none.
+
+    Args:
+      sampling: the rule.
+      processors: the processors, in their order.
+
+    Returns:
+      The sampling rule.
+    """
     return Processed(sampling, processors) if processors else sampling
 
 
 def looks_back(sampling: SamplingRule) -> TypeGuard[Processed]:
-    """Whether its probabilities need a history."""
+    """Returns whether a sampling rule has processors, so that it needs a history.
+
+    Args:
+      sampling: the rule.
+    """
     return isinstance(sampling, Processed)
 
 
 def unprocessed(sampling: SamplingRule) -> SamplingRule:
-    """The sampling without its processors."""
+    """Returns the sampling rule without its processors.
+
+    Args:
+      sampling: the rule.
+    """
     return sampling.sampling if looks_back(sampling) else sampling
 
 
 def instead(sampling: SamplingRule, other: SamplingRule) -> SamplingRule:
-    """Another sampling behind the same processors."""
+    """Returns another sampling rule with the processors of this one.
+
+    Args:
+      sampling: the rule that has the processors.
+      other: the rule that replaces what follows them.
+    """
     return dataclasses.replace(sampling, sampling=other) if looks_back(sampling) else other
 
 
 def standardised(
     sampling: SamplingRule, logits: Array, positions: Array | None, history: History | None
 ) -> tuple[Array, Array]:
-    """The logits as processors leave them, and the probabilities [..., V] that they stand for."""
+    """Returns the processed logits and their probabilities, both [..., V].
+
+    Args:
+      sampling: the rule.
+      logits: [..., V] float32.
+      positions: [...] int32, the indices of the output tokens.
+      history: the text before each token, which processors need.
+
+    Raises:
+      ValueError: the rule has processors and there is no history.
+    """
     if not looks_back(sampling):
         return logits, sampling.probabilities(logits, positions)
     if history is None:
@@ -102,14 +134,23 @@ def standardised(
 
 
 def before_each(fed: Array, stop_ids: tuple[int, ...]) -> tuple[Array, History]:
-    """Position and history of what comes behind each of the tokens [B, T] that a target is fed, the
-    start token first: of a whole text at once."""
+    """Returns the position and the history of the token after each fed token, for a whole text.
+
+    Args:
+      fed: [B, T] int32, the tokens that a target is fed, starting with the start token.
+      stop_ids: the ids that end a text.
+    """
     positions = jnp.broadcast_to(jnp.arange(fed.shape[1]), fed.shape)
     return positions, History(fed, positions + 1, stop_ids)
 
 
 def check_ids(sampling: SamplingRule, size: int) -> None:
-    """Raises ValueError for a processor about an id that a vocabulary of this size lacks."""
+    """Raises ValueError if a processor names an id that the vocabulary lacks.
+
+    Args:
+      sampling: the rule, with or without processors.
+      size: the number of ids.
+    """
     for one in sampling.processors if looks_back(sampling) else ():
         for token in one.ids:
             if not 0 <= token < size:

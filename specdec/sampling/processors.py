@@ -1,7 +1,7 @@
 """Processors of logits, and their order. Names and meanings are those of Hugging Face's generation.
 
-Penalties make tokens less likely the more a text has of them, bans exclude tokens, and what is
-forced is the one token that is left.
+Penalties make tokens less likely the more often a text has them. Bans exclude tokens. A forced
+token excludes all others.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from specdec.types import Array, History, LogitsProcessor
 
 @dataclasses.dataclass(frozen=True)
 class RepetitionPenalty(Checked, LogitsProcessor):
-    """Divides a positive logit of a token that the text has, and multiplies a negative one.
+    """Divides the positive logits of tokens that the text has, and multiplies the negative ones.
 
-    CTRL (Keskar et al. 2019, section 4.1), as Hugging Face has it: the start token counts as one of
-    the text.
+    CTRL (Keskar et al. 2019, section 4.1), in Hugging Face's form: the start token is part of the
+    text.
 
-    penalty: above 0; 1 changes nothing, below 1 repetition is rewarded.
+    Args:
+      penalty: above 0. 1 changes nothing; a value below 1 rewards repetition.
     """
 
     penalty: PositiveFloat
@@ -46,7 +47,11 @@ class RepetitionPenalty(Checked, LogitsProcessor):
 
 @dataclasses.dataclass(frozen=True)
 class FrequencyPenalty(Checked, LogitsProcessor):
-    """Takes `penalty` nats off a token's logit for each time that the output has it."""
+    """Subtracts `penalty` nats from a token's logit for each time that the output has it.
+
+    Args:
+      penalty: in nats.
+    """
 
     penalty: Number
 
@@ -56,14 +61,19 @@ class FrequencyPenalty(Checked, LogitsProcessor):
 
 @dataclasses.dataclass(frozen=True)
 class PresencePenalty(FrequencyPenalty):
-    """Takes `penalty` nats off a token's logit if the output has it."""
+    """Subtracts `penalty` nats from a token's logit if the output has it.
+
+    Args:
+      penalty: in nats.
+    """
 
     def process(self, logits: Array, history: History) -> Array:
         return logits - self.penalty * (counts(history, logits.shape[-1], first=1) > 0)
 
 
 def counts(history: History, size: int, first: int) -> Array:
-    """Counts each token of a text from index `first` on, [V]; 1 leaves out the start token."""
+    """Returns [V], how often the text has each token from index `first` on; 1 skips the start
+    token."""
     index = jnp.arange(len(history.tokens))
     within = (index >= first) & (index < history.length)
     return jnp.zeros([size], jnp.int32).at[history.tokens].add(within)
@@ -71,11 +81,10 @@ def counts(history: History, size: int, first: int) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class NoRepeatNGram(Checked, LogitsProcessor):
-    """Excludes what would make the last `size` tokens a sequence that the text already has.
+    """Excludes tokens that would repeat an n-gram of the text, which includes the start token.
 
-    The start token counts as a token of the text.
-
-    size: n, at least 1; with 1 no token comes twice.
+    Args:
+      size: n, at least 1. With 1, no token occurs twice.
     """
 
     size: PositiveInt
@@ -95,10 +104,13 @@ def _is_list(given: object) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class NoBadWords(Checked, LogitsProcessor):
-    """Excludes the last token of each of some sequences, where the text ends in those before it.
+    """Excludes the last token of a forbidden sequence if the text ends with the tokens before it.
 
-    A word is several sequences, as it begins a text or not: what a tokenizer makes of it in each
-    place. A sequence of one stop id, which Hugging Face leaves out, is excluded as any other.
+    A word is usually several sequences, because a tokenizer splits it differently at the start of a
+    text. Unlike in Hugging Face, a sequence of one stop id is excluded too.
+
+    Args:
+      sequences: token ids of each forbidden sequence.
     """
 
     sequences: Annotated[tuple[tuple[int, ...], ...], Rule(_is_list, "sequences of token ids")]
@@ -128,9 +140,12 @@ class NoBadWords(Checked, LogitsProcessor):
 
 @dataclasses.dataclass(frozen=True)
 class MinLength(Checked, LogitsProcessor):
-    """Excludes stop ids among the first `length` tokens of an output, a prefix counted.
+    """Excludes stop ids among the first `length` tokens of an output, including a forced prefix.
 
-    It is Hugging Face's `min_new_tokens`; its `min_length` counts the start token as well.
+    It is Hugging Face's `min_new_tokens`; its `min_length` also counts the start token.
+
+    Args:
+      length: in tokens.
     """
 
     length: PositiveInt
@@ -142,7 +157,7 @@ class MinLength(Checked, LogitsProcessor):
 
 @dataclasses.dataclass(frozen=True)
 class _NamesTokens(Checked, LogitsProcessor):
-    """A processor about some tokens."""
+    """A processor that names tokens."""
 
     tokens: TokenIds
 
@@ -153,15 +168,15 @@ class _NamesTokens(Checked, LogitsProcessor):
 
 @dataclasses.dataclass(frozen=True)
 class _NamesPosition(_NamesTokens):
-    """A processor about some tokens from one place of the output on."""
+    """A processor that names tokens and a position of the output."""
 
     position: NonNegativeInt = 0
 
 
 class ForcedTokens(_NamesPosition):
-    """Forces a sequence that every output has, from the token with the index `position` on.
+    """Forces a sequence of output tokens, from index `position` on.
 
-    At 0 it is a prefix, which `decode(prefix=)` feeds in one call; of one token it is Hugging
+    At 0 it is a prefix, which `decode(prefix=)` feeds in one call. A prefix of one token is Hugging
     Face's `forced_bos_token_id`.
     """
 
@@ -175,9 +190,12 @@ class ForcedTokens(_NamesPosition):
 
 @dataclasses.dataclass(frozen=True)
 class ForcedEOS(Checked, LogitsProcessor):
-    """Forces a stop id as token number `length` of an output at the latest.
+    """Forces a stop id as token number `length` of an output, if none came earlier.
 
-    It is Hugging Face's `forced_eos_token_id`, which does so at its longest length.
+    It is Hugging Face's `forced_eos_token_id`, which acts at the longest length.
+
+    Args:
+      length: in tokens.
     """
 
     length: PositiveInt
@@ -195,7 +213,7 @@ class SuppressTokens(_NamesTokens):
 
 
 class SuppressTokensAtBegin(_NamesPosition):
-    """Excludes tokens as the one output token with the index `position`."""
+    """Excludes tokens at one output index, `position`."""
 
     def process(self, logits: Array, history: History) -> Array:
         here = history.position == self.position
@@ -208,7 +226,7 @@ def among(ids: Iterable[int], logits: Array) -> np.ndarray:
 
 
 def ends(logits: Array, stop_ids: tuple[int, ...]) -> Array:
-    """Returns the logits of a text that can only end, [V]; without stop ids they are as given."""
+    """Returns logits [V] that leave only stop ids; unchanged without stop ids."""
     if not stop_ids:
         return logits
     return jnp.where(among(stop_ids, logits), jnp.zeros_like(logits), -jnp.inf)
@@ -242,13 +260,26 @@ def in_order(
     begin_suppress_tokens: Sequence[int] = (),
     others: Sequence[LogitsProcessor] = (),
 ) -> tuple[LogitsProcessor, ...]:
-    """Returns the processors that these settings ask for; names are those of Hugging Face.
+    """Returns the processors of these settings in their order; the names are Hugging Face's.
 
-    Frequency and presence, which it lacks, come behind the repetition penalty. What is suppressed
-    at the begin is so behind a forced prefix. `others` are one's own, and come last.
+    Frequency and presence penalties, which it lacks, follow the repetition penalty. `ForcedTokens`
+    at 0 and `SuppressTokensAtBegin` combine: suppression acts after the forced prefix.
+
+    Args:
+      repetition_penalty: see `RepetitionPenalty`; 1 for none.
+      frequency_penalty: see `FrequencyPenalty`; 0 for none.
+      presence_penalty: see `PresencePenalty`; 0 for none.
+      no_repeat_ngram_size: n of `NoRepeatNGram`; 0 for none.
+      bad_words_ids: the sequences of `NoBadWords`.
+      min_length: tokens before which no stop id may come; 0 for none.
+      forced_prefix_ids: token ids that begin every output.
+      forced_eos_length: the index, counted from 1, at which a text must end; None for none.
+      suppress_tokens: ids that are excluded everywhere.
+      begin_suppress_tokens: ids that are excluded directly after the forced prefix.
+      others: your own processors, which come last.
 
     Raises:
-      ValueError: a setting that is none, or a token that is both forced and suppressed.
+      ValueError: a setting is not valid, or a token is both forced and suppressed.
     """
     if both := set(forced_prefix_ids) & set(suppress_tokens):
         raise ValueError(
@@ -271,7 +302,11 @@ def in_order(
 
 
 def ordered(processors: Sequence[LogitsProcessor]) -> tuple[LogitsProcessor, ...]:
-    """Returns the processors in the order of `in_order`, one's own last."""
+    """Returns the processors in the order of `in_order`; your own come last.
+
+    Args:
+      processors: in any order.
+    """
     places = {kind: place for place, kind in enumerate(_ORDER)}
     return tuple(sorted(processors, key=lambda one: places.get(type(one), len(places))))
 
@@ -279,6 +314,11 @@ def ordered(processors: Sequence[LogitsProcessor]) -> tuple[LogitsProcessor, ...
 def filled_in(
     own: Sequence[LogitsProcessor], others: Sequence[LogitsProcessor]
 ) -> tuple[LogitsProcessor, ...]:
-    """Returns `own` processors and, of the kinds that it lacks, those of `others`, in order."""
+    """Returns `own`, and those of `others` whose kinds `own` lacks, in order.
+
+    Args:
+      own: processors that are all kept.
+      others: processors of which missing kinds are added.
+    """
     kinds = {type(one) for one in own}
     return ordered([*own, *(one for one in others if type(one) not in kinds)])

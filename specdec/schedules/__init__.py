@@ -1,5 +1,7 @@
-"""Schedules: how many tokens to draft. A new one is one file here; `Schedule` says what one must
-and must not do."""
+"""Schedules: they decide how many tokens to draft.
+
+A new schedule is one file here; `Schedule` says what it must and must not do.
+"""
 
 from specdec.schedules.cost_optimal import CostOptimal, ForeseenCost
 from specdec.schedules.disco import Disco

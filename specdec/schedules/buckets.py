@@ -1,4 +1,4 @@
-"""What schedules of several draft lengths share."""
+"""Types and functions that schedules of several draft lengths share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Buckets = Annotated[
 
 
 def check_costs(schedule: Any, buckets: tuple[int, ...]) -> None:
-    """Raises ValueError unless v of a schedule are times, one for each bucket."""
+    """Raises ValueError unless the schedule's v has one positive time for each bucket."""
     name, v = type(schedule).__name__, schedule.v
     numbers = isinstance(v, tuple) and all(is_number(one) and one > 0 for one in v)
     if not numbers or len(v) != len(buckets):
@@ -43,32 +43,41 @@ def check_costs(schedule: Any, buckets: tuple[int, ...]) -> None:
 
 
 def time_of(c: float, v: tuple[float, ...], buckets: tuple[int, ...]) -> list[float]:
-    """[1+K] of an iteration with 0 .. K draft tokens, in units of a target step of one token.
+    """Returns [1+K], the time of an iteration with 0 .. K draft tokens.
 
-    c: of a draft step. v: of the target call of each bucket.
+    The unit is the time of a target step of one token.
+
+    Args:
+      c: the time of a draft step.
+      v: the time of the target call of each bucket.
+      buckets: the draft lengths, ascending.
     """
     lengths = range(buckets[-1] + 1)
     return [c * length + v[bisect.bisect_left(buckets, length)] for length in lengths]
 
 
 def tokens_of(kept: Array) -> Array:
-    """[B, 1+K] tokens that a draft of 0 .. K is expected to yield, of the probability [B, K] that
-    each is kept if those before it are."""
+    """Returns [B, 1+K], the expected number of tokens that a draft of 0 .. K tokens yields.
+
+    Args:
+      kept: [B, K], the probability that each token is kept if those before it are.
+    """
     more = jnp.cumsum(jnp.cumprod(kept, axis=1), axis=1)
     return 1 + jnp.pad(more, ((0, 0), (1, 0)))
 
 
 def shortened(buckets: tuple[int, ...], longest: int) -> tuple[int, ...]:
-    """Those of drafts of at most so many tokens."""
+    """Returns the buckets for drafts of at most `longest` tokens."""
     longest = min(longest, buckets[-1])
     return (*(one for one in buckets if one < longest), longest)
 
 
 @dataclasses.dataclass(frozen=True)
 class UpToLongest(Checked, Schedule):
-    """Wants the longest draft, every time: what a schedule that only stops begins with.
+    """Always wants the longest draft; the base class of schedules that only stop.
 
-    buckets: static ascending draft lengths, see `Schedule`.
+    Args:
+      buckets: static ascending draft lengths, see `Schedule`.
     """
 
     buckets: Buckets = dataclasses.field(default=BUCKETS, kw_only=True)

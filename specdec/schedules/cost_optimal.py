@@ -1,4 +1,5 @@
-"""The length that costs least per token: as far as this text has shown, or as a block foresees."""
+"""The draft length of least expected cost per token, from a text's past or from a block's
+confidence."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from specdec.types import Array, Draft, Verdict
 
 
 class Seen(struct.PyTreeNode):
-    """What became of a text's drafts, by position in the draft."""
+    """Counts of a text's tested and kept draft tokens, by position in the draft."""
 
     tested: Array  # [B, K] float32, drafts of which all tokens before this one were kept
     kept: Array  # [B, K] float32, those of them of which this one was kept too
@@ -29,28 +30,37 @@ class Seen(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class CostOptimal(Checked, Schedule):
-    """Drafts as many tokens as have the least expected time per token.
+    """Drafts the number of tokens with the least expected time per token.
 
-    With a_i the probability that token i of a draft is kept, given that those before it were, a
-    draft of n tokens is expected to yield, and to take in units of a target step,
+    Let a_i be the probability that token i of a draft is kept if those before it were. A draft of n
+    tokens is expected to yield, and to take in units of a target step,
 
-        1 + a_1 + a_1 a_2 + ... + a_1 .. a_n   tokens,   c n + v(n)   units,
+      1 + a_1 + a_1 a_2 + ... + a_1 .. a_n   tokens,   c n + v(n)   units,
 
-    which is Leviathan et al. 2022, theorem 3.8, for any a_i and v. a_i is learned from the text so
-    far, and what is known of all positions is the prior of each, as few drafts get far:
+    which is Leviathan et al. 2022, theorem 3.8, for any a_i and v. a_i is estimated from the text
+    so far. Few drafts get far, so the estimate over all positions is the prior of each position:
 
-        a   = (strength prior + kept)   / (strength + tested)
-        a_i = (strength a     + kept_i) / (strength + tested_i)
+      a   = (strength prior + kept)   / (strength + tested)
+      a_i = (strength a     + kept_i) / (strength + tested_i)
 
-    Every text begins anew, and no row knows of another. The costs are constants, so that a text is
-    the same on a slow day.
+    Every text starts without data, and rows are independent of each other. The costs are constants,
+    so that a text does not depend on the machine's load.
 
-    c: time of a draft step, over that of a target step of one token.
-    v: time of the target call of each bucket, likewise: v[i] is of buckets[i] + 1 tokens.
-    buckets: static ascending draft lengths, see `Schedule`; any length up to the last may be
-      chosen. With a bucket of 0 a text may do without drafts, and then learns nothing more.
-    prior: probability that a token is kept, before anything is known.
-    strength: tokens that a prior counts for.
+    Args:
+      c: the time of a draft step, divided by that of a target step of one token.
+      v: the time of the target call of each bucket, in the same unit: v[i] is for buckets[i] + 1
+        tokens.
+      buckets: static ascending draft lengths, see `Schedule`. Any length up to the last may be
+        chosen. With a bucket of 0 a text may stop drafting, and then learns nothing more.
+      prior: the probability that a token is kept, before there is any data.
+      strength: the number of tokens that a prior counts for.
+
+    Example:
+
+    >>> import numpy as np
+    >>> schedule = CostOptimal(c=0.1, v=(1.0, 1.1), buckets=(0, 4), prior=0.9)
+    >>> np.asarray(schedule.want(schedule.init(batch=1)))  # the first draft of a text
+    array([4], dtype=int32)
     """
 
     c: NonNegativeFloat
@@ -85,33 +95,36 @@ class CostOptimal(Checked, Schedule):
         return Seen(tested, state.kept + (index < accepted))
 
     def _rate(self, tested: Array, kept: Array, prior: Array | float) -> Array:
-        """What is kept of what is tested, beginning with a prior."""
+        """Returns the share of tested tokens that were kept, starting from a prior."""
         return (self.strength * prior + kept) / (self.strength + tested)
 
     def _time(self) -> list[float]:
-        """[1+K] of an iteration with 0 .. K draft tokens, endless where that may not be chosen."""
+        """Returns [1+K], the time of an iteration with 0 .. K draft tokens; infinite for excluded
+        lengths."""
         time = time_of(self.c, self.v, self.buckets)
         return time if self.buckets[0] == 0 else [float("inf"), *time[1:]]
 
 
 @dataclasses.dataclass(frozen=True)
 class ForeseenCost(UpToLongest):
-    """Has a block drafted, and as many of its tokens verified as have the least expected time per
-    token.
+    """Cuts a drafted block to the length with the lowest expected cost per token.
 
-    It is `CostOptimal` with probabilities of this draft, which a drafter with a confidence head
-    (`Masked`, after DSpark, 2026) tells before it draws. They may depend on the text and on nothing
-    that was drawn behind it, so the output stays exact. With a_i that of token i, those before it
-    kept, n tokens are expected to yield, and to take in units of a target step,
+    It is `CostOptimal` with acceptance probabilities of this draft, which a drafter with a
+    confidence head estimates before it draws (`Masked`, after DSpark, 2026). The estimates may
+    depend on the text but not on drawn tokens, so the output stays exact. Let a_i be the estimate
+    for token i if those before it are kept. Then n tokens are expected to yield, and to take in
+    units of a target step,
 
-        1 + a_1 + a_1 a_2 + ... + a_1 .. a_n   tokens,   c + v(n)   units:
+      1 + a_1 + a_1 a_2 + ... + a_1 .. a_n   tokens,   c + v(n)   units:
 
-    the block is drafted whatever becomes of it. Other drafters draft the longest.
+    the time of the block is spent in any case. Other drafters draft the longest length.
 
-    c: time of a block, over that of a target step of one token.
-    v: time of the target call of each bucket, likewise: v[i] is of buckets[i] + 1 tokens.
-    buckets: static ascending draft lengths, see `Schedule`. With a bucket of 0 a block may be
-      thrown away.
+    Args:
+      c: the time of a block, divided by that of a target step of one token.
+      v: the time of the target call of each bucket, in the same unit: v[i] is for buckets[i] + 1
+        tokens.
+      buckets: static ascending draft lengths, see `Schedule`. With a bucket of 0 a block may be
+        discarded.
     """
 
     c: NonNegativeFloat

@@ -1,4 +1,4 @@
-"""As long as a trained classifier expects that the target accepts."""
+"""Drafts as long as a trained classifier expects the target to accept."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from specdec.types import Array, Params, PyTree, Table
 
 @dataclasses.dataclass(frozen=True)
 class Disco(Stopping):
-    """Stops after a token that a classifier of two layers holds for too likely to be refused.
+    """Stops after a token that a two-layer classifier expects to be rejected.
 
-    Dynamic speculation lookahead (Mamou et al. 2024, 2405.04304, section 3): what the classifier
-    looks at are the draft's greatest probabilities, its entropy, and how many tokens were drafted
-    before. `specdec train --table=classifier` trains one (`training.classifier`); its parameters
-    are those of the role "schedule".
+    Dynamic speculation lookahead (Mamou et al. 2024, 2405.04304, section 3). The classifier reads
+    the draft's greatest probabilities, its entropy, and the number of tokens drafted before.
+    `specdec train --table=classifier` trains one (`training.classifier`). Its parameters have the
+    role "schedule".
 
-    threshold: of the probability of acceptance below which it stops, from 0, which never stops, to
-      1.
-    buckets: static ascending draft lengths, see `Schedule`.
+    Args:
+      threshold: the probability of acceptance below which drafting stops, from 0 (never) to 1.
+      buckets: static ascending draft lengths, see `Schedule`.
     """
 
     threshold: Probability
@@ -38,15 +38,17 @@ class Disco(Stopping):
 
 
 def features(signals: Signals) -> Array:
-    """[..., TOP + 2] float32."""
+    """Returns [..., TOP + 2] float32, the classifier's inputs."""
     others = jnp.stack([signals.entropy, signals.index], axis=-1)
     return jnp.concatenate([signals.top, others], axis=-1).astype(jnp.float32)
 
 
 def logit(params: PyTree, features: Any) -> Array:
-    """[...] log odds that a token is accepted.
+    """Returns [...], the log odds that a token is accepted.
 
-    params: mean, scale [F]; hidden [F, H], hidden_bias [H]; out [H], out_bias [].
+    Args:
+      params: mean, scale [F]; hidden [F, H], hidden_bias [H]; out [H], out_bias [].
+      features: [..., F] float32.
     """
     rows = features.reshape(-1, features.shape[-1])
     seen = (rows - params["mean"][None]) / params["scale"][None]

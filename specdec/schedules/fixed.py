@@ -1,4 +1,4 @@
-"""The same draft length every time."""
+"""The same draft length in every call."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from specdec.schedules.schedule import Schedule
 
 @dataclasses.dataclass(frozen=True)
 class Fixed(Checked, Schedule):
-    """gamma tokens, every time (Leviathan et al. 2022, section 2.3).
+    """Drafts gamma tokens in every call (Leviathan et al. 2022, section 2.3).
 
-    gamma: tokens of a draft.
-    stop_at_end: whether drafting ends once each row has drafted a stop id. Without it a draft is a
-      loop of gamma steps, whatever it draws.
-    shorter: further buckets, ascending, for drafts that came out shorter: they end with the text,
-      or the drafter had no more to copy. The target's call is then narrower, with a bucket of 0 for
-      no draft at all. Drafting ends as with `stop_at_end`.
+    Args:
+      gamma: tokens of a draft.
+      stop_at_end: whether drafting ends once each row has drafted a stop id. Otherwise a draft is
+        always a loop of gamma steps.
+      shorter: further buckets, ascending, for drafts that end with the text, or because a drafter
+        has no more to copy. The target's call is then narrower; a bucket of 0 is for no draft at
+        all. Drafting also ends as with `stop_at_end`.
+
+    Example:
+
+    >>> Fixed(gamma=5).buckets, Fixed(gamma=5, shorter=(0, 2)).buckets
+    ((5,), (0, 2, 5))
     """
 
     gamma: PositiveInt

@@ -1,4 +1,4 @@
-"""Another schedule's drafts, as far as they can be afforded."""
+"""Another schedule's drafts, limited to what can be afforded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Prefill = Annotated[
 
 
 class Account(struct.PyTreeNode):
-    """What a text has cost so far."""
+    """The costs of a text so far."""
 
     guarded: PyTree  # the other schedule's state
     spent: Array  # [B] float32, beside the target's prefill, in target steps of one token
@@ -48,29 +48,31 @@ class Account(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class Guard(Checked, Schedule):
-    """Keeps a text from being slower than the target alone, by more than a limit, whatever the
-    drafter is worth for it.
+    """Limits how much slower than the target alone a text can become, however poor the drafter is.
 
-    By the constants c, v and prefill a draft is made only if, should all of it be refused, the text
-    would still have taken no longer than
+    The constants c, v and prefill are the assumed costs. A draft is cut to the longest affordable
+    length. A length is affordable if rejecting all of it would leave the time of the text at most
 
-        a + tokens + (limit - 1) (a + max(tokens, horizon))   target steps,
+      a + tokens + (limit - 1) (a + max(tokens, horizon))   target steps,
 
-    where a is the target's prefill, and is cut to what is affordable. A drafter that is no good is
-    so tried now and then, and one that has become good pays its debts at once. Its own prefill is
-    spent before the first token, whatever it is worth: if that is more than is allowed, it is not
-    asked until a text is long enough. A text that ends before `horizon` tokens may exceed the limit
-    by what the horizon allowed it. What a drafter takes to catch up after a pause is not counted,
-    nor are other rows of a batch, which share the target's call: the promise is about texts one by
-    one.
+    where a is the target's prefill. A poor drafter is therefore tried now and then. One that
+    improves is used fully as soon as it has paid for its rejected drafts. The drafter's own prefill
+    is spent before the first token. If it is more than the limit allows, the drafter waits until
+    the text is long enough.
 
-    schedule: what is guarded. Its lengths and its own rule apply where a draft can be afforded.
-    c: time of a draft step, over that of a target step of one token.
-    v: time of the target call of each bucket, likewise. The buckets are those of `schedule`, and 0
-      for a call without a draft.
-    limit: how many times as long as the target alone a text may take, more than 1.
-    horizon: tokens of a text that is long enough to be held to the limit.
-    prefill: time of the target's prefill alone, and of all models', likewise.
+    A text that ends before `horizon` tokens may exceed the limit by what the horizon allowed. Two
+    costs are not counted: catching up after a pause, and the other rows of a batch, which share the
+    target's call. The limit applies to texts that are decoded one by one.
+
+    Args:
+      schedule: the guarded schedule. Its lengths and its stopping rule apply when a draft is
+        affordable.
+      c: the time of a draft step, divided by that of a target step of one token.
+      v: the time of the target call of each bucket, in the same unit. The buckets are those of
+        `schedule`, and 0 for a call without a draft.
+      limit: the largest time of a text relative to the target alone, more than 1.
+      horizon: the number of tokens from which on a text is held to the limit.
+      prefill: the time of the target's prefill, and of all models' prefills, in the same unit.
     """
 
     schedule: Schedule
@@ -143,5 +145,5 @@ class Guard(Checked, Schedule):
         return self.schedule.stops(params, signals)
 
     def _time(self) -> Array:
-        """[1+K] of an iteration with 0 .. K draft tokens."""
+        """Returns [1+K], the time of an iteration with 0 .. K draft tokens."""
         return jnp.array(time_of(self.c, self.v, self.buckets), jnp.float32)

@@ -1,4 +1,4 @@
-"""Longer after success, shorter after failure."""
+"""Longer drafts after success, shorter ones after failure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from specdec.types import Array, Draft, Verdict
 
 @dataclasses.dataclass(frozen=True)
 class Heuristic(Checked, Schedule):
-    """Two tokens more after a draft that was accepted whole, one token fewer after another.
+    """Adds two tokens after a draft that was accepted entirely, removes one after any other.
 
-    The rule of Hugging Face's assisted generation (`num_assistant_tokens_schedule="heuristic"`). A
-    draft is at least one token long. A call without a draft changes nothing.
+    This is the rule of Hugging Face's assisted generation
+    (`num_assistant_tokens_schedule="heuristic"`). A draft has at least one token. A call without a
+    draft changes nothing.
 
-    start: tokens of a text's first draft.
-    buckets: static ascending draft lengths, see `Schedule`; the last is the longest draft.
+    Args:
+      start: tokens of a text's first draft.
+      buckets: static ascending draft lengths, see `Schedule`; the last is the longest draft.
     """
 
     start: PositiveInt = 5

@@ -15,32 +15,41 @@ Self = TypeVar("Self", bound="Schedule")
 
 
 class Schedule:
-    """Chooses draft lengths: a frozen dataclass, which has at least `buckets`. By default the
-    longest draft is wanted every time, and nothing ends one early.
+    """Chooses draft lengths; a frozen dataclass that has at least `buckets`.
 
-    A schedule may stop *after* a token it has seen. It must never have one discarded: dropping a
-    token because of its value biases the output under sampling.
+    By default the longest draft is always wanted, and no rule ends it early. A schedule may stop
+    *after* a token it has seen. It must never discard one: dropping a token because of its value
+    biases the output under sampling. Drafting also ends once each row has what it wants, or has
+    drafted a stop id. If lengths do not vary, drafting is a loop of K steps.
 
-    Drafting ends as well once each row has what it wants, or has drafted a stop id. Where lengths
-    do not vary it is a loop of K steps.
-
-    buckets: static ascending draft lengths, the last one is K. The target call has the width of the
-      smallest that holds what was drafted; with a bucket of 0 no drafter is asked if nothing is
-      wanted.
+    Attributes:
+      buckets: static ascending draft lengths; the last one is K. The target call has the width of
+        the smallest bucket that holds the draft. With a bucket of 0, no drafter runs if no tokens
+        are wanted.
     """
 
     buckets: tuple[int, ...]
 
     def init(self, batch: int) -> PyTree:
-        """Returns the state of B texts before their first draft."""
+        """Returns the state of B texts before their first draft.
+
+        Args:
+          batch: B.
+        """
         return jnp.full([batch], self.buckets[-1], jnp.int32)
 
     def want(self, state: PyTree) -> Array:
-        """Returns how many tokens to draft next, [B] int32."""
+        """Returns [B] int32, how many tokens to draft next."""
         return state
 
     def update(self, state: PyTree, draft: Draft, verdict: Verdict) -> PyTree:
-        """Learns from the outcome; fields have a leading B, and the draft its bucket's length."""
+        """Returns the state after a verdict.
+
+        Args:
+          state: the state before.
+          draft: the draft, with a leading B and the length of its bucket.
+          verdict: the verdict about it, with a leading B.
+        """
         return state
 
     @property
@@ -51,8 +60,15 @@ class Schedule:
     def stop(
         self, params: Params, carry: PyTree, index: Array, probs: Array, tokens: Array
     ) -> tuple[PyTree, Array]:
-        """Returns (carry, [B] bool, which rows stop) after draft token `index` [], which was drawn,
-        [B] int32, from probs [B, V]. The carry starts as the schedule's state."""
+        """Returns the next carry, and [B] bool, which rows stop after this draft token.
+
+        Args:
+          params: the parameters of all roles.
+          carry: the schedule's state at the first token, then what the last call returned.
+          index: [] int32, the index of the token in the draft.
+          probs: [B, V] the distributions that the tokens were drawn from.
+          tokens: [B] int32, the tokens.
+        """
         raise NotImplementedError
 
     @property
@@ -61,29 +77,34 @@ class Schedule:
         return False
 
     def cut(self, kept: Array) -> Array:
-        """Returns how many tokens of a block are enough, [B] int32, given how probable each is to
-        be kept, those before it kept, [B, K] float32. It is not told what depends on a token."""
+        """Returns [B] int32, how many tokens of a block are enough.
+
+        The result must not depend on drawn tokens.
+
+        Args:
+          kept: [B, K] float32, the probability that each token is kept if those before it are.
+        """
         raise NotImplementedError
 
     @property
     def replayable(self) -> bool:
-        """Whether `stops` says, along a recorded text, where `stop` and `cut` would end drafts."""
+        """Whether `stops` can tell from recorded texts where `stop` and `cut` would end drafts."""
         return not (self.stops_within or self.cuts)
 
     def stops(self, params: Params, signals: Signals) -> Array:
-        """Returns whether to stop after tokens with these signals, [...] bool."""
+        """Returns [...] bool, whether to stop after tokens with these signals."""
         raise NotImplementedError
 
     @property
     def lengths_vary(self) -> bool:
-        """Whether some drafts take more steps than others."""
+        """Whether the number of drafting steps varies."""
         return len(self.buckets) > 1 or self.stops_within or self.cuts
 
     def up_to(self: Self, longest: int) -> Self | None:
-        """Returns this schedule, or that of shorter drafts where no longer ones can be used; None
-        if it has no shorter ones."""
+        """Returns this schedule for drafts of at most `longest` tokens; None if it has no such
+        form."""
         return None
 
     def tables(self) -> dict[str, Table]:
-        """Returns the tables that it has parameters in, by role."""
+        """Returns, by role, the tables that hold the schedule's parameters."""
         return {}

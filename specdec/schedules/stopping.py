@@ -1,4 +1,4 @@
-"""Schedules that stop where the drafter is in doubt, and what they share."""
+"""Schedules that stop when the drafter is unsure, and their common base."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ TOP = 10  # of the greatest probabilities
 
 
 class Signals(NamedTuple):
-    """What is to be seen of a draft token and of the distribution that it was drawn from; of a
-    greedy draft that is the softmax."""
+    """The draft token's probability, and facts about the distribution it was drawn from.
+
+    For a greedy draft, the distribution is the softmax.
+    """
 
     confidence: Any  # [...] the token's probability
     entropy: Any  # [...] of the distribution, in nats
@@ -28,7 +30,7 @@ class Signals(NamedTuple):
 
 
 def signals(probs: Array, tokens: Array, index: Any) -> Signals:
-    """Of probs [..., V] and the tokens drawn, [...] int32."""
+    """Returns the signals of tokens [...] int32 that were drawn from probs [..., V]."""
     confidence = jnp.take_along_axis(probs, tokens[..., None], axis=-1)[..., 0]
     top = jax.lax.top_k(probs, min(TOP, probs.shape[-1]))[0]
     missing = [(0, 0)] * (top.ndim - 1) + [(0, TOP - top.shape[-1])]
@@ -38,10 +40,10 @@ def signals(probs: Array, tokens: Array, index: Any) -> Signals:
 
 @dataclasses.dataclass(frozen=True)
 class Stopping(UpToLongest):
-    """Wants the longest draft, and stops after a token by what is to be seen of it.
+    """Wants the longest draft, and stops after a token according to its signals.
 
-    The token itself is kept and verified: to drop it by its value would bias what is sampled.
-    Drafters that copy show nothing, and go on.
+    The token itself is kept and verified, because dropping it by its value would bias the output.
+    Drafters that copy give no signals, so their drafts are not stopped.
     """
 
     @property
@@ -54,7 +56,7 @@ class Stopping(UpToLongest):
 
     @abc.abstractmethod
     def stops(self, params: Params, signals: Signals) -> Array:
-        """Returns whether to stop after tokens with these signals, [...] bool."""
+        """Returns [...] bool, whether to stop after tokens with these signals."""
 
     def stop(
         self, params: Params, carry: PyTree, index: Array, probs: Array, tokens: Array
@@ -67,12 +69,13 @@ class Stopping(UpToLongest):
 class Confidence(Stopping):
     """Stops after a token whose probability under the draft is below a threshold.
 
-    It is the rule without training of Mamou et al. 2024 (2405.04304), with a threshold of 0.4 in
-    Hugging Face's assisted generation.
+    This is the training-free rule of Mamou et al. 2024 (2405.04304). Hugging Face's assisted
+    generation uses a threshold of 0.4.
 
-    threshold: from 0, which never stops, to 1. The probability is the one that the token was drawn
-      with; of a greedy draft that of the softmax.
-    buckets: static ascending draft lengths, see `Schedule`.
+    Args:
+      threshold: from 0 (never stops) to 1. The probability is the one that the token was drawn
+        with; a greedy draft uses its softmax.
+      buckets: static ascending draft lengths, see `Schedule`.
     """
 
     threshold: Probability
@@ -83,19 +86,20 @@ class Confidence(Stopping):
 
 @dataclasses.dataclass(frozen=True)
 class JointConfidence(Stopping):
-    """Stops after a token up to which the draft as a whole is less probable than a threshold.
+    """Stops after a token at which the probability of the whole draft falls below a threshold.
 
-    A token is of use only if all before it are accepted. So where `Confidence` looks at a token's
-    probability under the draft, this rule multiplies those of the draft's tokens.
+    A token can be used only if all tokens before it are accepted. `Confidence` compares the
+    probability of one token; this rule compares the product over the draft.
 
-    threshold: from 0, which never stops, to 1.
-    buckets: static ascending draft lengths, see `Schedule`.
+    Args:
+      threshold: from 0 (never stops) to 1.
+      buckets: static ascending draft lengths, see `Schedule`.
     """
 
     threshold: Probability
 
     def init(self, batch: int) -> Any:
-        """(the longest draft [B], the probability of a draft of no tokens [B])."""
+        """Returns the longest draft [B], and the probability of an empty draft [B]."""
         return super().init(batch), jnp.ones([batch], jnp.float32)
 
     def want(self, state: Any) -> Array:
@@ -116,12 +120,12 @@ class JointConfidence(Stopping):
 class Entropy(Stopping):
     """Stops after a token that was drawn from a distribution with an entropy above a threshold.
 
-    After Agrawal et al. 2024 (2410.18351), whose bound on acceptance falls with the entropy of the
-    draft. It says how sure the drafter is whatever it draws, where `Confidence` looks at the token.
+    Agrawal et al. 2024 (2410.18351) bound acceptance by the entropy of the draft. The entropy
+    measures the drafter's certainty independently of the token that was drawn, unlike `Confidence`.
 
-    threshold: in nats, from 0 to log V, which never stops. The distribution is the one that is
-      drawn from; of a greedy draft it is the softmax.
-    buckets: static ascending draft lengths, see `Schedule`.
+    Args:
+      threshold: in nats, from 0 to log V (never stops). A greedy draft uses its softmax.
+      buckets: static ascending draft lengths, see `Schedule`.
     """
 
     threshold: Annotated[float, number(lambda x: x >= 0, "a number of nats from 0 on, as in 1.5")]

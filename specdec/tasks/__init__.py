@@ -1,6 +1,7 @@
-"""Text in, batches of ids out, and back: tasks over local files, corpora, and seqio's data sets.
+"""Tasks: texts become batches of token ids, and ids become texts again.
 
-The only package that imports seqio and TensorFlow, and only for a task of seqio.
+Tasks read local files, generated corpora, and seqio's data sets. This is the only package that
+imports seqio and TensorFlow, and only for a task of seqio.
 """
 
 from specdec.tasks.batching import (

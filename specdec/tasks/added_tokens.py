@@ -1,7 +1,7 @@
-"""Tokens that a tokenizer has in addition to its model's pieces, and how texts are split at them.
+"""Tokens that a tokenizer adds to its model's pieces, and how texts are split at them.
 
-The rules are those of transformers' tokenizers. An added token is found in a text before the model
-cuts the rest into pieces, wherever it stands, also inside a word.
+The rules are those of transformers' tokenizers. Added tokens are found before the model cuts the
+rest of a text into pieces. They are found everywhere, even inside a word.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ from collections.abc import Iterable, Iterator, Sequence
 class AddedToken:
     """One added token; the flags have transformers' names.
 
-    lstrip, rstrip: whether white space to its left, or to its right, belongs to it.
-    single_word: whether it is found only between spaces.
-    special: whether transformers leaves it out of texts with `skip_special_tokens`.
+    Attributes:
+      id: the token's id.
+      content: its text.
+      lstrip: whether white space to its left belongs to it.
+      rstrip: whether white space to its right belongs to it.
+      single_word: whether it is found only between spaces.
+      special: whether transformers leaves it out of texts with `skip_special_tokens`.
     """
 
     id: int
@@ -32,10 +36,11 @@ class AddedToken:
 class Tokenization:
     """The part of a tokenizer that is not in its SentencePiece model or `tokenizer.json`.
 
-    added: the tokens in addition to the model's pieces, sentinels included.
-    legacy: whether text after an added token begins with the mark of a space, as in transformers
-      before 4.31 and by default.
-    clean_up: whether spaces before punctuation are removed from decoded texts.
+    Attributes:
+      added: the tokens in addition to the model's pieces, including sentinels.
+      legacy: whether text after an added token begins with the mark of a space, as in transformers
+        before 4.31 and by default.
+      clean_up: whether spaces before punctuation are removed from decoded texts.
     """
 
     added: tuple[AddedToken, ...] = ()
@@ -44,7 +49,7 @@ class Tokenization:
 
 
 def agree(ours: Iterable[AddedToken], theirs: Iterable[AddedToken]) -> bool:
-    """Whether no id has two contents, and no content two ids; either may lack tokens."""
+    """Returns whether each id has one content, and each content one id; either may lack tokens."""
     ours, theirs = tuple(ours), tuple(theirs)
     contents = {token.id: token.content for token in ours}
     ids = {token.content: token.id for token in ours}
@@ -88,8 +93,8 @@ def split(text: str, tokens: Sequence[AddedToken]) -> Iterator[str | AddedToken]
 def _trim(parts: list[str], place: int, token: AddedToken) -> None:
     """Applies the flags of the token at a place to its neighbours.
 
-    transformers does so to neighbours that are added tokens themselves: white space that was added
-    disappears next to a token that includes white space.
+    transformers does this even if the neighbours are added tokens. White space that is an added
+    token therefore disappears next to a token that includes white space.
     """
     left = parts[place - 1] if place else ""
     right = parts[place + 1] if place + 1 < len(parts) else ""

@@ -19,7 +19,10 @@ LENGTHS = "{'inputs': 64, 'targets': 64}"  # an example
 
 
 class Batch(NamedTuple):
-    """Rows behind the last example of the data are padding only, with index -1 and no text."""
+    """A batch of texts as token ids.
+
+    Rows after the last example of the data are padding only, with index -1 and no text.
+    """
 
     inputs: np.ndarray  # [B, S] int32, filled up with pad_id
     index: np.ndarray  # [B] int32, the example's place in the split, whatever the shard
@@ -39,7 +42,7 @@ def batches(
     buckets: Sequence[int] = (),
     shard: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
-    """Iterates over a split once, unshuffled, every batch full.
+    """Iterates over a split once, unshuffled, in full batches.
 
     Args:
       task: a task, or the name of a registered one.
@@ -47,12 +50,15 @@ def batches(
       lengths: feature -> the length it is trimmed to; 'inputs' is S, 'targets' is N.
       batch_size: B, also of the last batch.
       limit: the number of examples to stop after.
-      buckets: ascending lengths below `lengths['inputs']`; a batch takes the smallest one, or
-        else S, that holds its longest row. Each length in use is compiled once.
-      shard: (k, n) for the k-th of n hosts, which gets the examples i with i % n == k. All hosts
-        get equally many batches, of equal shapes, as one program over all of them needs; so the
-        last batch of some may be nothing but padding. Each host reads the whole split, which is
-        what makes an example's index exact however the files are divided.
+      buckets: ascending lengths below `lengths['inputs']`. A batch gets the smallest one that holds
+        its longest row, or else S. Each length in use is compiled once.
+      shard: (k, n) for host k of n, which gets the examples i with i % n == k. All hosts get the
+        same number of batches, of equal shapes, as a program over all hosts needs. The last batch
+        of some may therefore be only padding. Each host reads the whole split, so that an example's
+        index does not depend on how files are divided.
+
+    Returns:
+      The batches.
 
     Raises:
       TaskError: at the call, not at the first batch, if an argument is wrong or data are missing.
@@ -76,8 +82,21 @@ def text_batches(
     buckets: Sequence[int] = (),
     shard: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
-    """Like `batches`, over (input, target or None) texts that no task holds; all or none of them
-    have targets. EOS is appended to both. Texts are read when their batch is asked for.
+    """Iterates over texts that belong to no task, in full batches.
+
+    EOS is appended to inputs and targets. Texts are read when their batch is needed.
+
+    Args:
+      texts: (input, target or None); all or none of them have targets.
+      vocabulary: encodes the texts.
+      lengths: as for `batches`, and so are the others.
+      batch_size: B.
+      limit: the number of texts to stop after.
+      buckets: lengths of inputs.
+      shard: (k, n) for host k of n.
+
+    Returns:
+      The batches.
 
     Raises:
       TaskError: at the call for a wrong argument, and at its batch for a text that is too long.
@@ -105,12 +124,22 @@ def text_batches(
 
 
 def count(task: str | Task, split: str) -> int | None:
-    """Counts the examples of a split; None if its source does not know."""
+    """Returns the number of examples of a split, or None if its source does not know.
+
+    Args:
+      task: a task, or its name.
+      split: one of its splits.
+    """
     return get_task(task, split).num_input_examples(split)
 
 
 def check_lengths(task: str | Task, lengths: Mapping[str, int]) -> None:
-    """Raises TaskError unless there is a length for each feature of the task, and for no other."""
+    """Raises TaskError unless there is a length for each feature of the task, and for no other.
+
+    Args:
+      task: a task, or its name.
+      lengths: feature -> length in tokens.
+    """
     task = get_task(task)
     for feature in task.features:
         length_of(lengths, feature)
@@ -118,7 +147,15 @@ def check_lengths(task: str | Task, lengths: Mapping[str, int]) -> None:
 
 
 def length_of(lengths: Any, feature: str) -> int:
-    """Returns the length that a feature is trimmed to; raises TaskError where there is none."""
+    """Returns the length that a feature is trimmed to, in tokens.
+
+    Args:
+      lengths: feature -> length in tokens.
+      feature: 'inputs' or 'targets'.
+
+    Raises:
+      TaskError: there is no such length.
+    """
     if not isinstance(lengths, Mapping):
         raise TaskError(f"lengths is {lengths!r}; give a Mapping, as in {LENGTHS}")
     length = lengths.get(feature)
@@ -141,7 +178,17 @@ def _refuse_unknown(lengths: Mapping[str, int], features: Sequence[str]) -> None
 def check_sizes(
     lengths: Mapping[str, int], batch_size: int, limit: int | None, buckets: Sequence[int]
 ) -> tuple[list[int], int]:
-    """Returns the widths of inputs, and N; raises TaskError for a wrong argument of `batches`."""
+    """Returns the widths of inputs, and N.
+
+    Args:
+      lengths: as for `batches`, and so are the others.
+      batch_size: B.
+      limit: the number of examples, or None.
+      buckets: lengths of inputs.
+
+    Raises:
+      TaskError: an argument is wrong.
+    """
     check("batch_size", batch_size, PositiveInt, TaskError)
     check("limit", limit, PositiveInt | None, TaskError)
     longest = lengths["inputs"]

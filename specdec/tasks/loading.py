@@ -1,4 +1,4 @@
-"""The one place that imports seqio, and with it TensorFlow: seconds, and gigabytes of memory."""
+"""The only module that imports seqio, and with it TensorFlow: seconds, and gigabytes of memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_seqio(user: str = "a task of seqio") -> ModuleType:
       user: what needs it, for the error.
 
     Raises:
-      TaskError: it is not installed.
+      TaskError: seqio is not installed.
     """
     with quiet_stderr():
         try:
@@ -64,8 +64,12 @@ def quiet_stderr():
 def read(path: str, kind: str) -> bytes:
     """Reads a vocabulary's file, on this machine or on a network.
 
+    Args:
+      path: a path or an address.
+      kind: the kind of file that the error recommends.
+
     Raises:
-      TaskError: it is out of reach; the remedy is to give a file of this kind.
+      TaskError: the file cannot be reached.
     """
     if "://" not in path:
         if not os.path.isfile(path):
@@ -78,9 +82,12 @@ def read(path: str, kind: str) -> bytes:
 
 
 def read_in_time(path: str, read: Callable[[], Any]) -> Any:
-    """Returns what `read` gives of a vocabulary on a network, unless it takes too long.
+    """Returns the result of `read` for a vocabulary on a network, unless it takes too long.
 
-    TensorFlow would try for minutes, in the middle of a run. Raises TaskError.
+    TensorFlow would try for minutes, in the middle of a run.
+
+    Raises:
+      TaskError: reading fails or takes too long.
     """
     found: list[Any] = []
     failures = [f"no answer in {PATIENCE} s"]
@@ -104,18 +111,18 @@ def read_in_time(path: str, read: Callable[[], Any]) -> Any:
 
 
 def as_seqio(plain: PlainVocabulary) -> Vocabulary:
-    """Returns the vocabulary for seqio's tasks: the same ids and texts."""
+    """Returns the vocabulary for seqio's tasks, with the same ids and texts."""
     return _seqio_class()(plain)
 
 
 @functools.cache
 def _seqio_class() -> Any:
-    """Makes the class that seqio knows at the first call: seqio is seconds to import."""
+    """Defines the class for seqio at the first call, because importing seqio takes seconds."""
     seqio = load_seqio()
     import tensorflow as tf
 
     class PlainView(seqio.Vocabulary):
-        """seqio's view of a `PlainVocabulary`."""
+        """The view of a `PlainVocabulary` that seqio uses."""
 
         def __init__(self, plain: PlainVocabulary):
             super().__init__(extra_ids=plain.extra_ids)

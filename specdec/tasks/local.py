@@ -1,4 +1,4 @@
-"""Tasks over files that are already here: one example per line, columns separated by TABs."""
+"""Tasks over local files: one example per line, columns separated by TABs."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ def local_task(
     columns: Sequence[str] = FEATURES,
     metric_fns: Sequence[Callable] = (),
 ) -> Task:
-    """Registers a task over local text files, or returns it if this very task exists.
-
-    Args:
-      name: by which the task is registered.
-      files: split -> path of a UTF-8 text file; see `line_text` for where its lines end.
-      vocabulary: of both features, for instance `SentencePiece(path)` or `Bytes()`.
-      prefix: put before every input, such as 'translate English to German: '.
-      columns: what the TAB-separated columns of a line are; ('inputs',) takes the whole line as
-        an input that has no target.
-      metric_fns: metrics, such as `bleu`.
+    """Registers a task over local text files, or returns it if the same task exists.
 
     Both features end in EOS, appended after trimming, as T5 was trained.
 
+    Args:
+      name: the name by which the task is registered.
+      files: split -> path of a UTF-8 text file; see `line_text` for where its lines end.
+      vocabulary: of both features, for instance `SentencePiece(path)` or `Bytes()`.
+      prefix: put before every input, such as 'translate English to German: '.
+      columns: the features in the TAB-separated columns of a line; ('inputs',) uses the whole line
+        as an input without a target.
+      metric_fns: metrics, such as `bleu`.
+
+    Returns:
+      The task.
+
     Raises:
-      TaskError: a file is missing or empty, a line has the wrong number of columns or is not
-        UTF-8, the vocabulary cannot be read, or `name` is another task's.
+      TaskError: a file is missing, empty or malformed, the vocabulary cannot be read, or another
+        task is called `name`.
     """
     check_definition(name, "files", files, "split -> path, as in {'test': 'test.tsv'}", vocabulary)
     if not isinstance(prefix, str):
@@ -78,7 +81,7 @@ def _pairs(
 
 
 def _examine(path: str, columns: Sequence[str]) -> int:
-    """Counts the lines, every one of them well-formed."""
+    """Counts the lines, and checks that each is well-formed."""
     if os.path.isdir(path):
         raise TaskError(f"data file {path} is a folder; give the file in it")
     if not os.path.isfile(path):
@@ -109,8 +112,8 @@ def _examine_line(line: bytes, place: str, columns: Sequence[str]) -> None:
 def line_text(line: str, first: bool) -> str:
     """Returns the text of a line of a file, of standard input or of a flag.
 
-    A line ends in LF or in CRLF, which are not part of its text. Any other CR is a space. A
-    byte-order mark at the begin of the first line is not part of its text either.
+    A line ends in LF or in CRLF, which are not part of its text. Any other CR becomes a space. A
+    byte-order mark at the start of the first line is removed.
     """
     line = line.removesuffix("\n").removesuffix("\r").replace("\r", " ")
     return line.removeprefix("\ufeff") if first else line

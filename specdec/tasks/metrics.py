@@ -1,7 +1,7 @@
-"""Metrics as seqio has them: lists of targets and predictions -> named numbers.
+"""Metrics in seqio's form: lists of targets and predictions -> named numbers.
 
-Each of them is a function of sums over texts, and offers those too, so that a bootstrap can draw
-texts again without reading them again.
+Each metric is a function of sums over texts, and offers these statistics too. A bootstrap can then
+draw texts again without reading them again.
 """
 
 from __future__ import annotations
@@ -23,23 +23,27 @@ from specdec.tasks.task import Task
 
 
 class SumMetric(abc.ABC):
-    """A metric that is a function of sums over texts. Callable as seqio calls metrics."""
+    """A metric that is a function of sums over texts; callable like seqio's metrics."""
 
     @abc.abstractmethod
     def statistics(self, target: Any, prediction: str) -> np.ndarray:
-        """[S] what one text contributes to the sums."""
+        """Returns [S], the contribution of one text to the sums."""
 
     @abc.abstractmethod
     def values(self, sums: np.ndarray) -> dict[str, float]:
-        """The metric of texts whose statistics add up to `sums` [S]."""
+        """Returns the metric of texts whose statistics add up to `sums` [S]."""
 
     @property
     @abc.abstractmethod
     def signature(self) -> str:
-        """How it is computed, for those who want to compute the same elsewhere."""
+        """The settings of the computation, so that it can be repeated elsewhere."""
 
     def __call__(self, targets: Sequence[Any], predictions: Sequence[str]) -> dict[str, float]:
-        """Raises ValueError if there are no texts, or not as many of both."""
+        """Returns the metric of texts.
+
+        Raises:
+          ValueError: there are no texts, or their numbers differ.
+        """
         if not targets:
             raise ValueError("there are no texts to compute a metric of; give at least one")
         texts = zip(targets, predictions, strict=True)
@@ -48,16 +52,22 @@ class SumMetric(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Bleu(SumMetric):
-    """Corpus BLEU (Papineni et al., 2002) of one reference each, 0..100, by sacrebleu.
+    """Corpus BLEU (Papineni et al., 2002) with one reference each, 0..100, by sacrebleu.
 
-    tokenize: sacrebleu's name of a tokenizer. '13a' is WMT's and sacrebleu's default; T5's own
-      tasks use 'intl', which also separates punctuation that is not ASCII.
+    Args:
+      tokenize: sacrebleu's name of a tokenizer. '13a' is WMT's and sacrebleu's default; T5's own
+        tasks use 'intl', which also separates punctuation that is not ASCII.
+
+    Example:
+
+    >>> Bleu()(targets=["the cat sleeps on the mat"], predictions=["the cat sleeps on the mat"])
+    {'bleu': 100.00000000000004}
     """
 
     tokenize: str = "13a"
 
     def statistics(self, target: str, prediction: str) -> np.ndarray:
-        """[10]: lengths of prediction and target, n-grams in common, n-grams predicted."""
+        """Returns [10]: lengths of prediction and target, n-grams in common, n-grams predicted."""
         score = _sacrebleu(self.tokenize).sentence_score(prediction, [target])
         return np.array([score.sys_len, score.ref_len, *score.counts, *score.totals])
 
@@ -88,15 +98,15 @@ def _sacrebleu(tokenize: str):
 class Rouge(SumMetric):
     """F1 of ROUGE-1, ROUGE-2 and summary-level ROUGE-L (Lin, 2004), 0..100, by rouge-score.
 
-    As T5 computes it: no stemming, and " . " ends a sentence, of which ROUGE-Lsum needs to know.
-    The value is the mean over texts; T5 prints the median of 1,000 bootstrap means, which scatters
-    around it by a hundredth or so and is another one each time.
+    As in T5, words are not stemmed, and " . " ends a sentence, which ROUGE-Lsum uses. The value is
+    the mean over texts. T5 prints the median of 1,000 bootstrap means, which differs by about a
+    hundredth, and in every run.
     """
 
     NAMES = ("rouge1", "rouge2", "rougeLsum")
 
     def statistics(self, target: str, prediction: str) -> np.ndarray:
-        """[4]: one text, and its three F1."""
+        """Returns [4]: the number 1 for the text, and its three F1."""
         target, prediction = (text.replace(" . ", " .\n") for text in (target, prediction))
         scores = _rouge_scorer(self.NAMES).score(target, prediction)
         return np.array([1, *(scores[name].fmeasure for name in self.NAMES)])
@@ -122,14 +132,14 @@ def _rouge_scorer(names: tuple[str, ...]):
 
 @dataclasses.dataclass(frozen=True)
 class Squad(SumMetric):
-    """Exact match and F1 of words of SQuAD v1.1 (Rajpurkar et al., 2016), 0..100.
+    """Exact match and word F1 of SQuAD v1.1 (Rajpurkar et al., 2016), 0..100.
 
     Texts are compared without case, ASCII punctuation and articles. A target is an answer, or a
     sequence of answers of which the best one counts.
     """
 
     def statistics(self, target: str | Sequence[str], prediction: str) -> np.ndarray:
-        """[3]: one text, whether it matches, its F1."""
+        """Returns [3]: the number 1 for the text, whether it matches, its F1."""
         answers = [target] if isinstance(target, str) else target
         words = _words(prediction)
         pairs = [(_words(answer), words) for answer in answers]
@@ -154,7 +164,7 @@ def _f1(answer: list[str], prediction: list[str]) -> float:
 
 
 def _percentages(sums: np.ndarray) -> list[float]:
-    """Returns the means in per cent, of sums that begin with the number of texts."""
+    """Returns the means in per cent, from sums that begin with the number of texts."""
     return [float(100 * total / sums[0]) for total in sums[1:]]
 
 
@@ -166,11 +176,11 @@ def references(
 ) -> Iterator[tuple[Any, Callable[[str], Any]]]:
     """Yields, for each example of a split, its target and a function of outputs.
 
-    The target is as the task's metrics want it. The function makes of an output what they compare
-    with it.
+    The target is in the form that the task's metrics need. The function brings an output into the
+    same form.
 
     Raises:
-      TaskError: when the first example is asked for, if the task's targets are missing.
+      TaskError: at the first example, if the task's targets are missing.
     """
     for example in task.examples(split, lengths):
         if example.target_text is None:

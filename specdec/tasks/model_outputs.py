@@ -1,7 +1,7 @@
-"""Tasks over what a model wrote: the folders of `specdec eval`, token by token.
+"""Tasks over a model's own outputs: the folders of `specdec eval`, token by token.
 
-A drafter that is trained on its target's own output learns what it is asked for (sequence-level
-distillation, Kim and Rush 2016, 1606.07947); texts cut into tokens anew could be other tokens.
+Training a drafter on its target's outputs is sequence-level distillation (Kim and Rush 2016,
+1606.07947). The tokens are stored, because tokenizing the texts again could give other tokens.
 """
 
 from __future__ import annotations
@@ -28,29 +28,35 @@ PADDED_TO = 128
 def predictions_task(
     name: str, folders: Mapping[str, str], vocabulary: VocabularyDefinition
 ) -> Task:
-    """Registers a task over the outputs of a model, or returns it if this very task exists.
+    """Registers a task over the outputs of a model, or returns it if the same task exists.
+
+    Inputs have the prefix of that run, and end in EOS. Targets are the output tokens, one example
+    per text and sample.
 
     Args:
-      name: by which the task is registered.
-      folders: split -> the `--output_dir` of a run of `specdec eval`, of any number of hosts.
+      name: the name by which the task is registered.
+      folders: split -> the `--output_dir` of a run of `specdec eval`, on any number of hosts.
       vocabulary: that of the run.
 
-    Inputs have the prefix that they had there, and end in EOS; targets are the tokens that came
-    out, one example per text and sample.
+    Returns:
+      The task.
 
     Raises:
-      TaskError: a folder without predictions or with a line that is none, a vocabulary that cannot
-        be read or lacks their tokens, or a `name` that is another task's.
+      TaskError: a folder has no predictions or a malformed line, the vocabulary cannot be read or
+        lacks their tokens, or another task is called `name`.
     """
     check_definition(name, "folders", folders, "split -> folder of specdec eval", vocabulary)
     return _register(name, tuple(folders.items()), vocabulary)
 
 
 def token_counts(folder: str) -> Counter[int]:
-    """Counts each id in the outputs that a run of `specdec eval` has in its `--output_dir`.
+    """Returns how often each id occurs in the outputs of a run of `specdec eval`.
+
+    Args:
+      folder: the run's `--output_dir`.
 
     Raises:
-      TaskError: a folder without predictions or with a line that is none.
+      TaskError: the folder has no predictions, or a malformed line.
     """
     counts: Counter[int] = Counter()
     for place, line in _lines(_files(folder)):
@@ -59,8 +65,11 @@ def token_counts(folder: str) -> Counter[int]:
 
 
 def longest_output(folder: str) -> int:
-    """Returns the number of tokens of the longest output in a folder of `specdec eval`; see
-    `token_counts`."""
+    """Returns the length of the longest output in a folder of `specdec eval`, in tokens.
+
+    Args:
+      folder: as for `token_counts`.
+    """
     return max(len(_example(place, line)["targets"]) for place, line in _lines(_files(folder)))
 
 
@@ -92,7 +101,7 @@ def _files(folder: str) -> list[Path]:
 
 
 def _examine(files: list[Path], vocabulary: Any) -> int:
-    """Counts the examples, every one of them well-formed."""
+    """Counts the examples, and checks that each is well-formed."""
     number, ids = 0, -(-vocabulary.vocab_size // PADDED_TO) * PADDED_TO
     for place, line in _lines(files):
         number += 1
@@ -108,7 +117,7 @@ def _examine(files: list[Path], vocabulary: Any) -> int:
 
 
 def _lines(files: list[Path]) -> Iterator[tuple[str, str]]:
-    """Yields where a line is, and the line. A last one without its end is not there yet."""
+    """Yields the place of each line, and the line. An incomplete last line is left out."""
     for file in files:
         with open(file, encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):

@@ -1,7 +1,7 @@
-"""The pieces of a vocabulary file: what each id stands for, sentinels aside.
+"""The pieces of a vocabulary file: the text of each id, except sentinels.
 
-Two files with the same pieces give ids the same meaning, be they a SentencePiece model and the
-`tokenizer.json` that was made of it.
+Two files with the same pieces give ids the same meaning, even if one is a SentencePiece model and
+the other the `tokenizer.json` made from it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def parse(text: str) -> dict[str, Any]:
     """Parses a `tokenizer.json`.
 
     Raises:
-      ValueError: it is no JSON, or not of a Unigram model, as those of T5 are.
+      ValueError: it is not JSON, or its model is not Unigram like T5's.
     """
     try:
         record = json.loads(text)
@@ -77,7 +77,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def _names(record: dict[str, Any]) -> list[str]:
-    """By id; those that were added have the ids behind the model's."""
+    """Returns the names by id; added tokens have the ids after the model's."""
     names = [name for name, _ in record["model"]["vocab"]]
     added = sorted((token["id"], token["content"]) for token in record.get("added_tokens", ()))
     return names + [name for id, name in added if id >= len(names)]

@@ -1,4 +1,4 @@
-"""Vocabularies for texts alone: ids and texts are those of seqio's, without TensorFlow."""
+"""Vocabularies for texts, with seqio's ids and texts, but without TensorFlow."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ SPACE = "▁"  # SentencePiece's mark of a space
 
 
 class PlainVocabulary:
-    """A vocabulary that does with texts what seqio's do.
+    """A vocabulary that encodes and decodes texts like seqio's.
 
-    file, digest: what it was read from, and the SHA-256 of that, in hexadecimal; None for bytes.
+    Attributes:
+      file: the file that it was read from; None for bytes.
+      digest: the file's SHA-256 in hexadecimal; None for bytes.
     """
 
     pad_id: ClassVar[int] = 0
@@ -33,13 +35,13 @@ class PlainVocabulary:
         raise NotImplementedError
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of ids up to the first EOS; ids that it lacks are read as unknown."""
+        """Returns the text of ids up to the first EOS; missing ids are read as unknown."""
         known = [int(id) if id < self.vocab_size else self.unk_id for id in ids]
         end = known.index(self.eos_id) if self.eos_id in known else len(known)
         return self._text(known[:end])
 
     def pieces(self) -> list[str]:
-        """Returns the piece that each id stands for, sentinels aside."""
+        """Returns the piece of each id, except sentinels."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
@@ -56,7 +58,7 @@ class PlainVocabulary:
 
 
 class PlainBytes(PlainVocabulary):
-    """ByT5's UTF-8 bytes."""
+    """The UTF-8 bytes of ByT5."""
 
     eos_id, unk_id = 1, 2
 
@@ -75,10 +77,10 @@ class PlainBytes(PlainVocabulary):
 
 
 class PlainSentencePiece(PlainVocabulary):
-    """A SentencePiece model with sentinels behind its pieces, the last one first, as T5's are.
+    """A SentencePiece model with sentinels after its pieces, the last one first, like T5's.
 
     Raises:
-      RuntimeError, ValueError: the bytes are not those of a SentencePiece model with T5's ids.
+      RuntimeError, ValueError: the bytes are not a SentencePiece model with T5's ids.
     """
 
     def __init__(self, file: str, serialized: bytes, extra_ids: int):
@@ -104,14 +106,14 @@ class PlainSentencePiece(PlainVocabulary):
         return self.tokenizer.encode(text)
 
     def encode_piece(self, text: str) -> list[int]:
-        """Returns the ids of text between added tokens, in which no sentinel is looked for."""
+        """Returns the ids of text between added tokens, without searching for sentinels."""
         return self._without_sentinels.encode(text)
 
     def encode_inside(self, text: str) -> list[int]:
-        """Returns the ids where only the text's own mark of a space begins a word.
+        """Returns the ids of text in which only its own mark of a space begins a word.
 
-        SentencePiece drops such a mark at the begin of a text. So transformers encodes the name of
-        the unknown piece before it, and takes its pieces off again.
+        SentencePiece drops such a mark at the start of a text. transformers therefore encodes the
+        name of the unknown piece before it, and removes that name's pieces afterwards.
         """
         if not text.startswith((SPACE, " ")):
             return self._without_prefix.encode(text)
@@ -147,14 +149,14 @@ def _parsed(serialized: bytes) -> Any:
 
 
 class WithAddedTokens(PlainVocabulary):
-    """A vocabulary whose texts are split at added tokens, as transformers 4 does.
+    """A vocabulary whose texts are split at added tokens, as in transformers 4.
 
-    The token for the end, for padding and for unknown are not among them: a text never has them,
-    also where they are written out.
+    The tokens for the end, for padding and for unknown are not among them: a text never has them,
+    even if they are written out.
 
     Args:
-      base: the ids and texts of what is between added tokens.
-      tokenization: the added tokens, and what else the tokenizer's files say.
+      base: encodes the text between added tokens.
+      tokenization: the added tokens, and other settings of the tokenizer's files.
     """
 
     def __init__(self, base: PlainVocabulary, tokenization: Tokenization):
@@ -205,12 +207,12 @@ class WithAddedTokens(PlainVocabulary):
         return cleaned_up(text) if self.tokenization.clean_up else text
 
     def _part(self, run: Sequence[int]) -> str:
-        """Returns an added token as it is written, and other ids without spaces around them."""
+        """Returns an added token's content, or the text of other ids without spaces around it."""
         token = self._by_id.get(run[0])
         return self.base.decode(run).strip() if token is None else token.content
 
     def _bytes(self, ids: Sequence[int]) -> str:
-        """Joins bytes; those of one character may have an added token between them."""
+        """Joins bytes; an added token may stand between the bytes of one character."""
         found = b""
         for id in ids:
             token = self._by_id.get(id)

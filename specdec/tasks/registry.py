@@ -18,11 +18,14 @@ _registered: dict[str, Task] = {}
 
 
 def check_definition(name: Any, what: str, paths: Any, remedy: str, vocabulary: Any) -> None:
-    """Raises TaskError unless a task's name, its split -> path and its vocabulary are such.
+    """Raises TaskError unless a task's name, paths and vocabulary are valid.
 
     Args:
-      what: the name of the argument that `paths` is.
+      name: the task's name.
+      what: the name of the argument `paths`.
+      paths: split -> path.
       remedy: an example of `paths`.
+      vocabulary: the task's vocabulary.
     """
     check("the task's name", name, Word, TaskError)
     given = paths.values() if isinstance(paths, Mapping) else ()
@@ -33,10 +36,11 @@ def check_definition(name: Any, what: str, paths: Any, remedy: str, vocabulary: 
 
 
 def registered(task: Task, clash: str = "another definition; rename this one") -> Task:
-    """Returns a task that is found by its name from now on.
+    """Registers a task under its name, and returns it.
 
     Args:
-      clash: what an existing task of that name is said to have, and the remedy.
+      task: the task.
+      clash: how an existing task of that name differs, and the remedy, for the error.
 
     Raises:
       TaskError: there is a task of that name.
@@ -48,16 +52,19 @@ def registered(task: Task, clash: str = "another definition; rename this one") -
 
 
 def mixture(name: str, tasks: Sequence[Task | str], rates: Sequence[float]) -> Task:
-    """Registers a mixture, or returns it if this very mixture exists.
+    """Registers a mixture, or returns it if the same mixture exists.
 
     Args:
-      name: of the mixture.
-      tasks: of one vocabulary; or names of registered ones.
+      name: the name of the mixture.
+      tasks: tasks with one vocabulary, or names of registered ones.
       rates: how often an example comes from each task, relative to the others.
 
+    Returns:
+      The mixture.
+
     Raises:
-      TaskError: there are not as many rates as tasks, the tasks have different vocabularies, or
-        `name` is another mixture's.
+      TaskError: the numbers of rates and tasks differ, the tasks have different vocabularies, or
+        another mixture is called `name`.
     """
     if len(tasks) != len(rates):
         raise TaskError(f"mixture {name!r} has {len(tasks)} tasks but {len(rates)} rates")
@@ -78,9 +85,12 @@ def _mixture(name: str, parts: tuple[Task, ...], rates: tuple[float, ...]) -> Ta
 def get_task(task: Any, split: str | None = None) -> Task:
     """Returns a task: one of ours or of seqio's, or the one that is registered under a name.
 
+    Args:
+      task: a task, or its name.
+      split: a split that must exist and have its data on this machine; None for no check.
+
     Raises:
-      TaskError: there is no such task; or, if a split is given, the task has no such split or the
-        data set that it reads is not on this machine.
+      TaskError: there is no such task or split, or the task's data set is not on this machine.
     """
     if isinstance(task, str):
         found = _registered.get(task) or _seqios(task)

@@ -1,4 +1,4 @@
-"""Tasks and mixtures of seqio as tasks of ours, and whether the data that they read are here."""
+"""Adapters for tasks and mixtures of seqio, with a check that their data are on this machine."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ class SeqioTask(Task):
     def stream(
         self, split: str, lengths: Mapping[str, int], seed: int, start: int = 0
     ) -> Iterator[Example]:
-        """Mixtures and endless splits are as seqio has them, shuffled with the seed if they fit."""
+        """Yields examples without end. Mixtures and unlimited splits have seqio's order.
+
+        They are shuffled with the seed if they fit in memory.
+        """
         small = self.fits(split)
         if small and self._parts() == [self.of]:
             return super().stream(split, lengths, seed, start)
@@ -63,9 +66,9 @@ class SeqioTask(Task):
         return self._read(split, lengths, start, num_epochs=None, **order)
 
     def check_data(self) -> None:
-        """Raises TaskError if a TFDS data set that is read has not been prepared.
+        """Raises TaskError if a TFDS data set that the task reads has not been prepared.
 
-        seqio would begin to download and prepare it: hours, for some.
+        Otherwise, seqio would begin to download and prepare it, which takes hours for some.
         """
         for part in self._parts():
             data_set = getattr(part.source, "tfds_dataset", None)
@@ -86,8 +89,10 @@ class SeqioTask(Task):
             yield Example(raw["inputs"].astype(np.int32), targets, *texts, raw)
 
     def _text(self, raw: Mapping[str, Any], feature: str) -> str | None:
-        """Returns a feature's text before tokenisation where the task keeps it, else that of its
-        ids; None where there is no such feature."""
+        """Returns a feature's text before tokenisation if the task keeps it, else that of its ids.
+
+        The result is None if there is no such feature.
+        """
         if isinstance(text := raw.get(f"{feature}_pretokenized"), bytes):
             return text.decode("utf-8", errors="replace")
         if feature not in raw:
@@ -96,7 +101,11 @@ class SeqioTask(Task):
 
 
 def use_tfds_data_dir(folder: str) -> None:
-    """Takes the TFDS data sets of all tasks from `folder` from now on, like T5X's flag."""
+    """Makes all tasks read their TFDS data sets from `folder`, like T5X's flag.
+
+    Args:
+      folder: the folder.
+    """
     seqio = load_seqio("--tfds_data_dir")
     seqio.set_tfds_data_dir_override(folder)
     for name in seqio.TaskRegistry.names():

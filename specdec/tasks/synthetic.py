@@ -22,22 +22,26 @@ _METRICS: Mapping[str, tuple[Callable, ...]] = {
 
 
 def demo_vocabulary() -> SentencePiece:
-    """The vocabulary of all synthetic tasks: 2,048 pieces, T5's ids, bytes for what is unknown."""
+    """Returns the vocabulary of all synthetic tasks: 2,048 pieces, T5's ids, bytes for unknown
+    text."""
     return SentencePiece(demo.path("vocabulary.model"))
 
 
 def synthetic_task(
     name: str, vocabulary: VocabularyDefinition | None = None, *, seed: int = 0
 ) -> Task:
-    """Registers a synthetic task, or returns it if this very task exists.
+    """Registers a synthetic task, or returns it if the same task exists.
+
+    It has the splits train (unlimited), validation and test (500 examples each). Both features end
+    in EOS, appended after trimming.
 
     Args:
       name: specdec_ende, specdec_highlights, specdec_gec or specdec_qa.
-      vocabulary: of both features; `demo_vocabulary()` if None.
-      seed: another corpus of the same law, in every split.
+      vocabulary: of both features; None for `demo_vocabulary()`.
+      seed: selects another corpus with the same distribution, in every split.
 
-    Splits train (endless for any purpose), validation and test (500 each). Both features end in
-    EOS, appended after trimming.
+    Returns:
+      The task.
 
     Raises:
       TaskError: there is no such task, the vocabulary cannot be read, or the task is registered
@@ -54,14 +58,17 @@ def synthetic_mixture(
     name: str = "specdec_demo",
     rates: Mapping[str, float] = {"specdec_ende": 2, "specdec_highlights": 1},
 ) -> Task:
-    """Registers a mixture of synthetic tasks, or returns it if this very mixture exists.
+    """Registers a mixture of synthetic tasks, or returns it if the same mixture exists.
 
     Args:
-      name: of the mixture.
+      name: the name of the mixture.
       rates: how often an example comes from each task, relative to the others.
 
+    Returns:
+      The mixture.
+
     Raises:
-      TaskError: as `synthetic_task`, or the mixture is registered with other rates.
+      TaskError: as for `synthetic_task`, or the mixture is registered with other rates.
     """
     return mixture(name, [synthetic_task(task) for task in rates], list(rates.values()))
 

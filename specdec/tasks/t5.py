@@ -1,4 +1,4 @@
-"""Real tasks under T5's names: TFDS data sets as text to text (Raffel et al., 2020, appendix D)."""
+"""TFDS data sets as text-to-text tasks under T5's names (Raffel et al., 2020, appendix D)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,24 @@ from specdec.tasks.vocabularies import (
 
 
 def t5_task(name: str, vocabulary: VocabularyDefinition) -> Task:
-    """Registers one of these seqio tasks, or returns it if it is registered, as by `t5.data`.
+    """Registers one of these seqio tasks, or returns it if it is registered, for example by
+    `t5.data`.
 
-        wmt_t2t_ende_v003      WMT English to German; test is newstest2014
-        wmt14_ende_v003        the same, with other validation data
-        cnn_dailymail_v002     news articles to highlights
-        xsum_v110              news articles to one sentence; not one of T5's, but in its form
-        squad_v010_allanswers  questions about a paragraph; no test split
+      wmt_t2t_ende_v003      WMT English to German; test is newstest2014
+      wmt14_ende_v003        the same, with other validation data
+      cnn_dailymail_v002     news articles to highlights
+      xsum_v110              news articles to one sentence; not one of T5's, but in its form
+      squad_v010_allanswers  questions about a paragraph; no test split
 
     Data sets and their versions, prefixes and preprocessing are T5's. Both features end in EOS,
     appended after trimming. Nothing is downloaded: see `batches` for data that are missing.
 
     Args:
-      name: one of the above.
+      name: one of these.
       vocabulary: of both features. T5's is SentencePiece(path, extra_ids=100).
+
+    Returns:
+      The task.
 
     Raises:
       TaskError: there is no such task, the vocabulary cannot be read, or the task is registered
@@ -77,7 +81,7 @@ def _pair(prefix: str, source: str, target: str) -> Callable[[Mapping[str, Any]]
 
 
 def _question(example: Mapping[str, Any]) -> dict[str, Any]:
-    """Takes the first answer as the target; `answers` are all of them, for the metric."""
+    """Returns the first answer as the target; `answers` has all of them, for the metric."""
     import tensorflow as tf
 
     def single_spaced(text):
@@ -96,7 +100,7 @@ def _question(example: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _all_answers(text: str, example: Mapping[str, Any] | None = None, is_target: bool = False):
-    """Returns a prediction as it is, and all answers in place of a target."""
+    """Returns a prediction unchanged, and all answers instead of a target."""
     if not is_target or example is None:
         return text
     return [answer.decode("utf-8") for answer in example["answers"]]

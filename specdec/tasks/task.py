@@ -19,7 +19,7 @@ FITS = 10_000_000  # examples; a split of more is as good as endless
 
 
 class Example(NamedTuple):
-    """An example of a split; targets are None where the task has none."""
+    """An example of a split; targets are None if the task has none."""
 
     inputs: np.ndarray  # [length] int32
     targets: np.ndarray | None  # [length] int32
@@ -29,12 +29,12 @@ class Example(NamedTuple):
 
 
 class Task(abc.ABC):
-    """The examples of some splits.
+    """A set of splits, each with examples.
 
     Attributes:
-      name: by which it is registered.
+      name: the name by which it is registered.
       vocabulary: of inputs and targets.
-      features: the names of what an example has.
+      features: the names of an example's features.
       splits: their names.
       metric_fns: functions of targets and predictions, such as `metrics.bleu`.
     """
@@ -47,17 +47,20 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def num_input_examples(self, split: str) -> int | None:
-        """Counts the examples of a split; None if its source does not know."""
+        """Returns the number of examples of a split, or None if its source does not know."""
 
     @abc.abstractmethod
     def examples(self, split: str, lengths: Mapping[str, int], start: int = 0) -> Iterator[Example]:
-        """Iterates over a split once, in its order, from example `start` on.
+        """Iterates over a split once, in its order.
 
-        lengths: feature -> the length in tokens that it is trimmed to, EOS included.
+        Args:
+          split: one of the splits.
+          lengths: feature -> the length in tokens that it is trimmed to, EOS included.
+          start: the index of the first example.
         """
 
     def postprocess(self, text: str, example: Example, is_target: bool) -> Any:
-        """Returns what the metrics want in place of a target or of a prediction."""
+        """Returns a target or a prediction in the form that the metrics need."""
         del example, is_target
         return text
 
@@ -65,7 +68,7 @@ class Task(abc.ABC):
         """Raises TaskError if data that the task reads are not on this machine."""
 
     def fits(self, split: str) -> bool:
-        """Whether a split can be held in memory, and so has an end."""
+        """Returns whether a split can be held in memory, and so has an end."""
         size = self.num_input_examples(split)
         return size is not None and size <= FITS
 
@@ -74,8 +77,8 @@ class Task(abc.ABC):
     ) -> Iterator[Example]:
         """Yields examples without end, from place `start` on.
 
-        A split that fits comes epoch after epoch, each in an order drawn from (seed, epoch). A
-        larger one comes in its own order, whatever the seed.
+        A split that fits in memory is repeated, in each epoch in an order drawn from (seed, epoch).
+        A larger one keeps its own order, for any seed.
         """
         size = self.num_input_examples(split)
         if not self.fits(split):
@@ -97,9 +100,14 @@ class Task(abc.ABC):
 class TextTask(Task):
     """A task over pairs of texts that Python generates.
 
-    source: split, place -> the (input, target) from there on. A target is text, token ids that are
-      taken unchanged, or None. EOS ends whatever is text, after trimming, as T5 was trained.
-    sizes: split -> its number of examples.
+    Args:
+      name: the task's name.
+      source: (split, place) -> the (input, target) pairs from there on. A target is text, token ids
+        that are used unchanged, or None. EOS is appended to text, after trimming, as T5 was
+        trained.
+      sizes: split -> its number of examples.
+      vocabulary: of inputs and targets.
+      metric_fns: functions of targets and predictions.
     """
 
     name: str
@@ -132,9 +140,12 @@ class TextTask(Task):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mixture(Task):
-    """Examples of several tasks with one vocabulary, in an order that is drawn.
+    """Examples of several tasks with one vocabulary, in random order.
 
-    rates: how often an example comes from each task, relative to the others.
+    Args:
+      name: the mixture's name.
+      parts: the tasks.
+      rates: how often an example comes from each task, relative to the others.
     """
 
     name: str
@@ -180,8 +191,11 @@ class Mixture(Task):
     def stream(
         self, split: str, lengths: Mapping[str, int], seed: int, start: int = 0
     ) -> Iterator[Example]:
-        """Mixes the streams of the tasks. Which one an example comes from is drawn from the seed,
-        so no example before `start` is made."""
+        """Mixes the streams of the tasks.
+
+        The seed determines which task each example comes from, so no example before `start` is
+        made.
+        """
         numbers, draws = range(len(self.parts)), random.Random(seed)
         chosen = (draws.choices(numbers, self.rates)[0] for _ in itertools.count())
         begun = collections.Counter(itertools.islice(chosen, start))

@@ -1,4 +1,4 @@
-"""`tokenizer.json`, the file that Hugging Face keeps a tokenizer in, as a vocabulary."""
+"""`tokenizer.json`, the file in which Hugging Face stores a tokenizer, as a vocabulary."""
 
 from __future__ import annotations
 
@@ -25,30 +25,36 @@ BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))  # of what has no pi
 class TokenizerJson:
     """A `tokenizer.json` of a T5: a Unigram model, its normalizer, and its sentinels if it has any.
 
-    Ids are those of transformers. Those of the SentencePiece model that it was made of are the
-    same, but for texts that Unicode would compose (NFC) and that the model's own rules do not: a
-    decomposed Korean syllable is unknown here and a piece there. `</s>` that is written out in a
-    text never ends it. `path` is local or a gs:// address.
+    Ids are those of transformers. They also equal those of the SentencePiece model that the file
+    was made from, unless Unicode composes (NFC) what the model's own rules do not. For example, a
+    decomposed Korean syllable is unknown here but a piece there. `</s>` that is written out in a
+    text never ends it.
 
-    With a `tokenization` texts are transformers' too. Without one, a sentinel in a text is a word
-    of its own, as in seqio's texts.
+    Args:
+      path: local, or a gs:// address.
+      tokenization: makes texts those of transformers too. Without it, a sentinel in a text is a
+        word of its own, as in seqio's texts.
     """
 
     path: str
     tokenization: Tokenization | None = dataclasses.field(default=None, repr=False)
 
     def plain(self) -> PlainVocabulary:
-        """Raises TaskError if there is no such file, it is of something else, or `tokenizers` is
-        missing."""
+        """Returns the vocabulary for texts.
+
+        Raises:
+          TaskError: the file does not exist or holds something else, or `tokenizers` is not
+            installed.
+        """
         return _tokenizer(self)
 
     def load(self) -> Vocabulary:
-        """Returns the same for seqio's tasks, with the same errors."""
+        """Returns the vocabulary for seqio's tasks, with the same errors."""
         return as_seqio(_tokenizer(self))
 
 
 class Tokenizer(PlainVocabulary):
-    """The file without what would make special tokens of text, and without truncation and padding.
+    """The file's tokenizer, without special tokens in texts, truncation and padding.
 
     Raises:
       ValueError: see `pieces.parse`; or it does not pad with 0, or has no EOS.
@@ -97,7 +103,7 @@ class Tokenizer(PlainVocabulary):
         return cleaned_up(text) if said is not None and said.clean_up else text
 
     def _shown(self, id: int, control: set[int]) -> str:
-        """Returns an id's text, none for control; a sentinel is a word of its own."""
+        """Returns an id's text, "" for control tokens; a sentinel is a word of its own."""
         if id == self.unk_id:
             return UNKNOWN
         name = self._backend.id_to_token(id) or ""

@@ -30,14 +30,14 @@ Sentinels = Annotated[
 
 
 class VocabularyDefinition(Protocol):
-    """Hashable, and able to build what it describes."""
+    """A hashable description that can build its vocabulary."""
 
     def plain(self) -> PlainVocabulary:
-        """For texts; costs no TensorFlow."""
+        """Returns the vocabulary for texts, without TensorFlow."""
         ...
 
     def load(self) -> Vocabulary:
-        """For seqio's tasks: the same ids."""
+        """Returns the vocabulary for seqio's tasks, with the same ids."""
         ...
 
 
@@ -45,9 +45,11 @@ class VocabularyDefinition(Protocol):
 class SentencePiece(Checked):
     """A SentencePiece model with T5's ids (0 padding, 1 EOS, 2 unknown).
 
-    `path` is local or a gs:// address; `extra_ids` sentinels are added behind the pieces (T5: 100).
-    With a `tokenization` it is transformers' tokenizer: sentinels and other added tokens are found
-    inside of words too. Without one it is seqio's vocabulary.
+    Args:
+      path: local, or a gs:// address.
+      extra_ids: sentinels that are added after the pieces (T5: 100).
+      tokenization: makes it transformers' tokenizer, which finds sentinels and other added tokens
+        inside of words too. Without it, it is seqio's vocabulary.
     """
 
     path: Annotated[str, Rule(is_word, "that of a .model file")]
@@ -56,20 +58,26 @@ class SentencePiece(Checked):
     error: ClassVar = TaskError
 
     def plain(self) -> PlainVocabulary:
-        """Raises TaskError if there is no such file or it is not a SentencePiece model."""
+        """Returns the vocabulary for texts.
+
+        Raises:
+          TaskError: there is no such file, or it is not a SentencePiece model.
+        """
         return _sentencepiece(self)
 
     def load(self) -> Vocabulary:
-        """Returns the same for seqio's tasks, with the same errors."""
+        """Returns the vocabulary for seqio's tasks, with the same errors."""
         plain = self.plain()
         return _seqio_sentencepiece(self) if self.tokenization is None else as_seqio(plain)
 
 
 @dataclasses.dataclass(frozen=True)
 class Bytes(Checked):
-    """ByT5's vocabulary: UTF-8 bytes from id 3 on, then `extra_ids` sentinels (ByT5: 125).
+    """The vocabulary of ByT5: UTF-8 bytes from id 3 on, then sentinels.
 
-    With a `tokenization` it is transformers' tokenizer, whose texts may have added tokens.
+    Args:
+      extra_ids: the number of sentinels (ByT5: 125).
+      tokenization: makes it transformers' tokenizer, whose texts may have added tokens.
     """
 
     extra_ids: Sentinels = 0
@@ -77,19 +85,23 @@ class Bytes(Checked):
     error: ClassVar = TaskError
 
     def plain(self) -> PlainVocabulary:
-        """For texts."""
+        """Returns the vocabulary for texts."""
         plain = PlainBytes(self.extra_ids)
         return WithAddedTokens(plain, self.tokenization) if self.tokenization else plain
 
     def load(self) -> Vocabulary:
-        """Returns the same for seqio's tasks."""
+        """Returns the vocabulary for seqio's tasks."""
         if self.tokenization is not None:
             return as_seqio(self.plain())
         return load_seqio().ByteVocabulary(extra_ids=self.extra_ids)
 
 
 def for_texts(definition: VocabularyDefinition) -> Vocabulary | PlainVocabulary:
-    """Returns what encodes texts: without TensorFlow, if the definition can do that."""
+    """Returns the vocabulary for texts, without TensorFlow if the definition allows it.
+
+    Args:
+      definition: the vocabulary's description.
+    """
     return definition.plain() if hasattr(definition, "plain") else definition.load()
 
 
@@ -99,7 +111,13 @@ def recorded_vocabulary(
     tokenization: Tokenization | None = None,
     *_: object,
 ) -> VocabularyDefinition:
-    """Returns what the fields of a `checkpoints.Vocabulary` describe: bytes if the path is None."""
+    """Returns the vocabulary that the fields of a `checkpoints.Vocabulary` describe.
+
+    Args:
+      path: the vocabulary's file; None for bytes.
+      extra_ids: the number of sentinels.
+      tokenization: the rest of the tokenizer.
+    """
     if path is None:
         return Bytes(extra_ids, tokenization)
     return vocabulary_file(os.fspath(path), extra_ids, tokenization)
@@ -108,7 +126,13 @@ def recorded_vocabulary(
 def vocabulary_file(
     path: str, extra_ids: int = 0, tokenization: Tokenization | None = None
 ) -> VocabularyDefinition:
-    """Describes a file by its name; a tokenizer.json has its own number of sentinels."""
+    """Returns the description of a vocabulary's file, by its extension.
+
+    Args:
+      path: a SentencePiece model, or a tokenizer.json, which has its own number of sentinels.
+      extra_ids: the number of sentinels of a SentencePiece model.
+      tokenization: the rest of the tokenizer.
+    """
     if path.endswith(".json"):
         return TokenizerJson(path, tokenization)
     return SentencePiece(path, extra_ids, tokenization)
@@ -140,19 +164,27 @@ def _seqio_sentencepiece(definition: SentencePiece) -> Vocabulary:
 
 
 def check_ids(vocabulary: Any) -> None:
-    """Raises ValueError for seqio's vocabulary of a SentencePiece model without T5's ids."""
+    """Raises ValueError if seqio's vocabulary of a SentencePiece model lacks T5's ids.
+
+    Args:
+      vocabulary: any vocabulary.
+    """
     if _model_of(vocabulary) is not None:
         pieces.check_ids(vocabulary.tokenizer)
 
 
 def tokenization_of(vocabulary: Any) -> Tokenization | None:
-    """Returns the part of a vocabulary that a checkpoint's files add; None for seqio's own."""
+    """Returns the part of a vocabulary that a checkpoint's files add; None for seqio's own.
+
+    Args:
+      vocabulary: any vocabulary.
+    """
     own = _own(vocabulary)
     return own.tokenization if isinstance(own, WithAddedTokens) else None
 
 
 def _own(vocabulary: Any) -> PlainVocabulary | None:
-    """Returns a vocabulary of ours, also out of its view for seqio; None for seqio's own."""
+    """Returns a vocabulary of ours, even if it is wrapped for seqio; None for seqio's own."""
     plain = getattr(vocabulary, "plain", vocabulary)
     return plain if isinstance(plain, PlainVocabulary) else None
 
@@ -163,16 +195,20 @@ def _model_of(vocabulary: Any) -> bytes | None:
 
 
 def refuse_unreachable(vocabulary: Any) -> None:
-    """Reads a SentencePiece model that is on a network now. Raises TaskError."""
+    """Reads a SentencePiece model that is on a network, and raises TaskError if that fails."""
     path = file_of(vocabulary) if _own(vocabulary) is None else None
     if path is not None and "://" in path:
         read_in_time(path, vocabulary.load_model)
 
 
 def same_vocabulary(a: Vocabulary | PlainVocabulary, b: Vocabulary | PlainVocabulary) -> bool:
-    """Whether ids mean the same text.
+    """Returns whether ids of two vocabularies mean the same text.
 
-    Two copies of one SentencePiece file are the same, and so is the tokenizer.json made of it.
+    Two copies of one SentencePiece file are the same, and so is the tokenizer.json made from it.
+
+    Args:
+      a: any vocabulary.
+      b: any vocabulary.
     """
     if digest(a) is not None and digest(a) == digest(b):
         return True
@@ -183,7 +219,11 @@ def same_vocabulary(a: Vocabulary | PlainVocabulary, b: Vocabulary | PlainVocabu
 
 
 def digest(vocabulary: Vocabulary | PlainVocabulary) -> str | None:
-    """Returns the SHA-256 of the vocabulary's file, in hexadecimal; None for UTF-8 bytes."""
+    """Returns the SHA-256 of the vocabulary's file, in hexadecimal; None for UTF-8 bytes.
+
+    Args:
+      vocabulary: any vocabulary.
+    """
     if (own := _own(vocabulary)) is not None:
         return own.digest
     model = _model_of(vocabulary)
@@ -191,14 +231,18 @@ def digest(vocabulary: Vocabulary | PlainVocabulary) -> str | None:
 
 
 def file_of(vocabulary: Vocabulary | PlainVocabulary) -> str | None:
-    """Returns the path that it was read from, None if there is none."""
+    """Returns the path that the vocabulary was read from, None if there is none.
+
+    Args:
+      vocabulary: any vocabulary.
+    """
     if (own := _own(vocabulary)) is not None:
         return own.file
     return getattr(vocabulary, "sentencepiece_model_file", None) or None
 
 
 def _is_bytes(vocabulary: Any) -> bool:
-    """Whether ids are bytes and sentinels, without other added tokens."""
+    """Returns whether ids are bytes and sentinels, without other added tokens."""
     if digest(vocabulary) is not None:
         return False
     own = _own(vocabulary) or vocabulary
@@ -221,6 +265,10 @@ def _pieces(vocabulary: Any) -> list[str] | None:
 def detokenize(vocabulary: Vocabulary | PlainVocabulary, ids: Iterable[int]) -> str:
     """Returns the text of `ids` up to the first EOS.
 
-    Ids that the vocabulary lacks (models pad their output to a round width) read as unknown.
+    Ids that the vocabulary lacks read as unknown; models pad their output to a round width.
+
+    Args:
+      vocabulary: any vocabulary.
+      ids: token ids.
     """
     return vocabulary.decode([int(i) for i in ids])

@@ -1,4 +1,4 @@
-"""Tools to test what decodes: a target whose output law is known, exact laws, and ready checks.
+"""Tools to test decoding: a target whose output distribution is known, and ready-made checks.
 
 from specdec.testing import check_drafter
 check_drafter(MyDrafter())

@@ -1,4 +1,4 @@
-"""Where two outputs of one text part, and how close the call was."""
+"""Finds where two outputs of one text differ, and how close the scores were."""
 
 from __future__ import annotations
 
@@ -36,15 +36,24 @@ def divergences(
 ) -> list[Divergence]:
     """Audits outputs that should be equal: greedy ones, or ones drawn with the same token keys.
 
-    Floating-point sums of another order may turn a near-tie, and from there on two texts may have
-    nothing in common. So each row that differs is looked at where it first does: the target scores
-    the common beginning once more, all at once, and the gap is that between the two tokens, in
-    logits when greedy, in log p + gumbel otherwise. A difference is honest if its gap is of the
-    size of rounding (1e-4 for float32), and a mistake if it is larger.
+    Floating-point sums in another order may change the winner of a near-tie. From there on, two
+    texts may have nothing in common. Each differing row is therefore examined at its first
+    difference. The target scores the common prefix again, in one call. The gap is the difference
+    between the scores of the two tokens: logits if greedy, log p + gumbel otherwise. A gap of the
+    size of rounding (1e-4 for float32) is harmless; a larger one is a mistake.
 
     Args:
-      keys: [B] row keys; inputs: [B, S]; ours, plain: [B, N] output tokens.
+      target: the model.
+      params: its parameters.
+      keys: [B] row keys.
+      inputs: [B, S] int32.
+      ours: [B, N] output tokens.
+      plain: [B, N] output tokens of the target alone.
+      sampling: the sampling rule.
       stop_ids: the plan's.
+
+    Returns:
+      One divergence for each row that differs.
     """
     rows = np.flatnonzero(np.any(np.asarray(ours) != np.asarray(plain), axis=1))
     if not rows.size:
@@ -69,7 +78,7 @@ def _gaps(
     sampling: SamplingRule,
     stop_ids: tuple[int, ...],
 ) -> Array:
-    """[B] float32: what is between the scores of the two tokens that each row has at `at` [B]."""
+    """Returns [B] float32, the difference between the scores of the two tokens at `at` [B]."""
     fed = jnp.concatenate([target.start(inputs)[:, None], plain[:, :-1]], axis=1)
     output, _ = target.decode(params, fed, target.prefill(params, inputs, fed.shape[1]))
     logits = jnp.take_along_axis(output.logits, at[:, None, None], axis=1)[:, 0]

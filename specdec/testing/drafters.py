@@ -17,7 +17,7 @@ from specdec.types import Array, Context, Draft, Params, PyTree, Request
 
 @dataclasses.dataclass(frozen=True)
 class Contrarian(Drafter):
-    """Asks the target itself, and proposes what it likes least, with certainty."""
+    """Asks the target itself, and proposes its least likely token, with certainty."""
 
     target: Target
 
@@ -32,8 +32,14 @@ class Contrarian(Drafter):
 
 @dataclasses.dataclass(frozen=True)
 class Constant(Drafter):
-    """Always proposes the same token, whether or not there is such a token, and claims that it was
-    drawn with certainty (`claimed` None) or from a constant row of probabilities, NaN perhaps."""
+    """Always proposes the same token, even one that does not exist.
+
+    Args:
+      token: the token.
+      claimed: None claims that the token was drawn with certainty. A number claims a constant row
+        of that probability, which may be NaN.
+      length: the length that drafts claim; None for the wanted one.
+    """
 
     token: int
     claimed: float | None = None
@@ -50,7 +56,7 @@ class Constant(Drafter):
 
 @dataclasses.dataclass(frozen=True)
 class OneOf(Drafter):
-    """Asks number params["number"] of several drafters without a state: one program for all."""
+    """Asks number params["number"] of several drafters without a state, in one program for all."""
 
     drafters: tuple[Constant, ...]
 
@@ -69,8 +75,11 @@ class OneOf(Drafter):
 
 @dataclasses.dataclass(frozen=True)
 class Skipping(Drafter):
-    """Asks another drafter only at random, row by row, and otherwise proposes nothing for the row
-    and tells the drafter nothing. The other's state must have a leading B in every array."""
+    """Asks another drafter only at random, row by row.
+
+    In the other rows it proposes nothing, and the other drafter's state does not change. That state
+    must have a leading B in every array.
+    """
 
     drafter: Drafter
     probability: float = 0.5
@@ -99,10 +108,10 @@ class Skipping(Drafter):
 
 @dataclasses.dataclass(frozen=True)
 class Broken(Drafter):
-    """Asks another drafter, and after every even token claims what is not a distribution.
+    """Asks another drafter, and after every even token reports a q that is not a distribution.
 
-    params["broken"] says which of `law.BROKEN` each row claims, [B] int32. The tokens are drawn as
-    the other drafter draws them, whatever is claimed.
+    params["broken"] says which of `law.BROKEN` each row reports, [B] int32. The tokens are still
+    drawn by the other drafter.
     """
 
     drafter: Drafter
@@ -128,7 +137,13 @@ class Broken(Drafter):
 def hostile(
     target: Target, vocab_size: int, stop_ids: tuple[int, ...] = (1,)
 ) -> dict[str, Drafter]:
-    """The hostile drafters by name."""
+    """Returns hostile drafters by name.
+
+    Args:
+      target: the model that they try to harm.
+      vocab_size: V.
+      stop_ids: the plan's stop ids.
+    """
     return {
         "always wrong": Contrarian(target),
         **{f"stop id {token} spam": Constant(token) for token in stop_ids},

@@ -1,4 +1,4 @@
-"""Exact laws of the output, by enumeration, and the test that samples follow one."""
+"""Exact output distributions by enumeration, and a test that samples follow one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ MIN_EXPECTED = 10.0  # rows per cell of a chi-square test; rarer outcomes are po
 
 
 class Law(NamedTuple):
-    """Every output of positive probability: tokens [M, N] int32, 0 after the end, and probs [M]."""
+    """A distribution of outputs: all of positive probability, and their probabilities.
+
+    Attributes:
+      tokens: [M, N] int32, 0 after the end.
+      probs: [M].
+    """
 
     tokens: np.ndarray
     probs: np.ndarray
@@ -39,10 +44,19 @@ def sequence_law(
     max_length: int,
     stop_ids: tuple[int, ...] = (1,),
 ) -> Law:
-    """The law of the target alone for one input [S], by walking the tree of all outputs.
+    """Returns the distribution of the target's own outputs for one input, over all possible
+    outputs.
 
-    Nothing of the decoding loop or of the cache is used: next-token logits come straight from the
-    table, their distribution from `sampling` itself.
+    Decoding loop and cache are not used. Next-token logits come straight from the table, their
+    distribution from `sampling` itself.
+
+    Args:
+      target: a target with a table of logits.
+      params: its parameters.
+      inputs: [S] int32.
+      sampling: the sampling rule.
+      max_length: N.
+      stop_ids: the ids that end a text.
     """
     table = np.asarray(params["logits"])[int(np.sum(inputs)) % target.classes]
     last = np.zeros(1, np.int64)
@@ -72,11 +86,12 @@ def sequence_law(
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A chi-square test of samples against a law.
+    """A chi-square test of samples against a distribution.
 
-    Outcomes with an expected count below 10 are pooled. `impossible` counts samples the law does
-    not contain. `detectable_tv` is the power: a sampler whose (pooled) law is at least this far
-    from the right one in total variation is caught with probability 0.999 at `FALSE_ALARM`.
+    Outcomes with an expected count below 10 are pooled. `impossible` counts samples of probability
+    0. `detectable_tv` is the power of the test. Take a sampler whose (pooled) distribution is at
+    least this far from the right one in total variation. It is detected with probability 0.999 at
+    `FALSE_ALARM`.
     """
 
     statistic: float
@@ -104,7 +119,12 @@ class Comparison:
 
 
 def compare(law: Law, tokens: np.ndarray) -> Comparison:
-    """Tests whether the rows of tokens [R, N] are independent draws of the law."""
+    """Returns a test of whether the rows of tokens are independent draws of the distribution.
+
+    Args:
+      law: the distribution.
+      tokens: [R, N] int32.
+    """
     tokens = np.asarray(tokens)
     rows = len(tokens)
     cells = {tuple(outcome): i for i, outcome in enumerate(law.tokens.tolist())}
@@ -132,7 +152,11 @@ def compare(law: Law, tokens: np.ndarray) -> Comparison:
 
 
 def _detectable_tv(degrees: int, rows: int) -> float:
-    """chi2 distance >= (2 TV)^2, so a noncentrality of rows * (2 TV)^2 is what a TV guarantees."""
+    """Returns the smallest total variation that a test with this many rows detects.
+
+    The chi-square distance is at least (2 TV)^2, so a TV guarantees a noncentrality of rows * (2
+    TV)^2.
+    """
     from scipy import optimize, special
 
     critical = float(special.chdtri(degrees, FALSE_ALARM))
@@ -157,16 +181,16 @@ class Trees(NamedTuple):
 
 
 def output_law(verifier: Verifier, trees: Trees, length: int) -> np.ndarray:
-    """The exact joint law of the first K+1 tokens that speculation emits, no sampling involved.
+    """Returns the exact joint distribution of the first K+1 tokens that speculation emits.
 
     Args:
       verifier: its `accept` and `residual` are evaluated in the dtype of p (float64 under
-        `jax.enable_x64`), and integrated over drafts and uniforms by enumeration.
-      trees: the distributions.
+        `jax.enable_x64`), and integrated over drafts and uniform numbers by enumeration.
+      trees: the distributions of target and draft.
       length: how many of the K draft tokens count, 0..K.
 
     Returns:
-      [V]*(K+1); right is the product of the p[d].
+      [V]*(K+1). It is correct if it equals the product of the p[d].
     """
     p, size, longest = trees.p, trees.p[0].shape[-1], len(trees.q)
     drafts, mass, follow = _enumerated(verifier, trees, length)
@@ -183,7 +207,13 @@ def output_law(verifier: Verifier, trees: Trees, length: int) -> np.ndarray:
 
 
 def accepted_law(verifier: Verifier, trees: Trees, length: int) -> np.ndarray:
-    """[K+1] the probability of each number of kept draft tokens; arguments as of `output_law`."""
+    """Returns [K+1], the probability of each number of kept draft tokens.
+
+    Args:
+      verifier: as for `output_law`, and so are the others.
+      trees: the distributions.
+      length: the draft length.
+    """
     return _enumerated(verifier, trees, length)[1].sum(axis=0)
 
 
@@ -192,8 +222,9 @@ def _enumerated(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Enumerates all drafts [M, K].
 
-    Returns also how likely each is drawn and n tokens of it are kept [M, K+1], and the law of the
-    token that follows [M, K+1, V].
+    Returns:
+      The drafts; the probability that each is drawn and n tokens of it are kept, [M, K+1]; and the
+        distribution of the token that follows, [M, K+1, V].
     """
     p, q, certain = trees
     size, longest = p[0].shape[-1], len(q)
@@ -221,7 +252,8 @@ def _enumerated(
 
 @functools.partial(jax.jit, static_argnames="verifier")
 def _decisions(draft: Draft, scores: Scores, *, verifier: Verifier) -> tuple[Array, Array]:
-    """Over M rows: accept [M, K], and what follows n accepted tokens, [M, K+1, V]."""
+    """Returns, over M rows, accept [M, K], and the distribution after n accepted tokens [M, K+1,
+    V]."""
     counts = jnp.arange(draft.tokens.shape[1] + 1)
 
     def one_row(draft: Draft, scores: Scores) -> tuple[Array, Array]:
@@ -233,7 +265,7 @@ def _decisions(draft: Draft, scores: Scores, *, verifier: Verifier) -> tuple[Arr
 
 
 def _accepted_law(accept: np.ndarray, rule: str) -> np.ndarray:
-    """[M, K] -> [M, K+1], the probability of each number of accepted tokens."""
+    """Maps acceptance probabilities [M, K] to the probability [M, K+1] of each number of tokens."""
     none = np.zeros_like(accept[:, :1])
     if rule == "first":
         reach = np.concatenate([none + 1, np.cumprod(accept, axis=1)], axis=1)
@@ -246,9 +278,15 @@ def _accepted_law(accept: np.ndarray, rule: str) -> np.ndarray:
 def adversarial_trees(
     seed: int, size: int, longest: int, sampling: SamplingRule
 ) -> dict[str, Trees]:
-    """Cases for `output_law`: random ones, and those that wrong verifiers fail on.
+    """Returns cases for `output_law`: random ones, and those that wrong verifiers fail on.
 
-    p, and q where the name does not say otherwise, are standardised by `sampling`.
+    p is standardised by `sampling`, and q too unless the case's name says otherwise.
+
+    Args:
+      seed: the seed of random numbers.
+      size: V.
+      longest: K.
+      sampling: the sampling rule.
     """
     rng = np.random.default_rng(seed)
 
@@ -282,10 +320,16 @@ def adversarial_trees(
 
 
 def broken_trees(seed: int, size: int, longest: int, sampling: SamplingRule) -> dict[str, Trees]:
-    """Cases for `output_law` with a broken drafter: each kind of `BROKEN` at each place.
+    """Returns cases for `output_law` with a broken drafter: each kind of `BROKEN` at each place.
 
-    At place d > 0 the distribution of draft token d is broken where the token before it is the last
+    At place d > 0 the distribution of draft token d is broken if the token before it is the last
     one of the vocabulary. At place 0 it is broken for every text.
+
+    Args:
+      seed: the seed of random numbers.
+      size: V.
+      longest: K.
+      sampling: the sampling rule.
     """
     trees = adversarial_trees(seed, size, longest, sampling)["random"]
     return {
@@ -314,13 +358,17 @@ def _moved(first: Array) -> Array:
 
 
 def broken_rows(probs: Array) -> dict[str, Array]:
-    """Returns rows [..., V] of each kind of `BROKEN`, made of distributions [..., V]."""
+    """Returns rows [..., V] of each kind of `BROKEN`, made from distributions.
+
+    Args:
+      probs: [..., V].
+    """
     first = jnp.broadcast_to(jnp.arange(probs.shape[-1]) == 0, probs.shape)
     return {kind: make(probs, first) for kind, make in BROKEN.items()}
 
 
 def _with_broken_rows(trees: Trees, kind: str, place: int) -> Trees:
-    """The trees with rows of q at one place broken; see `broken_trees`."""
+    """Returns the trees with rows of q at one place broken; see `broken_trees`."""
     right = trees.q[place]
     wrong = np.asarray(broken_rows(jnp.asarray(right))[kind])
     size = right.shape[-1]

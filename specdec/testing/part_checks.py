@@ -1,7 +1,7 @@
 """Checks for verifiers, drafters, schedules and processors, the project's own and yours.
 
-Each raises AssertionError with the figure that failed. They run on `TableTarget`, where the law of
-the output is known exactly; every statistical test has the false-alarm rate `FALSE_ALARM`.
+Each raises AssertionError with the figure that failed. They run on `TableTarget`, whose output
+distribution is known exactly. Every statistical test has the false-alarm rate `FALSE_ALARM`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ EQUAL_ROWS = 4_000  # where each output must be the baseline's; a law takes the 
 
 
 class Bench(NamedTuple):
-    """A target, something to draft with, and the sizes of a run on them."""
+    """A target, a drafter, and the sizes of a test run with them."""
 
     target: TableTarget
     params: Params
@@ -58,9 +58,10 @@ class Bench(NamedTuple):
 
     @classmethod
     def create(cls, vocab_size: int = 6, seed: int = 0, **sizes) -> Bench:
-        """A random target, and an autoregressive drafter over another random table.
+        """Returns a bench with a random target, and an autoregressive drafter over another random
+        table.
 
-        The drafter is the surer of the two, which is when noise that is used twice shows most. The
+        The drafter is the more certain of the two, which makes reused noise most visible. The
         target has two layers, so that it may draft with the first one.
         """
         target = TableTarget(vocab_size, classes=3, num_layers=2)
@@ -70,11 +71,11 @@ class Bench(NamedTuple):
         return cls(target, params, Autoregressive(target, Sampling()), **sizes)
 
     def inputs(self, rows: int) -> jax.Array:
-        """One input for all rows, so that they are draws of one law."""
+        """Returns one input repeated for all rows, so that they are draws of one distribution."""
         return jnp.tile(jnp.array([[3, 1]], jnp.int32), (rows, 1))
 
     def plan(self, verifier: Verifier, schedule: Schedule, sampling: SamplingRule) -> Plan:
-        """The bench's target and drafter with these."""
+        """Returns a plan with the bench's target and drafter."""
         return Plan(self.target, self.drafter, verifier, schedule, sampling, self.max_length)
 
     def run(
@@ -85,21 +86,28 @@ class Bench(NamedTuple):
         rows: int = 0,
         first: int = 0,
     ) -> DecodeOutput:
-        """Decodes `rows` rows (default: the bench's), from number `first` of the endless batch.
+        """Decodes rows of an unlimited batch. Row n is sample n % 8 of example n // 8.
 
-        Row n is sample n % 8 of example n // 8.
+        Args:
+          verifier: the plan's.
+          schedule: the plan's.
+          sampling: the plan's.
+          rows: the number of rows; 0 for the bench's.
+          first: the number of the first row.
         """
         return self._decode(self.plan(verifier, schedule, sampling), rows or self.rows, first)
 
     def broken(self) -> Bench:
-        """Returns the bench with a drafter whose probabilities are not distributions after half of
-        the tokens; the rows claim one kind of `BROKEN` after the other."""
+        """Returns the bench with a drafter whose q is not a distribution after half of the tokens.
+
+        The rows use the kinds of `BROKEN` in rotation.
+        """
         kinds = jnp.arange(self.rows, dtype=jnp.int32) % len(BROKEN)
         params = self.params | {"broken": kinds}
         return self._replace(drafter=Broken(self.drafter), params=params)
 
     def alone(self, sampling: SamplingRule, rows: int = 0) -> DecodeOutput:
-        """Decodes the first `rows` rows by the target alone."""
+        """Decodes the first `rows` rows with the target alone."""
         alone: Any = Alone()
         return self._decode(self.plan(alone, alone, sampling).alone(), rows or self.rows, 0)
 
@@ -109,7 +117,7 @@ class Bench(NamedTuple):
         return decode(self.params, keys, self.inputs(rows), plan)
 
     def compare(self, tokens: jax.Array, sampling: SamplingRule) -> Comparison:
-        """The chi-square test of output tokens [R, N] against the enumerated law."""
+        """Returns the chi-square test of tokens [R, N] against the enumerated distribution."""
         law = sequence_law(
             self.target,
             self.params["target"],
@@ -129,15 +137,23 @@ def check_verifier(
     seed: int = 0,
     tolerance: float = 1e-12,
 ) -> float:
-    """The law of what is emitted is the target's: in algebra, and through the jitted loop.
+    """Checks that the emitted tokens have the target's distribution.
 
-    (a) `output_law` in float64 on `adversarial_trees` and, for drafts of at most two tokens, on
-    `broken_trees`, for whole and shortened drafts; (b) for the
-    coin tosses: outputs of `decode` against the enumerated law for each sampling; (c) the same with
-    a drafter whose probabilities are not distributions after some tokens (`Broken`).
+    (a) `output_law` is compared in float64, for whole and shortened drafts. The cases are
+    `adversarial_trees` and, for drafts of at most two tokens, `broken_trees`. (b) Outputs of the
+    jitted `decode` are tested against the enumerated distribution, for each sampling. (c) The same
+    is done with a drafter whose q is not a distribution after some tokens (`Broken`).
+
+    Args:
+      verifier: the verifier to check.
+      samplings: the sampling rules; greedy is added.
+      gammas: draft lengths.
+      vocab_size: V.
+      seed: the seed of random cases.
+      tolerance: the largest error allowed in (a).
 
     Returns:
-      The largest error of (a), at most `tolerance`.
+      The largest error of (a).
     """
     if verifier.greedy_only:
         samplings = (Greedy(),)
@@ -168,7 +184,15 @@ def law_errors(
     vocab_size: int = 3,
     seed: int = 0,
 ) -> Iterator[tuple[str, float]]:
-    """Yields cases by which a verifier's law is checked, and by how much the emitted law is off."""
+    """Yields cases that a verifier is checked with, and the error of the emitted distribution.
+
+    Args:
+      verifier: the verifier to check.
+      sampling: the sampling rule.
+      gammas: draft lengths.
+      vocab_size: V.
+      seed: the seed of random cases.
+    """
     for gamma in gammas:
         cases = adversarial_trees(seed, vocab_size, gamma, sampling)
         if gamma <= 2:
@@ -192,14 +216,24 @@ def check_drafter(
     schedules: tuple[Schedule, ...] = (),
     seed: int = 0,
 ) -> None:
-    """No draft changes the output, and every q is what the token was drawn from.
+    """Checks that drafts do not change the output, and that every q is what the token was drawn
+    from.
 
-    For each gamma, and each of the schedules: greedy and `Coupled` outputs equal the baseline's
-    token by token, with no more target calls; `SpeculativeSampling` outputs follow the enumerated
-    law; a row alone is the same row in a batch. Output tests cannot see a drafter that is merely
-    bad (the verifier repairs it). Therefore `perfect`: for a drafter that, given the target's
-    parameters as its own, draws from the target's distributions under this sampling; everything
-    must then be accepted (`drafter_params` are ignored).
+    For each gamma and each schedule, greedy and `Coupled` outputs must equal the baseline's token
+    by token, with no more target calls. `SpeculativeSampling` outputs must follow the enumerated
+    distribution, and a row alone must equal the same row in a batch.
+
+    Args:
+      drafter: the drafter to check.
+      drafter_params: its parameters; of several roles, by role.
+      perfect: a sampling rule under which the drafter, given the target's parameters as its own,
+        draws from the target's distribution. Every token must then be accepted, and
+        `drafter_params` is ignored. Other output tests cannot detect a drafter that is merely bad,
+        because the verifier repairs its drafts.
+      vocab_size: V.
+      gammas: draft lengths.
+      schedules: further schedules.
+      seed: the seed of the target.
     """
     bench = Bench.create(vocab_size=vocab_size, seed=seed, max_length=5)
     target, roles = bench.params["target"], list(drafter.owned())
@@ -218,7 +252,13 @@ def check_drafter(
 
 
 def check_schedule(schedule: Schedule, schedule_params: PyTree = (), *, seed: int = 0) -> None:
-    """Whatever lengths the schedule chooses, the output is unchanged, and so is a row alone."""
+    """Checks that the output does not change, whatever lengths the schedule chooses.
+
+    Args:
+      schedule: the schedule to check.
+      schedule_params: its parameters, if it has a table.
+      seed: the seed of the target.
+    """
     buckets = schedule.buckets
     assert list(buckets) == sorted(set(buckets)) and buckets[0] >= 0 and buckets[-1] >= 1, (
         f"{schedule}.buckets is {buckets}; give ascending draft lengths, the last at least 1"
@@ -230,11 +270,15 @@ def check_schedule(schedule: Schedule, schedule_params: PyTree = (), *, seed: in
 
 
 def check_processor(processor: LogitsProcessor, *, seed: int = 0) -> None:
-    """Speculation changes nothing of what a processor makes of the target, with any drafter.
+    """Checks that speculation reproduces a target with this processor, with any drafter.
 
-    Outputs follow the enumerated law, those that are greedy or drawn with the target's noise are
-    its own, and a drafter that equals the target, processor included, is never refused. A processor
-    that looks at what is behind its history fails.
+    Outputs must follow the enumerated distribution. Greedy outputs, and those drawn with the
+    target's noise, must be equal. A drafter that equals the target, with its processor, must never
+    be rejected. A processor that reads beyond its history fails.
+
+    Args:
+      processor: the processor to check.
+      seed: the seed of the target.
     """
     bench = Bench.create(seed=seed, max_length=5)
     rules = [Processed(base, (processor,)) for base in (Greedy(), Sampling(), Sampling(0.7))]
@@ -258,7 +302,14 @@ def check_processor(processor: LogitsProcessor, *, seed: int = 0) -> None:
 def check_everything_accepted(
     bench: Bench, schedule: Schedule, sampling: SamplingRule, rows: int = 256
 ) -> None:
-    """Every token is accepted of a drafter that computes the target's own distributions."""
+    """Checks that every token of a drafter with the target's own distributions is accepted.
+
+    Args:
+      bench: the target and the drafter.
+      schedule: the schedule.
+      sampling: the sampling rule.
+      rows: the number of rows.
+    """
     for verifier in (GreedyMatch() if sampling.greedy else SpeculativeSampling(), Coupled()):
         trace = bench.run(verifier, schedule, sampling, rows).trace
         accepted, drafted = int(trace.accepted.sum()), int(trace.drafted.sum())

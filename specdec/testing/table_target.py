@@ -18,16 +18,17 @@ from specdec.types import Array, ModelOutput, PyTree
 
 @dataclasses.dataclass(frozen=True)
 class TableTarget(LayeredTarget):
-    """Looks its logits up by the class of the input, the sum of all tokens, and the last one.
+    """Looks up its logits by the class of the input, the sum of all tokens, and the last token.
 
     The sum is taken over the cache, slot by slot, so that one stale or misplaced slot changes the
-    distribution: whatever is wrong with rewinding, capacity or positions is wrong here too.
+    distribution. Any mistake in rewinding, capacity or positions is therefore visible.
 
-    vocab_size: V; the table has classes * V^3 logits.
-    classes: inputs are told apart by the sum of their tokens, modulo this.
-    scale: standard deviation of the random logits `init` makes.
-    num_layers: each sums over keys of its own, and hands sum and token on. Before the last one the
-      sum is off by the layers that are missing, so that an exit there is of another mind.
+    Args:
+      vocab_size: V; the table has classes * V^3 logits.
+      classes: the number of input classes; an input's class is the sum of its tokens modulo this.
+      scale: the standard deviation of the random logits that `init` makes.
+      num_layers: each layer sums over its own keys, and passes on sum and token. Before the last
+        layer, the sum is off by the number of missing layers, so that early predictions differ.
     """
 
     vocab_size: int
@@ -105,6 +106,6 @@ class TableTarget(LayeredTarget):
         return cache.write(layer, stored, stored)
 
     def logits(self, params: PyTree, hidden: Array) -> Array:
-        """Looks up the logits of a class, a sum and a token each."""
+        """Looks up the logits of each class, sum and token."""
         classes, total, tokens = jnp.moveaxis(hidden.astype(jnp.int32), -1, 0)
         return params["logits"][classes, total, tokens]

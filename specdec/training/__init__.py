@@ -1,6 +1,6 @@
 """Training: teacher forcing on any task, with exact resume.
 
-The only package that imports optax; Orbax loads when a run starts.
+This is the only package that imports optax. Orbax is imported when a run starts.
 """
 
 from specdec.training.alignment import Align

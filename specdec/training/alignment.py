@@ -1,8 +1,9 @@
-"""Alignment of a drafter with its target: what is made small is the distance of their laws.
+"""Alignment of a drafter with its target: training reduces the distance of their distributions.
 
 A token that a drafter draws from q is kept with probability alpha = sum min(p, q) = 1 - TV(p, q),
-p the target's law. Cross-entropy on texts makes that large only in passing; see `DIVERGENCES` for
-what does so, and for what starts where p and q have nothing in common yet.
+where p is the target's distribution. Cross-entropy on texts increases alpha only indirectly. For
+losses that do so directly, and for losses that work while p and q have nothing in common, see
+`DIVERGENCES`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ GAMMAS = (3, 5)  # draft lengths that evaluations speak of, those of Goel et al.
 
 
 class Laws(NamedTuple):
-    """Of a batch, log-probabilities of the target and of the drafter, and what is there."""
+    """The log-probabilities of target and drafter for a batch, and which tokens are real."""
 
     p: Array  # [B, T, V], or [B, T, m+1] of the target's likeliest ids and of all others together
     q: Array  # likewise, NOTHING for what the drafter cannot say
@@ -46,27 +47,30 @@ class Laws(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Align(Objective):
-    """The distance of a drafter's next-token law from its target's, which is not trained.
+    """The distance of a drafter's next-token distribution from that of its target, which is not
+    trained.
 
-    Both read the texts of the task, best what the target wrote at this temperature. `on_policy` of
-    the texts of a batch are drawn anew from the drafter instead (on-policy distillation: Agarwal et
-    al. 2023, 2306.13649; DistillSpec, Zhou et al. 2023, 2310.08461): there it learns what to say
-    behind its own mistakes.
+    Both models read the texts of the task, ideally texts that the target wrote at this temperature.
+    A share `on_policy` of the texts of a batch is instead drawn from the drafter, so that it learns
+    to continue after its own mistakes. This is on-policy distillation (Agarwal et al. 2023,
+    2306.13649; DistillSpec, Zhou et al. 2023, 2310.08461).
 
-    divergences: weight of each of `DIVERGENCES`, or (first, last) between which it moves linearly
-      over all updates. The sum of these is made small.
-    temperature: of both laws, > 0.
-    on_policy: 0 <= share <= 1 of the texts.
-    top: how many of the target's likeliest ids updates speak of, all others being one. They are
-      stored once for all texts, and the target runs in no update (see `laws`). None for all ids,
-      of the target as it runs.
-    keep: share of the tokens of a batch that an update is of, those that most can be learned about:
-      where KL from the target is most above that of a reference, a drafter that has been trained
-      already (AdaSPEC, Hu et al. 2025, 2510.19779; `TrainRun.reference_path`). None for all tokens.
+    The loss of `measure` is 1 - alpha at this temperature. A token counts as correct if both models
+    have the same likeliest token. On the given texts, 1 - loss is therefore alpha of sampled
+    drafts, and the accuracy is alpha of greedy drafts. `figures` reports both, and the speed-up
+    that they predict.
 
-    `measure` gives 1 - alpha for a loss, at this temperature, and counts as correct where both have
-    the same likeliest token. So 1 - loss is alpha of draws, and the accuracy alpha of greedy
-    drafts, on the given texts. `figures` says so, and what would come of it.
+    Args:
+      divergences: the weight of each of `DIVERGENCES`, or (first, last) between which the weight
+        moves linearly over all updates. The loss is their sum.
+      temperature: of both distributions, > 0.
+      on_policy: 0 <= share <= 1 of the texts.
+      top: the number of the target's likeliest ids that updates use; all others are pooled. They
+        are stored once for all texts, so that the target does not run in updates (see `laws`). None
+        uses all ids and runs the target.
+      keep: the share of a batch's tokens that an update uses, those with most to learn. Their KL
+        from the target exceeds that of a trained reference drafter most (AdaSPEC, Hu et al. 2025,
+        2510.19779; `TrainRun.reference_path`). None for all tokens.
     """
 
     divergences: Mapping[str, Any] | tuple[tuple[str, Any], ...]
@@ -106,7 +110,7 @@ class Align(Objective):
             )
 
     def check(self, model: Weights, ids: int | None) -> None:
-        """Only models that draft token by token can be."""
+        """Raises ValueError unless the model drafts token by token."""
         if model.states_dim is not None or isinstance(model, HeadedTarget):
             raise ValueError(
                 "Align is for a drafter that writes token by token from what it has read, and this "
@@ -137,13 +141,16 @@ class Align(Objective):
         return _sums(total_variation(laws.p, laws.q, laws.real), laws)
 
     def figures(self, means: tuple[float, float], parameter_ratio: float) -> dict[str, float]:
-        """What a loss and an accuracy of `measure` say of drafts, by name.
+        """Returns what a loss and an accuracy of `measure` imply for drafts, by name.
 
-        Alpha at this temperature and greedy; and of each, for drafts of so many tokens, the tokens
-        of a call (block efficiency) and the memory-bound speed-up, both by formulas that know
-        neither that refusals cluster nor that texts end: `theory.expected_tokens`, `theory.mbsu`.
+        They are alpha at this temperature and greedy, and for each of several draft lengths the
+        tokens per call (block efficiency) and the memory-bound speed-up. The formulas,
+        `theory.expected_tokens` and `theory.mbsu`, ignore that rejections cluster and that texts
+        end.
 
-        parameter_ratio: the drafter's parameters over the target's.
+        Args:
+          means: the loss and the accuracy.
+          parameter_ratio: the drafter's number of parameters divided by the target's.
         """
         found = {}
         for suffix, alpha in (("", min(max(1 - means[0], 0.0), 1.0)), ("_greedy", means[1])):
@@ -191,8 +198,10 @@ def drawn(
     temperature: float = 1.0,
     frozen: Frozen | None = None,
 ) -> Array:
-    """[B, T] int32 texts for the inputs of `pairs`, as long as its targets at most, drawn from a
-    model token by token; 0 behind their ends."""
+    """Returns [B, T] int32, texts drawn from a model token by token for the inputs of `pairs`.
+
+    They are at most as long as its targets, and 0 after their ends.
+    """
     inputs, shape = jnp.asarray(pairs.inputs), pairs.targets.shape
     ids = cast(Any, frozen.model if frozen else model).vocab_size
     given, _ = of_target(model, inputs, jnp.zeros(shape, jnp.int32), frozen)
@@ -216,7 +225,7 @@ def _ends(weight: Any) -> tuple[Any, ...]:
 
 
 def highest(values: Array, real: Array, share: float) -> Array:
-    """[B, T] bool: the highest of values [B, T] among those that are there, so many of them."""
+    """Returns [B, T] bool, the highest `share` of the values [B, T] among real tokens."""
     count = jnp.ceil(share * real.sum()).astype(jnp.int32)
     ordered = jnp.sort(jnp.where(real, values, -jnp.inf), axis=None, descending=True)
     return real & (values >= ordered[jnp.maximum(count - 1, 0)])

@@ -1,4 +1,4 @@
-"""The classifier of `schedules.Disco`, fitted to recorded passes."""
+"""The classifier of `schedules.Disco`, fitted to recorded texts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN = 200  # steps between two lines
 
 
 class Examples(NamedTuple):
-    """Draft tokens, and what becomes of them."""
+    """Draft tokens, and the probability that they are accepted."""
 
     features: np.ndarray  # [E, F] float32
     label: np.ndarray  # [E] float32, the probability that the target accepts it
@@ -29,14 +29,15 @@ class Examples(NamedTuple):
 
 
 def examples(recordings: Sequence[Mapping[str, Any]], longest: int) -> Examples:
-    """All drafts of `longest` tokens along some texts, one from each token.
+    """Returns all drafts of `longest` tokens along some texts, one from each token.
 
-    What comes behind a refused token says nothing: its prefix is not the text's. So a token weighs
-    as much as the probability that those before it in the draft are accepted.
+    Tokens after a rejected token say nothing, because their prefix is not the text's. A token's
+    weight is therefore the probability that the tokens before it in the draft are accepted.
 
     Args:
-      recordings: of each text: confidence, entropy [T], top [T, TOP], of what was proposed along
-        it, and `accepted` [T], the probability that the target accepts what is proposed there.
+      recordings: of each text: confidence, entropy [T] and top [T, TOP] of the proposed tokens, and
+        `accepted` [T], the probability that the target accepts the proposal there.
+      longest: the draft length.
     """
     found = []
     for one in recordings:
@@ -62,9 +63,10 @@ def fit(
     seed: int = 0,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, np.ndarray]:
-    """Parameters of `disco.logit`, by Adam on the mean cross entropy of all examples.
+    """Returns parameters of `disco.logit`, fitted by Adam to the mean cross-entropy of all
+    examples.
 
-    Those of the step with the least loss on what is held out are kept.
+    The parameters of the step with the smallest held-out loss are kept.
     """
     width = given.features.shape[1]
     keys = jax.random.split(jax.random.key(seed), 2)
@@ -104,8 +106,11 @@ def fit(
 
 
 def separation(score: np.ndarray, of: Examples) -> float:
-    """The probability that of two drafted tokens, one accepted and one refused, the accepted one
-    has the higher score: the area under the ROC curve, with weights; nan without one of each."""
+    """Returns the area under the ROC curve, with weights; nan without one token of each kind.
+
+    It is the probability that, of an accepted and a rejected draft token, the accepted one has the
+    higher score.
+    """
     order = np.argsort(score, kind="stable")
     _, tied = np.unique(score[order], return_inverse=True)
     kept = np.bincount(tied, (of.weight * of.label)[order])

@@ -1,4 +1,4 @@
-"""Distances of a drafter's law from its target's, of their log-probabilities."""
+"""Distances of a drafter's distribution from its target's, from their log-probabilities."""
 
 from __future__ import annotations
 
@@ -14,34 +14,37 @@ NOTHING = -1e4  # log q of ids that a drafter's head lacks; finite, so that 0 ti
 
 
 def forward_kl(p: Array, q: Array, real: Array) -> Array:
-    """KL(p || q): the drafter covers what the target may say (Hinton et al. 2015, 1503.02531). The
-    sum is over the ids that it can say: over all it would be infinite, and its gradient the same.
+    """Returns KL(p || q): the drafter covers what the target may say (Hinton et al. 2015,
+    1503.02531).
+
+    The sum is over the ids that the drafter can say. Over all ids it would be infinite, with the
+    same gradient.
     """
     return _mean_under(p, jnp.where(q > NOTHING, p - q, 0))
 
 
 def reverse_kl(p: Array, q: Array, real: Array) -> Array:
-    """KL(q || p): the drafter says only what the target may say."""
+    """Returns KL(q || p): the drafter says only what the target may say."""
     return _mean_under(q, q - p)
 
 
 def jensen_shannon(p: Array, q: Array, real: Array) -> Array:
-    """Both to their mean, halved; at most log 2."""
+    """Returns half the sum of the KL of both to their mean; at most log 2."""
     mean = jnp.logaddexp(p, q) - math.log(2)
     return (_mean_under(p, p - mean) + _mean_under(q, q - mean)) / 2
 
 
 def total_variation(p: Array, q: Array, real: Array) -> Array:
-    """1 - alpha. Its gradient is next to nothing where p and q have little in common."""
+    """Returns 1 - alpha. The gradient nearly vanishes if p and q have little in common."""
     return 1 - jnp.exp(_log_alpha(p, q))
 
 
 def total_variation_plus(p: Array, q: Array, real: Array) -> Array:
-    """TVD++ (Goel et al. 2024, 2403.00858): the reward 1[p > q] less its mean, over its deviation.
+    """Returns TVD++ (Goel et al. 2024, 2403.00858): the reward 1[p > q], standardised.
 
-    Mean and deviation are q's, over the batch. Expectations over q are whole sums, not draws, so
-    that the mean changes nothing and the gradient is that of `total_variation` over the deviation.
-    The value is no distance.
+    Mean and deviation of the reward are q's, over the batch. Expectations over q are full sums, not
+    draws. The mean therefore has no effect, and the gradient is that of `total_variation` divided
+    by the deviation. The value is not a distance.
     """
     reward = (p > q).astype(q.dtype)
     weights = jnp.where(real[..., None], jnp.exp(q), 0) / jnp.maximum(real.sum(), 1)
@@ -52,21 +55,25 @@ def total_variation_plus(p: Array, q: Array, real: Array) -> Array:
 
 
 def log_acceptance(p: Array, q: Array, real: Array) -> Array:
-    """-log alpha: the gradient of `total_variation` over alpha, which is there from the start
-    (Samarin et al. 2026, 2602.23881)."""
+    """Returns -log alpha, with the gradient of `total_variation` divided by alpha.
+
+    It does not vanish at the start of training (Samarin et al. 2026, 2602.23881).
+    """
     return -_log_alpha(p, q)
 
 
 def adaptive(p: Array, q: Array, real: Array) -> Array:
-    """KL where alpha is small, TV where it is not: lambda KL(p || q) + (1 - lambda) TV with
-    lambda = exp(-3 alpha), which is not differentiated (2602.23881)."""
+    """Returns KL for small alpha and TV for large alpha: lambda KL(p || q) + (1 - lambda) TV.
+
+    lambda = exp(-3 alpha) is not differentiated (2602.23881).
+    """
     alpha = jnp.exp(_log_alpha(p, q))
     share = jax.lax.stop_gradient(jnp.exp(-3 * alpha))
     return share * forward_kl(p, q, real) + (1 - share) * (1 - alpha)
 
 
 def greedy(p: Array, q: Array, real: Array) -> Array:
-    """Cross-entropy of the target's likeliest token; nothing where the drafter cannot say it."""
+    """Returns the cross-entropy of the target's likeliest token; 0 if the drafter cannot say it."""
     best = jax.nn.one_hot(p.argmax(axis=-1), p.shape[-1], dtype=bool)
     return -jnp.where(best & (q > NOTHING), q, 0).sum(axis=-1)
 

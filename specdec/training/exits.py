@@ -1,6 +1,7 @@
-"""Objectives of exits before the last layer: of a whole model, and of what is put on one exit.
+"""Objectives for predictions before the last layer (Schuster et al. 2022, 2207.07061).
 
-Schuster et al. 2022, "Confident Adaptive Language Modeling" (2207.07061), sections 3.3 and 3.5.
+The paper is "Confident Adaptive Language Modeling", sections 3.3 and 3.5. `AllExits` trains a whole
+model, and the others train an addition to it.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ WEIGHTS = {"linear": lambda layer: layer, "uniform": lambda layer: 1, "doubling"
 
 @dataclasses.dataclass(frozen=True)
 class AllExits(Objective):
-    """Cross-entropy of what the model's own head makes of several layers, so that each of them may
-    answer: for a target of `drafters.EarlyExit` or `models.t5.Calm`.
+    """Cross-entropy after several layers, with the model's own head, so that each may predict.
 
-    exits: the layers, counted from 1; None for all. The last layer is always one.
-    weights: of the exits' losses, divided by their sum: 'linear' by the number of the layer, as in
-      the paper (section 3.5), 'uniform', or 'doubling' from each exit to the next.
-    label_smoothing: 0 <= s < 1.
+    It trains a target for `drafters.EarlyExit` or `models.t5.Calm`.
+
+    Args:
+      exits: the layers, counted from 1; None for all. The last layer is always included.
+      weights: of the layers' losses, divided by their sum. 'linear' weights by the number of the
+        layer, as in the paper (section 3.5). 'doubling' doubles the weight from each to the next.
+        The third choice is 'uniform'.
+      label_smoothing: 0 <= s < 1.
     """
 
     exits: Exits | None = None
@@ -39,12 +43,13 @@ class AllExits(Objective):
     label_smoothing: Smoothing = 0.1
 
     def check(self, model: Weights, ids: int | None) -> None:
-        """Layers must be run apart, and be there; and the head has all ids."""
+        """Raises ValueError unless the layers exist and can be run separately, and the head has all
+        ids."""
         _check_layers("AllExits", model, self.exits)
         super().check(model, ids)
 
     def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
-        """Returns the weighted loss; `correct` is of the last layer."""
+        """Returns the weighted loss; `correct` is that of the last layer."""
         model, params, frozen = learner
         exits = exits_of(model, self.exits)
         weigh = WEIGHTS[self.weights]
@@ -59,18 +64,20 @@ class AllExits(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class ExitHead(Objective):
-    """Cross-entropy of a head on one layer of the target, which is not trained: for the head of
-    `drafters.EarlyExit`.
+    """Cross-entropy of a head on one layer of the target, which is not trained.
 
-    layers: as of the drafter.
-    label_smoothing: 0 <= s < 1.
+    It trains the head of `drafters.EarlyExit`.
+
+    Args:
+      layers: the drafter's number of layers.
+      label_smoothing: 0 <= s < 1.
     """
 
     layers: PositiveInt
     label_smoothing: Smoothing = 0.0
 
     def check(self, model: Weights, ids: int | None) -> None:
-        """Only heads can be trained so."""
+        """Raises ValueError unless the model is a single head."""
         if not isinstance(model, Heads) or model.config.heads != 1:
             raise ValueError(
                 f"ExitHead trains one head on a target's layer, and the model is {model}; give "
@@ -91,19 +98,20 @@ class ExitHead(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class ExitClassifier(Objective):
-    """Whether an exit says what the last layer says: what `models.t5.Calm` exits by with
-    confidence 'classifier'. Nothing but the classifier is trained (section 3.3).
+    """Predicts whether a layer's prediction equals the last layer's, for `models.t5.Calm`.
 
-    The loss is the cross-entropy of that label, of each exit the mean of the mean over tokens where
-    it does and of that over tokens where it does not; then the mean over exits.
+    `Calm` uses the classifier with confidence 'classifier'. Only the classifier is trained (section
+    3.3). The loss is the cross-entropy of that label. For each layer it is the mean of two means,
+    over tokens with and without the label; then the mean over layers.
 
-    exits: the layers, counted from 1; None for all but the last one.
+    Args:
+      exits: the layers, counted from 1; None for all but the last one.
     """
 
     exits: Exits | None = None
 
     def check(self, model: Weights, ids: int | None) -> None:
-        """The model must have a classifier."""
+        """Raises ValueError unless the model has a classifier."""
         _check_layers("ExitClassifier", model, self.exits)
         if not (isinstance(model, Target) and model.has_exit_classifier):
             raise ValueError(
@@ -112,8 +120,8 @@ class ExitClassifier(Objective):
             )
 
     def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
-        """Returns the loss; `correct` are the answers that are right at one half, of all exits
-        alike."""
+        """Returns the loss; `correct` counts the predictions, at a threshold of one half, that are
+        right."""
         model, params, frozen = learner
         exits = exits_of(model, self.exits)
         *early, last = outputs(model, jax.lax.stop_gradient(params), pairs, exits)
@@ -129,8 +137,7 @@ class ExitClassifier(Objective):
 
 
 def _balanced(logits: Array, label: Array, real: Array) -> tuple[Array, Array]:
-    """Cross-entropy of [B, T] logits of a label, the mean of both labels' means, and how many are
-    right."""
+    """Returns the cross-entropy of logits [B, T], averaged over labels, and the correct count."""
     nats = jax.nn.softplus(jnp.where(label, -logits, logits))
 
     def mean(where: Array) -> Array:
@@ -141,7 +148,7 @@ def _balanced(logits: Array, label: Array, real: Array) -> tuple[Array, Array]:
 
 
 def exits_of(model: LayeredTarget, exits: tuple[int, ...] | None) -> tuple[int, ...]:
-    """The layers that are exits, counted from 1, with the last one."""
+    """Returns the layers that are trained, counted from 1, including the last one."""
     last = model.num_layers
     return tuple(range(1, last + 1)) if exits is None else tuple(sorted({*exits, last}))
 
@@ -149,7 +156,8 @@ def exits_of(model: LayeredTarget, exits: tuple[int, ...] | None) -> tuple[int, 
 def outputs(
     model: LayeredTarget, params: PyTree, pairs: Pairs, exits: tuple[int, ...]
 ) -> Iterator[ModelOutput]:
-    """What the model's head makes of each exit, teacher-forced: logits [B, T, V] and states."""
+    """Yields the head's output after each of these layers, teacher-forced: logits [B, T, V] and
+    states."""
     text = shifted(model, pairs)
     cache = model.prefill(params, pairs.inputs, text.shape[1])
     length, stream = cache.length, None

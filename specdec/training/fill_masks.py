@@ -1,4 +1,4 @@
-"""Blocks of masks: the objective of who fills them in, and of the head that foresees their fate."""
+"""Objectives for blocks of masks: for the model that fills them in, and for its confidence head."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ Shares = Annotated[tuple[float, float], Rule(_are_shares, "two shares, as in (0.
 
 @dataclasses.dataclass(frozen=True)
 class FillMasks(Objective):
-    """Cross-entropy of the tokens behind random masks: what `drafters.Masked` drafts with.
+    """Cross-entropy of the tokens at random masks, which trains the model of `drafters.Masked`.
 
-    Xia et al. 2023 (2203.16487, section 3.1), with the glancing of Qian et al. 2021 (2008.07905):
-    of the masks that the model gets wrong a share is replaced by the right tokens, and the loss is
-    of the others.
+    Xia et al. 2023 (2203.16487, section 3.1), with the glancing of Qian et al. 2021 (2008.07905): a
+    share of the masks that the model gets wrong is replaced by the right tokens, and the loss is
+    that of the other masks.
 
-    masks, distinct: of a block, as of `Masked`.
-    cached: whether text sees only the text before it: `Masked.reread` is None.
-    blocks: masked blocks of each text and update. They do not see each other, and where text is
-      cached they share it; otherwise there is one.
-    glancing: the share of wrong masks that is revealed, in the first update and in the last one;
-      (0, 0) for none.
-    label_smoothing: 0 <= s < 1.
+    Args:
+      masks: tokens of a block, as in `Masked`.
+      distinct: whether each place has its own mask, as in `Masked`.
+      cached: whether text attends only to earlier text, so that `Masked.reread` is None.
+      blocks: masked blocks per text and update, which do not attend to each other. Cached text is
+        shared by them; otherwise there is one block.
+      glancing: the share of wrong masks that is revealed, in the first update and in the last one;
+        (0, 0) for none.
+      label_smoothing: 0 <= s < 1.
     """
 
     masks: PositiveInt = 8
@@ -56,7 +58,7 @@ class FillMasks(Objective):
             )
 
     def check(self, model: Any, ids: int | None) -> None:
-        """Masks are ids that no text has; all others have a row in the head."""
+        """Raises ValueError unless the model has ids for masks, and all other ids in its head."""
         super().check(model, ids)
         masks = self.masks if self.distinct else 1
         if ids is not None and model.vocab_size < ids + masks:
@@ -76,7 +78,7 @@ class FillMasks(Objective):
         return blocks.sums(blocks.logits(model, params), self.label_smoothing)
 
     def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
-        """Returns the sums of blocks of masks alone; an update reveals some before."""
+        """Returns the sums for blocks of only masks; an update first reveals some of them."""
         model, params, frozen = learner
         blocks = _Blocks.of(self, model, pairs, fixed_key() if key is None else key, frozen)
         return blocks.sums(blocks.logits(model, params), smoothing)
@@ -84,13 +86,15 @@ class FillMasks(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class ConfidenceHead(Objective):
-    """Cross-entropy of whether the token of each place of a block is kept, those before it kept:
-    what `schedules.ForeseenCost` cuts blocks by. Nothing but the head is trained.
+    """Cross-entropy of whether a place's token is kept if those before it are.
 
-    After DSpark (2026). A token counts as kept where the likeliest one is the text's, as in greedy
-    decoding of a target that wrote the text; places behind one that is not count for nothing.
+    It trains the head by which `schedules.ForeseenCost` cuts blocks, and nothing else (after
+    DSpark, 2026). A token counts as kept if the likeliest token is the text's, as in greedy
+    decoding of a target that wrote the text. Places after a token that is not kept do not count.
 
-    of: what the rest of the model was trained with; its masks, distinct, cached and blocks count.
+    Args:
+      of: the objective of the rest of the model, from which masks, distinct, cached and blocks are
+        taken.
     """
 
     of: FillMasks
@@ -100,7 +104,7 @@ class ConfidenceHead(Objective):
             raise ValueError(f"ConfidenceHead.of is {self.of!r}; give a FillMasks")
 
     def check(self, model: Any, ids: int | None) -> None:
-        """The model must have a head."""
+        """Raises ValueError unless the model has a confidence head."""
         self.of.check(model, ids)
         if not model.has_confidence:
             raise ValueError(
@@ -109,7 +113,8 @@ class ConfidenceHead(Objective):
             )
 
     def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
-        """Returns the loss; `correct` are the answers that are right at one half."""
+        """Returns the loss; `correct` counts the predictions, at a threshold of one half, that are
+        right."""
         model, params, frozen = learner
         blocks = _Blocks.of(self.of, model, pairs, fixed_key() if key is None else key, frozen)
         output = blocks.output(model, jax.lax.stop_gradient(params))
@@ -140,7 +145,7 @@ class _Blocks:
     def of(
         cls, objective: FillMasks, model: Any, pairs: Pairs, key: Array, frozen: Frozen | None
     ) -> _Blocks:
-        """With starts at random, as likely at each token of a text."""
+        """Returns blocks that start at random tokens, uniformly within each text."""
         targets = jnp.asarray(pairs.targets)
         rows, longest = targets.shape
         lengths = jnp.sum(targets > 0, axis=1, dtype=jnp.int32)[:, None]
@@ -169,11 +174,11 @@ class _Blocks:
         )
 
     def logits(self, model: Any, params: PyTree) -> Array:
-        """[B, R, k, V], all blocks behind one copy of their text."""
+        """Returns [B, R, k, V], the logits of all blocks, which share one copy of their text."""
         return self.output(model, params).logits
 
     def output(self, model: Any, params: PyTree) -> ModelOutput:
-        """With the states [B, R k, D] that logits are made of."""
+        """Returns the logits, and the states [B, R k, D] that they are made of."""
         rows, size = self.text.shape
         tokens = jnp.concatenate([self.text, self.fed.reshape(rows, -1)], axis=1)
         cache = read(model, params, self.inputs, tokens.shape[1], self.given)
@@ -186,7 +191,8 @@ class _Blocks:
         return ModelOutput(logits.reshape(*self.fed.shape, -1), hidden)
 
     def glanced_at(self, logits: Array, share: Array, key: Array) -> _Blocks:
-        """With this share of the wrong masks of each block replaced by what they stand for."""
+        """Returns the blocks with this share of each block's wrong masks replaced by the right
+        tokens."""
         real = self.targets > 0
         wrong = jnp.sum((logits.argmax(axis=-1) != self.targets) & real, axis=2, keepdims=True)
         order = jnp.where(real, jax.random.uniform(key, real.shape), 2.0).argsort(axis=2)
@@ -203,8 +209,10 @@ class _Blocks:
         return cross_entropy(flat, self.targets.reshape(rows, -1), label_smoothing)
 
     def _ancestors(self) -> Array:
-        """[B, T + R k, T + R k]: text, and blocks that see as much of it as was there, and their
-        own masks."""
+        """Returns [B, T + R k, T + R k] bool, which tokens attend to which.
+
+        The text comes first. Each block attends to the text before it and to its own masks.
+        """
         (_, size), (rows, blocks, masks) = self.text.shape, self.fed.shape
         if not self.cached:
             return visible_in_block(self.starts[:, 0] + 1, size, masks, cached=False)

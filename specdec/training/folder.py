@@ -1,4 +1,4 @@
-"""A run's directory. After a kill at any moment it holds what is needed to go on.
+"""The directory of a run. After a kill at any moment, it holds what is needed to resume.
 
 settings.json          what the run computes; another run is refused
 log.jsonl              one object per step, and one per evaluation
@@ -37,8 +37,8 @@ class Folder:
     """Opens or makes the directory.
 
     Raises:
-      RecordsError: it is another run's.
-      TrainingError: it is no run's, or cannot be made.
+      RecordsError: it belongs to another run.
+      TrainingError: it is not a run's directory, or cannot be made.
     """
 
     def __init__(self, path: str | os.PathLike, settings: Mapping[str, Any]):
@@ -66,14 +66,14 @@ class Folder:
 
     @property
     def step(self) -> int | None:
-        """Of the latest checkpoint."""
+        """The step of the latest checkpoint."""
         return self._checkpoints.latest_step()
 
     def restore(self, abstract: PyTree) -> PyTree:
-        """The latest checkpoint, which must exist.
+        """Returns the latest checkpoint, which must exist.
 
         Raises:
-          TrainingError: it cannot be read, or an array is not as it was saved.
+          TrainingError: it cannot be read, or an array differs from what was saved.
         """
         step, arguments = self.step, self._arguments.StandardRestore(abstract)
         where = self.path / "checkpoints" / str(step)
@@ -91,7 +91,7 @@ class Folder:
         return state
 
     def save(self, step: int, state: PyTree) -> None:
-        """Writes a checkpoint, unless there is one of this step."""
+        """Writes a checkpoint, unless this step has one."""
         if step == self.step:
             return
         recorded = {CHECKSUMS: checksums.of_tree(serialization.to_state_dict(state))}
@@ -107,7 +107,7 @@ class Folder:
         vocabulary: checkpoints.Vocabulary | None,
         part: str = "",
     ) -> None:
-        """Puts the parameters where `checkpoints.load(path / 'export' / part)` finds them."""
+        """Writes the parameters where `checkpoints.load(path / 'export' / part)` finds them."""
         export = self.path / "export" / part
         new = export / f"checkpoint_{step}"
         if not new.exists():
@@ -117,14 +117,14 @@ class Folder:
                 shutil.rmtree(old)
 
     def cut_log(self, step: int) -> None:
-        """Leaves out what the log says about the steps after `step`."""
+        """Removes the records of steps after `step` from the log."""
         self._log.replace(record for record in self._log if record["step"] <= step)
 
     def log(self, record: Mapping[str, Any]) -> None:
         self._log.append(record)
 
     def is_best(self, name: str, value: float) -> bool:
-        """Whether a figure is above all that the log has of it."""
+        """Returns whether a figure exceeds all its values in the log."""
         return all(value > record[name] for record in self._log if name in record)
 
     def _claim(self, settings: str) -> None:
@@ -132,7 +132,7 @@ class Folder:
         records.claim(self.path, file, settings, begun=None, instead="output directory")
 
     def _hold(self) -> None:
-        """Locks the directory, which it makes, unless it is no run's."""
+        """Makes and locks the directory, unless it is not a run's."""
         if not (self.path / "settings.json").exists():
             self._make()
         lock = records.locked(self.path, self.path / LOCK, "output directory", "*")
@@ -149,6 +149,7 @@ class Folder:
             raise TrainingError(f"cannot make {self.path}: {error.strerror}") from error
 
     def _is_empty(self) -> bool:
-        """Whether there is nothing but what a run that was killed at its start leaves."""
+        """Returns whether the directory has only the files of a run that was killed at its
+        start."""
         left = (LOCK, ".part")
         return self.path.is_dir() and all(file.name.endswith(left) for file in self.path.iterdir())

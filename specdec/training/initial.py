@@ -1,4 +1,4 @@
-"""What a model begins with that another one has: table, head and layers of its target."""
+"""Initial parameters that are taken from another model: table, head and layers of the target."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from specdec.types import Array, PyTree
 def begun_with(
     params: PyTree, path: str | os.PathLike, head_ids: tuple[int, ...] | None = None
 ) -> PyTree:
-    """Parameters with the arrays of a checkpoint in the place of those of the same name and shape.
+    """Returns parameters with those arrays of a checkpoint that have the same name and shape.
 
-    Vocabularies, and the ids of heads, may differ: what both have is taken. So a shallow decoder of
-    its target's width begins with the target's first layers.
+    Vocabularies, and the ids of heads, may differ: shared ids are taken. A shallow decoder of its
+    target's width therefore begins with the target's first layers.
 
     Args:
-      params: of the model that is trained.
+      params: the parameters of the model that is trained.
       path: the checkpoint's directory.
-      head_ids: of the model that is trained.
+      head_ids: the head's ids in the model that is trained.
 
     Raises:
-      TrainingError: nothing of it fits.
+      TrainingError: no array fits.
       checkpoints.CheckpointError: there is no checkpoint that can be read.
     """
     own: dict[tuple[str, ...], Any] = dict(traverse_util.flatten_dict(params))
@@ -61,9 +61,15 @@ def _with_shared(
     name: tuple[str, ...],
     heads: tuple[tuple[int, ...] | None, tuple[int, ...] | None],
 ) -> Array:
-    """What both have, along the axis of a vocabulary too; `own` itself if the shapes are others.
+    """Returns `own` with the shared entries of `other`, including those along a vocabulary's axis.
 
-    heads: the ids of both.
+    If the shapes do not fit, `own` is returned unchanged.
+
+    Args:
+      own: the array of the model that is trained.
+      other: the checkpoint's array.
+      name: its path.
+      heads: the head's ids of both.
     """
     module = name[-2] if len(name) > 1 else ""
     axis = {"token_embedder": 0, "logits_dense": 1}.get(module)

@@ -1,12 +1,13 @@
-"""What a target says behind each token of the texts of a split, stored once and read in training.
+"""A target's distributions at each token of a split's texts, stored once and read in training.
 
-A run that aligns a drafter needs the target's law of each token in every epoch, and the target is
-the most costly model of all. A folder keeps the likeliest ids of each:
+A run that aligns a drafter needs the target's distribution at each token in every epoch, and the
+target is the most expensive model of all. A folder stores the likeliest ids of each:
 
-    settings.json   whose laws of which texts they are; a run of others is refused
-    00000/ ...      tables of kind `laws`, of some thousand texts each, which appear when complete
+  settings.json   the target and the texts; a run with others is refused
+  00000/ ...      tables of kind `laws`, each of some thousand texts, which appear when complete
 
-So what was interrupted goes on where it was, and runs of other objectives or seeds share a folder.
+An interrupted run therefore resumes where it was, and runs with other objectives or seeds share a
+folder.
 """
 
 from __future__ import annotations
@@ -39,15 +40,19 @@ LOCK, INSTEAD = ".lock", "laws_path"
 
 
 def coarse(log_probs: Array, ids: Array) -> Array:
-    """[B, T, m+1] of log-probabilities [B, T, V]: of these ids [B, T, m], and of all others
-    together. m < V, and no id twice."""
+    """Returns [B, T, m+1], the log-probabilities of these ids, and of all others together.
+
+    Args:
+      log_probs: [B, T, V].
+      ids: [B, T, m], without repetition, m < V.
+    """
     others = jnp.put_along_axis(log_probs, ids, -jnp.inf, axis=-1, inplace=False)
     others = jax.nn.logsumexp(others, axis=-1, keepdims=True)
     return jnp.concatenate([jnp.take_along_axis(log_probs, ids, axis=-1), others], axis=-1)
 
 
 class Asked(NamedTuple):
-    """Whose laws are wanted, and how many ids of each."""
+    """The target whose distributions are stored, and the number of ids of each."""
 
     model: Target
     params: PyTree
@@ -56,7 +61,7 @@ class Asked(NamedTuple):
 
 
 class StoredLaws:
-    """Laws of texts; `beside` puts them beside a batch."""
+    """The stored distributions of texts; `beside` adds them to a batch."""
 
     def __init__(self, paths: Iterable[Path]):
         self._tables = [tables.mapped(path, KIND) for path in paths]
@@ -67,7 +72,8 @@ class StoredLaws:
                 self._places[text.tobytes()] = number, int(start)
 
     def beside(self, pairs: Pairs) -> Pairs:
-        """The same batch with its laws, whose texts must be stored; zeros where nothing is."""
+        """Returns the batch with the distributions of its texts, which must be stored; padding has
+        zeros."""
         shape, (_, top) = pairs.targets.shape, self._tables[0]["ids"].shape
         laws = TopLaws(np.zeros([*shape, top], np.int32), np.zeros([*shape, top + 1], np.float32))
         for row, (text, length) in enumerate(_texts(pairs)):
@@ -86,14 +92,19 @@ def stored(
     packed: Callable[[Sequence[TokenPair]], Sequence[Pairs]],
     say: Callable[[str], None] = lambda _: None,
 ) -> StoredLaws:
-    """Opens a folder, and makes what it lacks.
+    """Opens a folder, and adds the tables that it lacks.
 
-    settings: of the target and of the data, as JSON has them.
-    packed: batches of some of the examples.
+    Args:
+      path: the folder.
+      asked: the target, and what is stored of it.
+      settings: the settings of target and data, as in JSON.
+      examples: the texts.
+      packed: makes batches of some of the examples.
+      say: prints a line.
 
     Raises:
-      TrainingError: `top` ids would be all.
-      records.RecordsError: the folder is of other settings, or another run is making it.
+      TrainingError: `top` ids would be all ids.
+      records.RecordsError: the folder has other settings, or another run is making it.
     """
     ids: int = asked.model.vocab_size  # type: ignore[attr-defined]
     if asked.top >= ids:
@@ -114,7 +125,7 @@ def stored(
 
 
 def _made(asked: Asked, batches: Sequence[Pairs]) -> dict[str, np.ndarray]:
-    """The arrays of a table: one row for each token, all texts behind each other."""
+    """Returns the arrays of a table: one row per token, all texts one after the other."""
     texts, lengths, ids, log_probs = [], [], [], []
     for pairs in batches:
         top = jax.device_get(_said(asked.params, pairs, asked.model, asked.top, asked.temperature))
@@ -140,7 +151,7 @@ def _said(params: PyTree, pairs: Pairs, model: Target, top: int, temperature: fl
 
 
 def _texts(pairs: Pairs) -> Iterator[tuple[bytes, int]]:
-    """Of each row what it is known by, and how many tokens it has; 0 for a row of padding."""
+    """Yields each row's digest and its number of tokens, 0 for a row of padding."""
     for inputs, targets in zip(np.asarray(pairs.inputs), np.asarray(pairs.targets), strict=True):
         digest = hashlib.blake2b(inputs[inputs > 0].tobytes(), digest_size=DIGEST)
         digest.update(b"\0" + targets[targets > 0].tobytes())

@@ -1,4 +1,4 @@
-"""Heads that look ahead: the objective of those of a target, alone or together with it."""
+"""The objective of heads that look ahead, trained alone or together with their target."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from specdec.types import Array
 
 @dataclasses.dataclass(frozen=True)
 class LookAhead(Objective):
-    """Cross-entropy of the tokens that heads on the target's states guess: what
-    `drafters.Blockwise` drafts with.
+    """Cross-entropy of the tokens that heads on the target's states predict (`drafters.Blockwise`).
 
-    Stern et al. 2018 (1811.03115, section 6). The target of a run is not trained: its next token
-    stays what it was. That of a `HeadedTarget` is, by all that is guessed from its states, its own
-    next token too, as one head more: it becomes another target.
+    Stern et al. 2018 (1811.03115, section 6). A run's target is not trained: its own next token
+    does not change. The target of a `HeadedTarget` is trained by all predictions from its states.
+    These include its own next token, as one more head, so it becomes another target.
 
-    one_head: whether an update is of one head at random, as there, or of all: as many logits more.
-    label_smoothing: 0 <= s < 1.
+    Args:
+      one_head: whether an update trains one random head, as in the paper, or all heads, which needs
+        that many times the logits.
+      label_smoothing: 0 <= s < 1.
     """
 
     one_head: bool = True
     label_smoothing: Smoothing = 0.0
 
     def check(self, model: Weights, ids: int | None) -> None:
-        """Only heads can be trained so, and a target whose head has all ids."""
+        """Raises ValueError unless the model is heads, or a target whose head has all ids."""
         if isinstance(model, HeadedTarget):
             super().check(model.target, ids)
         if not isinstance(model, Heads | HeadedTarget):

@@ -14,14 +14,15 @@ from specdec.types import Array, PyTree
 
 
 class TopLaws(NamedTuple):
-    """What a target says in place of each token of a batch: of its likeliest ids, and the rest."""
+    """A target's distribution at each token of a batch: its likeliest ids, and the rest pooled."""
 
     ids: Any  # [B, T, m] int32, the likeliest first
     log_probs: Any  # [B, T, m+1] float32, the last one of all other ids together
 
 
 class Pairs(NamedTuple):
-    """A batch of texts; both end in EOS and are 0 after it. A row of zeros counts for nothing."""
+    """A batch of texts; inputs and targets end in EOS and are 0 after it. A row of zeros is
+    ignored."""
 
     inputs: Any  # [B, S] int32, of numpy or JAX
     targets: Any  # [B, T] int32
@@ -29,7 +30,7 @@ class Pairs(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Over the target tokens of a batch, so that batches add up."""
+    """Sums over the target tokens of a batch, so that batches can be added."""
 
     loss: Array  # [] float32, nats
     correct: Array  # [] int32, tokens that are the argmax
@@ -37,7 +38,7 @@ class Sums(NamedTuple):
 
 
 class Frozen(NamedTuple):
-    """The target, which is not trained: what the trained model reads of it."""
+    """The target, which is not trained and whose outputs the trained model reads."""
 
     model: Target
     params: PyTree
@@ -53,15 +54,19 @@ class Learner(NamedTuple):
 
 
 def reads_target(model: Weights) -> bool:
-    """Whether a model reads what the target makes: its encoder's output, or its states."""
+    """Returns whether a model reads its target's encoder output or states."""
     return model.encoded_dim is not None or model.states_dim is not None
 
 
 def of_target(
     model: Any, inputs: Array, text: Array, frozen: Frozen | None
 ) -> tuple[PyTree, Array | None]:
-    """What a model reads of its target: a cache behind the inputs, and the state that produced each
-    token of [B, T] text, as in `types.Context`; None for what it does not read."""
+    """Returns what a model reads of its target, None for what it does not read.
+
+    Returns:
+      A cache after the inputs, and the state that produced each token of the text, as in
+        `types.Context`.
+    """
     if not reads_target(model):
         return None, None
     assert frozen is not None, "TrainRun asks for it"
@@ -73,7 +78,7 @@ def of_target(
 
 
 def shifted(model: Target, pairs: Pairs) -> Array:
-    """[B, T] int32, what the decoder is fed: the start token, and the targets but the last ones."""
+    """Returns [B, T] int32, the decoder's input: the start token, then all targets but the last."""
     start = model.start(pairs.inputs)[:, None]
     return jnp.concatenate([start, pairs.targets[:, :-1]], axis=1)
 
@@ -81,7 +86,14 @@ def shifted(model: Target, pairs: Pairs) -> Array:
 def teacher_forced(
     model: Target, params: PyTree, pairs: Pairs, frozen: Frozen | None = None
 ) -> Array:
-    """[B, T, V] float32 logits: position t has seen the inputs and the targets before t."""
+    """Returns [B, T, V] float32 logits: position t has read the inputs and the targets before t.
+
+    Args:
+      model: the model.
+      params: its parameters.
+      pairs: the batch.
+      frozen: the target, if the model reads its outputs.
+    """
     text = shifted(model, pairs)
     given, _ = of_target(model, pairs.inputs, text, frozen)
     cache = read(model, params, pairs.inputs, text.shape[1], given)
@@ -89,11 +101,11 @@ def teacher_forced(
 
 
 def cross_entropy(logits: Array, targets: Array, label_smoothing: float = 0.0) -> Sums:
-    """Cross-entropy with smoothed labels, summed over the tokens that are not padding.
+    """Returns the cross-entropy with smoothed labels, summed over the tokens that are not padding.
 
-    With s = label_smoothing the label q gives the token 1 - s and each other one s / (V - 1)
-    (Szegedy et al. 2016, section 7). The loss is KL(q || p) = -sum q log p - H(q), whose entropy
-    term makes a prediction of exactly q cost 0, as in T5X.
+    With s = label_smoothing, the label q gives the token 1 - s and each other one s / (V - 1)
+    (Szegedy et al. 2016, section 7). The loss is KL(q || p) = -sum q log p - H(q). Its entropy term
+    makes a prediction of exactly q cost 0, as in T5X.
 
     Args:
       logits: [B, T, V] float32.

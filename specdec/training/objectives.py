@@ -1,4 +1,4 @@
-"""What training makes small. A new objective is a frozen dataclass that inherits `Objective`."""
+"""Training objectives. A new objective is a frozen dataclass that inherits `Objective`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ Smoothing = Annotated[float, number(lambda s: 0 <= s < 1, "a number from 0 on, b
 
 
 class Objective(Checked, abc.ABC):
-    """A loss of a model on a batch, as sums over the tokens that it is about.
+    """A loss of a model on a batch, as sums over the tokens that count.
 
-    reads_target: whether it needs the target although the model reads nothing of it; a run without
-      a target is then refused.
-    label_smoothing: of updates, 0 <= s < 1, see `cross_entropy`; a field where there may be some.
-    top, keep: see `Align`.
+    Attributes:
+      reads_target: whether the objective needs the target even if the model does not read its
+        outputs; a run without a target is then refused.
+      label_smoothing: of updates, 0 <= s < 1, see `cross_entropy`; a field if the objective has it.
+      top: see `Align`.
+      keep: see `Align`.
     """
 
     reads_target: ClassVar[bool] = False
@@ -31,13 +33,15 @@ class Objective(Checked, abc.ABC):
     keep: float | None = None
 
     def check(self, model: Any, ids: int | None) -> None:
-        """Refuses a model that cannot be trained so: by default one for whom some tokens are
-        impossible, where the loss would be infinite.
+        """Raises ValueError, with one line for the user, for a model that the objective cannot
+        train.
 
-        ids: of the vocabulary; None if they are not known.
+        By default this is a model for which some tokens are impossible, so that the loss would be
+        infinite.
 
-        Raises:
-          ValueError: with one line for the user.
+        Args:
+          model: the model.
+          ids: the vocabulary's number of ids; None if it is not known.
         """
         if (known := model.head_ids) is not None:
             raise ValueError(
@@ -55,12 +59,21 @@ class Objective(Checked, abc.ABC):
         key: Array,
         progress: Array,
     ) -> Sums:
-        """Returns the sums of an update; `progress` [] is the share of all updates so far."""
+        """Returns the sums of an update.
+
+        Args:
+          model: the model that is trained.
+          params: its parameters.
+          frozen: the target, if there is one.
+          pairs: the batch.
+          key: the key of random numbers.
+          progress: [], the share of all updates so far.
+        """
         return self.update(Learner(model, params, frozen), pairs, key, progress)
 
     def measure(self, model: Any, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
-        """Returns the sums without smoothing, and without chance: batches of one text are measured
-        alike always."""
+        """Returns the sums without smoothing and with fixed random numbers, so that they are
+        comparable."""
         return self.sums(Learner(model, params, frozen), pairs, 0.0, None)
 
     def update(self, learner: Learner, pairs: Pairs, key: Array, progress: Array) -> Sums:
@@ -69,19 +82,20 @@ class Objective(Checked, abc.ABC):
 
     @abc.abstractmethod
     def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
-        """Returns the sums over a batch; without a key nothing is drawn."""
+        """Returns the sums over a batch; without a key, random numbers are fixed."""
 
     def figures(self, means: tuple[float, float], parameter_ratio: float) -> dict[str, float]:
-        """Returns what evaluations log besides loss and accuracy, see `Align`."""
+        """Returns further figures that evaluations log, see `Align`."""
         return {}
 
 
 @dataclasses.dataclass(frozen=True)
 class TeacherForced(Objective):
-    """Cross-entropy of each token behind those before it.
+    """Cross-entropy of each token given the tokens before it.
 
-    label_smoothing: 0 <= s < 1, see `cross_entropy`.
-    view: what the model reads of the inputs, if not all: a drafter's `NoSource()`.
+    Args:
+      label_smoothing: 0 <= s < 1, see `cross_entropy`.
+      view: selects what the model reads of the inputs, if not all: a drafter's `NoSource()`.
     """
 
     label_smoothing: Smoothing = 0.1
@@ -95,5 +109,5 @@ class TeacherForced(Objective):
 
 
 def fixed_key() -> Array:
-    """Returns the key of what is drawn in a measurement, always the same."""
+    """Returns the fixed key of measurements."""
     return jax.random.key(0, impl="threefry2x32")

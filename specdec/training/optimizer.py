@@ -1,4 +1,4 @@
-"""Adafactor as T5 was trained with it, and its learning rate."""
+"""Adafactor, as T5 was trained with, and its learning rate."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from specdec.types import Array
 
 @dataclasses.dataclass(frozen=True)
 class LearningRate(Checked):
-    """Linear warm-up to `peak`, `hold` steps at it, then a decay. Steps count from 1.
+    """A linear warm-up to `peak`, `hold` steps at it, then a decay. Steps count from 1.
 
-    decay: 'constant'; 'rsqrt', peak * sqrt(s / step) with s the last step at the peak; or 'linear',
-      which is 0 at step `end`.
+    Args:
+      peak: the highest rate.
+      warmup: steps of the warm-up.
+      hold: steps at the peak.
+      decay: 'constant'; 'rsqrt', peak * sqrt(s / step) with s the last step at the peak; or
+        'linear', which is 0 at step `end`.
+      end: the last step of a linear decay.
     """
 
     peak: PositiveFloat = 0.03
@@ -40,7 +45,7 @@ class LearningRate(Checked):
             )
 
     def __call__(self, count: ArrayLike) -> Array:
-        """The rate of the update after `count` updates, float32."""
+        """Returns the rate of the update after `count` updates, float32."""
         step = jnp.asarray(count, jnp.float32) + 1
         top = float(self.warmup + self.hold)
         rate = self.peak * jnp.minimum(1.0, step / self.warmup)
@@ -53,11 +58,15 @@ class LearningRate(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class Adafactor(Checked):
-    """Shazeer and Stern 2018 as T5 uses it: no momentum, no weight decay, steps relative to the
-    root mean square of each parameter, factored second moments from 128 x 128 on with
-    beta2 = 1 - step^-0.8, and updates clipped to a root mean square of 1.
+    """Adafactor (Shazeer and Stern 2018) with T5's settings.
 
-    clip_norm: bounds the gradient's global norm before anything else, None for no bound.
+    There is no momentum and no weight decay. Steps are relative to the root mean square of each
+    parameter. Second moments are factored from 128 x 128 on, with beta2 = 1 - step^-0.8. Updates
+    are clipped to a root mean square of 1.
+
+    Args:
+      learning_rate: the schedule of the rate.
+      clip_norm: bounds the gradient's global norm before anything else, None for no bound.
     """
 
     learning_rate: LearningRate = LearningRate()

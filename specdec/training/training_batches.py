@@ -1,8 +1,8 @@
 """Batches as a function of (seed, k), so that a run can be resumed at any step.
 
-The examples are an endless sequence, `Task.stream`, and batch k comes from a window of it. Within
-a window the examples are sorted by length, so that a batch needs little padding, and the batches
-are then put in an order drawn from (seed, window).
+The examples are an unlimited sequence, `Task.stream`, and batch k comes from a window of it. Within
+a window the examples are sorted by length, so that a batch needs little padding. The batches are
+then put in an order drawn from (seed, window).
 """
 
 from __future__ import annotations
@@ -26,7 +26,18 @@ class TokenPair(NamedTuple):
 
 
 class Batches:
-    """`batches[k]` is the k-th training batch; nearly free when k follows the last one."""
+    """A sequence in which `batches[k]` is the k-th training batch.
+
+    Access is nearly free when k follows the last one.
+
+    Args:
+      task: a task or mixture, or its name.
+      split: its split.
+      lengths: the longest 'inputs' and 'targets', in tokens.
+      batch_size: rows of a batch.
+      seed: the seed of the order.
+      buckets: the number of widths.
+    """
 
     def __init__(
         self,
@@ -44,7 +55,8 @@ class Batches:
         self._window: tuple[int, list[Pairs]] = (-1, [])
 
     def __getitem__(self, k: int) -> Pairs:
-        """Inputs [B, S'] and targets [B, T'], with S' and T' of the smallest bucket that fits."""
+        """Returns inputs [B, S'] and targets [B, T'], with S' and T' of the smallest bucket that
+        fits."""
         number, place = divmod(k, WINDOW)
         if number != self._window[0]:
             self._window = number, self._batches(number)
@@ -60,9 +72,11 @@ class Batches:
 def pack(
     examples: Iterable[TokenPair], lengths: Mapping[str, int], size: int, buckets: int
 ) -> list[Pairs]:
-    """Batches of `size` rows, shortest examples first; missing rows of the last one are zeros.
+    """Returns batches of `size` rows, shortest examples first, padded with rows of zeros at the
+    end.
 
-    Shapes are i/buckets of both `lengths` for some i in 1..buckets: so many programs are compiled.
+    Shapes are i/buckets of both `lengths` for i in 1..buckets, so that at most `buckets` programs
+    are compiled.
     """
     limits = lengths["inputs"], lengths["targets"]
 
@@ -91,9 +105,9 @@ def read_split(task: Any, split: str, lengths: Mapping[str, int]) -> list[TokenP
 def reader(
     task: Any, split: str, lengths: Mapping[str, int], seed: int
 ) -> Callable[[int], Iterator[TokenPair]]:
-    """Returns a function: place in the endless sequence -> the examples from there on.
+    """Returns a function: place in the unlimited sequence -> the examples from there on.
 
-    It reads on where it is. Any other place is a new stream.
+    Continuing at the current place reads on. Any other place opens a new stream.
     """
     task = tasks.get_task(task, split)
     rest: Iterator[TokenPair] = iter(())
@@ -125,5 +139,5 @@ def _padded(rows: Sequence[np.ndarray], size: int, width: int) -> np.ndarray:
 
 
 def _random(seed: int, purpose: str, number: int) -> np.random.Generator:
-    """A generator of its own for each purpose and number, without those before it."""
+    """Returns a separate generator for each purpose and number."""
     return np.random.default_rng([seed, *purpose.encode(), number])

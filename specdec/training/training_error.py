@@ -1,4 +1,4 @@
-"""The one error of this package."""
+"""The error class of this package."""
 
 
 class TrainingError(ValueError):

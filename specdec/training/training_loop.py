@@ -1,4 +1,4 @@
-"""The loop: one compiled step, logged, checkpointed and resumable at any step."""
+"""The training loop: one compiled step, logged, checkpointed and resumable at any step."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ from specdec.types import Array, PyTree
 
 
 class State(NamedTuple):
-    """All that changes. `step` counts the updates, and is the index of the next batch."""
+    """The state that training changes. `step` counts the updates, and is the index of the next
+    batch."""
 
     params: PyTree
     optimizer: PyTree
@@ -45,7 +46,7 @@ class State(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """What an update depends on, static; of a run all but its data."""
+    """The static settings of an update: those of a run, except its data."""
 
     model: Target
     target: Target | None
@@ -59,12 +60,12 @@ class Recipe(NamedTuple):
         return cls(run.model, run.target, run.objective, run.optimizer, run.seed, run.steps)
 
     def frozen(self, params: PyTree, reference: PyTree = ()) -> Frozen | None:
-        """The target with its parameters, where there is one."""
+        """Returns the target with its parameters, if there is one."""
         return None if self.target is None else Frozen(self.target, params, reference)
 
 
 def init(run: TrainRun) -> State:
-    """The state before the first step."""
+    """Returns the state before the first step."""
     params = run.model.init(jax.random.key(run.seed, impl="threefry2x32"))
     model, begun = run.model, run.initial_path
     if isinstance(begun, Mapping):
@@ -85,7 +86,18 @@ def train_step(
     *,
     recipe: Recipe,
 ) -> tuple[State, Sums]:
-    """One update by the mean loss per token; `state` is given up, its memory is used again."""
+    """Makes one update by the mean loss per token; the memory of `state` is reused.
+
+    Args:
+      state: the state before the update.
+      pairs: the batch.
+      target_params: the target's parameters, if it is used.
+      reference: a reference drafter's parameters, if one is used.
+      recipe: the static settings.
+
+    Returns:
+      The state after the update, and the sums of the loss.
+    """
     frozen = recipe.frozen(target_params, reference)
     key = jax.random.fold_in(jax.random.key(recipe.seed, impl="threefry2x32"), state.step)
     progress = state.step / recipe.steps
@@ -107,21 +119,28 @@ def train_step(
 def evaluate_step(
     params: PyTree, pairs: Pairs, target_params: PyTree = (), *, recipe: Recipe
 ) -> Sums:
-    """What the objective measures: loss without smoothing, and accuracy."""
+    """Returns the sums that the objective measures: loss without smoothing, and accuracy."""
     return recipe.objective.measure(recipe.model, params, recipe.frozen(target_params), pairs)
 
 
 def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
-    """Trains, or goes on where the latest checkpoint in `output_dir` ends; see `folder`.
+    """Trains, or resumes from the latest checkpoint in `output_dir`; see `folder`.
 
-    A run that was stopped in any way and is resumed computes bit for bit what it would have
-    computed (on the same machine, with the same versions). An interrupt, or SIGTERM, ends the step,
-    saves, and then does what it does elsewhere: Ctrl-C raises KeyboardInterrupt.
+    On the same machine with the same versions, a stopped and resumed run computes the same numbers
+    bit for bit. An interrupt or SIGTERM ends the current step, saves, and then has its usual
+    effect: Ctrl-C raises KeyboardInterrupt.
+
+    Args:
+      run: the settings of the run.
+      output_dir: the directory of the run.
+
+    Returns:
+      The state after the last step.
 
     Raises:
-      TrainingError: a task or directory that cannot be used, or a loss that is not finite.
-      records.RecordsError: a directory of another run.
-      tasks.TaskError: no such task or split, or data that are not on this machine.
+      TrainingError: a task or directory cannot be used, or a loss is not finite.
+      records.RecordsError: the directory belongs to another run.
+      tasks.TaskError: there is no such task or split, or its data are not on this machine.
     """
     vocabulary = _vocabulary(run)
     tasks.check_lengths(run.task, run.lengths)
@@ -171,7 +190,7 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
 
 
 class Update(NamedTuple):
-    """What one step did."""
+    """The figures of one step."""
 
     step: int  # from 1
     loss: float  # nats per target token, smoothed
@@ -190,7 +209,7 @@ def _updates(
     reference: PyTree,
     batches: Iterator[Pairs],
 ) -> Iterator[tuple[State, Update]]:
-    """The steps that are left; each state is given up when the next one is asked for."""
+    """Yields the remaining steps; each state's memory is reused by the next step."""
     first = int(state.step)
     pairs, recipe = next(batches), Recipe.of(run)
     for step in range(first + 1, run.steps + 1):
@@ -215,7 +234,7 @@ def _evaluate(
     folder: Folder,
     progress: Progress,
 ) -> bool:
-    """Logs the figures; whether they are the best so far, where the best is kept."""
+    """Logs the figures, and returns whether they are the best so far if the best are exported."""
     recipe = Recipe.of(run)
     sums = [evaluate_step(params, pairs, target_params, recipe=recipe) for pairs in batches]
     loss, accuracy = _means(sums)
@@ -254,7 +273,7 @@ def _export(
     folder: Folder,
     vocabulary: checkpoints.Vocabulary | None,
 ) -> None:
-    """The model, or each of its parts."""
+    """Exports the model, or each of its parts."""
     if not isinstance(run.model, HeadedTarget):
         return folder.export(step, params, run.model.config, vocabulary)
     for name, part in run.model.parts.items():
@@ -262,13 +281,13 @@ def _export(
 
 
 def _means(batches: list[Sums]) -> tuple[float, float]:
-    """Loss in nats and accuracy, per token."""
+    """Returns loss in nats and accuracy, per token."""
     loss, correct, tokens = (sum(column) for column in zip(*jax.device_get(batches), strict=True))
     return float(loss / max(tokens, 1)), float(correct / max(tokens, 1))
 
 
 def _vocabulary(run: TrainRun) -> checkpoints.Vocabulary | None:
-    """The task's, if it is a file, after a look at its size."""
+    """Returns the task's vocabulary if it is a file, after a check that it fits the models."""
     vocabulary = tasks.get_task(run.task).vocabulary
     try:
         check_fit(vocabulary, run.model, "model")
@@ -292,7 +311,7 @@ def _loaded(path: str | None, model: Model | None) -> PyTree:
 def _laws(
     run: TrainRun, top: int, target_params: PyTree, folder: Path, say: Callable[[str], None]
 ) -> laws.StoredLaws:
-    """What the target says of the texts of the split, all of which are read."""
+    """Returns the target's stored distributions for the split's texts, all of which are read."""
     if not tasks.get_task(run.task, run.split).fits(run.split):
         raise TrainingError(
             f"Align.top is {top}, and the split {run.split!r} has no end, or more than "
@@ -322,7 +341,8 @@ def _evaluation(run: TrainRun) -> list[Pairs]:
 
 
 def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:
-    """What has to agree for two runs to be one. The first batch speaks for the data."""
+    """Returns the settings that must agree for a run to be resumed, with a digest of the first
+    batch."""
     digest = hashlib.sha256(first.inputs.tobytes() + first.targets.tobytes())
     objective: Any = run.objective
     return {
@@ -344,15 +364,17 @@ def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:
 
 
 def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    """What is set, functions by name."""
+    """Returns the fields that are set, with functions by name."""
     set_ones = {name: value for name, value in fields.items() if value is not None}
     return {name: getattr(x, "__qualname__", x) for name, x in set_ones.items()}
 
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[Callable[[], int]]:
-    """A function that gives the signal that came, Ctrl-C's or SIGTERM, else 0; a second one acts
-    at once."""
+    """Yields a function that returns the received signal, SIGINT or SIGTERM, else 0.
+
+    A second signal acts immediately.
+    """
     came = [0]
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 

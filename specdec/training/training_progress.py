@@ -1,4 +1,4 @@
-"""How a run is doing, in one line."""
+"""Shows the progress of a run in one line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 
 
 class Progress:
-    """Every `every` steps a line on stderr, which on a terminal replaces the one before."""
+    """Prints a line on stderr every `every` steps; on a terminal, each line replaces the one
+    before."""
 
     def __init__(self, start: int, steps: int, every: int):
         self._steps, self._every = steps, every
@@ -18,7 +19,15 @@ class Progress:
         self._passing = False  # whether the cursor is still in the last line
 
     def update(self, step: int, loss: float, accuracy: float, rate: float, tokens: int) -> None:
-        """`tokens`: of inputs and targets together, without padding."""
+        """Counts a step.
+
+        Args:
+          step: its number.
+          loss: in nats per target token.
+          accuracy: of the argmax.
+          rate: the learning rate.
+          tokens: of inputs and targets together, without padding.
+        """
         self._loss += loss
         self._accuracy += accuracy
         self._tokens += tokens
@@ -37,7 +46,7 @@ class Progress:
         self._tokens, self._loss, self._accuracy = 0, 0.0, 0.0
 
     def say(self, line: str, passing: bool = False) -> None:
-        """Prints a line; a `passing` one is overwritten by the next on a terminal."""
+        """Prints a line; on a terminal, the next line overwrites a `passing` one."""
         if sys.stderr.isatty():
             print(f"\r\x1b[K{line}", end="" if passing else "\n", file=sys.stderr, flush=True)
             self._passing = passing

@@ -1,4 +1,4 @@
-"""A run of training: what decides what is trained, and how."""
+"""The settings of a training run."""
 
 from __future__ import annotations
 
@@ -18,30 +18,35 @@ from specdec.training.optimizer import Adafactor
 
 @dataclasses.dataclass(frozen=True)
 class TrainRun(Checked):
-    """Everything that decides what is trained, and how; gin builds it.
+    """The settings of a training run; gin builds it.
 
-    model: what is trained; parameters start as its `init` draws them from the seed. Or a
-      `models.heads.HeadedTarget`, of which `LookAhead` trains both parts.
-    task, split, lengths: a task or mixture or the name of one, its split to train on, and the
-      longest 'inputs' and 'targets' in tokens.
-    steps: how many updates in all; a finished run goes on if this grows.
-    batch_size: texts per step.
-    optimizer, objective: see `Adafactor` and `objectives`.
-    target, target_path: the model that the trained one drafts for, and the directory of its
-      checkpoint, if anything of it is read: its encoder's output, or its states.
-    reference_path: the directory of a drafter's checkpoint, as the model is, by which an objective
-      tells what can be learned (`Align.keep`).
-    laws_path: the folder in which what the target says of the texts is kept, where the objective
-      wants that stored (`Align.top`); runs may share it. None: `laws` in the output directory.
-    initial_path: the directory of a checkpoint that parameters are begun with, as far as names and
-      shapes agree (`begun_with`); the target's, for example. None: all are drawn. Of a HeadedTarget
-      {'target': .., 'heads': ..}, or one of them.
-    seed: of the parameters and of the order of the data.
-    buckets: into how many widths batches fall, each a program to compile (see `data.pack`).
-    evaluation_split: where loss and accuracy are measured besides, None for nowhere.
-    best_by: the figure of an evaluation, such as Align's 'mbsu_5', by which the best parameters so
-      far are exported, and not the latest: by how fast drafts would be, say, and not by the loss.
-    log_every, evaluate_every, checkpoint_every: steps.
+    Args:
+      model: the model that is trained, whose `init` draws its parameters with the seed. Or a
+        `models.heads.HeadedTarget`, both parts of which `LookAhead` trains.
+      task: a task or mixture, or its name.
+      lengths: the longest 'inputs' and 'targets' in tokens.
+      steps: updates in all; a finished run goes on if this grows.
+      batch_size: texts per step.
+      optimizer: see `Adafactor`.
+      objective: see `objectives`.
+      target: the model that the trained one drafts for, if its outputs are read.
+      target_path: the directory of the target's checkpoint.
+      initial_path: the directory of a checkpoint that parameters start from, as far as names and
+        shapes agree (`begun_with`); the target's, for example. None draws all of them. For a
+        HeadedTarget, {'target': .., 'heads': ..}, or one of them.
+      reference_path: the directory of a trained drafter's checkpoint, with which an objective finds
+        the tokens that can be learned (`Align.keep`).
+      laws_path: the folder that stores the target's distributions, if the objective needs them
+        (`Align.top`); runs may share it. None for `laws` in the output directory.
+      split: the split to train on.
+      seed: of the parameters and of the order of the data.
+      buckets: the number of batch widths, each a program to compile (see `training_batches.pack`).
+      evaluation_split: where loss and accuracy are also measured, None for nowhere.
+      best_by: the figure of an evaluation, such as Align's 'mbsu_5', by which the best parameters
+        so far are exported. None exports the latest.
+      log_every: in steps.
+      evaluate_every: in steps.
+      checkpoint_every: in steps.
     """
 
     model: Model

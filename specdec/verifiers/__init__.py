@@ -1,6 +1,6 @@
-"""Verifiers: which draft tokens to keep, and what comes after them. A new one is one file here.
+"""Verifiers: they decide which draft tokens to keep, and which token comes after them.
 
-`Verifier` says what one must have and may declare.
+A new verifier is one file here; `Verifier` says what it must have and may declare.
 """
 
 from specdec.verifiers.block import Block
@@ -13,14 +13,18 @@ from specdec.verifiers.decide import (
     next_distribution,
     verdict,
 )
-from specdec.verifiers.lossy.big_little import BigLittle
-from specdec.verifiers.lossy.distance import Distance
-from specdec.verifiers.lossy.lenient import Lenient
-from specdec.verifiers.lossy.minimum_block import MinimumBlock
-from specdec.verifiers.lossy.mixtures import Ensemble, SpeculativeCascade
-from specdec.verifiers.lossy.synthetic_acceptance import SyntheticAcceptance
-from specdec.verifiers.lossy.top_beta import TopBeta, TopK
-from specdec.verifiers.lossy.typical import Typical
+from specdec.verifiers.lossy import (
+    BigLittle,
+    Distance,
+    Ensemble,
+    Lenient,
+    MinimumBlock,
+    SpeculativeCascade,
+    SyntheticAcceptance,
+    TopBeta,
+    TopK,
+    Typical,
+)
 
 __all__ = [
     "BigLittle",

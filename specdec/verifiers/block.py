@@ -1,4 +1,4 @@
-"""Decide about a draft as a whole: exact, and keeps more than token by token."""
+"""Decides about a draft as a whole: exact, and keeps more than token-by-token verification."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from specdec.verifiers.decide import Verifier, draft_distribution, token_probs
 class Block(Verifier):
     """Block verification (Sun et al. 2024, arXiv 2403.10444, algorithm 2). Exact.
 
-    A draft that the target likes better than the drafter does, token after token, earns credit
-    that `SpeculativeSampling` throws away at each token. With i tokens kept, and L drafted:
+    `SpeculativeSampling` caps the ratio p / q at each token. Block verification carries the excess
+    over to later tokens. With i tokens kept, and L drafted:
 
       P_0 = 1,  P_i = min(1, P_{i-1} p_i(x_i) / q_i(x_i))     that i tokens or more are kept
       S_i = sum_x max(0, P_i p_{i+1}(x) - q_{i+1}(x))
       accept_i   = S_i / (S_i + 1 - P_i) for i < L,  P_L for the last
       residual_n = norm(max(0, P_n p_{n+1} - q_{n+1}))
 
-    The kept ones end with the *last* i that passes. No exact verifier keeps more of them in
-    expectation over drafts; of a single draft it may keep fewer.
+    The kept tokens end with the *last* i that passes. No exact verifier keeps more tokens in
+    expectation over drafts, but it may keep fewer of one particular draft.
     """
 
     exact: ClassVar[bool] = True
@@ -48,14 +48,14 @@ class Block(Verifier):
         return jnp.where(total > 0, more / total, p)
 
     def _reach(self, draft: Draft, scores: Scores) -> Array:
-        """[K+1] P_0, P_1, ... along the draft: products, cut at 1 wherever they exceed it."""
+        """Returns [K+1], P_0, P_1, ... along the draft: products, capped at 1 after each factor."""
         p, q = token_probs(draft, scores)
         credit = jnp.cumsum(jnp.where(q > 0, jnp.log(p) - jnp.log(q), -jnp.inf))
         spent = jax.lax.cummax(jnp.maximum(credit, 0))
         return jnp.append(jnp.ones([], p.dtype), jnp.exp(credit - spent))
 
     def _excess(self, draft: Draft, scores: Scores, reach: Array) -> Array:
-        """[K, V] max(0, P_i p_{i+1} - q_{i+1}) for each i < K."""
+        """Returns [K, V], max(0, P_i p_{i+1} - q_{i+1}) for each i < K."""
         p = scores.probs[:-1]
         rows = jnp.arange(len(p))
         q = jax.vmap(lambda i: draft_distribution(draft, i, p.shape[-1], p.dtype))(rows)

@@ -1,4 +1,4 @@
-"""Accept what the target draws with the same noise: the same text for the same seed."""
+"""Accepts what the target draws with the same noise: the same text for the same seed."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from specdec.verifiers.decide import Verifier, draft_distribution, match, token_
 
 @dataclasses.dataclass(frozen=True)
 class Coupled(Verifier):
-    """Draft and target draw with the same Gumbel noise; a token is kept iff they drew the same.
+    """Draws draft and target with the same Gumbel noise, and keeps a token if both drew it. Exact.
 
-    The text is then a function of the target and the seed alone: the same for every drafter, draft
-    length and batch, and the same as without a drafter. The price is acceptance: shared noise
-    agrees with probability sum_i 1 / sum_j max(p_j / p_i, q_j / q_i), at least (1 - TV) / (1 + TV),
-    where `SpeculativeSampling` keeps 1 - TV (Daliri, Musco and Suresh 2024, arXiv 2408.07978).
+    The text is a function of the target and the seed alone. It is the same for every drafter, draft
+    length and batch, and without a drafter. The price is a lower acceptance rate. Shared noise
+    agrees with probability sum_i 1 / sum_j max(p_j / p_i, q_j / q_i), at least (1 - TV) / (1 + TV).
+    `SpeculativeSampling` keeps 1 - TV (Daliri, Musco and Suresh 2024, arXiv 2408.07978).
 
-    `accept` and `residual` are the conditional laws given the draft token. With each token's noise
-    an exponential arrival time, q's winner arrives at t and p's at s = r t; given the ratio r, no
-    other token may arrive earlier, which has rate t G(r), G(r) = sum_k max(q_k, r p_k). Hence
+    `accept` and `residual` are the conditional distributions given the draft token. Let each
+    token's noise be an exponential arrival time. The winner of q arrives at t, and that of p at s =
+    r t. Given the ratio r, no other token may arrive earlier, which has rate t G(r), G(r) = sum_k
+    max(q_k, r p_k). Hence
 
       P(x = i, y = i) = q_i / G(q_i / p_i)
       P(x = i, y = j) = q_i p_j max(0, H(q_i / p_i) - H(q_j / p_j)),   H' = 1 / G^2.
@@ -54,10 +55,10 @@ class Coupled(Verifier):
 
 
 def _arrival_integral(p: Array, q: Array) -> Array:
-    """[V] H(q_i / p_i) of `Coupled`, up to a constant.
+    """Returns [V], H(q_i / p_i) of `Coupled`, up to a constant.
 
-    Between neighbouring ratios a < b, G is linear and the integral of 1 / G^2 is
-    (b - a) / (G(a) G(b)); up to b = inf it is 1 / (slope G(a)).
+    Between neighbouring ratios a < b, G is linear, and the integral of 1 / G^2 is (b - a) / (G(a)
+    G(b)). For b = inf it is 1 / (slope G(a)).
     """
     ratio = jnp.where(p > 0, q / jnp.where(p > 0, p, 1), jnp.inf)
     order = jnp.argsort(ratio)

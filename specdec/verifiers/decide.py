@@ -1,5 +1,4 @@
-"""The decision about one row, which all verifiers share, the pieces they are made of, and the two
-simplest verifiers."""
+"""The decision about one row, what verifiers share, and the two simplest verifiers."""
 
 from __future__ import annotations
 
@@ -25,18 +24,20 @@ Gap = Annotated[float, Rule(_is_gap, "a gap in nats, 0 or more, or inf")]
 
 
 class Verifier(abc.ABC):
-    """Decides which tokens of a draft to keep: a frozen dataclass with two functions of one row,
-    which hold no randomness and keep the dtype of their input, so that the law of the output can be
-    computed exactly, in float64 (`testing.output_law`).
+    """Decides which tokens of a draft to keep; a frozen dataclass with two functions of one row.
 
-    exact: the output has the target's law. A verifier that does not say so is not exact, and every
-      report says that.
-    shared_noise: the draft is drawn with the very noise the target draws with (`Coupled`); valid
-      only with accept-iff-equal.
-    rule: "last" where the accepted length is the last i whose test passes, not the one before the
-      first that fails.
-    greedy_only: the verifier means nothing at a temperature; a `Plan` refuses it there.
-    reads_beliefs: greedy drafters are to say what they hold likely (`Draft.beliefs`).
+    Both functions are deterministic and keep the dtype of their input. The distribution of the
+    output can therefore be computed exactly, in float64 (`testing.output_law`).
+
+    Attributes:
+      exact: whether the output has the target's distribution. The default is False, and every
+        report says so.
+      shared_noise: whether the draft is drawn with the same noise as the target (`Coupled`). It is
+        valid only for a verifier that accepts equal tokens and no others.
+      rule: "first" if the kept tokens end before the first test that fails, "last" if they end with
+        the last test that passes.
+      greedy_only: whether the verifier needs temperature 0; a `Plan` then refuses other sampling.
+      reads_beliefs: whether greedy drafters must give their softmax (`Draft.beliefs`).
     """
 
     exact: ClassVar[bool] = False
@@ -47,16 +48,34 @@ class Verifier(abc.ABC):
 
     @abc.abstractmethod
     def accept(self, draft: Draft, scores: Scores) -> Array:
-        """Returns [K], the probability of accepting draft token i, given that those before it
-        were."""
+        """Returns [K], the probability of accepting draft token i if those before it were accepted.
+
+        Args:
+          draft: one row of a draft.
+          scores: the target's scores for it.
+        """
 
     @abc.abstractmethod
     def residual(self, draft: Draft, scores: Scores, n: Array) -> Array:
-        """Returns [V], the distribution of the next token after n accepted ones, n < length."""
+        """Returns [V], the distribution of the next token after n accepted ones, n < length.
+
+        Args:
+          draft: one row of a draft.
+          scores: the target's scores for it.
+          n: [] int32, the number of accepted tokens.
+        """
 
     def verdict(self, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
-        """Decides about one row by `accept` and `residual`: token i is kept iff u_i < accept_i,
-        strictly, because u can be 0. A verifier may decide by itself in another way."""
+        """Decides about one row by `accept` and `residual`.
+
+        Token i is kept if u_i < accept_i. The comparison is strict, because u can be 0. A verifier
+        may override this method to decide in another way.
+
+        Args:
+          keys: the row's random keys.
+          draft: one row of a draft.
+          scores: the target's scores for it.
+        """
         if draft.tokens.shape[0] == 0:  # a call without a draft
             return Verdict(jnp.int32(0), draw(keys.correct[0], scores.probs[0]))
         uniforms = jax.vmap(jax.random.uniform)(keys.accept)
@@ -66,12 +85,30 @@ class Verifier(abc.ABC):
 
     @property
     def by_law(self) -> bool:
-        """Whether a verdict is drawn from the law of `accept` and `residual`."""
+        """Whether verdicts follow the probabilities of `accept` and `residual`."""
         return type(self).verdict is Verifier.verdict
 
 
 def verdict(verifier: Verifier, keys: Noise, draft: Draft, scores: Scores) -> Verdict:
-    """Returns the verifier's verdict about one row, without tokens that processors exclude."""
+    """Returns the verifier's verdict about one row, without tokens that processors exclude.
+
+    Args:
+      verifier: decides about the row.
+      keys: the row's random keys.
+      draft: one row of a draft.
+      scores: the target's scores for it.
+
+    Example:
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> keys = jax.random.split(jax.random.key(0), 3)
+    >>> draft = Draft(jnp.array([2, 1]), None, jnp.int32(2))  # a greedy draft: 2, then 1
+    >>> p = jnp.array([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])  # the target: 2, then 0
+    >>> found = verdict(SpeculativeSampling(), Noise(keys[:2], keys[:2], keys), draft, Scores(p, p))
+    >>> int(found.num_accepted), int(found.next_token)
+    (1, 0)
+    """
     found = verifier.verdict(keys, draft, scores)
     if scores.processed and not verifier.exact:
         return _without_excluded(verifier, found, keys, draft, scores)
@@ -81,16 +118,16 @@ def verdict(verifier: Verifier, keys: Noise, draft: Draft, scores: Scores) -> Ve
 def _without_excluded(
     verifier: Verifier, found: Verdict, keys: Noise, draft: Draft, scores: Scores
 ) -> Verdict:
-    """Returns the verdict of a verifier that is not exact, up to the first token that a processor
-    excludes. In its place comes the target's own token.
+    """Returns a lossy verifier's verdict up to the first token that a processor excludes.
 
-    Where a kept token is excluded, that is a draw from p. Where the token after the kept ones would
-    be excluded, each excluded token x of its law r gives its probability r(x) to p:
+    The target's own token takes its place. If a kept token is excluded, that token is drawn from p.
+    If the token after the kept ones may be excluded, its distribution r is changed: each excluded
+    token x gives its probability r(x) to p:
 
-        law(y) = r(y) + r(excluded) p(y)    for y that is not excluded
+      r'(y) = r(y) + r(excluded) p(y)    for y that is not excluded
 
-    One draw from this law replaces a draw from r and, if that is excluded, a second one from p. Two
-    draws would need two keys: from one key, the second depends on what the first has excluded.
+    One draw from r' replaces a draw from r and, if that is excluded, a second one from p. Two draws
+    would need two keys. With one key, the second would depend on what the first has excluded.
     """
     rows = jnp.arange(draft.tokens.shape[0])
     possible = scores.logits[rows, draft.tokens] > -jnp.inf
@@ -106,23 +143,42 @@ def _without_excluded(
 
 
 def next_distribution(verifier: Verifier, draft: Draft, scores: Scores, n: Array) -> Array:
-    """[V] the law of the token after n accepted ones: the target's own after a whole draft."""
+    """Returns [V], the distribution of the token after n accepted ones.
+
+    After a whole draft it is the target's own.
+
+    Args:
+      verifier: decides about the row.
+      draft: one row of a draft.
+      scores: the target's scores for it.
+      n: [] int32, the number of accepted tokens.
+    """
     within = jnp.minimum(n, draft.tokens.shape[0] - 1)  # of the row that is not used, any index
     residual = verifier.residual(draft, scores, within)
     return jnp.where(n < draft.length, residual, scores.probs[n])
 
 
 def draft_distribution(draft: Draft, i: Array, vocab_size: int, dtype) -> Array:
-    """[V] what draft token i was drawn from."""
+    """Returns [V], the distribution that draft token i was drawn from.
+
+    Args:
+      draft: one row of a draft.
+      i: [] int32, the index of the token.
+      vocab_size: V.
+      dtype: of a one-hot distribution, if the draft is certain.
+    """
     if draft.probs is None:
         return jax.nn.one_hot(draft.tokens[i], vocab_size, dtype=dtype)
     return draft.probs[i]
 
 
 def match(draft: Draft, best: Array, keeps: Array | None = None) -> Verdict:
-    """The longest prefix of the draft that is kept, and what is best [K+1] behind it.
+    """Returns the longest prefix of the draft that is kept, and the best token after it.
 
-    keeps: [K] bool; None for what equals the best token.
+    Args:
+      draft: one row of a draft.
+      best: [K+1], the target's choice at each place.
+      keeps: [K] bool, which tokens are kept; None for those that equal the best token.
     """
     keeps = draft.tokens == best[:-1] if keeps is None else keeps
     n = leading(keeps & _within(draft))
@@ -130,14 +186,16 @@ def match(draft: Draft, best: Array, keeps: Array | None = None) -> Verdict:
 
 
 class ByArgmax(Verifier):
-    """A verifier that looks at each token by itself, without a coin: it has `keeps`, and behind the
-    kept tokens comes the target's likeliest one."""
+    """A verifier that decides about each token without randomness, by `keeps`.
+
+    The target's likeliest token comes after the kept ones.
+    """
 
     greedy_only: ClassVar[bool] = True
 
     @abc.abstractmethod
     def keeps(self, draft: Draft, scores: Scores) -> Array:
-        """Returns which draft tokens are kept, [K] bool."""
+        """Returns [K] bool, which draft tokens are kept."""
 
     def accept(self, draft: Draft, scores: Scores) -> Array:
         return self.keeps(draft, scores).astype(scores.probs.dtype)
@@ -151,16 +209,16 @@ class ByArgmax(Verifier):
 
 
 def gaps(draft: Draft, scores: Scores) -> Array:
-    """[K] by how much the likeliest token's logit is above the draft token's, in nats."""
+    """Returns [K], the likeliest token's logit minus the draft token's, in nats."""
     rows = jnp.arange(draft.tokens.shape[0])
     own = scores.logits[rows, draft.tokens]
     return jnp.max(scores.logits[:-1], axis=-1) - own
 
 
 def excess(p: Array, q: Array) -> Array:
-    """[V] norm(max(0, p - q)): what p has more than q.
+    """Returns [V], norm(max(0, p - q)).
 
-    It is p where there is none (p equals q but for rounding), or q is NaN and nothing of it passed.
+    It is p if p exceeds q nowhere: both are equal up to rounding, or q is NaN and no token passed.
     """
     more = jnp.maximum(p - q, 0)
     total = jnp.sum(more)
@@ -168,12 +226,12 @@ def excess(p: Array, q: Array) -> Array:
 
 
 def ratio(p: Array, q: Array) -> Array:
-    """min(1, p / q), 0 where q is 0 or not a number."""
+    """Returns min(1, p / q), and 0 where q is 0 or not a number."""
     return jnp.minimum(jnp.where(q > 0, p / q, 0), 1)
 
 
 def token_probs(draft: Draft, scores: Scores) -> tuple[Array, Array]:
-    """[K] p_i(x_i) and [K] q_i(x_i)."""
+    """Returns [K] p_i(x_i) and [K] q_i(x_i), the draft tokens' probabilities."""
     rows = jnp.arange(draft.tokens.shape[0])
     p = scores.probs[rows, draft.tokens]
     q = jnp.ones_like(p) if draft.probs is None else draft.probs[rows, draft.tokens]
@@ -185,7 +243,7 @@ def _within(draft: Draft) -> Array:
 
 
 def leading(passed: Array) -> Array:
-    """Counts the True before the first False, along the last axis."""
+    """Returns the number of True before the first False, along the last axis."""
     width = passed.shape[-1]
     failed = jnp.where(
         passed, width, jax.lax.broadcasted_iota(jnp.int32, passed.shape, passed.ndim - 1)
@@ -194,10 +252,12 @@ def leading(passed: Array) -> Array:
 
 
 def usable_tokens(draft: Draft) -> Array:
-    """Returns which tokens of a draft were drawn from a distribution, bool of the tokens' shape.
+    """Returns which tokens of a draft were drawn from a valid distribution, bool of the tokens'
+    shape.
 
-    A token that was proposed with certainty always was. No verifier is exact for a draft that goes
-    on beyond the first other token, so the loop ends it there, and so do enumerated laws.
+    A token that was proposed with certainty always counts. No verifier is exact for a draft that
+    continues after an invalid token. The loop therefore ends it there, and so do enumerated
+    distributions.
     """
     usable = jnp.ones(draft.tokens.shape, bool)
     for probs in (draft.probs, draft.beliefs):
@@ -207,13 +267,16 @@ def usable_tokens(draft: Draft) -> Array:
 
 
 def _last(passed: Array) -> Array:
-    """One more than the index of the last True, 0 if there is none."""
+    """Returns one more than the index of the last True, 0 if there is none."""
     return jnp.max(jnp.where(passed, jnp.arange(1, passed.shape[0] + 1), 0), initial=0)
 
 
 @dataclasses.dataclass(frozen=True)
 class GreedyMatch(ByArgmax):
-    """Keeps the longest prefix that the target would have chosen itself, then its next choice."""
+    """Keeps the draft tokens that the target would have chosen itself, then adds its next choice.
+
+    Exact at temperature 0 (Leviathan et al. 2022, section 2.3, for one-hot distributions).
+    """
 
     exact: ClassVar[bool] = True
 
@@ -223,7 +286,7 @@ class GreedyMatch(ByArgmax):
 
 @dataclasses.dataclass(frozen=True)
 class SpeculativeSampling(Verifier):
-    """The rule of Leviathan et al. 2022, section 2.3 (and Chen et al. 2023). Exact.
+    """The rule of Leviathan et al. 2022, section 2.3, and Chen et al. 2023. Exact.
 
     accept_i   = min(1, p_i(x_i) / q_i(x_i))
     residual_n = norm(max(0, p_{n+1} - q_{n+1}))

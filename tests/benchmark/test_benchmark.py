@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import Cycle, StopAfterUnlikely, check_lines, device_of
+from support import Cycle, StopAfterUnlikely, check_lines, device_of, tiny_t5
 
 from specdec import checkpoints, cli, tasks
 from specdec.checkpoints import tables
@@ -46,7 +46,7 @@ from specdec.instrument.benchmark.parts import (
 from specdec.instrument.benchmark.summary import alpha_from_tau
 from specdec.instrument.benchmark.workload import TimedPart
 from specdec.models import device
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
@@ -729,17 +729,7 @@ BATCH_SIZE = 4
 
 
 def model(width: int) -> T5Target:
-    return T5Target(
-        T5Config(
-            vocab_size=261,
-            emb_dim=width,
-            num_heads=2,
-            head_dim=4,
-            mlp_dim=width,
-            num_encoder_layers=1,
-            num_decoder_layers=1,
-        )
-    )
+    return T5Target(tiny_t5(261, width, head_dim=4))
 
 
 @pytest.fixture(scope="module")

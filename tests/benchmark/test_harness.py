@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import types
 from pathlib import Path
@@ -73,6 +74,30 @@ def test_ways_alternate_batch_by_batch(rows, monkeypatch):
     firsts = [group[0][0] for group in groups[2 : 2 + count]]
     assert all(one != other for one, other in zip(firsts, firsts[1:], strict=False))
     assert groups[2][0] != groups[2 + count][0]  # the other one is first in the next turn
+
+
+def test_turns_go_on_where_they_stopped_and_each_way_is_first_equally_often(tmp_path):
+    lines = harness.Results(tmp_path, "times", "text", "repeat")
+    batches = [types.SimpleNamespace(index=[text]) for text in (3, 5)]
+    asked = []
+    ways = {name: lambda batch, name=name: asked.append((name, batch.index[0])) for name in "ab"}
+
+    def measured(count):
+        turns = harness.turns(ways, batches, 2, {}, lines)
+        for line, found in itertools.islice(turns, count):
+            assert found.keys() == line["seconds"].keys() == ways.keys()
+            lines.put(line)
+
+    measured(1)
+    assert asked == [("a", 3), ("b", 3)] * 2  # what compiles is not counted
+    asked.clear()
+    measured(9)
+    assert asked[2:] == [("b", 5), ("a", 5), ("b", 3), ("a", 3), ("a", 5), ("b", 5)]
+    assert [(one["text"], one["repeat"]) for one in lines] == [(3, 0), (5, 0), (3, 1), (5, 1)]
+    medians = harness.medians(list(lines))
+    assert list(medians) == ["a", "b"]
+    first = [one["seconds"]["a"] for one in lines]
+    assert medians["a"].tolist() == [np.mean(first[::2]), np.mean(first[1::2])]
 
 
 def test_figures_are_of_sums_over_texts():

@@ -111,7 +111,7 @@ def cells(device: str, name: str) -> dict[str, list[str]]:
 
 
 def test_the_page_has_what_the_lines_say():
-    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "log" / "performance-log.md").read_text(encoding="utf-8")
     names = "base_ende", "large_ende", "large_multi30k"
     tables = [cells("amd_epyc_avx512_2_cores", name) for name in names]
     for engine in tables[0]:
@@ -123,6 +123,22 @@ def test_the_page_has_what_the_lines_say():
     for engine, (_, *ratios, ms, _) in cells("amd_epyc_avx2_2_cores", "large_ende").items():
         known = [one.removesuffix(" (1.00 to 1.00)") for one in ratios]
         assert f"| {' | '.join([engine, ms, *known])} |" in page
+
+
+def test_the_short_table_has_the_same_ratios():
+    page = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
+    lines = (
+        page.split("## Against other engines")[1].split("\n|---")[1].split("\n\n")[0].splitlines()
+    )
+    rows = [[one.strip() for one in line.split("|")[1:-1]] for line in lines[1:]]
+    names = "base_ende", "large_ende", "large_multi30k"
+    tables = [cells("amd_epyc_avx512_2_cores", name) for name in names]
+    tables.append(cells("amd_epyc_avx2_2_cores", "large_ende"))
+    ratios = {
+        engine: [one[engine][2].split()[0] if engine in one else "" for one in tables]
+        for engine in tables[0]
+    }
+    assert {first: rest for first, *rest in rows} == ratios
 
 
 @pytest.mark.parametrize("threads", ["0", "100000"])

@@ -69,9 +69,44 @@ def test_tables_are_what_the_command_prints(page):
         assert SCRIPT["printed"](command) == shown
 
 
+LEAD = (  # the measurements of each row of the first table: with AVX-512, with AVX2 only
+    ("ende_t0", "ende_t0"),
+    ("ende_t1", "ende_t1"),
+    ("highlights_t0", "highlights_t0"),
+    ("highlights_t1", "highlights_t1"),
+    ("base_ende_t0_gamma04", ""),
+    ("large_ende_t0_gamma07", "large_ende_t0_gamma07"),
+    ("large_ende_t1_speculative_sampling", ""),
+    ("", "large_gec_t0_hybrid"),
+    ("", "large_qa_t0_hybrid"),
+    ("large_multi30k_t0_gamma04", ""),
+    ("large_multi30k_t1_speculative_sampling", ""),
+)
+
+
+def cell(device: str, name: str) -> str:
+    """Returns a cell of the first table; exact texts at temperature 0 are asserted."""
+    if not name:
+        return ""
+    path = ROOT / "docs" / "results" / f"amd_epyc_{device}_2_cores"
+    found = json.loads((path / f"{name}.jsonl.summary.json").read_text(encoding="utf-8"))
+    assert "_t1" in name or found["identical"] == found["texts"] * found["repeats"]
+    ratio, low, high = (f"{found['speedup'][key]:.2f}" for key in ("ratio", "low", "high"))
+    return f"**{ratio}** ({low} to {high})"
+
+
+def test_the_first_table_has_the_committed_measurements():
+    page = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
+    table = page.split("\n|", 1)[1].split("\n\n")[0].splitlines()[2:]
+    shown = [tuple(one.strip() for one in line.split("|")[5:7]) for line in table]
+    assert shown == [(cell("avx512", one), cell("avx2", other)) for one, other in LEAD]
+
+
 def test_batches_are_those_of_the_lines():
     path = ROOT / "docs" / "results" / "amd_epyc_avx512_2_cores" / "batches" / "lines.jsonl"
-    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "log" / "performance-log.md").read_text(encoding="utf-8")
+    summary = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
+    shown = 1, 4, 8, 16, 32  # of the shorter table
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for rows in sorted({line["rows"] for line in lines}):
         own = sorted((x for x in lines if x["rows"] == rows), key=lambda x: x["gamma"])
@@ -79,6 +114,9 @@ def test_batches_are_those_of_the_lines():
         v = ", ".join(f"{x['v']:.2f}" for x in own)
         cells = str(rows), f"{own[0]['step_ms']:.2f}", v, *speedups
         assert f"| {' | '.join(cells)} |" in page
+        if rows in shown:
+            short = str(rows), f"{own[-1]['v']:.2f}", *(f"{x['measured']:.2f}" for x in own)
+            assert f"| {' | '.join(short)} |" in summary
 
 
 def stored(*names: str) -> list[dict[str, Any]]:
@@ -98,14 +136,14 @@ def interval(given: list[float], digits: int = 2) -> str:
 
 
 def cells_behind(mark: str) -> list[list[str]]:
-    """Rows of the first table behind a mark in docs/methods.md."""
-    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    """Rows of the first table behind a mark in docs/log/methods-log.md."""
+    page = (ROOT / "docs" / "log" / "methods-log.md").read_text(encoding="utf-8")
     table = page.split(mark)[1].split("\n|", 1)[1].split("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
 
 def rows_behind(mark: str) -> dict[str, list[str]]:
-    """Of the first table behind a mark in docs/methods.md: cells by the first one."""
+    """Of the first table behind a mark in docs/log/methods-log.md: cells by the first one."""
     return {first: rest for first, *rest in cells_behind(mark)}
 
 
@@ -337,7 +375,7 @@ def test_what_drafts_are_worth_elsewhere_is_in_the_lines():
 
 
 def test_forecasts_are_those_of_the_lines():
-    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "log" / "performance-log.md").read_text(encoding="utf-8")
     lines = stored("amd_epyc_avx512_2_cores", "forecast", "lines.jsonl")
     found = {(x["pair"], x["temperature"], x["gamma"]): x for x in lines}
     pairs = "ende", "highlights", "captions"
@@ -360,6 +398,17 @@ def test_forecasts_are_those_of_the_lines():
 def test_nothing_of_the_machine_is_in_them():
     for path in filter(Path.is_file, (ROOT / "docs" / "results").rglob("*")):
         assert not re.search(r"/tmp/|/home/|/root/|/work/", path.read_text(encoding="utf-8")), path
+
+
+def test_beams_on_a_gpu_are_those_of_the_lines():
+    page = (ROOT / "docs" / "how-to" / "measure-on-a-gpu.md").read_text(encoding="utf-8")
+    rows = page.split("times as fast as plain beams |\n")[1].split("\n\n")[0].splitlines()[1:]
+    lines = stored("nvidia_h200", "beams", "lines.jsonl")
+    names = ("steps per call", "ms per call", "times as fast")
+    for row, line in zip(rows, lines, strict=True):
+        same = f"{line['same beams']} of {line['texts']}"
+        shown = [cell.strip() for cell in row.strip("|").split("|")][1:]
+        assert shown == [same, *(f"{line[name]:.2f}" for name in names)]
 
 
 def test_devices_are_compared():

@@ -16,19 +16,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import StatesTable, TableHeads
+from support import StatesTable, TableHeads, tiny_t5
 
 from specdec import checkpoints, cli
 from specdec.decoding import keys, loop, states
 from specdec.drafters import Autoregressive, Blockwise, Hybrid, InputCopy, Masked, PromptLookup
 from specdec.drafters.autoregressive import Memory
 from specdec.instrument import certificate
-from specdec.instrument.certificate import Subject, exactness
+from specdec.instrument.certificate import Check, Subject, exactness
 from specdec.instrument.certificate.drawn import by_rank
 from specdec.models import cache as cache_module
 from specdec.models import partitioning
 from specdec.models.cache import KVCache
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import (
     Greedy,
@@ -94,15 +94,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     (folder / "test.tsv").write_text("".join(f"{line}\t{line}\n" for line in LINES))
     (folder / "run.gin").write_text(RUN.replace("FOLDER", str(folder)))
-    config = T5Config(
-        vocab_size=261,
-        emb_dim=16,
-        num_heads=2,
-        head_dim=8,
-        mlp_dim=16,
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-    )
+    config = tiny_t5(261)
     params = jax.tree.map(lambda x: 2 * x, T5Target(config).init(jax.random.key(0)))
     leaves, tree = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(1), len(leaves))
@@ -175,6 +167,27 @@ def test_a_sound_run_is_certified(verify, folder, monkeypatch):
         record["environment"]
     )
     assert "cli.DecodeRun" in record["settings"] and "GAMMA = 3" in record["settings"]
+
+
+def test_an_interrupted_certificate_goes_on(verify, tmp_path, monkeypatch):
+    ran = []
+
+    def first(subject):
+        ran.append("first")
+        return Check("first", {}, {}, "")
+
+    def second(subject):
+        ran.append("second")
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        return Check("second", {}, {}, "")
+
+    monkeypatch.setattr(certificate, "CHECKS", (first, second))
+    code, record, _, err = verify()
+    assert (code, record) == (130, None) and "to go on: specdec verify" in err
+    assert verify()[0] == 0 and ran == ["first", "second", "second"]
+    assert [file.name for file in tmp_path.iterdir()] == ["certificate.json"]
+    assert verify()[0] == 0 and ran[3:] == ["first", "second"]  # a finished one begins anew
 
 
 def residual_of_p(self, draft, scores, n):
@@ -624,7 +637,7 @@ def rows_that_are(test):
 
 
 # Of each check: what is planted, where, and with which parts of a plan or inputs. The table of
-# docs/reliability.md has these rows.
+# docs/reference/mistakes.md has these rows.
 SEEN = {
     ("algebra", "the correction is drawn from p"): (SpeculativeSampling, "residual", residual_of_p),
     ("algebra", "everything is accepted"): (SpeculativeSampling, "accept", accept_all),
@@ -684,7 +697,7 @@ def test_each_check_passes_where_nothing_is_planted(check):
 
 def test_the_table_of_planted_bugs_has_every_check():
     assert [*dict.fromkeys(check for check, _ in SEEN)] == CHECKS
-    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "mistakes.md").read_text()
     table = page.split("## What the certificate sees")[1].split("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (.*) \| yes \|$", table, re.MULTILINE)
     assert rows == list(SEEN)

@@ -5,21 +5,14 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from support import tiny_t5
 
 from specdec import checkpoints, cli
 from specdec.checkpoints import CheckpointError
 from specdec.checkpoints.checksums import checksum
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 
-CONFIG = T5Config(
-    vocab_size=512,
-    emb_dim=8,
-    num_heads=2,
-    head_dim=4,
-    mlp_dim=8,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-)
+CONFIG = tiny_t5(512, 8, head_dim=4)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from support import check_lines
+from support import check_lines, tiny_t5
 from tolerances import LOGITS
 
 import specdec
@@ -20,7 +20,7 @@ from specdec import checkpoints, cli, drafters, sampling, schedules, tasks, veri
 from specdec.common import resources, terminal
 from specdec.decoding import Replay, program
 from specdec.instrument import explained
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 from specdec.testing import TableTarget
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,17 +54,7 @@ test/cli.path_in.name = 'test.tsv'
 
 
 def model(width: int, vocab_size: int) -> T5Target:
-    return T5Target(
-        T5Config(
-            vocab_size=vocab_size,
-            emb_dim=width,
-            num_heads=2,
-            head_dim=4,
-            mlp_dim=width,
-            num_encoder_layers=1,
-            num_decoder_layers=1,
-        )
-    )
+    return T5Target(tiny_t5(vocab_size, width, head_dim=4))
 
 
 @pytest.fixture(scope="module")

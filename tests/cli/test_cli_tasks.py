@@ -4,10 +4,10 @@ from pathlib import Path
 
 import jax
 import pytest
-from support import make, translations
+from support import make, tiny_t5, translations
 
 from specdec import checkpoints, cli, tasks
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = {
@@ -115,17 +115,7 @@ def test_what_a_dry_run_prints_is_the_run(decode, data, tmp_path, capsys):
 
 
 def test_a_dry_run_of_texts_asks_the_checkpoint_for_its_vocabulary(tmp_path, capsys):
-    target = T5Target(
-        T5Config(
-            vocab_size=259,
-            emb_dim=4,
-            num_heads=1,
-            head_dim=4,
-            mlp_dim=4,
-            num_encoder_layers=1,
-            num_decoder_layers=1,
-        )
-    )
+    target = T5Target(tiny_t5(259, 4, heads=1, head_dim=4))
     params = target.init(jax.random.key(0))
     checkpoints.save(tmp_path / "target", params, config=target.config)
     flags = ["--dry_run", f"--target={tmp_path / 'target'}", "--vocabulary=bytes", "--text=abc"]

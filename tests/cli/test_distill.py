@@ -8,22 +8,15 @@ from pathlib import Path
 
 import jax
 import pytest
+from support import tiny_t5
 from test_cli import the_line
 
 import specdec
 from specdec import checkpoints, cli
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 
 GOLDEN = Path(__file__).parents[1] / "golden/tokenizer/tokenizer.json"
-TARGET = T5Config(
-    vocab_size=384,
-    emb_dim=32,
-    num_heads=2,
-    head_dim=16,
-    mlp_dim=64,
-    num_encoder_layers=1,
-    num_decoder_layers=2,
-)
+TARGET = tiny_t5(384, 32, 64, head_dim=16, decoder=2)
 PREFIX = "spell: "
 SMALL = "--gin.DRAFT_STEPS=40", "--gin.DRAFT_HEAD=300", "--gin.DRAFT_BATCH_SIZE=16"
 DRAWN = "--gin_file=sampling/temperature.gin", "--temperature=1.5", "--max_length=9", "--gamma=3"

@@ -1,6 +1,9 @@
 """`--target` and the other flags for models and texts: pytest tests/cli/test_input_flags.py"""
 
+import json
 import re
+import shutil
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -10,6 +13,7 @@ from specdec.cli import COMMANDS, settings, shorthands
 from specdec.cli import run as runs
 from specdec.common import demo
 
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 # Commands that run a model, each with the flags that it requires.
 COMMON = {
     "decode": (),
@@ -99,6 +103,20 @@ def test_every_command_has_every_flag(command, flag, flags):
         assert [text for text, _ in found["text"]] == [f"{prefix}The house.", f"{prefix}A cat."]
     else:
         assert found[flag] == expected.get(flag, flags[flag])
+
+
+@pytest.mark.parametrize("given", [(), ("--task_prefix=",), ("--gin.TASK_PREFIX='Ask: '",)])
+def test_a_prefix_that_the_target_names_and_a_text_lacks_is_said(given, tmp_path, capsys):
+    target, named = tmp_path / "target", {"translation": {"prefix": "translate: "}}
+    shutil.copytree(GOLDEN / "hf_v1_0", target)
+    record = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(record | {"task_specific_params": named}))
+    args = parsed("decode", f"--target={target}", *given)
+    runs.note_missing_prefix(args, "translate: The house.")
+    assert capsys.readouterr().err == ""
+    runs.note_missing_prefix(args, "The house.")
+    said = capsys.readouterr().err
+    assert ("names prefixes ('translate: ') and the first text has none" in said) == (not given)
 
 
 def test_training_takes_them_too(flags):

@@ -282,6 +282,7 @@ def test_what_was_never_begun_is_not_told():
     [
         (["train", "--output_dir=my run"], "to go on: specdec train '--output_dir=my run'"),
         (["bench", "--output_file=x"], "to go on: specdec bench --output_file=x"),
+        (["verify"], "to go on: specdec verify"),
         (["bench"], "given again, the command begins anew; with --output_file it goes on"),
         (["decode", "--output_file=x"], "given again, the command begins anew"),
     ],
@@ -290,7 +291,7 @@ def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, command, said):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    for module in ("decode", "bench", "train"):
+    for module in ("decode", "bench", "train", "verify"):
         monkeypatch.setattr(getattr(cli, module), "_command", interrupted)
     assert cli.main(command) == 130
     assert capsys.readouterr().err == f"specdec: interrupted; {said}\n"

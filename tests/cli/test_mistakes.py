@@ -68,7 +68,7 @@ def _state(files):
 
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "reference" / "mistakes.md"
 
 
 def test_the_page_has_the_table(run, yard, tmp_path):

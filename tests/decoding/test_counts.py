@@ -186,8 +186,8 @@ def test_arrays_of_a_cache(method):
     """None of the target's is copied. A call makes three per layer: keys and values have slots
     written, and XLA's CPU backend lays out the keys [head_dim, slots] for their product.
 
-    In the draft scan, known and not wanted (docs/performance.md): it also copies each layer's
-    values four times, and writes them once more for the product.
+    In the draft scan, known and not wanted (docs/log/performance-log.md): it also copies each
+    layer's values four times, and writes them once more for the product.
     """
     bounds = {
         ("target", "rest", "made"): 3 * DEPTH,
@@ -266,8 +266,9 @@ def test_a_block_is_one_call_and_copies_nothing(kind):
 
 
 def test_first_layers_draft_and_copy_no_more_than_calls_of_one_token():
-    """Such calls lay out a layer's keys and values anew, in any draft scan (docs/performance.md):
-    here the pending token's and the last drafted one's besides. The call of all copies none."""
+    """Such calls lay out a layer's keys and values anew, as in any draft scan:
+    docs/log/performance-log.md. Here the pending token's and the last drafted token's calls do it
+    too. The call of all layers copies none."""
     plan = dataclasses.replace(plan_of("greedy"), drafter=EarlyExit(1, Greedy()))
     compiled = DecodeProgram(plan).lower(*shapes_of(plan)).compile(AS_USERS_DO)
     found = caches(inside(hlo.read(compiled.as_text() or "").operations, "decode"))

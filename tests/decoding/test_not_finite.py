@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
+from support import tiny_t5
 from tolerances import SMALL_LOGITS
 
 from specdec.decoding import (
@@ -29,7 +30,7 @@ from specdec.decoding.finite import check_finite, check_scores
 from specdec.decoding.states import trim
 from specdec.drafters import Autoregressive
 from specdec.models.cache import KVCache
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling, SuppressTokens, with_processors
 from specdec.schedules import Fixed
@@ -195,15 +196,7 @@ def test_the_law_is_that_of_the_target_alone_where_texts_fail():
     assert stats.chi2.sf(statistic, len(ours) - 1) > FALSE_ALARM, statistic
 
 
-TINY = T5Config(
-    vocab_size=24,
-    emb_dim=16,
-    num_heads=2,
-    head_dim=8,
-    mlp_dim=16,
-    num_encoder_layers=1,
-    num_decoder_layers=2,
-)
+TINY = tiny_t5(24, decoder=2)
 
 
 def test_a_rejected_token_spoils_nothing_that_is_cached():

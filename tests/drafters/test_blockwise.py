@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import t5_in_numpy
+from support import tiny_t5
 
 from specdec import checkpoints
 from specdec.decoding import decode, row_keys
 from specdec.drafters import Blockwise
 from specdec.drafters.draft_loop import _one_by_one
 from specdec.models.heads import Heads, HeadsConfig
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
@@ -26,16 +27,8 @@ from specdec.types import Params
 from specdec.verifiers import GreedyMatch, MinimumBlock
 
 V, K, N = 40, 3, 24
-CONFIG = T5Config(
-    vocab_size=V,
-    emb_dim=16,
-    num_heads=2,
-    head_dim=8,
-    mlp_dim=24,
-    num_encoder_layers=1,
-    num_decoder_layers=2,
-    relative_attention_num_buckets=8,
-    relative_attention_max_distance=12,
+CONFIG = tiny_t5(
+    V, 16, 24, decoder=2, relative_attention_num_buckets=8, relative_attention_max_distance=12
 )
 TARGET, TIED = T5Target(CONFIG), T5Target(dataclasses.replace(CONFIG, logits_via_embedding=True))
 HEADS = Heads(HeadsConfig(vocab_size=V, states_dim=16, heads=K, mlp_dim=8))

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import t5_in_numpy
-from support import forget_programs, load, teacher_forced
+from support import forget_programs, load, teacher_forced, tiny_t5
 from tolerances import SMALL_LOGITS
 
 from specdec.decoding import decode, loop, prefill, row_keys, step
 from specdec.drafters import EarlyExit, Hybrid, PromptLookup
 from specdec.models.heads import Heads, HeadsConfig
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Confidence, Fixed
@@ -26,16 +26,8 @@ from specdec.types import Params
 from specdec.verifiers import Block, Coupled, GreedyMatch
 
 V, N = 40, 24
-CONFIG = T5Config(
-    vocab_size=V,
-    emb_dim=16,
-    num_heads=2,
-    head_dim=8,
-    mlp_dim=24,
-    num_encoder_layers=1,
-    num_decoder_layers=3,
-    relative_attention_num_buckets=8,
-    relative_attention_max_distance=12,
+CONFIG = tiny_t5(
+    V, 16, 24, decoder=3, relative_attention_num_buckets=8, relative_attention_max_distance=12
 )
 TARGET = T5Target(CONFIG)
 HEAD = Heads(HeadsConfig(vocab_size=V, states_dim=16, heads=1, mlp_dim=8))

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import context_of
+from support import context_of, tiny_t5
 from tolerances import SMALL_LOGITS
 
 from specdec.decoding import decode, prefill, row_keys
 from specdec.drafters import Masked
 from specdec.drafters.block_drafts import check_states, mask_ids, visible_in_block
-from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
+from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
 from specdec.schedules import Fixed, ForeseenCost
@@ -25,14 +25,11 @@ from specdec.types import Params, Request
 from specdec.verifiers import GreedyMatch, MinimumBlock, SpeculativeSampling
 
 V, K, N = 40, 3, 24
-CONFIG = T5Config(
-    vocab_size=V,
-    emb_dim=16,
-    num_heads=2,
-    head_dim=8,
-    mlp_dim=24,
-    num_encoder_layers=1,
-    num_decoder_layers=2,
+CONFIG = tiny_t5(
+    V,
+    16,
+    24,
+    decoder=2,
     mlp_activations=("gelu", "linear"),
     logits_via_embedding=False,
     relative_attention_num_buckets=8,

@@ -45,7 +45,7 @@ WHOLE = ROOT / "tests" / "golden" / "wide_heads"  # has the optimizer's state, w
 ROWS = 2
 BEAM_SCORES = dict(rtol=0, atol=2e-4)  # random weights amplify rounding
 T5X = importlib.util.find_spec("t5x") is not None
-with_t5x = pytest.mark.skipif(not T5X, reason="T5X is not installed; see docs/t5x.md")
+with_t5x = pytest.mark.skipif(not T5X, reason="T5X is not installed; see docs/how-to/t5x.md")
 
 
 class StandIn:
@@ -219,7 +219,9 @@ def test_or_only_the_best():
 
 @pytest.mark.skipif(T5X, reason="T5X is installed")
 def test_without_t5x_its_absence_is_named():
-    with pytest.raises(ImportError, match="needs T5X .*; docs/t5x.md says how to install it"):
+    with pytest.raises(
+        ImportError, match="needs T5X .*; docs/how-to/t5x.md says how to install it"
+    ):
         importlib.import_module("specdec.integrations.t5x")
 
 

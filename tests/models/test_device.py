@@ -11,23 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import device_of
+from support import device_of, tiny_t5
 
 from specdec.models import device
 from specdec.models.device import SIZES, Device
 from specdec.models.products import ORDERS, Kernels, product
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 
 DEVICES = Path(__file__).resolve().parents[1] / "golden" / "devices"
-LARGE = T5Config(
-    vocab_size=2048,
-    emb_dim=1024,
-    num_heads=16,
-    head_dim=64,
-    mlp_dim=2816,
-    num_encoder_layers=1,
-    num_decoder_layers=2,
-)
+LARGE = tiny_t5(2048, 1024, 2816, heads=16, head_dim=64, decoder=2)
 
 
 @pytest.fixture

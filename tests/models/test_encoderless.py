@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import tiny_t5
 from tolerances import SMALL_LOGITS
 
 from specdec import checkpoints
 from specdec.decoding import decode, row_keys
 from specdec.drafters import Autoregressive, Masked
 from specdec.instrument.benchmark.parts import prefills
-from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
+from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
 from specdec.models.t5.layouts import Layout
 from specdec.plan import Plan
 from specdec.sampling import Greedy
@@ -23,15 +24,7 @@ from specdec.schedules import Fixed
 from specdec.types import Params
 from specdec.verifiers import GreedyMatch
 
-CONFIG = T5Config(
-    vocab_size=40,
-    emb_dim=16,
-    num_heads=2,
-    head_dim=8,
-    mlp_dim=24,
-    num_encoder_layers=2,
-    num_decoder_layers=2,
-)
+CONFIG = tiny_t5(40, 16, 24, encoder=2, decoder=2)
 TARGET = T5Target(CONFIG)
 WITHOUT = T5DraftConfig.of(CONFIG, num_encoder_layers=0, encoded_dim=16)
 INPUTS = jnp.asarray(np.random.default_rng(0).integers(2, 40, [3, 7]), jnp.int32)

@@ -14,23 +14,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rotary
-from support import device_of
+from support import device_of, tiny_t5
 
 from specdec import checkpoints
 from specdec.models import families, partitioning
 from specdec.models.families import Family, family_of, model_of, named
 from specdec.models.products import ORDERS
-from specdec.models.t5 import T5Config, T5DraftConfig
+from specdec.models.t5 import T5DraftConfig
 
 TINY = {
-    "t5": T5Config(
-        vocab_size=64,
-        emb_dim=24,
-        num_heads=4,
+    "t5": tiny_t5(
+        64,
+        24,
+        40,
+        heads=4,
         head_dim=4,
-        mlp_dim=40,
-        num_encoder_layers=1,
-        num_decoder_layers=2,
+        decoder=2,
         mlp_activations=("relu",),
         logits_via_embedding=True,
     ),

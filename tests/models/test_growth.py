@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import rotary
 from flax import traverse_util
+from support import tiny_t5
 
 from specdec import checkpoints, cli, testing, verifiers
 from specdec.checkpoints import Vocabulary
@@ -31,16 +32,8 @@ from specdec.verifiers import SyntheticAcceptance
 pytestmark = pytest.mark.ci
 
 # Every size grows, by even and by odd numbers, and to no multiple.
-TIED = T5Config(
-    vocab_size=30,
-    emb_dim=12,
-    num_heads=2,
-    head_dim=4,
-    mlp_dim=10,
-    num_encoder_layers=1,
-    num_decoder_layers=2,
-    mlp_activations=("relu",),
-    logits_via_embedding=True,
+TIED = tiny_t5(
+    30, 12, 10, head_dim=4, decoder=2, mlp_activations=("relu",), logits_via_embedding=True
 )
 UNTIED = dataclasses.replace(
     TIED,

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import tiny_t5
 from tolerances import SMALL_LOGITS
 
 from specdec import checkpoints, cli, tasks
@@ -20,7 +21,7 @@ from specdec.decoding import autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive
 from specdec.models import families, partitioning
 from specdec.models.kept_parts import Trim
-from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
+from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
 from specdec.models.t5.layouts import Layout
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling
@@ -34,15 +35,7 @@ from specdec.verifiers import Block, Coupled, GreedyMatch
 
 pytestmark = pytest.mark.ci
 
-UNTIED = T5Config(
-    vocab_size=24,
-    emb_dim=16,
-    num_heads=2,
-    head_dim=8,
-    mlp_dim=24,
-    num_encoder_layers=1,
-    num_decoder_layers=2,
-)
+UNTIED = tiny_t5(24, 16, 24, decoder=2)
 TIED = dataclasses.replace(UNTIED, logits_via_embedding=True, mlp_activations=("relu",))
 CONFIGS = {"untied": UNTIED, "tied": TIED}
 IDS = (1, 2, 5, 6, 7, 11, 12, 20)

@@ -10,28 +10,21 @@ import numpy as np
 import pytest
 from flax import traverse_util
 from jax.sharding import PartitionSpec
+from support import tiny_t5
 
 from specdec import Plan, checkpoints
 from specdec.common import demo
 from specdec.drafters import Autoregressive
 from specdec.models import partitioning
 from specdec.models.int8 import LEVELS, SCALE, dequantized, quantized
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.verifiers import GreedyMatch
 
 pytestmark = pytest.mark.ci
 
-V1_1 = T5Config(
-    vocab_size=64,
-    emb_dim=24,
-    num_heads=4,
-    head_dim=8,
-    mlp_dim=40,
-    num_encoder_layers=1,
-    num_decoder_layers=2,
-)
+V1_1 = tiny_t5(64, 24, 40, heads=4, decoder=2)
 CONFIGS = {
     "v1_1": V1_1,
     "v1_0": dataclasses.replace(V1_1, mlp_activations=("relu",), logits_via_embedding=True),

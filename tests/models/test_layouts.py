@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from flax import traverse_util
 from jax.sharding import PartitionSpec
-from support import device_of, opcodes
+from support import device_of, opcodes, tiny_t5
 
 from specdec import Plan, autoregressive_decode, decode, row_keys
 from specdec.drafters import Autoregressive
 from specdec.instrument.compile import hlo
 from specdec.models import device as devices
 from specdec.models import partitioning
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 from specdec.models.t5.layouts import from_stored, to_stored
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
@@ -38,16 +38,7 @@ SIZES = {  # all different, so that a shape tells which axis is which
     "mlp": 40,
     "relpos_buckets": 16,
 }
-V1_1 = T5Config(
-    vocab_size=64,
-    emb_dim=24,
-    num_heads=8,
-    head_dim=4,
-    mlp_dim=40,
-    num_encoder_layers=1,
-    num_decoder_layers=2,
-    relative_attention_num_buckets=16,
-)
+V1_1 = tiny_t5(64, 24, 40, heads=8, head_dim=4, decoder=2, relative_attention_num_buckets=16)
 CONFIGS = {
     "v1_1": V1_1,
     "v1_0": dataclasses.replace(V1_1, mlp_activations=("relu",), logits_via_embedding=True),

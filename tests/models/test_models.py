@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import t5_in_numpy
-from support import GOLDEN, load, teacher_forced
+from support import GOLDEN, load, teacher_forced, tiny_t5
 
 from specdec import autoregressive_decode, row_keys
 from specdec.models.cache import KVCache
@@ -158,14 +158,12 @@ def test_bfloat16_computes_float32_logits_close_to_float32():
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_parameters_and_axes_have_t5x_names(tied):
-    config = T5Config(
-        vocab_size=31,
-        emb_dim=14,
-        num_heads=3,
+    config = tiny_t5(
+        31,
+        14,
+        17,
+        heads=3,
         head_dim=5,
-        mlp_dim=17,
-        num_encoder_layers=1,
-        num_decoder_layers=1,
         mlp_activations=("relu",) if tied else ("gelu", "linear"),
         logits_via_embedding=tied,
     )

@@ -10,26 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rotary
+from support import tiny_t5
 from tolerances import SMALL_LOGITS
 
 from specdec import checkpoints, cli
 from specdec.checkpoints import Vocabulary, tree
 from specdec.models import families, kept_parts
 from specdec.models.kept_parts import Trim
-from specdec.models.t5 import T5Config, T5DraftConfig, T5Target
+from specdec.models.t5 import T5DraftConfig, T5Target
 
 pytestmark = pytest.mark.ci
 
-UNTIED = T5Config(
-    vocab_size=23,
-    emb_dim=12,
-    num_heads=2,
-    head_dim=6,
-    mlp_dim=10,
-    num_encoder_layers=3,
-    num_decoder_layers=4,
-    relative_bias_per_layer=True,
-)
+UNTIED = tiny_t5(23, 12, 10, head_dim=6, encoder=3, decoder=4, relative_bias_per_layer=True)
 TIED = dataclasses.replace(
     UNTIED,
     mlp_activations=("relu",),

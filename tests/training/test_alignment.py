@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import t5_in_numpy
+from support import tiny_t5
 
-from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
+from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
 from specdec.sampling import Processed, Sampling, SuppressTokens
 from specdec.testing import TableTarget
 from specdec.testing.law import compare, sequence_law
@@ -21,15 +22,7 @@ from specdec.training.optimizer import Adafactor, LearningRate
 from specdec.training.training_loop import Recipe, State, train_step
 
 V = 12
-CONFIG = T5Config(
-    vocab_size=V,
-    emb_dim=16,
-    num_heads=2,
-    head_dim=8,
-    mlp_dim=24,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-)
+CONFIG = tiny_t5(V, 16, 24)
 TARGET, MODEL = (
     T5Target(CONFIG),
     T5Target(dataclasses.replace(CONFIG, emb_dim=8, vocab_size=V + 3)),

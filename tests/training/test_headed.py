@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import t5_in_numpy
-from support import fails_at
+from support import fails_at, tiny_t5
 
 from specdec import autoregressive_decode, checkpoints, row_keys, tasks, training
 from specdec.decoding import decode
 from specdec.drafters import Blockwise
 from specdec.models.heads import HeadedTarget, Heads, HeadsConfig
-from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
+from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
@@ -29,15 +29,7 @@ from specdec.types import Params
 from specdec.verifiers import GreedyMatch
 
 V, K = 259, 3
-CONFIG = T5Config(
-    vocab_size=V,
-    emb_dim=16,
-    num_heads=2,
-    head_dim=8,
-    mlp_dim=24,
-    num_encoder_layers=1,
-    num_decoder_layers=2,
-)
+CONFIG = tiny_t5(V, 16, 24, decoder=2)
 TARGET = T5Target(CONFIG)
 HEADS = Heads(HeadsConfig(vocab_size=V, states_dim=16, heads=K, mlp_dim=8))
 BOTH = HeadedTarget(TARGET, HEADS)

@@ -7,21 +7,14 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from support import tiny_t5
 
 from specdec import checkpoints
-from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
+from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
 from specdec.training.initial import begun_with
 from specdec.training.training_error import TrainingError
 
-TARGET = T5Config(
-    vocab_size=24,
-    emb_dim=16,
-    num_heads=2,
-    head_dim=8,
-    mlp_dim=24,
-    num_encoder_layers=1,
-    num_decoder_layers=3,
-)
+TARGET = tiny_t5(24, 16, 24, decoder=3)
 DRAFT = T5DraftConfig.of(
     TARGET,
     vocab_size=27,

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import tiny_t5
 
 from specdec import checkpoints, tasks, training
 from specdec.checkpoints import tables
 from specdec.common.records import RecordsError
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 from specdec.testing import TableTarget
 from specdec.training import Align, Frozen, Pairs, TrainingError, TrainRun, laws
 from specdec.training.alignment import DIVERGENCES, highest
@@ -24,15 +25,7 @@ pytestmark = pytest.mark.ci
 
 V = 9
 TARGET, DRAFT = TableTarget(V), TableTarget(V + 1)
-CONFIG = T5Config(
-    vocab_size=259,
-    emb_dim=16,
-    num_heads=2,
-    head_dim=8,
-    mlp_dim=24,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-)
+CONFIG = tiny_t5(259, 16, 24)
 LENGTHS = {"inputs": 6, "targets": 5}
 FORWARD = {"forward_kl": 1.0}
 

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import tiny_t5
 
 from specdec.drafters import NoSource
 from specdec.drafters.block_drafts import mask_ids
-from specdec.models.t5 import T5Config, T5Draft, T5DraftConfig, T5Target
+from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
 from specdec.training import ConfidenceHead, FillMasks, Pairs, TeacherForced
 from specdec.training.fill_masks import _Blocks
 from specdec.training.loss import Frozen
@@ -21,14 +22,11 @@ from specdec.training.optimizer import Adafactor, LearningRate
 from specdec.training.training_loop import Recipe, State, train_step
 
 V, K = 30, 3
-CONFIG = T5Config(
-    vocab_size=V + K,
-    emb_dim=16,
-    num_heads=2,
-    head_dim=8,
-    mlp_dim=24,
-    num_encoder_layers=1,
-    num_decoder_layers=2,
+CONFIG = tiny_t5(
+    V + K,
+    16,
+    24,
+    decoder=2,
     mlp_activations=("gelu", "linear"),
     logits_via_embedding=False,
     relative_attention_num_buckets=8,

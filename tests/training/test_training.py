@@ -20,12 +20,12 @@ import optax
 import pytest
 import seqio
 import tensorflow as tf
-from support import fails_at
+from support import fails_at, tiny_t5
 from tolerances import PROBABILITIES, SMALL_LOGITS
 
 from specdec import autoregressive_decode, checkpoints, cli, row_keys, tasks, training
 from specdec.common.records import RecordsError
-from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy
 from specdec.training import (
     Adafactor,
@@ -43,15 +43,7 @@ pytestmark = pytest.mark.ci
 
 ROOT = Path(__file__).resolve().parents[2]
 LENGTHS = {"inputs": 8, "targets": 8}
-CONFIG = T5Config(
-    vocab_size=259,
-    emb_dim=32,
-    num_heads=2,
-    head_dim=16,
-    mlp_dim=64,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-)
+CONFIG = tiny_t5(259, 32, 64, head_dim=16)
 RUN = """
 from __gin__ import dynamic_registration
 from specdec import cli

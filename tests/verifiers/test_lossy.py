@@ -295,7 +295,10 @@ def test_what_takes_the_place_of_an_excluded_token_is_drawn_from_p(verifier, tok
 @pytest.mark.parametrize("verifier", LOSSY, ids=str)
 def test_none_says_that_it_is_exact(verifier):
     assert verifier.exact is False
-    assert "NOT EXACT" in type(verifier).__doc__ or "NOT the target's law" in type(verifier).__doc__
+    assert (
+        "NOT EXACT" in type(verifier).__doc__
+        or "NOT the target's distribution" in type(verifier).__doc__
+    )
 
 
 @pytest.mark.parametrize(

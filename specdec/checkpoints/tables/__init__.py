@@ -1,9 +1,9 @@
-"""Tables: what drafters look things up in, and schedules decide by. Made, saved, and read back.
+"""Tables that drafters look things up in, and schedules decide by: made, saved, and read back.
 
-    ngram       counts of tokens behind one or two others, for `drafters.NGram`
-    store       texts, sorted so that what stands before a place is found, for `drafters.Retrieval`
-    classifier  the weights by which `schedules.Disco` expects a token to be accepted
-    laws        what a target says in place of each token of some texts, for `training.laws`
+  ngram       counts of tokens behind one or two others, for `drafters.NGram`
+  store       texts, sorted so that what stands before a place is found, for `drafters.Retrieval`
+  classifier  the weights by which `schedules.Disco` expects a token to be accepted
+  laws        the target's distribution at each token of some texts, for `training.laws`
 
 A table is a folder: `table.json` with its kind, its arrays and their checksums, and a `.npy` file
 for each array, which is mapped into memory.

@@ -1,4 +1,4 @@
-"""A table on disk."""
+"""The files of a table."""
 
 from __future__ import annotations
 
@@ -28,9 +28,13 @@ class TableError(ValueError):
 def save(
     path: str | os.PathLike, kind: str, arrays: Mapping[str, np.ndarray], vocabulary: Any = None
 ) -> None:
-    """Writes a table, which appears under its name when it is complete.
+    """Writes a table, which appears under its name only when it is complete.
 
-    vocabulary: of the texts that it was made of; that of a run must be the same.
+    Args:
+      path: the folder to make.
+      kind: one of `KINDS`.
+      arrays: the arrays by name.
+      vocabulary: of the texts that the table was made from; a run must have the same.
 
     Raises:
       TableError: the path exists.
@@ -53,7 +57,14 @@ def save(
 
 
 def check_output(path: str | os.PathLike) -> Path:
-    """The absolute path of a table that can be made. Raises TableError."""
+    """Returns the absolute path of a table that can be made.
+
+    Args:
+      path: the folder to make.
+
+    Raises:
+      TableError: the path exists.
+    """
     found = Path(os.path.abspath(Path(path).expanduser()))
     if found.exists():
         raise TableError(f"{path} exists; give a new folder, or remove this one first")
@@ -63,12 +74,16 @@ def check_output(path: str | os.PathLike) -> Path:
 def load(
     path: str | os.PathLike, table: Table, *, sharding: Any = None, checksums: bool = True
 ) -> dict[str, Any]:
-    """The arrays of a table on a device; its files are mapped, not copied first.
+    """Returns the arrays of a table on a device; its files are mapped, not copied first.
 
-    sharding: where each array is put, None for the default device.
+    Args:
+      path: the folder.
+      table: the kind of table that is expected.
+      sharding: the sharding of each array, None for the default device.
+      checksums: whether arrays are compared with their checksums.
 
     Raises:
-      TableError: there is none, it is of another kind, or damaged.
+      TableError: the table does not exist, is of another kind, or is damaged.
     """
     arrays = mapped(path, table, checksums=checksums)
     return {name: jax.device_put(array, sharding) for name, array in arrays.items()}
@@ -77,7 +92,16 @@ def load(
 def mapped(
     path: str | os.PathLike, table: Table, *, checksums: bool = True
 ) -> dict[str, np.ndarray]:
-    """The arrays of a table, mapped into memory; raises TableError as `load` does."""
+    """Returns the arrays of a table, mapped into memory.
+
+    Args:
+      path: the folder.
+      table: the kind of table that is expected.
+      checksums: whether arrays are compared with their checksums.
+
+    Raises:
+      TableError: as `load` does.
+    """
     found = {}
     for name, described in _record(path, table)["arrays"].items():
         array = _mapped(path, name, described)
@@ -91,7 +115,16 @@ def mapped(
 def shapes(
     path: str | os.PathLike, table: Table, *, sharding: Any = None
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """The shapes and dtypes of what `load` gives; raises TableError as it does."""
+    """Returns the shapes and dtypes of the result of `load`.
+
+    Args:
+      path: the folder.
+      table: the kind of table that is expected.
+      sharding: the sharding of each array.
+
+    Raises:
+      TableError: as `load` does.
+    """
     return {
         name: jax.ShapeDtypeStruct(tuple(described["shape"]), described["dtype"], sharding=sharding)
         for name, described in _record(path, table)["arrays"].items()
@@ -99,7 +132,13 @@ def shapes(
 
 
 def check_vocabulary(path: str | os.PathLike, table: Table, vocabulary: Any) -> None:
-    """Raises TableError for a table that was made of another vocabulary's ids."""
+    """Raises TableError for a table that was made from another vocabulary's ids.
+
+    Args:
+      path: the folder.
+      table: the kind of table that is expected.
+      vocabulary: the run's vocabulary.
+    """
     made_of = _record(path, table)["vocabulary"]
     if made_of is not None and made_of != tasks.digest(vocabulary):
         raise TableError(
@@ -109,7 +148,12 @@ def check_vocabulary(path: str | os.PathLike, table: Table, vocabulary: Any) -> 
 
 
 def fingerprint(path: str | os.PathLike, table: Table) -> str:
-    """Sixteen hexadecimal digits that change with its arrays."""
+    """Returns sixteen hexadecimal digits that change with the table's arrays.
+
+    Args:
+      path: the folder.
+      table: the kind of table that is expected.
+    """
     arrays = _record(path, table)["arrays"]
     sums = "".join(f"{name}{arrays[name]['crc32']}" for name in sorted(arrays))
     return hashlib.sha256(sums.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Counts of n-grams, smoothed as Witten and Bell (1991) do it."""
+"""Counts of n-grams, smoothed as in Witten and Bell (1991)."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ SUCCESSORS = 32  # kept of each context; the others share what is left, as if un
 def count(
     texts: Iterable[Sequence[int]], vocab_size: int, order: int = ORDERS
 ) -> dict[str, np.ndarray]:
-    """The table of `drafters.NGram`.
+    """Returns the table of `drafters.NGram`.
 
-    Args:
-      texts: token ids; the first one of each is the start token, which is only followed.
-      vocab_size: V.
-      order: of the longest n-grams, 1 to 3.
+    With R contexts of n - 1 tokens, of each of which S successors are kept, the table has
 
-    Returns:
       unigram    [V] float32, (count(x) + types / V) / (count + types)
-      and for n = 2 .. order, of R contexts of n - 1 tokens, S of whose successors are kept:
+
+    and for n = 2 .. order
+
       context_n  [R, n - 1] int32, the newest token first, ascending
       next_n     [R, S] int32, what follows, the most frequent first; 0 where there is no more
       share_n    [R, S] float32, count(w x) / (count(w) + types(w)), 0 where there is no more
-      rest_n     [R] float32, 1 - the sum of shares, what the shorter context has a say in
+      rest_n     [R] float32, 1 - the sum of shares, the weight of the shorter context
+
+    Args:
+      texts: token ids; the first one of each is the start token, which is only a context.
+      vocab_size: V.
+      order: of the longest n-grams, 1 to 3.
 
     Raises:
-      ValueError: no token, or one that is not in the vocabulary.
+      ValueError: there is no token, or one that is not in the vocabulary.
     """
     following = [collections.defaultdict(collections.Counter) for _ in range(order)]
     for text in texts:
@@ -52,7 +55,7 @@ def count(
 
 
 def _level(following: dict[tuple[int, ...], collections.Counter], size: int) -> dict:
-    """The arrays of contexts of one size."""
+    """Returns the arrays of contexts of one size."""
     contexts = sorted(following)
     kept = min(SUCCESSORS, max(map(len, following.values()), default=1))
     rows = max(len(contexts), 1)  # of one that nothing matches, if there are none

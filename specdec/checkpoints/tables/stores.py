@@ -1,4 +1,4 @@
-"""Texts, sorted by what stands before each place, read backwards."""
+"""Texts, sorted by the reversed text before each place."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ DEPTH = 64  # tokens that places are sorted by, at least; more match in copies o
 
 
 def store(texts: Iterable[Sequence[int]]) -> dict[str, np.ndarray]:
-    """The table of `drafters.Retrieval`.
+    """Returns the table of `drafters.Retrieval`.
+
+      tokens  [T] int32, the texts one after the other
+      order   [P] int32, the places that have something before them in their text, sorted by the
+              tokens before them, the nearest first
 
     Args:
       texts: token ids, the start token first and the stop id last.
-
-    Returns:
-      tokens  [T] int32, the texts one behind the other
-      order   [P] int32, the places that have something before them in their text, sorted by the
-              tokens before them, the nearest first
 
     Raises:
       ValueError: there is no text.
@@ -35,8 +34,10 @@ def store(texts: Iterable[Sequence[int]]) -> dict[str, np.ndarray]:
 
 
 def _ranks(tokens: np.ndarray) -> np.ndarray:
-    """[T] where each token, with the DEPTH - 1 behind it, comes among all: sorted by one token, by
-    two, by four (Manber and Myers 1990)."""
+    """Returns [T], the rank of each token, with the `DEPTH - 1` tokens after it, among all.
+
+    Tokens are sorted by one token, by two, by four and so on (Manber and Myers 1990).
+    """
     _, rank = np.unique(tokens, return_inverse=True)
     size = 1
     while size < DEPTH and size < len(tokens):

@@ -1,7 +1,7 @@
 """JSON Schemas (draft 2020-12) of the lines that commands write, one file for each kind.
 
-A kind's version is the last part of its `$id`. A file of lines says its version beside it, as the
-comment `# format of KIND = VERSION` of FILE.gin or run.gin; one that says nothing is of version 1.
+A kind's version is the last part of its `$id`. A file of lines states its version in the comment `#
+format of KIND = VERSION` of FILE.gin or run.gin. A file without the comment has version 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KINDS = {
 
 
 def schema(command: str) -> dict[str, Any]:
-    """That of the lines of a command, one of KINDS.
+    """Returns the schema of a command's lines; the command is one of KINDS.
 
     >>> schema("score")["required"]
     ['index', 'input', 'target', 'log_prob', 'tokens', 'log_probs']
@@ -32,7 +32,7 @@ def schema(command: str) -> dict[str, Any]:
 
 
 def version(command: str) -> int:
-    """That of the lines that are written now.
+    """Returns the version of the lines that a command writes now.
 
     >>> version("decode")
     1

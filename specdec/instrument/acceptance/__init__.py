@@ -1,20 +1,20 @@
 """The papers' alpha: how much of a draft the target accepts, on texts the target wrote alone.
 
-Leviathan, Kalman and Matias (2211.17192), tables 3 and 5. The target writes texts by itself; then
+Leviathan, Kalman and Matias (2211.17192), tables 3 and 5. The target writes texts by itself. Then
 every drafter is asked, at each of their tokens, for its distribution q, and
 
-    alpha(l) = mean over tokens of sum_x min(p(x) / l, q(x))
+  alpha(l) = mean over tokens of sum_x min(p(x) / l, q(x))
 
-with p the target's distribution and lenience l (their appendix A.5), which is 1 where the output is
-to be exact. Greedily q is one token, which counts
+with p the target's distribution and lenience l (appendix A.5), which is 1 for exact output. At
+temperature 0, q is one token, which counts
 
-    l = 1   if it is the argmax of the target's logits
-    l < 1   if softmax(logits) is at least l times its maximum there
+  l = 1   if it is the argmax of the target's logits
+  l < 1   if softmax(logits) is at least l times its maximum there
 
-(the paper prints "at most", by which l = 1 would accept everything). Letters as in `types`, and L,
-the number of leniences.
+(The paper prints "at most", by which l = 1 would accept everything.) Letters are those of `types`,
+and L is the number of leniences.
 
-`written` has the target write, `opinions` asks a drafter at each token, `bigrams` counts the
+`written` lets the target write, `opinions` asks a drafter at each token, `bigrams` counts the
 tables, `recording` does so text by text, and `alphas` makes the figures.
 """
 

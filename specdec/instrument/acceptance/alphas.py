@@ -1,4 +1,4 @@
-"""The record of a text, and the figures of all of them."""
+"""The record of a text, and the figures of all texts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from specdec.instrument.acceptance.opinions import LENIENCE
 
 
 class Accepted(NamedTuple):
-    """One text: for each drafter, the sums over its tokens of sum_x min(p(x) / l, q(x)); and what a
-    replay of it needs."""
+    """One recorded text: the sums of sum_x min(p(x) / l, q(x)) by drafter, and data for a
+    replay."""
 
     index: int
     tokens: int
@@ -29,8 +29,15 @@ class Accepted(NamedTuple):
     depths: Sequence[int] = ()  # the layers of each token, of a target whose tokens may leave
 
     def kept(self, name: str, kind: str) -> np.ndarray:
-        """Returns the probability that what a drafter proposes in place of each token is accepted,
-        [tokens], by its recording of this kind; of a drafter of blocks [tokens, K]."""
+        """Returns the probability that a drafter's proposal at each token is accepted.
+
+        Args:
+          name: the drafter's name.
+          kind: the kind of its recording.
+
+        Returns:
+          [tokens]; for a drafter of blocks [tokens, K].
+        """
         said = np.array(self.drafts[name][kind])
         if kind == "ratio":
             return np.minimum(said, 1)
@@ -41,9 +48,10 @@ class Accepted(NamedTuple):
 class AcceptanceSummary:
     """The figures of all texts.
 
-    alphas: drafter -> lenience -> a mean over tokens.
-    proposes: the share of the tokens at which the drafter proposes one.
-    layers: of the target, the mean over tokens; None where all go through all.
+    Attributes:
+      alphas: drafter -> lenience -> a mean over tokens.
+      proposes: the share of the tokens at which the drafter proposes one.
+      layers: of the target, the mean over tokens; None if all tokens go through all layers.
     """
 
     texts: int
@@ -63,8 +71,13 @@ class AcceptanceSummary:
 
 
 def summarize(records: Iterable[Accepted]) -> AcceptanceSummary:
-    """The means over all tokens, with intervals of a bootstrap over texts: tokens of one text are
-    not independent. The tables of n-grams are not counted again for each resample.
+    """Returns the means over all tokens, with intervals of a bootstrap over texts.
+
+    Texts are resampled because tokens of one text are not independent. The n-gram tables are not
+    counted again for each resample.
+
+    Args:
+      records: the recorded texts.
 
     Raises:
       ValueError: there is no text.
@@ -85,7 +98,11 @@ def summarize(records: Iterable[Accepted]) -> AcceptanceSummary:
 
 
 def lines(summary: AcceptanceSummary) -> Iterator[str]:
-    """The figures for people."""
+    """Yields the figures as lines of text.
+
+    Args:
+      summary: the figures.
+    """
     yield f"{summary.tokens} tokens of {counted(summary.texts, 'text')} that the target wrote"
     if summary.layers is not None:
         yield f"a token goes through {summary.layers:.2f} layers, mean"

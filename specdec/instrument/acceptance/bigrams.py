@@ -15,19 +15,20 @@ from specdec.types import Array
 
 
 class Tables:
-    """The unigram and bigram distributions of texts, smoothed as Witten and Bell (1991) do it:
+    """The unigram and bigram distributions of texts, smoothed as in Witten and Bell (1991).
 
-        q(x)     = (count(x) + types / V) / (count + types)
-        q(x | w) = (count(w x) + types(w) q(x)) / (count(w) + types(w))
+      q(x)     = (count(x) + types / V) / (count + types)
+      q(x | w) = (count(w x) + types(w) q(x)) / (count(w) + types(w))
 
-    with count tokens in all, types different ones, and count(w), types(w) those that follow w. What
-    was never seen has a probability too, and there is no constant to choose.
+    with count tokens in all, types different ones, and count(w), types(w) those that follow w.
+    Unseen tokens have a probability too, and there is no constant to choose.
 
-    unigram: [V] float64.
+    Attributes:
+      unigram: [V] float64.
     """
 
     def __init__(self, texts: Iterable[Sequence[int]], vocab_size: int):
-        """Counts all tokens of texts but the first, the start token, which is only followed."""
+        """Counts the tokens of texts; the first one, the start token, is only a context."""
         following = collections.defaultdict(collections.Counter)
         tokens = collections.Counter()
         for text in texts:
@@ -38,7 +39,7 @@ class Tables:
         self.unigram = _witten_bell(tokens, np.full(vocab_size, 1 / vocab_size))
 
     def bigram(self, previous: int) -> np.ndarray:
-        """[V] the distribution of what comes after a token."""
+        """Returns [V], the distribution after a token."""
         return _witten_bell(self._following[previous], self.unigram)
 
 
@@ -58,9 +59,13 @@ def rows(batch: Texts) -> Iterator[list[int]]:
 def proposals(
     halves: Sequence[Tables], batch: Texts, written: int, greedy: bool
 ) -> dict[str, Array]:
-    """Name -> [B, T, V] float32 for the texts from number `written` on; 0 where no token is.
+    """Returns name -> [B, T, V] float32 for the texts from number `written` on, 0 after their ends.
 
-    halves: the tables for the texts of even and of odd number.
+    Args:
+      halves: the tables for the texts of even and of odd number.
+      batch: the texts.
+      written: the number of the first text.
+      greedy: whether only the likeliest token counts.
     """
     shape = (batch.tokens.shape[0], batch.tokens.shape[1] - 1, halves[0].unigram.size)
     unigram, bigram = np.zeros(shape, np.float32), np.zeros(shape, np.float32)

@@ -1,5 +1,8 @@
-"""The opinion that a drafter has of each token of a text: in one call where it is a model, and else
-asked at each place through its own `propose`, for one token or for a block."""
+"""A drafter's distribution at each token of a text.
+
+If the drafter is a model, one call computes all of them. Otherwise its `propose` is called at each
+token, for one token or for a block.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ MOST = 1e6  # of a ratio: JSON has no infinity
 
 
 class Taught(NamedTuple):
-    """The target's view of a batch of texts, all tokens at once."""
+    """The target's scores of a batch of texts, all tokens in one call."""
 
     p: Array  # [B, T, V] under the plan's sampling
     likely: Array | None  # [B, T, V] softmax(logits) of a greedy target
@@ -33,8 +36,11 @@ class Taught(NamedTuple):
 
 
 class Opinions(NamedTuple):
-    """A drafter's, of each token of a batch of texts, given the tokens before it; of one that
-    drafts blocks, [B, T, K] instead of [B, T], given those before the block."""
+    """A drafter's figures for each token of a batch of texts, given the tokens before it.
+
+    For a drafter of blocks, arrays are [B, T, K] instead of [B, T], given the tokens before the
+    block.
+    """
 
     rates: Array  # [B, T, L] sum_x min(p(x) / l, q(x))
     proposed: Array  # [B, T] int32, the argmax of q; -1 where it proposes nothing
@@ -48,8 +54,14 @@ class Opinions(NamedTuple):
 
 
 def recorded(drafter: Drafter, name: str = "") -> Iterator[tuple[str, Drawing]]:
-    """The drafters whose opinion of a token depends on the text before it alone, which have a
-    `sampling`, by name: the drafter itself, or those that it is made of, 'second Autoregressive'.
+    """Yields (name, drafter) for each drafter whose distribution can be recorded.
+
+    These drafters have a `sampling`, and their distribution of a token depends only on the text
+    before it. They are the drafter itself, or those it is made of, such as 'second Autoregressive'.
+
+    Args:
+      drafter: the drafter.
+      name: its name, for inner drafters.
     """
     if isinstance(drafter, Drawing):
         yield f"{name} {type(drafter).__name__}".strip(), drafter
@@ -59,7 +71,7 @@ def recorded(drafter: Drafter, name: str = "") -> Iterator[tuple[str, Drawing]]:
 
 @functools.partial(jax.jit, static_argnames="plan")
 def teach(params: Params, inputs: Array, fed: Array, *, plan: Plan) -> Taught:
-    """Returns the target's view of [B, T] tokens, the start token first."""
+    """Returns the target's scores of tokens [B, T], the start token first."""
     cache = plan.target.prefill(params["target"], inputs, fed.shape[1])
     output = plan.target.decode(params["target"], fed, cache)[0]
     left, probs = standardised(plan.sampling, output.logits, *before_each(fed, plan.stop_ids))
@@ -71,11 +83,15 @@ def teach(params: Params, inputs: Array, fed: Array, *, plan: Plan) -> Taught:
 def opinions(
     params: Params, inputs: Array, tokens: Array, length: Array, taught: Taught, *, plan: Plan
 ) -> Opinions:
-    """Returns the opinions of the plan's drafter.
+    """Returns the figures of the plan's drafter for each token.
 
     Args:
+      params: the parameters of target and drafter.
+      inputs: the target's inputs.
       tokens: [B, 1+T] int32, the start token first.
       length: [B] output tokens.
+      taught: the target's scores.
+      plan: has the drafter.
     """
     drafter = plan.drafter
     alone = len(drafter.models()) == 1 and not drafter.tables()
@@ -89,13 +105,17 @@ def opinions(
 def of(
     q: Array, taught: Taught, tokens: Array, coins: Array, likely: Array | None = None
 ) -> Opinions:
-    """Returns the opinions of a drafter that proposes tokens [..., T] from q [..., T, V].
+    """Returns the figures of a drafter that proposes tokens [..., T] from q [..., T, V].
 
     A row of q that is 0 everywhere stands for no proposal. So does a row that is not a
     distribution, as in `decode`.
 
-    coins: [..., T] uniform from 0 to 1, by which a refused token is drawn.
-    likely: [..., T, V] the softmax of who proposes its argmax; None for who draws.
+    Args:
+      q: [..., T, V], the drafter's distributions.
+      taught: the target's scores.
+      tokens: [..., T], the text's own tokens.
+      coins: [..., T] uniform from 0 to 1, with which a rejected token is drawn.
+      likely: [..., T, V] the softmax of a greedy drafter; None for one that samples.
     """
     usable = is_distribution(q if likely is None else likely)[..., None]
     q = jnp.where(usable, q, 0)
@@ -118,12 +138,12 @@ def of(
 
 
 def tossed(tokens: Array) -> Array:
-    """A coin for each of some tokens, from 0 to 1."""
+    """Returns a uniform random number for each token, from 0 to 1."""
     return jax.random.uniform(jax.random.key(0), tokens.shape)
 
 
 def _refused(q: Array, p: Array, coins: Array) -> Array:
-    """[..., T] the probability of a token of the law of those that are refused: (q - p)+."""
+    """Returns [..., T], q of a token that is drawn from the rejected ones, (q - p)+."""
     below = jnp.cumsum(jnp.maximum(q - p, 0), axis=-1)
     drawn = jnp.argmax(below > coins[..., None] * below[..., -1:], axis=-1)
     return jnp.take_along_axis(q, drawn[..., None], axis=-1)[..., 0]
@@ -132,8 +152,10 @@ def _refused(q: Array, p: Array, coins: Array) -> Array:
 def _forced(
     params: Params, inputs: Array, fed: Array, taught: Taught, plan: Plan, drafter: Drawing
 ) -> tuple[Array, Array | None]:
-    """[B, T, V] q of a drafter that is a model, and its softmax if it is greedy. An id that one of
-    the models lacks gets no probability from it, as when it drafts."""
+    """Returns [B, T, V], q of a drafter that is a model, and its softmax if it is greedy.
+
+    As in drafting, an id that one of the models lacks gets no probability from it.
+    """
     ((role, model),) = drafter.models().items()
     view, tree = drafter.views().get(role), params[role]
     given = plan.target.prefill(params["target"], inputs, 1)  # dropped, unless the model reads it
@@ -148,7 +170,8 @@ def _forced(
 def _asked(
     params: Params, inputs: Array, tokens: Array, length: Array, taught: Taught, plan: Plan
 ) -> Opinions:
-    """Asked for a draft at each position, its state carried along."""
+    """Returns the figures of a drafter that is called at each position, with its state carried
+    along."""
     rows, longest = tokens.shape[0], tokens.shape[1] - 1
     block, vocab_size = plan.drafter.block or 1, taught.p.shape[-1]
     keys = jnp.broadcast_to(row_keys(0, jnp.arange(rows))[:, None], (rows, block))
@@ -200,7 +223,7 @@ def _rewound(cache: Cache, position: Array, rows: int) -> Cache:
 
 
 def _drawn_from(draft: Draft, vocab_size: int) -> Array:
-    """[B, K, V] what each token was drawn from, 0 everywhere where nothing is proposed."""
+    """Returns [B, K, V], the distribution of each token, 0 everywhere if nothing is proposed."""
     if draft.probs is None:
         q = jax.nn.one_hot(draft.tokens, vocab_size, dtype=jnp.float32)
     else:
@@ -210,7 +233,7 @@ def _drawn_from(draft: Draft, vocab_size: int) -> Array:
 
 
 def _rates(taught: Taught, q: Array, lenience: float) -> Array:
-    """[..., T] the probability that a draft from q is accepted."""
+    """Returns [..., T], the probability that a draft token from q is accepted."""
     if taught.likely is None or lenience == 1:
         return jnp.sum(jnp.minimum(taught.p / lenience, q), axis=-1)
     best = jnp.max(taught.likely, axis=-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Every drafter, asked about the target's texts, one by one."""
+"""Records every drafter's distributions along the target's texts."""
 
 from __future__ import annotations
 
@@ -31,12 +31,18 @@ DIGITS = 6  # of what is recorded
 def measure(
     plan: Plan, params: Params, texts: Iterable[Texts], *, tables: bool
 ) -> Iterator[Accepted]:
-    """Yields what each drafter would have had accepted, text by text: the plan's, under the name
-    'model', and with `tables` also a 'unigram' and a 'bigram' counted from the target's texts.
+    """Yields what the target would have accepted of each drafter, text by text.
 
-    No table has seen the text that it is asked about: the odd texts' are counted from the even
-    ones, and the other way round, so each from about half of the tokens. (`texts` is then read to
-    its end before anything is measured.) Of greedy texts the table's most likely token counts.
+    The plan's drafter is named 'model'. With `tables`, a 'unigram' and a 'bigram' are counted from
+    the target's texts. Each text uses the table that was counted from the other half, so no table
+    has seen the text that it is tested on. `texts` is then read to its end before anything is
+    measured. For greedy texts, the table's likeliest token counts.
+
+    Args:
+      plan: has target and drafter.
+      params: their parameters.
+      texts: the target's texts.
+      tables: whether n-gram tables are measured too.
     """
     texts = list(texts) if tables else texts
     halves: list[Tables] = []
@@ -69,7 +75,7 @@ _of = jax.jit(of)
 
 
 def _asked(plan: Plan, params: Params, batch: Texts, taught: Taught) -> dict[str, Opinions]:
-    """Returns the opinions of the plan's drafter, under '', and of recorded ones by their names."""
+    """Returns the figures of the plan's drafter, under '', and of recorded ones by their names."""
     found = {}
     for name, drafter in [("", plan.drafter), *recorded(plan.drafter)]:
         if name and drafter is plan.drafter:
@@ -83,7 +89,7 @@ def _asked(plan: Plan, params: Params, batch: Texts, taught: Taught) -> dict[str
 
 
 def _sums(asked: Opinions, batch: Texts) -> np.ndarray:
-    """[B, L] the sums over each row's tokens."""
+    """Returns [B, L], the sums over each row's tokens."""
     counts = np.arange(asked.rates.shape[1])[None] < batch.length[:, None]
     return np.sum(np.where(counts[:, :, None], asked.rates, 0), axis=1)
 
@@ -111,14 +117,21 @@ def _text(
 
 
 def unpadded(inputs: np.ndarray, pad_id: int) -> list[int]:
-    """Returns the ids of an input [S] without those that fill it up."""
+    """Returns the ids of an input [S] without padding.
+
+    Args:
+      inputs: [S] int32.
+      pad_id: the id of padding.
+    """
     given = np.flatnonzero(inputs != pad_id)
     return inputs[: given[-1] + 1 if len(given) else 0].tolist()
 
 
 def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, list[Any]]:
-    """Returns the recording of a drafter: what it proposes, and what a stopping rule would see. Of
-    one that draws, also how much likelier than the target it finds the text's own tokens."""
+    """Returns the recording of a drafter: its proposals, and the signals of stopping rules.
+
+    For a drafter that samples, it also has the ratio q / p of the text's own tokens.
+    """
     figures = {"confidence": asked.confidence, "entropy": asked.entropy, "top": asked.top}
     if not greedy:
         figures |= {"ratio": asked.ratio, "refused": asked.refused}
@@ -127,5 +140,5 @@ def _recording(asked: Opinions, row: int, size: int, greedy: bool) -> dict[str, 
 
 
 def _rounded(values: Any) -> Any:
-    """Returns a number, or lists of some, with `DIGITS`."""
+    """Returns a number, or nested lists of numbers, with `DIGITS`."""
     return [_rounded(x) for x in values] if isinstance(values, list) else round(values, DIGITS)

@@ -31,15 +31,18 @@ def generate(
     tokens: int,
     skip: Collection[int] = (),
 ) -> Iterator[Texts]:
-    """Texts of the target alone, with its parameters, until they hold so many tokens.
+    """Yields texts of the target alone until they hold this many tokens.
 
-    Whole texts count, and which ones does not depend on the batch size: of the last batch only the
-    rows that were still needed.
+    Whole texts count. Which texts they are does not depend on the batch size: of the last batch,
+    only the rows that were still needed are kept.
 
     Args:
-      plan: with the target; nothing is drafted.
+      plan: has the target; its drafter is not used.
+      params: the target's parameters.
       batches: pairs of `Texts.index` and `Texts.inputs`.
-      skip: indices of texts that count no more, because they have been measured before.
+      seed: the seed of random draws.
+      tokens: the number of tokens.
+      skip: indices of texts that are left out, because they have been measured before.
     """
     alone, batches = plan.alone(), iter(batches)
     while tokens > 0 and (batch := next(batches, None)):

@@ -1,8 +1,8 @@
-"""How fast speculation is, against the target alone in the same process, and where the time goes.
+"""The speed of speculation relative to the target alone, in the same process, and its breakdown.
 
-`workload` has what is timed, `measure` times it, and `file` keeps the records. `summary` makes
-figures of them by one `estimator`; `trust` says how much they vary; `printed` shows those. A
-`Measurement` is all of it for one workload.
+`workload` has the timed programs, `measure` times them, and `file` keeps the records. `summary`
+makes figures from them with one `estimator`. `trust` says how much they vary, and `printed` shows
+them. A `Measurement` is all of it for one workload.
 """
 
 from specdec.instrument.benchmark.file import File, Generation, Record, Timing, fields_of, record

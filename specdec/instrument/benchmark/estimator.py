@@ -1,5 +1,8 @@
-"""Records by kind, and the one estimator of both modes: the sum over texts of the median over
-repeats, of measured seconds, of seconds predicted from the parts, of calls."""
+"""Records by kind, and the estimator that both modes share.
+
+It is the sum over texts of the median over repeats: of measured seconds, of seconds predicted from
+the parts, or of calls.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,13 @@ from specdec.types import Part, verifies
 class MeasuredParts(NamedTuple):
     """All records of a benchmark.
 
-    seconds: part -> of one model call, or of one prefill; medians.
-    bandwidth: bytes/s at which memory was read, at its best.
-    spread: how much they vary; None if nothing was timed twice.
+    Attributes:
+      alone: generations of the target alone.
+      speculative: generations with speculation.
+      elsewhere: generations for texts of another split.
+      seconds: part -> seconds of one model call, or of one prefill; medians.
+      bandwidth: bytes/s at which memory was read, the best value.
+      spread: how much they vary; None if nothing was timed twice.
     """
 
     alone: Sequence[Generation]
@@ -40,7 +47,7 @@ class MeasuredParts(NamedTuple):
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> MeasuredParts:
-        """Raises ValueError if nothing was generated."""
+        """Returns the parts of records; raises ValueError if nothing was generated."""
         records = list(records)
         generations = [one for one in records if isinstance(one, Generation)]
         timed = [one for one in generations if one.split is None]
@@ -57,31 +64,36 @@ class MeasuredParts(NamedTuple):
 
     @property
     def prefill(self) -> float:
-        """Seconds before the first iteration, all models."""
+        """The seconds before the first iteration, all models."""
         return self.seconds[PREFILL]
 
     @property
     def prefill_alone(self) -> float:
-        """Seconds before the first iteration, the target alone."""
+        """The seconds before the first iteration, target alone."""
         return self.seconds[PREFILL_ALONE]
 
     @property
     def step(self) -> float:
-        """Seconds of a token of the target alone."""
+        """The seconds of a token of the target alone."""
         return self.seconds[STEP]
 
     @property
     def by_turns(self) -> float:
-        """How many times as long a draft takes as its calls on their own."""
+        """The time of a draft in an iteration, divided by that of its calls timed alone."""
         return by_turns(self.seconds)
 
     def iteration(self, parts: Iterable[Part]) -> tuple[float, float]:
-        """Seconds of the models that draft, and of the target, by the parts and the turn."""
+        """Returns the seconds of the draft's calls and of the target's call in an iteration."""
         return iteration(parts, self.seconds)
 
 
 def iteration(parts: Iterable[Part], seconds: Mapping[Key, float]) -> tuple[float, float]:
-    """Seconds of the models that draft, and of the target, by those of each part and of a turn."""
+    """Returns the seconds of the draft's calls and of the target's call in an iteration.
+
+    Args:
+      parts: the model calls of the iteration.
+      seconds: of each part, and of an interleaved iteration.
+    """
     found: dict[bool, float] = collections.defaultdict(float)
     for role, width, calls in parts:
         found[verifies(role)] += calls * seconds[Calls(role, width)]
@@ -89,14 +101,14 @@ def iteration(parts: Iterable[Part], seconds: Mapping[Key, float]) -> tuple[floa
 
 
 def total(generations: Sequence[Generation], value: Callable[[Generation], float]) -> float:
-    """The estimator."""
+    """Returns the sum over texts of the median over repeats."""
     return sum(medians(generations, value).values())
 
 
 def medians(
     generations: Sequence[Generation], value: Callable[[Generation], float]
 ) -> dict[int, float]:
-    """Text -> the median over repeats."""
+    """Returns text -> the median over repeats."""
     values = collections.defaultdict(list)
     for one in generations:
         values[one.text].append(value(one))
@@ -104,17 +116,17 @@ def medians(
 
 
 def drafted(generations: Sequence[Generation]) -> list[int]:
-    """How many tokens were drafted, call by call."""
+    """Returns the number of drafted tokens of each call."""
     return [length for one in generations for length in one.drafted]
 
 
 def sources(generations: Sequence[Generation]) -> list[int] | None:
-    """Which drafter proposed, call by call; None if there is but one."""
+    """Returns the index of the drafter of each call; None if there is only one."""
     return [source for one in generations for source in one.sources] or None
 
 
 def depths(generations: Sequence[Generation]) -> list[int] | None:
-    """The target's layers, call by call; None if calls go through all."""
+    """Returns the target's layers of each call; None if calls run all layers."""
     return [depth for one in generations for depth in one.depths] or None
 
 
@@ -132,7 +144,7 @@ def calls(one: Generation) -> float:
 
 
 def _seconds_per_call(timings: Iterable[Timing]) -> dict[Key, list[float]]:
-    """Part -> seconds of one model call, or of one prefill, in each timing."""
+    """Returns part -> seconds of one model call, or of one prefill, in each timing."""
     found = collections.defaultdict(list)
     for timing in timings:
         found[timing.part].append(timing.seconds / timing.steps)

@@ -1,4 +1,4 @@
-"""The records of a benchmark, and the file that keeps them."""
+"""The records of a benchmark, and the file that stores them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ OPTIONAL = ("sources", "depths", "broken_drafts")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generation(DecodedText):
-    """A text, decoded once.
+    """A text that was decoded once.
 
-    text: the example's index.
-    mode: "alone" or "speculative".
-    repeat, seconds: which of the repeats it is, and what it took; None where it was not timed.
-    split: another one than that which is timed, None for that.
+    Attributes:
+      text: the example's index.
+      mode: "alone" or "speculative".
+      repeat: the number of the repeat; None if it was not timed.
+      seconds: the time; None if it was not timed.
+      split: the split, if it is not the timed one.
     """
 
     text: int
@@ -35,7 +37,7 @@ class Generation(DecodedText):
 
 
 class Timing(NamedTuple):
-    """One run of a part, on a text's inputs."""
+    """One timed run of a part, on a text's inputs."""
 
     part: Key
     text: int
@@ -48,15 +50,18 @@ Record: TypeAlias = Generation | Timing
 
 
 class File:
-    """Records in a file, or in memory if there is none. What an earlier run with the same settings
-    wrote is kept, up to the last text that it measured in both modes.
+    """Records in a file, or in memory if there is none.
 
-    settings: gin text, which goes to FILE.gin.
-    done: pairs of a repeat and a text that need not be measured again.
-    elsewhere: pairs of a split and a text of it, likewise.
+    Records of an earlier run with the same settings are kept, up to the last text that it measured
+    in both modes.
+
+    Attributes:
+      settings: gin text, which goes to FILE.gin.
+      done: (repeat, text) pairs that need not be measured again.
+      elsewhere: (split, text) pairs that need not be decoded again.
 
     Raises:
-      RecordsError: the file is of a run with other settings.
+      RecordsError: the file belongs to a run with other settings.
     """
 
     def __init__(self, path: str | None, settings: str):
@@ -69,7 +74,7 @@ class File:
             self._lines.replace(map(fields_of, self._records))
 
     def write(self, record: Record) -> None:
-        """At once."""
+        """Writes a record immediately."""
         self._records.append(record)
         if self._lines:
             self._lines.append(fields_of(record))
@@ -89,14 +94,22 @@ class File:
 
 
 def record(fields: Mapping[str, Any]) -> Record:
-    """Returns what a line of the file says; raises TypeError for one of something else."""
+    """Returns the record of a line; raises TypeError for a line of something else.
+
+    Args:
+      fields: the fields of the line.
+    """
     if not fields.keys() & {"mode", "split"}:
         return Timing(**{**fields, "part": key_of(fields.get("part", ""))})
     return Generation(**{name: value for name, value in fields.items() if name != "calls"})
 
 
 def fields_of(record: Record) -> dict[str, Any]:
-    """Returns the fields of a record's line."""
+    """Returns the fields of a record's line.
+
+    Args:
+      record: the record.
+    """
     if isinstance(record, Timing):
         return record._asdict() | {"part": name_of(record.part)}
     about = ("mode", "text", "repeat", "seconds") if record.split is None else ("split", "text")

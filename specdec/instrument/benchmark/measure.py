@@ -1,4 +1,5 @@
-"""The protocol: everything in one process, in turns, so that a slow minute slows all alike."""
+"""The protocol: everything runs interleaved in one process, so that a slow minute affects all
+alike."""
 
 from __future__ import annotations
 
@@ -32,25 +33,28 @@ def measure_by_text(
     skip: Collection[tuple[int, int]] = (),
     clock: Clock = time.perf_counter,
 ) -> Iterator[Iterator[Generation | Timing]]:
-    """Times each text, first to last, `repeats` times: the target alone and speculation by turns.
+    """Times each text `repeats` times: the target alone and speculation, alternating.
 
-    Whichever came second for a text comes first for the next one, and first for the same text in
-    the next repeat. A repeat is another sample of each text: `row_keys(seed, text, repeat)`. Small
-    models are run once before they are timed, see `Program.warmed`: a service takes no turns.
+    The mode that came second for a text comes first for the next one, and for the same text in the
+    next repeat. A repeat is another sample of each text: `row_keys(seed, text, repeat)`. Small
+    models are run once, untimed, before each timed run, see `Program.warmed`, because in production
+    nothing alternates.
 
     Args:
-      workload: what is timed; what is not compiled yet is compiled before the clock runs.
+      workload: the programs. They are compiled before the clock runs.
       trees: parameters by role, see `Workload`.
       texts: example index -> inputs [1, S] int32.
-      skip: pairs of a repeat and a text that have been measured before.
-      clock: seconds; what lies between two readings is one program from call to finished result.
+      seed: the seed of random draws.
+      repeats: runs of each text.
+      skip: (repeat, text) pairs that have been measured before.
+      clock: returns seconds; between two readings, one program runs from call to finished result.
 
     Raises:
       RuntimeError: something was compiled while the clock ran.
 
     Returns:
-      For each text the iterator of its records; each is to be exhausted before the next is taken,
-      and other measurements may have their turn in between.
+      For each text, an iterator of its records. Each must be exhausted before the next is taken,
+        and other measurements may run in between.
     """
     trees = jax.device_put(trees)
     on_device = {text: jax.device_put(inputs) for text, inputs in texts.items()}
@@ -84,7 +88,16 @@ def decode_elsewhere(
     seed: int,
     split: str,
 ) -> Iterator[Generation]:
-    """Decodes texts of another split by speculation: the acceptance that is to be expected."""
+    """Yields generations of another split's texts, whose acceptance predicts that of the timed
+    ones.
+
+    Args:
+      workload: the programs.
+      trees: parameters by role.
+      texts: example index -> inputs [1, S] int32.
+      seed: the seed of random draws.
+      split: the split's name.
+    """
     params = jax.device_put(workload.params(trees)["speculative"])
     for text, inputs in texts.items():
         output = workload.generations["speculative"](params, _keys(seed, text), inputs)
@@ -99,8 +112,18 @@ def profile(
     seed: int,
     path: str,
 ) -> None:
-    """Writes an xprof trace of one text's generations, each under its mode's name; in it operations
-    carry the scopes draft, verify and accept. Nothing is timed: tracing takes time itself."""
+    """Writes an xprof trace of one text's generations, each under its mode's name.
+
+    Operations have the scopes draft, verify and accept. Nothing is timed, because tracing takes
+    time.
+
+    Args:
+      workload: the programs.
+      trees: parameters by role.
+      texts: example index -> inputs [1, S] int32; the first is used.
+      seed: the seed of random draws.
+      path: the folder of the trace.
+    """
     trees = jax.device_put(trees)
     text, inputs = next(iter(texts.items()))
     _warm_up(workload, trees, seed, {text: inputs})
@@ -114,7 +137,7 @@ def profile(
 def _warm_up(
     workload: Workload, trees: Mapping[str, PyTree], seed: int, texts: Mapping[int, Any]
 ) -> None:
-    """First runs are slower: pages, caches, threads."""
+    """Runs each mode a few times, because first runs are slower: pages, caches, threads."""
     for text in list(texts)[:1]:
         for _ in range(WARM_UPS):
             for mode, params in workload.params(trees).items():
@@ -139,8 +162,7 @@ def _timed(clock, program: Program, *arguments) -> tuple[Any, float]:
 
 
 def _sound(output: DecodeOutput, workload: Workload, text: int) -> DecodeOutput:
-    """Returns the output on the host; raises NonFiniteLogits, with the text's index, if its row has
-    failed."""
+    """Returns the output on the host; raises NonFiniteLogits if its row has failed."""
     with naming_texts([text]):
         check_finite(output, workload.plan.target)
     return jax.device_get(output)

@@ -1,4 +1,4 @@
-"""A workload with its parameters and texts, and the file of what has been measured of it."""
+"""A workload with its parameters and texts, and the file of its measurements."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ from specdec.types import PyTree
 
 
 class Measurement:
-    """A workload, compiled for some texts, which several measurements may take turns at.
+    """A workload, compiled for some texts; several measurements may be interleaved.
 
-    trees: parameters by role, see `Workload`.
-    texts: example index -> inputs [1, S] int32.
+    Args:
+      workload: the programs.
+      trees: parameters by role, see `Workload`.
+      texts: example index -> inputs [1, S] int32.
+      file: the file of the records.
+      seed: the seed of random draws.
+      repeats: runs of each text.
     """
 
     def __init__(
@@ -42,11 +47,11 @@ class Measurement:
 
     @property
     def left(self) -> int:
-        """Generations that have not been measured yet."""
+        """The number of generations that have not been measured yet."""
         return 2 * (self._repeats * len(self._texts) - len(self.file.done))
 
     def by_text(self) -> Iterator[Iterator[Record]]:
-        """Measures what is left, see `measure_by_text`; each record is in the file."""
+        """Measures what is left, see `measure_by_text`, and writes each record to the file."""
         units = measure_by_text(
             self.workload,
             self._trees,
@@ -58,7 +63,7 @@ class Measurement:
         return (self._written(records) for records in units)
 
     def decode_elsewhere(self, texts: Mapping[int, np.ndarray], split: str) -> None:
-        """Decodes the texts that a forecast is made of, unless they are in the file."""
+        """Decodes the texts of another split, unless they are in the file."""
         done = self.file.elsewhere
         new = {text: inputs for text, inputs in texts.items() if (split, text) not in done}
         for record in decode_elsewhere(
@@ -71,10 +76,11 @@ class Measurement:
         profile(self.workload, self._trees, self._texts, seed=self._seed, path=path)
 
     def conclude(self, about: Mapping[str, Any], split: str | None = None) -> BenchmarkSummary:
-        """The figures, of all that was measured now and before; the report is written.
+        """Writes the report, and returns the figures of everything that was measured.
 
-        about: what the report says of the run besides.
-        split: that of the forecast, None for none.
+        Args:
+          about: further facts about the run, for the report.
+          split: the split of the prediction, None for none.
         """
         plan = self.workload.plan
         summary = summarize(
@@ -111,15 +117,21 @@ def _named(figures: Mapping[Key, Any]) -> dict[str, Any]:
 
 
 def parts_of(plan: Plan) -> Parts | None:
-    """The model calls of an iteration, None if the drafter has a model and does not say when it
-    is called."""
+    """Returns the model calls of an iteration.
+
+    The result is None if the drafter has a model and does not say when it is called.
+    """
     known = {"target", *(role for role, _, _ in plan.parts())}
     within = plan.drafter.partial_models(plan.target)  # a head is a part of such a call
     return plan.parts if within or known >= plan.models().keys() else None
 
 
 def described(plan: Plan) -> dict[str, Any]:
-    """A plan, for reports."""
+    """Returns the facts about a plan, for reports.
+
+    Args:
+      plan: the plan.
+    """
     return {
         "gamma": plan.gamma,
         "drafter": type(plan.drafter).__name__,

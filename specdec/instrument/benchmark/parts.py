@@ -1,22 +1,22 @@
-"""The parts that a generation is made of, each on its own, and their names in files.
+"""The parts of a generation, each timed on its own, and their names in files.
 
-A part has nothing around the models: no sampling, no keys, no trace. So the parts are a lower bound
-of what a generation takes, and what is above them is the engine's own. In files they are named by
-a model's role and the width of its calls, as `Plan.parts` has them:
+A part consists of model calls: no sampling, no keys, no trace. The parts are therefore a lower
+bound of a generation's time, and the rest is the engine's own. In files they are named by a model's
+role and the width of its calls, as in `Plan.parts`:
 
-    target 8         the target verifies 7 draft tokens
-    target/6 8       the same, where tokens may leave the target and all leave behind layer 6
-    draft 2          the first step of a draft, see `drafters.Autoregressive`
-    prefill          what comes before the first iteration, all models
-    alone 1          the target's step where it decodes alone
-    alone prefill    likewise
-    turn of 1 x draft 2, 6 x draft 1, 1 x target 8
-                     these calls, one model after the other
-    memory_read      0.5 GiB, once, that `memory` makes
+  target 8         the target verifies 7 draft tokens
+  target/6 8       the same, if tokens may leave the target and all leave after layer 6
+  draft 2          the first step of a draft, see `drafters.Autoregressive`
+  prefill          everything before the first iteration, all models
+  alone 1          the target's step when it decodes alone
+  alone prefill    everything before its first step
+  turn of 1 x draft 2, 6 x draft 1, 1 x target 8
+                   these calls, one model after the other
+  memory_read      0.5 GiB, once, that `memory` makes
 
-A model that is called again and again has its parameters in the processor's cache, where they fit.
-In an iteration the target's go through that cache between two drafts. What this costs a draft is
-known by the turn, which is made of model calls alone, too.
+A model that is called repeatedly finds its parameters in the processor's cache, if they fit. In an
+iteration, the target's parameters go through that cache between two drafts. The interleaved calls
+of an iteration measure what this costs a draft.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LONGEST_TURNS = 8  # in one run
 
 
 class Calls(NamedTuple):
-    """Calls of a model that are so many tokens wide."""
+    """Calls of a model that are `width` tokens wide."""
 
     role: str
     width: int
@@ -63,7 +63,7 @@ _TURN = "turn of "
 
 
 def name_of(key: Key) -> str:
-    """Returns the name that a part has in files."""
+    """Returns the name of a part in files."""
     if isinstance(key, Calls):
         return f"{key.role} {key.width}"
     if isinstance(key, Turn):
@@ -73,7 +73,7 @@ def name_of(key: Key) -> str:
 
 
 def key_of(name: str) -> Key:
-    """Returns the part that has a name in files."""
+    """Returns the part with this name in files."""
     if name.startswith(_TURN):
         told = (calls.split(" ") for calls in name.removeprefix(_TURN).split(", "))
         return Turn(tuple(Part(role, int(width), int(count)) for count, _, role, width in told))
@@ -82,8 +82,10 @@ def key_of(name: str) -> Key:
 
 
 def turn_of(plan: Plan) -> Turn | None:
-    """The model calls of an iteration with the longest draft, the draft's first; None if no model
-    drafts, or calls go through more layers or fewer."""
+    """Returns the model calls of an iteration with the longest draft, the draft's first.
+
+    The result is None if no model drafts, or the number of layers of calls varies.
+    """
     calls = () if plan.target.depths else plan.parts([TargetCall(plan.longest_draft)])
     if all(verifies(role) for role, _, _ in calls):
         return None
@@ -92,14 +94,14 @@ def turn_of(plan: Plan) -> Turn | None:
 
 
 def make_memory(trees: Mapping[str, PyTree], inputs: jax.Array) -> jax.Array:
-    """Something to read that is larger than any cache."""
+    """Returns an array that is larger than any cache."""
     return jnp.broadcast_to(
         inputs[0, 0].astype(jnp.float32), (READ_ROWS, READ_BYTES // READ_ROWS // 4)
     )
 
 
 def read_memory(trees: Mapping[str, PyTree], memory: jax.Array) -> jax.Array:
-    """Reads it once, as a decoder step reads its kernels."""
+    """Reads the array once, as a decoder step reads its kernels."""
     return jnp.ones([READ_ROWS], jnp.float32) @ memory
 
 
@@ -108,9 +110,12 @@ def prefills(
     slots: int,
     views: Mapping[str, Callable[[PyTree], PyTree]] = {},
 ) -> Callable:
-    """Returns a program of what comes before the first step: role -> (start token [1], cache).
+    """Returns a program of the work before the first step: role -> (start token [1], cache).
 
-    views: what models read of the inputs, see `Drafter.views`.
+    Args:
+      models: the models by role.
+      slots: of the caches.
+      views: functions that select what models read of the inputs, see `Drafter.views`.
     """
 
     def run(trees: Mapping[str, PyTree], inputs: PyTree) -> dict[str, tuple[jax.Array, Any]]:
@@ -125,7 +130,7 @@ def prefills(
 
 
 def _encoded(model: Any, inputs: PyTree) -> KVCache | None:
-    """Zeros in place of what an encoder has made, for a model that reads it and is timed alone."""
+    """Returns zeros as an encoder's output, for a model that reads it and is timed alone."""
     if model.encoded_dim is None:
         return None
     encoded = jnp.zeros([*inputs.shape, model.encoded_dim], model.dtype)
@@ -134,12 +139,18 @@ def _encoded(model: Any, inputs: PyTree) -> KVCache | None:
 
 
 def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
-    """Calls of a model `width` tokens wide, each one position after the last: [1, steps] tokens.
+    """Returns a program of repeated calls of a model, each one position after the last: [1, steps]
+    tokens.
 
-    The argmaxes of a call are fed to the next, so that none can be left out. The first of them is
-    the model's greedy token at every width; the others are overwritten, as rejected drafts are.
+    The argmaxes of a call are fed to the next one, so that no call can be optimised away. The first
+    argmax is the model's greedy token at every width. The others are overwritten, like rejected
+    draft tokens.
 
-    call: see `Drafter`; `plain_call` of the model, where the drafter has no other.
+    Args:
+      role: the model's role.
+      call: see `Drafter.timed`; `plain_call` of the model if the drafter has no other.
+      width: tokens of a call.
+      steps: the number of calls.
     """
 
     def run(trees: Mapping[str, PyTree], prefilled: Mapping[str, Any]) -> jax.Array:
@@ -158,9 +169,9 @@ def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
 
 
 def turns(plan: Plan, turn: Turn, steps: int) -> Callable:
-    """Some calls of several models, one kind after the other, again and again: [1, steps] tokens.
+    """Returns a program that repeats the calls of several models in order: [1, steps] tokens.
 
-    The argmaxes of each call are fed to the next one, whoever's it is, as in `scan`.
+    The argmaxes of each call are fed to the next one, even of another model, as in `scan`.
     """
     call_of = {role: plan.call_of(role) for role, _, _ in turn.parts}
 
@@ -194,10 +205,12 @@ def turns(plan: Plan, turn: Turn, steps: int) -> Callable:
 
 
 def by_turns(seconds: Mapping[Key, float]) -> float:
-    """How many times as long a draft's calls take in a turn as on their own, 1 if none was timed,
-    and at least: what other models do between calls makes none faster.
+    """Returns the time of a draft's calls in an iteration, divided by that of the same calls alone.
 
-    seconds: of each part, of one call.
+    It is 1 if this was not timed, and at least 1: other models' calls in between make none faster.
+
+    Args:
+      seconds: of each part, of one call.
     """
     for turn in (key for key in seconds if isinstance(key, Turn)):
         alone = {True: 0.0, False: 0.0}  # by whether it drafts

@@ -1,4 +1,4 @@
-"""The figures as text, for people."""
+"""The figures as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from specdec.plan import Plan
 def sentence(summary: BenchmarkSummary, plan: Plan, environment: Mapping[str, Any]) -> str:
     """Returns the result of a benchmark in one sentence.
 
-    environment: of the machine, as `common.environment` has it.
+    Args:
+      summary: the figures.
+      plan: the plan that was measured.
+      environment: of the machine, from `common.environment`.
     """
     found, outputs = summary.speedup.over_texts, summary.texts * summary.repeats
     if not summary.exact:
@@ -49,7 +52,11 @@ def _draft_length(plan: Plan) -> str:
 
 
 def lines(summary: BenchmarkSummary) -> Iterator[str]:
-    """The table, line by line: times in milliseconds."""
+    """Yields the table, line by line: times in milliseconds.
+
+    Args:
+      summary: the figures.
+    """
     speedup, pairs = summary.speedup, summary.texts * summary.repeats
     if not summary.exact:
         yield "NOT EXACT: only the times mean something, not the texts\n"
@@ -143,7 +150,7 @@ def _row(name: str, seconds: Quantiles, latency: Latency | None) -> str:
 
 
 def _shares(name: str, values: Sequence[float | None], meaning: str) -> str:
-    """Per cent by position in the draft, - where nothing was tested."""
+    """Returns a line of percentages by position in the draft, - where nothing was tested."""
     shown = " ".join("-" if x is None else f"{100 * x:.0f}" for x in values)
     return f"{name:20}{shown:>9}  %, {meaning}"
 

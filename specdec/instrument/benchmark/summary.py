@@ -25,7 +25,7 @@ Parts: TypeAlias = Callable[[Iterable[TargetCall]], Sequence[Part]]
 
 @dataclasses.dataclass(frozen=True)
 class Quantiles:
-    """Over texts, of each text's median seconds."""
+    """Quantiles over texts of each text's median seconds."""
 
     p10: float
     p50: float
@@ -35,12 +35,13 @@ class Quantiles:
 
 @dataclasses.dataclass(frozen=True)
 class Latency:
-    """Seconds.
+    """The latency of a mode, in seconds.
 
-    first_token: TTFT, prefill and the first iteration, by the parts (of speculation that iteration
-      brings tau tokens on average). per_token: TPOT, of each token that is not of it;
-      None if no text had one, or if prefill alone took longer than whole texts did, which happens
-      on a busy machine.
+    Attributes:
+      first_token: TTFT, the time of prefill and of the first iteration, from the parts. With
+        speculation, that iteration yields tau tokens on average.
+      per_token: TPOT, the time of each later token. None if no text has later tokens, or if prefill
+        alone took longer than whole texts, which happens on a busy machine.
     """
 
     first_token: float
@@ -49,11 +50,12 @@ class Latency:
 
 @dataclasses.dataclass(frozen=True)
 class Speedup:
-    """How many times as long the target alone takes.
+    """The time of the target alone divided by that of speculation.
 
-    over_texts: the ratio of the sums over texts, the headline.
-    per_token: ratio of seconds per emitted token; another one if the modes' texts differ.
-    median_text: median of the texts' own ratios.
+    Attributes:
+      over_texts: the ratio of the sums over texts, the headline.
+      per_token: the ratio of seconds per emitted token; it differs if the modes' texts differ.
+      median_text: the median of the texts' own ratios.
     """
 
     over_texts: Estimate
@@ -63,13 +65,16 @@ class Speedup:
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """The target alone beside a bare scan, target and argmax; seconds.
+    """The target alone, next to a bare scan of target and argmax; seconds.
 
-    over_scan: (generation - prefill) / tokens / target_step. over_scan_with_prefill: generation /
-      tokens / target_step.
-    bandwidth: bytes/s at which this device read 0.5 GiB in the same minutes, at its best.
-    floor: what a step must read, the parameters that `decode` uses, over that; None if not known.
-      A model that fits in a cache is faster than its floor.
+    Attributes:
+      target_prefill: the time of the target's prefill.
+      target_step: the time of a step in the scan.
+      over_scan: (generation - prefill) / tokens / target_step.
+      over_scan_with_prefill: generation / tokens / target_step.
+      bandwidth: bytes/s at which this device read 0.5 GiB in the same minutes, the best value.
+      floor: the bytes of the parameters that `decode` reads, divided by the bandwidth; None if not
+        known. A model that fits in a cache is faster than its floor.
     """
 
     target_prefill: float
@@ -84,20 +89,22 @@ class Baseline:
 class BenchmarkPrediction:
     """The speed-up that the parts and the acceptance predict.
 
-    gamma: tokens of a draft; None where that varies.
-    prefill: seconds, all models.
-    cost_ratio: c, the seconds that a draft's models take / its tokens / target_step; 0 where no
-      model drafts.
-    verify_cost: v, the seconds of the target's call / target_step.
-    alpha_from_tau: the alpha at which `theory.expected_tokens` is tau; None without gamma.
-    long_generation: theory.speedup(alpha, gamma, c, v), likewise.
-    these_texts: Speedup.ratio, had every generation of n target calls taken its prefill + n
-      target_step, alone, or its prefill + n (draft + verify).
-    measured_over_predicted: Speedup.ratio / these_texts.
-    draft, verify, rest: seconds of one iteration; rest is what is measured and in neither part.
-    parts: the model calls of an iteration, of these texts where lengths vary.
-    by_turns: how many times as long the draft's calls take with the target's between them as on
-      their own, which is in `draft`; 1 where that was not timed.
+    Attributes:
+      gamma: tokens of a draft; None if that varies.
+      prefill: seconds, all models.
+      cost_ratio: c, the seconds of a draft's models / its tokens / target_step; 0 without models.
+      verify_cost: v, the seconds of the target's call / target_step.
+      alpha_from_tau: the alpha at which `theory.expected_tokens` is tau; None without gamma.
+      long_generation: theory.speedup(alpha, gamma, c, v); None without gamma.
+      these_texts: the predicted ratio for these texts. A generation of n target calls takes its
+        prefill + n target_step, alone, or its prefill + n (draft + verify).
+      measured_over_predicted: the measured ratio / these_texts.
+      draft: seconds of drafting in one iteration.
+      verify: seconds of the target's call in one iteration.
+      rest: measured seconds of an iteration that are in neither.
+      parts: the model calls of an iteration; a mean over these texts if lengths vary.
+      by_turns: the time of the draft's calls between the target's, divided by that of the calls
+        alone. It is included in `draft`; 1 if it was not timed.
     """
 
     gamma: int | None
@@ -117,14 +124,21 @@ class BenchmarkPrediction:
 
 @dataclasses.dataclass(frozen=True)
 class BenchmarkForecast:
-    """The speed-up of these texts that the parts and the acceptance of others predict.
+    """The speed-up of these texts that the parts and the acceptance of other texts predict.
 
-    split, texts: what those are. tau, alpha: theirs.
-    decoding: tau T / I, the speed-up without prefill, with T the target's step and I the draft and
-      verify of an iteration as those texts had them; (gamma c + v) T where lengths do not vary.
-    whole: (E + m T) / (E' + m / tau I), sums over texts, with E and E' the prefill of the target
-      and of all models, and m the tokens of the target alone.
-    measured_decoding: the speed-up per token without prefill; that with it is `Speedup.per_token`.
+    Attributes:
+      split: the split of the other texts.
+      texts: their number.
+      tau: their tokens per call.
+      alpha: their acceptance rate.
+      decoding: tau T / I, the speed-up without prefill. T is the target's step, and I is draft and
+        verify of an iteration of those texts: (gamma c + v) T if lengths do not vary.
+      whole: (E + m T) / (E' + m / tau I), sums over texts. E and E' are the prefill of the target
+        and of all models, and m is the number of tokens of the target alone.
+      measured_decoding: the speed-up per token without prefill; that with it is
+        `Speedup.per_token`.
+      measured_over_decoding: measured_decoding / decoding.
+      measured_over_whole: the measured speed-up per token / whole.
     """
 
     split: str
@@ -142,17 +156,19 @@ class BenchmarkForecast:
 class BenchmarkSummary:
     """All figures of a benchmark.
 
-    identical: generations with the same tokens in both modes, of texts * repeats; None if they need
-      not be the same.
-    alpha: accepted / tested drafts; None if nothing was drafted.
-    conditional, joint: acceptance by position in the draft, `theory.acceptance_by_position`; None
-      where nothing was tested.
-    prediction: None if nothing says what an iteration calls.
-    forecast: None also without texts of another split.
-    exact: whether the output has the target's law. If not, only times mean something.
-    depth: the mean over calls of the target's layers; None if calls go through all.
-    broken_drafts: drafts of speculation that ended early, see `Trace`.
-    spread: how much times vary; None if nothing was timed twice.
+    Attributes:
+      identical: how many of the texts * repeats generations have the same tokens in both modes;
+        None if they need not be the same.
+      alpha: accepted / tested draft tokens; None if no token was drafted.
+      conditional: acceptance by position in the draft, `theory.acceptance_by_position`; None where
+        no token was tested.
+      joint: the same, up to a position.
+      prediction: None if the calls of an iteration are not known.
+      forecast: None if the prediction is, or without texts of another split.
+      exact: whether the output has the target's distribution. If not, only times are meaningful.
+      depth: the mean over calls of the target's layers; None if calls run all layers.
+      broken_drafts: drafts that ended early, see `Trace`.
+      spread: how much times vary; None if nothing was timed twice.
     """
 
     texts: int
@@ -191,12 +207,15 @@ def summarize(
     exact: bool = True,
     step_bytes: int | None = None,
 ) -> BenchmarkSummary:
-    """The figures of what `measure` gave, and `decode_elsewhere` for texts of one other split.
+    """Returns the figures of the records of `measure` and `decode_elsewhere`.
 
     Args:
-      parts: None if nothing says what an iteration calls.
-      gamma, same_output, exact: what the plan says of itself.
-      step_bytes: of the parameters that one call of the target's `decode` reads.
+      records: those of the timed texts, and of one other split.
+      parts: the model calls of an iteration; None if they are not known.
+      gamma: the plan's draft length.
+      same_output: the plan's.
+      exact: the plan's.
+      step_bytes: bytes of the parameters that one call of the target's `decode` reads.
 
     Raises:
       ValueError: nothing was generated.
@@ -234,9 +253,10 @@ def summarize(
 
 
 def alpha_from_tau(tau: float, gamma: int) -> float:
-    """The alpha at which `theory.expected_tokens(alpha, gamma)` is tau, by bisection.
+    """Returns the alpha at which `theory.expected_tokens(alpha, gamma)` is tau, by bisection.
 
-    Cut last calls and dependent acceptances are in it, so it differs from `empirical_alpha`.
+    It differs from `empirical_alpha`, because it includes last calls that were cut and dependent
+    acceptances.
     """
     low, high = 0.0, 1.0
     for _ in range(50):
@@ -249,7 +269,7 @@ def alpha_from_tau(tau: float, gamma: int) -> float:
 
 
 def _acceptance(generations: Sequence[Generation]) -> tuple[float, float | None]:
-    """tau, and alpha or None."""
+    """Returns tau, and alpha or None."""
     tau = theory.block_efficiency(
         [len(one.tokens) for one in generations], [one.calls for one in generations]
     )
@@ -263,18 +283,18 @@ def _mean_depth(generations: Sequence[Generation]) -> float | None:
 
 
 def _parts(parts: Parts, generations: Sequence[Generation]) -> tuple[Part, ...]:
-    """The model calls of an iteration, of these texts."""
+    """Returns the model calls of an iteration of these texts."""
     calls = (TargetCall.each(one.drafted, one.sources, one.depths) for one in generations)
     return tuple(parts(itertools.chain.from_iterable(calls)))
 
 
 def _known(shares: np.ndarray) -> list[float | None]:
-    """Returns shares with None in place of nan, which JSON does not have."""
+    """Returns shares with None instead of nan, which JSON does not have."""
     return [None if math.isnan(x) else round(x, 4) for x in shares.tolist()]
 
 
 def _calls(generations: Sequence[Generation]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns how many tokens each call accepted, and how many were drafted for it."""
+    """Returns the number of accepted and of drafted tokens of each call."""
     return (
         np.concatenate([one.accepted for one in generations]),
         np.concatenate([one.drafted for one in generations]),
@@ -342,13 +362,13 @@ def _prediction(
 
 
 def _iteration(found: MeasuredParts) -> float:
-    """Seconds, as measured."""
+    """Returns the measured seconds of an iteration."""
     seconds = total(found.speculative, lambda one: estimator.seconds(one) - found.prefill)
     return seconds / total(found.speculative, estimator.calls)
 
 
 def _ratio_of_parts(found: MeasuredParts, iteration: float) -> float:
-    """How many times as long the target alone takes, if nothing but the parts takes time."""
+    """Returns the speed-up if only the parts take time."""
     before, step = found.prefill_alone, found.step
     return total(found.alone, lambda one: before + one.calls * step) / total(
         found.speculative, lambda one: found.prefill + one.calls * iteration
@@ -356,7 +376,7 @@ def _ratio_of_parts(found: MeasuredParts, iteration: float) -> float:
 
 
 def _forecast(found: MeasuredParts, parts: Parts, speedup: Speedup) -> BenchmarkForecast:
-    """By the parts, and what was drafted and accepted of the other split's texts."""
+    """Predicts the speed-up from the parts, and from the drafts of the other split's texts."""
     tau, alpha = _acceptance(found.elsewhere)
     per_token = sum(found.iteration(_parts(parts, found.elsewhere))) / tau
     whole = total(
@@ -378,13 +398,13 @@ def _forecast(found: MeasuredParts, parts: Parts, speedup: Speedup) -> Benchmark
 
 
 def _per_token(generations: Sequence[Generation], prefill: float) -> float:
-    """Seconds, without prefill."""
+    """Returns the seconds per token, without prefill."""
     seconds = total(generations, lambda one: estimator.seconds(one) - prefill)
     return seconds / total(generations, estimator.tokens)
 
 
 def _latency(generations: Sequence[Generation], first_token: float) -> Latency:
-    """The first call's tokens are on average those of any call."""
+    """Returns the latency; the first call yields as many tokens as any call, on average."""
     calls = total(generations, estimator.calls)
     seconds = total(generations, lambda one: estimator.seconds(one) - first_token)
     tokens = total(generations, estimator.tokens)

@@ -1,4 +1,4 @@
-"""How far the timings of a benchmark can be trusted."""
+"""A judgement of how far the timings of a benchmark can be trusted."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ NOISY, USELESS = 1.25, 2.0  # the ends of a `Spread`, one over the other
 
 
 class Spread(NamedTuple):
-    """How much the times of the same work vary, as multiples of its median.
+    """The variation of the times of the same work, as multiples of its median.
 
-    low, high: the ends of the middle 80 % of all timings.
-    timings: how many there are of work that was timed more than once.
+    Attributes:
+      low: the lower end of the middle 80 % of all timings.
+      high: the upper end.
+      timings: the number of timings of work that was timed more than once.
     """
 
     low: float
@@ -28,8 +30,10 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Spread | None:
-        """Returns the spread of a part in all its timings, and of a text that took as many calls in
-        several repeats; None if nothing was timed twice."""
+        """Returns the spread of repeated timings; None if nothing was timed twice.
+
+        It covers each part, and each text that took the same number of calls in several repeats.
+        """
         times: dict[Any, list[float]] = collections.defaultdict(list)
         for one in records:
             if isinstance(one, Timing):
@@ -50,7 +54,7 @@ def lines(
     """Yields how busy the machine was, and what that means for the figures.
 
     Args:
-      load: the load average before the measurement, None where it is not known.
+      load: the load average before the measurement, None if it is not known.
       spread: None if nothing was timed twice.
       cores: of the machine.
     """

@@ -34,9 +34,9 @@ class TimedPart(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """Programs by name, of two plans; each part comes after its source.
+    """Programs of two plans, by name; each part comes after its source.
 
-    Parameters are given as trees by role: "alone", and those of `plan.models()`.
+    Parameters are trees by role: "alone", and those of `plan.models()`.
     """
 
     plan: Plan  # speculation
@@ -69,11 +69,12 @@ class Workload(NamedTuple):
             self.generations[mode].lower(params, *batch)
 
     def compile(self, trees: Mapping[str, PyTree], length: int) -> dict[Key, float]:
-        """Compiles everything for one text of `length` tokens: the seconds of each program."""
+        """Compiles everything for one text of `length` tokens, and returns the seconds of each
+        program."""
         return {name: program.seconds for name, program, _ in self.compiled(trees, length)}
 
     def costs(self, trees: Mapping[str, PyTree], length: int) -> dict[Key, dict[str, float]]:
-        """FLOPs and bytes of one call of each part, see `Program.costs`."""
+        """Returns the FLOPs and bytes of one call of each part, see `Program.costs`."""
         return {
             name: program.costs(*given)
             for name, program, given in self.compiled(trees, length)
@@ -83,7 +84,7 @@ class Workload(NamedTuple):
     def compiled(
         self, trees: Mapping[str, PyTree], length: int
     ) -> Iterator[tuple[Key, Program, tuple[PyTree, ...]]]:
-        """Each program, compiled, with the shapes that it is compiled for."""
+        """Yields each program, compiled, with the shapes of its arguments."""
         batch = batch_shapes(1, length, self.mesh)
         for mode, params in self.params(trees).items():
             self.generations[mode].compile(params, *batch)
@@ -96,7 +97,7 @@ class Workload(NamedTuple):
 
 
 def _timed_parts(plan: Plan, alone: Plan) -> dict[Key, TimedPart]:
-    """The parts that predictions are made of, for all lengths that a draft may have."""
+    """Returns the parts that predictions are made of, for all possible draft lengths."""
     of_alone = plain_call("alone", alone.target)
     found: dict[Key, TimedPart] = {
         MEMORY: TimedPart(Program(parts.make_memory), None, 1),

@@ -1,24 +1,25 @@
 """The exactness certificate: does this plan, on this device, decode what its target alone would?
 
-    checks = list(certify(Subject(plan, params, inputs)))
+  checks = list(certify(Subject(plan, params, inputs)))
 
-Each check is a function of a `Subject`; it sees what the others cannot:
+Each check is a function of a `Subject`, and detects what the others cannot:
 
-    algebra   the verifier's law, enumerated in float64: no loop, no model, no chance
-    greedy    the texts, token by token against the target alone
-    seeds     the same at a temperature, with `Coupled` and the same keys
-    perfect   the target as its own drafter: everything is accepted, so no cache lost anything
-    afresh    the drafter proposes what it would with nothing but the text: it has lost nothing
-    hostile   drafters that try to do harm: the texts are the same, and how much slower
-    audit     the texts once more, teacher-forced: each token is the argmax, log_probs are right
-    draws     the texts drawn by the run's own drafter: the target's probabilities, token by token
-    law       200,000 outputs of a small table model against their enumerated distribution
-    broken    the same with a drafter whose probabilities are not distributions after some tokens
+  algebra   the verifier's output distribution, enumerated in float64, without loop and models
+  greedy    the texts, token by token against the target alone
+  seeds     the same at a temperature, with `Coupled` and the same keys
+  perfect   the target as its own drafter: everything is accepted, so no cache lost anything
+  afresh    the drafter proposes the same as with a new state: it has lost nothing
+  hostile   drafters that try to do harm: the texts are the same, and how much slower
+  audit     the texts once more, teacher-forced: each token is the argmax, log_probs are right
+  draws     the texts drawn by the run's own drafter: the target's probabilities, token by token
+  law       200,000 outputs of a small table model against their enumerated distribution
+  broken    the same with a drafter whose probabilities are not distributions after some tokens
 
-A verifier that is not exact cannot be certified. The checks then run with one that is in its place,
-so that everything else is, and one more says how far its own output is from the target's law:
+A verifier that is not exact cannot be certified. The checks then run with an exact one instead, so
+that everything else is certified. One more check measures how far the run's own output is from the
+target's distribution:
 
-    divergence  measured; it passes only if the run says that it is lossy
+  divergence  measured; it passes only if the run says that it is lossy
 """
 
 from __future__ import annotations
@@ -57,22 +58,30 @@ def certify(
     lossy: bool = False,
     known: Mapping[str, Check] = MappingProxyType({}),
 ) -> Iterator[Check]:
-    """Runs the checks one after the other, each announced by name.
+    """Runs the checks one after the other, and announces each by name.
 
     Args:
-      lossy: whether the run says that its output may have another law.
+      subject: the plan and its texts.
+      started: called with the name of each check before it runs.
+      lossy: whether the run says that its output may have another distribution.
       known: outcomes by name, of checks that are not run again.
 
+    Returns:
+      The outcomes, as an iterator.
+
     Raises:
-      ValueError: at the call, for what `refuse` refuses.
+      ValueError: at the call, as `refuse` does.
     """
     refuse(subject.plan)
     return _run(subject, started, lossy, known)
 
 
 def refuse(plan: Plan) -> None:
-    """Raises ValueError for a plan of which nothing can be certified: its target says that it is
-    not the model it names, or nothing is drafted."""
+    """Raises ValueError for a plan that cannot be certified: an inexact target, or no drafter.
+
+    Args:
+      plan: the plan.
+    """
     if not plan.drafts:
         raise ValueError("the plan drafts nothing, so there is nothing to certify; give a drafter")
     if not plan.target.exact:
@@ -83,7 +92,11 @@ def refuse(plan: Plan) -> None:
 
 
 def stand_in(plan: Plan) -> Verifier | None:
-    """The exact verifier that takes the place of one that is not."""
+    """Returns the exact verifier that replaces an inexact one; None for an exact one.
+
+    Args:
+      plan: has the verifier.
+    """
     if plan.verifier.exact:
         return None
     return GreedyMatch() if plan.sampling.greedy else SpeculativeSampling()

@@ -1,4 +1,4 @@
-"""The check of what a drafter remembers."""
+"""The check of a drafter's state."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ BFLOAT16_DIFFERENT = 0.1
 
 
 def afresh(subject: Subject) -> Check:
-    """The drafter proposes what it would with a state made anew of the committed text: nothing is
-    missing in its caches, no pointer is lost. It is skipped at random, so that it must catch up.
+    """Checks that the drafter proposes the same with a new state, made from the committed text.
 
-    A drafter whose drafts depend on more than the text (`adapts = True`) has nothing to compare.
+    Then nothing is missing in its caches, and no pointer is lost. The drafter is skipped at random,
+    so that it must catch up. A drafter whose drafts depend on more than the text (`adapts = True`)
+    is not compared.
     """
     if subject.plan.drafter.adapts:
         note = f"{type(subject.plan.drafter).__name__} adapts, so that no draft need be the same"
@@ -47,7 +48,7 @@ def afresh(subject: Subject) -> Check:
 
 
 def _count(params: Params, keys: Array, inputs: Array, *, plan: Plan) -> tuple[Array, Array]:
-    """How many drafts there were, and how many differ."""
+    """Returns the number of drafts, and how many differ."""
     own, skipping = plan.drafter, dataclasses.replace(plan, drafter=Skipping(plan.drafter))
 
     def again(loop: tuple[DecodeState, Array, Array]) -> tuple[DecodeState, Array, Array]:
@@ -68,13 +69,13 @@ def _count(params: Params, keys: Array, inputs: Array, *, plan: Plan) -> tuple[A
 
 
 def _keys(state: DecodeState, plan: Plan) -> Array:
-    """[B, K] keys that nobody uses: greedy drafters draw nothing."""
+    """Returns [B, K] keys that are not used, because greedy drafters draw nothing."""
     fold = jax.vmap(jax.random.fold_in, (None, 0))
     return jax.vmap(lambda keys: fold(keys[1], np.arange(plan.longest_draft)))(state.keys)
 
 
 def _differ(a: Draft, b: Draft) -> Array:
-    """[B] whether the drafts are not the same."""
+    """Returns [B], whether the drafts differ."""
     index = jnp.arange(a.tokens.shape[1])[None]
     tokens = (a.tokens != b.tokens) & (index < jnp.minimum(a.length, b.length)[:, None])
     return (a.length != b.length) | jnp.any(tokens, axis=1)

@@ -1,4 +1,4 @@
-"""How far a run that is not exact is from its target."""
+"""The distance of an inexact run from its target."""
 
 from __future__ import annotations
 
@@ -19,11 +19,18 @@ from specdec.types import Array, DecodeOutput, PyTree
 
 
 def divergence(subject: Subject, lossy: bool) -> Check:
-    """The run's own output against its target's law. It passes only if the run says it is lossy.
+    """Measures the run's own output against its target's distribution.
 
-    Greedy: the share of tokens that are not the target's choice, given what the text has before
-    them. Drawn: the distance in total variation between the emitted tokens and the target's law,
-    in four groups by rank, which is a lower bound of the whole one.
+    At temperature 0 it is the share of tokens that are not the target's choice, given the text
+    before them. Otherwise it is the distance in total variation between the emitted tokens and the
+    target's distribution, in four groups by rank. This is a lower bound of the whole distance.
+
+    Args:
+      subject: the plan and its texts.
+      lossy: whether the run says that it is lossy; the check passes only then.
+
+    Returns:
+      The outcome of the check.
     """
     plan = subject.plan
     measure = _not_chosen if plan.sampling.greedy else _by_groups
@@ -74,14 +81,14 @@ def _by_groups(subject: Subject) -> tuple[dict[str, Any], str]:
 
 
 def _of_texts(function: Callable, subject: Subject, output: DecodeOutput) -> Any:
-    """Returns what a function of target, inputs, tokens and lengths says of each text."""
+    """Returns the result of a function of target, inputs, tokens and lengths for each text."""
     compare = jax.jit(functools.partial(function, plan=subject.plan))
     fed = subject.fed(output.tokens, output.length)
     return joined([jax.device_get(compare(*args)) for args in fed], len(subject.inputs))
 
 
 def _unlike(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
-    """[B] tokens that are not the target's argmax, and all tokens."""
+    """Returns [B] tokens that are not the target's argmax, and all tokens."""
     left = taught_scores(params, inputs, tokens, plan=plan)[1]
     within = jnp.arange(tokens.shape[1])[None] < length[:, None]
     unlike = (jnp.argmax(left, axis=-1) != tokens) & within
@@ -89,7 +96,7 @@ def _unlike(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan
 
 
 def _excess(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
-    """[B, G] how many more tokens of a group there are than expected, and [B] all tokens."""
+    """Returns [B, G], each group's excess of tokens over the expectation, and [B] all tokens."""
     positions = jnp.arange(tokens.shape[1])[None]
     probs = taught_scores(params, inputs, tokens, plan=plan)[2]
     held = by_rank(probs, tokens)

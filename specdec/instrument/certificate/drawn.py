@@ -1,4 +1,4 @@
-"""The check of what a run's own drafter and verifier draw, on the run's own texts."""
+"""The check of the tokens that a run's own drafter and verifier draw, on the run's own texts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ GROUPS = len(EDGES) + 1 + RESIDUES
 
 
 def draws(subject: Subject) -> Check:
-    """Drawn tokens have the target's probabilities, as models, cache, drafter and loop are here.
+    """Checks that drawn tokens have the target's probabilities, with the run's own models and
+    drafter.
 
-    Tokens are counted in groups, by rank and by the id's remainder. Given what is before it, a
-    token is in a group with the probability of the group, so that the excess over that is a
-    martingale, whose tail Freedman's inequality bounds.
+    Tokens are counted in groups, by rank and by the id's remainder. Given the text before it, a
+    token is in a group with the group's probability. The excess over that is a martingale, whose
+    tail Freedman's inequality bounds.
     """
     own = subject.plan.verifier
     verifier = SpeculativeSampling() if subject.greedy_only else own
@@ -65,7 +66,7 @@ def draws(subject: Subject) -> Check:
 def _against_the_target(
     subject: Subject, compare: Callable, output: DecodeOutput
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns how many more tokens each group has than expected, and the variance of that."""
+    """Returns each group's excess of tokens over the expectation, and its variance."""
     texts = (output.tokens, output.length)
     parts = [jax.device_get(compare(*args)) for args in subject.fed(*texts)]
     excess, variance = joined(parts, len(subject.inputs))
@@ -73,7 +74,7 @@ def _against_the_target(
 
 
 def _standing(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):
-    """Excess and variance of each row and group, [B, G] both."""
+    """Returns excess and variance of each row and group, [B, G] both."""
     positions = jnp.arange(tokens.shape[1])[None]
     probs = taught_scores(params, inputs, tokens, plan=plan)[2]
     held = jnp.concatenate([by_rank(probs, tokens), _by_residue(probs, tokens)], axis=2)
@@ -84,7 +85,7 @@ def _standing(params: PyTree, inputs: Array, tokens: Array, length: Array, *, pl
 
 
 def by_rank(probs: Array, tokens: Array) -> Array:
-    """[B, N, groups, 2] each group's probability, and 1 for the one that the token is in."""
+    """Returns [B, N, groups, 2], each group's probability, and 1 for the group of the token."""
     drawn = jnp.take_along_axis(probs, tokens[:, :, None], axis=2)
     before = jnp.arange(probs.shape[-1])[None, None] < tokens[:, :, None]  # breaks ties
     rank = jnp.sum((probs > drawn) | (probs == drawn) & before, axis=2)
@@ -96,7 +97,7 @@ def by_rank(probs: Array, tokens: Array) -> Array:
 
 
 def _by_residue(probs: Array, tokens: Array) -> Array:
-    """Returns what `by_rank` does, of groups by the remainder of the id."""
+    """Returns the same as `by_rank`, for groups by the remainder of the id."""
     missing = -probs.shape[2] % RESIDUES
     padded = jnp.pad(probs, ((0, 0), (0, 0), (0, missing)))
     mass = jnp.sum(padded.reshape(*tokens.shape, -1, RESIDUES), axis=2)
@@ -104,8 +105,10 @@ def _by_residue(probs: Array, tokens: Array) -> Array:
 
 
 def _tail(excess: np.ndarray, variance: np.ndarray | float) -> np.ndarray:
-    """An upper bound of the probability of such an excess in any group, either way (Freedman 1975,
-    theorem 1.6)."""
+    """Returns an upper bound of the probability of such an excess in any group (Freedman 1975).
+
+    Theorem 1.6, in both directions.
+    """
     spread = 2 * (variance + np.abs(excess) / 3)
     with np.errstate(divide="ignore", invalid="ignore"):
         exponent = np.where(excess == 0, 0.0, excess**2 / spread)
@@ -113,7 +116,10 @@ def _tail(excess: np.ndarray, variance: np.ndarray | float) -> np.ndarray:
 
 
 def _seen(variance: np.ndarray | float) -> np.ndarray:
-    """The excess that is seen with probability 0.999: the threshold and 3.1 standard deviations."""
+    """Returns the excess that is detected with probability 0.999.
+
+    It is the threshold plus 3.1 standard deviations.
+    """
     limit = math.log(2 * GROUPS / FALSE_ALARM)
     threshold = limit / 3 + np.sqrt(limit**2 / 9 + 2 * limit * variance)
     return threshold + 3.1 * np.sqrt(variance)

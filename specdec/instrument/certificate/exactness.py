@@ -1,4 +1,4 @@
-"""The checks of a certificate, and what each of them demands; one more is in `hostile`."""
+"""The checks of a certificate and their demands; one more is in `hostile`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAW_ROWS = 200_000  # finds noise that is used twice also at low temperatures; 3
 
 
 def algebra(subject: Subject) -> Check:
-    """The verifier emits the target's law: enumerated in float64, for any p and q."""
+    """Checks that the verifier emits the target's distribution: in float64, for any p and q."""
     verifier = subject.plan.verifier
     drawn = unprocessed(subject.drawn)  # each row of a law stands for a text
     samplings = (Greedy(),) if subject.greedy_only else (drawn, Greedy())
@@ -42,22 +42,22 @@ def algebra(subject: Subject) -> Check:
 
 
 def greedy(subject: Subject) -> Check:
-    """Greedy outputs are those of the target alone."""
+    """Checks that greedy outputs are those of the target alone."""
     return agreement("greedy", subject, subject.greedy, subject.speculated)
 
 
 def seeds(subject: Subject) -> Check:
-    """Drawn outputs of `Coupled` are those of the target alone with the same keys."""
+    """Checks that drawn outputs of `Coupled` are those of the target alone with the same keys."""
     sampling = subject.drawn
     output = subject.texts(subject.variant(sampling, verifier=Coupled()))
     return agreement("seeds", subject, sampling, output)
 
 
 def perfect(subject: Subject) -> Check:
-    """The target as its own drafter has everything accepted: greedy, and drawn with the drafter
-    skipped at random, so that it must catch up.
+    """Checks that everything is accepted if the target is its own drafter.
 
-    What is drawn is verified by the ratio rule, which keeps all that has its own law, where the
+    It runs greedy, and drawn with the drafter skipped at random, so that it must catch up. Drawn
+    tokens are verified by the ratio rule, which keeps all tokens with its own distribution; the
     plan's verifier may be stricter.
     """
     drawn = subject.greedy if subject.greedy_only else subject.drawn
@@ -85,13 +85,13 @@ def perfect(subject: Subject) -> Check:
 
 
 def _counts(trace: Trace) -> tuple[int, int, int]:
-    """Draft tokens, those accepted, and drafts that were cut short."""
+    """Returns the numbers of draft tokens, accepted tokens, and shortened drafts."""
     short = trace.accepted < trace.drafted
     return int(trace.drafted.sum()), int(trace.accepted.sum()), int(short.sum())
 
 
 def audit(subject: Subject) -> Check:
-    """Every emitted token is the target's argmax, and its reported log-probability right."""
+    """Checks that every emitted token is the target's argmax, with the right log-probability."""
     output, taught = subject.speculated, subject.taught
     gap = float(np.max(taught.gap))
     error = float(np.max(np.abs(output.log_probs - taught.log_probs)))
@@ -113,12 +113,12 @@ def audit(subject: Subject) -> Check:
 
 
 def law(subject: Subject) -> Check:
-    """Verifier, schedule and sampling through the loop, on a table model that can be enumerated.
+    """Checks verifier, schedule and sampling through the loop, on a table model that can be
+    enumerated.
 
-    Some rows are decoded once more in a small batch, where the cache is written in another way; a
-    row must not depend on its batch. A verifier that only compares argmaxes has one possible
-    output, which `greedy` compares, and no law to test: the ratio rule takes its place, so that
-    loop and schedule are tested.
+    Some rows are decoded again in a small batch, where the cache is written in another way; a row
+    must not depend on its batch. A verifier that only compares argmaxes has one possible output,
+    which `greedy` compares. The ratio rule then replaces it, so that loop and schedule are tested.
     """
     bench = _bench(subject)
     few = bench.run(_drawing(subject), subject.plan.schedule, subject.drawn, FEW_ROWS)
@@ -133,8 +133,10 @@ def law(subject: Subject) -> Check:
 
 
 def broken(subject: Subject) -> Check:
-    """The same law when the drafter's probabilities are not distributions after some tokens: NaN,
-    infinite, negative, or of another sum than 1 (`testing.BROKEN`)."""
+    """Checks the same distribution if the drafter's q is not a distribution after some tokens.
+
+    It is NaN, infinite, negative, or has another sum than 1 (`testing.BROKEN`).
+    """
     check, output = _law("broken", subject, _bench(subject).broken())
     by_kind = [int(output.trace.broken_drafts[k :: len(BROKEN)].sum()) for k in range(len(BROKEN))]
     missed = sum(count == 0 for count in by_kind)
@@ -154,12 +156,12 @@ def _bench(subject: Subject) -> Bench:
 
 
 def _drawing(subject: Subject) -> Verifier:
-    """The plan's verifier, or the ratio rule if the plan's draws nothing."""
+    """Returns the plan's verifier, or the ratio rule if the plan's draws nothing."""
     return SpeculativeSampling() if subject.greedy_only else subject.plan.verifier
 
 
 def _law(name: str, subject: Subject, bench: Bench) -> tuple[Check, DecodeOutput]:
-    """Compares outputs of a bench with its enumerated law."""
+    """Compares outputs of a bench with its enumerated distribution."""
     verifier = _drawing(subject)
     output = bench.run(verifier, subject.plan.schedule, subject.drawn)
     result = bench.compare(output.tokens, subject.drawn)

@@ -22,9 +22,10 @@ TEXTS, REPEATS = 8, 3
 
 
 def hostile(subject: Subject) -> Check:
-    """Drafters that try to do harm change no output, greedy or drawn, and take no more target
-    calls than the target alone, of which each gives the tokens it accepted and one more; what they
-    cost in time is measured."""
+    """Checks that harmful drafters change no output, and take no more target calls than the target.
+
+    Each call must emit the tokens it accepted and one more. The slowdown is measured.
+    """
     rows = min(TEXTS, len(subject.inputs))
     cases = []
     runs = {"alone": functools.partial(subject.decode, subject.alone(subject.greedy), rows=rows)}
@@ -67,8 +68,10 @@ def _summary(cases: list[Check], slowdown: dict[str, float]) -> Check:
 
 
 def _case(name: str, subject: Subject, sampling: SamplingRule, output: DecodeOutput) -> Check:
-    """Agreement, no more target calls, and no token that a call had and lost; an output that
-    differs may be longer, and so is out."""
+    """Checks that outputs agree, with no more target calls and no lost token.
+
+    An output that differs may be longer, and is left out of the counts.
+    """
     check = agreement(name, subject, sampling, output)
     plain, rows = subject.plain(sampling), len(output.tokens)
     same = (output.tokens == plain.tokens[:rows]).all(axis=1)
@@ -85,7 +88,7 @@ def _case(name: str, subject: Subject, sampling: SamplingRule, output: DecodeOut
 
 
 def _drafters(subject: Subject) -> dict[str, tuple[Drafter, Params]]:
-    """The hostile drafters by name, with the parameters to call them with."""
+    """Returns the hostile drafters by name, with their parameters."""
     plan = subject.plan
     drafters = testing.hostile(plan.target, subject.vocab_size, plan.stop_ids or ())
     constant = {name: d for name, d in drafters.items() if isinstance(d, Constant)}
@@ -97,7 +100,7 @@ def _drafters(subject: Subject) -> dict[str, tuple[Drafter, Params]]:
 
 
 def _slowdowns(subject: Subject, runs: dict[str, Callable]) -> dict[str, float]:
-    """Returns the median seconds of each run over those of 'alone', all compiled."""
+    """Returns the median seconds of each run divided by those of 'alone', all compiled."""
     ready = {name: functools.partial(lambda run: run, run) for name, run in runs.items()}
     seconds = interleaved(ready, REPEATS, clock=subject.clock)
     medians = {name: statistics.median(times) for name, times in seconds.items()}

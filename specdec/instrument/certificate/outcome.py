@@ -20,9 +20,10 @@ _HOLDS = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
 class Check:
     """The outcome of one check.
 
-    figures: what was measured, by name.
-    demands: what passing takes, by the figure's name: ('<=', '>=' or '==', threshold).
-    note: both in a line.
+    Attributes:
+      figures: the measured values, by name.
+      demands: the condition of passing, by the figure's name: ('<=', '>=' or '==', threshold).
+      note: both in one line.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Check:
         return cls(**{name: value for name, value in record.items() if name != "passed"})
 
     def record(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Returns plain values, for JSON."""
         return dataclasses.asdict(self) | {"passed": self.passed}
 
     def __str__(self) -> str:
@@ -50,10 +51,10 @@ class Check:
 
 
 def agreement(name: str, subject: Subject, sampling: SamplingRule, output: DecodeOutput) -> Check:
-    """Outputs against those of the target alone; differences are near-ties, or a mistake.
+    """Compares outputs with those of the target alone; a difference is a near-tie or a mistake.
 
-    In bfloat16 a call of another width rounds differently, so there the outputs must also equal
-    those of the target alone in calls of the same width, if the schedule has one width only.
+    In bfloat16, a call of another width rounds differently. If the schedule has only one width,
+    outputs must therefore also equal those of the target alone in calls of that width.
     """
     rows = len(output.tokens)
     plain = subject.plain(sampling).tokens[:rows]
@@ -90,7 +91,7 @@ def _largest_gap(
 def _at_same_width(
     check: Check, subject: Subject, sampling: SamplingRule, output: DecodeOutput
 ) -> Check:
-    """The check with one more demand: the texts of the target alone in calls as wide."""
+    """Returns the check with one more demand: the target's texts from calls of equal width."""
     rows = len(output.tokens)
     wide = subject.plain(sampling, subject.plan.width or 1).tokens[:rows]
     same = int((output.tokens == wide).all(axis=1).sum())

@@ -30,7 +30,7 @@ BFLOAT16_GAP = 2.0**-6
 
 
 class TaughtTexts(NamedTuple):
-    """The target's view of finished texts, all tokens at once; 0 beyond the end of a text."""
+    """The target's scores of finished texts, all tokens in one call; 0 beyond the end of a text."""
 
     gap: Array  # [R, N] float32, of each token below the best one, in logits
     log_probs: Array  # [R, N] float32
@@ -39,15 +39,16 @@ class TaughtTexts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-    """A plan, and the texts it is tried on.
+    """A plan, and the texts that it is tested on.
 
-    params: of target, drafter and schedule.
-    inputs: [R, S] int32, filled up with the target's `pad_id`. Row i is drawn with the key of
-      example i.
-    seed: of all draws.
-    batch_size: rows that are decoded together.
-    mesh: of the devices that the models are divided over, None for one device.
-    clock: seconds.
+    Args:
+      plan: the plan.
+      params: of target, drafter and schedule.
+      inputs: [R, S] int32, padded with the target's `pad_id`. Row i uses the key of example i.
+      seed: of all draws.
+      batch_size: rows that are decoded together.
+      mesh: the devices that the models are divided over, None for one device.
+      clock: returns seconds.
     """
 
     plan: Plan
@@ -60,33 +61,33 @@ class Subject:
 
     @property
     def dtype(self) -> str:
-        """Returns the type that the target computes in; it says what rounding may excuse."""
+        """The type that the target computes in, which determines the allowed rounding."""
         return self.plan.target.dtype
 
     @property
     def float32(self) -> bool:
-        """Whether only a rare near-tie may fall otherwise."""
+        """Whether only a rare near-tie may be decided differently."""
         return self.dtype == "float32"
 
     @property
     def greedy_only(self) -> bool:
-        """Whether the verifier means nothing at a temperature."""
+        """Whether the verifier needs temperature 0."""
         return self.plan.verifier.greedy_only
 
     @property
     def drawn(self) -> SamplingRule:
-        """The sampling of the checks that draw: the plan's own, T = 1 if it is greedy."""
+        """The sampling of checks that draw: the plan's own, or temperature 1 if it is greedy."""
         own = self.plan.sampling
         return instead(own, Sampling()) if own.greedy else own
 
     @property
     def greedy(self) -> SamplingRule:
-        """The sampling of the checks that do not draw: greedy, behind the plan's processors."""
+        """The sampling of the checks that do not draw: greedy, with the plan's processors."""
         return instead(self.plan.sampling, Greedy())
 
     @property
     def vocab_size(self) -> int:
-        """V, as wide as the target's logits are."""
+        """V, the width of the target's logits."""
 
         def logits(params: PyTree, inputs: Array) -> Array:
             target = self.plan.target
@@ -96,15 +97,17 @@ class Subject:
         return jax.eval_shape(logits, self.params["target"], self.inputs[:1]).shape[-1]
 
     def variant(self, sampling: SamplingRule, **parts: Any) -> Plan:
-        """The plan with another sampling, which its drafter draws with as well, and other parts."""
+        """Returns the plan with another sampling, also in its drafter, and other components."""
         if sampling != self.plan.sampling:
             parts = {"drafter": _drawing_with(sampling, self.plan.drafter)} | parts
         return dataclasses.replace(self.plan, sampling=sampling, **parts)
 
     def itself(self, sampling: SamplingRule) -> tuple[Plan, Params]:
-        """The plan with the target as its own drafter, and the parameters for that. The drafter is
-        of its own class, with the target in each role, if models of texts are all that it proposes
-        by: a target does not fill in blocks."""
+        """Returns the plan with the target as its own drafter, and its parameters.
+
+        A drafter that proposes only by models of texts keeps its class, with the target in each
+        role. A target does not fill in blocks.
+        """
         target, given = self.plan.target, self.plan.drafter
         if given.runs_target:
             drafter = _drawing_with(sampling, given.itself(target))
@@ -118,15 +121,19 @@ class Subject:
         return plan, self.params | dict.fromkeys(plan.models(), self.params["target"])
 
     def alone(self, sampling: SamplingRule, width: int = 1) -> Plan:
-        """The plan of the target by itself."""
+        """Returns the plan of the target alone."""
         return dataclasses.replace(self.plan.alone(width), sampling=sampling)
 
     def decode(
         self, plan: Plan, params: Params | None = None, rows: int | None = None, sample: int = 0
     ) -> DecodeOutput:
-        """The first `rows` texts by a plan; arrays on the host, `trace.steps` per batch.
+        """Decodes the first `rows` texts by a plan; arrays on the host, `trace.steps` per batch.
 
-        sample: which of the samples that may be drawn of each text.
+        Args:
+          plan: the plan.
+          params: its parameters; None for the subject's.
+          rows: the number of texts; None for all.
+          sample: which of several samples of each text this is.
         """
         rows = len(self.inputs) if rows is None else rows
         program = self._programs.setdefault(plan, DecodeProgram(plan, mesh=self.mesh))
@@ -139,13 +146,13 @@ class Subject:
         return joined(outputs, rows)
 
     def texts(self, plan: Plan) -> DecodeOutput:
-        """All texts by a plan, decoded once."""
+        """Returns all texts by a plan, decoded once."""
         if plan not in self._texts:
             self._texts[plan] = self.decode(plan)
         return self._texts[plan]
 
     def plain(self, sampling: SamplingRule, width: int = 1) -> DecodeOutput:
-        """All texts by the target alone."""
+        """Returns all texts by the target alone."""
         return self.texts(self.alone(sampling, width))
 
     @property
@@ -155,19 +162,19 @@ class Subject:
 
     @functools.cached_property
     def taught(self) -> TaughtTexts:
-        """The target's view of `speculated`."""
+        """The target's scores of `speculated`."""
         output = self.speculated
         teach = jax.jit(functools.partial(_teach, plan=self.plan))
         fed = self.fed(output.tokens, output.length)
         return joined([jax.device_get(teach(*args)) for args in fed], len(self.inputs))
 
     def fed(self, *outputs: Array) -> Iterator[tuple[Any, ...]]:
-        """Yields of each batch the target's parameters, the inputs, and the rows of the outputs."""
+        """Yields each batch's target parameters, inputs, and rows of the outputs."""
         for start, (_, inputs) in zip(self._starts, self._batches(0), strict=True):
             yield self.params["target"], inputs, *(self._block(x, start, 0) for x in outputs)
 
     def gap(self, row: int, ours: Array, plain: Array, sampling: SamplingRule) -> float:
-        """How far two different outputs of a text are apart where they first differ, in nats."""
+        """Returns the gap between two outputs of a text at their first difference, in nats."""
         keys = row_keys(self.seed, jnp.array([row]))
         inputs, ours, plain = (jnp.asarray(x)[None] for x in (self.inputs[row], ours, plain))
         (found,) = divergences(
@@ -184,7 +191,7 @@ class Subject:
 
     @functools.cached_property
     def tolerance(self) -> float:
-        """The largest gap between two logits that rounding may turn around."""
+        """The largest gap between two logits that rounding may reverse."""
         if self.float32:
             return FLOAT32_GAP
         return BFLOAT16_GAP * float(self.taught.largest.max())
@@ -198,7 +205,7 @@ class Subject:
         return {}
 
     def batches(self, rows: int, sample: int = 0) -> list[tuple[Array, Array]]:
-        """Keys [B] and inputs [B, S] of the first `rows` texts, in whole batches."""
+        """Returns keys [B] and inputs [B, S] of the first `rows` texts, in whole batches."""
         return self._batches(sample)[: -(-rows // self.batch_size)]
 
     @property
@@ -211,7 +218,7 @@ class Subject:
         return {}
 
     def _batches(self, sample: int) -> list[tuple[Array, Array]]:
-        """Keys [B] and inputs [B, S], made once, so that nothing but decoding is timed."""
+        """Returns keys [B] and inputs [B, S], made once, so that only decoding is timed."""
         if sample not in self._by_sample:
             padding = self.plan.target.pad_id
             self._by_sample[sample] = [
@@ -224,21 +231,21 @@ class Subject:
         return self._by_sample[sample]
 
     def _block(self, array: np.ndarray | Array, start: int, padding: int) -> np.ndarray:
-        """[B, ...] the rows from `start` on, filled up."""
+        """Returns [B, ...], the rows from `start` on, padded."""
         block = np.asarray(array[start : start + self.batch_size])
         missing = [(0, self.batch_size - len(block))] + [(0, 0)] * (block.ndim - 1)
         return np.pad(block, missing, constant_values=padding)
 
 
 def _drawing_with(sampling: SamplingRule, drafter: Drafter) -> Drafter:
-    """Returns the drafter with this sampling, if it has one, and those that it is made of."""
+    """Returns the drafter with this sampling, if it has one, and its inner drafters too."""
     inner = drafter.inner().items()
     drafter = drafter.with_inner({name: _drawing_with(sampling, one) for name, one in inner})
     return drafter.drawing_with(sampling) if isinstance(drafter, Drawing) else drafter
 
 
 def joined(trees: list, rows: int) -> PyTree:
-    """The batches' arrays end to end, without the rows that only fill up the last one."""
+    """Returns the batches' arrays end to end, without rows that only pad the last one."""
 
     def join(*parts: np.ndarray) -> np.ndarray:
         return np.concatenate([np.atleast_1d(part) for part in parts])[:rows]
@@ -249,8 +256,10 @@ def joined(trees: list, rows: int) -> PyTree:
 def taught_scores(
     params: PyTree, inputs: Array, tokens: Array, *, plan: Plan
 ) -> tuple[Array, Array, Array]:
-    """[B, N, V] what a target says of each token, given those before it, all in one call: its
-    logits, those that the plan's processors leave, and the probabilities."""
+    """Returns the target's scores [B, N, V] of each token, given those before it, in one call.
+
+    They are its logits, the logits after the plan's processors, and the probabilities.
+    """
     target = plan.target
     fed = jnp.concatenate([target.start(inputs)[:, None], tokens[:, :-1]], axis=1)
     cache = target.prefill(params, inputs, fed.shape[1])

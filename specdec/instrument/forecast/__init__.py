@@ -1,7 +1,7 @@
-"""How fast a run would be, at every draft length, from texts that the target has written once.
+"""The predicted speed of a run at every draft length, from texts that the target wrote once.
 
-`replay` has the engine decode them again with recordings (`recorded`) in place of the models, which
-counts target calls; `costs` has the seconds of the parts; `forecast` makes figures of both.
+`replay` decodes them again with recordings (`recorded`) instead of models, which counts target
+calls. `costs` has the seconds of the parts. `forecast` makes figures from both.
 """
 
 from specdec.instrument.forecast.costs import Costs, measured, read

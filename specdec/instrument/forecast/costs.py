@@ -1,4 +1,4 @@
-"""The seconds of the parts of a generation: measured now, by `specdec bench`, or by a roofline."""
+"""The seconds of a generation's parts: measured now, by `specdec bench`, or from a roofline."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ ROUNDS = 7  # of each part, in turns
 
 
 class Costs(NamedTuple):
-    """Seconds.
+    """The costs of a plan's parts, in seconds.
 
-    calls: by `Calls`, of one model call as it comes in an iteration; perhaps of other parts too.
-    prefill: before the first iteration, all models.
-    prefill_alone: likewise, of the target alone.
-    step: a token of the target alone.
-    source: where they are from, for people.
+    Attributes:
+      calls: by `Calls`, of one model call in an iteration; other parts may be present.
+      prefill: before the first iteration, all models.
+      prefill_alone: before the first iteration, target alone.
+      step: a token of the target alone.
+      source: where the costs come from, in words.
     """
 
     calls: Mapping[Key, float]
@@ -63,16 +64,16 @@ class Costs(NamedTuple):
 
     @classmethod
     def of_record(cls, fields: Mapping[str, Any]) -> Costs:
-        """Returns what `record` has made values of."""
+        """Returns the costs from the values of `record`."""
         calls = {key_of(name): seconds for name, seconds in fields["calls"].items()}
         return cls(**{**fields, "calls": calls})
 
     def iteration(self, plan: Plan, call: TargetCall = UNKNOWN_CALL) -> float | None:
-        """Returns what one target call and its draft take, None where a part is not known."""
+        """Returns the seconds of one target call and its draft, None if a part is not known."""
         return self.of(plan.parts([call]))
 
     def of(self, parts: Iterable[Part]) -> float | None:
-        """Returns the seconds of some calls, None where one is not known."""
+        """Returns the seconds of some calls, None if one is not known."""
         known = [(self.calls.get(Calls(role, width)), times) for role, width, times in parts]
         if any(one is None for one, _ in known):
             return None
@@ -83,7 +84,7 @@ def of_bench(path: str) -> Costs:
     """Reads the lines of `specdec bench`, and returns medians.
 
     Raises:
-      RecordsError: they are no such lines, or lack a part that is always needed.
+      RecordsError: the lines are of something else, or lack a part that is always needed.
     """
     seconds = defaultdict(list)
     for one in Lines(Path(path)).map(record, "bench"):
@@ -94,10 +95,13 @@ def of_bench(path: str) -> Costs:
 
 
 def of_compile(path: str, topology: str | None) -> Costs:
-    """By the roofline of `specdec compile`, with what a layer is assumed to take beside it. It has
-    none of a prefill, which is 0 here.
+    """Returns the costs of the roofline of `specdec compile`, with the assumed time of each layer.
 
-    topology: which of those in the file, None for the only one.
+    The roofline has no prefill, which is 0 here.
+
+    Args:
+      path: the file.
+      topology: one of those in the file, None for the only one.
 
     Raises:
       RecordsError: the file has no such topology.
@@ -130,13 +134,14 @@ def measured(
     *,
     clock: Clock = time.perf_counter,
 ) -> dict[Any, Costs]:
-    """On this device, now: each part on its own, all of them by turns, medians.
+    """Measures the costs on this device: each part on its own, interleaved, medians.
 
     Args:
-      plans: of speculation, each in a layout of its own, by any name.
-      alone: of their target alone, likewise.
-      tree_of: the parameters of a model, given its role.
+      plans: plans with speculation, each in its own layout, by any name.
+      alone: the plan of their target alone.
+      tree_of: returns the parameters of a model, given its role.
       inputs: [1, S] one text.
+      clock: returns seconds.
 
     Returns:
       The costs of each plan.
@@ -174,7 +179,9 @@ def measured(
 class _Parts:
     """The parts of several plans, each made once; methods return the key of one.
 
-    slots: of the caches. steps: of a scan.
+    Args:
+      slots: of the caches.
+      steps: of a scan.
     """
 
     def __init__(
@@ -193,7 +200,7 @@ class _Parts:
         return key
 
     def call(self, role: str, width: int, plan: Plan) -> tuple[Any, ...]:
-        """A drafter's own call may read the parameters of all models."""
+        """Returns the key of a call. A drafter's own call may read the parameters of all models."""
         alone = role == "alone"
         models = {"alone": plan.target} if alone else plan.models()
         own, of = plan.own_calls().get(role), role if alone else plan.holder(role)
@@ -207,7 +214,7 @@ class _Parts:
         return key
 
     def turn(self, plan: Plan) -> Mapping[Key, tuple[Any, ...]]:
-        """Returns the key by the plan's turn, {} if it has none."""
+        """Returns the key of the plan's interleaved calls, by these; {} if it has none."""
         if not (turn := turn_of(plan)):
             return {}
         models, begun = plan.models(), {}
@@ -248,7 +255,7 @@ def _by_turns(timed: Mapping[Any, _Part], clock: Clock) -> dict[Any, float]:
 
 
 def _in_iterations(calls: Mapping[Key, float], times: float) -> dict[Key, float]:
-    """Returns seconds in iterations, where drafts take so many times as long as on their own."""
+    """Returns the seconds in iterations, where drafts take `times` as long as on their own."""
     return {
         key: one * times if isinstance(key, Calls) and key.drafts else one
         for key, one in calls.items()
@@ -267,10 +274,14 @@ def _costs(medians: Mapping[Key, float], path: str) -> Costs:
 
 
 def read(path: str, topology: str | None) -> Costs:
-    """Reads a file of `specdec bench`, `specdec compile` or `specdec tune`.
+    """Returns the costs in a file of `specdec bench`, `specdec compile` or `specdec tune`.
+
+    Args:
+      path: the file.
+      topology: of `specdec compile`, None for the only one.
 
     Raises:
-      RecordsError: it is none of them.
+      RecordsError: the file is none of these.
     """
     if not Path(path).is_file():
         raise RecordsError(f"--costs {path} does not exist; give a file of `specdec bench`")
@@ -285,7 +296,7 @@ def read(path: str, topology: str | None) -> Costs:
 
 
 def _json(path: str) -> dict[str, Any]:
-    """The object that a file is, {} if it is none."""
+    """Returns the JSON object of a file, {} if it is none."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The forecast of a replay and the costs of the parts, for each draft length."""
+"""The predicted figures of a replay, with the costs of the parts, for each draft length."""
 
 from __future__ import annotations
 
@@ -19,20 +19,25 @@ from specdec.types import TargetCall, verifies
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """The figures of one draft length, or of a schedule where lengths vary.
+    """The figures of one draft length, or of a schedule whose lengths vary.
 
-    A figure is None where a part's costs are not known.
+    A figure is None if a part's costs are not known.
 
-    gamma: tokens of a draft, None where they vary, 0 where nothing is drafted.
-    texts, tokens, calls: of all texts; calls are a mean where coins were tossed.
-    tokens_per_call: by the replay.
-    speedup: over the target alone: the sums over texts of prefill + tokens x step, over prefill +
-      calls x parts.
-    formula_tokens_per_call, formula_speedup: `theory.expected_tokens` of the teacher-forced alpha,
-      and `theory.speedup` with it, c and v; both know no ends of texts and no prefill.
-    oracle_speedup: if every draft stopped just before its first refusal; it is at most gamma long.
-    hazard: by depth, the share of drafts that are refused there, of those that get there.
-    layers: of a target call, the mean over calls; None where calls go through all.
+    Attributes:
+      gamma: tokens of a draft; None if they vary, 0 without drafts.
+      texts: the number of texts.
+      tokens: of all texts.
+      calls: of all texts; a mean if random numbers were used.
+      tokens_per_call: by the replay.
+      speedup: over the target alone: the sums over texts of prefill + tokens x step, divided by
+        prefill + calls x parts.
+      formula_tokens_per_call: `theory.expected_tokens` of the teacher-forced alpha. It ignores that
+        texts end.
+      formula_speedup: `theory.speedup` with that alpha, c and v. It ignores prefill too.
+      oracle_speedup: if every draft stopped just before its first rejection; drafts have at most
+        gamma tokens.
+      hazard: by position, the share of drafts rejected there among those that get there.
+      layers: of a target call, the mean over calls; None if calls run all layers.
     """
 
     gamma: int | None
@@ -56,14 +61,15 @@ def forecast(
     alpha: float | None,
     rows: int = 1,
 ) -> Forecast:
-    """The figures of a plan.
+    """Returns the figures of a plan.
 
     Args:
-      plan: that was replayed, with its own drafter and models.
-      costs: by gamma, None for lengths that vary; of shorter drafts too, for the oracle.
-      texts: how many; `replayed` has samples of each.
-      alpha: teacher-forced, for the formula; None where it is not known.
-      rows: texts of a batch, which is ready when its last text is; `costs` are of such batches.
+      plan: the replayed plan, with its own drafter and models.
+      replayed: the replay, with samples of each text.
+      costs: by gamma, None for lengths that vary; also of shorter drafts, for the oracle.
+      texts: the number of texts.
+      alpha: teacher-forced, for the formula; None if it is not known.
+      rows: texts of a batch, which is finished when its last text is; `costs` are of such batches.
     """
     own, hazard, layers = costs[plan.gamma], list(_hazard(replayed)), _layers(replayed)
     tokens, calls = (_by_text(x, texts) for x in (replayed.tokens, replayed.calls))
@@ -89,8 +95,16 @@ def forecast(
 
 
 def seconds(plan: Plan, replayed: Replayed, costs: Costs, texts: int) -> np.ndarray | None:
-    """[texts] of each text with its prefill, the mean over samples; None where a part's costs are
-    not known."""
+    """Returns [texts], the seconds of each text with its prefill, the mean over samples.
+
+    The result is None if a part's costs are not known.
+
+    Args:
+      plan: the replayed plan.
+      replayed: the replay.
+      costs: of the plan's parts.
+      texts: the number of texts.
+    """
     found = _seconds(replayed, replayed.drafted, functools.partial(costs.iteration, plan))
     return None if found is None else costs.prefill + _by_text(found, texts)
 
@@ -98,9 +112,13 @@ def seconds(plan: Plan, replayed: Replayed, costs: Costs, texts: int) -> np.ndar
 def oracle_seconds(
     plan: Plan, replayed: Replayed, costs: Mapping[int | None, Costs], texts: int
 ) -> np.ndarray | None:
-    """[texts] of each text, as `seconds`, if every draft stopped just before its first refusal.
+    """Returns [texts], as `seconds`, if every draft stopped just before its first rejection.
 
-    costs: by gamma, of those that may come up.
+    Args:
+      plan: the replayed plan.
+      replayed: the replay.
+      costs: by gamma, for all lengths that may occur.
+      texts: the number of texts.
     """
     found = _seconds(replayed, replayed.accepted, functools.partial(_oracle, plan, costs))
     own = costs[plan.gamma]
@@ -108,13 +126,21 @@ def oracle_seconds(
 
 
 def best(forecasts: Sequence[Forecast]) -> Forecast | None:
-    """The one with the greatest speed-up; None where none is known."""
+    """Returns the figures with the greatest speed-up; None if none is known.
+
+    Args:
+      forecasts: the figures of several draft lengths.
+    """
     known = [one for one in forecasts if one.speedup]
     return max(known, key=lambda one: one.speedup.value, default=None)  # type: ignore[union-attr]
 
 
 def lines(forecasts: Sequence[Forecast]) -> Iterator[str]:
-    """The table, for people."""
+    """Yields the table as lines of text.
+
+    Args:
+      forecasts: the figures of several draft lengths.
+    """
     columns = ("speed-up", "95 % interval", "tokens/call", "formula's", "its tokens", "oracle's")
     yield f"{'gamma':>5}" + "".join(f"{name:>15}" for name in columns)
     for one in forecasts:
@@ -155,7 +181,7 @@ def _cell(value: float | None) -> str:
 
 
 def _by_text(values: np.ndarray, texts: int) -> np.ndarray:
-    """[texts] the mean over samples of [samples x texts]."""
+    """Returns [texts], the mean over samples of [samples x texts]."""
     return values.reshape(-1, texts).mean(axis=0)
 
 
@@ -164,9 +190,12 @@ def _seconds(
     drafted: np.ndarray,
     of_call: Callable[[TargetCall], float | None],
 ) -> np.ndarray | None:
-    """[R] of all calls of a text; None if those of one are not known.
+    """Returns [R], the seconds of all calls of a text; None if those of a call are not known.
 
-    drafted: [R, N] how many tokens of each call are drafted.
+    Args:
+      replayed: the replay.
+      drafted: [R, N] how many tokens of each call are drafted.
+      of_call: returns the seconds of a call.
     """
     made = np.arange(drafted.shape[1])[None] < replayed.calls[:, None]
     known = replayed.source, replayed.depth
@@ -189,7 +218,7 @@ def _oracle(
     costs: Mapping[int | None, Costs],
     call: TargetCall,
 ) -> float | None:
-    """Returns the seconds of a call if schedules knew how many tokens it drafts."""
+    """Returns the seconds of a call if the schedule had known how many tokens would be accepted."""
     length = call.drafted
     if not length:
         return next(iter(costs.values())).step
@@ -200,7 +229,7 @@ def _oracle(
 
 
 def _formula(plan: Plan, costs: Costs, alpha: float | None) -> tuple[float, float | None] | None:
-    """Tokens per call and the speed-up of independent acceptances."""
+    """Returns the tokens per call and the speed-up of independent acceptances."""
     gamma, seconds = plan.gamma, costs.iteration(plan)
     if gamma is None or alpha is None:
         return None
@@ -213,7 +242,7 @@ def _formula(plan: Plan, costs: Costs, alpha: float | None) -> tuple[float, floa
 
 
 def _hazard(replayed: Replayed) -> Iterator[float]:
-    """By depth, as far as a draft came."""
+    """Yields the share of rejections at each position, as far as drafts came."""
     drafted, accepted = replayed.drafted, replayed.accepted
     for depth in range(1, int(drafted.max(initial=0)) + 1):
         there = (drafted >= depth) & (accepted >= depth - 1)

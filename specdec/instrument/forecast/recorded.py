@@ -1,4 +1,4 @@
-"""A model that repeats what another one would have said along a text, and a drafter likewise."""
+"""A model that repeats another model's recorded output along a text, and a drafter of that kind."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from specdec.types import Array, Context, Draft, ModelOutput, Params, PyTree, Re
 
 @dataclasses.dataclass(frozen=True)
 class Recorded(Target):
-    """A target whose argmax at position t of row b is params["tokens"][b, t], whatever it
-    is fed. The parameters, [B, N] int32, are those of a batch; beyond N the last token is repeated.
+    """A target whose argmax at position t of row b is params["tokens"][b, t], for any input.
 
-    vocab_size: V.
-    start_of: the model whose start token it has, None for token 0.
+    The parameters, [B, N] int32, are those of a batch. Beyond N the last token is repeated.
+
+    Args:
+      vocab_size: V.
+      start_of: the model whose start token it has, None for token 0.
     """
 
     vocab_size: int
@@ -55,14 +57,21 @@ class Recorded(Target):
 
 
 def kind_of(drafter: Drawing) -> str:
-    """Returns the kind of recording that a replay of the drafter needs."""
+    """Returns the kind of recording that a replay of the drafter needs.
+
+    Args:
+      drafter: a drafter with a `sampling`.
+    """
     return "proposed" if drafter.sampling.greedy else "ratio"
 
 
 @dataclasses.dataclass(frozen=True)
 class ByStart(Autoregressive):
-    """Drafts what is recorded for the token that the draft starts with: params["tokens"] is
-    [B, N, K], and params["length"], [B, N], says after how many of them a schedule stops."""
+    """Drafts the tokens that are recorded for the token that the draft starts with.
+
+    params["tokens"] is [B, N, K]. params["length"], [B, N], says after how many of them a schedule
+    stops.
+    """
 
     def init(self, params: Params, context: Context) -> PyTree:
         return ()
@@ -76,9 +85,12 @@ class ByStart(Autoregressive):
 
 
 def played_by(drafter: Drafter, model: Recorded, by_start: Callable[[Drawing], bool]) -> Drafter:
-    """Returns the drafter with recordings in place of all that are in `acceptance.recorded`.
+    """Returns the drafter with recordings instead of all drafters in `acceptance.recorded`.
 
-    by_start: whether the recording of a drafter is `ByStart`.
+    Args:
+      drafter: the drafter.
+      model: the recording's model.
+      by_start: returns whether the recording of a drafter is `ByStart`.
     """
     if isinstance(drafter, Drawing):
         player = ByStart if by_start(drafter) else Autoregressive
@@ -88,5 +100,5 @@ def played_by(drafter: Drafter, model: Recorded, by_start: Callable[[Drawing], b
 
 
 def role_of(drafter: Drafter) -> str:
-    """Returns the role of the recording that takes a drafter's place."""
+    """Returns the role of the recording that replaces a drafter."""
     return next(iter(drafter.owned()), "draft")

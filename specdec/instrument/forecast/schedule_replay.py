@@ -1,28 +1,29 @@
-"""The engine's own loop over recordings: how many target calls the texts of a pass take.
+"""Runs the engine's own loop over recordings, to count the target calls of recorded texts.
 
-The target is replaced by a recording of the text, and each drafter that has a `sampling` by one of
-what it would have proposed along it. Drafts are proposed, cut, counted and scheduled as ever. What
-a drafter would have proposed behind a refused token is not recorded, and makes no difference: it is
-never kept. A rule that stops within a draft is told what the drafter would have thought along the
-text, which is what it would have seen up to the first refused token: so calls are the loop's, and
-how many tokens are drafted behind a refused one, which only costs time, is a guess. Of the refused
-token itself it is told what was recorded of one that is: of a drafter that draws, another token
-than the text's. (A `Guard` around such a rule counts what was drafted, so its calls are a guess.)
+The target is replaced by a recording of the text. Each drafter that has a `sampling` is replaced by
+a recording of its proposals along the text. Drafts are proposed, cut, counted and scheduled as
+usual. A drafter's proposals after a rejected token are not recorded; they make no difference, since
+they are never kept. A rule that stops within a draft reads the drafter's signals along the text.
+These are the right ones up to the first rejected token. Calls are therefore those of the loop,
+while the number of tokens drafted after a rejected one is a guess, which only affects time. For the
+rejected token itself, the rule reads the recording of a rejected token: if the drafter samples,
+this is another token than the text's. (A `Guard` around such a rule counts drafted tokens, so its
+calls are a guess.)
 
-Of a drafter that is certain of its tokens that is exact: a draft was kept if it is the text's
-token. Of one that draws, given that a text has come out by exact speculative sampling, a draft of
-token y_t, if one was tested, was kept with probability
+For a drafter that is certain of its tokens this is exact: a draft token was kept if it is the
+text's token. For a drafter that samples, suppose that a text is the output of exact speculative
+sampling. Then a tested draft of token y_t was kept with probability
 
-    min(p(y_t), q(y_t)) / p(y_t) = min(1, q(y_t) / p(y_t))
+  min(p(y_t), q(y_t)) / p(y_t) = min(1, q(y_t) / p(y_t))
 
-independently of the others. So a coin is tossed for each token: where it falls, the recording of
-the drafter has y_t, elsewhere another id.
+independently of the others. A random number is therefore drawn for each token. The recording of the
+drafter has y_t if the token is kept, otherwise another id.
 
 Block verification keeps i tokens or more of a draft with probability P_i (`verifiers.Block`), and
-goes on by p. So, given that the text has come out, and that i - 1 tokens were kept, one more was
-with probability min(1, (q(y_t) / p(y_t)) / P_{i-1}), which depends on where the call began: coins
-are tossed for each start and depth. Where a schedule stops within a draft that holds as well, for
-the depths that the draft has: P_i is what is kept of all continuations, wherever they end.
+then continues with p. Given the text, and that i - 1 tokens were kept, one more was kept with
+probability min(1, (q(y_t) / p(y_t)) / P_{i-1}). This depends on where the call began, so random
+numbers are drawn for each start and position. It also holds if a schedule stops within a draft, for
+the draft's own positions: P_i is the share kept over all continuations, wherever they end.
 """
 
 from __future__ import annotations
@@ -74,20 +75,24 @@ def replay(
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> Replayed:
-    """Decodes the texts of the passes once more, by recordings.
+    """Decodes recorded texts once more.
 
     Args:
-      plan: of which the drafter, the schedule, the longest length and the stop ids count, and of
-        the verifier whether it is `Block`.
+      plan: its drafter, schedule, longest length and stop ids matter, and whether its verifier is
+        `Block`.
+      passes: the recorded texts.
       vocab_size: V of the target.
-      length: that inputs are filled up to, as they were; None for that of the longest one.
+      length: the length that inputs were padded to; None for that of the longest one.
       tables: the parameters by role of what the drafter has besides models and recordings.
-      samples: how often coins are tossed, if a recorded drafter draws.
-      seed: of the coins.
+      samples: the number of random samples, if a recorded drafter samples.
+      seed: of random numbers.
+
+    Returns:
+      The calls of each text.
 
     Raises:
-      ValueError: the passes lack a recording, or are of longer texts; or the drafter has a model
-        and no `sampling`, so that nothing says what it would have proposed.
+      ValueError: the texts lack a recording or are too long, or the drafter has a model but no
+        `sampling`, so that its proposals are not known.
     """
     check(plan, passes)
     found = _replayed(plan, passes, vocab_size, length, tables or {}, samples, seed)
@@ -104,7 +109,7 @@ def _replayed(
     samples: int,
     seed: int,
 ) -> Replayed:
-    """`replay` without the layers of the calls."""
+    """Returns the result of `replay` without the layers of the calls."""
     names = dict(recorded(plan.drafter))
     whole = list(names.values()) == [plan.drafter]
     played = _played(plan, 4 if whole else vocab_size, whole)
@@ -123,8 +128,10 @@ def _replayed(
 
 
 def _depths(plan: Plan, passes: Sequence[Accepted], found: Replayed) -> np.ndarray:
-    """[R, N] the layers of each call: of the deepest token of the text that it looks at. A refused
-    token is taken to go as deep as that of the text in its place."""
+    """Returns [R, N], the layers of each call: the most that a token of the text in it needs.
+
+    A rejected token is assumed to need the layers of the text's token in its place.
+    """
     longest, rows = plan.max_length, len(found.tokens)
     own = np.zeros([len(passes), longest + plan.longest_draft], int)
     for row, one in zip(own, passes, strict=True):
@@ -144,21 +151,35 @@ class _Row(NamedTuple):
 
 
 def longest(plan: Plan) -> int:
-    """The longest draft of use: the target's own token comes behind it, and who drafts a block
-    drafts no more than that."""
+    """Returns the longest useful draft.
+
+    The target's own token must fit after it, and a drafter of blocks drafts no more than a block.
+
+    Args:
+      plan: has the drafter and the longest output.
+    """
     blocks = [one.block for _, one in recorded(plan.drafter) if one.block is not None]
     return min([plan.max_length - 1, *blocks])
 
 
 def bound(plan: Plan) -> str:
-    """Returns the reason for `longest`, in words."""
+    """Returns the reason for `longest`, in words.
+
+    Args:
+      plan: as for `longest`.
+    """
     if longest(plan) == plan.max_length - 1:
         return f"outputs hold {plan.max_length}"
     return f"{type(plan.drafter).__name__} drafts {longest(plan)} at most"
 
 
 def check(plan: Plan, passes: Sequence[Accepted]) -> None:
-    """Raises ValueError for passes that cannot be replayed with a plan, as `replay` does."""
+    """Raises ValueError for recorded texts that cannot be replayed with a plan, as `replay` does.
+
+    Args:
+      plan: the plan.
+      passes: the recorded texts.
+    """
     _played(plan, 4, whole=True)
     if plan.longest_draft > longest(plan) < plan.max_length - 1:
         raise ValueError(f"drafts have {plan.longest_draft} tokens but {bound(plan)}; draft fewer")
@@ -180,7 +201,7 @@ def check(plan: Plan, passes: Sequence[Accepted]) -> None:
 
 
 def _check_end(plan: Plan, one: Accepted) -> None:
-    """Raises ValueError for a text that this plan would not have ended where it ends."""
+    """Raises ValueError for a text that this plan would not have ended in the same place."""
     tokens, stops = len(one.output), np.isin(one.output, plan.stop_ids)
     if tokens > plan.max_length:
         what = f"has {tokens} tokens but outputs hold {plan.max_length}"
@@ -202,11 +223,15 @@ def _kinds(plan: Plan, drafter: Drawing) -> tuple[str, ...]:
 
 
 def grouped(replayed: Replayed, texts: int, rows: int) -> Replayed:
-    """Batches of so many texts, in their order, as if each were one text: it takes as many calls,
-    and as long drafts, as the row that takes most. Texts that fill no batch are left out.
+    """Returns batches of `rows` texts, in their order, as if each batch were one text.
+
+    A batch takes the calls and draft lengths of the row that takes most. Texts that fill no batch
+    are left out.
 
     Args:
-      texts: how many; `replayed` has samples of each.
+      replayed: the replay, with samples of each text.
+      texts: the number of texts.
+      rows: texts of a batch.
     """
     batches = texts // rows
 
@@ -218,12 +243,16 @@ def grouped(replayed: Replayed, texts: int, rows: int) -> Replayed:
 
 
 def needed(plan: Plan) -> frozenset[str]:
-    """The roles of the tables that a replay looks things up in."""
+    """Returns the roles of the tables that a replay looks things up in.
+
+    Args:
+      plan: the plan.
+    """
     return frozenset(_played(plan, 4, whole=True).tables())
 
 
 def _played(plan: Plan, vocab_size: int, whole: bool) -> Plan:
-    """The plan with recordings of so many ids in it."""
+    """Returns the plan with recordings of `vocab_size` ids."""
     start_of = None if whole else plan.target
     played = Plan(
         target=Recorded(vocab_size, start_of),
@@ -279,7 +308,7 @@ def _row(
 
 
 def _by_start(plan: Plan, drafter: Drawing) -> bool:
-    """Whether what is recorded of a drafter depends on where the draft starts."""
+    """Returns whether a drafter's recording depends on where the draft starts."""
     by_start = drafter.block is not None or _stops(plan)
     return by_start or (_by_block(plan) and kind_of(drafter) == "ratio")
 
@@ -300,7 +329,7 @@ def _agrees(
     at: np.ndarray,
     coins: np.random.Generator,
 ) -> np.ndarray:
-    """Whether tokens with these ratios are kept; [T], or [T, K] of drafts from each start."""
+    """Returns which tokens with these ratios are kept; [T], or [T, K] of drafts from each start."""
     if _by_block(plan):
         return _kept_of_blocks(ratios, coins)
     if drafter.block is not None:
@@ -309,8 +338,10 @@ def _agrees(
 
 
 def _from_each_start(tokens: int, longest: int) -> np.ndarray:
-    """[T, K] the indices of the tokens of a draft from each start; the last one again at the end,
-    behind which nothing is drafted."""
+    """Returns [T, K], the indices of the tokens of a draft from each start.
+
+    At the end the last index is repeated; nothing is drafted after it.
+    """
     index = np.arange(tokens)[:, None] + np.arange(longest)[None]
     return np.minimum(index, tokens - 1)
 
@@ -323,9 +354,15 @@ def _lengths(
     agrees: np.ndarray,
     drafter: Drawing,
 ) -> np.ndarray:
-    """[T] after how many tokens of a draft from each start the schedule stops.
+    """Returns [T], after how many tokens of a draft from each start the schedule stops.
 
-    at, agrees: [T, K] of each start and depth, which token of the text it is, and if it is kept.
+    Args:
+      plan: has the schedule.
+      rule: its parameters.
+      recording: the drafter's.
+      at: [T, K], the index in the text of each start and position.
+      agrees: [T, K], whether that token is kept.
+      drafter: the drafter.
     """
     tokens, longest = at.shape
     if not _stops(plan):
@@ -349,7 +386,7 @@ def _lengths(
 
 
 def _stops(plan: Plan) -> bool:
-    """Whether the schedule has a rule that stops within a draft."""
+    """Returns whether the schedule has a rule that stops within a draft."""
     return plan.schedule.stops_within or plan.schedule.cuts
 
 
@@ -362,17 +399,17 @@ def _check_stops(plan: Plan) -> None:
 
 
 def _by_block(plan: Plan) -> bool:
-    """Whether drafts are decided about as a whole."""
+    """Returns whether the verifier decides about a draft as a whole."""
     return isinstance(plan.verifier, Block)
 
 
 def _kept(ratios: np.ndarray, coins: np.random.Generator) -> np.ndarray:
-    """Whether each token is kept, if it is drafted."""
+    """Returns whether each token is kept, if it is drafted."""
     return coins.random(ratios.shape) < ratios
 
 
 def _kept_of_blocks(ratios: np.ndarray, coins: np.random.Generator) -> np.ndarray:
-    """[T, K] of each start and depth, whether one more token is kept."""
+    """Returns [T, K], for each start and position, whether one more token is kept."""
     kept, reach = np.zeros(ratios.shape, bool), np.ones(len(ratios))
     for depth, ratio in enumerate(ratios.T):
         kept[:, depth] = coins.random(len(ratios)) * reach < ratio
@@ -381,7 +418,7 @@ def _kept_of_blocks(ratios: np.ndarray, coins: np.random.Generator) -> np.ndarra
 
 
 def _another(output: np.ndarray, stop_ids: Sequence[int], vocab_size: int) -> np.ndarray:
-    """[T] an id that is neither the text's nor a stop id."""
+    """Returns [T], ids that are neither the text's nor a stop id."""
     first, second = [i for i in range(vocab_size) if i not in stop_ids][-2:]
     return np.where(output == second, first, second)
 
@@ -393,7 +430,7 @@ def _decoded(
     shape: tuple[int, int],
     tables: Mapping[str, PyTree],
 ) -> Replayed:
-    """Some texts in a batch whose inputs have this shape."""
+    """Decodes some texts in a batch whose inputs have this shape."""
     longest, (size, width) = plan.max_length, shape
 
     def filled(arrays: Iterator[Any], columns: int, *depth: int) -> np.ndarray:
@@ -427,8 +464,11 @@ def _decoded(
 
 
 def _program(plan: Plan) -> Callable[[Params, np.ndarray, np.ndarray], Any]:
-    """Decodes inputs [B, S] whose rows are active [B]. It is forgotten with the replay: a search
-    makes hundreds, and a process has room for so many."""
+    """Returns a program that decodes inputs [B, S] whose rows are active [B].
+
+    It is discarded with the replay. A search makes hundreds of programs, and a process has limited
+    room.
+    """
 
     def run(params: Params, inputs: jax.Array, active: jax.Array) -> Any:
         keys = row_keys(0, jnp.arange(inputs.shape[0]))

@@ -1,4 +1,4 @@
-"""The search for how long to draft: which schedules are tried, and what each would take."""
+"""The search for the best draft length: the schedules that are tried, and their predicted times."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ ENTROPIES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 class Candidate(NamedTuple):
     """A schedule to try.
 
-    kind: the name of its file of gin/schedules/.
-    setting: its gamma, its threshold, or None where it has neither.
+    Attributes:
+      kind: the name of its file in gin/schedules/.
+      setting: its gamma or its threshold; None if it has neither.
+      schedule: the schedule.
     """
 
     kind: str
@@ -44,10 +46,13 @@ class Candidate(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """The time that a candidate would take.
+    """The predicted time of a candidate.
 
-    variant: the drafter's, '' for the run's own.
-    seconds: [texts] of each text, with its prefill.
+    Attributes:
+      variant: the drafter's name, '' for the run's own.
+      candidate: the schedule.
+      tokens_per_call: of all texts.
+      seconds: [texts] of each text, with its prefill.
     """
 
     variant: str
@@ -57,12 +62,12 @@ class Tried(NamedTuple):
 
 
 def buckets(longest: int) -> tuple[int, ...]:
-    """The draft lengths that a schedule of drafts up to `longest` tokens has calls for."""
+    """Returns the draft lengths for which a schedule of drafts up to `longest` tokens has calls."""
     return (*(one for one in WIDTHS if one < longest), longest)
 
 
 def units(plan: Plan, costs: Costs, lengths: Sequence[int]) -> tuple[float, tuple[float, ...]]:
-    """c, and v of a target call on each of these drafts, in target steps of one token."""
+    """Returns c, and v of a target call on each of these drafts, in target steps of one token."""
     v = tuple(round(costs.calls[Calls("target", length + 1)] / costs.step, 3) for length in lengths)
     drafting = sum(costs.calls[Calls(role, width)] * times for role, width, times in _drafts(plan))
     return round(drafting / costs.step, 4), v
@@ -78,7 +83,7 @@ def _drafts(plan: Plan) -> Iterator[tuple[str, int, float]]:
 
 
 def fixed(longest: int) -> Iterator[Candidate]:
-    """Every draft length; drafting stops where the text ends."""
+    """Yields every draft length; drafting stops where the text ends."""
     for gamma in range(1, longest + 1):
         yield Candidate("fixed", gamma, Fixed(gamma, stop_at_end=True))
 
@@ -86,9 +91,11 @@ def fixed(longest: int) -> Iterator[Candidate]:
 def varying(
     plan: Plan, costs: Costs, longest: int, passes: Sequence[Accepted]
 ) -> Iterator[Candidate]:
-    """Schedules of drafts up to `longest` tokens, of which those that stop within a draft make
-    sense only for drafters that have an opinion. What is known of no text yet is what the passes
-    say of all."""
+    """Yields schedules of drafts up to `longest` tokens whose lengths vary.
+
+    Those that stop within a draft are only for drafters with a recording. Their priors are the
+    means over all recorded texts.
+    """
     lengths, prior = buckets(longest), acceptance(plan, passes)
     c, v = units(plan, costs, lengths)
     for threshold in CONFIDENCES:
@@ -106,7 +113,7 @@ def varying(
 
 
 def acceptance(plan: Plan, passes: Sequence[Accepted]) -> float:
-    """The share of the tokens that are accepted, each drafted behind the text before it."""
+    """Returns the share of accepted tokens, each drafted after the text before it."""
     drafters = list(recorded(plan.drafter))
     if not drafters:
         return CostOptimal.prior
@@ -120,7 +127,7 @@ def acceptance(plan: Plan, passes: Sequence[Accepted]) -> float:
 
 
 def shorter(tried: Sequence[Tried], among: np.ndarray, longest: int) -> Iterator[Candidate]:
-    """The best of each kind that varies, with shorter drafts."""
+    """Yields the best schedule of each varying kind, with shorter drafts."""
     best: dict[str, Tried] = {}
     for one in tried:
         kind = one.candidate.kind
@@ -137,7 +144,7 @@ def shorter(tried: Sequence[Tried], among: np.ndarray, longest: int) -> Iterator
 
 
 def fastest(tried: Sequence[Tried], among: np.ndarray) -> Tried:
-    """Returns the candidate that takes least on texts [texts] bool."""
+    """Returns the candidate that takes the least time on texts [texts] bool."""
     return min(tried, key=lambda one: _total(one, among))
 
 
@@ -145,10 +152,13 @@ def fastest(tried: Sequence[Tried], among: np.ndarray) -> Tried:
 class Result:
     """The findings of a search for one drafter; figures are of texts that decided nothing.
 
-    best: the fastest on the other texts. static: the fastest of the fixed draft lengths.
-    tried: all, the fastest first.
-    alone, oracle: [texts] seconds of the target alone, and if every draft stopped just before its
-      first refusal.
+    Attributes:
+      variant: the drafter's name.
+      best: the fastest on the other texts.
+      static: the fastest of the fixed draft lengths.
+      tried: all candidates, the fastest first.
+      alone: [texts] seconds of the target alone.
+      oracle: [texts] seconds if every draft stopped just before its first rejection.
     """
 
     variant: str
@@ -168,7 +178,7 @@ class Result:
         deciding: np.ndarray,
         others: np.ndarray,
     ) -> Result:
-        """Returns the result of all that was tried; `deciding` and `others` [texts] bool."""
+        """Returns the result of all candidates; `deciding` and `others` are [texts] bool."""
         static = [one for one in tried if one.candidate.kind == "fixed"]
         static = [one for one in static if len(one.candidate.schedule.buckets) == 1]
         found = fastest(tried, deciding), fastest(static, deciding)
@@ -177,17 +187,17 @@ class Result:
         return cls(variant, cut[0], cut[1], cut[2:], alone[others], oracle[others])
 
     def speedup(self, one: Tried) -> Estimate:
-        """Returns how many times as fast as the target alone a candidate is."""
+        """Returns a candidate's speed relative to the target alone."""
         return ratio(self.alone, one.seconds)
 
     @property
     def regret(self) -> float:
-        """By how much the fastest of all on these texts is faster than the best."""
+        """The relative excess time of `best` over the fastest candidate on these texts."""
         return float(self.best.seconds.sum() / self.tried[0].seconds.sum()) - 1
 
     @property
     def headroom(self) -> float:
-        """The share of the time between the best fixed length and the oracle that is gained."""
+        """The share of the time between the best fixed length and the oracle that `best` gains."""
         seconds = [float(x.sum()) for x in (self.static.seconds, self.best.seconds, self.oracle)]
         return (seconds[0] - seconds[1]) / (seconds[0] - seconds[2])
 
@@ -200,7 +210,7 @@ class Result:
 
 
 def lines(result: Result) -> Iterator[str]:
-    """The best of each kind, and what the best is worth, for people."""
+    """Yields the best of each kind, and the gain of the best, as lines of text."""
     yield _row("predicted", "95 % interval", "tokens/call", "schedule")
     kinds: dict[str, Tried] = {}
     for one in result.tried:

@@ -1,11 +1,11 @@
-"""Measured runs beside published ones, as Markdown and as figures.
+"""Measured runs next to published ones, as Markdown and as figures.
 
-`summaries` reads them, `tables` and `headline` make the Markdown. `speedups` and `times` have the
-numbers that figures show, `draw_speedups` and `draw_times` draw them on what `canvas` gives, and
-`figures` writes the files. What draws needs matplotlib, so import `figures` where it is used.
+`summaries` reads them; `tables` and `headline` make the Markdown. `speedups` and `times` have the
+numbers that figures show, `draw_speedups` and `draw_times` draw them on a `canvas`, and `figures`
+writes the files. Drawing needs matplotlib, so import `figures` where it is used.
 
-A run goes by the name of its file up to the first dot: `ende_small_t0.jsonl.summary.json` is laid
-beside the row that configs/leviathan/ende_small_t0.gin repeats, and `specdec bench` and
+A run is identified by the name of its file up to the first dot. `ende_small_t0.jsonl.summary.json`
+is compared with the row that configs/leviathan/ende_small_t0.gin repeats. `specdec bench` and
 `specdec acceptance` of one name make one row.
 """
 

@@ -42,12 +42,12 @@ STYLE: dict[Any, Any] = {
 
 
 def blank(height: float) -> Figure:
-    """A figure of so many inches."""
+    """Returns a figure of this height in inches."""
     return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
 def svg(figure: Figure, **options: Any) -> str:
-    """Returns a figure as SVG, the same for the same values; for calls in the context of STYLE."""
+    """Returns a figure as SVG, deterministically; call it in the context of STYLE."""
     written, nothing = io.StringIO(), dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(written, format="svg", metadata=nothing, **options)
     return written.getvalue()
@@ -61,7 +61,7 @@ def only_ticks(axis: Axis, values: Sequence[float]) -> None:
 
 
 def captioned(figure: Figure, runs: Sequence[ReportedRun], caption: str) -> Figure:
-    """The figure, with a caption and the hardware of the runs underneath."""
+    """Returns the figure, with a caption and the hardware of the runs underneath."""
     shown = [run.bench for run in runs if run.bench and (predicts(run) or varies(run))]
     places = dict.fromkeys(device(bench["environment"]) for bench in shown)
     text = textwrap.fill(f"{caption} On {'; '.join(places)}.", 125)
@@ -70,13 +70,13 @@ def captioned(figure: Figure, runs: Sequence[ReportedRun], caption: str) -> Figu
 
 
 def interval(axes: Axes, x: float, y: Estimate, colour: str) -> None:
-    """A point with its interval."""
+    """Draws a point with its interval."""
     below, above = y.value - y.low, y.high - y.value
     axes.errorbar(x, y.value, [[below], [above]], fmt="o", color=colour, markersize=5, capsize=3)
 
 
 def name_points(axes: Axes, named: Sequence[tuple[str, float, float]]) -> None:
-    """Names of points, each with its x and y, in a column on the right: none hides another."""
+    """Writes the names of points in a column on the right, so that none hides another."""
     low, high = axes.get_ylim()
     heights = [(y - low) / (high - low) for _, _, y in named]
     places = apart(heights, NAME)
@@ -95,7 +95,7 @@ def name_points(axes: Axes, named: Sequence[tuple[str, float, float]]) -> None:
 
 
 def apart(heights: Sequence[float], gap: float) -> list[float]:
-    """Places near some heights, in their order, at least `gap` from each other and not below 0."""
+    """Returns places near some heights, in order, at least `gap` apart and not below 0."""
     order = sorted(range(len(heights)), key=heights.__getitem__)
     places = [0.0] * len(heights)
     above = float("-inf")

@@ -42,6 +42,7 @@ LEVELS = (1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 10)
 def predicted_and_measured(runs: Sequence[ReportedRun]) -> Figure:
     """Draws a point for each run, and lines where measured is 1 and 0.95 of predicted."""
     figure = blank(5.6)
+    figure.set_layout_engine("constrained", w_pad=0.15)  # a browser's letters may be wider
     axes = figure.add_subplot()
     shown = speedups.points(runs)
     for one in shown:
@@ -60,7 +61,7 @@ def predicted_and_measured(runs: Sequence[ReportedRun]) -> Figure:
 
 
 def over_gamma(runs: Sequence[ReportedRun]) -> Figure:
-    """Draws measured and predicted speed-up over gamma, a colour for each curve."""
+    """Draws measured and predicted speed-up over gamma, one colour for each curve."""
     curves = speedups.curves(runs)
     longest = max(max(curve.gammas) for curve in curves)
     published = speedups.papers(runs, range(1, longest + 1))
@@ -115,7 +116,7 @@ def _curve(axes: Axes, curve: speedups.Curve, colour: str, aside: float) -> None
 
 
 def over_alpha_and_cost(runs: Sequence[ReportedRun]) -> Figure:
-    """Draws the theoretical speed-up over alpha and c, and measured ones on it."""
+    """Draws the theoretical speed-up over alpha and c, with measured points."""
     figure = blank(6)
     axes = figure.add_subplot()
     ours, paper = speedups.points(runs), published.rows().values()
@@ -154,9 +155,10 @@ def over_alpha_and_cost(runs: Sequence[ReportedRun]) -> Figure:
 
 
 def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Figure:
-    """Tokens per target call and the best gamma over alpha, and what speculation takes in
-    operations for what it saves in time (Leviathan et al. 2022, figures 2 to 4), with what the runs
-    have."""
+    """Draws tokens per call and best gamma over alpha, and the extra arithmetic of speculation.
+
+    The figures repeat Leviathan et al. 2022, figures 2 to 4, with points for the runs.
+    """
     figure = blank(4.6)
     first, left, right = figure.subplots(1, 3)
     for cost_ratio, colour in zip(speedups.COST_RATIOS, COLOURS, strict=False):
@@ -193,7 +195,8 @@ def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Figure:
 
 
 def _label_place(level: float, alphas, cost_ratios, surface) -> tuple[float, float] | None:
-    """Where a contour line has its label: near three fifths of the height, away from the edges."""
+    """Returns where a contour line has its label: near three fifths of the height, inside the
+    edges."""
     rows = range(len(cost_ratios))
     for i in sorted(rows, key=lambda i: abs(i - 0.6 * len(rows))):
         if surface[i, 2] < level < surface[i, -3]:

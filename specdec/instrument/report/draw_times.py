@@ -1,4 +1,4 @@
-"""Draws where the time goes."""
+"""Draws the breakdown of times."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _tokens(axes: Axes, one: times.Timeline) -> None:
 
 
 def draft_lengths(runs: Sequence[ReportedRun]) -> Figure:
-    """Draws how long each draft was and how much was kept, in one generation and in all texts."""
+    """Draws each draft's length and how much was kept, for one generation and for all texts."""
     shown = times.lengths(runs)
     figure = blank(1.2 + 1.5 * len(shown))
     rows = figure.subplots(len(shown), 2, sharex="col", sharey=True, squeeze=False)
@@ -121,7 +121,7 @@ def _legend(axes: Axes, handles: Sequence[Patch]) -> None:
 
 
 def one_iteration(runs: Sequence[ReportedRun]) -> Figure:
-    """Draws where an iteration's time goes, and what its tokens would have taken."""
+    """Draws the breakdown of an iteration's time, and the target's time for the same tokens."""
     shown = times.waterfalls(runs)
     figure = blank(1.6 + ROW * sum(len(parts) + 1 for parts in shown.values()))
     axes = figure.add_subplot()

@@ -1,4 +1,4 @@
-"""Every figure, as a PNG file or as SVG in a page. Needs matplotlib."""
+"""All figures, as PNG files or as SVG in a page. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def draw(runs: Sequence[ReportedRun], folder: str | Path) -> list[Path]:
 
 
 def svgs(runs: Sequence[ReportedRun]) -> dict[str, str]:
-    """Name -> `<svg>` element, with text as text; raises ValueError as `draw` does."""
+    """Returns name -> `<svg>` element, with text as text; raises ValueError as `draw` does."""
     with matplotlib.rc_context(STYLE):
         return {one.__name__: _svg(one(runs), one.__name__) for one in of(runs)}
 
 
 def _svg(figure: Figure, name: str) -> str:
-    """An element for a page with other ones: ids begin with the name."""
+    """Returns an element for a page with several: ids begin with the name."""
     svg = canvas.svg(figure, transparent=True)
     svg = re.sub(r"<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     svg = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", svg)

@@ -33,14 +33,14 @@ class Token(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """min(1, p / q), the share of such drafts that speculative sampling accepts."""
+        """The share of such draft tokens that speculative sampling accepts: min(1, p / q)."""
         if self.p is None or self.q is None or self.kind in ("correction", "own"):
             return None
         return min(1.0, self.p / self.q) if self.q else 0.0
 
     @property
     def elsewhere(self) -> bool:
-        """Whether temperature 1 without a filter makes another probability of it."""
+        """Whether the token's probability differs at temperature 1 without a filter."""
         if self.p is None or self.softmax is None:
             return False
         return abs(self.p - self.softmax) > 1e-4
@@ -66,7 +66,7 @@ class ShownCall(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """Counts the drafted tokens and the accepted ones, and names the last token."""
+        """The numbers of drafted and accepted tokens, and the kind of the last token."""
         drafted = self.count("accepted", "rejected", "untested")
         ends = {"correction": ", then the target's correction", "own": ", then the target's own"}
         end = next((words for kind, words in ends.items() if self.count(kind)), ", the end of it")
@@ -106,7 +106,7 @@ class ShownGeneration:
 
     @property
     def tested(self) -> int:
-        """Counts all drafted tokens, also those after a rejected one."""
+        """The number of drafted tokens, including those after a rejected one."""
         return sum(call.count("accepted", "rejected", "untested") for call in self.calls)
 
     @property
@@ -120,7 +120,7 @@ class ShownGeneration:
 
     @property
     def softmax(self) -> bool:
-        """Whether temperature 1 without a filter is something else than the run's sampling."""
+        """Whether temperature 1 without a filter differs from the run's sampling."""
         return any(token.elsewhere for token in self._tokens)
 
     @property
@@ -131,9 +131,12 @@ class ShownGeneration:
 def read(paths: Iterable[str]) -> Iterator[ShownGeneration]:
     """Yields the generations of files in their order; of a benchmark, the speculative ones.
 
+    Args:
+      paths: the files.
+
     Raises:
       ValueError: a file cannot be read or holds something else.
-      RecordsError: a line is no JSON.
+      RecordsError: a line is not JSON.
     """
     numbers = itertools.count(1)
     for path in paths:
@@ -233,7 +236,7 @@ def _calls(
 
 
 def _drafts(explained: Figures, call: int, accepted: Sequence[str], drafted: int) -> Iterable[Any]:
-    """Text, p, q and softmax of each drafted token of a call."""
+    """Returns text, p, q and softmax of each drafted token of a call."""
     if not explained:  # only those that stand in the text are known
         texts = [*accepted, *["?"] * (drafted - len(accepted))]
         return ((text, None, None, None) for text in texts)
@@ -253,7 +256,7 @@ def _kind(place: int, accepted: int) -> str:
 
 
 def _tokens(ids: Sequence[int], texts: Sequence[str] | None, stop_ids: Iterable[int]) -> list[str]:
-    """Returns what stands for each token: its text, or its number where it has none of its own."""
+    """Returns the text of each token, or its number if it has no text of its own."""
     shown = texts or [""] * len(ids)
     ends = set(stop_ids)
     return [

@@ -1,4 +1,4 @@
-"""The result of benchmarks: in a sentence, and as a short table with what was predicted."""
+"""The result of benchmarks, in a sentence and as a short table with predictions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEADER = (
     "identical",
 )
 LEGEND = (
-    "Speed-up of whole texts, prefill included, over the target alone, by turns in one process. "
+    "Speed-up of whole texts, prefill included, over the target alone, interleaved in one process. "
     "Predicted by others is what follows from the parts' costs and the tokens per call of another "
     "split; the ratio to it is per token, since texts that are drawn differ in length. Measured / "
     "predicted takes the calls of these texts. In brackets: 95 % intervals over texts."
@@ -32,7 +32,11 @@ LEGEND = (
 
 
 def headline(runs: Sequence[ReportedRun]) -> str:
-    """A line for each benchmark, and where they were measured."""
+    """Returns a line for each benchmark, and where they were measured.
+
+    Args:
+      runs: the measured runs.
+    """
     benches = [(run.name, run.bench) for run in runs if run.bench]
     if not benches:
         raise ValueError("none of the summaries is of specdec bench; a headline is of speed-ups")
@@ -53,9 +57,9 @@ def sentence(runs: Sequence[ReportedRun]) -> str:
 
 
 def facts(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
-    """Returns what a page says of its runs first: a single run's certainty, and conditions by name.
+    """Returns the first facts of a page: a single run's interval, and conditions by name.
 
-    A condition that has more than `FEW` values is left out: the table has it for each run.
+    A condition with more than `FEW` values is left out, because the table has it for each run.
     """
     found: dict[str, dict[str, None]] = collections.defaultdict(dict)
     benches = [run.bench for run in runs if run.bench]
@@ -76,7 +80,7 @@ def facts(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
 
 
 def places(runs: Sequence[ReportedRun]) -> list[str]:
-    """Where the benchmarks were measured, those of one place together."""
+    """Returns where the benchmarks were measured, grouped by place."""
     measured = collections.defaultdict(list)
     for run in runs:
         if bench := run.bench:
@@ -86,7 +90,7 @@ def places(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def row(name: str, bench: Figures, strong: str = "") -> Iterator[str]:
-    """A value for each name of HEADER; `strong` goes around the speed-up."""
+    """Yields a value for each name of HEADER; `strong` goes around the speed-up."""
     settings, speedup, forecast = bench["run"], summaries.speedup(bench), bench.get("forecast")
     yield name
     names = ("verifier", "sampling") if settings["gamma"] else ("schedule", "verifier", "sampling")

@@ -1,7 +1,7 @@
 """Makes one self-contained page of measurements. Needs jinja2, and matplotlib for figures.
 
-Texts, tokens and names may come from anywhere, so the template escapes all that it shows. Control
-characters, and those that turn the direction of text, are shown by their code points. The page
+Texts, tokens and names may come from anywhere, so the template escapes everything it shows. Control
+characters, and those that change the direction of text, are shown by their code points. The page
 allows only its own script, by its hash, and loads nothing from any address.
 """
 
@@ -37,7 +37,7 @@ class HtmlTable(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A speed-up as text, and as places on an axis from 0 to 1; `one` is that of no speed-up."""
+    """A speed-up as text, and as places on an axis from 0 to 1; `one` marks no speed-up."""
 
     text: str
     low: float
@@ -50,7 +50,7 @@ def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) ->
     """Returns the HTML of some runs and generations; either may be empty.
 
     Raises:
-      ValueError: the JSON lines of the first run that figures are of are missing.
+      ValueError: the JSON lines of the first run with figures are missing.
     """
     shown = list(itertools.islice(generations, TEXTS))
     content = {"tables": list(_tables(runs)), "figures": _figures(runs), "generations": shown}
@@ -75,7 +75,7 @@ def page(runs: Sequence[ReportedRun], generations: Iterator[ShownGeneration]) ->
 
 
 def visible(text: str) -> str:
-    """Returns the text with the code points of control characters in their place."""
+    """Returns the text with control characters replaced by their code points."""
     return "".join(_visible(character) for character in text)
 
 

@@ -14,7 +14,7 @@ from specdec.instrument.report.summaries import ReportedRun, read
 def write_page(
     path: str, summaries: Sequence[str], paper: str | None, generations: Sequence[str]
 ) -> None:
-    """Writes one page with tables, figures and generations, which needs no other file.
+    """Writes one self-contained page with tables, figures and generations.
 
     Raises:
       UsageError: packages are missing, a file holds something else, or the page cannot be written.

@@ -41,12 +41,15 @@ class Point(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Runs that differ in gamma alone, shortest drafts first.
+    """Runs that differ only in gamma, shortest drafts first.
 
-    label: the settings that other curves have otherwise; empty if there is no other curve.
-    predicted: as in `Point`, for each run.
-    band: gamma -> the lowest and highest `theory.speedup` that the runs' alphas give, with c and v
-      interpolated between the runs.
+    Attributes:
+      label: the settings that differ from other curves; empty if there is no other curve.
+      gammas: the draft lengths.
+      measured: the speed-up of each run.
+      predicted: as in `Point`, for each run.
+      band: gamma -> the lowest and highest `theory.speedup` for the runs' alphas, with c and v
+        interpolated between the runs.
     """
 
     label: str
@@ -57,12 +60,12 @@ class Curve(NamedTuple):
 
     @property
     def best(self) -> int:
-        """Where in `gammas` the greatest measured speed-up is."""
+        """The index in `gammas` of the greatest measured speed-up."""
         return max(range(len(self.gammas)), key=lambda i: self.measured[i].value)
 
 
 def predicts(run: ReportedRun) -> bool:
-    """Whether a run says what speed-up was to be expected, so that figures can be of it."""
+    """Returns whether a run has a prediction, so that figures can show it."""
     bench = run.bench
     if not bench or not bench["prediction"] or not bench["prediction"]["gamma"]:
         return False
@@ -70,13 +73,13 @@ def predicts(run: ReportedRun) -> bool:
 
 
 def varies(run: ReportedRun) -> bool:
-    """Whether it was measured with a schedule whose draft lengths vary."""
+    """Returns whether a run was measured with a schedule whose draft lengths vary."""
     bench = run.bench
     return bool(bench and bench["prediction"] and not bench["prediction"]["gamma"])
 
 
 def with_prediction(runs: Iterable[ReportedRun]) -> list[tuple[ReportedRun, Figures]]:
-    """The runs that figures are of, with their benchmarks.
+    """Returns the runs that figures show, with their benchmarks.
 
     Raises:
       ValueError: there is none.
@@ -100,7 +103,8 @@ def points(runs: Sequence[ReportedRun]) -> list[Point]:
 
 
 def curves(runs: Sequence[ReportedRun]) -> list[Curve]:
-    """Returns a curve for all runs that differ in gamma alone, where there are several gammas."""
+    """Returns a curve for each group of runs that differ only in gamma, if they have several
+    gammas."""
     groups = collections.defaultdict(list)
     for _, bench in with_prediction(runs):
         settings = (in_words(bench["run"].get(name)) for name in ONE_CURVE)
@@ -115,7 +119,7 @@ def curves(runs: Sequence[ReportedRun]) -> list[Curve]:
 
 
 def papers(runs: Sequence[ReportedRun], gammas: Iterable[int]) -> dict[str, list[float]]:
-    """For each published row that a run has: `theory.speedup` over gamma, with v = 1."""
+    """Returns, for each published row that a run has, `theory.speedup` over gamma with v = 1."""
     gammas = list(gammas)
     rows = {
         f"alpha {paper.alpha:g}, c {paper.c:g}": paper
@@ -129,7 +133,7 @@ def papers(runs: Sequence[ReportedRun], gammas: Iterable[int]) -> dict[str, list
 
 
 def surface(alphas: np.ndarray, cost_ratios: np.ndarray) -> np.ndarray:
-    """[c, alpha] `theory.speedup` with v = 1 and the best gamma up to LONGEST_DRAFT."""
+    """Returns [c, alpha], `theory.speedup` with v = 1 and the best gamma up to LONGEST_DRAFT."""
 
     def best(alpha: float, cost_ratio: float) -> float:
         gamma = theory.optimal_gamma(alpha, cost_ratio, LONGEST_DRAFT)

@@ -24,8 +24,12 @@ SHARED = ("drafter", "sampling", "dtype", "parameters")
 class ReportedRun:
     """The figures of a run by `specdec bench` and `specdec acceptance`; None if it was not run.
 
-    lines: the file of the benchmark's JSON lines, beside its summary.
-    paper: the published row.
+    Attributes:
+      name: the run's name.
+      bench: the figures of `specdec bench`.
+      acceptance: the figures of `specdec acceptance`.
+      lines: the file of the benchmark's JSON lines, next to its summary.
+      paper: the published row.
     """
 
     name: str
@@ -36,15 +40,15 @@ class ReportedRun:
 
 
 def read(paths: Iterable[str], paper: str | None = None) -> list[ReportedRun]:
-    """The runs of some summaries, in the order in which they are first named.
+    """Returns the runs of some summaries, in the order in which they are first named.
 
     Args:
       paths: `FILE.summary.json` of `specdec bench` or `specdec acceptance`.
-      paper: the gin file of the published row, of all of them; None for the one of the same name.
+      paper: the gin file of the published row of all of them; None for the one of the same name.
 
     Raises:
-      ValueError: a file is no summary, two are of one run and one command, or those of one run are
-        of different ones; or no published row has the gin file's name.
+      ValueError: a file is not a summary, or no published row has the gin file's name. Or two
+        summaries are of one run and one command, or those of one run differ.
     """
     row = None if paper is None else _row(paper)
     runs: dict[str, ReportedRun] = {}
@@ -95,14 +99,14 @@ def texts(figures: Figures) -> str:
 
 
 def in_words(setting: Any) -> str:
-    """A setting for people: a class with only the arguments it was given."""
+    """Returns a setting in words: a class with only the arguments it was given."""
     if isinstance(setting, Mapping):
         return " and ".join(f"{key} {value}" for key, value in setting.items())
     return re.sub(r"(, )?\w+=None", "", str(setting))
 
 
 def _summary(path: str) -> tuple[str, Figures]:
-    """Which command wrote it, and what."""
+    """Returns the command that wrote a summary, and its figures."""
     try:
         figures = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -133,7 +137,7 @@ def _refuse_other_settings(run: ReportedRun) -> None:
 
 
 def _row(file: str) -> published.PaperRow:
-    """The row that a gin file of configs/leviathan/ repeats."""
+    """Returns the row that a gin file of configs/leviathan/ repeats."""
     if (row := published.rows().get(Path(file).stem)) is None:
         raise ValueError(f"{file} has no published figures; give a row of configs/leviathan/")
     return row

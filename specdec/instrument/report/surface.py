@@ -44,7 +44,7 @@ def draw(results: Sequence[Any], path: Path) -> None:
 
 
 def _curve(axes: Axes, result: Any, kind: str, colour: str) -> None:
-    """One line for each longest draft, the longest one the boldest."""
+    """Draws one line for each longest draft; the longest one is the boldest."""
     own = [one for one in result.tried if one.candidate.kind == kind]
     varies = [len(one.candidate.schedule.buckets) > 1 for one in own]
     longest = {one.candidate.schedule.buckets[-1] for one in own}

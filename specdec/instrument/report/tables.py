@@ -8,7 +8,11 @@ from specdec.instrument.report.summaries import Figures, ReportedRun, conditions
 
 
 def markdown(runs: Sequence[ReportedRun]) -> str:
-    """Two tables, of speed and of acceptance, and where it was measured."""
+    """Returns two tables, of speed and of acceptance, and where they were measured.
+
+    Args:
+      runs: the measured runs.
+    """
     parts = [table(SPEED, speeds(runs)), LEGEND]
     if any(run.acceptance for run in runs):
         parts += [table(*alphas(runs)), ALPHAS_LEGEND]
@@ -17,12 +21,12 @@ def markdown(runs: Sequence[ReportedRun]) -> str:
 
 
 def speeds(runs: Sequence[ReportedRun]) -> list[Sequence[str]]:
-    """The lines under SPEED."""
+    """Returns the lines under SPEED."""
     return [line for run in runs for line in _speed(run)]
 
 
 def alphas(runs: Sequence[ReportedRun]) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Header and lines of alpha by lenience, of runs of which one at least has it measured."""
+    """Returns header and lines of alpha by lenience; at least one run must have it measured."""
     measured = [run for run in runs if run.acceptance]
     leniences = [alpha["lenience"] for alpha in next(iter(_alphas(measured[0]).values()))]
     header = ("run", "drafter", *(f"l = {lenience:g}" for lenience in leniences), "tokens")
@@ -30,7 +34,7 @@ def alphas(runs: Sequence[ReportedRun]) -> tuple[Sequence[str], list[Sequence[st
 
 
 def places(runs: Sequence[ReportedRun]) -> list[str]:
-    """Where, with what and over which texts each run was measured."""
+    """Returns where, with what and over which texts each run was measured."""
     return [line for run in runs for line in _conditions(run)]
 
 
@@ -48,7 +52,7 @@ ALPHAS_LEGEND = (
 
 
 def _speed(run: ReportedRun) -> Iterator[Sequence[str]]:
-    """The paper's line and ours."""
+    """Yields the paper's line and ours."""
     if paper := run.paper:
         figures = (paper.gamma, paper.alpha, paper.c, paper.expected, paper.measured)
         gamma, alpha, c, expected, measured = (f"{figure:g}" for figure in figures)
@@ -79,7 +83,7 @@ def _conditions(run: ReportedRun) -> Iterator[str]:
 
 
 def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """In Markdown."""
+    """Returns a Markdown table."""
     rows = [header, ["---"] * len(header), *lines]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

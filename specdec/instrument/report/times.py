@@ -17,7 +17,7 @@ FEWEST_CALLS = 10  # of a mean
 
 
 class CallTokens(NamedTuple):
-    """Tokens of one target call: own is the target's, 0 if the text ended inside the draft."""
+    """The tokens of one target call: `own` is the target's, 0 if the text ended in the draft."""
 
     accepted: int
     own: int
@@ -45,12 +45,17 @@ class Timeline(NamedTuple):
 
 
 class Lengths(NamedTuple):
-    """Draft lengths of a run: calls of one text, each with the place where it starts, and of all
-    texts, by place, means over the calls that start there or up to `GROUP` - 1 tokens later.
+    """The draft lengths of a run.
 
-    text: the one, of all texts the longest.
-    calls: start, drafted, accepted, and how many tokens the text was longer behind it.
-    places, drafted, accepted: of the means.
+    Calls of one text are listed with the place where each starts. For all texts, figures are means
+    over the calls that start at a place or up to `GROUP` - 1 tokens later.
+
+    Attributes:
+      text: the longest text.
+      calls: start, drafted, accepted, and by how many tokens the call lengthened the text.
+      places: of the means.
+      drafted: means.
+      accepted: means.
     """
 
     name: str
@@ -62,7 +67,7 @@ class Lengths(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A bar of a waterfall, in target steps; the last one is the same tokens, target alone."""
+    """A bar of a waterfall, in target steps; the last is the target alone for the same tokens."""
 
     name: str
     start: float
@@ -71,10 +76,10 @@ class Bar(NamedTuple):
 
 
 def timeline(runs: Sequence[ReportedRun]) -> Timeline:
-    """The first run's generation of median length, and of median calls among those.
+    """Returns the first run's generation of median length, and of median calls among those.
 
     Raises:
-      ValueError: the run's JSON lines are not beside its summary, or are no such lines.
+      ValueError: the run's JSON lines are missing, or are of something else.
     """
     run, bench = with_prediction(runs)[0]
     by_length = sorted(_generations(run), key=lambda both: _length_and_calls(both["speculative"]))
@@ -96,7 +101,7 @@ def timeline(runs: Sequence[ReportedRun]) -> Timeline:
 
 
 def lengths(runs: Sequence[ReportedRun]) -> list[Lengths]:
-    """Returns the draft lengths of every run with a drafter, of the same text where they have it.
+    """Returns the draft lengths of every run with a drafter, of the same text if they have it.
 
     Raises:
       ValueError: as `timeline`.
@@ -121,7 +126,7 @@ def lengths(runs: Sequence[ReportedRun]) -> list[Lengths]:
 
 
 def _calls(one: Figures) -> Iterator[tuple[int, int, int, int]]:
-    """Yields the calls as `Lengths.calls` has them."""
+    """Yields the calls in the form of `Lengths.calls`."""
     start = 0
     for drafted, accepted in zip(one["drafted"], one["accepted"], strict=True):
         longer = min(accepted + 1, len(one["tokens"]) - start)
@@ -130,7 +135,7 @@ def _calls(one: Figures) -> Iterator[tuple[int, int, int, int]]:
 
 
 def waterfalls(runs: Sequence[ReportedRun]) -> dict[str, list[Bar]]:
-    """Run -> what an iteration is made of, each part starting where the one before ends."""
+    """Returns run -> the parts of an iteration, each starting where the one before ends."""
     found = {}
     for run, bench in with_prediction(runs):
         step, parts, start = bench["baseline"]["target_step"], [], 0.0
@@ -148,7 +153,7 @@ def _length_and_calls(one: Figures) -> tuple[int, int]:
 
 
 def _generations(run: ReportedRun) -> list[dict[str, Figures]]:
-    """Returns of each text and repeat in the JSON lines: mode -> generation."""
+    """Returns, for each text and repeat in the JSON lines, mode -> generation."""
     assert run.lines is not None
     pairs: dict[tuple[int, int], dict[str, Figures]] = collections.defaultdict(dict)
     try:

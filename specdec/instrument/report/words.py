@@ -1,4 +1,4 @@
-"""The content of each figure in words, for readers who do not see it."""
+"""The content of each figure in words, for readers who cannot see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A T5 of which a confident layer answers, so that most tokens need few layers. Not exact.
+"""A T5 whose tokens may leave after a confident layer, so that most need few layers. Not exact.
 
 Schuster et al. 2022, "Confident Adaptive Language Modeling" (2207.07061).
 """
@@ -25,27 +25,29 @@ Confidence: TypeAlias = Literal["softmax", "state", "classifier"]
 
 @dataclasses.dataclass(frozen=True)
 class Calm(T5Draft):
-    """A T5 whose token leaves at the first exit that is sure of it; its fields are a T5's, and
+    """A T5 in which a token leaves after the first layer that is confident of it.
 
-    threshold: of the confidence, 0 to 1, above which a token leaves; None for never, which is the
-      whole model.
-    confidence: of an exit, each at most 1 (section 3.3 of the paper):
-      "softmax"     the likeliest token's probability minus that of the second one; it costs a
-                    projection to the logits for each exit that is asked
-      "state"       the cosine of what this exit and the one before see; the first exit asks nobody
-      "classifier"  of a model that has one, see `training.ExitClassifier`
-    exits: the layers behind which a token may leave, counted from 1; None for all.
-    decay, decay_length: of the threshold along the text (section 3.5): of token t it is 0.9
-      threshold + 0.1 exp(-decay t / decay_length), at most 1. None: it is the same for all.
+    Keys and values of the layers that a token has skipped are computed from the state it left with.
+    Later tokens attend to them, so each layer's cache is complete.
 
-    Keys and values of the layers that a token has not seen are those of what it left with. That is
-    what the tokens behind it attend to, so that each layer's cache is whole.
+    A token leaves by its own confidence alone. The layers run until the last token of a call has
+    left, but change nothing of the tokens that have left. A token's logits therefore depend neither
+    on its neighbours nor on the width of the call. (In the paper's code, the least confident row of
+    a batch decides for all.) So this model may be the target of speculation. The output then has
+    this model's distribution, not that of the whole one, and `exact` is False.
 
-    A token leaves by its own confidence. The layers run until the last token of a call has left,
-    rows and draft tokens alike, and change nothing of those that have: a token's logits depend
-    neither on its neighbours nor on the width of the call. (The paper's code lets the least
-    confident row of a batch decide for all.) So this may be the target of speculation: what comes
-    out has the law of this model, which is not that of the whole one, and `exact` is False.
+    Args:
+      threshold: the confidence, from 0 to 1, above which a token leaves; None for never, which is
+        the whole model.
+      confidence: a measure, at most 1 (section 3.3 of the paper). "softmax" is the likeliest
+        token's probability minus that of the second; it costs a projection to the logits at each
+        exit. "state" is the cosine of the states at this exit and the one before; the first exit is
+        skipped. "classifier" needs a model that has one, see `training.ExitClassifier`.
+      exits: the layers after which a token may leave, counted from 1; None for all.
+      decay: of the threshold along the text (section 3.5), with `decay_length`. The threshold of
+        token t is 0.9 threshold + 0.1 exp(-decay t / decay_length), at most 1. None for a constant
+        one.
+      decay_length: see `decay`.
     """
 
     threshold: Probability | None = 0.9
@@ -79,22 +81,23 @@ class Calm(T5Draft):
 
     @property
     def whole(self) -> T5Draft:
-        """The T5 that no token leaves."""
+        """The T5 in which all tokens go through all layers."""
         return T5Draft(**fields_of(self, T5Draft))
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """How many layers a token, and so a call, may go through."""
+        """The numbers of layers that a token, and so a call, may go through."""
         exits = self._exits[self.confidence == "state" :]
         return (*(() if self.threshold is None else exits), self.num_layers)
 
     def always(self, depth: int) -> Calm:
-        """This model with tokens that all leave behind so many layers: the exits before are asked,
-        and nobody takes them. It is for timing, and its `read_by_decode` and `cache_bytes` are what
-        such a call reads.
+        """Returns this model with all tokens leaving after `depth` layers, for timing.
+
+        The exits before it are computed but not taken. Its `read_by_decode` and `cache_bytes` are
+        those of such a call.
 
         Raises:
-          ValueError: `depths` has no such one.
+          ValueError: `depths` does not have this number.
         """
         if depth not in self.depths:
             raise ValueError(f"depth is {depth}; give one of {self.depths}")
@@ -107,10 +110,10 @@ class Calm(T5Draft):
         cache: KVCache,
         **others: Any,
     ) -> tuple[ModelOutput, KVCache]:
-        """Feeds [B, T] int32 tokens; see `T5Target.decode`.
+        """Feeds tokens [B, T] int32; see `T5Target.decode`.
 
         Raises:
-          ValueError: some layers are asked for, or blocks that are not text.
+          ValueError: the arguments select layers, or a block that is not text.
         """
         if any(given is not None for given in others.values()):
             raise ValueError(
@@ -123,7 +126,7 @@ class Calm(T5Draft):
 
     @property
     def _exits(self) -> tuple[int, ...]:
-        """The layers behind which exits are, without the last one."""
+        """The layers that have an exit after them, without the last one."""
         return tuple(x for x in self.exits or range(1, self.num_layers) if x < self.num_layers)
 
     def _run(self, params: PyTree, tokens: Array, cache: KVCache) -> tuple[_Left, KVCache]:
@@ -152,8 +155,10 @@ class Calm(T5Draft):
     def _through(
         self, params: PyTree, tokens: Array, left: _Left, cache: KVCache, group: tuple[int, int]
     ) -> tuple[_Left, KVCache]:
-        """Through a group of layers, which nothing but keys and values is left of if all tokens
-        have gone. Both ways are loops of no or one trip: a branch would copy the cache."""
+        """Runs a group of layers, or only their keys and values if all tokens have left.
+
+        Both cases are loops of at most one trip, because a branch would copy the cache.
+        """
         start, decode = cache.length, super().decode
 
         def run(given: tuple[_Left, KVCache]) -> tuple[_Left, KVCache]:
@@ -181,7 +186,7 @@ class Calm(T5Draft):
         return _at_most_once(~needed, skip, (left, cache))
 
     def _sure(self, params: PyTree, left: _Left, positions: Array, exit: int) -> Array:
-        """[B, T] bool: whose confidence behind so many layers is above the threshold."""
+        """Returns [B, T] bool, whether the confidence after this layer is above the threshold."""
         if exit not in self.depths:
             return jnp.zeros_like(left.going)
         if self.confidence == "softmax":
@@ -196,7 +201,7 @@ class Calm(T5Draft):
         return confidence > self._thresholds(positions, exit)
 
     def _thresholds(self, positions: Array, exit: int) -> Array:
-        """[B, T] float32."""
+        """Returns [B, T] float32, the threshold of each token."""
         assert self.threshold is not None
         if self.decay is None or self.decay_length is None:
             return jnp.full(positions.shape, self.threshold, jnp.float32)
@@ -206,8 +211,10 @@ class Calm(T5Draft):
 
 @dataclasses.dataclass(frozen=True)
 class _Always(Calm):
-    """See `Calm.always`. The confidence is computed all the same: the compiler cannot know that it
-    is at most 1, and at least -1."""
+    """The result of `Calm.always`.
+
+    The confidence is still computed, because the compiler cannot know its bounds, -1 and 1.
+    """
 
     depth: int = 0
 
@@ -215,8 +222,11 @@ class _Always(Calm):
         return jnp.full(positions.shape, -2.0 if exit >= self.depth else 2.0, jnp.float32)
 
     def read_by_decode(self, params: PyTree) -> PyTree:
-        """The layers up to the exit, a projection to the logits for each exit that is asked, and
-        what makes the keys and values of the layers above."""
+        """Returns the parameters that a call reads.
+
+        They are the layers up to the exit, a projection to the logits for each exit before, and the
+        kernels of keys and values in the layers above.
+        """
         asked = [x for x in self._exits if x < self.depth] if self.confidence == "softmax" else []
         below = self.whole.first(self.depth)
         above = [params["decoder"][f"layers_{i}"] for i in range(self.depth, self.num_layers)]
@@ -229,15 +239,19 @@ class _Always(Calm):
         }
 
     def cache_bytes(self, *shape, **mesh) -> int:
-        """That of the layers up to the exit: of those above nothing is read."""
+        """Returns the bytes of the layers up to the exit; those of later layers are not read."""
         return self.whole.first(self.depth).cache_bytes(*shape, **mesh)
 
 
 def calm(model: T5Target, **settings) -> Calm:
-    """A T5 with exits: the model with the other fields of `Calm`.
+    """Returns a T5 with exits: the model with the other fields of `Calm`.
+
+    Args:
+      model: a T5.
+      **settings: fields of `Calm`.
 
     Raises:
-      ValueError: the model is no T5, or fields are wrong.
+      ValueError: the model is not a T5, or a field is wrong.
     """
     if not isinstance(model, T5Target):
         raise ValueError(f"calm.model is a {type(model).__name__}; give a T5")
@@ -245,7 +259,7 @@ def calm(model: T5Target, **settings) -> Calm:
 
 
 class _Left(NamedTuple):
-    """What tokens have left with, or those that are going on with so far."""
+    """The values that tokens have left with, or have so far if they have not left."""
 
     stream: Array  # [B, T, D] behind the last layer that they saw
     hidden: Array  # [B, T, D] the same behind the final norm

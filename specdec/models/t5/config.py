@@ -23,17 +23,37 @@ SIZES = (
 
 @dataclasses.dataclass(frozen=True)
 class T5Config(Checked):
-    """The architecture. Fields have T5X's names and meaning; the defaults are those of v1.1.
+    """The architecture of a T5. Fields have T5X's names and meaning; the defaults are those of
+    v1.1.
 
-    v1.0: mlp_activations=('relu',), logits_via_embedding=True (logits are then scaled by
-    1/sqrt(emb_dim)). `dtype` is that of matrix products and of the KV cache, 'float32' or
-    'bfloat16'; parameters may be stored in another one. With `relative_bias_per_layer` every layer
-    has relative-position biases of its own, as in models trained with T5X's scalable_t5.
+    For v1.0, use mlp_activations=('relu',) and logits_via_embedding=True; logits are then scaled by
+    1/sqrt(emb_dim). A T5 with additions for drafting is a `T5DraftConfig`.
 
-    `decoder_start_id` is the id that outputs start from, the padding id unless a checkpoint of
-    Hugging Face names another one.
+    Args:
+      vocab_size: V.
+      emb_dim: the width of the residual stream.
+      num_heads: attention heads.
+      head_dim: the size of a head.
+      mlp_dim: hidden units of an MLP.
+      num_encoder_layers: layers of the encoder.
+      num_decoder_layers: layers of the decoder.
+      mlp_activations: one activation per projection of the MLP.
+      logits_via_embedding: whether the token table also projects to the logits.
+      dtype: of matrix products and of the KV cache, 'float32' or 'bfloat16'. Parameters may be
+        stored in another dtype.
+      relative_attention_num_buckets: buckets of relative positions.
+      relative_attention_max_distance: the distance from which on positions share a bucket.
+      relative_bias_per_layer: whether each layer has its own relative-position biases, as in models
+        trained with T5X's scalable_t5.
+      layer_norm_epsilon: epsilon of the RMS norms.
+      decoder_start_id: the id that outputs start from: the padding id unless a checkpoint of
+        Hugging Face names another one.
 
-    A T5 with additions for drafting is a `T5DraftConfig`.
+    Example:
+
+    >>> T5Config(vocab_size=512, emb_dim=96, num_heads=4, head_dim=16, mlp_dim=256,
+    ...          num_encoder_layers=2, num_decoder_layers=4).mlp_activations
+    ('gelu', 'linear')
     """
 
     vocab_size: PositiveInt
@@ -70,7 +90,7 @@ class T5Config(Checked):
 
     @property
     def head_is_table(self) -> bool:
-        """Whether the table of tokens also projects to the logits."""
+        """Whether the token table also projects to the logits."""
         return self.logits_via_embedding
 
 
@@ -81,7 +101,7 @@ def _words(given: Any) -> tuple[str, ...]:
 
 
 def _name(dtype: Any) -> Any:
-    """Returns the name of a dtype, or what was given if it is none."""
+    """Returns the name of a dtype, or the value itself if it is not a dtype."""
     try:
         return jnp.dtype(dtype).name
     except TypeError:

@@ -1,7 +1,7 @@
-"""A T5 with additions for drafting: what it reads of the target, and heads besides its own.
+"""A T5 with additions for drafting: inputs from the target, and heads besides its own.
 
-Its parameters are a T5's, with those of the additions in the decoder, and without an encoder where
-it reads the target's.
+Its parameters are a T5's, with those of the additions in the decoder. It has no encoder if it reads
+the target's.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from specdec.types import Array, ModelOutput, PyTree
 class T5DraftConfig(T5Config):
     """The architecture of a T5 with additions, each of which is optional.
 
-    exit_classifier: whether the states behind any layer tell if the last one would say the same
-      (`models.t5.Calm`).
-    encoded_dim: the width of the target's encoder, whose output the decoder reads; there is no
-      encoder, and `num_encoder_layers` is 0.
-    states_dim: the width of the target's decoder, whose states are fed with the tokens.
-    markov_rank: of the table of neighbours, by which a token of a block changes the logits of the
-      next one.
-    confidence_head: whether states of a block tell which of its tokens will be kept.
-    head_ids: the ids, ascending, that have a row in the head; the logits of the others are -inf.
-      The head is then an array of its own, also where logits are tied.
+    Args:
+      exit_classifier: whether the states after any layer tell if the last layer would predict the
+        same token (`models.t5.Calm`).
+      encoded_dim: the width of the target's encoder output, which the decoder reads. There is then
+        no encoder, and `num_encoder_layers` is 0.
+      states_dim: the width of the target's decoder states, which are fed together with the tokens.
+      markov_rank: the rank of the table with which a token of a block changes the next one's
+        logits.
+      confidence_head: whether states of a block predict which of its tokens will be kept.
+      head_ids: the ids, ascending, that have a row in the output head; the logits of the others are
+        -inf. The head is then a separate array, even if logits are tied.
     """
 
     num_encoder_layers: NonNegativeInt
@@ -67,7 +68,7 @@ class T5DraftConfig(T5Config):
 
     @classmethod
     def of(cls, config: T5Config, **additions: Any) -> T5DraftConfig:
-        """Returns a T5's config with additions to those that it has; they may change its fields."""
+        """Returns a T5's config with these additions, which may also change its fields."""
         return cls(**fields_of(config) | additions)
 
     @property
@@ -78,7 +79,7 @@ class T5DraftConfig(T5Config):
 def config_of(**fields: Any) -> T5Config:
     """Returns the config of a checkpoint's record: a T5's, or a draft's if it has additions.
 
-    Records of T5s without any have had the fields of the additions too, unset.
+    Older records of plain T5s also have the fields of the additions, unset.
     """
     own = {field.name for field in dataclasses.fields(T5Config)}
     added = {field.name for field in dataclasses.fields(T5DraftConfig)} - own
@@ -100,7 +101,7 @@ def _ids(given: Any, vocab_size: int) -> tuple[int, ...]:
 
 
 class LogOdds(nn.Module):
-    """[B, T, D] -> [B, T] float32, of what a state is asked."""
+    """Maps states [B, T, D] to log-odds [B, T] float32."""
 
     dtype: str
 
@@ -199,9 +200,10 @@ class DraftNetwork(T5):
 
 @dataclasses.dataclass(frozen=True)
 class T5Draft(T5Target):
-    """A T5 with additions as a `Model`; its fields are a T5's.
+    """A T5 with additions as a `Model`; its other fields are a T5's.
 
-    config: may also be a plain T5's, for none of them.
+    Args:
+      config: a `T5DraftConfig`, or a plain `T5Config` for no additions.
     """
 
     config: T5DraftConfig
@@ -240,10 +242,10 @@ class T5Draft(T5Target):
         return self.config.exit_classifier
 
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
-        """Encodes [B, S] int32 inputs, as a T5 does.
+        """Encodes inputs [B, S] int32, as a T5 does.
 
         Raises:
-          ValueError: other inputs, or a model without an encoder.
+          ValueError: the inputs have another shape or dtype, or the model has no encoder.
         """
         if self.encoded_dim is not None:
             raise ValueError(
@@ -253,8 +255,14 @@ class T5Draft(T5Target):
         return super().prefill(params, inputs, capacity)
 
     def attach(self, params: PyTree, encoded: Array, mask: Array, capacity: int) -> KVCache:
-        """Computes keys and values of what an encoder has made, [B, S, encoded_dim]; the inputs are
-        tokens where `mask` [B, S] says so."""
+        """Computes the cross-attention's keys and values of an encoder's output.
+
+        Args:
+          params: the parameters.
+          encoded: [B, S, encoded_dim], the encoder's output.
+          mask: [B, S] bool, True where the input is a token.
+          capacity: C, the slots of the cache.
+        """
         given = encoded.astype(self.config.dtype), mask, capacity
         return cast(KVCache, self.apply(params, *given, method="attach"))
 
@@ -269,9 +277,16 @@ class T5Draft(T5Target):
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
-        """Feeds [B, T] int32 tokens; see `T5Target.decode`.
+        """Feeds tokens [B, T] int32; see `T5Target.decode`.
 
-        states: [B, T, states_dim] of the target, one for each token, for a model that reads such.
+        Args:
+          params: the parameters.
+          tokens: [B, T] int32.
+          cache: the cache.
+          ancestors: see `models.blocks`.
+          states: [B, T, states_dim], the target's state of each token, if the model reads them.
+          layers: see `LayeredTarget`.
+          resume: see `LayeredTarget`.
 
         Raises:
           ValueError: states are missing, or given to a model that reads none; or there are no such
@@ -289,16 +304,27 @@ class T5Draft(T5Target):
         return cast(tuple[ModelOutput, KVCache], self.apply(params, *given, method="decode"))
 
     def markov(self, params: PyTree, tokens: Array) -> Array:
-        """Returns what tokens of a block, [B, T] int32, add to the logits of the next ones, [B, T,
-        V] float32 (a low-rank Markov head)."""
+        """Returns [B, T, V] float32, which tokens [B, T] of a block add to the logits of the next
+        ones.
+
+        This is a low-rank Markov head.
+        """
         return cast(Array, self.apply(params, tokens, method="markov"))
 
     def confidence(self, params: PyTree, hidden: Array) -> Array:
-        """Returns the log-odds [B, T] float32 that the token of a place is kept if those before it
-        are, of states [B, T, D] of a block."""
+        """Returns the log-odds [B, T] float32 that a token is kept if those before it are.
+
+        Args:
+          params: the parameters.
+          hidden: [B, T, D], states of a block.
+        """
         return cast(Array, self.apply(params, hidden, method="confidence"))
 
     def exit_logits(self, params: PyTree, hidden: Array) -> Array:
-        """Returns the log-odds [B, T] float32 that the last layer says the same, of states
-        [B, T, D] behind any layer."""
+        """Returns the log-odds [B, T] float32 that the last layer would predict the same token.
+
+        Args:
+          params: the parameters.
+          hidden: [B, T, D], states after any layer.
+        """
         return cast(Array, self.apply(params, hidden, method="exit_logits"))

@@ -1,32 +1,32 @@
 """Growth: a trained T5 at a larger size that computes the same.
 
-The speed is that of the large model, the text and the acceptance are those of the small one: a
+It has the speed of the large model, and the texts and the acceptance rate of the small one. It is a
 stand-in for trained models that cannot be downloaded.
 
-How a model grows. Each dimension of the old residual stream is repeated: new dimension r holds
-w_r times old dimension o(r), with random w and sum over o(r) = i of w_r^2 = D'/D. With R [D', D]
-for this map, R^T R = (D'/D) I, and
+Each dimension of the old residual stream is repeated. New dimension r holds w_r times old dimension
+o(r), with random w, and the sum of w_r^2 over o(r) = i is D'/D. Let R [D', D] be this map. Then R^T
+R = (D'/D) I, and
 
-    mean of squares of R x = that of x     RMSNorm divides by the same, epsilon included, and its
-                                           scales, one for each dimension, are repeated with it
-    what writes to the stream              W R^T, also the table of tokens
-    what reads from it                     (D/D') R W
-    logits through the table               R twice, 1/sqrt(D') and not 1/sqrt(D): what is left,
-                                           sqrt(D'/D), is taken off the decoder's last scale
+  mean of squares of R x = that of x     RMSNorm divides by the same, epsilon included, and its
+                                         scales, one for each dimension, are repeated with it
+  what writes to the stream              W R^T, also the table of tokens
+  what reads from it                     (D/D') R W
+  logits through the table               R twice, 1/sqrt(D') and not 1/sqrt(D): what is left,
+                                         sqrt(D'/D), is taken off the decoder's last scale
 
-A random rotation would not do. It turns a norm's scales into a full matrix, which can go into the
-matrix after it, but not into a table that is read and written with.
+A random rotation would not work. It turns a norm's scales into a full matrix. That matrix can be
+merged into the next one, but not into a table that is both read and written with.
 
-All other weights stay as T5 initialises them, and come in twins: the same random input, and random
+All other weights keep T5's initialisation, and come in twins: the same random input, and random
 outputs that cancel. Unit j of an MLP and its twin have equal columns of `wi` and opposite rows of
 `wo`. A head's value dimension and its twin have equal columns of `value` and opposite rows of
-`out`: an added head, and each head of an added layer, is silent by itself, whatever it attends to.
-An added dimension of an old head's logits and its twin have equal columns of `query` and opposite
-ones of `key`. An odd one is the twin of number 0, which gives up what it adds. No matrix has zeros
-in it, so nothing can be skipped: every product takes the time of the large model's.
+`out`. An added head, and each head of an added layer, therefore contributes zero whatever it
+attends to. An added dimension of an old head's logits and its twin have equal columns of `query`
+and opposite ones of `key`. An odd one is the twin of number 0, which gives up what it adds. No
+matrix has zeros, so no work can be skipped: every product takes the time of the large model's.
 
-Two models grown with one key, from one width to another, have the same R, so that a drafter and its
-target still fit. A drafter that reads what its target makes (`encoded_dim`, `states_dim`) reads it
+Two models grown with one key, from one width to another, have the same R, so that a drafter still
+fits its target. A drafter that reads the target's outputs (`encoded_dim`, `states_dim`) reads them
 through the R of that width.
 """
 
@@ -55,12 +55,15 @@ _OF_INPUTS = {("encoder_decoder_attention", name) for name in ("key", "value")}
 
 
 class T5Growth(Growth[T5Config]):
-    """The growth of a T5, with or without additions for drafting: each layer comes behind its share
-    of the added ones, so that what a share of the depth computes stays the same too.
+    """The growth of a T5, with or without additions for drafting.
 
-    An added id has a random mean of the old ids' logits, which never is the largest: greedy outputs
-    do not change. A mean is at most log(mean of exp), so at a temperature an added id gets up to
-    about 1.5 / V of the probability of all V old ones. To sample, keep the vocabulary.
+    Each layer comes after its share of the added layers, so that the same fraction of all layers
+    still computes the same.
+
+    The logit of an added id is a random mean of the old ids' logits. It is never the largest, so
+    greedy outputs do not change. A mean is at most log(mean of exp). At a temperature, an added id
+    therefore gets up to about 1.5 / V of the probability of all V old ids. To sample, keep the
+    vocabulary.
     """
 
     growing: ClassVar[tuple[str, ...]] = ("vocab_size", *SIZES, *_STREAMS)
@@ -115,8 +118,11 @@ class T5Growth(Growth[T5Config]):
             )
 
     def resized(self, config: T5Config, to: T5Config) -> T5Config:
-        """Returns the config at the sizes of another model. What reads its target's encoder or
-        states keeps its depth, and reads a target of those sizes."""
+        """Returns the config at the sizes of another model.
+
+        A model that reads its target's encoder or states keeps its number of layers, and reads a
+        target of those sizes.
+        """
         own = T5DraftConfig.of(config)
         sizes = {name: getattr(to, name) for name in SIZES}
         if read := {name: to.emb_dim for name in _STREAMS[1:] if getattr(own, name)}:
@@ -133,8 +139,10 @@ class T5Growth(Growth[T5Config]):
         *,
         grown_by: Array | None = None,
     ) -> Difference:
-        """Compares the logits of two models on random inputs and outputs, over the ids that the
-        first model has. `grown_by` is needed where they read what another model makes."""
+        """Compares the logits of two models on random texts, over the ids of the first model.
+
+        `grown_by` is needed if the models read another model's outputs.
+        """
         config, other = T5DraftConfig.of(config), T5DraftConfig.of(other)
         inputs, tokens = jax.random.randint(key, (2, *_TEXTS), 1, config.vocab_size)
         read = {
@@ -172,7 +180,7 @@ def _flat(tree: PyTree) -> dict[Path, Any]:
 
 
 def _streams(config: T5DraftConfig, to: T5DraftConfig, key: Array) -> dict[str, Stream]:
-    """Returns the model's own stream and those that it reads: of one key and width the same."""
+    """Returns the model's own stream and those that it reads. One key and width give one stream."""
     widths = {name: (getattr(config, name), getattr(to, name)) for name in _STREAMS}
     stream_key = key_of_streams(key)
     return {name: Stream.create(stream_key, *both) for name, both in widths.items() if both[0]}
@@ -193,7 +201,7 @@ def _widened(x: Array, path: Path, axes: PartitionSpec, streams: dict[str, Strea
 
 
 def _take_off_scale(grown: dict[Path, Array], config: T5DraftConfig, to: T5DraftConfig) -> None:
-    """Takes off the decoder's states what logits through the table are larger by."""
+    """Scales the decoder's last norm down, by the factor that tied logits have grown by."""
     grown["decoder", "decoder_norm", "scale"] *= math.sqrt(config.emb_dim / to.emb_dim)
     if config.states_dim:
         grown["decoder", "states_dense", "kernel"] /= _shrunk(config, to)
@@ -203,13 +211,13 @@ def _take_off_scale(grown: dict[Path, Array], config: T5DraftConfig, to: T5Draft
 
 
 def _shrunk(config: T5DraftConfig, to: T5DraftConfig) -> float:
-    """Returns what a target, tied as its drafter is, takes off its states."""
+    """Returns the factor by which a target, tied like its drafter, scales its states down."""
     assert config.states_dim and to.states_dim, "growth keeps it"
     return math.sqrt(config.states_dim / to.states_dim)
 
 
 def _moved(path: Path, config: T5Config, to: T5Config) -> Path:
-    """Where a layer's parameter is in the larger model."""
+    """Returns the path of a layer's parameter in the larger model."""
     stack, layer, *rest = path
     number = layer.removeprefix("layers_")
     if number == layer:
@@ -219,7 +227,7 @@ def _moved(path: Path, config: T5Config, to: T5Config) -> Path:
 
 
 def _by_head(x: Array, axes: PartitionSpec, config: T5Config) -> Array:
-    """[.., H * head_dim, ..] -> [.., H, head_dim, ..], where there is such an axis."""
+    """Reshapes [.., H * head_dim, ..] to [.., H, head_dim, ..], if there is such an axis."""
     if "joined_kv" not in axes:
         return x
     axis = tuple(axes).index("joined_kv")
@@ -228,7 +236,8 @@ def _by_head(x: Array, axes: PartitionSpec, config: T5Config) -> Array:
 
 
 def _cancel_attention(grown: dict[Path, Array], module: Path, trained: T5Config | None) -> None:
-    """Within each head: trained ones from their head_dim on, the added ones as a whole."""
+    """Makes added attention cancel: in trained heads from their head_dim on, in added heads
+    entirely."""
     heads, dims = (trained.num_heads, trained.head_dim) if trained else (0, 0)
 
     def apply(rule, name: str, axis: int, added: bool) -> None:
@@ -251,7 +260,7 @@ def _cancel_mlp(grown: dict[Path, Array], module: Path, units: int) -> None:
 
 
 def _fill_vocabulary(grown: dict[Path, Array], config: T5Config, key: Array) -> None:
-    """Makes what projects to the logits of added ids random means of what does to the old ones'."""
+    """Makes the projections of added ids random means of those of the old ids."""
     tied = config.logits_via_embedding
     path = ("token_embedder", "embedding") if tied else ("decoder", "logits_dense", "kernel")
     table = grown[path] if tied else grown[path].T

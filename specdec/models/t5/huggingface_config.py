@@ -1,4 +1,4 @@
-"""What `config.json` says about a T5 in Hugging Face's words, and the other way round."""
+"""Converts the `config.json` of Hugging Face's T5 to a `T5Config`, and back."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ _GATED = "gated-"
 
 
 def from_record(record: Record) -> T5Config:
-    """The model that a record describes, tied if its logits are scaled.
+    """Returns the model that a record describes, tied if its logits are scaled.
 
-    Raises ValueError for encoders, for another padding id than T5's, for activations that T5X lacks
-    and for a record that is not complete.
+    Raises:
+      ValueError: the record is of an encoder alone, has another padding id than T5's, names an
+        activation that T5X lacks, or is incomplete.
     """
     _check(record)
     fields = {ours: record[name] for ours, name in _FIELDS.items() if record.get(name) is not None}
@@ -47,9 +48,9 @@ def from_record(record: Record) -> T5Config:
 
 
 def scales_logits(record: Record) -> bool:
-    """Whether transformers multiplies the decoder's output by 1/sqrt(d_model).
+    """Returns whether transformers multiplies the decoder's output by 1/sqrt(d_model).
 
-    Version 5 writes so; before, that was the other meaning of tied. mT5's output never is.
+    Version 5 records this. Before, a tied model implied it. mT5's output is never scaled.
     """
     if record["model_type"] == "mt5":
         return False
@@ -58,10 +59,11 @@ def scales_logits(record: Record) -> bool:
 
 
 def to_record(config: T5Config) -> dict[str, Any]:
-    """The contents of the `config.json` of a model.
+    """Returns the contents of a model's `config.json`.
 
-    Raises ValueError for what transformers' T5 lacks: some activations, biases of each layer's own,
-    a decoder without an encoder, a head of some ids.
+    Raises:
+      ValueError: the model has something that transformers' T5 lacks: some activations, biases per
+        layer, a decoder without an encoder, or an output head of some ids.
     """
     config = T5DraftConfig.of(config)  # in which nothing may be set
     if config.head_ids is not None:

@@ -1,4 +1,4 @@
-"""Names of arrays that are not a T5's with its output layer: what they are, in one line.
+"""Explains, in one line, array names that do not belong to a T5 with its output layer.
 
 Wrappers put a prefix before every name, adapters change the names of some kernels, and models with
 another head have arrays of that head.

@@ -1,12 +1,11 @@
 """Hugging Face's T5 v1.0, v1.1 (LM-adapted, Flan-T5, mT5) and ByT5, in T5X's names.
 
-How logits are made is said by the config and by the arrays together. transformers 4 writes
-`tie_word_embeddings: false` for an output layer of its own (`lm_head.weight`), and scales tied
-logits by 1/sqrt(d_model). transformers 5 writes true for every model, keeps an output layer that
-differs from the embedding all the same, and says separately whether it scales. T5X has two of the
-four kinds this makes, and the other two are read as untied models: the kernel is the transposed
-embedding where logits are tied but not scaled, and has the scale multiplied in where they are
-scaled but not tied.
+Config and arrays together determine the logits. transformers 4 writes `tie_word_embeddings: false`
+if there is an output layer (`lm_head.weight`), and scales tied logits by 1/sqrt(d_model).
+transformers 5 writes true for every model, still stores an output layer that differs from the
+embedding, and records separately whether it scales. T5X has two of these four kinds. The other two
+are read as untied models. If logits are tied but not scaled, the kernel is the transposed
+embedding. If they are scaled but not tied, the scale is multiplied into the kernel.
 """
 
 from __future__ import annotations
@@ -52,10 +51,11 @@ _MLP = {"wi": "wi", "wi_0": "wi_0", "wi_1": "wi_1", "wo": "wo"}
 
 
 def to_config(record: Record, arrays: Arrays) -> T5Config:
-    """The model, from the record and the arrays that are there.
+    """Returns the model that the record and the arrays describe.
 
-    Raises ValueError for names of wrappers, adapters and other heads, for models without an output
-    layer that the record promises, and for what `from_record` refuses.
+    Raises:
+      ValueError: the names are those of a wrapper, an adapter or another head; an output layer that
+        the record promises is missing; or `from_record` raises.
     """
     huggingface_names.check(arrays.keys(), record)
     config, head = from_record(record), arrays.get(_HEAD)
@@ -70,9 +70,9 @@ def to_config(record: Record, arrays: Arrays) -> T5Config:
 
 
 def parameters(record: Record, config: T5Config, arrays: Arrays) -> dict[str, np.ndarray]:
-    """The arrays under T5X's names, as views; names that a T5 does not have stay as they are.
+    """Returns the arrays under T5X's names, as views; arrays that a T5 lacks keep their names.
 
-    Only an output layer whose scale has to be multiplied in is read.
+    Only an output layer into which a scale must be multiplied is read.
     """
     ours = {theirs: name for name, theirs in names(config).items()}
     found = {_EMBEDDING: _embedding(arrays)}
@@ -85,7 +85,7 @@ def parameters(record: Record, config: T5Config, arrays: Arrays) -> dict[str, np
 
 
 def names(config: T5Config) -> dict[str, str]:
-    """{T5X's name: theirs} of all arrays a model of this depth may have."""
+    """Returns {T5X's name: theirs} of all arrays that a model of this config may have."""
     found = {_EMBEDDING: _TABLES[0], _LOGITS: _HEAD}
     depths = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
     for stack, depth in depths.items():
@@ -98,18 +98,20 @@ def names(config: T5Config) -> dict[str, str]:
 
 
 def is_transposed(name: str) -> bool:
-    """Whether theirs is [out, in] where T5X's is [in, out]."""
+    """Returns whether theirs is [out, in] where T5X's is [in, out]."""
     return name != _EMBEDDING
 
 
 def has_bytes(record: Record) -> bool:
-    """Whether the tokenizer is ByT5's."""
+    """Returns whether the tokenizer is ByT5's."""
     return str(record.get("tokenizer_class")).startswith("ByT5Tokenizer")
 
 
 def extra_ids(record: Record, tokenizer: str) -> int:
-    """Sentinels of the vocabulary. Which list of the tokenizer's record has them depends on the
-    version that saved it."""
+    """Returns the number of the vocabulary's sentinels.
+
+    The version that saved the tokenizer determines which list of its record has them.
+    """
     if sentinels := len(set(re.findall(r"<extra_id_\d+>", tokenizer))):
         return sentinels
     if has_bytes(record):
@@ -118,7 +120,7 @@ def extra_ids(record: Record, tokenizer: str) -> int:
 
 
 def tokenizer_record(config: T5Config, pieces: int) -> dict[str, Any]:
-    """T5's tokenizer, with its 100 extra ids if the model has room for them behind the pieces."""
+    """Returns the record of T5's tokenizer, with its 100 extra ids if there is room for them."""
     room = config.vocab_size - pieces >= _EXTRA_IDS["t5"]
     return {"tokenizer_class": "T5Tokenizer", "extra_ids": _EXTRA_IDS["t5"] if room else 0}
 
@@ -144,7 +146,7 @@ def _logits(record: Record, config: T5Config, kernel: np.ndarray) -> np.ndarray:
 
 
 def _same(a: np.ndarray, b: np.ndarray, rows: int = 1024) -> bool:
-    """Whether two matrices are equal; those that are not mostly differ in the first rows read."""
+    """Returns whether two matrices are equal. Unequal ones mostly differ in the first rows read."""
     return a.shape == b.shape and all(
         np.array_equal(a[i : i + rows], b[i : i + rows]) for i in range(0, len(a), rows)
     )

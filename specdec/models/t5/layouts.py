@@ -1,17 +1,17 @@
 """Layouts: T5X's parameters rewritten as a device reads the decoder fastest, and back.
 
-A decoder step reads each of its kernels once. Which of a kernel's axes is contiguous, and which of
-the operands comes first, decide how fast; see `specdec.models.products`.
+A decoder step reads each of its kernels once. Its speed depends on which of a kernel's axes is
+contiguous, and which of the operands comes first; see `specdec.models.products`.
 
-    layout        of a decoder step    of prefill    logits of a tied model
-    "checkpoint"  [in, out]            [in, out]     from the table of tokens [V, D]
-    "in_out"      [in, out]            [in, out]     from a second array, its transpose [D, V]
-    "out_in"      [out, in]            [in, out]     from the table of tokens [V, D]
-    "all_out_in"  [out, in]            [out, in]     from the table of tokens [V, D]
+  layout        of a decoder step    of prefill    logits of a tied model
+  "checkpoint"  [in, out]            [in, out]     from the table of tokens [V, D]
+  "in_out"      [in, out]            [in, out]     from a second array, its transpose [D, V]
+  "out_in"      [out, in]            [in, out]     from the table of tokens [V, D]
+  "all_out_in"  [out, in]            [out, in]     from the table of tokens [V, D]
 
-"checkpoint" is T5X's tree. Kernels of prefill are the encoder's, and those of cross-attention's
-keys and values, which work on many tokens at once. To fuse query, key and value, or the gates of an
-MLP, made no difference.
+"checkpoint" is T5X's tree. Kernels of prefill are those of the encoder, and of cross-attention's
+keys and values, which process many tokens in one call. Fusing query, key and value, or the gates of
+an MLP, made no difference.
 """
 
 from __future__ import annotations
@@ -47,14 +47,16 @@ _IN_PREFILL = {
 def fastest(
     kernels: Mapping[int, int], calls: Mapping[int, float], device: Device
 ) -> tuple[Layout, Orders]:
-    """The layout in which calls take least of a device's time, and the orders of their products.
+    """Returns the layout in which calls take the least time on a device, and their orders of
+    products.
 
     Args:
-      kernels: that a call reads: bytes -> how many.
-      calls: tokens of a call, of all rows -> how often there is one.
+      kernels: bytes of a kernel that a call reads -> number of such kernels.
+      calls: tokens of a call, over all rows -> how often there is such a call.
+      device: the measured device.
 
     Raises:
-      ValueError: there is no call, or one of no tokens.
+      ValueError: there is no call, or one without tokens.
     """
     if not calls or min(calls) < 1:
         raise ValueError(
@@ -71,19 +73,19 @@ def fastest(
 
 
 def from_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
-    """T5X's tree in a layout.
+    """Returns T5X's tree in a layout.
 
-    Arrays that keep their shape are shared, not copied; a transposed one is divided over the
-    devices as it was. For a moment both trees are in memory: drop the first one.
+    Arrays that keep their shape are shared, not copied. A transposed array keeps its division over
+    the devices. For a moment both trees are in memory: drop the first one.
 
     Raises:
-      ValueError: there is no such layout.
+      ValueError: the layout does not exist.
     """
     return _moved(params, config, layout, back=False)
 
 
 def to_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
-    """The inverse of `from_stored`, bit for bit; raises as it does."""
+    """Returns the inverse of `from_stored`, bit for bit; raises as it does."""
     return _moved(params, config, layout, back=True)
 
 
@@ -102,7 +104,7 @@ def _moved(params: PyTree, config: T5Config, layout: Layout, back: bool) -> PyTr
 
 
 def logits_from_table(config: T5Config, layout: Layout) -> bool:
-    """Whether the table of tokens itself projects to the logits."""
+    """Returns whether the token table itself projects to the logits."""
     return config.head_is_table and layout != "in_out"
 
 
@@ -112,13 +114,16 @@ def _stacks(params: PyTree) -> list[str]:
 
 
 def read_in_step(decoder: Mapping[Path, Any]) -> dict[Path, Any]:
-    """Of a decoder's flattened parameters those that a step reads: the keys and values of the
-    inputs are in the cache, and the kernels that made them are done with."""
+    """Returns the parameters of a flattened decoder that a step reads.
+
+    The keys and values of the inputs are in the cache, so a step does not need the kernels that
+    made them.
+    """
     return {path: leaf for path, leaf in decoder.items() if path[-3:] not in _IN_PREFILL}
 
 
 def _with_kernels_transposed(params: PyTree, prefill: bool) -> PyTree:
-    """With the kernels that a decoder step reads transposed, or all; its own inverse."""
+    """Transposes the kernels that a decoder step reads, or all; its own inverse."""
     found = dict(params)
     for part in _stacks(params) if prefill else ("decoder",):
         leaves: dict[Path, Any] = dict(traverse_util.flatten_dict(params[part]))
@@ -130,7 +135,7 @@ def _with_kernels_transposed(params: PyTree, prefill: bool) -> PyTree:
 
 
 def kernels_of(layout: Layout, orders: Orders, weights: Weights) -> tuple[Kernels, Kernels]:
-    """Those of a decoder step, and those of prefill."""
+    """Returns the kernels of a decoder step, and those of prefill."""
     prefill = Kernels(True, others="kernel_first") if layout == "all_out_in" else STORED
     both = Kernels(layout in TRANSPOSED, orders), prefill
     step, prefill = (dataclasses.replace(each, int8=weights == "int8") for each in both)
@@ -138,7 +143,7 @@ def kernels_of(layout: Layout, orders: Orders, weights: Weights) -> tuple[Kernel
 
 
 def quantized(params: PyTree, layout: Layout) -> PyTree:
-    """Parameters of a layout with kernels in eight bits, but for those of the logits."""
+    """Returns the parameters of a layout with kernels in eight bits, except those of the logits."""
     found = dict(params)
     for part in _stacks(params):
         leaves: dict[Path, Any] = dict(traverse_util.flatten_dict(params[part]))
@@ -150,7 +155,7 @@ def quantized(params: PyTree, layout: Layout) -> PyTree:
 
 
 def dequantized(params: PyTree, layout: Layout) -> PyTree:
-    """The float32 kernels that those of `quantized` stand for."""
+    """Returns the parameters with the float32 kernels that those of `quantized` stand for."""
     found = dict(params)
     for part in _stacks(params):
         leaves = dict(traverse_util.flatten_dict(params[part]))
@@ -166,6 +171,6 @@ def _has_eight_bits(path: Path) -> bool:
 
 
 def _inputs(part: str, path: Path, layout: Layout) -> int:
-    """The axis of a kernel's inputs."""
+    """Returns the axis of a kernel's inputs."""
     prefill = part == "encoder" or path[-3:] in _IN_PREFILL
     return int(layout == "all_out_in" if prefill else layout in TRANSPOSED)

@@ -26,8 +26,10 @@ from specdec.types import Array, ModelOutput
 
 
 def residual(x: Array) -> Array:
-    """Returns the stream between sub-layers, which every device has whole: each sub-layer of a
-    model that is divided over devices then ends in one sum over them."""
+    """Returns the stream between sub-layers, which is whole on every device.
+
+    Each sub-layer of a divided model then ends in one sum over the devices.
+    """
     return constrain(x, "batch", "length", "embed")
 
 
@@ -60,7 +62,7 @@ def _mask(visible: Array) -> Array:
 def _biases(
     stack: Encoder | Decoder, layers: list, queries: Array, keys: Array, mask: Array
 ) -> list[Array]:
-    """For each of these layers its relative-position bias, or that of the stack, and the mask."""
+    """Returns, for each layer, the mask plus its relative-position bias or that of the stack."""
     if stack.config.relative_bias_per_layer:
         return [layer.relpos_bias(queries, keys) + mask for layer in layers]
     return [stack.relpos_bias(queries, keys) + mask] * len(layers)
@@ -96,7 +98,7 @@ class Encoder(nn.Module):
         self.encoder_norm = _norm(config)
 
     def __call__(self, x: Array, inputs_mask: Array) -> Array:
-        """[B, S, D] embeddings and [B, S] bool -> [B, S, D]."""
+        """Maps embeddings [B, S, D] and a mask [B, S] bool to [B, S, D]."""
         positions = jnp.arange(x.shape[1])[None]
         mask = _mask(inputs_mask[:, None, None, :])
         biases = _biases(self, self.layers, positions, positions, mask)
@@ -153,11 +155,12 @@ class Decoder(nn.Module):
 
     @nn.nowrap
     def head(self) -> Logits:
-        """Returns the head of a model whose table of tokens does not project to the logits."""
+        """Returns the head of a model whose token table does not project to the logits."""
         return Logits(self.config.vocab_size, self.config.logits_via_embedding, self.kernels[0])
 
     def cross_keys_values(self, encoded: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """[B, S, D] -> per layer keys [B, H, head_dim, S] and values [B, H, S, head_dim]."""
+        """Maps [B, S, D] to each layer's keys [B, H, head_dim, S] and values [B, H, S,
+        head_dim]."""
         pairs = [layer.encoder_decoder_attention.keys_values(encoded) for layer in self.layers]
         keys, values = zip(*pairs, strict=True)
         return tuple(jnp.moveaxis(x, 1, 3) for x in keys), tuple(x.swapaxes(1, 2) for x in values)
@@ -165,8 +168,18 @@ class Decoder(nn.Module):
     def __call__(
         self, x: Array, cache: KVCache, ancestors: Array | View | None, layers: range
     ) -> tuple[Array, KVCache]:
-        """Runs some of the layers on what comes to the first of them, [B, T, D] in the slots
-        cache.length + (0..T-1); [B, T, D] that the last one leaves, before the final norm."""
+        """Runs some of the layers on the input of the first of them.
+
+        Args:
+          x: [B, T, D], for the slots cache.length + (0..T-1).
+          cache: the cache.
+          ancestors: see `models.blocks`.
+          layers: the layers to run.
+
+        Returns:
+          The residual stream after the last of them, [B, T, D], before the final norm; and the
+            cache.
+        """
         cache = cache.placed()
         block = view(cache.length, cache.capacity, x.shape[1], ancestors)
         cross_bias = _mask(cache.inputs_mask[:, None, None, :])
@@ -177,8 +190,7 @@ class Decoder(nn.Module):
         return x, cache.rewind(cache.length + x.shape[1])
 
     def pass_by(self, x: Array, cache: KVCache, layers: range) -> KVCache:
-        """Writes the keys and values that some layers would have of [B, T, D], as if the layers
-        between them changed nothing."""
+        """Writes some layers' keys and values as if the layers between them changed nothing."""
         cache = cache.placed()
         for i in layers:
             y = self.layers[i].pre_self_attention_layer_norm(x)
@@ -242,7 +254,7 @@ class T5(nn.Module):
         ancestors: Array | View | None,
         layers: tuple[int, int] | None,
     ) -> tuple[ModelOutput, KVCache]:
-        """Runs all layers of the decoder, or some, on what comes to them, [B, T, D]."""
+        """Runs all layers of the decoder, or some, on the input of the first one, [B, T, D]."""
         run = range(self.config.num_decoder_layers)
         run = run if layers is None else run[slice(*layers)]
         stream, cache = self.decoder(x, cache, ancestors, run)

@@ -1,9 +1,9 @@
-"""T5X's `scalable_t5`, whose parameters have other names and shapes than the same ones of `t5`.
+"""T5X's `scalable_t5`, whose parameters have other names and shapes than those of `t5`.
 
-Layers that were trained in a scan are one array for a whole stack: `decoder/decoder/mlp/wo/kernel
-[mlp, layers, embed]` holds what `decoder/layers_<i>/mlp/wo/kernel` is elsewhere. The axis of layers
-is 1, or 0 if the training set `param_scan_axis` so. Attention kernels, scanned or not, are
-[embed, heads, head_dim] (`out`: [heads, head_dim, embed]) instead of [embed, heads * head_dim].
+Layers that were trained in a scan are one array for a whole stack. `decoder/decoder/mlp/wo/kernel
+[mlp, layers, embed]` holds all `decoder/layers_<i>/mlp/wo/kernel`. The axis of layers is 1, or 0 if
+the training set `param_scan_axis` so. Attention kernels, scanned or not, are [embed, heads,
+head_dim] (`out`: [heads, head_dim, embed]) instead of [embed, heads * head_dim].
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _RELATIVE_BIAS = "relpos_bias/rel_embedding"
 def stacks(
     shapes: Shapes, config: T5Config | None, repeats: Callable[[str, int], bool]
 ) -> dict[str, Stack]:
-    """The parameters in each array: the one of its name, or one for each layer of a stack.
+    """Returns the parameters in each array: the one of its name, or one per layer of a stack.
 
-    Every scanned layer has its own relative-position biases. Where they are all the same, they are
-    also the one that T5's layers share, and are taken for it unless the config says otherwise.
+    Every scanned layer has its own relative-position biases. If they are all equal, they are also
+    the one that T5's layers share, and are read as such unless the config says otherwise.
     """
     per_layer = config is not None and config.relative_bias_per_layer
     axis = _axis(shapes)
@@ -44,7 +44,8 @@ def stacks(
 
 
 def _axis(shapes: Shapes) -> int:
-    """Told by a layer norm: [embed, layers] or [layers, embed]."""
+    """Returns the axis of layers, from the shape of a layer norm: [embed, layers] or [layers,
+    embed]."""
     norm = shapes.get("decoder/decoder/pre_mlp_layer_norm/scale")
     embedding = shapes.get("token_embedder/embedding")
     if norm is None or embedding is None:
@@ -53,7 +54,7 @@ def _axis(shapes: Shapes) -> int:
 
 
 def _joined(name: str, shape: Shape) -> Shape:
-    """The shape with heads and head_dim as one side."""
+    """Returns the shape with heads and head_dim joined."""
     if len(shape) != 3:
         return shape
     return (math.prod(shape[:2]), shape[2]) if "/out/" in name else (shape[0], math.prod(shape[1:]))

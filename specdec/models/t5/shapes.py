@@ -1,4 +1,4 @@
-"""What the shapes of parameters tell about the T5 that they are of."""
+"""Infers the T5 that parameters belong to from their shapes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RELATIVE_BIAS = "relpos_bias/rel_embedding"
 
 
 def misfit(found: Shapes, expected: Shapes) -> str:
-    """Why the shapes are not those expected, in terms of T5Config's fields."""
+    """Explains why the shapes are not those expected, in terms of T5Config's fields."""
     if not found.keys() & expected.keys():
         return "these are not the parameters of a T5"
     ours, theirs = fields(expected), fields(found)
@@ -44,7 +44,8 @@ def misfit(found: Shapes, expected: Shapes) -> str:
 
 
 def fields(shapes: Shapes) -> dict[str, Any]:
-    """The fields of T5Config that shapes tell; None where the array that tells it is missing."""
+    """Returns the fields of T5Config that shapes imply; None if the array that implies one is
+    missing."""
     unknown = (None, None)
     vocab_size, emb_dim = shapes.get("token_embedder/embedding", unknown)
     own, shared = f"decoder/layers_0/{_RELATIVE_BIAS}", f"decoder/{_RELATIVE_BIAS}"

@@ -1,7 +1,7 @@
-"""The pieces of T5, with T5X's parameter names, shapes and logical axis names.
+"""The layers of T5, with T5X's parameter names, shapes and logical axis names.
 
-Attention logits and softmax are float32 whatever the weights are. Attention has no
-1/sqrt(head_dim): T5 folds it into the initialisation.
+Attention logits and softmax are always float32. Attention has no 1/sqrt(head_dim), because T5 folds
+it into the initialisation.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from specdec.types import Array
 
 
 def relative_buckets(buckets: int, max_distance: int) -> np.ndarray:
-    """The bucket of each distance 0..max_distance, beyond which it is constant.
+    """Returns the bucket of each distance 0..max_distance, beyond which it is constant.
 
     The first half of the buckets holds one distance each, the second half grows logarithmically
-    (Raffel et al. 2020, section 2.1). A table made once, on the host: the logarithm of an
-    accelerator rounds differently at bucket borders.
+    (Raffel et al. 2020, section 2.1). The table is made once, on the host, because an accelerator's
+    logarithm rounds differently at bucket borders.
     """
     exact = buckets // 2
     distance = np.arange(max_distance + 1)
@@ -50,7 +50,7 @@ class RelativeBias(nn.Module):
 
     @nn.compact
     def __call__(self, queries: Array, keys: Array) -> Array:
-        """[B, T] and [B, C] absolute positions -> [B, H, T, C] float32."""
+        """Maps absolute positions [B, T] and [B, C] to biases [B, H, T, C] float32."""
         init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
         shape = (self.num_heads, self.buckets)
         table = parameter(self, "rel_embedding", init, ("heads", "relpos_buckets"), shape)
@@ -68,9 +68,15 @@ class RelativeBias(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention, in two halves so that keys and values can wait in a cache between.
+    """Multi-head attention, in two halves so that keys and values can be cached between them.
 
-    of_inputs: how the kernels of keys and values are kept, if these are made in prefill.
+    Args:
+      num_heads: H.
+      head_dim: the size of a head.
+      emb_dim: D.
+      dtype: of the products.
+      kernels: how the kernels are stored.
+      of_inputs: how the kernels of keys and values are stored, if these are made in prefill.
     """
 
     num_heads: int
@@ -93,28 +99,30 @@ class Attention(nn.Module):
         self.out = Dense(self.emb_dim, axes, self.dtype, normal, self.kernels)
 
     def keys_values(self, x: Array) -> tuple[Array, Array]:
-        """[B, T, D] -> keys and values [B, T, H, head_dim]."""
+        """Maps [B, T, D] to keys and values [B, T, H, head_dim]."""
         return self._split(self.key(x)), self._split(self.value(x))
 
     def over_cache(self, x: Array, keys: Array, values: Array, bias: Array) -> Array:
-        """Queries from x [B, T, D] over cached [B, H, C, head_dim] -> [B, T, D].
+        """Computes attention of x [B, T, D] over cached [B, H, C, head_dim]: [B, T, D].
 
         `bias` [B, 1 or H, T, C] float32 is added to the attention logits.
         """
         return self._merge(attend(self._split(self.query(x)), keys, values, bias))
 
     def over_inputs(self, x: Array, keys: Array, values: Array, bias: Array) -> Array:
-        """As `over_cache`, but for keys [B, H, head_dim, C]: they are written once, so they can lie
-        as the product with the queries reads them. XLA's CPU backend would turn them in each call.
+        """Computes `over_cache` for keys [B, H, head_dim, C].
+
+        Keys of inputs are written once, so they can be stored as the product with the queries reads
+        them. Otherwise, XLA's CPU backend would transpose them in each call.
         """
         query = self._split(self.query(x))
         return self._merge(attend(query, keys, values, bias, "bthd,bhdc->bhtc"))
 
     def over_itself(self, x: Array, bias: Array) -> Array:
-        """Attention of the encoder: x [B, S, D] over its own keys and values -> [B, S, D].
+        """Computes the encoder's attention: x [B, S, D] over its own keys and values, [B, S, D].
 
-        The layout, and so the rounding, is T5X's: float32 logits then agree to the last bits also
-        for weights that amplify rounding (random ones do, a hundredfold).
+        The layout, and so the rounding, is T5X's. Float32 logits therefore agree to the last bits
+        even for weights that amplify rounding, as random ones do a hundredfold.
         """
         keys, values = self.keys_values(x)
         weights = attention_weights("bthd,bshd->bhts", self._split(self.query(x)), keys, bias)

@@ -29,16 +29,18 @@ from specdec.types import Array, ModelOutput, PyTree
 
 @dataclasses.dataclass(frozen=True)
 class T5Target(LinenModel, LayeredTarget):
-    """T5 as a `Model`, a drafter's too. Its parameters are T5X's tree, unwrapped, or what
-    `from_stored` makes of it.
+    """T5 as a `Model`, for targets and drafters. Its parameters are T5X's tree, or `from_stored` of
+    it.
 
-    axis_rules: pairs of a logical axis name and the mesh axis, or None, it is divided over, for all
-      that is computed under a mesh (`jax.set_mesh`); `models.partitioning` has the usual ones. A
-      field, and not Linen's context, because the compiled program depends on them.
-    layout: how the decoder's parameters are kept, which `laid_out` chooses for a device;
-      `specdec.models.t5.layouts` has the choices.
-    orders: how products with them are computed, see `specdec.models.products.Kernels`.
-    weights: "int8" for kernels in eight bits, which is another model than the checkpoint's.
+    Args:
+      config: the architecture.
+      axis_rules: pairs of a logical axis name and the mesh axis, or None, that it is divided over
+        under a mesh (`jax.set_mesh`). `models.partitioning` has the usual ones. They are a field
+        rather than Linen's context, because the compiled program depends on them.
+      layout: how the decoder's parameters are stored, which `laid_out` chooses for a device; see
+        `specdec.models.t5.layouts`.
+      orders: how products with them are computed, see `specdec.models.products.Kernels`.
+      weights: "int8" for kernels in eight bits, which is another model than the checkpoint's.
     """
 
     config: T5Config
@@ -56,17 +58,17 @@ class T5Target(LinenModel, LayeredTarget):
         super().__post_init__()
 
     def network(self) -> T5:
-        """The module, in this target's layout."""
+        """Returns the module, in this target's layout."""
         return T5(self.config, self.layout, self.orders, self.weights, self.pad_id)
 
     def example(self) -> tuple[Array, Array]:
-        """Inputs and outputs of one token."""
+        """Returns inputs and outputs of one token."""
         tokens = jnp.zeros([1, 1], jnp.int32)
         return tokens, tokens
 
     @property
     def num_layers(self) -> int:
-        """Layers of the decoder."""
+        """The number of decoder layers."""
         return self.config.num_decoder_layers
 
     @property
@@ -75,18 +77,18 @@ class T5Target(LinenModel, LayeredTarget):
         return {name: getattr(self.config, name) for name in SIZES}
 
     def laid_out(self, calls: Mapping[int, float], device: Device | None = None) -> T5Target:
-        """This target in the layout in which a device computes it fastest, by what was measured.
+        """Returns this target in the layout that was measured to be fastest on a device.
 
-        Logits are equal up to the order of summation, so a near-tie can fall another way.
+        Logits are equal up to the order of summation, so a near-tie may be decided differently.
 
         Args:
-          calls: rows times tokens of a call -> how often there is one. At batch 1 that is {1: 1}
-            for the model alone, {2: 1, 1: gamma - 1} for a drafter, and {gamma + 1: 1} for the
-            target that verifies; `Plan.laid_out` does so.
-          device: what was measured; None for the default device, see `specdec.models.device`.
+          calls: rows times tokens of a call -> how often there is such a call. At batch 1 that is
+            {1: 1} for the model alone, {2: 1, 1: gamma - 1} for a drafter, and {gamma + 1: 1} for
+            the target that verifies; `Plan.laid_out` does this.
+          device: the measurement; None for the default device, see `specdec.models.device`.
 
         Raises:
-          ValueError: there is no call, or one of no tokens.
+          ValueError: there is no call, or one without tokens.
         """
         device = device or devices.this()
         layout, orders = "checkpoint", ()
@@ -97,25 +99,25 @@ class T5Target(LinenModel, LayeredTarget):
         return dataclasses.replace(self, layout=layout, orders=orders)
 
     def from_stored(self, params: PyTree) -> PyTree:
-        """T5X's tree in this layout; what keeps its shape is shared."""
+        """Returns T5X's tree in this layout; arrays that keep their shape are shared."""
         params = layouts.from_stored(params, self.config, self.layout)
         return layouts.quantized(params, self.layout) if self.weights == "int8" else params
 
     def to_stored(self, params: PyTree) -> PyTree:
-        """The inverse of `from_stored`, bit for bit but for what eight bits have lost."""
+        """Returns the inverse of `from_stored`, bit for bit unless weights have eight bits."""
         if self.weights == "int8":
             params = layouts.dequantized(params, self.layout)
         return layouts.to_stored(params, self.config, self.layout)
 
     def start(self, inputs: Array) -> Array:
-        """T5 starts decoding from its padding id, unless its config names another one."""
+        """Returns the start token: T5's padding id, unless the config names another id."""
         return jnp.full(inputs.shape[0], self.config.decoder_start_id, jnp.int32)
 
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:
-        """Encodes [B, S] int32 inputs and computes the cross-attention's keys and values.
+        """Encodes inputs [B, S] int32, and computes the cross-attention's keys and values.
 
         Raises:
-          ValueError: other inputs.
+          ValueError: the inputs have another shape or dtype.
         """
         check_tokens(inputs)
         return cast(KVCache, self.apply(params, inputs, capacity, method="encode"))
@@ -130,9 +132,15 @@ class T5Target(LinenModel, LayeredTarget):
         layers: tuple[int, int] | None = None,
         resume: Array | None = None,
     ) -> tuple[ModelOutput, KVCache]:
-        """Feeds [B, T] int32 tokens; see `Target.decode`, and `models.blocks` for `ancestors`.
+        """Feeds tokens [B, T] int32; see `Target.decode`.
 
-        layers, resume: see `LayeredTarget`.
+        Args:
+          params: the parameters.
+          tokens: [B, T] int32.
+          cache: the cache.
+          ancestors: see `models.blocks`.
+          layers: see `LayeredTarget`.
+          resume: see `LayeredTarget`.
 
         Raises:
           ValueError: there are no such layers.
@@ -142,14 +150,14 @@ class T5Target(LinenModel, LayeredTarget):
         return cast(tuple[ModelOutput, KVCache], self.apply(params, *given, method="decode"))
 
     def first(self, layers: int) -> T5Target:
-        """The model of the first layers of the decoder; `part_of` is its parameters."""
+        """Returns the model of the first decoder layers; its `part_of` gives its parameters."""
         check_layers((0, layers), None, self.num_layers)
         return dataclasses.replace(
             self, config=dataclasses.replace(self.config, num_decoder_layers=layers)
         )
 
     def part_of(self, params: PyTree) -> PyTree:
-        """What this model has of a deeper one's parameters."""
+        """Returns this model's part of a deeper model's parameters."""
         own = {f"layers_{i}" for i in range(self.num_layers)}
         decoder = params["decoder"].items()
         kept = {k: leaf for k, leaf in decoder if k in own or not k.startswith("layers_")}
@@ -158,20 +166,25 @@ class T5Target(LinenModel, LayeredTarget):
     def pass_by(
         self, params: PyTree, stream: Array, cache: KVCache, layers: tuple[int, int]
     ) -> KVCache:
-        """Writes into the cache what layers a .. b - 1 would keep of [B, T, D], which goes by them
-        unchanged: keys and values, and nothing else of them is computed. The cache's length grows
-        by T."""
+        """Writes the keys and values of layers a .. b - 1 for states that skip these layers.
+
+        The states [B, T, D] go by unchanged, and nothing else of the layers is computed. The
+        cache's length grows by T.
+        """
         check_layers(layers, stream, self.num_layers)
         return cast(KVCache, self.apply(params, stream, cache, layers, method="pass_by"))
 
     def logits(self, params: PyTree, hidden: Array) -> Array:
-        """[B, T, D] states -> [B, T, V] float32, as `decode` projects them."""
+        """Maps states [B, T, D] to logits [B, T, V] float32, projected as in `decode`."""
         return cast(Array, self.apply(params, hidden, method="logits"))
 
     def read_by_decode(self, params: PyTree) -> PyTree:
-        """The part of the parameters that a call of `decode` reads as a whole. Not the kernels that
-        make cross-attention's keys and values, which `prefill` has used up; and of the embedding
-        only the fed tokens' rows are read, unless that projects to the logits."""
+        """Returns the parameters that each call of `decode` reads completely.
+
+        Kernels of cross-attention's keys and values are excluded, because only `prefill` uses them.
+        Of the embedding, only the rows of the fed tokens are read, unless it projects to the
+        logits.
+        """
         decoder = traverse_util.flatten_dict(params["decoder"])
         read = {"decoder": traverse_util.unflatten_dict(layouts.read_in_step(decoder))}
         if layouts.logits_from_table(self.config, self.layout):
@@ -181,6 +194,6 @@ class T5Target(LinenModel, LayeredTarget):
 
 @functools.cache
 def _kernels_of_step(target: T5Target) -> dict[int, int]:
-    """Bytes, in float32, of the matrices that a call of `decode` reads -> how many."""
+    """Counts the matrices that a call of `decode` reads, by their bytes in float32."""
     read = target.read_by_decode(jax.eval_shape(target.init, jax.random.key(0)))
     return dict(Counter(4 * leaf.size for leaf in jax.tree.leaves(read) if leaf.ndim == 2))

@@ -1,12 +1,12 @@
-"""Trimming: a part of a trained T5 as a T5 of its own, from where a drafter is trained.
+"""Trimming: a part of a trained T5 as its own T5, from which a drafter is trained.
 
-What is kept is kept as it is, and nothing stands in for what is not: the layers that are left read
-the stream from one another. So the last layers of a decoder read embeddings that they have never
-seen, and the first ones leave a stream that the final norm and the head have never seen.
+Kept parts do not change, and nothing replaces the others: the remaining layers read the stream from
+one another. The last layers of a decoder therefore read embeddings that they have never seen. The
+first layers leave a stream that the final norm and the head have never seen.
 
-A head may be left with the ids that are likely at all (VocabTrim, Goel et al. 2025, 2506.22694;
-FR-Spec, Zhao et al. 2025, 2502.14856): a step reads D K numbers of it and not D V. A drafter's
-other ids then have the probability 0, and whatever verifies draws them by the target alone.
+A head may keep only the ids that are likely at all (VocabTrim, Goel et al. 2025, 2506.22694;
+FR-Spec, Zhao et al. 2025, 2502.14856). A step then reads D K numbers of it instead of D V. The
+drafter gives the other ids probability 0, and only the target can produce them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from specdec.types import Array, PyTree
 
 
 def trimmed(config: T5Config, trim: Trim) -> T5Config:
-    """The model of what is kept.
+    """Returns the config of the kept parts.
 
     Raises:
       ValueError: there are no such parts.
@@ -61,7 +61,7 @@ def trimmed(config: T5Config, trim: Trim) -> T5Config:
 
 
 def trim(params: PyTree, config: T5Config, trim: Trim) -> PyTree:
-    """The parameters of what is kept of T5X's tree; they are shared, not copied, but for a head's.
+    """Returns the parameters of the kept parts of T5X's tree; only a head's are copied.
 
     Raises:
       ValueError: as `trimmed` does.
@@ -80,7 +80,7 @@ def trim(params: PyTree, config: T5Config, trim: Trim) -> PyTree:
 
 
 def _head(params: PyTree, config: T5Config, ids: tuple[int, ...]) -> Array:
-    """[D, K], the columns of these ids."""
+    """Returns [D, K], the columns of these ids."""
     if logits_from_table(config, "checkpoint"):
         return jnp.take(params["token_embedder"]["embedding"], jnp.asarray(ids), axis=0).T
     known = T5DraftConfig.of(config).head_ids

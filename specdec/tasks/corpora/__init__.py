@@ -1,8 +1,8 @@
-"""Endless corpora that need no download: English with its German, articles with highlights,
-English with its errors corrected, questions on articles.
+"""Generated corpora of unlimited size that need no download.
 
-Every example is a function of (task, split, seed, index), so that train is endless, resuming is an
-index, and no split shares a seed with another.
+They are English sentences with German translations, articles with highlights, English with
+corrected errors, and questions on articles. Every example is a function of (task, split, seed,
+index). Therefore train is unlimited, an index is enough to resume, and splits do not share seeds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GENERATORS: Mapping[str, Callable[[str, int, int], tuple[str, str]]] = {
 
 
 def generator(name: str) -> Callable[[str, int, int], tuple[str, str]]:
-    """The function (split, index, seed) -> (source, target) of a task, without its prefix.
+    """Returns the function (split, index, seed) -> (source, target) of a task, without its prefix.
 
     Raises:
       ValueError: there is no such task.
@@ -39,7 +39,8 @@ def generator(name: str) -> Callable[[str, int, int], tuple[str, str]]:
 
 
 def examples(name: str, split: str, *, start: int = 0, seed: int = 0) -> Iterator[tuple[str, str]]:
-    """The (source, target) of the split from index `start` on, without the task's prefix.
+    """Returns the (source, target) pairs of a split from index `start` on, without the task's
+    prefix.
 
     Nothing is read or remembered: example i is computed from (name, split, seed, i) alone.
 

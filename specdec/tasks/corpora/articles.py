@@ -1,4 +1,4 @@
-"""Short news articles whose facts are said once or twice, their highlights, and questions."""
+"""Short news articles that state facts once or twice, with highlights and questions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FILLERS: dict[str, list[str]] = table(
 
 
 class Article(NamedTuple):
-    """An article and what it is made of."""
+    """An article and the facts it is made of."""
 
     facts: tuple[Fact, ...]  # in the order in which they are first stated
     stated: tuple[str, ...]  # the sentence that first states each
@@ -55,9 +55,9 @@ class Article(NamedTuple):
 def highlighted(split: str, index: int, seed: int = 0) -> tuple[str, str]:
     """Returns an article of 3 to 8 sentences and its highlights, 1 to 3 sentences.
 
-    A salient fact is stated, and restated in other words further down; the highlights are its short
-    form, in the article's order. Which of two short forms is taken is chance, and so is the place
-    of everything in the article. Arguments as `translation.example`.
+    A salient fact is stated, and restated in other words further down. The highlights are its short
+    form, in the article's order. One of two short forms is chosen at random, and so is the place of
+    everything in the article. The arguments are those of `translation.example`.
     """
     dice = Dice(HIGHLIGHTS, split, index, seed)
     article = sample(dice)
@@ -66,9 +66,9 @@ def highlighted(split: str, index: int, seed: int = 0) -> tuple[str, str]:
 
 
 def asked(split: str, index: int, seed: int = 0) -> tuple[str, str]:
-    """Returns a question with its article, and the sentence that first states the fact asked for.
+    """Returns a question with its article, and the sentence that first states the answer.
 
-    The answer stands in the article letter by letter. Arguments as `translation.example`.
+    The answer occurs in the article verbatim. The arguments are those of `translation.example`.
     """
     dice = Dice(QUESTIONS, split, index, seed)
     article = sample(dice)

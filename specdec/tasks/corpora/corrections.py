@@ -41,7 +41,7 @@ class Edit(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """A correct text, and where it goes wrong."""
+    """A correct text and its errors."""
 
     words: tuple[str, ...]  # of the correct text
     edits: tuple[Edit, ...]
@@ -59,16 +59,17 @@ class Correction(NamedTuple):
 
 
 def example(split: str, index: int, seed: int = 0) -> tuple[str, str]:
-    """The text with 0 to 3 errors and the text without. Arguments as `translation.example`.
+    """Returns a text with 0 to 3 errors, and the text without them.
 
-    An error is one that the rest of the text gives away: what is correct follows from it.
+    The correct form of each error follows from the rest of the text. The arguments are those of
+    `translation.example`.
     """
     correction = sample(Dice(TASK, split, index, seed))
     return correction.source, correction.target
 
 
 def sample(dice: Dice) -> Correction:
-    """One sentence or two, and their errors."""
+    """Returns one or two sentences, and their errors."""
     sentences = [translation.sample(dice), translation.sample(dice)]
     texts = [english.sentence_text(sentence).split() for sentence in sentences]
     if len(texts[0]) + len(texts[1]) > MAX_WORDS:
@@ -113,7 +114,7 @@ _VERBS: list[EnglishVerb] = list(dict.fromkeys(_all(VERBS)))
 
 
 def _alone(verb: EnglishVerb) -> bool:
-    """Whether no other word looks like the present, nor the past like the base."""
+    """Returns whether no other word looks like the present, nor the past like the base form."""
     present = {verb.base, english.with_s(verb.base)}
     others = _PLURAL.keys() | _SINGULAR.keys() | _ADJECTIVE | _OTHER | {"have"}
     return verb.base != verb.past and not present & others
@@ -142,7 +143,7 @@ _PROPER = {*MEN, *WOMEN, *(name for _, name, *_ in _DATES if name.istitle()), "I
 
 
 def _governed() -> dict[str, tuple[str, bool]]:
-    """Form of a verb -> its one preposition, and whether it is seen without."""
+    """Returns form of a verb -> its one preposition, and whether it also occurs without it."""
     found: dict[str, set[str]] = {}
     for verb in _VERBS:
         found.setdefault(verb.base, set()).add(verb.rest or verb.particle)
@@ -164,17 +165,17 @@ def _core(word: str) -> str:
 
 
 def _instead(word: str, core: str) -> str:
-    """`core` with what `word` ends in."""
+    """Returns `core` with the punctuation that `word` ends in."""
     return core + word[len(_core(word)) :]
 
 
 def _begins(words: Sequence[str], at: int) -> bool:
-    """Whether a sentence begins there."""
+    """Returns whether a sentence begins there."""
     return at == 0 or words[at - 1].endswith(".")
 
 
 def _after(words: Sequence[str], at: int, skipped: set[str]) -> int:
-    """The word behind `at` and behind those skipped, or `at` itself if a clause ends before it."""
+    """Returns the place of the next word not skipped, or `at` if a clause ends before it."""
     place = at
     while place + 1 < len(words) and words[place][-1] not in ".,":
         place += 1
@@ -184,7 +185,7 @@ def _after(words: Sequence[str], at: int, skipped: set[str]) -> int:
 
 
 def _article(words: Sequence[str], _) -> Places:
-    """A for an, none for the, or one where none belongs."""
+    """Yields 'a' for 'an', a missing 'the', or an article where none belongs."""
     for at, word in enumerate(words):
         if _begins(words, at):
             continue
@@ -198,7 +199,7 @@ def _article(words: Sequence[str], _) -> Places:
 
 
 def _agreement(words: Sequence[str], _) -> Places:
-    """He sleep, they sleeps, will sleeps."""
+    """Yields a wrong verb form after its subject: 'she sleep', 'they sleeps', 'will sleeps'."""
     for at, word in enumerate(words):
         core = _core(word)
         if core in _AGREEMENT and not _begins(words, at):
@@ -206,7 +207,7 @@ def _agreement(words: Sequence[str], _) -> Places:
 
 
 def _form(words: Sequence[str], _) -> Places:
-    """Has sleep, is sleep, will slept, to slept."""
+    """Yields a wrong form in a verb group: 'has sleep', 'is sleep', 'will slept', 'to slept'."""
     for at, word in enumerate(words):
         place = _after(words, at, _FREQUENCY | {"not"})
         core = _core(words[place])
@@ -223,7 +224,7 @@ def _form(words: Sequence[str], _) -> Places:
 
 
 def _tense(words: Sequence[str], sentences: Sequence[Sentence]) -> Places:
-    """The present of what was yesterday."""
+    """Yields the present tense for something that happened yesterday."""
     for clause in (c for s in sentences for c in (s.first, s.second) if c):
         verb, time = clause.verb and clause.verb.english, clause.time
         if not (verb and time and clause.tense == "past" and time.english in _PAST):
@@ -236,7 +237,7 @@ def _tense(words: Sequence[str], sentences: Sequence[Sentence]) -> Places:
 
 
 def _preposition(words: Sequence[str], _) -> Places:
-    """On June, at the kitchen, listen at him, want sleep."""
+    """Yields a wrong or missing preposition: 'on June', 'at the kitchen', 'want sleep'."""
     for at in range(1, len(words) - 1):
         word, before = words[at], words[at - 1]
         if before in _GOVERNED and word == _GOVERNED[before][0]:
@@ -252,7 +253,7 @@ def _preposition(words: Sequence[str], _) -> Places:
 
 
 def _number(words: Sequence[str], _) -> Places:
-    """Many dog, this dogs."""
+    """Yields a wrong number: 'many dog', 'this dogs'."""
     many = {"many", "some", "these", *_NUMBERS}
     for at, word in enumerate(words):
         forms = _SINGULAR if word.lower() in many else _PLURAL
@@ -265,7 +266,7 @@ def _number(words: Sequence[str], _) -> Places:
 
 
 def _spelling(words: Sequence[str], _) -> Places:
-    """Two letters in the wrong order, one too many or one too few."""
+    """Yields two letters in the wrong order, one letter too many or one too few."""
     for at, word in enumerate(words):
         core = _core(word)
         if len(core) < 5 or not (core.isalpha() and core.islower()):
@@ -282,19 +283,19 @@ def _spelling(words: Sequence[str], _) -> Places:
 
 
 def _doubled(words: Sequence[str], _) -> Places:
-    """A word said twice; `her her` may be right."""
+    """Yields a repeated word, but not 'her her', which may be right."""
     for at, word in enumerate(words):
         if word.isalpha() and word.islower() and word != "her":
             yield at, f"{word} {word}"
 
 
 def _comma(words: Sequence[str], _) -> Places:
-    """No comma where one belongs."""
+    """Yields a word without its comma."""
     yield from ((at, word[:-1]) for at, word in enumerate(words) if word.endswith(","))
 
 
 def _capital(words: Sequence[str], _) -> Places:
-    """No capital where a sentence or a name begins."""
+    """Yields a sentence or a name without its capital letter."""
     for at, word in enumerate(words):
         if _begins(words, at) or _core(word) in _PROPER:
             yield at, word.lower()

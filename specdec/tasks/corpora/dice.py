@@ -1,4 +1,4 @@
-"""Choices that are a function of four integers, on every machine and Python version."""
+"""Random choices that depend on four integers only, on every machine and Python version."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Weighted(NamedTuple, Generic[T]):
 
 
 class Dice:
-    """A stream of choices of its own for every (task, split, seed, index).
+    """A stream of random choices for each (task, split, seed, index).
 
-    Only `random.Random.random` is used: Python promises its values for an integer seed, and
-    promises nothing about `choice` and its like. The seed is a mixed-radix number of the four
-    integers, so no two of them, and so no two splits, share one.
+    Only `random.Random.random` is used: Python guarantees its values for an integer seed, but not
+    those of `choice` and similar functions. The seed is a mixed-radix number of the four integers.
+    No two combinations, and so no two splits, share one.
     """
 
     def __init__(self, task: int, split: str, index: int, seed: int = 0):
@@ -46,11 +46,11 @@ class Dice:
         return self._random() < probability
 
     def pick(self, items: Sequence[T]) -> T:
-        """One of `items`, all alike."""
+        """Returns one of `items`, with equal probability."""
         return items[int(self._random() * len(items))]
 
     def weigh(self, weighted: Weighted[T]) -> T:
-        """One of the items, by their weights."""
+        """Returns one of the items, according to their weights."""
         if len(weighted.items) == 1:
             return weighted.items[0]
         u = self._random()
@@ -59,7 +59,7 @@ class Dice:
         )
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
-        """All of `items` in a random order (Fisher and Yates)."""
+        """Returns all `items` in a random order (Fisher and Yates)."""
         items = list(items)
         for last in range(len(items) - 1, 0, -1):
             other = int(self._random() * (last + 1))

@@ -1,4 +1,4 @@
-"""English from the tree: agreement, the verb group, and the order of a clause."""
+"""Renders a sentence tree in English: agreement, the verb group, and the order of a clause."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _be(person: int, past: bool = False) -> str:
 
 @functools.cache
 def with_s(base: str) -> str:
-    """The third person singular of the present."""
+    """Returns the third person singular of the present."""
     if base == "have":
         return "has"
     if base.endswith("y") and base[-2] not in "aeiou":
@@ -44,7 +44,7 @@ def with_s(base: str) -> str:
 
 @functools.cache
 def with_ing(base: str) -> str:
-    """The present participle."""
+    """Returns the present participle."""
     if base in _DOUBLED:
         return f"{base}{base[-1]}ing"
     cut = base.endswith("e") and not base.endswith("ee")
@@ -79,9 +79,11 @@ def _determiner(phrase: NounPhrase, following: str) -> str:
 
 
 def _verb(clause: Clause) -> tuple[str, str]:
-    """The finite word and the rest of the verb group; 'not' and 'often' stand between them.
+    """Returns the finite word, and the rest of the verb group; 'not' and 'often' stand between
+    them.
 
-    Where the finite word is the verb itself and is not be, the first is '' and they stand before.
+    If the finite word is the verb itself, and the verb is not 'be', the finite word is ''. 'not'
+    and 'often' then stand before the verb.
     """
     person, verb = clause.subject.person, clause.verb and clause.verb.english
     base = verb.base if verb else "be"
@@ -109,7 +111,7 @@ def _do(person: int, past: bool) -> str:
 
 
 def _modal(clause: Clause, person: int, base: str) -> tuple[str, str]:
-    """can and could, want to, be allowed to, and the infinitive."""
+    """Returns the finite word and the rest for 'can', 'could', 'want to' and 'be allowed to'."""
     word = clause.modal_word
     past = clause.tense == "past modal"
     first, _, rest = word.partition(" ")
@@ -125,7 +127,7 @@ def _modal(clause: Clause, person: int, base: str) -> tuple[str, str]:
 
 
 def clause_text(clause: Clause, link: str = "") -> str:
-    """The clause behind its conjunction or relative pronoun."""
+    """Returns the clause after its conjunction or relative pronoun."""
     time = clause.time.english if clause.time else ""
     fronted = bool(time) and clause.english_front == "time"
     parts = [link, f"{time}," if fronted else ""]

@@ -1,4 +1,4 @@
-"""German from the tree: declension, conjugation, and the order of a clause's fields.
+"""Renders a sentence tree in German: declension, conjugation, and the order of a clause's fields.
 
 The order is the topological one: front field, finite verb (second in a main clause, last in a
 subordinate one), middle field, and the right bracket of prefix, participle and infinitive.
@@ -23,7 +23,10 @@ _SLOT = (0, 1, 2, 2, 2, 3, 3)  # of a person in the four forms
 
 
 def article(lemma: str, case: str, column: int) -> str:
-    """der, dieser, ein, kein, mein...; `column` is 0 to 2 for m, f, n and 3 for the plural."""
+    """Returns 'der', 'dieser', 'ein', 'kein', 'mein' and similar words in their case.
+
+    `column` is 0 to 2 for masculine, feminine and neuter, and 3 for the plural.
+    """
     if lemma == "der":
         return _DER[case][column]
     if lemma in ("dies", "einig", "viel"):
@@ -32,12 +35,16 @@ def article(lemma: str, case: str, column: int) -> str:
 
 
 def _bare(case: str, column: int) -> bool:
-    """Where ein, kein and the possessives have no ending, so that the adjective has the strong."""
+    """Returns whether 'ein', 'kein' and possessives have no ending, so that adjectives have the
+    strong."""
     return (case, column) in (("nominative", 0), ("nominative", 2), ("accusative", 2))
 
 
 def adjective(word: Adjective, kind: str, case: str, column: int) -> str:
-    """`kind` is weak (behind der), mixed (behind ein), or strong (behind nothing)."""
+    """Returns an adjective with its ending.
+
+    `kind` is weak (after 'der'), mixed (after 'ein'), or strong (without an article).
+    """
     strong = kind == "strong" or (kind == "mixed" and _bare(case, column))
     return word.stem + (_STRONG if strong else _WEAK)[case][column]
 
@@ -51,7 +58,7 @@ def noun(word: GermanNoun, case: str, plural: bool) -> str:
 
 @functools.cache
 def present(infinitive: str, changed: str, person: int) -> str:
-    """The finite present of a verb without its prefix."""
+    """Returns the finite present of a verb without its prefix."""
     if infinitive in _PRESENT:
         return _PRESENT[infinitive][_SLOT[person]]
     stem = infinitive.removesuffix("n").removesuffix("e")
@@ -67,12 +74,13 @@ def present(infinitive: str, changed: str, person: int) -> str:
 
 
 def past(infinitive: str, person: int) -> str:
-    """The preterite, where it is used: of modals and of sein."""
+    """Returns the preterite, which is only used of modals and of 'sein'."""
     return _PAST[infinitive][_SLOT[person]]
 
 
 def nominal(thing: Nominal, case: str, negated: bool = False, preposition: str = "") -> str:
-    """The phrase in its case; `negated` turns ein into kein. A relative clause ends in a comma."""
+    """Returns the phrase in its case; `negated` turns 'ein' into 'kein'. A relative clause ends in
+    a comma."""
     head = f"{preposition} " if preposition else ""
     if isinstance(thing, Pronoun):
         return head + _PRONOUNS[case][thing.person]
@@ -93,7 +101,7 @@ def nominal(thing: Nominal, case: str, negated: bool = False, preposition: str =
 
 
 def _determiner(phrase: NounPhrase, case: str, column: int, negated: bool) -> tuple[str, str]:
-    """The word, and the kind of ending that adjectives have behind it."""
+    """Returns the determiner, and the kind of ending that adjectives have after it."""
     match phrase.determiner:
         case "a" if negated:
             return article("kein", case, column), "mixed"
@@ -113,7 +121,7 @@ def _determiner(phrase: NounPhrase, case: str, column: int, negated: bool) -> tu
 
 
 def main_fields(clause: Clause) -> list[Field]:
-    """A main clause by its fields: the finite verb is the second."""
+    """Returns the fields of a main clause; the finite verb is the second."""
     finite, right = _verb(clause)
     fields = _middle(clause)
     front = next(field for field in fields if field[0] == clause.german_front)
@@ -121,7 +129,8 @@ def main_fields(clause: Clause) -> list[Field]:
 
 
 def subordinate_fields(clause: Clause, link: str) -> list[Field]:
-    """A subordinate clause by its fields: the finite verb, or the zu-infinitive, is the last."""
+    """Returns the fields of a subordinate clause; the finite verb, or the zu-infinitive, is the
+    last."""
     finite, right = _verb(clause)
     right = [text for _, text in right]
     verb = clause.verb.german if clause.verb else _SEIN
@@ -164,10 +173,10 @@ def _verb(clause: Clause) -> tuple[str, list[Field]]:
 
 
 def _middle(clause: Clause) -> list[Field]:
-    """Everything but the verb, in the order of the middle field.
+    """Returns everything but the verb, in the order of the middle field.
 
-    Pronouns first, what is known before what is new, then time, manner, place; 'nicht' and 'oft'
-    stand behind what is known and before manner and place.
+    Pronouns come first, known things before new ones, then time, manner and place. 'nicht' and
+    'oft' stand after what is known and before manner and place.
     """
     fields: list[Field] = []
 
@@ -211,7 +220,7 @@ def _middle(clause: Clause) -> list[Field]:
 
 
 def clause_fields(sentence: Sentence) -> list[list[Field]]:
-    """The fields of the sentence's clauses, in the order of the text."""
+    """Returns the fields of the sentence's clauses, in the order of the text."""
     first = main_fields(sentence.first)
     if sentence.second is None or sentence.german_link is None:
         return [first]

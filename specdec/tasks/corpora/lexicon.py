@@ -1,8 +1,8 @@
-"""The words in `words/`, whose lines are concepts, as a speaker of both languages knows them.
+"""The words in `words/`, whose lines are concepts that a bilingual speaker knows.
 
-Left of ` = ` is English, right is German. Each side lists its words for the concept, with their
-weights behind a *, 1 if there is none. An underscore is a space. The two sides are chosen
-independently of each other: neither text is a function of the other.
+English is left of ` = `, German is right of it. Each side lists its words for the concept, with
+weights after a *; the default is 1. An underscore is a space. The two sides are chosen
+independently, so neither text is a function of the other.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Link(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A concept; the last two are those of a verb."""
+    """A concept; the last two fields are those of a verb."""
 
     english: Weighted
     german: Weighted
@@ -92,7 +92,7 @@ def _lines(name: str) -> Iterator[tuple[str, str, str]]:
 
 
 def table(name: str, parse: Callable[[str], T]) -> dict[str, dict[str, T]]:
-    """Returns header -> left side -> what `parse` makes of the right side, of a file's lines."""
+    """Returns header -> left side -> the parsed right side, for a file's lines."""
     found = defaultdict(dict)
     for header, left, right in _lines(name):
         found[header][left] = parse(right)
@@ -100,7 +100,7 @@ def table(name: str, parse: Callable[[str], T]) -> dict[str, dict[str, T]]:
 
 
 def _side(text: str, parse: Callable[..., T]) -> Weighted[T]:
-    """'a b *3, c d' -> the words parsed, with weights 3 and 1; an underscore is a space."""
+    """Parses 'a b *3, c d' to words with weights 3 and 1; an underscore is a space."""
     items, weights = [], []
     for variant in text.split(", "):
         *fields, last = variant.split()

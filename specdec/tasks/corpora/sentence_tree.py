@@ -1,4 +1,4 @@
-"""The structure that both renderers read: what is said, with the words chosen, in no word order."""
+"""The tree that both renderers read: the meaning and the chosen words, without a word order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_GENDER = {"m": HE, "f": SHE, "n": IT}
 
 
 class Words(NamedTuple, Generic[E, G]):
-    """The same in both languages: a phrase that does not inflect, an adjective or a verb."""
+    """A phrase that does not inflect, an adjective or a verb, in both languages."""
 
     english: E
     german: G
@@ -54,7 +54,7 @@ class NounPhrase(NamedTuple):
 
 
 class Adverbial(NamedTuple):
-    """A preposition and what it governs."""
+    """A preposition and its object."""
 
     english: str
     german: str
@@ -66,10 +66,10 @@ Nominal = Pronoun | Name | NounPhrase
 
 
 class Clause(NamedTuple):
-    """A verb and what belongs to it.
+    """A verb and its complements.
 
-    In a relative clause `gap` names what the relative pronoun stands for; there a subject is only
-    agreed with, and an object is None. An infinitive clause does not say its subject either.
+    In a relative clause, `gap` names what the relative pronoun stands for. A subject there only
+    determines agreement, and an object is None. An infinitive clause has no visible subject either.
     """
 
     subject: Nominal

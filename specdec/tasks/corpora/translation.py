@@ -44,19 +44,19 @@ MIN_WORDS, MAX_WORDS = 5, 30  # of either text
 
 
 def example(split: str, index: int, seed: int = 0) -> tuple[str, str]:
-    """The English sentence and the German one: a function of the arguments alone.
+    """Returns an English sentence and its German translation, which depend only on the arguments.
 
     Args:
-      split: train, validation or test; they draw from seeds that no other split has.
-      index: which example; 0 <= index < 2**48.
-      seed: another corpus of the same law; 0 <= seed < 2**32.
+      split: train, validation or test; no two splits share seeds.
+      index: the number of the example; 0 <= index < 2**48.
+      seed: selects another corpus with the same distribution; 0 <= seed < 2**32.
     """
     tree = sample(Dice(TASK, split, index, seed))
     return english.sentence_text(tree), german.sentence_text(tree)
 
 
 def sample(dice: Dice) -> Sentence:
-    """A tree whose two texts have MIN_WORDS to MAX_WORDS words."""
+    """Returns a tree whose two texts have MIN_WORDS to MAX_WORDS words."""
     while True:
         tree = _sentence(dice)
         texts = english.sentence_text(tree), german.sentence_text(tree)
@@ -89,7 +89,8 @@ def _pick(dice: Dice, entries: Sequence[Entry]) -> Words[Any, Any]:
 def _noun(
     dice: Dice, name: str, subject: Nominal | None = None, relative: float = 0.0
 ) -> NounPhrase:
-    """A noun of class `name` that `subject` may own; a clause follows as often as `relative`."""
+    """Returns a noun of class `name` that `subject` may own; `relative` is the probability of a
+    clause."""
     entry = dice.pick(NOUNS[name])
     determiner = dice.weigh(_LAW["kin"] if name == "kin" else _LAW["determiner"])
     plural = determiner == "plural" or (name == "kin" and dice.chance(0.15))
@@ -127,7 +128,7 @@ def _name(dice: Dice) -> Name:
 
 
 def _subject(dice: Dice, relative: float = 0.0) -> Nominal:
-    """Chooses somebody who acts."""
+    """Chooses a subject."""
     kind = dice.weigh(_LAW["subject"])
     if kind == "pronoun":
         return Pronoun(dice.pick(_PERSONS))
@@ -135,7 +136,7 @@ def _subject(dice: Dice, relative: float = 0.0) -> Nominal:
 
 
 def _object(dice: Dice, name: str, subject: Nominal, relative: float = 0.0) -> Nominal:
-    """Makes an object of class `name`; people may be pronouns or names."""
+    """Returns an object of class `name`; people may be pronouns or names."""
     kind = dice.weigh(_LAW["object"]) if name in ("person", "kin") else "noun"
     if kind == "name":
         return _name(dice)
@@ -147,10 +148,10 @@ def _object(dice: Dice, name: str, subject: Nominal, relative: float = 0.0) -> N
 
 
 def _with_relative(dice: Dice, phrase: NounPhrase, name: str) -> NounPhrase:
-    """The phrase with a clause about it. Its own number and gender are what the clause agrees with.
+    """Returns the phrase with a relative clause, which agrees with its number and gender.
 
-    A person may be its subject, its accusative or its dative; a thing its accusative, or the
-    subject of a copula.
+    A person may be the clause's subject, accusative or dative. A thing may be its accusative, or
+    the subject of a copula.
     """
     person = name in ("person", "kin")
     tense = "past" if dice.chance(0.55) else "present"
@@ -196,7 +197,7 @@ def _place(dice: Dice, subject: Nominal, classes: tuple[str, ...], whither: bool
 
 
 def _with_details(dice: Dice, clause: Clause, frame: str, stative: bool, detail: float) -> Clause:
-    """Time, frequency, manner, company, place and negation; `detail` scales how often."""
+    """Adds time, frequency, manner, company, place and negation, as often as `detail` says."""
     changes = {}
     if clause.tense in _TIMES and dice.chance(0.6 * detail):
         changes["time"] = _pick(dice, ADVERBS[dice.weigh(_TIMES[clause.tense])])
@@ -224,7 +225,7 @@ def _with_details(dice: Dice, clause: Clause, frame: str, stative: bool, detail:
 
 
 def _may_be_negated(clause: Clause) -> bool:
-    """Only where 'not' and 'nicht' have the same scope."""
+    """Returns whether 'not' and 'nicht' have the same scope."""
     if clause.tense in ("modal", "past modal"):
         scope = clause.modal in ("können", "wollen", "sollten") or clause.modal_word == "have to"
     else:
@@ -240,7 +241,7 @@ def _may_be_negated(clause: Clause) -> bool:
 def _clause(
     dice: Dice, subject: Nominal, tense: str, relative: float = 0.0, detail: float = 1.0
 ) -> Clause:
-    """Says what somebody does or is."""
+    """Returns a clause about what a subject does or is."""
     frame = dice.weigh(_LAW["frame"])
     if frame == "copula":
         return _copula(dice, subject, tense, "state", detail)
@@ -248,7 +249,7 @@ def _clause(
 
 
 def _copula(dice: Dice, subject: Nominal, tense: str, name: str, detail: float = 1.0) -> Clause:
-    """Someone is `name` = state, or something of class `name` is so."""
+    """Returns a clause that describes a person (`name` = state) or a thing of class `name`."""
     if tense != "future":
         tense = "past" if tense in ("past", "past modal", "perfect") else "present"
     described = _ADJECTIVES_OF.get(name, "state")
@@ -264,7 +265,7 @@ _FRAMES_OF_ACTION = tuple(name for name in _LAW["frame"].items if name != "copul
 def _verbal(
     dice: Dice, subject: Nominal, tense: str, frame: str, detail: float = 1.0, relative: float = 0.0
 ) -> Clause:
-    """Someone does something; a `frame` that is none is replaced by one."""
+    """Returns a clause about an action; a `frame` without actions is replaced by one with them."""
     if frame not in _FRAMES_OF_ACTION:
         frame = dice.pick(_FRAMES_OF_ACTION)
     # Nobody goes to town in order to know somebody.
@@ -303,7 +304,7 @@ def _objects(
 
 
 def _weather(dice: Dice, tense: str) -> Clause:
-    """It rains; it is cold."""
+    """Returns a clause about the weather."""
     subject = Pronoun(IT)
     tense = "past" if tense.startswith("past") else "present"
     if dice.chance(0.5):
@@ -345,7 +346,7 @@ def _sentence(dice: Dice) -> Sentence:
 
 
 def _lone(dice: Dice, tense: str) -> Clause:
-    """A sentence of one clause: more of it, and sometimes about things and animals."""
+    """Returns a sentence of one clause, with more detail; sometimes about things or animals."""
     if dice.chance(0.12):
         name = dice.pick(("vehicle", "clothing", "reading", "food", "thing", "device"))
         return _copula(dice, _noun(dice, name, None, relative=0.7), tense, name, detail=1.6)
@@ -366,7 +367,7 @@ def _pronoun_of(subject: Nominal) -> Nominal:
 
 
 def _reported(dice: Dice, link: str, tense: str) -> Sentence:
-    """Someone says that, or asks whether, somebody does something."""
+    """Returns a sentence in which a subject says that, or asks whether, another clause holds."""
     subject = _subject(dice)
     first = Clause(subject, _pick(dice, VERBS[link]), tense)
     if tense == "past" and dice.chance(0.35):
