@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from specdec.models.layers import constrain, precision
+from specdec.models.layers import constrain
 from specdec.types import Array, AxisRules
 
 # Up to so many rows are written one by one, in place. Together they are a scatter, which a TPU's
@@ -113,18 +113,18 @@ class KVCache(struct.PyTreeNode):
 
     def keep(self, start: Array, kept: Array, width: int) -> KVCache:
         """Copies some of the `width` slots from `start` [B] on to the first K of them: those that
-        are `kept` [B, K] slots behind `start`, each below `width`. The length does not move.
+        are `kept` [B, K] slots behind `start`, each below `width`. The length does not change.
 
-        The caller guarantees start + width <= capacity. Slots of the whole cache would not do: over
-        a mesh each would be gathered, and on a TPU copied to another layout.
+        They are read from these slots alone, and not from the whole array, which a TPU's compiler
+        would copy to another layout.
+
+        The caller must ensure start + width <= capacity.
         """
-        chosen = kept[:, :, None] == jnp.arange(width)[None, None]
 
         def moved(array: Array) -> Array:
-            block, exact = read_rows(array, start, width), precision(array.dtype)
-            of = chosen.astype(array.dtype)
-            block = jnp.einsum("bhtd,bkt->bkhd", block, of, precision=exact)
-            return _placed(write_rows(array, block, start))
+            block = read_rows(array, start, width)
+            block = jnp.take_along_axis(block, kept[:, None, :, None], axis=2)
+            return _placed(write_rows(array, block.swapaxes(1, 2), start))
 
         with nn.logical_axis_rules(self.axis_rules):
             keys, values = (tuple(map(moved, of)) for of in (self.keys, self.values))
