@@ -23,7 +23,6 @@ import jax.numpy as jnp
 import numpy as np
 from harness import Results, pair_flags, run_of
 
-from specdec.common.environment import environment
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.engine.beam_engine import BeamEngine, beam_plan
@@ -47,7 +46,7 @@ def main() -> None:
     if args.predict:
         return show_predictions(args)
     lines = Results.of(args, "beams/drafts", "pair", "text", "repeat")
-    about = environment()
+    about = harness.about()
     for pair in args.pairs:
         run = run_of(pair_flags(pair), args.texts, batch_size=1)
         for line in measured(pair, run, args.repeats, lines):

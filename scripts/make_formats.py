@@ -64,6 +64,11 @@ length.
 not the pieces with T5's ids, and a `generation_config.json` that claims to repeat `config.json`
 (`_from_model_config`) and does not, which two versions of transformers read differently.
 
+**Untied output layers.** An untied directory that `specdec convert` writes gives the same logits in
+transformers 4 and 5. Version 5 sets `tie_word_embeddings` to true when it loads the model, keeps an
+output layer that differs from the embedding, and warns. Do not call `resize_token_embeddings` or
+`tie_weights` there: both replace the output layer.
+
 **Texts** are encoded and decoded as transformers does with the same directory: with
 `spiece.model` as transformers 4's T5Tokenizer, and with `tokenizer.json` alone as transformers
 5's. Four things differ:
@@ -105,7 +110,7 @@ pass over fields that they do not know. A command goes on with a file of its own
 """
 TITLES = {
     "decode": "`specdec decode --output_file`, and `predictions.jsonl` of `specdec eval`",
-    "beams": "`specdec decode --num_beams --output_file`",
+    "beams": "`specdec decode --num_beams`, and `predictions.jsonl` of `specdec eval --num_beams`",
     "bench": "`specdec bench --output_file`",
     "score": "`specdec score --output_file`",
     "acceptance": "`specdec acceptance --output_file`",

@@ -1,4 +1,7 @@
-"""The beams of a run: its settings, its flags, and what `specdec decode` writes of them."""
+"""The beams of a run: its settings, its flags, and what `specdec decode` writes of them.
+
+The commands that search take the flags; `runs.opened` refuses the settings in the others.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ from specdec.common.values import Checked, NonNegativeInt, Number, PositiveInt, 
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamRule, HuggingFaceBeams, T5XBeams
 from specdec.engine import Engine
-from specdec.engine.beam_engine import BeamEngine, beam_plan
+from specdec.engine.beam_engine import BeamEngine
 from specdec.instrument.beam_texts import BeamSummary, searched
+from specdec.instrument.runs import GivenBeams
 from specdec.plan import Plan
 
 
@@ -74,16 +78,9 @@ class Beams(Checked):
         Raises:
           UsageError: the run cannot be searched.
         """
+        rule, draft = self._rule(), (self.draft_beams, self.draft_steps)
         try:
-            best_only = self.num_return == 1
-            return beam_plan(
-                plan,
-                self.num_beams,
-                self._rule(),
-                width=self.draft_beams,
-                depth=self.draft_steps,
-                best_only=best_only,
-            )
+            return GivenBeams(self.num_beams, self.num_return, rule, *draft).plan(plan)
         except ValueError as error:
             raise UsageError(str(error)) from error
 

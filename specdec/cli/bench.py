@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from specdec.cli import machine, output
+from specdec.cli import beams, machine, output
 from specdec.cli import run as runs
 from specdec.cli.variants import add_variant_flag, path_of, variants
 from specdec.common.values import PositiveInt, UsageError, check
@@ -20,9 +20,9 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "bench",
         help="measure the speed-up",
-        description="Times a target alone and with a drafter, by turns in one process, one text at "
-        "a time whatever BATCH_SIZE and BUCKETS say, and the models' parts on their own. Takes the "
-        f"gin files of `specdec decode`. Measures {LIMIT} texts unless there is a limit. A "
+        description="Times a target alone and with a drafter, alternating in one process, one text "
+        "at a time whatever BATCH_SIZE and BUCKETS say, and the models' parts on their own. Takes "
+        f"the gin files of `specdec decode`. Measures {LIMIT} texts unless there is a limit. A "
         "measurement that was interrupted goes on when the command is given again.",
         allow_abbrev=False,
     )
@@ -65,6 +65,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         metavar="DIR",
         help="also write an xprof trace of one text's generations, after the measurement",
     )
+    beams.add_flags(parser)
     parser.set_defaults(command=_command, resumes_from="output_file")
     return parser
 
@@ -74,7 +75,8 @@ def _command(args: argparse.Namespace) -> None:
     output.check(args)
     machine.refuse_unwritable_folder("--profile_dir", args.profile_dir)
     file = args.output_file
-    timed = variants(args, file, lines="bench", change=one_text_at_a_time())
+    how = {"overrides": beams.flags_of(args), "beams": True, "change": one_text_at_a_time()}
+    timed = variants(args, file, lines="bench", **how)
     ready = Benchmark.of(
         ((one, path_of(file, one.name)) for one in timed),
         synthetic_alpha=args.synthetic_alpha,

@@ -42,7 +42,7 @@ ELSEWHERE = {
     "prompt": "text",
 }
 NOWHERE = {
-    "num_beams": "beams are searched for by `specdec decode --num_beams`",
+    "num_beams": "beams are searched for by `specdec decode`, `eval`, `bench` and `verify`",
     "do_sample": "--temperature=1 draws tokens, and outputs are greedy without it",
 }
 

@@ -26,6 +26,7 @@ def variant(
     overrides: Mapping[str, Any] = {},
     unmarked: bool = False,
     drafts: bool = False,
+    beams: bool = False,
     change: Callable[[DecodeRun], DecodeRun] = lambda run: run,
 ) -> Variant:
     """Returns the run of the flags and of one variant.
@@ -37,9 +38,10 @@ def variant(
       overrides: see `runs.opened`.
       unmarked: see `runs.opened`.
       drafts: whether a drafter is needed, and not only a run other than the baseline.
+      beams: see `runs.opened`.
       change: see `runs.opened`.
     """
-    run, _ = runs.opened(_with(args, name), overrides, unmarked, change)
+    run = runs.opened(_with(args, name), overrides, unmarked, change, beams)
     (runs.require_drafter if drafts else runs.require_baseline)(run)
     return ready(run, name, lines)
 

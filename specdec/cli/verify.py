@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from specdec.cli import output
+from specdec.cli import beams, output
 from specdec.cli import run as runs
 from specdec.cli.variants import announce, say, variant
+from specdec.common.records import RecordsError
 from specdec.instrument.certifying import LIMIT, certify
 
 
@@ -17,7 +18,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "verify",
         help="certify that a run is exact",
         description="Certifies that a run decodes what its target alone would: ten checks, on "
-        "this device, with the gin files of `specdec decode`.",
+        "this device, with the gin files of `specdec decode`; with --num_beams five of the beams.",
         epilog=f"Takes minutes. Without a limit, in gin or by --limit, the first {LIMIT} examples "
         "are decoded: a certificate needs no whole split. A run that was stopped goes on: until "
         "the end FILE.checks.jsonl keeps the checks that passed. Exit code 1 if a check fails.",
@@ -30,17 +31,21 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         metavar="FILE",
         help="write every figure to FILE, as JSON (default: %(default)s)",
     )
+    beams.add_flags(parser)
     parser.set_defaults(command=_command, resumes_from="output_file")
     return parser
 
 
 def _command(args: argparse.Namespace) -> int:
     output.check(args, holding="checks")
+    how = {"overrides": beams.flags_of(args), "beams": True, "unmarked": True, "drafts": True}
     passed = Path(f"{args.output_file}.checks.jsonl")
     kept = passed, Path(f"{passed}.gin")
     try:
-        found = certify(variant(args, unmarked=True, drafts=True), say, announce, passed)
+        found = certify(variant(args, **how), say, announce, passed)
         found.write(Path(args.output_file))
+    except RecordsError:  # they are of another run, which may go on
+        raise
     except Exception:  # an interruption is none, and leaves them for the next run
         _remove(kept)
         raise

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+import jax.numpy as jnp
 
 from specdec.common.values import Checked, PositiveInt, check_has, check_is
 from specdec.decoding.beam_rules import BeamRule
-from specdec.decoding.draft_beams import DraftBeams
+from specdec.decoding.draft_beams import DraftBeams, rooted, view_of
 from specdec.models.beam_tree import Slots
 from specdec.models.model import Target, check_model
 from specdec.plan import stop_ids_of
-from specdec.types import LogitsProcessor, Params, Part, PyTree
+from specdec.types import Array, LogitsProcessor, Params, Part, PyTree, TargetCall
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +80,26 @@ class BeamPlan(Checked):
         return self.drafter.depth if self.drafter else 0
 
     @property
+    def draft_beams(self) -> int:
+        """u, the beams of the draft; 0 if nothing is drafted."""
+        return self.drafter.width if self.drafter else 0
+
+    @property
+    def same_output(self) -> bool:
+        """Whether the output is the target's own, token by token."""
+        return self.exact
+
+    @property
+    def gamma(self) -> int | None:
+        """The depth of a draft, None if nothing is drafted."""
+        return self.depth or None
+
+    @property
+    def longest_draft(self) -> int:
+        """The depth, which all drafts have."""
+        return self.depth
+
+    @property
     def width(self) -> int:
         """T, the tokens of a target call."""
         return self.beams + (self.drafter.nodes if self.drafter else 0)
@@ -85,11 +107,11 @@ class BeamPlan(Checked):
     @property
     def slots(self) -> Slots:
         """The arrangement of a cache's row: N layers, and the nodes behind the last one."""
-        return Slots(self.beams, self.drafter.width if self.drafter else 0, self.capacity)
+        return Slots(self.beams, self.draft_beams, self.capacity)
 
     @property
     def capacity(self) -> int:
-        """C, the slots of a row."""
+        """Slots that a cache needs."""
         return self.beams * (self.max_length - 1) + self.width
 
     def models(self) -> dict[str, Any]:
@@ -97,13 +119,31 @@ class BeamPlan(Checked):
         return {"target": self.target, **(self.drafter.models() if self.drafter else {})}
 
     def params(self, trees: Mapping[str, PyTree]) -> Params:
-        """Returns the argument of `beam_search`: the trees of `models`."""
+        """Returns the parameters of the models, by role."""
         return Params(**{role: trees[role] for role in self.models()})
 
-    def parts(self) -> tuple[Part, ...]:
-        """Returns the model calls of one iteration; see `Plan.parts`."""
+    def parts(self, calls: Iterable[TargetCall] = ()) -> tuple[Part, ...]:
+        """Returns the model calls of one iteration, which are the same for all calls; see
+        `Plan.parts`."""
         drafted = self.drafter.parts(self.beams) if self.drafter else ()
         return Part("target", self.width, 1), *(part for part in drafted if part.calls)
+
+    def holder(self, role: str) -> str:
+        """Returns whose cache the calls of a part run on; see `Plan.holder`."""
+        return role
+
+    def call_of(self, role: str) -> Callable:
+        """Returns a call of a part, for timing; see `Plan.call_of`. All tokens are of one layer."""
+        model, slots = self.models()[role], self.slots
+
+        def call(trees: Mapping[str, PyTree], tokens: Array, cache: Any) -> tuple[Array, Any]:
+            tree = rooted(tokens[:, : self.beams], tokens.shape[1])
+            path = jnp.zeros([len(tokens), self.beams, self.max_length], jnp.int32)
+            view = view_of(tree, slice(None), path, cache.length // self.beams, slots)
+            output, fed = model.decode(trees[role], tokens, cache, ancestors=view)
+            return jnp.argmax(output.logits, axis=-1).astype(jnp.int32), fed
+
+        return call
 
     def laid_out(self, rows: int) -> BeamPlan:
         """Returns this plan with its models in the layouts that this device reads fastest, in

@@ -18,7 +18,7 @@ from specdec.decoding import states
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamSet, best_first
 from specdec.decoding.draft_beams import Continued, Layer, Scored, Tree, rooted, view_of
-from specdec.decoding.finite import NonFiniteLogits, is_known
+from specdec.decoding.finite import check_finite
 from specdec.decoding.forcing import given_lengths
 from specdec.sampling import Greedy, Processed
 from specdec.types import Array, History, Params, PyTree
@@ -46,6 +46,15 @@ class BeamOutput(NamedTuple):
     scores: Array  # [B, w] float32, as the rule normalises them
     finished: Array  # [B, w] bool
     trace: BeamTrace
+
+    def made(self, index: int) -> int:
+        """Returns how many steps the search of a row has made."""
+        return int(jnp.sum(self.trace.steps[index]))
+
+    def texts(self, index: int) -> list[list[int]]:
+        """Returns the ids of a row's beams, the best first, without places that hold no text."""
+        lengths = self.length[index]
+        return [self.tokens[index, i, :n].tolist() for i, n in enumerate(lengths) if n]
 
 
 class BeamState(struct.PyTreeNode):
@@ -87,10 +96,7 @@ def beam_search(
     """
     states.check_inputs(inputs, active, prefix, plan.target, plan.max_length)
     output = _search(params, inputs, plan=plan, active=active, prefix=prefix)
-    if is_known(output.trace.failed):
-        for row in jnp.flatnonzero(output.trace.failed):
-            steps = int(jnp.sum(output.trace.steps[row]))
-            raise NonFiniteLogits(plan.target, int(row), steps)
+    check_finite(output, plan.target)
     return output
 
 
@@ -250,7 +256,7 @@ def _one_step(
     beams, nodes = replay.beams, jnp.maximum(replay.nodes, 0)
     of_live = jnp.take_along_axis(logits, nodes[:, :, None], axis=1)
     finite = jnp.all(jnp.isfinite(jnp.max(of_live, axis=-1)), axis=1)
-    log_probs = _processed(jax.nn.log_softmax(of_live, axis=-1), beams, plan)
+    log_probs = processed(jax.nn.log_softmax(of_live, axis=-1), beams, plan)
     advance = functools.partial(plan.rule.advance, stop_ids=plan.stop_ids, best_only=plan.best_only)
     after, parents = jax.vmap(advance)(beams, log_probs)
     at = layers + depth  # of the layer that the nodes are
@@ -291,7 +297,7 @@ def _where_rows(rows: Array, new: Array, old: Array) -> Array:
     return jnp.where(rows.reshape([-1] + [1] * (new.ndim - 1)), new, old)
 
 
-def _processed(log_probs: Array, beams: BeamSet, plan: BeamPlan) -> Array:
+def processed(log_probs: Array, beams: BeamSet, plan: BeamPlan) -> Array:
     """Returns the log-probabilities [B, w, V] as processors leave them."""
     if not plan.processors:
         return log_probs
@@ -299,7 +305,12 @@ def _processed(log_probs: Array, beams: BeamSet, plan: BeamPlan) -> Array:
     texts = beams.live_tokens.reshape(rows * width, -1)
     history = History(texts, jnp.repeat(beams.length, width), plan.stop_ids)
     flat = log_probs.reshape(rows * width, -1)
-    return Processed(Greedy(), plan.processors).process(flat, history).reshape(log_probs.shape)
+    return rule_of(plan).process(flat, history).reshape(log_probs.shape)
+
+
+def rule_of(plan: BeamPlan) -> Processed:
+    """Returns the processors of a plan as one rule."""
+    return Processed(Greedy(), plan.processors)
 
 
 def _children(tree: Tree, parents: Array, tokens: Array) -> Array:

@@ -105,7 +105,7 @@ class DraftBeams(Checked):
         return {self.role: self.model}
 
     def views(self) -> dict[str, Callable[[PyTree], PyTree]]:
-        """Returns what the model reads of the inputs, by its role, where it is not all of them."""
+        """Returns what the model reads of the inputs, by its role; {} for all."""
         return {self.role: self.view} if self.view else {}
 
     def parts(self, beams: int) -> tuple[Part, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
 from specdec.models.model import Target
-from specdec.types import Array, DecodeOutput
+from specdec.types import Array
 
 
 class NonFiniteLogits(ValueError):
@@ -51,8 +52,8 @@ def naming_texts(index: Sequence[int] | np.ndarray) -> Iterator[None]:
         raise error.of_text(int(index[error.row])) from error
 
 
-def check_finite(output: DecodeOutput, target: Target) -> None:
-    """Raises NonFiniteLogits if a row of an output has failed.
+def check_finite(output: Any, target: Target) -> None:
+    """Raises NonFiniteLogits if a row of a `DecodeOutput` or a `BeamOutput` has failed.
 
     It does nothing while `decode` is traced, or for rows that are on other hosts. In these cases,
     `output.trace.failed` says which rows have failed.
@@ -64,7 +65,7 @@ def check_finite(output: DecodeOutput, target: Target) -> None:
     failed = output.trace.failed
     if is_known(failed):
         for row in np.flatnonzero(jax.device_get(failed)):
-            raise NonFiniteLogits(target, int(row), int(output.length[row]))
+            raise NonFiniteLogits(target, int(row), output.made(row))
 
 
 def check_scores(log_probs: Array, target: Target) -> None:

@@ -17,9 +17,11 @@ from jax.sharding import Mesh
 
 from specdec import decoding
 from specdec.common import progress
+from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_search import BeamOutput, beam_search
 from specdec.models import partitioning
 from specdec.plan import Plan
-from specdec.types import Array, DecodeOutput, PyTree
+from specdec.types import Array, DecodeOutput, Params, PyTree
 
 # Bytes of parameters that the cache of a processor may hold from one call to the next.
 CACHED = 2**29
@@ -53,8 +55,11 @@ class Program:
         self._making: dict[Any, threading.RLock] = {}  # the programs of a shape
 
     def lower(self, *arguments: PyTree) -> Any:
-        """Traces for arguments of these shapes; raises ValueError if components do not fit each
-        other."""
+        """Traces for arguments of these shapes.
+
+        Raises:
+          ValueError: the components do not fit each other.
+        """
         shape = _shape(arguments[1:])
         with self._alone(shape):
             if shape not in self._lowered:
@@ -71,8 +76,7 @@ class Program:
             background.shutdown(wait=False)
 
     def compile(self, *arguments: PyTree) -> Any:
-        """Returns the executable for arguments of these shapes, compiled at the first call for
-        them.
+        """Returns the executable for arguments of these shapes, compiled once.
 
         It is a function of the arguments, with XLA's `memory_analysis`, `cost_analysis` and
         `as_text`.
@@ -175,17 +179,32 @@ class DecodeProgram(Program):
         return output, seconds
 
 
+class BeamProgram(Program):
+    """`beam_search` of a plan: (params, keys [B], inputs) -> BeamOutput; the keys are not used."""
+
+    def __init__(self, plan: BeamPlan, *, mesh: Mesh | None = None, prefix: Array | None = None):
+        def search(params: Params, keys: Array, inputs: PyTree) -> BeamOutput:
+            return beam_search(params, inputs, plan, prefix=prefix)
+
+        super().__init__(search, mesh=mesh)
+        self._target = plan.target
+
+    def fetch(self, params: PyTree, keys: Array, inputs: PyTree) -> tuple[BeamOutput, float]:
+        """Calls `Program.fetch`, and raises NonFiniteLogits for a row that has failed."""
+        output, seconds = super().fetch(params, keys, inputs)
+        decoding.check_finite(output, self._target)
+        return jax.tree.map(np.asarray, output), seconds
+
+
 def batch_shapes(rows: int, length: int, mesh: Mesh | None = None) -> tuple[Any, Any]:
-    """Returns the shapes of a batch for `DecodeProgram`: keys [rows], and inputs [rows, length]
-    int32."""
+    """Returns the shapes of a batch for `DecodeProgram`: keys [rows], inputs [rows, length]."""
     sharding = None if mesh is None else partitioning.rows(mesh)
     inputs = jax.ShapeDtypeStruct([rows, length], jnp.int32, sharding=sharding)
     return decoding.abstract_keys(rows, sharding), inputs
 
 
 class Stepwise(DecodeProgram):
-    """Decodes like `DecodeProgram`, with one dispatch for each target call, so that it can be
-    watched.
+    """Decodes like `DecodeProgram`, with one dispatch per target call, so that it can be watched.
 
     Attributes:
       watch: called after each target call with the text so far, on the host.

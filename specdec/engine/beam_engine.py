@@ -5,21 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-import jax
-import numpy as np
-
 from specdec import decoding, tasks
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamRule
-from specdec.decoding.beam_search import BeamOutput, beam_search
+from specdec.decoding.beam_search import BeamOutput
 from specdec.decoding.draft_beams import DraftBeams
-from specdec.decoding.finite import NonFiniteLogits
-from specdec.decoding.program import Program
+from specdec.decoding.program import BeamProgram, batch_shapes
 from specdec.drafters import Autoregressive
 from specdec.engine.engine import Engine
 from specdec.plan import Plan
 from specdec.sampling import looks_back
-from specdec.types import Array, Params, PyTree
 
 
 def beam_plan(
@@ -79,14 +74,17 @@ class BeamEngine:
         object.__setattr__(self, "engine", self.engine.with_models(plan.models()))
 
     @functools.cached_property
-    def program(self) -> Program:
-        """The program of the search: (Params, keys [B], inputs) -> BeamOutput; the keys are not
-        used."""
+    def program(self) -> BeamProgram:
+        """The program of the search."""
+        return BeamProgram(
+            self.plan, mesh=self.engine.placement.mesh, prefix=self.engine.given_prefix
+        )
 
-        def search(params: Params, keys: Array, inputs: PyTree) -> BeamOutput:
-            return beam_search(params, inputs, self.plan, prefix=self.engine.given_prefix)
-
-        return Program(search, mesh=self.engine.placement.mesh)
+    def check(self, length: int) -> None:
+        """Traces the program for inputs of `length` tokens; raises ValueError for parts that cannot
+        work together."""
+        batch = batch_shapes(self.engine.rows, length, self.engine.placement.mesh)
+        self.program.lower(self.plan.params(self.engine.abstract()), *batch)
 
     def search(self, batch: tasks.Batch) -> tuple[BeamOutput, float]:
         """Searches for the beams of a batch of texts.
@@ -97,14 +95,9 @@ class BeamEngine:
         Raises:
           NonFiniteLogits: with the index of the text.
         """
-        params = self.plan.params(self.engine.params)
-        keys = self.engine.keys(batch, seed=0)
+        params, keys = self.plan.params(self.engine.params), self.engine.keys(batch, seed=0)
         with decoding.naming_texts(batch.index):
-            output, seconds = self.program.fetch(params, keys, batch.inputs)
-            for row in np.flatnonzero(output.trace.failed):
-                steps = int(np.sum(output.trace.steps[row]))
-                raise NonFiniteLogits(self.plan.target, int(row), steps)
-        return jax.tree.map(np.asarray, output), seconds
+            return self.program.fetch(params, keys, batch.inputs)
 
     def alone(self) -> BeamEngine:
         """Returns the same search by the target alone, one step with each call."""

@@ -1,24 +1,27 @@
-"""The beams of a run's texts: what `specdec decode --num_beams` writes."""
+"""The beams of a run's texts, as `specdec decode --num_beams` writes them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from specdec import tasks
+from specdec.common import progress, terminal
 from specdec.decoding.beam_search import BeamOutput
 from specdec.engine.beam_engine import BeamEngine
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamText:
-    """One text and its beams, as plain values, the best first.
+    """One text and its beams, best first, as plain values.
 
-    steps: of the search.
-    calls: of the target.
+    Attributes:
+      steps: the steps of the search.
+      calls: the target calls.
+      alone, alone_tokens: the beams of the target alone, None where it did not search.
     """
 
     index: int
@@ -29,6 +32,8 @@ class BeamText:
     scores: tuple[float, ...]
     steps: int
     calls: int
+    alone: tuple[str, ...] | None = None
+    alone_tokens: tuple[tuple[int, ...], ...] | None = None
 
     def record(self) -> dict[str, Any]:
         """Returns a line for `records.as_json`."""
@@ -38,7 +43,7 @@ class BeamText:
 
 @dataclasses.dataclass
 class BeamSummary:
-    """What a search took, over all texts."""
+    """The figures of a search, over all texts."""
 
     texts: int = 0
     steps: int = 0
@@ -49,14 +54,19 @@ class BeamSummary:
     baseline_seconds: float = 0.0
     compared: bool = False
 
-    def lines(self) -> list[str]:
-        """Returns the summary in lines for people."""
+    def lines(self, spent: Mapping[str, float] = {}) -> list[str]:
+        """Returns the summary in lines for people.
+
+        Args:
+          spent: the seconds of the command by stage, if they are known.
+        """
         per_call = self.steps / max(self.calls, 1)
         texts = f"{self.texts} text{'s' * (self.texts != 1)}"
         found = [
             f"{texts}, {self.steps} steps of the search in {self.calls} target calls, "
             f"{per_call:.2f} steps per call",
-            f"{self.seconds:.1f} s searching, {self.compile_seconds:.1f} s compiling",
+            terminal.whole(spent)
+            or f"{self.seconds:.1f} s searching, {self.compile_seconds:.1f} s compiling",
         ]
         if self.compared:
             found.append(
@@ -73,48 +83,68 @@ def searched(
     count: int,
     summary: BeamSummary,
     compare: bool = False,
+    skip: int = 0,
 ) -> Iterator[BeamText]:
-    """Yields the `count` best beams of each text, and counts in `summary` what they took.
+    """Yields the best beams of each text, and adds the figures of the search to `summary`.
 
-    compare: whether the target searches alone as well.
+    Args:
+      engine: the search.
+      batches: the texts.
+      text_of: returns the text of ids.
+      count: the number of beams that are kept of each text.
+      summary: the figures, which are updated.
+      compare: whether the target searches alone as well.
+      skip: the number of texts to leave out at the beginning; whole batches of them are not
+        searched.
     """
     alone = engine.alone() if compare else None
     summary.compared = compare
     for batch in batches:
-        output, seconds = engine.search(batch)
+        rows = range(len(batch.input_texts))
+        if skip and skip >= len(rows):
+            skip -= len(rows)
+            continue
+        with progress.stage("searching"):
+            output, seconds = engine.search(batch)
         summary.seconds += seconds
-        same = np.zeros(len(batch.index), bool)
+        baseline = None
         if alone is not None:
-            baseline, seconds = alone.search(batch)
+            with progress.stage("the target alone"):
+                baseline, seconds = alone.search(batch)
             summary.baseline_seconds += seconds
-            same = np.all(baseline.tokens == output.tokens, axis=(1, 2))
         summary.compile_seconds = engine.program.seconds
-        for row in range(len(batch.input_texts)):
-            text = _text(batch, output, row, text_of, count)
+        for row in rows[skip:]:
+            text = _text(batch, output, baseline, row, text_of, count)
             summary.texts += 1
             summary.steps += text.steps
             summary.calls += text.calls
-            summary.identical += bool(same[row])
+            summary.identical += baseline is not None and bool(
+                np.array_equal(baseline.tokens[row], output.tokens[row])
+            )
             yield text
+        skip = 0
 
 
 def _text(
     batch: tasks.Batch,
     output: BeamOutput,
+    baseline: BeamOutput | None,
     row: int,
     text_of: Callable[[Sequence[int]], str],
     count: int,
 ) -> BeamText:
-    lengths = output.length[row][:count]
-    kept = [i for i, length in enumerate(lengths) if length]  # the others no text has filled
-    tokens = [tuple(output.tokens[row, i, : lengths[i]].tolist()) for i in kept]
+    tokens = tuple(map(tuple, output.texts(row)[:count]))
+    alone = None if baseline is None else tuple(map(tuple, baseline.texts(row)[:count]))
+    kept = np.flatnonzero(output.length[row][:count])  # the others no text has filled
     return BeamText(
         index=int(batch.index[row]),
         input=batch.input_texts[row],
         target=batch.target_texts[row] if batch.target_texts else None,
-        predictions=tuple(text_of(ids) for ids in tokens),
-        tokens=tuple(tokens),
+        predictions=tuple(map(text_of, tokens)),
+        tokens=tokens,
         scores=tuple(round(float(output.scores[row, i]), 6) for i in kept),
-        steps=int(np.sum(output.trace.steps[row])),
+        steps=output.made(row),
         calls=int(output.trace.calls[row]),
+        alone=None if alone is None else tuple(map(text_of, alone)),
+        alone_tokens=alone,
     )

@@ -12,9 +12,9 @@ import numpy as np
 from specdec.common import notebook, records
 from specdec.common.environment import environment, hardware
 from specdec.common.records import Lines
-from specdec.common.values import UsageError
+from specdec.common.values import UsageError, one_line
 from specdec.instrument import certificate
-from specdec.instrument.certificate import Check, Subject
+from specdec.instrument.certificate import BeamSubject, Check, Subject
 from specdec.instrument.decoding_texts import ways_of
 from specdec.instrument.runs import Run, Variant, parameter_counts
 
@@ -24,8 +24,10 @@ LIMIT = 64
 class Certificate(NamedTuple):
     """The outcome of all checks.
 
-    lossy: whether the run's verifier is not exact, so that another was checked in its place.
-    record: every figure, for JSON.
+    Attributes:
+      checks: the checks, in order.
+      lossy: whether the run's verifier is not exact, so that another one was checked instead.
+      record: every figure, for JSON.
     """
 
     checks: list[Check]
@@ -37,12 +39,16 @@ class Certificate(NamedTuple):
         return self.record["passed"]
 
     def write(self, path: Path) -> None:
-        """Writes every figure, as JSON."""
+        """Writes every figure as JSON.
+
+        Args:
+          path: the file.
+        """
         records.write(path, records.as_json(self.record, indent=2) + "\n")
 
     @property
     def verdict(self) -> str:
-        """Returns the outcome in a line."""
+        """The outcome in one line."""
         failed = [check.name for check in self.checks if not check.passed]
         if failed:
             return f"NOT CERTIFIED: {', '.join(failed)} failed"
@@ -66,8 +72,9 @@ def certify(
     """Certifies a run; without a limit its first `LIMIT` texts are decoded.
 
     Args:
-      say: is called with the outcome of each check, a line.
-      started: is called with the name of each check before it runs.
+      variant: the run.
+      say: called with a line for each check, its outcome.
+      started: called with the name of each check before it runs.
       passed: a file of JSON lines that keeps the checks that passed. They are not run again.
 
     Raises:
@@ -75,30 +82,39 @@ def certify(
       RecordsError: the file is of other settings.
     """
     run = _whole_outputs(variant.run)
-    try:
-        certificate.refuse(run.plan)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    search = run.search
+    with one_line():
+        if search:
+            certificate.refuse_beams(search.plan)
+            search.check(run.data.lengths["inputs"])
+        else:
+            certificate.refuse(run.plan)
     batches = run.batches()
-    ways_of(run, variant.engine)  # what cannot work together shows here
+    if not search:
+        ways_of(run, variant.engine)  # what cannot work together shows here
     # All that can be wrong has been looked at; from here on it takes long.
     inputs = [batch.inputs[: len(batch.input_texts)] for batch in batches]
     if not inputs:
         raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
+    engine = search.engine if search else variant.engine  # each has its own layouts
     subject = Subject(
-        run.plan,
-        variant.engine.params,
+        engine.plan,
+        engine.params,
         np.concatenate(inputs),
         seed=run.data.seed,
         batch_size=run.data.batch_size,
         mesh=run.placement.mesh,
     )
-    verifier, checks = certificate.stand_in(run.plan), []
+    verifier, checks = None if search else certificate.stand_in(run.plan), []
     if verifier is not None:
         say(f"NOT EXACT: {run.plan.verifier}; the checks of exactness are with {verifier}")
     lines = passed and Lines.of(passed, variant.settings)
     known = known_checks(lines) if lines else {}
-    for check in certificate.certify(subject, started, run.lossy, known):
+    if search:
+        found = certificate.certify_beams(BeamSubject(subject, search.plan), started, known)
+    else:
+        found = certificate.certify(subject, started, run.lossy, known)
+    for check in found:
         say(str(check))
         checks.append(check)
         if lines:
@@ -108,7 +124,7 @@ def certify(
 
 
 def known_checks(lines: Lines) -> dict[str, Check]:
-    """Returns the checks that passed on hardware like this, by name; the others are dropped."""
+    """Returns the checks that passed on hardware like this, by name, and drops the other lines."""
     kept = [line for line in lines if line.get("hardware") == hardware()]
     lines.replace(kept)
     return {line["check"]["name"]: Check.of(line["check"]) for line in kept}
@@ -121,7 +137,7 @@ def keep(lines: Lines, check: Check, known: Mapping[str, Check]) -> None:
 
 
 def _whole_outputs(run: Run) -> Run:
-    """Returns the run over a part of its split, in one shape."""
+    """Returns the run on the first texts of its split, all padded to one length."""
     if run.data.decoder_prefix:
         raise UsageError("a certificate is about whole outputs; leave decoder_prefix empty")
     limit = LIMIT if run.data.limit is None else run.data.limit
@@ -133,7 +149,8 @@ def _record(run: Run, subject: Subject, checks: list[Check]) -> dict[str, Any]:
     models = run.plan.models()
     return {
         "passed": all(check.passed for check in checks),
-        "exact": run.plan.exact,
+        "exact": run.search.plan.exact if run.search else run.plan.exact,
+        **({"beams": str(run.search.plan)} if run.search else {}),
         "checks": [check.record() for check in checks],
         "texts": len(subject.inputs),
         "split": run.data.split,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import re
 import sys
@@ -19,8 +20,11 @@ from specdec import tasks
 from specdec.common import progress, terminal, theory
 from specdec.common.environment import environment
 from specdec.common.records import as_json
-from specdec.common.values import UsageError
+from specdec.common.values import UsageError, one_line
+from specdec.decoding.beam_plan import BeamPlan
+from specdec.engine.beam_engine import BeamEngine
 from specdec.instrument import output_metrics
+from specdec.instrument.beam_texts import BeamSummary, searched
 from specdec.instrument.decoding_texts import Ways, decoded, ways_of
 from specdec.instrument.prediction_files import PredictionsFolder
 from specdec.instrument.runs import Run, Variant
@@ -35,21 +39,30 @@ NONE = 2**31 - 1  # batches: none is left
 # What the report takes from a prediction.
 NEEDED = ("prediction", "tokens", "calls", "drafted", "accepted")
 COMPARED = ("alone", "alone_tokens")
+NEEDED_OF_BEAMS = ("predictions", "tokens", "scores", "steps", "calls")
 METRICS: Mapping[str, Callable] = {"bleu": bleu, "rouge": rouge, "squad": squad}
 
 
 class Evaluation(NamedTuple):
-    """Texts that are to be decoded, and what they are compared with."""
+    """Texts that are to be decoded, with their references.
+
+    Attributes:
+      ways: how they are decoded, or the beam search that replaces decoding.
+    """
 
     variant: Variant
     expected: Sequence[Reference]
     metrics: Sequence[Callable]
     batches: Iterator[tasks.Batch]
-    ways: Ways
+    ways: Ways | BeamEngine
 
     @classmethod
     def of(cls, variant: Variant, names: Sequence[str] | None = None) -> Evaluation:
-        """Returns the evaluation of a run, by metrics with these names; None for the task's own.
+        """Returns the evaluation of a run.
+
+        Args:
+          variant: the run.
+          names: the metrics; None for the task's own.
 
         Raises:
           UsageError: there is no example or no metric, or the run's parts cannot work together.
@@ -57,7 +70,8 @@ class Evaluation(NamedTuple):
         run = variant.run
         batches, expected = run.batches(), _references(run)
         metrics = _metrics_of(run, names)
-        return cls(variant, expected, metrics, batches, ways_of(run, variant.engine))
+        ways = _search(run) if run.beams else ways_of(run, variant.engine)
+        return cls(variant, expected, metrics, batches, ways)
 
     @classmethod
     def without_metrics(cls, variant: Variant) -> Evaluation:
@@ -74,9 +88,12 @@ class Evaluation(NamedTuple):
         return cls(variant, nothing, (), run.batches(), ways_of(run, variant.engine))
 
     def write(self, folder: PredictionsFolder) -> dict[str, Any] | None:
-        """Decodes what the folder lacks, and returns the report, which it then has, too.
+        """Decodes the texts that the folder lacks, and returns the report.
 
-        Returns None on a host that is done before others are.
+        The report is written to the folder. A host that is done before the others returns None.
+
+        Args:
+          folder: the folder of predictions.
 
         Raises:
           RecordsError: the folder's predictions are of other texts.
@@ -84,12 +101,13 @@ class Evaluation(NamedTuple):
         run = self.variant.run
         share, shard = run.placement.share(), folder.shard
         if folder.done():
-            folder.check(_known(run), NEEDED + COMPARED * run.compare)
+            needed = NEEDED_OF_BEAMS if run.beams else NEEDED
+            folder.check(_known(run), needed + COMPARED * run.compare)
         total = len(range(shard[0], len(self.expected), shard[1])) * run.data.num_samples
         done = _common_start(run, share, folder.done(), total)
         if done is not None:
             # All that can be wrong has been looked at; from here on it takes long.
-            summary = terminal.Summary(exact=run.plan.exact)
+            summary = BeamSummary() if run.beams else terminal.Summary(exact=run.plan.exact)
             try:
                 with self._decoded(done, total, summary) as shown:
                     if share.first:
@@ -98,17 +116,28 @@ class Evaluation(NamedTuple):
                         collections.deque(shown, maxlen=0)
             finally:  # below the bar, which is gone
                 if summary.texts:
-                    print(run.plan, *summary.lines(progress.spent()), sep="\n", file=sys.stderr)
-        rows = _table(folder.records(), len(self.expected), run.data.num_samples)
+                    lines = summary.lines(progress.spent())
+                    print(self._plan, *lines, sep="\n", file=sys.stderr)
+        rows = _table(map(_with_best, folder.records()), len(self.expected), run.data.num_samples)
         if rows is None:
             return None
         report = self._report(rows)
         folder.conclude(f"{as_json(report, indent=2)}\n")
         return report
 
-    def _decoded(self, done: int, total: int, summary: terminal.Summary) -> tqdm:
-        """Returns the records after those that are done, under a bar on a terminal."""
-        texts = decoded(self.variant.run, self.batches, self.ways, summary, skip=done)
+    @property
+    def _plan(self) -> Plan | BeamPlan:
+        return self.ways.plan if isinstance(self.ways, BeamEngine) else self.variant.run.plan
+
+    def _decoded(self, done: int, total: int, summary: Any) -> tqdm:
+        """Returns the records of the remaining texts, with a progress bar on a terminal."""
+        run, texts = self.variant.run, None
+        if isinstance(self.ways, BeamEngine):
+            text_of = functools.partial(tasks.detokenize, self.variant.vocabulary)
+            given = self.ways, self.batches, text_of, run.beams.num_return, summary, run.compare
+            texts = searched(*given, skip=done)
+        else:
+            texts = decoded(run, self.batches, self.ways, summary, skip=done)
         return tqdm(
             (text.record() for text in texts),
             initial=done,
@@ -119,10 +148,10 @@ class Evaluation(NamedTuple):
         )
 
     def _report(self, table: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
-        """All of it follows from the predictions, so that an interruption does not show."""
+        """Returns the report, which depends on nothing but the predictions."""
         run, expected = self.variant.run, self.expected
         targets = [target for target, _ in expected]
-        ours = _way(run.plan)
+        ours = "beams" if run.beams else _way(run.plan)
         fields = {ours: "prediction"} | ({"alone": "alone"} if run.compare else {})
         outputs = {
             way: [
@@ -153,15 +182,17 @@ class Evaluation(NamedTuple):
             }
             same = "identical" if run.plan.exact else "same_by_chance"
             report[same] = sum(one["tokens"] == one["alone_tokens"] for one in records)
-        if run.plan.drafts:
+        if run.beams:
+            report["search"] = _of_search(self._plan, records)
+        elif run.plan.drafts:
             report["speculation"] = _speculation(records, len(self.variant.engine.prefix))
         return report | {"environment": environment()}
 
 
 def _common_start(run: Run, share: Share, done: int, total: int) -> int | None:
-    """How many of this host's predictions to keep, None if no text is left to decode.
+    """Returns the number of this host's predictions to keep, None if no text is left to decode.
 
-    Hosts that share programs go on from the same batch, the first that one of them lacks.
+    Hosts that share programs continue from the same batch, the first that one of them lacks.
     """
     if run.placement.mesh is None or jax.process_count() == 1:
         return done if done < total else None
@@ -172,17 +203,38 @@ def _common_start(run: Run, share: Share, done: int, total: int) -> int | None:
 
 
 def _known(run: Run) -> Iterator[dict[str, Any]]:
-    """Yields what is known of each of this host's predictions, in order."""
+    """Yields the known fields of each of this host's predictions, in order."""
     for batch in run.batches():
         for sample in range(run.data.num_samples):
             targets = batch.target_texts or [None] * len(batch.input_texts)
             for index, text, target in zip(batch.index, batch.input_texts, targets, strict=False):
-                known = {"index": int(index), "sample": sample, "input": text, "target": target}
+                known = {"index": int(index), "input": text, "target": target}
+                known |= {} if run.beams else {"sample": sample}
                 yield {name: value for name, value in known.items() if value is not None}
 
 
+def _search(run: Run) -> BeamEngine:
+    """Returns the search of a run, checked."""
+    search = run.search
+    assert search is not None, "of a run with beams"
+    with one_line():
+        search.check(run.data.lengths["inputs"])
+    return search
+
+
+def _with_best(record: dict[str, Any]) -> dict[str, Any]:
+    """Returns a record with the fields of a decoded text that metrics read.
+
+    For a record of beams they are those of the best beam. Any other record is returned unchanged.
+    """
+    if "predictions" not in record:
+        return record
+    best = {"sample": 0, "prediction": next(iter(record["predictions"]), "")}
+    return record | best | {"alone": next(iter(record.get("alone", ())), "")}
+
+
 def _references(run: Run) -> list[Reference]:
-    """Returns those of the texts of all hosts."""
+    """Returns the references of the texts of all hosts."""
     data = run.data
     if data.texts is not None:
         given: Iterable[Reference] = ((x, lambda text: text) for _, x in data.texts)
@@ -206,7 +258,7 @@ def _own_metrics(run: Run) -> list[Callable]:
 
 
 def _metrics_of(run: Run, names: Sequence[str] | None) -> Sequence[Callable]:
-    """Returns the metrics, which have all that they need."""
+    """Returns the metrics, and fails if one of them lacks something."""
     metrics = [METRICS[name] for name in names] if names else _own_metrics(run)
     if not metrics:
         what = "task has" if run.data.texts is None else "texts have"
@@ -223,7 +275,7 @@ def _signatures(metrics: Iterable[Callable]) -> dict[str, str]:
 def _table(
     records: Iterable[dict[str, Any]], texts: int, samples: int
 ) -> list[list[dict[str, Any]]] | None:
-    """[samples][texts] the records, None as long as one is missing."""
+    """Returns the records as a table [samples][texts], None if one is missing."""
     table: list[list[Any]] = [[None] * texts for _ in range(samples)]
     for record in records:
         table[record["sample"]][record["index"]] = record
@@ -254,6 +306,16 @@ def _speculation(records: Sequence[dict[str, Any]], given: int) -> dict[str, Any
     }
 
 
+def _of_search(plan: Any, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    steps, calls = (sum(one[name] for one in records) for name in ("steps", "calls"))
+    return {
+        "plan": str(plan),
+        "steps": steps,
+        "target_calls": calls,
+        "steps_per_call": steps / calls if calls else None,
+    }
+
+
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """Yields the report for people."""
     ways, differences = report["metrics"], report.get("difference", {})
@@ -274,7 +336,11 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def metric_writers() -> ModuleType:
-    """Returns the package that writes for TensorBoard; raises UsageError where it is missing."""
+    """Returns the package that writes for TensorBoard.
+
+    Raises:
+      UsageError: the package is not installed.
+    """
     try:
         from clu import metric_writers
     except ImportError as error:
@@ -286,7 +352,14 @@ def metric_writers() -> ModuleType:
 def write_scalars(
     writers: ModuleType, path: str, checkpoint: str, report: Mapping[str, Any]
 ) -> None:
-    """Writes the metrics for TensorBoard, at the training step of a checkpoint."""
+    """Writes the metrics for TensorBoard.
+
+    Args:
+      writers: the package that writes, from `metric_writers`.
+      path: the folder.
+      checkpoint: the checkpoint, whose training step the metrics are at.
+      report: the report of the evaluation.
+    """
     scalars = {
         f"{way}/{name}": value
         for way, values in report["metrics"].items()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from specdec import checkpoints, tasks
+from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_rules import BeamRule
 from specdec.engine import Engine, Placement
+from specdec.engine.beam_engine import BeamEngine, beam_plan
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
 
@@ -44,6 +48,50 @@ class GivenTexts:
 
 
 @dataclasses.dataclass(frozen=True)
+class GivenBeams:
+    """A beam search given from Python, with the fields of `cli.Beams` that a measurement reads."""
+
+    num_beams: int
+    num_return: int
+    rule: BeamRule
+    draft_beams: int | None = None
+    draft_steps: int = 2
+
+    def __post_init__(self):
+        if self.num_return > self.num_beams:
+            raise ValueError(
+                f"num_return is {self.num_return} but num_beams {self.num_beams}; give no more "
+                "texts than beams"
+            )
+
+    def engine(self, engine: Engine) -> BeamEngine:
+        """Returns the search with the parts of an engine.
+
+        Args:
+          engine: the engine.
+
+        Raises:
+          ValueError: `beam_plan` refuses the engine's plan.
+        """
+        return BeamEngine(engine, self.plan(engine.plan))
+
+    def plan(self, plan: Plan) -> BeamPlan:
+        """Returns the plan of the search with the parts of a plan for decoding.
+
+        Raises:
+          ValueError: `beam_plan` refuses the plan.
+        """
+        return beam_plan(
+            plan,
+            self.num_beams,
+            self.rule,
+            width=self.draft_beams,
+            depth=self.draft_steps,
+            best_only=self.num_return == 1,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class Run:
     """An engine and the texts that it decodes.
 
@@ -52,7 +100,7 @@ class Run:
       data: the texts, `cli.Data` or `GivenTexts`.
       compare: whether the target alone runs as well.
       lossy: whether the output may have another distribution than the target's.
-      beams: the search that replaces decoding, `cli.Beams`; None for none.
+      beams: the search that replaces decoding, `cli.Beams` or `GivenBeams`; None for none.
     """
 
     engine: Engine
@@ -70,6 +118,16 @@ class Run:
     def placement(self) -> Placement:
         """The engine's devices."""
         return self.engine.placement
+
+    @functools.cached_property
+    def search(self) -> BeamEngine | None:
+        """The search that replaces decoding, None for none; raises as `Beams.engine` does."""
+        return self.beams.engine(self.engine) if self.beams else None
+
+    @property
+    def target_alone(self) -> Any:
+        """The target as it is measured alone."""
+        return self.search.alone().plan.target if self.search else self.engine.alone().plan.target
 
     @property
     def lengths(self) -> dict[str, int]:

@@ -22,11 +22,10 @@ from specdec.decoding.program import Program
 from specdec.drafters import Autoregressive
 from specdec.drafters.drafter import Drafter
 from specdec.engine import Engine, NotExact
-from specdec.engine.beam_engine import BeamEngine, beam_plan
 from specdec.instrument import benchmarking, certifying, decoding_texts, explained
 from specdec.instrument.beam_texts import BeamSummary, BeamText, searched
 from specdec.instrument.decoding_texts import Ways
-from specdec.instrument.runs import GivenTexts, Run, Variant, parameter_counts
+from specdec.instrument.runs import GivenBeams, GivenTexts, Run, Variant, parameter_counts
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
@@ -80,8 +79,7 @@ class Explained:
         return self.text.record()
 
     def _calls(self) -> Iterator[tuple[list[str], int, str]]:
-        """Yields each call's drafted words, the number of them that were kept, and the target's
-        word."""
+        """Yields each call's drafted words, how many of them were kept, and the target's word."""
         known, at = self.text.explained or {}, 0
         tokens = [*known["token_texts"], ""]  # a text may end within a draft
         for words, kept in zip(known["proposed_texts"], self.text.accepted, strict=True):
@@ -255,11 +253,10 @@ class InteractiveModel:
           ValueError: the model samples, or has another drafter.
           TaskError: a text is too long.
         """
-        count = num_return or num_beams
-        plan = beam_plan(self._engine.plan, num_beams, rule or T5XBeams(), best_only=count == 1)
+        given = GivenBeams(num_beams, num_return or num_beams, rule or T5XBeams())
         batches = self._batches((text, None) for text in _list_of(texts))
-        engine = BeamEngine(self._engine, plan)
-        return list(searched(engine, batches, self._text_of, count, BeamSummary()))
+        engine = given.engine(self._engine)
+        return list(searched(engine, batches, self._text_of, given.num_return, BeamSummary()))
 
     def score(self, inputs: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Returns the target's log-probability of each of `targets`, EOS included, in nats.
@@ -315,47 +312,69 @@ class InteractiveModel:
         return terminal.paint(terminal.pieces(terminal.origins(*row), self._text_of))
 
     def bench(
-        self, texts: Sequence[str], *, repeats: int = 3, seed: int = 0
+        self,
+        texts: Sequence[str],
+        *,
+        repeats: int = 3,
+        seed: int = 0,
+        num_beams: int = 0,
+        num_return: int = 1,
+        rule: BeamRule | None = None,
     ) -> benchmarking.Measured:
-        """Times the pair and the target alone, alternating, one text at a time, as `specdec bench`
-        does.
+        """Times the pair and the target alone, alternating, text by text, like `specdec bench`.
 
         Args:
           texts: the inputs; all are padded to the length of the longest.
           repeats: the number of runs of each text.
           seed: the seed of random draws.
+          num_beams: the number of beams of a search, drafted and plain; 0 for no search.
+          num_return: see `beams`.
+          rule: see `beams`.
 
         Raises:
-          ValueError: the model has no drafter, or there is no text.
+          ValueError: the model has no drafter or one that drafts no beams, or there is no text.
           TaskError: a text is too long.
         """
         if not self._engine.plan.drafts:
             raise ValueError("the target decodes alone; give a draft or a drafter to measure")
         engine = dataclasses.replace(self._engine, rows=1).variant()
-        variant = self._variant(engine, texts, seed)
+        searched = _given_beams(num_beams, num_return, rule)
+        variant = self._variant(engine, texts, seed, searched)
         ready = benchmarking.Benchmark.of([(variant, None)])
         (measured,) = ready.measure(repeats)
         return measured
 
-    def verify(self, texts: Sequence[str], *, seed: int = 0) -> certifying.Certificate:
-        """Certifies that the pair decodes what the target alone would.
+    def verify(
+        self,
+        texts: Sequence[str],
+        *,
+        seed: int = 0,
+        num_beams: int = 0,
+        num_return: int = 1,
+        rule: BeamRule | None = None,
+    ) -> certifying.Certificate:
+        """Certifies that the pair decodes what the target alone would, or finds the same beams.
 
-        It runs the ten checks of `specdec verify`, which take minutes. The names of the checks
-        appear on stderr.
+        It runs the ten checks of `specdec verify`, or the five of beams, which take minutes. The
+        names of the checks appear on stderr.
 
         Args:
           texts: the inputs.
           seed: the seed of random draws.
+          num_beams: the number of beams of a search; 0 for no search.
+          num_return: see `beams`.
+          rule: see `beams`.
 
         Raises:
-          ValueError: the model has no drafter, or there is no text.
+          ValueError: the model has no drafter or one that drafts no beams, or there is no text.
           TaskError: a text is too long.
         """
 
         def started(name: str) -> None:
             print(f"checking {name} ...", file=sys.stderr, flush=True)
 
-        variant = self._variant(self._engine, texts, seed)
+        searched = _given_beams(num_beams, num_return, rule)
+        variant = self._variant(self._engine, texts, seed, searched)
         return certifying.certify(variant, lambda line: None, started)
 
     def explain(self, text: str, *, seed: int = 0) -> Explained:
@@ -377,7 +396,9 @@ class InteractiveModel:
     def _replayer(self) -> Program:
         return explained.replayer(self._engine.plan)
 
-    def _variant(self, engine: Engine, texts: Sequence[str], seed: int) -> Variant:
+    def _variant(
+        self, engine: Engine, texts: Sequence[str], seed: int, beams: GivenBeams | None = None
+    ) -> Variant:
         """Returns an engine with texts, all of the length that the longest of them needs."""
         pairs = [(text, None) for text in _list_of(texts)]
         if not pairs:
@@ -385,7 +406,7 @@ class InteractiveModel:
         longest = max(batch.inputs.shape[1] for batch in self._batches(pairs))
         lengths = {**self._lengths, "inputs": longest}
         data = GivenTexts(pairs, lengths, batch_size=engine.rows, seed=seed)
-        run = Run(engine, data, lossy=not engine.plan.exact)
+        run = Run(engine, data, lossy=not engine.plan.exact, beams=beams)
         return Variant("", run, f"# {engine.plan}\n")
 
     def _facts(self) -> list[tuple[str, str]]:
@@ -441,6 +462,10 @@ class InteractiveModel:
             one = Decoded.of(output, index, input=text, text=shown, log_prob=log_prob)
             one.count_in(self.stats)
             yield one
+
+
+def _given_beams(beams: int, count: int, rule: BeamRule | None) -> GivenBeams | None:
+    return GivenBeams(beams, count, rule or T5XBeams()) if beams else None
 
 
 def _list_of(texts: Sequence[str]) -> Sequence[str]:

@@ -49,7 +49,7 @@ def test_texts_are_medians_over_repeats_and_summed():
     assert estimator.medians(runs, estimator.seconds) == {1: 4, 4: 2}
     assert list(estimator.medians(runs, estimator.seconds)) == [1, 4]
     assert estimator.total(runs, estimator.seconds) == 6
-    assert estimator.total(runs, estimator.tokens) == estimator.total(runs, estimator.calls) == 4
+    assert estimator.total(runs, estimator.steps) == estimator.total(runs, estimator.calls) == 4
 
 
 def test_calls_are_listed_one_after_the_other():

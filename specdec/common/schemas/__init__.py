@@ -12,7 +12,7 @@ from typing import Any
 
 KINDS = {
     "decode": "decode",
-    "beams": "beams",  # what `specdec decode --num_beams` writes
+    "beams": "beams",  # what `specdec decode` and `specdec eval` write with --num_beams
     "eval": "decode",  # predictions.jsonl has what `specdec decode` writes
     "bench": "bench",
     "score": "score",

@@ -17,10 +17,10 @@ from specdec.instrument.benchmark.parts import (
     PREFILL,
     PREFILL_ALONE,
     READ_BYTES,
-    STEP,
     Calls,
     Key,
     by_turns,
+    step_of,
 )
 from specdec.instrument.benchmark.trust import Spread
 from specdec.types import Part, verifies
@@ -40,6 +40,7 @@ class MeasuredParts(NamedTuple):
 
     alone: Sequence[Generation]
     speculative: Sequence[Generation]
+    greedy: Sequence[Generation]  # of a beam search
     elsewhere: Sequence[Generation]
     seconds: Mapping[Key, float]
     bandwidth: float
@@ -52,15 +53,17 @@ class MeasuredParts(NamedTuple):
         generations = [one for one in records if isinstance(one, Generation)]
         timed = [one for one in generations if one.split is None]
         elsewhere = [one for one in generations if one.split is not None]
-        alone, speculative = (
-            [one for one in timed if one.mode == mode] for mode in ("alone", "speculative")
+        alone, speculative, greedy = (
+            [one for one in timed if one.mode == mode]
+            for mode in ("alone", "speculative", "greedy")
         )
         if not any(one.tokens for one in alone) or not any(one.tokens for one in speculative):
             raise ValueError("no token was generated; benchmark texts that are not empty")
         seconds = _seconds_per_call(one for one in records if isinstance(one, Timing))
         medians = {part: statistics.median(values) for part, values in seconds.items()}
         bandwidth = READ_BYTES / min(seconds[MEMORY_READ])
-        return cls(alone, speculative, elsewhere, medians, bandwidth, Spread.of(records))
+        generated = alone, speculative, greedy, elsewhere
+        return cls(*generated, medians, bandwidth, Spread.of(records))
 
     @property
     def prefill(self) -> float:
@@ -74,8 +77,8 @@ class MeasuredParts(NamedTuple):
 
     @property
     def step(self) -> float:
-        """The seconds of a token of the target alone."""
-        return self.seconds[STEP]
+        """The seconds of a step of the target alone."""
+        return self.seconds[step_of(self.seconds)]
 
     @property
     def by_turns(self) -> float:
@@ -135,8 +138,8 @@ def seconds(one: Generation) -> float:
     return one.seconds
 
 
-def tokens(one: Generation) -> float:
-    return len(one.tokens)
+def steps(one: Generation) -> float:
+    return one.steps
 
 
 def calls(one: Generation) -> float:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from specdec.common import records
 from specdec.common.decoded import DecodedText
 from specdec.common.records import Lines
+from specdec.decoding.beam_search import BeamOutput
 from specdec.instrument.benchmark.parts import Key, key_of, name_of
 
 # The fields of a line, in order, and those which are absent where they have nothing to say.
-FIELDS = ("calls", "tokens", "drafted", "accepted", "sources", "depths", "broken_drafts")
-OPTIONAL = ("sources", "depths", "broken_drafts")
+FIELDS = ("calls", "tokens", "drafted", "accepted", "sources", "depths", "broken_drafts", "beams")
+OPTIONAL = ("sources", "depths", "broken_drafts", "beams")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,10 +24,12 @@ class Generation(DecodedText):
 
     Attributes:
       text: the example's index.
-      mode: "alone" or "speculative".
+      mode: "alone", "speculative" or "greedy".
       repeat: the number of the repeat; None if it was not timed.
       seconds: the time; None if it was not timed.
       split: the split, if it is not the timed one.
+      beams: the ids of each beam of a beam search; the first is `tokens`. Then `drafted` and
+        `accepted` count steps of the search.
     """
 
     text: int
@@ -34,6 +37,25 @@ class Generation(DecodedText):
     repeat: int | None = None
     seconds: float | None = None
     split: str | None = None
+    beams: Sequence[Sequence[int]] = ()
+
+    @classmethod
+    def of_search(cls, output: BeamOutput, row: int, depth: int, **others: Any) -> Self:
+        """Returns the record of one row of a search.
+
+        depth: the steps that were drafted for each call. The last call needs no more of them than
+          it takes.
+        """
+        beams, calls = output.texts(row), int(output.trace.calls[row])
+        accepted = (output.trace.steps[row][:calls] - 1).tolist()
+        drafted = [depth] * (calls - 1) + accepted[-1:]
+        best = next(iter(beams), [])
+        return cls(tokens=best, beams=beams, drafted=drafted, accepted=accepted, **others)
+
+    @property
+    def steps(self) -> int:
+        """Returns the steps of a search, and of another text its tokens."""
+        return sum(self.accepted) + self.calls if self.beams else len(self.tokens)
 
 
 class Timing(NamedTuple):
@@ -53,10 +75,11 @@ class File:
     """Records in a file, or in memory if there is none.
 
     Records of an earlier run with the same settings are kept, up to the last text that it measured
-    in both modes.
+    in all modes.
 
     Attributes:
       settings: gin text, which goes to FILE.gin.
+      modes: the number of modes.
       done: (repeat, text) pairs that need not be measured again.
       elsewhere: (split, text) pairs that need not be decoded again.
 
@@ -64,10 +87,10 @@ class File:
       RecordsError: the file belongs to a run with other settings.
     """
 
-    def __init__(self, path: str | None, settings: str):
+    def __init__(self, path: str | None, settings: str, modes: int = 2):
         self._lines = None if path is None else Lines.of(Path(path), settings)
         before = list(self._lines.map(record, "bench")) if self._lines else []
-        self.done = _in_both_modes(before)
+        self.done = _in_all_modes(before, modes)
         self.elsewhere = {(_split(one), one.text) for one in before if _split(one)}
         self._records = [one for one in before if self._is_whole(one)]
         if self._lines:
@@ -122,9 +145,9 @@ def _split(record: Record) -> str | None:
     return record.split if isinstance(record, Generation) else None
 
 
-def _in_both_modes(found: Iterable[Record]) -> set[tuple[int, int]]:
+def _in_all_modes(found: Iterable[Record], count: int) -> set[tuple[int, int]]:
     modes: dict[tuple[int, int], set[str]] = {}
     for one in found:
         if isinstance(one, Generation) and one.repeat is not None:
             modes.setdefault((one.repeat, one.text), set()).add(one.mode)
-    return {unit for unit, seen in modes.items() if len(seen) == 2}
+    return {unit for unit, seen in modes.items() if len(seen) == count}

@@ -1,5 +1,4 @@
-"""The protocol: everything runs interleaved in one process, so that a slow minute affects all
-alike."""
+"""The protocol: everything alternates in one process, so a slow minute affects all alike."""
 
 from __future__ import annotations
 
@@ -13,11 +12,12 @@ import numpy as np
 
 from specdec.common.timer import Clock, timed
 from specdec.decoding import check_finite, naming_texts, row_keys
+from specdec.decoding.beam_search import BeamOutput
 from specdec.decoding.program import Program
 from specdec.instrument.benchmark.file import Generation, Timing
 from specdec.instrument.benchmark.parts import Key
 from specdec.instrument.benchmark.workload import Workload
-from specdec.types import DecodeOutput, PyTree
+from specdec.types import PyTree
 
 WARM_UPS = 3
 TEXTS_PER_TIMING = 4  # the parts are timed at every fourth text: they depend on shapes alone
@@ -34,6 +34,9 @@ def measure_by_text(
     clock: Clock = time.perf_counter,
 ) -> Iterator[Iterator[Generation | Timing]]:
     """Times each text `repeats` times: the target alone and speculation, alternating.
+
+    Next to beams, greedy speculation is timed as well.
+
 
     The mode that came second for a text comes first for the next one, and for the same text in the
     next repeat. A repeat is another sample of each text: `row_keys(seed, text, repeat)`. Small
@@ -71,7 +74,7 @@ def measure_by_text(
             program = workload.generations[mode]
             output, seconds = _timed(clock, program, params[mode], keys, inputs)
             about = {"mode": mode, "text": text, "repeat": repeat, "seconds": seconds}
-            yield Generation.of(_sound(output, workload, text), 0, **about)
+            yield _generation(workload, output, **about)
 
     _warm_up(workload, trees, seed, on_device)
     for repeat in range(repeats):
@@ -88,8 +91,7 @@ def decode_elsewhere(
     seed: int,
     split: str,
 ) -> Iterator[Generation]:
-    """Yields generations of another split's texts, whose acceptance predicts that of the timed
-    ones.
+    """Yields generations of another split, whose acceptance predicts that of the timed texts.
 
     Args:
       workload: the programs.
@@ -101,7 +103,7 @@ def decode_elsewhere(
     params = jax.device_put(workload.params(trees)["speculative"])
     for text, inputs in texts.items():
         output = workload.generations["speculative"](params, _keys(seed, text), inputs)
-        yield Generation.of(_sound(output, workload, text), 0, text=text, split=split)
+        yield _generation(workload, output, text=text, split=split)
 
 
 def profile(
@@ -161,8 +163,12 @@ def _timed(clock, program: Program, *arguments) -> tuple[Any, float]:
     return timed(program.warmed(*arguments), *arguments, clock=clock)
 
 
-def _sound(output: DecodeOutput, workload: Workload, text: int) -> DecodeOutput:
-    """Returns the output on the host; raises NonFiniteLogits if its row has failed."""
+def _generation(workload: Workload, output: Any, *, text: int, **about: Any) -> Generation:
+    """Returns the record of an output; raises NonFiniteLogits if its row has failed."""
     with naming_texts([text]):
         check_finite(output, workload.plan.target)
-    return jax.device_get(output)
+    output = jax.device_get(output)
+    if isinstance(output, BeamOutput):
+        plan = workload.alone if about.get("mode") == "alone" else workload.plan
+        return Generation.of_search(output, 0, plan.longest_draft, text=text, **about)
+    return Generation.of(output, 0, text=text, **about)

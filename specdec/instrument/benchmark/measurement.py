@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from specdec.common.environment import environment
+from specdec.decoding.beam_plan import BeamPlan
 from specdec.instrument.benchmark.file import File, Record
 from specdec.instrument.benchmark.measure import decode_elsewhere, measure_by_text, profile
 from specdec.instrument.benchmark.parts import Key, name_of
@@ -48,7 +49,8 @@ class Measurement:
     @property
     def left(self) -> int:
         """The number of generations that have not been measured yet."""
-        return 2 * (self._repeats * len(self._texts) - len(self.file.done))
+        units = self._repeats * len(self._texts) - len(self.file.done)
+        return len(self.workload.generations) * units
 
     def by_text(self) -> Iterator[Iterator[Record]]:
         """Measures what is left, see `measure_by_text`, and writes each record to the file."""
@@ -89,6 +91,7 @@ class Measurement:
             gamma=plan.gamma,
             same_output=plan.same_output,
             exact=plan.exact,
+            beams=beams_of(plan),
             step_bytes=self._step_bytes(),
         )
         costs = self.workload.costs(self._trees, self._length)
@@ -116,22 +119,33 @@ def _named(figures: Mapping[Key, Any]) -> dict[str, Any]:
     return {name_of(key): figure for key, figure in figures.items()}
 
 
-def parts_of(plan: Plan) -> Parts | None:
+def beams_of(plan: Plan | BeamPlan) -> int:
+    """Returns the number of beams of a search, and 0 for any other plan."""
+    return plan.beams if isinstance(plan, BeamPlan) else 0
+
+
+def parts_of(plan: Plan | BeamPlan) -> Parts | None:
     """Returns the model calls of an iteration.
 
     The result is None if the drafter has a model and does not say when it is called.
     """
+    if isinstance(plan, BeamPlan):
+        return plan.parts
     known = {"target", *(role for role, _, _ in plan.parts())}
     within = plan.drafter.partial_models(plan.target)  # a head is a part of such a call
     return plan.parts if within or known >= plan.models().keys() else None
 
 
-def described(plan: Plan) -> dict[str, Any]:
+def described(plan: Plan | BeamPlan) -> dict[str, Any]:
     """Returns the facts about a plan, for reports.
 
     Args:
       plan: the plan.
     """
+    if isinstance(plan, BeamPlan):
+        rule = {"rule": repr(plan.rule), "best_only": plan.best_only}
+        drafter = {"drafter": type(plan.drafter).__name__, "draft_beams": plan.draft_beams}
+        return {"gamma": plan.gamma, "beams": plan.beams, **drafter, **rule}
     return {
         "gamma": plan.gamma,
         "drafter": type(plan.drafter).__name__,

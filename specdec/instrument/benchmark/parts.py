@@ -8,7 +8,7 @@ role and the width of its calls, as in `Plan.parts`:
   target/6 8       the same, if tokens may leave the target and all leave after layer 6
   draft 2          the first step of a draft, see `drafters.Autoregressive`
   prefill          everything before the first iteration, all models
-  alone 1          the target's step when it decodes alone
+  alone 1          the target's step when it decodes alone; of w beams alone w
   alone prefill    everything before its first step
   turn of 1 x draft 2, 6 x draft 1, 1 x target 8
                    these calls, one model after the other
@@ -22,12 +22,13 @@ of an iteration measure what this costs a draft.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
+from specdec.decoding.beam_plan import BeamPlan
 from specdec.models.cache import KVCache
 from specdec.models.inputs import read
 from specdec.models.model import Target
@@ -81,7 +82,12 @@ def key_of(name: str) -> Key:
     return Calls(role, int(width)) if width.isdigit() else name
 
 
-def turn_of(plan: Plan) -> Turn | None:
+def step_of(keys: Iterable[Key]) -> Calls:
+    """Returns the part that is one step of the target alone."""
+    return next(key for key in keys if isinstance(key, Calls) and key.role == "alone")
+
+
+def turn_of(plan: Plan | BeamPlan) -> Turn | None:
     """Returns the model calls of an iteration with the longest draft, the draft's first.
 
     The result is None if no model drafts, or the number of layers of calls varies.
@@ -139,8 +145,7 @@ def _encoded(model: Any, inputs: PyTree) -> KVCache | None:
 
 
 def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
-    """Returns a program of repeated calls of a model, each one position after the last: [1, steps]
-    tokens.
+    """Returns a program of repeated calls of a model, each one position further: [1, steps] tokens.
 
     The argmaxes of a call are fed to the next one, so that no call can be optimised away. The first
     argmax is the model's greedy token at every width. The others are overwritten, like rejected
@@ -168,7 +173,7 @@ def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
     return run
 
 
-def turns(plan: Plan, turn: Turn, steps: int) -> Callable:
+def turns(plan: Plan | BeamPlan, turn: Turn, steps: int) -> Callable:
     """Returns a program that repeats the calls of several models in order: [1, steps] tokens.
 
     The argmaxes of each call are fed to the next one, even of another model, as in `scan`.

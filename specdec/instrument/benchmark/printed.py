@@ -7,18 +7,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specdec.common.environment import device_in_words
+from specdec.decoding.beam_plan import BeamPlan
 from specdec.instrument.benchmark.summary import (
     Baseline,
     BenchmarkForecast,
     BenchmarkPrediction,
     BenchmarkSummary,
+    GreedyFigures,
     Latency,
     Quantiles,
 )
 from specdec.plan import Plan
+from specdec.types import verifies
 
 
-def sentence(summary: BenchmarkSummary, plan: Plan, environment: Mapping[str, Any]) -> str:
+def sentence(
+    summary: BenchmarkSummary, plan: Plan | BeamPlan, environment: Mapping[str, Any]
+) -> str:
     """Returns the result of a benchmark in one sentence.
 
     Args:
@@ -27,6 +32,18 @@ def sentence(summary: BenchmarkSummary, plan: Plan, environment: Mapping[str, An
       environment: of the machine, from `common.environment`.
     """
     found, outputs = summary.speedup.over_texts, summary.texts * summary.repeats
+    if isinstance(plan, BeamPlan):
+        beams = "the same best beam" if plan.best_only else "the same beams"
+        return ", ".join(
+            (
+                f"{found.value:.2f} times as fast as plain beams ({found.interval()})",
+                *(["so slower than without a draft"] if found.value < 1 else []),
+                f"{summary.identical} of {outputs} texts {beams}",
+                f"{plan.beams} beams",
+                f"drafts of {plan.draft_beams} beams and {_steps(plan.depth)}",
+                f"on {device_in_words(environment)}",
+            )
+        )
     if not summary.exact:
         same = "outputs NOT EXACT"
     elif summary.identical is None:
@@ -45,6 +62,10 @@ def sentence(summary: BenchmarkSummary, plan: Plan, environment: Mapping[str, An
     )
 
 
+def _steps(number: int) -> str:
+    return f"{number} step{'s' * (number != 1)}"
+
+
 def _draft_length(plan: Plan) -> str:
     longest = plan.longest_draft
     tokens = f"{longest} token{'s' * (longest != 1)} per draft"
@@ -60,47 +81,63 @@ def lines(summary: BenchmarkSummary) -> Iterator[str]:
     speedup, pairs = summary.speedup, summary.texts * summary.repeats
     if not summary.exact:
         yield "NOT EXACT: only the times mean something, not the texts\n"
-    columns = ("p10", "p50", "p90", "p99", "TTFT", "TPOT")
+    columns = ("p10", "p50", "p90", "p99", *(("TTFT", "TPOT") if summary.latency else ()))
     yield f"{'ms per text':20}" + "".join(f"{name:>9}" for name in columns)
     drafts = summary.alpha is not None or summary.depth is None
-    ours = "speculative" if drafts else "leaving early"
-    for name, mode in (("target alone", "alone"), (ours, "speculative")):
+    names = {"alone": "target alone", "speculative": "speculative" if drafts else "leaving early"}
+    if summary.beams:
+        names = {"alone": "plain beams", "speculative": "drafted beams", "greedy": "drafted greedy"}
+    for mode, name in names.items():
         yield _row(name, summary.seconds[mode], summary.latency.get(mode))
     yield ""
     over_texts = speedup.over_texts
     yield _figure("speed-up", over_texts.value, f"95 % interval {over_texts.interval()}")
-    yield _figure("  per token", speedup.per_token, "")
+    if not summary.beams:
+        yield _figure("  per token", speedup.per_token, "")
     yield _figure("  median text", speedup.median_text, "")
+    if summary.greedy:
+        yield from _greedy(summary.greedy)
     if summary.identical is not None:
         yield f"{'identical outputs':20}{summary.identical:>9} of {pairs}"
-    yield _figure("tokens per call", summary.tau, "of the target")
+    unit = "step" if summary.beams else "token"
+    yield _figure(f"{unit}s per call", summary.tau, "of the target")
     if summary.depth is not None:
         yield _figure("layers", summary.depth, "of a target call, mean; alone it has all")
     if summary.alpha is not None:
-        yield _figure("alpha", summary.alpha, "accepted / tested drafts")
+        tested = "drafted steps that had all beams" if summary.beams else "accepted / tested drafts"
+        yield _figure("alpha", summary.alpha, tested)
         yield _shares("  by position", summary.conditional, "if those before it were")
         yield _shares("  up to there", summary.joint, "of all drafts so long")
     if summary.broken_drafts:
         meaning = "ended early: the drafter's probabilities were not a distribution"
         yield f"{'broken drafts':20}{summary.broken_drafts:>9}  {meaning}"
     if summary.prediction:
-        yield from _predicted(summary.prediction, summary.baseline)
+        yield from _predicted(summary.prediction, summary.baseline, unit)
     if summary.forecast:
         yield from _predicted_by_others(summary.forecast)
-    yield from _alone(summary.baseline)
+    yield from _alone(summary.baseline, unit)
 
 
-def _predicted(prediction: BenchmarkPrediction, baseline: Baseline) -> Iterator[str]:
+def _greedy(greedy: GreedyFigures) -> Iterator[str]:
+    found = greedy.speedup.over_texts
+    meaning = f"times as fast as plain beams, 95 % interval {found.interval()}"
+    yield _figure("drafted greedy", found.value, meaning)
+    yield _figure("  tokens per call", greedy.tau, "of the target, one text and not the best")
+
+
+def _predicted(prediction: BenchmarkPrediction, baseline: Baseline, unit: str) -> Iterator[str]:
     gamma, step = prediction.gamma, baseline.target_step
     if prediction.alpha_from_tau is not None:
-        meaning = "that independent acceptances would need for these tokens per call"
+        meaning = f"that independent acceptances would need for these {unit}s per call"
         yield _figure("  if independent", prediction.alpha_from_tau, meaning)
     yield ""
-    yield _figure("c", prediction.cost_ratio, "a draft token, in target steps")
+    yield _figure("c", prediction.cost_ratio, f"a draft {unit}, in target steps")
     if prediction.by_turns != 1:
-        yield _figure("  by turns", prediction.by_turns, "times a draft's calls on their own, in c")
-    tokens = "" if gamma is None else f" on {gamma + 1} tokens"
-    yield _figure("v", prediction.verify_cost, f"a target call{tokens}, likewise")
+        yield _figure(
+            "  alternating", prediction.by_turns, "times a draft's calls on their own, in c"
+        )
+    tokens = "" if gamma is None else f" on {_width(prediction)} tokens"
+    yield _figure("v", prediction.verify_cost, f"a target call{tokens}, in target steps")
     yield _figure("predicted speed-up", prediction.these_texts, "these texts, with prefill")
     if prediction.long_generation is not None:
         yield _figure("  long generation", prediction.long_generation, "from alpha, c and v")
@@ -124,17 +161,24 @@ def _predicted_by_others(forecast: BenchmarkForecast) -> Iterator[str]:
     yield _figure("  measured/predicted", forecast.measured_over_whole, "per token")
     yield _figure("  without prefill", forecast.decoding, "predicted, per token")
     yield _figure("  measured", forecast.measured_decoding, "per token, without prefill")
-    yield _figure("  measured/predicted", forecast.measured_over_decoding, "likewise")
+    yield _figure(
+        "  measured/predicted", forecast.measured_over_decoding, "per token, without prefill"
+    )
     yield _figure("  tokens per call", forecast.tau, "of those texts")
     if forecast.alpha is not None:
         yield _figure("  alpha", forecast.alpha, "of those texts")
 
 
-def _alone(baseline: Baseline) -> Iterator[str]:
+def _width(prediction: BenchmarkPrediction) -> int:
+    """Returns the tokens of a target call."""
+    return next(part.width for part in prediction.parts if verifies(part.role))
+
+
+def _alone(baseline: Baseline, unit: str) -> Iterator[str]:
     yield f"{'prefill, target':20}{1e3 * baseline.target_prefill:9.3f}"
     yield f"{'target step':20}{1e3 * baseline.target_step:9.3f}"
     yield ""
-    yield _figure("target alone / scan", baseline.over_scan, "per token, without prefill")
+    yield _figure("target alone / scan", baseline.over_scan, f"per {unit}, without prefill")
     yield _figure("  with prefill", baseline.over_scan_with_prefill, "")
     if baseline.floor is not None:
         share, speed = baseline.floor / baseline.target_step, baseline.bandwidth / 1e9

@@ -54,13 +54,25 @@ class Speedup:
 
     Attributes:
       over_texts: the ratio of the sums over texts, the headline.
-      per_token: the ratio of seconds per emitted token; it differs if the modes' texts differ.
+      per_token: the ratio of seconds per emitted token, or per step of a search; it differs if the
+        modes' texts differ.
       median_text: the median of the texts' own ratios.
     """
 
     over_texts: Estimate
     per_token: float
     median_text: float
+
+
+@dataclasses.dataclass(frozen=True)
+class GreedyFigures:
+    """Greedy speculation, next to a beam search.
+
+    speedup: how many times as long plain beams take. tau: its tokens per target call.
+    """
+
+    speedup: Speedup
+    tau: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,6 +181,9 @@ class BenchmarkSummary:
       depth: the mean over calls of the target's layers; None if calls run all layers.
       broken_drafts: drafts that ended early, see `Trace`.
       spread: how much times vary; None if nothing was timed twice.
+      beams: the number of beams of a search, 0 for none. In a search the target alone searches too,
+        step by step, and figures of tokens are of steps of the search.
+      greedy: None without beams.
     """
 
     texts: int
@@ -188,14 +203,19 @@ class BenchmarkSummary:
     depth: float | None = None
     broken_drafts: int = 0
     spread: Spread | None = None
+    beams: int = 0
+    greedy: GreedyFigures | None = None
 
     def record(self) -> dict[str, Any]:
         """Returns plain values, for JSON."""
         found = dataclasses.asdict(self)
-        speedup = found["speedup"]
-        ratio, low, high = speedup.pop("over_texts")
-        found["spread"] = self.spread and self.spread._asdict()
-        return found | {"speedup": {"ratio": ratio, "low": low, "high": high, **speedup}}
+        if self.greedy is None:
+            del found["beams"], found["greedy"]
+        for one in (found, found.get("greedy")):
+            if one:
+                ratio, low, high = one["speedup"].pop("over_texts")
+                one["speedup"] = {"ratio": ratio, "low": low, "high": high, **one["speedup"]}
+        return found | {"spread": self.spread and self.spread._asdict()}
 
 
 def summarize(
@@ -205,6 +225,7 @@ def summarize(
     gamma: int | None,
     same_output: bool,
     exact: bool = True,
+    beams: int = 0,
     step_bytes: int | None = None,
 ) -> BenchmarkSummary:
     """Returns the figures of the records of `measure` and `decode_elsewhere`.
@@ -215,6 +236,7 @@ def summarize(
       gamma: the plan's draft length.
       same_output: the plan's.
       exact: the plan's.
+      beams: the number of beams of a search, 0 for none.
       step_bytes: bytes of the parameters that one call of the target's `decode` reads.
 
     Raises:
@@ -222,7 +244,7 @@ def summarize(
     """
     found = MeasuredParts.of(records)
     alone, speculative = found.alone, found.speculative
-    speedup, (tau, alpha) = _speedup(found), _acceptance(speculative)
+    speedup, (tau, alpha) = _speedup(alone, speculative), _acceptance(speculative)
     conditional, joint = theory.acceptance_by_position(*_calls(speculative))
     latency = {"alone": _latency(alone, found.prefill_alone + found.step)}
     prediction = forecast = None
@@ -231,11 +253,12 @@ def summarize(
         iteration = prediction.draft + prediction.verify + prediction.rest
         latency["speculative"] = _latency(speculative, found.prefill + iteration)
         forecast = _forecast(found, parts, speedup) if found.elsewhere else None
+    modes = {"alone": alone, "speculative": speculative, "greedy": found.greedy}
     return BenchmarkSummary(
         texts=len({one.text for one in alone}),
         repeats=len({one.repeat for one in alone}),
-        seconds={"alone": _quantiles(alone), "speculative": _quantiles(speculative)},
-        latency=latency,
+        seconds={mode: _quantiles(made) for mode, made in modes.items() if made},
+        latency={} if beams else latency,  # no text is known before the search is over
         speedup=speedup,
         identical=_identical(found) if same_output else None,
         tau=tau,
@@ -249,6 +272,8 @@ def summarize(
         depth=_mean_depth(speculative),
         broken_drafts=sum(one.broken_drafts for one in speculative),
         spread=found.spread,
+        beams=beams,
+        greedy=_greedy(found) if found.greedy else None,
     )
 
 
@@ -271,7 +296,7 @@ def alpha_from_tau(tau: float, gamma: int) -> float:
 def _acceptance(generations: Sequence[Generation]) -> tuple[float, float | None]:
     """Returns tau, and alpha or None."""
     tau = theory.block_efficiency(
-        [len(one.tokens) for one in generations], [one.calls for one in generations]
+        [one.steps for one in generations], [one.calls for one in generations]
     )
     alpha = theory.empirical_alpha(*_calls(generations))
     return tau, None if math.isnan(alpha) else alpha
@@ -301,13 +326,15 @@ def _calls(generations: Sequence[Generation]) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def _speedup(found: MeasuredParts) -> Speedup:
-    before, after = (
-        estimator.medians(mode, estimator.seconds) for mode in (found.alone, found.speculative)
-    )
+def _greedy(found: MeasuredParts) -> GreedyFigures:
+    return GreedyFigures(_speedup(found.alone, found.greedy), _acceptance(found.greedy)[0])
+
+
+def _speedup(alone: Sequence[Generation], faster: Sequence[Generation]) -> Speedup:
+    before, after = (estimator.medians(mode, estimator.seconds) for mode in (alone, faster))
     pairs = np.array([[seconds[text] for text in before] for seconds in (before, after)])
     over_texts = ratio(*pairs)
-    longer = total(found.speculative, estimator.tokens) / total(found.alone, estimator.tokens)
+    longer = total(faster, estimator.steps) / total(alone, estimator.steps)
     return Speedup(
         over_texts=over_texts,
         per_token=float(over_texts.value * longer),
@@ -316,7 +343,7 @@ def _speedup(found: MeasuredParts) -> Speedup:
 
 
 def _baseline(found: MeasuredParts, step_bytes: int | None) -> Baseline:
-    scans = total(found.alone, estimator.tokens) * found.step
+    scans = total(found.alone, estimator.steps) * found.step
     decoding = total(found.alone, lambda one: estimator.seconds(one) - found.prefill_alone)
     return Baseline(
         target_prefill=found.prefill_alone,
@@ -379,9 +406,9 @@ def _forecast(found: MeasuredParts, parts: Parts, speedup: Speedup) -> Benchmark
     """Predicts the speed-up from the parts, and from the drafts of the other split's texts."""
     tau, alpha = _acceptance(found.elsewhere)
     per_token = sum(found.iteration(_parts(parts, found.elsewhere))) / tau
-    whole = total(
-        found.alone, lambda one: found.prefill_alone + len(one.tokens) * found.step
-    ) / total(found.alone, lambda one: found.prefill + len(one.tokens) * per_token)
+    whole = total(found.alone, lambda one: found.prefill_alone + one.steps * found.step) / total(
+        found.alone, lambda one: found.prefill + one.steps * per_token
+    )
     measured = _per_token(found.alone, found.prefill_alone)
     measured /= _per_token(found.speculative, found.prefill)
     return BenchmarkForecast(
@@ -400,21 +427,21 @@ def _forecast(found: MeasuredParts, parts: Parts, speedup: Speedup) -> Benchmark
 def _per_token(generations: Sequence[Generation], prefill: float) -> float:
     """Returns the seconds per token, without prefill."""
     seconds = total(generations, lambda one: estimator.seconds(one) - prefill)
-    return seconds / total(generations, estimator.tokens)
+    return seconds / total(generations, estimator.steps)
 
 
 def _latency(generations: Sequence[Generation], first_token: float) -> Latency:
     """Returns the latency; the first call yields as many tokens as any call, on average."""
     calls = total(generations, estimator.calls)
     seconds = total(generations, lambda one: estimator.seconds(one) - first_token)
-    tokens = total(generations, estimator.tokens)
+    tokens = total(generations, estimator.steps)
     later = tokens - tokens / calls * len({one.text for one in generations})
     return Latency(first_token, seconds / later if later and seconds > 0 else None)
 
 
 def _identical(found: MeasuredParts) -> int:
-    tokens = {(one.text, one.repeat): one.tokens for one in found.alone}
-    return sum(tokens[one.text, one.repeat] == one.tokens for one in found.speculative)
+    plain = {(one.text, one.repeat): (one.tokens, one.beams) for one in found.alone}
+    return sum(plain[one.text, one.repeat] == (one.tokens, one.beams) for one in found.speculative)
 
 
 def _quantiles(generations: Sequence[Generation]) -> Quantiles:

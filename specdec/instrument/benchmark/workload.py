@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from jax.sharding import Mesh
 
-from specdec.decoding.program import DecodeProgram, Program, batch_shapes
+from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.program import BeamProgram, DecodeProgram, Program, batch_shapes
 from specdec.instrument.benchmark import parts
 from specdec.instrument.benchmark.parts import (
     LONGEST_SCAN,
@@ -16,12 +17,11 @@ from specdec.instrument.benchmark.parts import (
     MEMORY_READ,
     PREFILL,
     PREFILL_ALONE,
-    STEP,
     Calls,
     Key,
 )
 from specdec.models.model import Target
-from specdec.plan import Plan, plain_call
+from specdec.plan import Plan
 from specdec.types import Params, PyTree, TargetCall
 
 
@@ -36,27 +36,40 @@ class TimedPart(NamedTuple):
 class Workload(NamedTuple):
     """Programs of two plans, by name; each part comes after its source.
 
-    Parameters are trees by role: "alone", and those of `plan.models()`.
+    Parameters are trees by role: "alone", those that the plan owns, and `of_greedy` those of greedy
+    speculation, whose layouts are its own.
     """
 
-    plan: Plan  # speculation
-    alone: Plan  # its target alone, in a layout of its own
-    generations: Mapping[str, Program]  # (Params, keys [1], inputs [1, S]) -> DecodeOutput
+    plan: Plan | BeamPlan  # speculation
+    alone: Plan | BeamPlan  # its target alone, in a layout of its own
+    generations: Mapping[str, Program]  # (Params, keys [1], inputs [1, S]) -> the output
     parts: Mapping[Key, TimedPart]
     mesh: Mesh | None = None
+    greedy: Plan | None = None  # of one text, next to a beam search
 
     @classmethod
-    def of(cls, plan: Plan, alone: Plan, mesh: Mesh | None = None) -> Workload:
-        """Returns the programs of speculation and of its target alone, on the devices of a mesh."""
-        decoders = {
-            "alone": DecodeProgram(alone, mesh=mesh),
-            "speculative": DecodeProgram(plan, mesh=mesh),
-        }
-        return cls(plan, alone, decoders, _timed_parts(plan, alone), mesh)
+    def of(
+        cls,
+        plan: Plan | BeamPlan,
+        alone: Plan | BeamPlan,
+        mesh: Mesh | None = None,
+        greedy: Plan | None = None,
+    ) -> Workload:
+        """Returns the programs of speculation and of its target alone, on the devices of a mesh.
+
+        greedy: is timed next to them, None for nothing.
+        """
+        modes = {"alone": alone, "speculative": plan} | ({"greedy": greedy} if greedy else {})
+        programs = {mode: _program(one, mesh) for mode, one in modes.items()}
+        return cls(plan, alone, programs, _timed_parts(plan, alone), mesh, greedy)
 
     def params(self, trees: Mapping[str, PyTree]) -> dict[str, Params]:
         """Returns the parameters of each generation."""
-        return {"alone": Params(trees["alone"]), "speculative": self.plan.params(trees)}
+        found = {"alone": Params(trees["alone"]), "speculative": self.plan.params(trees)}
+        if self.greedy:
+            own = {role: trees[of_greedy(role)] for role in self.greedy.owned()}
+            found["greedy"] = Params(**own)
+        return found
 
     def check(self, trees: Mapping[str, PyTree], length: int) -> None:
         """Traces the generations; `trees` may be shapes.
@@ -69,8 +82,7 @@ class Workload(NamedTuple):
             self.generations[mode].lower(params, *batch)
 
     def compile(self, trees: Mapping[str, PyTree], length: int) -> dict[Key, float]:
-        """Compiles everything for one text of `length` tokens, and returns the seconds of each
-        program."""
+        """Compiles everything for a text of `length` tokens, and returns each program's seconds."""
         return {name: program.seconds for name, program, _ in self.compiled(trees, length)}
 
     def costs(self, trees: Mapping[str, PyTree], length: int) -> dict[Key, dict[str, float]]:
@@ -96,15 +108,30 @@ class Workload(NamedTuple):
             yield name, part.program, arguments
 
 
-def _timed_parts(plan: Plan, alone: Plan) -> dict[Key, TimedPart]:
+def of_greedy(role: str) -> str:
+    """Returns the name of a tree of greedy speculation, next to a beam search."""
+    return f"greedy {role}"
+
+
+def _program(plan: Plan | BeamPlan, mesh: Mesh | None) -> Program:
+    made = BeamProgram if isinstance(plan, BeamPlan) else DecodeProgram
+    return made(plan, mesh=mesh)  # type: ignore[arg-type]
+
+
+def _timed_parts(plan: Plan | BeamPlan, alone: Plan | BeamPlan) -> dict[Key, TimedPart]:
     """Returns the parts that predictions are made of, for all possible draft lengths."""
-    of_alone = plain_call("alone", alone.target)
+    (step,) = (Calls("alone", width) for _, width, _ in alone.parts())
+    of_target, views = alone.call_of("target"), plan.drafter.views() if plan.drafter else {}
+
+    def of_alone(trees: Mapping[str, PyTree], *given: PyTree) -> PyTree:
+        return of_target({"target": trees["alone"]}, *given)
+
     found: dict[Key, TimedPart] = {
         MEMORY: TimedPart(Program(parts.make_memory), None, 1),
         MEMORY_READ: TimedPart(Program(parts.read_memory), MEMORY, 1),
         PREFILL_ALONE: _prefill({"alone": alone.target}, alone.capacity),
-        STEP: _calls("alone", of_alone, 1, PREFILL_ALONE, alone.max_length),
-        PREFILL: _prefill(plan.models(), plan.capacity, plan.drafter.views()),
+        step: _calls("alone", of_alone, step.width, PREFILL_ALONE, alone.max_length),
+        PREFILL: _prefill(plan.models(), plan.capacity, views),
     }
     for role, width, _ in plan.parts(TargetCall.each(range(plan.longest_draft + 1))):
         given = plan.holder(role), plan.call_of(role), width, PREFILL, plan.max_length

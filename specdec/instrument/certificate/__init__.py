@@ -20,6 +20,8 @@ that everything else is certified. One more check measures how far the run's own
 target's distribution:
 
   divergence  measured; it passes only if the run says that it is lossy
+
+A beam search has checks of its own, see `beams`.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from specdec.instrument.certificate.afresh import afresh
+from specdec.instrument.certificate.beam_checks import BeamSubject, certify_beams, refuse_beams
 from specdec.instrument.certificate.divergence import divergence
 from specdec.instrument.certificate.drawn import draws
 from specdec.instrument.certificate.exactness import (
@@ -41,13 +44,24 @@ from specdec.instrument.certificate.exactness import (
     seeds,
 )
 from specdec.instrument.certificate.hostile import hostile
-from specdec.instrument.certificate.outcome import Check
+from specdec.instrument.certificate.outcome import Check, timed
 from specdec.instrument.certificate.subject import Subject
 from specdec.plan import Plan
 from specdec.verifiers import GreedyMatch, SpeculativeSampling
 from specdec.verifiers.decide import Verifier
 
-__all__ = ["CHECKS", "Check", "Subject", "certify", "divergence", "refuse", "stand_in"]
+__all__ = [
+    "CHECKS",
+    "BeamSubject",
+    "Check",
+    "Subject",
+    "certify",
+    "certify_beams",
+    "divergence",
+    "refuse",
+    "refuse_beams",
+    "stand_in",
+]
 
 CHECKS = (algebra, greedy, seeds, perfect, afresh, hostile, audit, draws, law, broken)
 
@@ -113,11 +127,4 @@ def _run(
         exact = dataclasses.replace(subject.plan, verifier=verifier)
         certified = dataclasses.replace(subject, plan=exact)
         checks["divergence"] = lambda: divergence(subject, lossy)
-    for name, check in checks.items():
-        if name in known:
-            yield known[name]
-            continue
-        started(name)
-        start = subject.clock()
-        result = check()
-        yield dataclasses.replace(result, seconds=round(subject.clock() - start, 3))
+    return timed(checks, subject.clock, started, known)

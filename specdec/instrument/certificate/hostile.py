@@ -40,7 +40,7 @@ def hostile(subject: Subject) -> Check:
             cases.append(_case(case, subject, sampling, run()))
             if sampling.greedy:
                 runs[name] = run
-    return _summary(cases, _slowdowns(subject, runs))
+    return _summary(cases, slowdowns(subject, runs))
 
 
 def _summary(cases: list[Check], slowdown: dict[str, float]) -> Check:
@@ -99,7 +99,7 @@ def _drafters(subject: Subject) -> dict[str, tuple[Drafter, Params]]:
     return found
 
 
-def _slowdowns(subject: Subject, runs: dict[str, Callable]) -> dict[str, float]:
+def slowdowns(subject: Subject, runs: dict[str, Callable]) -> dict[str, float]:
     """Returns the median seconds of each run divided by those of 'alone', all compiled."""
     ready = {name: functools.partial(lambda run: run, run) for name, run in runs.items()}
     seconds = interleaved(ready, REPEATS, clock=subject.clock)

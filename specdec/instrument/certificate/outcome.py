@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,26 @@ class Check:
 
     def __str__(self) -> str:
         return f"{'PASS' if self.passed else 'FAIL'} {self.name:<8} {self.note}"
+
+
+def timed(
+    checks: Mapping[str, Callable[[], Check]],
+    clock: Callable[[], float],
+    started: Callable[[str], None],
+    known: Mapping[str, Check],
+) -> Iterator[Check]:
+    """Runs checks by name, each announced, and yields the outcomes with their seconds.
+
+    known: outcomes by name, of checks that are not run again.
+    """
+    for name, check in checks.items():
+        if name in known:
+            yield known[name]
+            continue
+        started(name)
+        start = clock()
+        result = check()
+        yield dataclasses.replace(result, seconds=round(clock() - start, 3))
 
 
 def agreement(name: str, subject: Subject, sampling: SamplingRule, output: DecodeOutput) -> Check:

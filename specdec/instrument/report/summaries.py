@@ -116,6 +116,10 @@ def _summary(path: str) -> tuple[str, Figures]:
     for kind, field in (("bench", "speedup"), ("acceptance", "alphas")):
         found = figures if isinstance(figures, dict) else {}
         if {field, "run", "environment"} <= found.keys() and isinstance(found[field], dict):
+            if found.get("beams"):
+                raise ValueError(
+                    f"{path} is of a beam search, which a report does not show; leave it out"
+                )
             return kind, found
     raise ValueError(
         f"{path} is no summary; give FILE.summary.json, which specdec bench and specdec acceptance "

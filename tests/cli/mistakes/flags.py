@@ -218,7 +218,7 @@ COMMANDS = {
         "forecast", RUN, "--passes=YARD/none.jsonl", says="none.jsonl does not exist.*; make it"
     ),
     "passes without settings": case(
-        "forecast", RUN, "--passes=YARD/old.jsonl", says="no old.jsonl.gin beside it; make it"
+        "forecast", RUN, "--passes=YARD/old.jsonl", says="no old.jsonl.gin next to it; make it"
     ),
     "passes without tokens": case(
         "forecast", RUN, "--passes=YARD/first.jsonl", says="is of version 1, .*; make it anew"
@@ -339,9 +339,9 @@ COMMANDS = {
         "--forecast_split=validation",
         says="--forecast_split is 'validation', .*; leave it out",
     ),
-    "beams": case("bench", RUN, "--num_beams=4", says="no flag --num_beams; beams are searched"),
-    "beams of bench": case(
-        "bench", RUN, "--gin.NUM_BEAMS=4", says="NUM_BEAMS is 4, and this command does no beam"
+    "beams": case("forecast", RUN, "--num_beams=4", says="no flag --num_beams; beams are searched"),
+    "beams of acceptance": case(
+        "acceptance", RUN, "--gin.NUM_BEAMS=4", says="NUM_BEAMS is 4, and this command does no beam"
     ),
     "more texts than beams": case(
         "decode", RUN, "--num_beams=2", "--num_return=3", says="NUM_RETURN is 3 but NUM_BEAMS 2; "

@@ -1,0 +1,405 @@
+"""The certificate of a beam search: on this device, does a draft change any of its beams?
+
+  beams     all beams of all texts against plain beams: ids, order, ends, scores, steps
+  best      the best text alone, searched for as a run that returns one text does
+  perfect   the target as its own draft: each call yields all its steps, so no cache lost any
+  hostile   drafts that try to do harm: the beams are the same; the slowdown is measured
+  audit     each beam teacher-forced, without a beam's cache: its score is that of its tokens
+
+The checks take the plain beams from the search itself; only `audit` does not need them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.decoding import beam_search, naming_texts
+from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_rules import BeamSet
+from specdec.decoding.beam_search import BeamOutput, BeamState
+from specdec.decoding.draft_beams import DraftBeams
+from specdec.decoding.program import BeamProgram
+from specdec.instrument.certificate.hostile import TEXTS, slowdowns
+from specdec.instrument.certificate.outcome import Check, timed
+from specdec.instrument.certificate.subject import Subject, joined
+from specdec.sampling import before_each
+from specdec.testing.draft_models import HARMS, HarmfulModel
+from specdec.types import Array, Params, PyTree
+
+SHORT_CALLS = 1e-3  # of the target's calls on a draft of its own, and one is always allowed
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BeamSubject:
+    """A search, and the texts that it is tried on.
+
+    Attributes:
+      subject: the pair that decodes, with its parameters and texts.
+      own: the run's search.
+    """
+
+    subject: Subject
+    own: BeamPlan
+
+    @property
+    def plan(self) -> BeamPlan:
+        """The run's search, for all beams."""
+        return dataclasses.replace(self.own, best_only=False)
+
+    @property
+    def limit(self) -> float:
+        """The largest error of a score, and the largest gap of scores that rounding may swap."""
+        return self.subject.tolerance
+
+    def with_draft(self, model: Any, width: int, reuse: bool = True) -> tuple[BeamPlan, Params]:
+        """Returns the search with a draft whose model has the target's parameters."""
+        drafter = DraftBeams(model, width, self.own.depth, reuse=reuse)
+        params = Params(**dict.fromkeys(("target", drafter.role), self.subject.params["target"]))
+        return dataclasses.replace(self.plan, drafter=drafter), params
+
+    def search(
+        self, plan: BeamPlan, params: Params | None = None, rows: int | None = None
+    ) -> BeamOutput:
+        """Returns the beams of the first `rows` texts, on the host; None for all texts."""
+        rows = len(self.subject.inputs) if rows is None else rows
+        made = BeamProgram(plan, mesh=self.subject.mesh)
+        program = self._programs.setdefault(plan, made)
+        outputs, read, trees = [], 0, plan.params(params or self.subject.params)
+        for keys, inputs in self.subject.batches(rows):
+            with naming_texts(range(read, read + len(inputs))):
+                outputs.append(program.fetch(trees, keys, inputs)[0])
+            read += len(inputs)
+        return joined(outputs, rows)
+
+    @functools.cached_property
+    def plain(self) -> BeamOutput:
+        """All beams of all texts by the target alone."""
+        return self.search(self.plan.alone())
+
+    @functools.cached_property
+    def drafted(self) -> BeamOutput:
+        """All beams of all texts with the run's draft."""
+        return self.search(self.plan)
+
+    @functools.cached_property
+    def _programs(self) -> dict[BeamPlan, BeamProgram]:
+        return {}
+
+
+def certify_beams(
+    subject: BeamSubject,
+    started: Callable[[str], None] = lambda name: None,
+    known: Mapping[str, Check] = MappingProxyType({}),
+) -> Iterator[Check]:
+    """Runs the checks one after the other.
+
+    Args:
+      subject: the search and its texts.
+      started: called with the name of each check before it runs.
+      known: checks that passed before, by name; they are not run again.
+
+    Returns:
+      An iterator over the outcomes.
+
+    Raises:
+      ValueError: `refuse_beams` refuses the search; raised at the call.
+    """
+    refuse_beams(subject.own)
+    checks = {check.__name__: functools.partial(check, subject) for check in CHECKS}
+    return timed(checks, subject.subject.clock, started, known)
+
+
+def refuse_beams(plan: BeamPlan) -> None:
+    """Refuses a search of which nothing can be certified.
+
+    Args:
+      plan: the plan of the search.
+
+    Raises:
+      ValueError: nothing is drafted, the target is not exact, or it does not compute in float32.
+    """
+    target = type(plan.target).__name__
+    if not plan.drafts:
+        raise ValueError("the beams have no draft, so there is nothing to certify; give a drafter")
+    if not plan.target.exact:
+        raise ValueError(
+            f"the target {target} does not state that it is exact, so there is nothing to certify; "
+            "use one with exact = True"
+        )
+    if plan.target.dtype != "float32":
+        raise ValueError(
+            f"the target computes in {plan.target.dtype}, whose rounding is as large as the gaps "
+            "between beams; certify beams in float32, --gin.DTYPE=\"'float32'\""
+        )
+
+
+def beams(subject: BeamSubject) -> Check:
+    """Checks that all beams are those of plain beams, in as many steps."""
+    return _agreement("beams", subject, subject.plan, subject.drafted)
+
+
+def best(subject: BeamSubject) -> Check:
+    """Checks that the best text alone is the first of all plain beams."""
+    plan = dataclasses.replace(subject.own, best_only=not subject.own.processors)
+    output, plain = subject.search(plan), subject.plain
+    differ = np.any(output.tokens[:, 0] != plain.tokens[:, 0], axis=1)
+    error = _largest(output.scores[:, 0] - plain.scores[:, 0])
+    saved = int(plain.trace.steps.sum()) - int(output.trace.steps.sum())
+    rows = len(differ)
+    return Check(
+        "best",
+        {"texts": rows, "identical": rows - int(differ.sum()), "score_error": error},
+        {"score_error": ("<=", subject.limit), "texts": (">=", 1)},
+        f"{rows - int(differ.sum())} of {rows} texts the first of plain beams, in {saved} steps "
+        f"fewer; scores off by {error:.1e} at most (threshold {subject.limit:.2g})",
+    )
+
+
+def perfect(subject: BeamSubject) -> Check:
+    """Checks that the target as its own draft, with as many beams, misses no beam.
+
+    Only the last call of a text may yield fewer steps than it drafted. The target's scores of the
+    last call are not reused. Those of another draft may be stale and cost calls, and no check sees
+    that.
+    """
+    if subject.own.processors:
+        note = "processors change the target's choice and not the draft's, so that calls may miss"
+        return Check("perfect", {"calls": 0, "short_calls": 0}, {}, note)
+    searched = subject.with_draft(subject.own.target, subject.own.beams, reuse=False)
+    trace = subject.search(*searched).trace
+    within = np.arange(trace.steps.shape[1])[None] < trace.calls[:, None] - 1
+    calls = int(within.sum())
+    short = int((within & (trace.steps <= subject.own.depth)).sum())
+    limit = max(1, int(SHORT_CALLS * calls))
+    return Check(
+        "perfect",
+        {"calls": calls, "short_calls": short},
+        {"short_calls": ("<=", limit), "calls": (">=", 1)},
+        f"{short} of {calls} calls on a draft of the target itself miss a beam (threshold {limit}, "
+        "for a near-tie)",
+    )
+
+
+def hostile(subject: BeamSubject) -> Check:
+    """Checks that drafts that try to do harm change no beam, no score and no number of steps.
+
+    They must not take more target calls than plain beams. Their cost in time is measured.
+    """
+    rows, width = min(TEXTS, len(subject.subject.inputs)), subject.own.draft_beams
+    runs = {"alone": functools.partial(subject.search, subject.plan.alone(), rows=rows)}
+    cases = []
+    for harm in HARMS:
+        model = HarmfulModel(subject.own.target, harm, subject.own.stop_ids)
+        plan, params = subject.with_draft(model, width)
+        runs[harm] = functools.partial(subject.search, plan, params, rows)
+        cases.append(_agreement(harm, subject, plan, runs[harm](), params))
+    slowdown = slowdowns(subject.subject, runs)
+    worst = max(slowdown, key=slowdown.__getitem__)
+    failed = sum(not case.passed for case in cases)
+    same, texts = (sum(case.figures[name] for case in cases) for name in ("identical", "texts"))
+    return Check(
+        "hostile",
+        {
+            "failed_cases": failed,
+            "outputs": texts,
+            "identical": same,
+            "slowdown": slowdown,
+            "cases": {case.name: case.record() for case in cases},
+        },
+        {"failed_cases": ("==", 0)},
+        f"{same} of {texts} texts the same beams under {len(cases)} hostile drafts, {failed} of "
+        f"{len(cases)} cases fail (threshold 0); at worst {slowdown[worst]:.2f}x the time of plain "
+        f"beams ({worst})",
+    )
+
+
+def audit(subject: BeamSubject) -> Check:
+    """Checks that the score of each beam is the normalised log-probability of its tokens.
+
+    Beams must be in order, and no two of a text may be the same.
+    """
+    output, own = subject.drafted, subject.subject
+    score = jax.jit(functools.partial(_score, plan=subject.plan))
+    fed = own.fed(output.tokens, output.length, output.finished)
+    right = joined([jax.device_get(score(*args)) for args in fed], len(own.inputs))
+    there = output.length > 0
+    error = _largest(np.where(there, output.scores - right, 0))
+    order = np.where(there[:, 1:], np.diff(output.scores, axis=1), -1.0)
+    wrong = int(np.sum(~(order <= 0)))
+    texts = [output.texts(row) for row in range(len(there))]
+    twice = sum(len(made) - len(set(map(tuple, made))) for made in texts)
+    return Check(
+        "audit",
+        {
+            "beams": int(there.sum()),
+            "score_error": error,
+            "out_of_order": wrong,
+            "twice": twice,
+        },
+        {
+            "beams": (">=", 1),
+            "score_error": ("<=", subject.limit),
+            "out_of_order": ("==", 0),
+            "twice": ("==", 0),
+        },
+        f"{int(there.sum())} beams teacher-forced: scores off by {error:.1e} at most (threshold "
+        f"{subject.limit:.2g}), {wrong} out of order, {twice} twice",
+    )
+
+
+CHECKS = (beams, best, perfect, hostile, audit)
+
+
+def _agreement(
+    name: str,
+    subject: BeamSubject,
+    plan: BeamPlan,
+    output: BeamOutput,
+    params: Params | None = None,
+) -> Check:
+    """Returns the check of beams against plain beams; texts that differ are near-ties, or a
+    mistake."""
+    rows = len(output.length)
+    plain: BeamOutput = jax.tree.map(lambda x: x[:rows], subject.plain)
+    steps, plain_steps = (np.sum(x.trace.steps, axis=1) for x in (output, plain))
+    differ = steps != plain_steps
+    for ours, theirs in zip(output[:2], plain[:2], strict=True):
+        differ |= (ours != theirs).reshape(rows, -1).any(axis=1)
+    differ |= (output.finished != plain.finished).any(axis=1)
+    error = _largest((output.scores - plain.scores)[~differ])
+    gaps = [_gap(subject, int(row), plan, params) for row in np.flatnonzero(differ)]
+    gap = _largest(gaps)
+    slower = int(np.sum(~differ & (output.trace.calls > plain.trace.calls)))
+    same = rows - len(gaps)
+    note = f"{same} of {rows} texts the same {plan.beams} beams in the same steps as plain beams"
+    if gaps:
+        note += f", the others part at a gap of at most {gap:.1e} nats"
+    return Check(
+        name,
+        {
+            "texts": rows,
+            "identical": same,
+            "steps": int(steps.sum()),
+            "calls": int(output.trace.calls.sum()),
+            "largest_gap": gap,
+            "score_error": error,
+            "texts_with_more_calls": slower,
+        },
+        {
+            "texts": (">=", 1),
+            "largest_gap": ("<=", subject.limit),
+            "score_error": ("<=", subject.limit),
+            "texts_with_more_calls": ("==", 0),
+        },
+        f"{note}; scores off by {error:.1e} at most (threshold of both {subject.limit:.2g})",
+    )
+
+
+def _largest(errors: Any) -> float:
+    """Returns the largest absolute value; NaN if one is NaN, 0 if there is none."""
+    return float(np.max(np.abs(errors), initial=0))
+
+
+def _gap(subject: BeamSubject, row: int, plan: BeamPlan, params: Params | None) -> float:
+    """Returns the smallest gap between plain beams' candidates in the call where two searches part.
+
+    The searches run again, call by call. If they do not part this time, the gap is that of all
+    steps.
+    """
+    own = subject.subject
+    _, inputs = own.batches(len(own.inputs))[row // own.batch_size]
+    row %= own.batch_size
+    trees, alone = plan.params(params or own.params), plan.alone()
+    ours = beam_search.prefill(trees, inputs, plan)
+    plain = beam_search.prefill(alone.params(own.params), inputs, alone)
+    passed: list[BeamState] = []
+    while ours.beams.active[row]:
+        ours, before = beam_search.step(trees, ours, plan), len(passed)
+        while plain.beams.active[row] and _steps(plain, row) < _steps(ours, row):
+            passed.append(plain)
+            plain = beam_search.step(alone.params(own.params), plain, alone)
+        if not _alike(ours.beams, plain.beams, row):
+            passed = passed[before:]
+            break
+    margins = (_margin(own, inputs, one.beams, row, alone, subject.limit) for one in passed)
+    return min(margins, default=np.inf)
+
+
+def _steps(state: BeamState, row: int) -> int:
+    return int(jnp.sum(state.trace.steps[row]))
+
+
+def _alike(ours: BeamSet, plain: BeamSet, row: int) -> bool:
+    names = ("live_tokens", "tokens", "lengths", "finished", "length", "active")
+    pairs = ((getattr(ours, name)[row], getattr(plain, name)[row]) for name in names)
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+def _margin(
+    own: Subject, inputs: Array, batch: BeamSet, row: int, plan: BeamPlan, limit: float
+) -> float:
+    """Returns the smallest gap between neighbours of a step's candidates and of its finished texts.
+
+    It is 0 if the search ends or continues by less than the limit. The target scores all texts
+    again, without a draft.
+    """
+    rule, beams = plan.rule, jax.tree.map(lambda x: x[row], batch)
+    log_probs = _scored(own.params["target"], inputs[row], beams, plan)
+    given = {"stop_ids": plan.stop_ids, "best_only": plan.best_only}
+    after, _ = rule.advance(beams, log_probs, **given)
+    shifted = (
+        rule.advance(beams.replace(live_scores=beams.live_scores + x), log_probs, **given)[0]
+        for x in (-limit, limit)
+    )
+    if len({bool(one.active) for one in (after, *shifted)}) > 1:
+        return 0.0
+    candidates = np.sort(np.ravel(log_probs + beams.live_scores[:, None]))[::-1]
+    count = rule.candidates(plan.beams, len(plan.stop_ids)) + 1
+    gaps = [np.inf]
+    for scores in (candidates[:count], np.sort(np.asarray(after.scores))[::-1]):
+        counted = scores[scores > rule.nothing / 2].astype(np.float64)
+        gaps += (-np.diff(counted)).tolist()
+    return min(gaps)
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def _scored(params: PyTree, inputs: Array, beams: BeamSet, plan: BeamPlan) -> Array:
+    """Returns log-probabilities after the live beams of a text, [w, V], each beam in a row of its
+    own."""
+    target: Any = plan.target
+    fed = beams.live_tokens[:, :-1]
+    cache = target.prefill(params, jnp.tile(inputs, (len(fed), 1)), fed.shape[1])
+    logits = target.decode(params, fed, cache)[0].logits
+    at = jnp.clip(beams.length - 1, 0, fed.shape[1] - 1)
+    log_probs = jax.nn.log_softmax(logits[:, at], axis=-1)
+    one = jax.tree.map(lambda x: x[None], beams)
+    return beam_search.processed(log_probs[None], one, plan)[0]
+
+
+def _score(
+    params: PyTree, inputs: Array, tokens: Array, length: Array, finished: Array, *, plan: BeamPlan
+) -> Array:
+    """Returns the scores of beams, [B, w], by their tokens [B, w, N], each in a row of its own."""
+    target: Any = plan.target
+    rows, width, longest = tokens.shape
+    flat = tokens.reshape(rows * width, longest)
+    inputs = jnp.repeat(inputs, width, axis=0)
+    fed = jnp.concatenate([target.start(inputs)[:, None], flat[:, :-1]], axis=1)
+    logits = target.decode(params, fed, target.prefill(params, inputs, longest))[0].logits
+    log_probs = jax.nn.log_softmax(logits, axis=-1)
+    if plan.processors:
+        rule, (_, history) = beam_search.rule_of(plan), before_each(fed, plan.stop_ids)
+        log_probs = rule.process(log_probs, history)
+    emitted = jnp.take_along_axis(log_probs, flat[:, :, None], axis=2)[:, :, 0]
+    within = jnp.arange(longest)[None] < length.reshape(-1, 1)
+    total = jnp.sum(jnp.where(within, emitted, 0), axis=1).reshape(rows, width)
+    penalties = jnp.array([1.0, *map(plan.rule.penalty, range(1, longest + 1))], jnp.float32)
+    return jnp.where(finished, total / penalties[length], total)
