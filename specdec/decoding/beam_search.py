@@ -199,9 +199,9 @@ def step(params: Params, state: BeamState, plan: BeamPlan) -> BeamState:
         replay = _replayed(state, tree, scored.logits, layers, plan)
         if plan.drafter:
             start = (layers + 1) * plan.beams
-            moved = (layers * plan.beams)[:, None] + replay.kept
-            cache = cache.keep(start, moved)
-            draft = plan.drafter.keep(draft, start, moved)
+            kept = replay.kept - plan.beams
+            cache = cache.keep(start, kept, plan.drafter.nodes)
+            draft = plan.drafter.keep(draft, start, kept)
     last = state.last
     if last is not None:
         last = Scored(tree, jax.nn.log_softmax(scored.logits, axis=-1), replay.nodes)

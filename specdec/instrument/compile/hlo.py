@@ -50,6 +50,7 @@ _CALLS = re.compile(
     r"|branch_computations|called_computations)=(\{[^}]*\}|%?[\w.\-]+)"
 )
 _NAME = re.compile(r"[\w.\-]+")
+_OPERAND = re.compile(r"[^)]*?%([\w.\-]+)")  # the first one
 _NOTES = re.compile(r", (?:frontend_attributes|metadata|backend_config)=")
 _SCOPE = re.compile(r'op_name="([^"]*)"')
 _AROUND = re.compile(r"(?:^|/)while/(?:body|cond)(?=/|$)")  # of a scope, what encloses the loop
@@ -59,6 +60,7 @@ _CHANNEL = re.compile(r" channel_id=(\d+)")
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _HOST_CALL = re.compile(r'custom_call_target="[^"]*(?:callback|host|MoveToDevice)', re.IGNORECASE)
 _RESIZE = re.compile(r'custom_call_target="(?:PadToStatic|SliceToDynamic)"')
+_JOINED = re.compile(r'custom_call_target="ConcatBitcast"')  # slices that were moved one by one
 _LAYOUT = re.compile(r"\{[^{}]*\}|/\*.*?\*/")
 _SPACE = re.compile(r"S\(\d+\)")
 _ARRAY = re.compile(r"(\w+)\[([^\]]*)\]")
@@ -74,6 +76,7 @@ class Instruction(NamedTuple):
     scope: str  # the traced operation it comes from, metadata's op_name; "" if there is none
     loop: tuple[str, ...]  # names of the loops around it, outermost first
     fused: bool  # within a fusion and not its result, so without an array of its own
+    operand: str  # the shape of the first operand; "" if there is none
 
 
 class Loop(NamedTuple):
@@ -155,6 +158,7 @@ class _Line(NamedTuple):
     name: str
     shape: str
     opcode: str
+    operand: str  # the shape of the first operand, "" if there is none
     rest: str  # operands and attributes
     kinds: tuple[str, ...]  # the fields of Module it belongs to
     calls: tuple[str, ...]  # computations
@@ -181,7 +185,8 @@ class _Line(NamedTuple):
     def instruction(self, loop: tuple[str, ...], fused: bool) -> Instruction:
         shape = _LAYOUT.sub("", _result(self.opcode, self.shape))
         opcode, scope = self.opcode.removesuffix("-start"), self.attribute(_SCOPE)
-        return Instruction(opcode, self.name, shape, _bytes(shape), scope, loop, fused)
+        operand = _LAYOUT.sub("", self.operand)
+        return Instruction(opcode, self.name, shape, _bytes(shape), scope, loop, fused, operand)
 
 
 @dataclass
@@ -194,9 +199,11 @@ def _parse(text: str) -> tuple[str, dict[str, _Computation]]:
     """Returns the name of the entry, and every computation by name."""
     entry, computation = None, _Computation()
     computations: dict[str, _Computation] = {}
+    shapes: dict[str, str] = {}  # names are unique
     for line in text.split("\n"):
         if match := _INSTRUCTION.match(line):
             root, name, shape, opcode, rest = match.groups()
+            shapes[name] = shape
             if root:
                 computation.results.add(name)
                 if opcode == "tuple":
@@ -205,7 +212,9 @@ def _parse(text: str) -> tuple[str, dict[str, _Computation]]:
                 continue  # noted where it starts
             kinds, calls = _kinds(opcode, shape, rest), _calls(rest)
             if kinds or calls:
-                computation.lines.append(_Line(name, shape, opcode, rest, kinds, calls))
+                first = _OPERAND.match(rest)
+                operand = shapes.get(first[1], "") if first else ""
+                computation.lines.append(_Line(name, shape, opcode, operand, rest, kinds, calls))
         elif match := _COMPUTATION.match(line):
             computation = computations[match[2]] = _Computation()
             entry = match[2] if match[1] else entry
@@ -235,7 +244,7 @@ def _kinds(opcode: str, shape: str, rest: str) -> tuple[str, ...]:
         or (base == "custom-call" and _RESIZE.search(rest))
     ):
         kinds.append("dynamic_shapes")
-    if base not in PASSIVE and "moves" not in kinds:
+    if base not in PASSIVE and "moves" not in kinds and not _JOINED.search(rest):
         kinds.append("operations")
     return tuple(kinds)
 

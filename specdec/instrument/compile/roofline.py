@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from specdec.common import published, theory
+from specdec.decoding.beam_plan import BeamPlan
 from specdec.instrument.compile.hardware import LAYER_SECONDS, Call, Chip
 from specdec.plan import Plan
 from specdec.schedules import Fixed
@@ -86,6 +87,41 @@ def predict(
                 for label, alpha in alphas.items()
             },
         )
+
+    return at(0.0), at(LAYER_SECONDS)
+
+
+@dataclasses.dataclass(frozen=True)
+class BeamPrediction:
+    """The model calls of a beam search, predicted; all else in it counts as nothing.
+
+    layer_seconds: assumed for each decoder layer in addition.
+    step: seconds of a step of the target alone, one call of w tokens.
+    iteration: seconds of a call on a tree, and of the draft that it is grown with.
+    pays_from: the steps that a call must be worth to be as fast as the target alone. A search is
+      faster by the steps per call over this.
+    """
+
+    layer_seconds: float
+    step: float
+    iteration: float
+    pays_from: float
+
+
+def predict_beams(
+    chip: Chip, plan: BeamPlan, calls: Mapping[str, Call]
+) -> tuple[BeamPrediction, BeamPrediction]:
+    """Predicts with nothing but the roofline, and with a time for each layer in addition.
+
+    Arguments as of `predict`.
+    """
+
+    def at(layer_seconds: float) -> BeamPrediction:
+        step, iteration = (
+            sum(n * calls[role].seconds(chip, width, layer_seconds) for role, width, n in parts)
+            for parts in (plan.alone().parts(), plan.parts())
+        )
+        return BeamPrediction(layer_seconds, step, iteration, iteration / step)
 
     return at(0.0), at(LAYER_SECONDS)
 
