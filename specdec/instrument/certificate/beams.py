@@ -41,8 +41,9 @@ SHORT_CALLS = 1e-3  # of the target's calls on a draft of its own, and one is al
 class BeamSubject:
     """A search, and the texts it is tried on.
 
-    subject: the pair that decodes, with its parameters and texts.
-    own: the run's search.
+    Attributes:
+      subject: the pair that decodes, with its parameters and texts.
+      own: the run's search.
     """
 
     subject: Subject
