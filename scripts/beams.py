@@ -17,7 +17,6 @@ import harness
 import numpy as np
 from harness import Results, pair_flags, run_of
 
-from specdec.common.environment import environment
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.engine.beam_engine import BeamEngine, beam_plan
@@ -37,7 +36,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="of each text")
     args = parser.parse_args()
     lines = Results.of(args, "beams/drafts", "pair", "text", "repeat")
-    about = environment()
+    about = harness.about()
     for pair in args.pairs:
         run = run_of(pair_flags(pair), args.texts, batch_size=1)
         for line in measured(pair, run, args.repeats, lines):

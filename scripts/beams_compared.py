@@ -21,7 +21,7 @@ import numpy as np
 from harness import Outputs, Results, Run
 
 from specdec import tasks
-from specdec.common.environment import environment, load_average
+from specdec.common.environment import load_average
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.engine.beam_engine import BeamEngine, beam_plan
 from specdec.engine.engine import Engine
@@ -94,22 +94,22 @@ def main() -> None:
     else:
         lines = Results.of(args, "beams/compared", "way")
         found = measured(args, lines)
-    about = environment()
+    about = harness.about()
     for line in found:
         lines.put({**line, **about})
     print(*(time_table if args.timed else table)(list(lines)), sep="\n")
 
 
 def measured(args: argparse.Namespace, lines: Results) -> Iterator[dict[str, Any]]:
-    """Yields a line for each way of decoding that is not known; greedy is decoded for each."""
+    """Yields a line for each way of decoding that is not known."""
     run = harness.run_of(harness.pair_flags(PAIR), args.texts, batch_size=ROWS)
     references = harness.references(run)
-    greedy = None
-    for way in ways(run):
-        if lines.key({"way": way.name}) in lines.known() and greedy is not None:
-            continue
-        found = decoded(run, way)
-        greedy = greedy or found
+    first, *others = ways(run)
+    known = lines.known()
+    missing = [way for way in (first, *others) if lines.key({"way": way.name}) not in known]
+    greedy = decoded(run, first) if missing else None
+    for way in missing:
+        found = greedy if way is first else decoded(run, way)
         calls = way.calls()
         yield {
             "way": way.name,

@@ -21,7 +21,7 @@ import numpy as np
 from specdec import cli, tasks
 from specdec.cli import run as runs
 from specdec.cli import settings
-from specdec.common.environment import hardware, load_average
+from specdec.common.environment import environment, hardware, load_average
 from specdec.common.records import Lines
 from specdec.common.statistics import bootstrap
 from specdec.decoding import row_keys
@@ -73,6 +73,13 @@ def device_name() -> str:
     return f"{slug}_{about['cores']}_cores"
 
 
+def about() -> dict[str, Any]:
+    """Returns the fields of a result line that say where it was measured; XLA has a thread for each
+    core."""
+    found = environment()
+    return found | {"threads": found["cores"]}
+
+
 class Results(Lines):
     """A file of result lines. A line replaces an earlier one with the same values of `keys`."""
 
@@ -103,8 +110,8 @@ def run_of(flags: Sequence[str], texts: int, split: str = "test", batch_size: in
     data = f"--limit={texts}", f"--gin.BATCH_SIZE={batch_size}", f"--gin.SPLIT={split!r}"
     args = cli.overview().parse_args(settings.joined(["decode", *flags, *data]))
     with contextlib.ExitStack() as args.contexts:
-        run, engine = runs.opened(args)
-    engine = engine.variant(stop_ids=(engine.vocabulary.eos_id,))
+        run = runs.opened(args)
+    engine = run.engine.variant(stop_ids=(run.engine.vocabulary.eos_id,))
     return dataclasses.replace(run, engine=engine)
 
 

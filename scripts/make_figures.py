@@ -343,24 +343,26 @@ def beams() -> Figure:
     timed = collections.defaultdict(list)
     for line in lines_of(f"{folder}/compared_times"):
         timed[line["target"]].append(line)
+    processor = "processor time over greedy"
     panels = {
-        f"2 cores, {target}": {
+        (f"2 cores, {target}", processor): {
             way: seconds.sum()
             for way, seconds in harness.medians(lines, "processor_seconds").items()
         }
         for target, lines in timed.items()
     }
-    panels["one v4 chip, T5-XXL, predicted"] = {
+    panels["one v4 chip, T5-XXL, predicted", "time over greedy"] = {
         way: beams_compared.predicted(one) for way, one in found.items()
     }
     figure, marks = canvas.blank(4), "oDs^vP"
     colours = [canvas.GREY, canvas.ORANGE, canvas.BLUE, canvas.PINK, canvas.RED, canvas.GREEN]
     axes = figure.subplots(1, len(panels), sharey=True)
-    for panel, (title, spent) in zip(axes, panels.items(), strict=True):
+    for panel, ((title, label), spent) in zip(axes, panels.items(), strict=True):
         for colour, marker, (way, one) in zip(colours, marks, found.items(), strict=True):
             x = spent[way] / spent["greedy"]
             panel.plot(x, one["bleu"], marker, color=colour, markersize=8, label=way)
-        panel.set(title=title.replace(", ", ",\n", 1), xlabel="time over greedy", xlim=(0, None))
+        end = 1.1 * max(spent.values()) / spent["greedy"]
+        panel.set(title=title.replace(", ", ",\n", 1), xlabel=label, xlim=(0, end))
     axes[0].set_ylabel("BLEU")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=2)
     return figure

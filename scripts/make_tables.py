@@ -15,7 +15,7 @@ from pathlib import Path
 from specdec import cli
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("docs/log/performance-log.md", "docs/how-to/measure-on-a-gpu.md")
+PAGES = ("docs/log/performance-log.md", "docs/reference/gpu-tables.md")
 REPORT = re.compile(r"(<!-- specdec (report .*?) -->\n)(.*?)(<!-- end of report -->)", re.S)
 
 

@@ -27,7 +27,7 @@ from specdec.instrument.benchmark.estimator import (
     iteration,
     medians,
     seconds,
-    tokens,
+    steps,
 )
 from specdec.instrument.benchmark.file import Timing, record
 from specdec.instrument.benchmark.parts import PREFILL, PREFILL_ALONE, STEP, Key
@@ -167,7 +167,7 @@ def over_predicted(stem: Path) -> str:
         if isinstance(one, Timing):
             timings.setdefault(one.part, []).append(one.seconds / one.steps)
     modes = measured.alone, measured.speculative, measured.alone, measured.speculative
-    of = seconds, seconds, tokens, calls
+    of = seconds, seconds, steps, calls
     sums = [list(medians(*each).values()) for each in zip(modes, of, strict=True)]
     values = np.stack([*map(np.array, sums), np.ones(len(sums[0]))])
 

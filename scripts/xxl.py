@@ -158,7 +158,10 @@ class Row:
 
     def texts(self) -> dict[int, np.ndarray]:
         """Returns random inputs [1, S] int32 by number."""
-        vocabulary, shape = self.plan.target.config.vocab_size, (self.sizes.texts, 1, self.inputs)
+        vocabulary, shape = (
+            self.sizes.models["xxl"].config.vocab_size,
+            (self.sizes.texts, 1, self.inputs),
+        )
         inputs = np.random.default_rng(SEED).integers(1, vocabulary, shape, np.int32)
         return dict(enumerate(inputs))
 
@@ -228,6 +231,7 @@ def grown_model(sizes: Sizes, role: str) -> T5Target:
     parameters in all.
     """
     own = checkpoints.config_from(demo.path(role))
+    assert isinstance(own, T5Config)
     to = sizes.models["xxl" if role == "target" else "small"].config
     names = ("emb_dim", "num_heads", "mlp_dim", "num_encoder_layers", "num_decoder_layers")
     changed = {name: max(getattr(own, name), getattr(to, name)) for name in names}

@@ -4,7 +4,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from specdec.cli.distilling import distill
+    from specdec.cli.distill import distill
     from specdec.decoding import autoregressive_decode, decode, prefill, row_keys, score, step
     from specdec.integrations.interactive import InteractiveModel
     from specdec.plan import Plan
@@ -47,7 +47,7 @@ __all__ = [
 def __getattr__(name: str):
     """Imports JAX when something is used, so that the command line can say before what goes on."""
     if name in __all__:
-        homes = ("types", "plan", "decoding", "integrations.interactive", "cli.distilling")
+        homes = ("types", "plan", "decoding", "integrations.interactive", "cli.distill")
         modules = (vars(importlib.import_module(f"{__name__}.{home}")) for home in homes)
         return next(module[name] for module in modules if name in module)
     if importlib.util.find_spec(f"{__name__}.{name}"):  # a package in this one

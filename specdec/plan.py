@@ -39,8 +39,7 @@ RESERVED = ("target", "alone")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Holds every static choice that decides about an output. It is hashable, so `jax.jit` accepts
-    it.
+    """Holds every static choice that decides about an output; hashable, for `jax.jit`.
 
     Args:
       target: the model whose output is wanted.
@@ -179,7 +178,7 @@ class Plan:
         return tuple(Part(*one, count) for one, count in times.items() if count)
 
     def holder(self, role: str) -> str:
-        """Returns the role whose KV cache a part uses: its own model's if it has one, otherwise
+        """Returns the role whose KV cache a part uses: its own model's if it has one, else
         "target"."""
         return role if role in self.models() else "target"
 
@@ -284,8 +283,7 @@ class Plan:
         return bucket, max(drafted, 1) if bucket else 0
 
     def _check_roles(self) -> None:
-        """Raises ValueError for a role that names the target, or that drafter and schedule both
-        use."""
+        """Raises ValueError for a role "target", or one that drafter and schedule both use."""
         of_drafter, of_schedule = self.drafter.owned(), self.schedule.tables()
         for owner, owned in ((self.drafter, of_drafter), (self.schedule, of_schedule)):
             for role in owned:

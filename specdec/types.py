@@ -95,8 +95,7 @@ class ModelOutput(NamedTuple):
 
 
 class History(struct.PyTreeNode):
-    """The text before a token: committed tokens and the drafted ones before it, never rejected
-    ones.
+    """The text before a token: committed tokens and the drafted ones before it.
 
     `tokens[..., 0]` is the start token. Entries at or beyond `length` are garbage, so that a
     history is rewound by changing an integer. A logits processor reads the history of one token,
@@ -114,8 +113,7 @@ class History(struct.PyTreeNode):
         return self.length - 1
 
     def append(self, tokens: Array) -> History:
-        """Returns the history with one more token [B] in each row. A token beyond the end is
-        dropped."""
+        """Returns the history with one more token [B] in each row; none beyond the end."""
         return self.ahead(tokens[:, None]).replace(length=self.length + 1)
 
     def ahead(self, block: Array) -> History:
@@ -180,8 +178,9 @@ class Resume(struct.PyTreeNode):
 
 
 class Draft(struct.PyTreeNode):
-    """Proposed tokens. A verifier reads one row, without the leading B. Entries at i >= length are
-    garbage.
+    """Proposed tokens; entries at i >= length are garbage.
+
+    A verifier reads one row, without the leading B.
 
     `probs[b, i]` is exactly the float32 distribution that `tokens[b, i]` was drawn from. None
     stands for certainty, a one-hot distribution on the token: greedy and copying drafters propose
@@ -204,8 +203,7 @@ class Draft(struct.PyTreeNode):
 
 
 class Scores(struct.PyTreeNode):
-    """The target's scores for one row of a draft: row i for draft token i, row K for the token
-    after it.
+    """The target's scores for one row of a draft: row i for draft token i, row K for the next.
 
     `probs` is the distribution after processors, temperature, top-k and top-p. If `greedy`, it is a
     one-hot on the likeliest token.
@@ -359,8 +357,7 @@ class Request(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A set of parameters that belongs to no model: arrays that `checkpoints.tables` reads and
-    writes."""
+    """Parameters that belong to no model: arrays that `checkpoints.tables` reads and writes."""
 
     kind: str  # "ngram", "store" or "classifier"; `tables` describes the arrays of each kind
 

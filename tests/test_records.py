@@ -83,7 +83,9 @@ def test_lines_belong_to_settings(tmp_path):
         "another --output_file"
     )
     path.with_name("out.jsonl.gin").unlink()
-    with pytest.raises(RecordsError, match="has no out.jsonl.gin beside it; give another --output"):
+    with pytest.raises(
+        RecordsError, match="has no out.jsonl.gin next to it; give another --output"
+    ):
         Lines.of(path, GIN)
     path.unlink()
     assert list(Lines.of(path, "")) == []

@@ -220,11 +220,11 @@ def test_summary():
     ]
     summary.baseline_calls, summary.baseline_seconds, summary.identical = 9, 2.0, 1
     assert summary.lines()[2:] == [
-        "the target alone: 9 calls, 2.0 s; 1.60 times the time",
-        "identical outputs: 1 of 1",
+        "4 target calls instead of 9, 1.60 times as fast as the target alone (2.0 s)",
+        "the output is identical to the target's",
     ]
     summary.exact = False
-    assert summary.lines()[3:] == ["NOT EXACT; the same by chance: 1 of 1"]
+    assert summary.lines()[3:] == ["NOT EXACT; 1 of 1 outputs the same by chance"]
     summary.layers = [2, 3, 3, 2]
     assert summary.lines()[0].endswith(", alpha 0.750, 2.50 layers of the target a call")
 

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 from beam_peers import LABELS, RULES, Found, plain
 
-from specdec.common.environment import environment, load_average
+from specdec.common.environment import load_average
 from specdec.common.values import UsageError
 from specdec.engine.beam_engine import BeamEngine
 
@@ -51,7 +51,7 @@ def main() -> int:
     except UsageError as error:
         print(f"beams_identical: {error}", file=sys.stderr)
         return 2
-    about = {**environment(), "versions_of_peers": versions}
+    about = {**harness.about(), "torch_threads": 1, "versions_of_peers": versions}
     for line in measured(args, lines.known()):
         lines.put({**line, **about})
     print(*table(list(lines)), sep="\n")

@@ -25,7 +25,6 @@ import harness
 import numpy as np
 from beam_peers import LABELS, plain
 
-from specdec.common.environment import environment
 from specdec.common.values import UsageError
 from specdec.decoding.beam_rules import T5XBeams
 
@@ -48,7 +47,7 @@ def main() -> int:
     args = parser.parse_args()
     lines = harness.Results.of(args, "beams/timed", "pair", "target", "beams", "text", "repeat")
     try:
-        about = environment() | {"versions_of_peers": beam_peers.versions(["t5x"], args.t5x)}
+        about = harness.about() | {"versions_of_peers": beam_peers.versions(["t5x"], args.t5x)}
     except UsageError as error:
         print(f"beams_timed: {error}", file=sys.stderr)
         return 2

@@ -98,7 +98,7 @@ def _compare(args: argparse.Namespace) -> None:
     _check(args)
     device = _device()
     names = _names(args.peers, device)
-    run = _comparable(runs.opened(args)[0])
+    run = _comparable(runs.opened(args))
     in_force = settings.in_force()
     texts = {text: ids[ids != 0].tolist() for text, ids in benchmarking.texts_of(run).items()}
     work = _work(run, texts.values(), args.threads, device)

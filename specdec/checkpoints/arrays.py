@@ -200,7 +200,7 @@ def fetch_checked(array: Stored, where: Location, recorded: Mapping[str, str]) -
     if wrong := damage(array.names[0], data, recorded):
         raise CheckpointError(
             f"checkpoint {where} is damaged: {wrong}; copy it again (`specdec check` reads all of "
-            "it, and without checksums it loads as it is)"
+            "it, and without checksums it loads unchecked)"
         )
     return data
 

@@ -112,8 +112,11 @@ def local(path: str | os.PathLike) -> Path:
 
 
 def location(path: str | os.PathLike) -> Location:
-    """Returns where to read from; raises CheckpointError for URLs other than gs://, and for no
-    path."""
+    """Returns the path to read from.
+
+    Raises:
+      CheckpointError: there is no path, or it is a URL other than gs://.
+    """
     if not path or not isinstance(path, str | os.PathLike):
         raise CheckpointError(f"checkpoint is {path!r}; give the path of one")
     url = os.fspath(path)
@@ -205,8 +208,7 @@ def config_from(path: str | os.PathLike, dtype: str | None = None) -> Config:
 
 
 def read_config(file: Location) -> Config:
-    """Returns a config from a JSON file: its fields, and its "family" if that is not the default
-    one.
+    """Returns the fields of a config in a JSON file, and its "family" if that is not the default.
 
     Args:
       file: the file.

@@ -1,5 +1,4 @@
-"""The files of a Hugging Face directory: JSON, and arrays under their own names in one or more
-files."""
+"""The files of a Hugging Face directory: JSON, and arrays by name in one or more files."""
 
 from __future__ import annotations
 

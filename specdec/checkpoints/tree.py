@@ -17,7 +17,7 @@ from specdec.types import PyTree
 
 
 def flatten(tree: PyTree) -> dict[str, Any]:
-    """Returns a nested dict as {name: leaf}, in alphabetical order: equal trees are written
+    """Returns a nested dict as {name: leaf}, in alphabetical order, so equal trees are written
     equally."""
     return dict(sorted(traverse_util.flatten_dict(tree, sep="/").items()))
 

@@ -46,8 +46,8 @@ def check_fit(
         )
     if model.vocab_size < vocabulary.vocab_size + spare:
         raise ValueError(
-            f"the {role} has {model.vocab_size} output ids, which beside the vocabulary's "
-            f"{vocabulary.vocab_size} leaves none for {spare} masks; use a model that was trained "
+            f"the {role} has {model.vocab_size} output ids, of which the vocabulary's "
+            f"{vocabulary.vocab_size} leave none for {spare} masks; use a model that was trained "
             "to fill in masks"
         )
     recorded = None if path is None else checkpoints.vocabulary_from(path, needed=False)

@@ -20,9 +20,9 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "bench",
         help="measure the speed-up",
-        description="Times a target alone and with a drafter, by turns in one process, one text at "
-        "a time whatever BATCH_SIZE and BUCKETS say, and the models' parts on their own. Takes the "
-        f"gin files of `specdec decode`. Measures {LIMIT} texts unless there is a limit. A "
+        description="Times a target alone and with a drafter, alternating in one process, one text "
+        "at a time whatever BATCH_SIZE and BUCKETS say, and the models' parts on their own. Takes "
+        f"the gin files of `specdec decode`. Measures {LIMIT} texts unless there is a limit. A "
         "measurement that was interrupted goes on when the command is given again.",
         allow_abbrev=False,
     )

@@ -30,7 +30,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "--config",
         metavar="FILE",
         help="the config's fields as JSON, for an input of T5X that has no such config.json in its "
-        "directory or beside it",
+        "directory or next to it",
     )
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), help="to write (default: what is stored)"

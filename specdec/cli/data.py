@@ -152,8 +152,7 @@ def token_ids(
 def task_vocabulary(
     given: tasks.VocabularyDefinition | None = None, path: str | None = None
 ) -> tasks.VocabularyDefinition:
-    """Returns the vocabulary of a task over files: the given one, or the one saved with a
-    checkpoint.
+    """Returns the vocabulary of a task over files: the given one, or that of a checkpoint.
 
     Args:
       given: a vocabulary, or None.

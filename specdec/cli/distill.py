@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import copy
+import dataclasses
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from specdec.cli.distilling import add_flags, distilled
-from specdec.cli.given import lines_of
+from specdec.cli import machine, settings, shorthands
+from specdec.cli import run as runs
+from specdec.cli.given import file_lines
+from specdec.cli.variants import announce, ready, say
 from specdec.common.values import UsageError
+from specdec.instrument.distillation import Distillation, Distilled, Distilling
+from specdec.instrument.distillation_inputs import Inputs
+from specdec.instrument.runs import Variant
 
 
 def add_command(subparsers) -> argparse.ArgumentParser:
@@ -35,7 +46,10 @@ def _command(args: argparse.Namespace) -> int:
         raise UsageError(
             "nothing says what to run; give --target=DIR and --inputs=FILE, or --gin_file=FILE"
         )
-    lines = None if args.input_file is None else _lines(args.input_file)
+    lines = None
+    if args.input_file is not None:
+        found = file_lines("--inputs", args.input_file, "one input per line")
+        lines = [line.partition("\t")[0] for line in found]
     ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() else None
     found = distilled(args, lines, ask)
     if not found.certificate.passed:
@@ -44,19 +58,147 @@ def _command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(path: str) -> Iterator[str]:
-    """Yields the inputs of a file, without references; raises UsageError if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", newline="\n") as file:
-            for line in lines_of("--inputs", file, path):
-                yield line.partition("\t")[0]
-    except OSError as error:
-        raise UsageError(
-            f"--inputs {path} cannot be read: {error.strerror}; give a file of one input per line"
-        ) from error
-
-
 def _ask(question: str) -> str:
     """Asks a question on the terminal and returns the answer."""
     print(question, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().removesuffix("\n")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags that `distilled` reads."""
+    runs.add_flags(
+        parser,
+        draft="not here: the drafter is made; leave it out, or train yours with `specdec train`",
+        text="not here: a drafter needs many texts; give --inputs",
+    )
+    parser.add_argument(
+        "--inputs",
+        dest="input_file",
+        metavar="FILE",
+        help="another name of --input_file: one input a line; references are not read",
+    )
+    parser.add_argument(
+        "--output_dir",
+        metavar="DIR",
+        help="where all of it is kept (default: the target's name and -drafter)",
+    )
+
+
+def distill(
+    target: str | os.PathLike,
+    inputs: Iterable[str],
+    output_dir: str | os.PathLike,
+    *,
+    task_prefix: str | None = None,
+    flags: Iterable[str] = (),
+) -> Distilled:
+    """Makes a drafter for a target from inputs alone, as `specdec distill` does.
+
+      made = specdec.distill("my-t5", texts, "my-t5-drafter", task_prefix="")
+      model = specdec.InteractiveModel("my-t5", made.draft, schedule=made.schedule)
+
+    Args:
+      target: the directory of the target's checkpoint.
+      inputs: at least 40 texts. Some are held out.
+      output_dir: the folder for all results. Repeating an interrupted call resumes it.
+      task_prefix: the text that is put before every input, '' for none. None is an error if the
+        target's config.json has prefixes and the inputs do not begin with them.
+      flags: more flags of the command, such as '--gin.DRAFT_STEPS=500'.
+
+    Returns:
+      The drafter, its schedule, and its predicted speed-up.
+
+    Raises:
+      UsageError, RecordsError, TaskError, CheckpointError: with the message of the command.
+    """
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_flags(parser)
+    given = [f"--target={os.fspath(target)}", f"--output_dir={os.fspath(output_dir)}", *flags]
+    args = parser.parse_args(settings.joined(given))
+    args.task_prefix = task_prefix if args.task_prefix is None else args.task_prefix
+    with contextlib.ExitStack() as args.contexts:
+        return distilled(args, inputs, None)
+
+
+def distilled(
+    args: argparse.Namespace, lines: Iterable[str] | None, ask: Callable[[str], str] | None
+) -> Distilled:
+    """Returns the pair that the flags describe; `lines` are those of the inputs."""
+    shorthands.refuse_senseless(args)
+    if (args.target is None) != (lines is None):
+        raise UsageError("--target=DIR and --inputs=FILE go together; give both")
+    if args.output_dir is None and args.target is None:
+        raise UsageError("--output_dir is missing; give a folder for the results")
+    if args.output_dir is None:
+        args.output_dir = f"{Path(os.path.abspath(args.target)).name}-drafter"
+    machine.refuse_unwritable_folder("--output_dir", args.output_dir)
+    if lines is not None:
+        args.gin_file = [_described(args, lines, ask), *args.gin_file]
+        args.target = args.vocabulary = args.input_file = args.task_prefix = None
+    files, bindings = shorthands.input_settings_of(args)
+    args.gin_file, args.gin_bindings = [*files, *args.gin_file], [*args.gin_bindings, *bindings]
+    args.task_prefix = args.batch_size = None
+    given, folder = Given(args), Path(args.output_dir)
+    alone = {"DRAFTER": None}
+    recipe = settings.build(Distillation, given.flags(alone), {})
+    run = runs.opened(given.flags(alone))
+    ready_run, definition = ready(run), runs.definition_of(run)
+    distilling = Distilling.of(given, recipe, ready_run, definition, folder)
+    found = distilling.distill(say, announce)
+    path = folder / "certificate.json"
+    found.certificate.write(path)
+    say(f"{found.certificate.verdict}; figures in {path}\n")
+    return found
+
+
+def _described(
+    args: argparse.Namespace, lines: Iterable[str], ask: Callable[[str], str] | None
+) -> str:
+    """Writes the gin file of the run over the inputs, and returns its path."""
+    if any(binding.startswith("TASK_PREFIX=") for binding in args.gin_bindings):
+        raise UsageError("--gin.TASK_PREFIX is for gin files; give --task_prefix")
+    inputs = Inputs.of(lines, f"--inputs {args.input_file}" if args.input_file else "inputs")
+    return inputs.described(
+        args.target, Path(args.output_dir), args.task_prefix, args.vocabulary, ask
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """The flags, as settings for `Distilling`."""
+
+    args: argparse.Namespace
+
+    @property
+    def files(self) -> Sequence[str]:
+        """Returns the names of the gin files."""
+        return self.args.gin_file
+
+    def flags(self, more: Mapping[str, Any], files: Sequence[str] = ()) -> argparse.Namespace:
+        """Returns the flags, overridden by further files and settings."""
+        own = copy.copy(self.args)
+        own.gin_file = [*self.args.gin_file, *files]
+        own.gin_bindings = [*self.args.gin_bindings, *(f"{k}={x!r}" for k, x in more.items())]
+        return own
+
+    def run(
+        self,
+        more: Mapping[str, Any],
+        *,
+        files: Sequence[str] = (),
+        lines: str | None = None,
+        limit: int | None = None,
+    ) -> Variant:
+        """Returns a run, see `Settings`."""
+        own = self.flags(more, files)
+        if limit is not None:
+            own.limit = min(own.limit or limit, limit)
+        return ready(runs.opened(own), lines=lines)
+
+    def text(self, more: Mapping[str, Any], files: Sequence[str]) -> str:
+        """Returns the settings as a gin file."""
+        own = self.flags(more, files)
+        before, after = shorthands.settings_of(own)
+        found = [os.path.abspath(x) if os.path.exists(x) else x for x in [*before, *own.gin_file]]
+        bindings = [binding.replace("=", " = ", 1) for binding in [*own.gin_bindings, *after]]
+        return "\n".join([*(f"include {file!r}" for file in found), "", *bindings, ""])

@@ -68,9 +68,9 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         const="",
         metavar="ADDRESS,COUNT,INDEX",
         help="share the texts with the other hosts that run this command; all need the same DIR. "
-        "JAX finds them (TPU pods, Slurm, Open MPI), or they are told: HOST:PORT of the first, how "
-        "many there are, and which of them this is, from 0. With NUM_PARTITIONS one mesh is made "
-        "of the devices of them all",
+        "JAX finds them (TPU pods, Slurm, Open MPI), or you give HOST:PORT of the first, how "
+        "many hosts there are, and the number of this one, from 0. With NUM_PARTITIONS one mesh "
+        "spans the devices of all hosts",
     )
     beams.add_flags(parser)
     parser.set_defaults(command=_command, resumes_from="output_dir")
@@ -84,7 +84,7 @@ def _command(args: argparse.Namespace) -> None:
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     machine.refuse_unwritable_folder("--metrics_dir", args.metrics_dir)
     flags = {"DecodeRun.compare": args.compare, "Data.num_samples": args.num_samples}
-    run, _ = runs.opened(args, flags | beams.flags_of(args), beams=True)
+    run = runs.opened(args, flags | beams.flags_of(args), beams=True)
     lines_of = "beams" if run.beams else "eval"
     evaluation = Evaluation.of(ready(run, lines=lines_of), args.metric)
     writers = metric_writers() if args.metrics_dir else None

@@ -22,7 +22,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         help="the speed-up at every draft length, from texts that were written once",
         description="Replays the texts that `specdec acceptance --output_file` has written, with "
         "the run's drafter at each draft length, which counts target calls; with the seconds of "
-        "the parts that is a speed-up, beside that of the papers' formula and that of an oracle "
+        "the parts that is a speed-up, next to that of the papers' formula and that of an oracle "
         "whose drafts stop just before their first refusal. At temperature 0 the calls are those "
         "of the engine. Takes the gin files of `specdec decode`.",
         allow_abbrev=False,

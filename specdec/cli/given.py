@@ -16,8 +16,10 @@ FLAG = "--input_file"
 
 
 class TextList(tuple[tuple[str, str | None], ...]):
-    """Texts that replace a task's: (input, reference) pairs. All have a reference, or none has
-    (None)."""
+    """Texts that replace a task's: (input, reference) pairs.
+
+    All have a reference, or none has (None).
+    """
 
     def __repr__(self) -> str:
         return f"{len(self)} texts, the first {self[0][0][:30]!r}"

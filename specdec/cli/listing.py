@@ -122,7 +122,7 @@ def tasks() -> Iterator[Item]:
 
 
 def macros() -> Iterator[Item]:
-    """Returns every macro by topic with its default and meaning, once for runs and once for
+    """Returns every macro by topic, with its default and meaning: those of runs and those of
     training."""
     found = list(_macros())
     topics = dict.fromkeys(one.topic for one in found)
@@ -192,9 +192,7 @@ def device() -> Iterator[Item]:
     yield Item("device", ", ".join(about))
     yield Item("kept in", os.environ.get(devices.SETTING) or str(devices.file()))
     if found.busy:
-        yield Item(
-            "beside others", f"load {found.load} of a core; at {devices.BUSY} it is measured again"
-        )
+        yield Item("load then", f"{found.load} of a core; at {devices.BUSY} it is measured again")
     for size, times in found.milliseconds.items():
         for tokens in devices.TOKENS:
             known = {order: times[order][tokens] for order in times if tokens in times[order]}
@@ -205,7 +203,7 @@ def device() -> Iterator[Item]:
 KINDS = {
     "runs": Kind(
         runs,
-        "what a command reads as it is, in configs/",
+        "complete: a command needs no other file; in configs/",
         "Give one with --gin_file, as in specdec decode --gin_file=demo.gin.",
     ),
     "fragments": Kind(

@@ -16,8 +16,8 @@ from specdec.instrument.report import publishing
 def add_command(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "report",
-        help="measured runs beside published ones",
-        description="Lays what `specdec bench` and `specdec acceptance` measured beside the rows "
+        help="measured runs next to published ones",
+        description="Lays what `specdec bench` and `specdec acceptance` measured next to the rows "
         "of Leviathan et al., as Markdown. A run goes by the name of its file up to the first dot: "
         "ende_small_t0.jsonl.summary.json is that of leviathan/ende_small_t0.gin, and files of one "
         "name make one row.",
@@ -47,7 +47,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "--figures_dir",
         metavar="DIR",
         help="also draw what `specdec bench` measured, as PNG files in this folder, from the "
-        "summaries and the JSON lines beside them; --output_file links them",
+        "summaries and the JSON lines next to them; --output_file links them",
     )
     parser.add_argument(
         "--html",

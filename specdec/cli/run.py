@@ -140,8 +140,8 @@ def opened(
     unmarked: bool = False,
     change: Callable[[DecodeRun], DecodeRun] = lambda run: run,
     beams: bool = False,
-) -> tuple[Run, Engine]:
-    """Returns the run of the gin files and flags, and its engine.
+) -> Run:
+    """Returns the run of the gin files and flags, with its engine.
 
     Programs are kept from now on, if the flags say where.
 
@@ -165,25 +165,19 @@ def opened(
             f"NUM_BEAMS is {run.beams.num_beams}, and this command does no beam search; leave it "
             "out, or use `specdec decode`, `eval`, `bench` or `verify`"
         )
-    searched = run.beams if run.beams.num_beams else None
     with progress.stage("starting", "starting"):
-        run = dataclasses.replace(with_engine(run, unmarked), beams=searched)
-    if run.placement.mesh is not None:
-        args.contexts.enter_context(jax.set_mesh(run.placement.mesh))
-    args.contexts.enter_context(_naming_target(run))
-    return run, run.engine
+        found = with_engine(run, unmarked)
+    if found.placement.mesh is not None:
+        args.contexts.enter_context(jax.set_mesh(found.placement.mesh))
+    args.contexts.enter_context(_naming_target(found))
+    return found
 
 
 def with_engine(run: DecodeRun, unmarked: bool = False) -> Run:
     """Returns a run, opened; raises as `Engine.open` does, or UsageError."""
-    return Run(engine_of(run, unmarked), run.data, run.compare, run.lossy)
-
-
-def engine_of(run: DecodeRun, unmarked: bool = False) -> Engine:
-    """Returns the engine of a run; raises as `Engine.open` does, or UsageError."""
-    data = run.data
+    data, searched = run.data, run.beams if run.beams.num_beams else None
     try:
-        return Engine.open(
+        engine = Engine.open(
             run.plan,
             run.paths(),
             vocabulary_of(run),
@@ -204,6 +198,7 @@ def engine_of(run: DecodeRun, unmarked: bool = False) -> Engine:
         raise UsageError(f"--decoder_prefix {data.decoder_prefix!r}: {error}") from error
     except ValueError as error:
         raise UsageError(str(error)) from error
+    return Run(engine, data, run.compare, run.lossy, searched)
 
 
 @contextlib.contextmanager
@@ -302,7 +297,7 @@ def _shortened(run: DecodeRun) -> DecodeRun:
     Raises:
       UsageError: its schedule has no shorter ones.
     """
-    plan, room = run.plan, max(1, run.plan.max_length - 1)  # the target's own token comes behind
+    plan, room = run.plan, max(1, run.plan.max_length - 1)  # the target's own token follows
     if not plan.drafts or plan.longest_draft <= room:
         return run
     schedule = plan.schedule.up_to(room)

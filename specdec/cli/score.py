@@ -57,13 +57,13 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 def _command(args: argparse.Namespace) -> None:
     output.check_new(args)
-    run, engine = runs.opened(args)
+    run = runs.opened(args)
     if args.pairs is None:
         batches = run.batches()
     else:
-        batches = run.data.text_batches(_pairs(args.pairs), engine.vocabulary)
+        batches = run.data.text_batches(_pairs(args.pairs), run.engine.vocabulary)
     in_force = runs.in_force(run, "score") if args.output_file else ""
-    params, scores_of = engine.params["target"], _scores_of(engine.plan)
+    params, scores_of = run.engine.params["target"], _scores_of(run.plan)
     tokens, total = 0, 0.0
     file = settings.json_lines(args.output_file, in_force)
     for batch in batches:
@@ -147,6 +147,5 @@ def _records(batch: tasks.Batch, scores: Mapping[str, np.ndarray]) -> Iterator[d
 
 
 def _number(value: float) -> float | None:
-    """Returns a number for a line, or None for infinity, an excluded token, which JSON does not
-    have."""
+    """Returns a number for a line; None for infinity (an excluded token), which JSON lacks."""
     return round(value, 6) if math.isfinite(value) else None

@@ -20,10 +20,10 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "trim",
         help="make a drafter's checkpoint of some layers of its target's, with a smaller head",
         description="Reads a checkpoint of any known format and writes one, in our own, of some of "
-        "its layers, with a head of some of its ids. What is kept is kept to the bit. It drafts "
-        "for the model that it comes from as it is, and better once it has learned: "
-        "INITIAL_CHECKPOINT_PATH of `specdec train`. Ids that its head lacks are never drafted, "
-        "and the target says them all the same.",
+        "its layers, with a head of some of its ids. What is kept is kept to the bit. It can draft "
+        "for its model untrained, and drafts better after training, as "
+        "INITIAL_CHECKPOINT_PATH of `specdec train`. Ids that its head lacks are never drafted; "
+        "the target still emits them.",
         command=_command,
     )
     add_paths(parser)
@@ -31,7 +31,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "--decoder_layers", metavar="WHICH", help=f"that are kept: {_WHICH} (default: all)"
     )
     parser.add_argument(
-        "--encoder_layers", metavar="WHICH", help="likewise of the encoder (default: all)"
+        "--encoder_layers", metavar="WHICH", help="the same for the encoder (default: all)"
     )
     parser.add_argument(
         "--shared_encoder",

@@ -41,7 +41,7 @@ def variant(
       beams: see `runs.opened`.
       change: see `runs.opened`.
     """
-    run, _ = runs.opened(_with(args, name), overrides, unmarked, change, beams)
+    run = runs.opened(_with(args, name), overrides, unmarked, change, beams)
     (runs.require_drafter if drafts else runs.require_baseline)(run)
     return ready(run, name, lines)
 

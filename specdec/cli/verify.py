@@ -9,6 +9,7 @@ from pathlib import Path
 from specdec.cli import beams, output
 from specdec.cli import run as runs
 from specdec.cli.variants import announce, say, variant
+from specdec.common.records import RecordsError
 from specdec.instrument.certifying import LIMIT, certify
 
 
@@ -43,6 +44,8 @@ def _command(args: argparse.Namespace) -> int:
     try:
         found = certify(variant(args, **how), say, announce, passed)
         found.write(Path(args.output_file))
+    except RecordsError:  # they are of another run, which may go on
+        raise
     except Exception:  # an interruption is none, and leaves them for the next run
         _remove(kept)
         raise

@@ -13,8 +13,8 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-# Comments of a gin file that count as settings: what its names stood for, of what form the lines
-# beside it are, and where it was run.
+# Comments of a gin file that count as settings: the meaning of its names, the form of the lines
+# that belong to it, and the machine.
 FINGERPRINT, VERSION, FORMAT = "# fingerprint of ", "# version of ", "# format of "
 MACHINE = "# machine's "
 COMPARED = (FINGERPRINT, VERSION, FORMAT, MACHINE)

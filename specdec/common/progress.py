@@ -46,8 +46,7 @@ class _Account:
 
 @contextlib.contextmanager
 def shown_on(stream: TextIO, begun: float | None = None) -> Iterator[None]:
-    """Switches progress on if `stream` is a terminal with cursor control, and starts to account for
-    time.
+    """Shows progress if `stream` is a terminal with cursor control, and starts to measure time.
 
     Args:
       stream: where progress is shown.

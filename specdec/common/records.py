@@ -66,8 +66,11 @@ class Lines:
                     yield self._object(line, number)
 
     def map(self, function: Callable[[dict[str, Any]], T], command: str) -> Iterator[T]:
-        """Yields `function` of each line; raises RecordsError for fields that `command` does not
-        write."""
+        """Yields `function` of each line.
+
+        Raises:
+          RecordsError: a line has fields that `command` does not write.
+        """
         for number, record in enumerate(self, start=1):
             try:
                 yield function(record)
@@ -150,7 +153,7 @@ def claim(output: Path, file: Path, settings: str, *, begun: Path | None, instea
     """
     if not file.exists():
         if begun is not None:
-            raise RecordsError(f"{begun} has no {file.name} beside it; give another {instead}")
+            raise RecordsError(f"{begun} has no {file.name} next to it; give another {instead}")
         write(file, settings)
     elif differs := first_difference(file.read_text(encoding="utf-8"), settings):
         name, old, new = differs

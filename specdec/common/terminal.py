@@ -113,8 +113,13 @@ def paint(line: Iterable[Piece], colour: bool = True) -> str:
 
 
 def legend(given: bool = False, colour: bool = True, columns: float = math.inf) -> str:
-    """Returns an explanation of marks and colours, in these; the last one only if there are
-    prefixes."""
+    """Returns an explanation of the marks and colours, written in them.
+
+    Args:
+      given: explain the mark of prefixes, too.
+      colour: whether there are colours; else marks stand for them.
+      columns: the width of the terminal.
+    """
     shown = [origin for origin in Origin if given or origin is not Origin.GIVEN]
     line = [part for origin in shown for part in ((LABELS[origin], origin), (", ", None))]
     return lay_out(words(line[:-1], colour), columns)[0]
@@ -217,8 +222,7 @@ def _atoms(text: str, origin: Origin | None) -> list[str]:
 
 
 class Painter:
-    """Writes a text to stdout as it grows, showing the origin of each word, and then the text
-    alone.
+    """Writes a text to stdout as it grows, with the origin of each word, and then the plain text.
 
     Each text comes after an empty line, under the input that `begin` was given.
     """
@@ -314,13 +318,22 @@ class Summary:
             )
         if self.baseline_calls:
             lines.append(
-                f"the target alone: {counted(self.baseline_calls, 'call')}, "
-                f"{self.baseline_seconds:.1f} s; "
-                f"{self.baseline_seconds / self.seconds:.2f} times the time"
+                f"{counted(calls, 'target call')} instead of {self.baseline_calls}, "
+                f"{self.baseline_seconds / self.seconds:.2f} times as fast as the target alone "
+                f"({self.baseline_seconds:.1f} s)"
             )
-            same = "identical outputs" if self.exact else "NOT EXACT; the same by chance"
-            lines.append(f"{same}: {self.identical} of {self.texts}")
+            lines.append(self._same())
         return lines
+
+    def _same(self) -> str:
+        same = self.identical == self.texts
+        if not self.exact:
+            return f"NOT EXACT; {self.identical} of {self.texts} outputs the same by chance"
+        if self.texts == 1:
+            return f"the output {'is identical to' if same else 'differs from'} the target's"
+        if same:
+            return f"all {self.texts} outputs identical to the target's"
+        return f"{self.identical} of {self.texts} outputs identical to the target's"
 
 
 def counted(number: int, noun: str) -> str:

@@ -128,8 +128,8 @@ def optimal_gamma(
     verify_cost: float | Callable[[int], float] = 1.0,
     overhead: float = 0.0,
 ) -> int:
-    """Returns the draft length in 0 .. maximum with the greatest `speedup`; among equals the
-    shortest.
+    """Returns the draft length in 0 .. maximum with the greatest `speedup`, the shortest among
+    equals.
 
     0 means that no draft pays off: it stands for plain decoding, which has speed-up 1 and neither
     `verify_cost` nor `overhead`. Leviathan, section 3.5.
@@ -148,8 +148,7 @@ def optimal_gamma(
 
 
 def oracle_speedup(alpha: float, cost_ratio: float) -> float:
-    """Returns `speedup` if every draft stopped just before its first rejection, with v = 1 and o =
-    0.
+    """Returns `speedup` if every draft stopped just before its first rejection (v = 1, o = 0).
 
       (1 / (1 - alpha)) / (c * alpha / (1 - alpha) + 1) = 1 / (1 - alpha + c * alpha)
 

@@ -1,7 +1,7 @@
-"""Rules of beam search: which beams live on, which are finished, and when a search ends.
+"""The rules of beam search: which beams live on, which are finished, and when a search ends.
 
-A rule sees the candidates of one text, and no model. All the arithmetic is float32, in the order of
-the library that a rule is named after, so that scores and ties are that library's.
+A rule sees the candidates of one text, and no model. All arithmetic is float32, in the order of the
+library after which a rule is named. Scores and ties are therefore that library's.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from specdec.types import Array
 
 
 class BeamSet(struct.PyTreeNode):
-    """The beams of one text; of a batch, with its rows in front. Texts begin with the start token,
-    and are 0 behind their length."""
+    """The beams of one text; in a batch, each array has the rows as its first axis.
+
+    Texts begin with the start token and are 0 after their last token.
+    """
 
     live_tokens: Array  # [w, 1+N] int32
     live_scores: Array  # [w] float32, log-probabilities in nats
@@ -46,29 +48,47 @@ class BeamRule(Checked, abc.ABC):
 
     @abc.abstractmethod
     def penalty(self, length: int) -> float:
-        """Returns what the log-probability of a text of `length` tokens is divided by, with its
-        stop id."""
+        """Returns the number that divides the log-probability of a finished text.
+
+        Args:
+          length: the tokens of the text, its stop id included.
+        """
 
     @abc.abstractmethod
     def ended(self, beams: BeamSet, hits: Array, longest: int) -> Array:
         """Returns whether a search is over, [] bool.
 
         Args:
-          beams: after a step.
+          beams: the beams after a step.
           hits: [candidates] bool, which of the step's candidates cannot live on.
-          longest: N.
+          longest: N, the longest output in tokens.
         """
 
     @abc.abstractmethod
     def reach(self, beams: BeamSet, longest: int) -> Array:
-        """Returns a bound, [] float32: no live beam can finish with a better score."""
+        """Returns the best score with which a live beam could still finish, [] float32.
+
+        Args:
+          beams: the beams after a step.
+          longest: N, the longest output in tokens.
+        """
 
     def candidates(self, beams: int, stop_ids: int) -> int:
-        """Returns how many candidates a step looks at: enough for w beams to live on."""
+        """Returns the number of candidates of a step, of which at least w can live on.
+
+        Args:
+          beams: w.
+          stop_ids: the number of ids that end a text.
+        """
         return max(2, 1 + stop_ids) * beams
 
     def may_finish(self, count: int, beams: int) -> np.ndarray:
-        """Returns which of the candidates, the best first, may be finished texts; [count] bool."""
+        """Returns which of the candidates, best first, may be finished texts; [count] bool.
+
+        Args:
+          count: the number of candidates.
+          beams: w.
+        """
         return np.ones(count, bool)
 
     def best_live(self, beams: BeamSet) -> Array:
@@ -76,10 +96,14 @@ class BeamRule(Checked, abc.ABC):
         return beams.live_scores[-1 if self.best_last else 0]
 
     def begin(self, tokens: Array, given: Array, active: Array, beams: int) -> BeamSet:
-        """Returns the beams of a text before the first step: one, and w - 1 that do not count.
+        """Returns the beams of a text before the first step: one that counts, and w - 1 that do
+        not.
 
         Args:
-          tokens: [1+N] int32, the start token and `given` tokens of a prefix.
+          tokens: [1+N] int32, the start token and the tokens of a prefix.
+          given: [] int32, the number of prefix tokens.
+          active: [] bool, whether the row is searched.
+          beams: w.
         """
         texts = jnp.broadcast_to(tokens, (beams, len(tokens)))
         counts = jnp.arange(beams) == 0
@@ -101,13 +125,15 @@ class BeamRule(Checked, abc.ABC):
     def advance(
         self, beams: BeamSet, log_probs: Array, stop_ids: tuple[int, ...], best_only: bool = False
     ) -> tuple[BeamSet, Array]:
-        """Returns the beams after one step, and the parent of each live one, [w] int32.
+        """Returns the beams after one step, and the parent of each live beam, [w] int32.
 
-        The candidates are the best of all continuations of all live beams: one flat top-k, in which
-        ties fall to the earlier beam and the smaller id.
+        The candidates are the best of all continuations of all live beams. They come from one top-k
+        over beams and ids together, in which ties fall to the earlier beam and the smaller id.
 
         Args:
-          log_probs: [w, V] float32, behind each live beam.
+          beams: the beams before the step.
+          log_probs: [w, V] float32, of the token after each live beam.
+          stop_ids: the ids that end a text.
           best_only: end as soon as no live beam can reach the best finished text.
         """
         width, size = log_probs.shape
@@ -156,14 +182,15 @@ class BeamRule(Checked, abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class T5XBeams(BeamRule):
-    """T5X's `decoding.beam_search`: scores are divided by ((5 + length) / 6) ** alpha (Wu et al.
-    2016, 1609.08144, section 7), and a search ends when no live beam can pass the worst of w
-    finished texts.
+    """T5X's `decoding.beam_search`.
 
-    A text has w finished texts or fewer. Where it has none its live beams are returned, with the
-    log-probabilities as scores.
+    Scores are divided by ((5 + length) / 6) ** alpha (Wu et al. 2016, 1609.08144, section 7). A
+    search ends when no live beam can pass the worst of w finished texts. It can return fewer than w
+    finished texts. If there are none, the live beams are returned, with their log-probabilities as
+    scores.
 
-    alpha: 0 for no penalty.
+    Args:
+      alpha: the exponent of the length penalty; 0 for no penalty.
     """
 
     alpha: NonNegativeFloat = 0.6
@@ -188,14 +215,16 @@ class T5XBeams(BeamRule):
 
 @dataclasses.dataclass(frozen=True)
 class HuggingFaceBeams(BeamRule):
-    """`generate(num_beams=w)` of Hugging Face's transformers 5: scores are divided by
-    length ** length_penalty. Only the w best candidates of a step may finish, and texts of N tokens
-    are finished.
+    """`generate(num_beams=w)` of Hugging Face's transformers 5.
 
-    length_penalty: 0 for no penalty; above 0 long texts are preferred.
-    early_stopping: False ends a search when the best live beam, at its length, is no better than
-      the worst of w finished texts; True already when there are w finished texts; "never" when
-      no live beam can become better.
+    Scores are divided by length ** length_penalty. Only the w best candidates of a step may finish.
+    Texts of N tokens are finished.
+
+    Args:
+      length_penalty: 0 for no penalty; above 0 long texts are preferred.
+      early_stopping: when a search ends. False: when the best live beam, at its length, is no
+        better than the worst of w finished texts. True: as soon as there are w finished texts.
+        "never": when no live beam can become better.
     """
 
     length_penalty: Number = 1.0
@@ -230,7 +259,11 @@ class HuggingFaceBeams(BeamRule):
 
 
 def best_first(rule: BeamRule, beams: BeamSet) -> BeamSet:
-    """Returns the beams of a text with what a search returns as finished ones, the best first."""
+    """Returns the beams of a text as a search returns them: finished ones, best first.
+
+    If the rule finishes nothing at the limit and no text is finished, the live beams take their
+    place.
+    """
     if rule.ends_at_limit:
         return beams
     none = ~jnp.any(beams.finished)

@@ -67,7 +67,7 @@ def token_key(key: Array, position: Array | int) -> Array:
 
 
 def purpose_keys(key: Array) -> Array:
-    """Returns [4], a row's keys for tokens, drafts, acceptance and correction: the first fold of
+    """Returns a row's keys for tokens, drafts, acceptance and correction, [4]: the first fold of
     each."""
     return jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(4))
 

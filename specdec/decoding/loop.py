@@ -227,7 +227,7 @@ def _propose(
 
     if plan.buckets[0]:
         draft, drafter_state, cache = ask(state.drafter, state.cache)
-    else:  # nobody is asked where nothing is wanted, again without copies
+    else:  # no model is called where nothing is wanted, again without copies
         shapes = jax.eval_shape(ask, state.drafter, state.cache)[0]
         none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         _, draft, drafter_state, cache = jax.lax.while_loop(
@@ -298,6 +298,8 @@ def _decide(
 
 
 def _cut(keys: Noise, width: int) -> Noise:
-    """Returns the keys of a draft of `width` tokens. A key depends on its position, not on the
-    width."""
+    """Returns the keys of a draft of `width` tokens.
+
+    A key depends on its position, not on the width.
+    """
     return Noise(keys.draft[:, :width], keys.accept[:, :width], keys.correct[:, : width + 1])

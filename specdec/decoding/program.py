@@ -55,8 +55,11 @@ class Program:
         self._making: dict[Any, threading.RLock] = {}  # the programs of a shape
 
     def lower(self, *arguments: PyTree) -> Any:
-        """Traces for arguments of these shapes; raises ValueError if components do not fit each
-        other."""
+        """Traces for arguments of these shapes.
+
+        Raises:
+          ValueError: the components do not fit each other.
+        """
         shape = _shape(arguments[1:])
         with self._alone(shape):
             if shape not in self._lowered:
@@ -73,8 +76,7 @@ class Program:
             background.shutdown(wait=False)
 
     def compile(self, *arguments: PyTree) -> Any:
-        """Returns the executable for arguments of these shapes, compiled at the first call for
-        them.
+        """Returns the executable for arguments of these shapes, compiled once.
 
         It is a function of the arguments, with XLA's `memory_analysis`, `cost_analysis` and
         `as_text`.
@@ -195,16 +197,14 @@ class BeamProgram(Program):
 
 
 def batch_shapes(rows: int, length: int, mesh: Mesh | None = None) -> tuple[Any, Any]:
-    """Returns the shapes of a batch for `DecodeProgram`: keys [rows], and inputs [rows, length]
-    int32."""
+    """Returns the shapes of a batch for `DecodeProgram`: keys [rows], inputs [rows, length]."""
     sharding = None if mesh is None else partitioning.rows(mesh)
     inputs = jax.ShapeDtypeStruct([rows, length], jnp.int32, sharding=sharding)
     return decoding.abstract_keys(rows, sharding), inputs
 
 
 class Stepwise(DecodeProgram):
-    """Decodes like `DecodeProgram`, with one dispatch for each target call, so that it can be
-    watched.
+    """Decodes like `DecodeProgram`, with one dispatch per target call, so that it can be watched.
 
     Attributes:
       watch: called after each target call with the text so far, on the host.

@@ -25,8 +25,9 @@ class Decided(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """Probabilities of the tokens of each call, float32. Entries that belong to no token are
-    garbage.
+    """Probabilities of the tokens of each call, float32.
+
+    Entries that belong to no token are garbage.
 
     p and q are under the plan's sampling, given the text and the draft tokens before. q is NaN if
     it is unknown. That is so if the drafter proposes with certainty. It is also so if, called again
@@ -34,7 +35,7 @@ class Replay(NamedTuple):
     """
 
     p: Array  # [B, N, K] the target's, of draft token j
-    q: Array  # [B, N, K] the drafter's, likewise
+    q: Array  # [B, N, K] the same by the drafter
     softmax: Array  # [B, N, K] the target's, temperature 1 and no filter
     own_p: Array  # [B, N] the target's, of its own token after the accepted ones
     own_q: Array  # [B, N] the drafter's, NaN also after a whole draft

@@ -79,8 +79,7 @@ def _no_states(shape: jax.ShapeDtypeStruct, plan: Plan) -> Array:
 
 
 def _with_states(hidden: Array | None, of_call: Array, start: Array) -> Array | None:
-    """Returns `hidden` with the states [B, T, D] of a call written at the tokens from `start` [B]
-    on."""
+    """Returns `hidden` with the states [B, T, D] of a call at the tokens from `start` [B] on."""
     if hidden is None:
         return None
     return write_rows(hidden[:, None], of_call[:, :, None], start)[:, 0]
@@ -304,8 +303,11 @@ def output(state: DecodeState) -> DecodeOutput:
 def check_inputs(
     inputs: PyTree, active: Array | None, prefix: Array | None, target: Target, max_length: int
 ) -> None:
-    """Raises ValueError, before compiling, for rows that do not agree or prefixes that leave no
-    room."""
+    """Checks the shapes of inputs and prefix before anything is compiled.
+
+    Raises:
+      ValueError: the rows do not agree, or the prefix leaves no room.
+    """
     rows = rows_of(inputs)
     if active is not None and (active.shape != (rows,) or active.dtype != bool):
         raise ValueError(f"active is {active.dtype}{list(active.shape)}; give bool [{rows}]")

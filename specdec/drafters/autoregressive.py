@@ -28,8 +28,7 @@ class Memory(struct.PyTreeNode):
     start: Array  # [B] int32, the position of its first token
 
     def known(self, context: Context) -> Any:
-        """Returns the cache, rewound to the first token where the last draft and the committed text
-        differ."""
+        """Returns the cache, rewound to the first token where draft and committed text differ."""
         longest = self.tokens.shape[1]
         index = jnp.arange(longest)[None]
         left = slices(context.tokens, self.start, longest) != self.tokens
@@ -132,7 +131,7 @@ class Autoregressive(Checked, TokenByToken):
     def _catch_up(
         self, params: Params, context: Context, cache: Cache, until: Array, width: int
     ) -> Cache:
-        """Fills the cache with the committed tokens at positions < until. Normally this takes no
-        call."""
+        """Fills the cache with the committed tokens at positions < until; normally no call is
+        needed."""
         known = params[self.role], context.tokens
         return catch_up(self.model, *known, cache, until=until, width=width)

@@ -61,8 +61,7 @@ class Drafter(abc.ABC):
 
     @property
     def block(self) -> int | None:
-        """The most tokens that are drafted in one call; None for a drafter that proposes token by
-        token."""
+        """The most tokens that are drafted in one call; None for drafts made token by token."""
         return None
 
     @property
@@ -114,8 +113,8 @@ class Drafter(abc.ABC):
         return self._collected("partial_models", target)
 
     def spare_ids(self) -> dict[str, int]:
-        """Returns, by role, how many ids beyond the vocabulary's the drafter needs in its models'
-        tables."""
+        """Returns how many ids beyond the vocabulary the drafter needs in its models' tables, by
+        role."""
         return self._collected("spare_ids")
 
     def views(self) -> dict[str, Callable[[PyTree], PyTree]]:
@@ -128,8 +127,7 @@ class Drafter(abc.ABC):
         return False
 
     def itself(self, target: Any) -> Drafter:
-        """Returns this drafter, which runs some layers of the target, with all of the target's
-        layers."""
+        """Returns this drafter with all of the target's layers instead of some."""
         raise NotImplementedError
 
     def _collected(self, method: str, *given: Any) -> dict[str, Any]:
@@ -163,7 +161,7 @@ class TokenByToken(Drawing):
 
     @abc.abstractmethod
     def begin(self, params: Params, context: Context, state: PyTree, longest: int) -> Steps:
-        """Returns the logits [B, any width] of the first draft token, and what leads to the next
+        """Returns the logits [B, any width] of the first draft token, and the state for the next
         ones.
 
         Args:

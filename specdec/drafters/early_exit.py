@@ -102,8 +102,7 @@ class EarlyExit(Checked, Drawing):
         check_model("the target", target, LayeredTarget)
         if self.layers > (layers := target.num_layers):
             raise ValueError(
-                f"EarlyExit.layers is {self.layers} and the target has {layers}; give so many at "
-                "most"
+                f"EarlyExit.layers is {self.layers} and the target has {layers}; give at most that"
             )
         return ()
 

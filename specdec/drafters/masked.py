@@ -98,8 +98,7 @@ class Masked(Checked, Drawing):
         return (Part(self.role, self._room + self.masks, min(length, 1)),)
 
     def timed(self, target: Any) -> dict[str, Callable]:
-        """Returns the drafter's call, which projects only the masks' states and then draws the
-        block."""
+        """Returns the drafter's call, which projects only the masks' states and draws the block."""
         model: Any = self.model
 
         def call(trees: Mapping[str, PyTree], tokens: Array, cache: PyTree):
@@ -160,8 +159,7 @@ class Masked(Checked, Drawing):
         return draft_loop(steps, request, self.sampling)[0]
 
     def _states(self, context: Context, start: Array) -> dict[str, Array]:
-        """Returns the target's states of the text, followed by the pending token's state for each
-        mask."""
+        """Returns the target's states of the text, then the pending token's state for each mask."""
         if not self.reads_hidden:
             return {}
         last = jnp.repeat(last_state(context), self.masks, axis=1)
@@ -170,6 +168,5 @@ class Masked(Checked, Drawing):
 
     @property
     def _room(self) -> int:
-        """The number of text tokens that a call has room for: what one target call can commit, or
-        all."""
+        """The number of text tokens that a call has room for: those of one target call, or all."""
         return (self.masks if self.reread is None else self.reread) + 1

@@ -71,8 +71,7 @@ class NGram(Checked, TokenByToken):
 
 
 def _row_of(contexts: Array, last: Array) -> tuple[Array, Array]:
-    """Returns [B], the row of the sorted `contexts` [R, m] that equals `last`, and whether there is
-    one."""
+    """Returns the row [B] of the sorted `contexts` [R, m] that equals `last`, whether any does."""
 
     def halve(_, ends):
         low, high = ends  # contexts[:low] < last <= contexts[high:]

@@ -99,7 +99,7 @@ class _Ballot(NamedTuple):
         return cls(tokens, order, first, last)
 
     def elected(self, places: Array) -> tuple[Array, Array]:
-        """Returns the token [B] at most of the places [B, L] bool, and the places [B, L] that have
+        """Returns the commonest token [B] among the places [B, L] bool, and the places that have
         it."""
         votes = jnp.take_along_axis(places, self.order, axis=1).astype(jnp.int32)
         until = jnp.cumsum(votes, axis=1)

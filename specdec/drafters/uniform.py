@@ -14,8 +14,9 @@ from specdec.types import Context, Params, PyTree, SamplingRule
 
 @dataclasses.dataclass(frozen=True)
 class Uniform(TokenByToken):
-    """Draws from q(x) = 1 / V. Leviathan et al. 2022, section 3.6: it improves every model a
-    little.
+    """Draws from q(x) = 1 / V (Leviathan et al. 2022, section 3.6).
+
+    Even this drafter improves every model a little.
 
     For a target with probabilities p, alpha = sum_x min(p(x), 1 / V), which is 1 / V if the target
     is certain. Theory can be compared with this drafter exactly.

@@ -134,8 +134,7 @@ class Engine:
         return dataclasses.replace(opened, plan=devices.laid_out(plan, rows) if layouts else plan)
 
     def alone(self) -> Engine:
-        """Returns the baseline: an engine of the whole target alone, in the layouts of its own
-        calls."""
+        """Returns the baseline: an engine of the whole target, in the layouts of its own calls."""
         plan = self.placement.laid_out(self.plan.baseline(), self.rows)
         weights = {role: path for role, path in self.weights.items() if role == "target"}
         return dataclasses.replace(self, plan=plan, weights=weights, origin=self)
@@ -213,8 +212,7 @@ class Engine:
         return jnp.tile(jnp.array(self.prefix, jnp.int32), (self.rows, 1))
 
     def check(self, length: int, *, compile: bool = False) -> None:
-        """Traces the program for inputs of `length` tokens, so that components that do not fit are
-        found.
+        """Traces the program for inputs of `length` tokens, to find components that do not fit.
 
         Args:
           length: S, in tokens.

@@ -61,8 +61,7 @@ class Placement:
         return plan if self.mesh is not None else plan.laid_out(rows)
 
     def share(self) -> Share:
-        """Returns the rows that this process decodes; without a mesh, each process has its own
-        programs."""
+        """Returns the rows that this process decodes; without a mesh, it has its own programs."""
         if self.mesh is None:
             return Share(jax.process_index(), jax.process_count())
         return partitioning.share(self.mesh)

@@ -1,4 +1,4 @@
-"""The beams of a run's texts: what `specdec decode --num_beams` writes."""
+"""The beams of a run's texts, as `specdec decode --num_beams` writes them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from specdec.engine.beam_engine import BeamEngine
 
 @dataclasses.dataclass(frozen=True)
 class BeamText:
-    """One text and its beams, as plain values, the best first.
+    """One text and its beams, best first, as plain values.
 
-    steps: of the search.
-    calls: of the target.
-    alone, alone_tokens: the beams of the target alone, None where it did not search.
+    Attributes:
+      steps: the steps of the search.
+      calls: the target calls.
+      alone, alone_tokens: the beams of the target alone, None where it did not search.
     """
 
     index: int
@@ -42,7 +43,7 @@ class BeamText:
 
 @dataclasses.dataclass
 class BeamSummary:
-    """What a search took, over all texts."""
+    """The figures of a search, over all texts."""
 
     texts: int = 0
     steps: int = 0
@@ -56,7 +57,8 @@ class BeamSummary:
     def lines(self, spent: Mapping[str, float] = {}) -> list[str]:
         """Returns the summary in lines for people.
 
-        spent: the seconds of the command by what they went to, if they are known.
+        Args:
+          spent: the seconds of the command by stage, if they are known.
         """
         per_call = self.steps / max(self.calls, 1)
         texts = f"{self.texts} text{'s' * (self.texts != 1)}"
@@ -83,10 +85,17 @@ def searched(
     compare: bool = False,
     skip: int = 0,
 ) -> Iterator[BeamText]:
-    """Yields the `count` best beams of each text, and counts in `summary` what they took.
+    """Yields the best beams of each text, and adds the figures of the search to `summary`.
 
-    compare: whether the target searches alone as well.
-    skip: how many texts to leave out at the beginning; whole batches of them are not searched.
+    Args:
+      engine: the search.
+      batches: the texts.
+      text_of: returns the text of ids.
+      count: the number of beams that are kept of each text.
+      summary: the figures, which are updated.
+      compare: whether the target searches alone as well.
+      skip: the number of texts to leave out at the beginning; whole batches of them are not
+        searched.
     """
     alone = engine.alone() if compare else None
     summary.compared = compare

@@ -1,4 +1,4 @@
-"""How fast speculation is on a run's texts, one text at a time."""
+"""The speed of speculation on a run's texts, one text at a time."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ FORECAST_TEXTS = 64  # at least; few texts say little about the acceptance of ot
 class Timed(NamedTuple):
     """A variant that is ready to be timed.
 
-    workload: traced, so that what cannot be decoded shows.
-    path: the file of its lines, None for none.
+    Attributes:
+      workload: the calls that are timed, traced already, so that bad settings fail early.
+      path: the file of its lines, None for none.
     """
 
     variant: Variant
@@ -49,15 +50,17 @@ class Timed(NamedTuple):
     def measurement(
         self, texts: Mapping[int, Any], file: File, repeats: int, read: dict[Any, PyTree]
     ) -> Measurement:
-        """Reads the checkpoints, but for what has been `read` for others, and compiles."""
+        """Reads the checkpoints that are not in `read`, compiles, and returns the measurement."""
         trees = trees_of(self.run, functools.partial(self.run.placement.read, trees=read))
         seed = self.run.data.seed
         return Measurement(self.workload, trees, texts, file, seed=seed, repeats=repeats)
 
     def about(self, repeats: int, load: float | None) -> dict[str, Any]:
-        """Returns what was measured, for the report.
+        """Returns a description of the measurement, for the report.
 
-        load: the load average before the measurement, None where it is not known.
+        Args:
+          repeats: the repetitions of each text.
+          load: the load average before the measurement, None where it is not known.
         """
         device = devices.this()
         about = described(self.run)
@@ -72,11 +75,15 @@ class Timed(NamedTuple):
         }
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Holds the output file; raises RecordsError if it is of another measurement."""
+        """Holds the output file.
+
+        Raises:
+          RecordsError: the file is of another measurement.
+        """
         if self.path is None:
             return contextlib.nullcontext()
         path = Path(self.path)
-        if path.exists():  # nothing is left beside another measurement
+        if path.exists():  # no file is left next to another measurement's
             beside, settings = Path(f"{path}.gin"), self.variant.settings
             records.claim(path, beside, settings, begun=path, instead="--output_file")
         lock = path.with_name(f".{path.name}.lock")
@@ -87,7 +94,8 @@ class Timed(NamedTuple):
 class Measured:
     """The figures of one variant.
 
-    load: the load average before the measurement, None where it is not known.
+    Attributes:
+      load: the load average before the measurement, None where it is not known.
     """
 
     variant: Variant
@@ -102,7 +110,7 @@ class Measured:
         return benchmark.sentence(self.summary, plan, hardware())
 
     def lines(self) -> Iterator[str]:
-        """Yields the result, how far it can be trusted, and the table."""
+        """Yields the result in a sentence, how far to trust it, and the table."""
         yield self.sentence
         yield from trust.lines(self.load, self.summary.spread)
         yield ""
@@ -119,11 +127,12 @@ class Measured:
 
 
 class Benchmark(NamedTuple):
-    """Variants of one target and the same texts, ready to take turns.
+    """Variants of one target on the same texts, ready to be timed in turns.
 
-    texts: example index -> inputs [1, S].
-    others: likewise, of the split that predicts the timed one.
-    split: the name of that, None for no forecast.
+    Attributes:
+      texts: example index -> inputs [1, S].
+      others: the same, of the split that predicts the timed one.
+      split: the name of that split, None for no forecast.
     """
 
     timed: Sequence[Timed]
@@ -139,14 +148,15 @@ class Benchmark(NamedTuple):
         synthetic_alpha: float | None = None,
         split: str | None = None,
     ) -> Benchmark:
-        """Returns what is to be timed.
+        """Returns the benchmark of some variants.
 
         Args:
           variants: each with the file of its lines.
-          synthetic_alpha: the probability by which drafts are accepted, None for the models'.
+          synthetic_alpha: the probability with which drafts are accepted; None for the models' own.
+          split: the split that predicts the timed one, None for no forecast.
 
         Raises:
-          UsageError: a run cannot be timed, or they are of different targets or texts.
+          UsageError: a run cannot be timed, or the variants have different targets or texts.
         """
         synthetic = _synthetic(synthetic_alpha)
         timed: list[Timed] = []
@@ -177,9 +187,11 @@ class Benchmark(NamedTuple):
         return cls(timed, texts_of(first), _texts_elsewhere(first, split), split)
 
     def measure(self, repeats: int, profile_dir: str | None = None) -> Iterator[Measured]:
-        """Times all, in turns, and yields the figures of each variant.
+        """Times all variants in turns, and yields the figures of each.
 
-        profile_dir: gets a trace of the first one, None for none.
+        Args:
+          repeats: the repetitions of each text.
+          profile_dir: the folder for a trace of the first variant, None for none.
         """
         load = load_average()  # of others: nothing has been compiled yet
         with contextlib.ExitStack() as locks:
@@ -216,15 +228,19 @@ def _take_turns(measurements: Sequence[Measurement]) -> None:
 
 
 def trees_of(run: Run, tree_of: Callable[[Any, str], PyTree]) -> dict[str, PyTree]:
-    """Returns the parameters by role, as `benchmark.Workload` takes them: `tree_of(model, path)` of
-    each model and table."""
+    """Returns the parameters by role, as `benchmark.Workload` takes them.
+
+    Args:
+      run: the run.
+      tree_of: called with each model or table and its path.
+    """
     paths = run.paths()
     owned = {name: (one, role) for name, role, one in _owned(run)}
     return {name: tree_of(one, paths[role]) for name, (one, role) in owned.items()}
 
 
 def layouts(run: Run) -> dict[str, str]:
-    """Returns how kernels are kept and multiplied with here, by role."""
+    """Returns how kernels are kept and multiplied on this device, by role."""
     tables = run.plan.tables()
     return {
         name: products.described(model.layout, model.orders)
@@ -259,7 +275,7 @@ def _accepting(variant: Variant, verifier: SyntheticAcceptance) -> Variant:
 
 
 def one_text_at_a_time() -> Callable[[Any], Any]:
-    """Returns a function that puts a run into batches of one text, and says so the first time."""
+    """Returns a function that puts a run into batches of one text; its first call prints a note."""
     told: list[str] = []
 
     def change(run: Any) -> Any:
@@ -284,15 +300,17 @@ def one_text_at_a_time() -> Callable[[Any], Any]:
 
 
 def _on_this_machine(variant: Variant) -> Variant:
-    """Returns the variant with settings that say on what it is timed."""
+    """Returns the variant with settings that describe the machine."""
     found = hardware() | {"layouts": layouts(variant.run)}
     machine = "".join(f"{MACHINE}{name} = {value}\n" for name, value in found.items())
     return variant._replace(settings=variant.settings + machine)
 
 
 def _key(run: Run) -> dict[str, Any]:
-    """Returns what variants of one benchmark have in common: the target alone, the texts and the
-    devices, by the names of settings."""
+    """Returns the settings that variants of one benchmark share, by name.
+
+    They are those of the target alone, of the texts and of the devices.
+    """
     alone = dataclasses.replace(run, engine=run.engine.alone())
     rules = dataclasses.replace(run.placement.partitioner, draft_logical_axis_rules=())
     searched = flat("beams", run.search.alone().plan) if run.search else {}
@@ -301,7 +319,7 @@ def _key(run: Run) -> dict[str, Any]:
 
 
 def _workload(run: Run) -> Workload:
-    """Returns what is timed, traced, so that what cannot be decoded shows."""
+    """Returns the calls that are timed, traced, so that bad settings fail early."""
     mesh, search = run.placement.mesh, run.search
     if search:
         workload = Workload.of(search.plan, search.alone().plan, mesh, greedy=run.plan)

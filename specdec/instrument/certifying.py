@@ -24,8 +24,10 @@ LIMIT = 64
 class Certificate(NamedTuple):
     """The outcome of all checks.
 
-    lossy: whether the run's verifier is not exact, so that another was checked in its place.
-    record: every figure, for JSON.
+    Attributes:
+      checks: the checks, in order.
+      lossy: whether the run's verifier is not exact, so that another one was checked instead.
+      record: every figure, for JSON.
     """
 
     checks: list[Check]
@@ -37,12 +39,16 @@ class Certificate(NamedTuple):
         return self.record["passed"]
 
     def write(self, path: Path) -> None:
-        """Writes every figure, as JSON."""
+        """Writes every figure as JSON.
+
+        Args:
+          path: the file.
+        """
         records.write(path, records.as_json(self.record, indent=2) + "\n")
 
     @property
     def verdict(self) -> str:
-        """Returns the outcome in a line."""
+        """The outcome in one line."""
         failed = [check.name for check in self.checks if not check.passed]
         if failed:
             return f"NOT CERTIFIED: {', '.join(failed)} failed"
@@ -66,8 +72,9 @@ def certify(
     """Certifies a run; without a limit its first `LIMIT` texts are decoded.
 
     Args:
-      say: is called with the outcome of each check, a line.
-      started: is called with the name of each check before it runs.
+      variant: the run.
+      say: called with a line for each check, its outcome.
+      started: called with the name of each check before it runs.
       passed: a file of JSON lines that keeps the checks that passed. They are not run again.
 
     Raises:
@@ -117,7 +124,7 @@ def certify(
 
 
 def known_checks(lines: Lines) -> dict[str, Check]:
-    """Returns the checks that passed on hardware like this, by name; the others are dropped."""
+    """Returns the checks that passed on hardware like this, by name, and drops the other lines."""
     kept = [line for line in lines if line.get("hardware") == hardware()]
     lines.replace(kept)
     return {line["check"]["name"]: Check.of(line["check"]) for line in kept}
@@ -130,7 +137,7 @@ def keep(lines: Lines, check: Check, known: Mapping[str, Check]) -> None:
 
 
 def _whole_outputs(run: Run) -> Run:
-    """Returns the run over a part of its split, in one shape."""
+    """Returns the run on the first texts of its split, all padded to one length."""
     if run.data.decoder_prefix:
         raise UsageError("a certificate is about whole outputs; leave decoder_prefix empty")
     limit = LIMIT if run.data.limit is None else run.data.limit

@@ -44,9 +44,10 @@ METRICS: Mapping[str, Callable] = {"bleu": bleu, "rouge": rouge, "squad": squad}
 
 
 class Evaluation(NamedTuple):
-    """Texts that are to be decoded, and what they are compared with.
+    """Texts that are to be decoded, with their references.
 
-    ways: how they are decoded, or the beam search that is made instead.
+    Attributes:
+      ways: how they are decoded, or the beam search that replaces decoding.
     """
 
     variant: Variant
@@ -57,7 +58,11 @@ class Evaluation(NamedTuple):
 
     @classmethod
     def of(cls, variant: Variant, names: Sequence[str] | None = None) -> Evaluation:
-        """Returns the evaluation of a run, by metrics with these names; None for the task's own.
+        """Returns the evaluation of a run.
+
+        Args:
+          variant: the run.
+          names: the metrics; None for the task's own.
 
         Raises:
           UsageError: there is no example or no metric, or the run's parts cannot work together.
@@ -83,9 +88,12 @@ class Evaluation(NamedTuple):
         return cls(variant, nothing, (), run.batches(), ways_of(run, variant.engine))
 
     def write(self, folder: PredictionsFolder) -> dict[str, Any] | None:
-        """Decodes what the folder lacks, and returns the report, which it then has, too.
+        """Decodes the texts that the folder lacks, and returns the report.
 
-        Returns None on a host that is done before others are.
+        The report is written to the folder. A host that is done before the others returns None.
+
+        Args:
+          folder: the folder of predictions.
 
         Raises:
           RecordsError: the folder's predictions are of other texts.
@@ -122,7 +130,7 @@ class Evaluation(NamedTuple):
         return self.ways.plan if isinstance(self.ways, BeamEngine) else self.variant.run.plan
 
     def _decoded(self, done: int, total: int, summary: Any) -> tqdm:
-        """Returns the records after those that are done, under a bar on a terminal."""
+        """Returns the records of the remaining texts, with a progress bar on a terminal."""
         run, texts = self.variant.run, None
         if isinstance(self.ways, BeamEngine):
             text_of = functools.partial(tasks.detokenize, self.variant.vocabulary)
@@ -140,7 +148,7 @@ class Evaluation(NamedTuple):
         )
 
     def _report(self, table: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
-        """All of it follows from the predictions, so that an interruption does not show."""
+        """Returns the report, which depends on nothing but the predictions."""
         run, expected = self.variant.run, self.expected
         targets = [target for target, _ in expected]
         ours = "beams" if run.beams else _way(run.plan)
@@ -182,9 +190,9 @@ class Evaluation(NamedTuple):
 
 
 def _common_start(run: Run, share: Share, done: int, total: int) -> int | None:
-    """How many of this host's predictions to keep, None if no text is left to decode.
+    """Returns the number of this host's predictions to keep, None if no text is left to decode.
 
-    Hosts that share programs go on from the same batch, the first that one of them lacks.
+    Hosts that share programs continue from the same batch, the first that one of them lacks.
     """
     if run.placement.mesh is None or jax.process_count() == 1:
         return done if done < total else None
@@ -195,7 +203,7 @@ def _common_start(run: Run, share: Share, done: int, total: int) -> int | None:
 
 
 def _known(run: Run) -> Iterator[dict[str, Any]]:
-    """Yields what is known of each of this host's predictions, in order."""
+    """Yields the known fields of each of this host's predictions, in order."""
     for batch in run.batches():
         for sample in range(run.data.num_samples):
             targets = batch.target_texts or [None] * len(batch.input_texts)
@@ -215,8 +223,10 @@ def _search(run: Run) -> BeamEngine:
 
 
 def _with_best(record: dict[str, Any]) -> dict[str, Any]:
-    """Returns a record of beams with the fields of a decoded text that metrics read, those of the
-    best beam; another record as it is."""
+    """Returns a record with the fields of a decoded text that metrics read.
+
+    For a record of beams they are those of the best beam. Any other record is returned unchanged.
+    """
     if "predictions" not in record:
         return record
     best = {"sample": 0, "prediction": next(iter(record["predictions"]), "")}
@@ -224,7 +234,7 @@ def _with_best(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _references(run: Run) -> list[Reference]:
-    """Returns those of the texts of all hosts."""
+    """Returns the references of the texts of all hosts."""
     data = run.data
     if data.texts is not None:
         given: Iterable[Reference] = ((x, lambda text: text) for _, x in data.texts)
@@ -248,7 +258,7 @@ def _own_metrics(run: Run) -> list[Callable]:
 
 
 def _metrics_of(run: Run, names: Sequence[str] | None) -> Sequence[Callable]:
-    """Returns the metrics, which have all that they need."""
+    """Returns the metrics, and fails if one of them lacks something."""
     metrics = [METRICS[name] for name in names] if names else _own_metrics(run)
     if not metrics:
         what = "task has" if run.data.texts is None else "texts have"
@@ -265,7 +275,7 @@ def _signatures(metrics: Iterable[Callable]) -> dict[str, str]:
 def _table(
     records: Iterable[dict[str, Any]], texts: int, samples: int
 ) -> list[list[dict[str, Any]]] | None:
-    """[samples][texts] the records, None as long as one is missing."""
+    """Returns the records as a table [samples][texts], None if one is missing."""
     table: list[list[Any]] = [[None] * texts for _ in range(samples)]
     for record in records:
         table[record["sample"]][record["index"]] = record
@@ -326,7 +336,11 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def metric_writers() -> ModuleType:
-    """Returns the package that writes for TensorBoard; raises UsageError where it is missing."""
+    """Returns the package that writes for TensorBoard.
+
+    Raises:
+      UsageError: the package is not installed.
+    """
     try:
         from clu import metric_writers
     except ImportError as error:
@@ -338,7 +352,14 @@ def metric_writers() -> ModuleType:
 def write_scalars(
     writers: ModuleType, path: str, checkpoint: str, report: Mapping[str, Any]
 ) -> None:
-    """Writes the metrics for TensorBoard, at the training step of a checkpoint."""
+    """Writes the metrics for TensorBoard.
+
+    Args:
+      writers: the package that writes, from `metric_writers`.
+      path: the folder.
+      checkpoint: the checkpoint, whose training step the metrics are at.
+      report: the report of the evaluation.
+    """
     scalars = {
         f"{way}/{name}": value
         for way, values in report["metrics"].items()

@@ -39,8 +39,7 @@ class ExplainedBatch(NamedTuple):
     seconds: float  # that decoding took
 
     def explained(self, row: int) -> dict[str, Any]:
-        """Returns the field `explained` of a line of JSON; lists have an entry for each target
-        call."""
+        """Returns the field `explained` of a JSON line; its lists have an entry per target call."""
         of_row = jax.tree.map(lambda x: x[row], self.replay)
         calls = list(_calls(self.output.row(row), self.given))
         return {

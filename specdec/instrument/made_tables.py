@@ -18,9 +18,9 @@ from specdec.instrument import acceptance, recorded_texts
 from specdec.instrument.acceptance import Accepted
 from specdec.instrument.forecast import kind_of
 from specdec.instrument.runs import Variant
-from specdec.schedules.disco import logit
+from specdec.schedules.stopping import logit
 
-HELD_OUT = 5  # one text of so many is held out
+HELD_OUT = 5  # one text in five is held out
 FEWEST = 2 * HELD_OUT  # texts
 
 
@@ -161,8 +161,8 @@ def _recorded(drafter: Any, path: str) -> tuple[str, Any]:
         )
     if found[0][1].block is not None:
         raise UsageError(
-            f"{found[0][0]} drafts a block at once, which a classifier cannot stop; train it with "
-            "a drafter that goes token by token"
+            f"{found[0][0]} drafts a block in one call, which a classifier cannot stop; train it "
+            "with a drafter that goes token by token"
         )
     return found[0]
 

@@ -73,7 +73,7 @@ def read(path: str) -> list[Accepted]:
     """
     if not Path(path).is_file() or not Path(f"{path}.gin").is_file():
         raise UsageError(
-            f"--passes {path} does not exist, or has no {Path(path).name}.gin beside it; make it "
+            f"--passes {path} does not exist, or has no {Path(path).name}.gin next to it; make it "
             f"with `specdec acceptance --output_file={path}`"
         )
     found = list(_lines_of(Lines(Path(path))))
@@ -218,8 +218,8 @@ def record(
     lines: Lines | None,
     tables: bool = False,
 ) -> Iterator[Accepted]:
-    """Yields texts of this many tokens: those of the lines, then new ones, each written
-    immediately.
+    """Yields texts of this many tokens: those of the lines, then new ones, each written when it is
+    made.
 
     Args:
       variant: the run.
@@ -249,8 +249,7 @@ def record(
 
 
 def _kept(lines: Lines, tokens: int) -> list[Accepted]:
-    """Returns the texts that were measured before, up to this many tokens; none if they have
-    tables."""
+    """Returns the texts measured before, up to this many tokens; none if they have tables."""
     kept = []
     for one in _lines_of(lines):
         if tokens <= 0 or list(one.accepted) != ["model"]:

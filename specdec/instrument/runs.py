@@ -48,8 +48,7 @@ class GivenTexts:
 
 @dataclasses.dataclass(frozen=True)
 class GivenBeams:
-    """A beam search that is given from Python, with the fields of `cli.Beams` that a measurement
-    reads."""
+    """A beam search given from Python, with the fields of `cli.Beams` that a measurement reads."""
 
     num_beams: int
     num_return: int
@@ -65,7 +64,14 @@ class GivenBeams:
             )
 
     def engine(self, engine: Engine) -> BeamEngine:
-        """Returns the search with the parts of an engine; raises ValueError as `beam_plan` does."""
+        """Returns the search with the parts of an engine.
+
+        Args:
+          engine: the engine.
+
+        Raises:
+          ValueError: `beam_plan` refuses the engine's plan.
+        """
         plan = beam_plan(
             engine.plan,
             self.num_beams,
@@ -107,7 +113,7 @@ class Run:
 
     @functools.cached_property
     def search(self) -> BeamEngine | None:
-        """The search that is made instead of decoding, None for none; raises as `Beams.engine`."""
+        """The search that replaces decoding, None for none; raises as `Beams.engine` does."""
         return self.beams.engine(self.engine) if self.beams else None
 
     @property

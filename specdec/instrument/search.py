@@ -99,8 +99,7 @@ class Recommendation(NamedTuple):
             yield from tuning.lines(result)
 
     def write(self, folder: Path, files: Sequence[str]) -> str:
-        """Writes the recommendation and a figure to a folder, and returns the recommendation as gin
-        text.
+        """Writes the recommendation and a figure to a folder, and returns the former as gin text.
 
         Args:
           folder: the folder.
@@ -209,8 +208,10 @@ class Search(NamedTuple):
         return Recommendation(results, max(of_all, key=lambda one: one.speedup(one.best).value))
 
     def _texts(self, before: Sequence[Prepared], variant: Variant) -> Sequence[Accepted]:
-        """Returns the recorded texts of a variant. A drafter that only copies needs no recording of
-        its own, so it reuses the first variant's."""
+        """Returns the recorded texts of a variant.
+
+        A drafter that only copies needs no recording of its own, so it reuses the first variant's.
+        """
         run, path = variant.run, self.folder / "passes.jsonl"
         if before:
             if not dict(acceptance.recorded(run.plan.drafter)):
@@ -226,8 +227,7 @@ class Search(NamedTuple):
         return texts
 
     def _costs(self, number: int, run: Run, texts: Sequence[Accepted]) -> Costs:
-        """Returns the costs of calls of every width, in the layout of the longest drafts; measured
-        once."""
+        """Returns the costs of calls of every width, in the layout of the longest drafts."""
         path = self.folder / (f"costs_{number}.json" if number else "costs.json")
         if path.exists():
             return forecast.read(str(path), None)

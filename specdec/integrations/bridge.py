@@ -46,8 +46,7 @@ def config_of(network: Any) -> T5Config:
 
 
 def row_keys(rng: Array | None, rows: int, samples: int) -> Array:
-    """Returns [rows * samples] threefry keys from a key of any kind; a row's samples are
-    neighbours.
+    """Returns [rows * samples] threefry keys from any kind of key, a row's samples side by side.
 
     T5X gives raw words of threefry. After its interactive model has switched JAX's generator, they
     are words of `unsafe_rbg`, whose numbers for a row would depend on its batch. The words only

@@ -79,8 +79,7 @@ class Explained:
         return self.text.record()
 
     def _calls(self) -> Iterator[tuple[list[str], int, str]]:
-        """Yields each call's drafted words, the number of them that were kept, and the target's
-        word."""
+        """Yields each call's drafted words, how many of them were kept, and the target's word."""
         known, at = self.text.explained or {}, 0
         tokens = [*known["token_texts"], ""]  # a text may end within a draft
         for words, kept in zip(known["proposed_texts"], self.text.accepted, strict=True):
@@ -322,8 +321,7 @@ class InteractiveModel:
         num_return: int = 1,
         rule: BeamRule | None = None,
     ) -> benchmarking.Measured:
-        """Times the pair and the target alone, alternating, one text at a time, as `specdec bench`
-        does.
+        """Times the pair and the target alone, alternating, text by text, like `specdec bench`.
 
         Args:
           texts: the inputs; all are padded to the length of the longest.

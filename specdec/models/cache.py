@@ -23,14 +23,13 @@ from flax import struct
 from specdec.models.layers import constrain
 from specdec.types import Array, AxisRules
 
-# Up to so many rows are written one by one, in place. Together they are a scatter, which a TPU's
-# compiler makes a loop with the cache in another layout: two copies of each cache in every call.
+# Up to this many rows are written one by one, in place. Together they are a scatter. A TPU's
+# compiler makes it a loop with the cache in another layout: two copies of each cache in every call.
 ONE_BY_ONE = 16
 
 
 class KVCache(struct.PyTreeNode):
-    """A decoder's attention keys and values, one array per layer, and the encoder's output if there
-    is one.
+    """A decoder's attention keys and values, one array per layer, and any encoder output.
 
     Arrays are never stacked over layers: slicing a stacked array inside a loop copies it. Heads
     come before slots, so that a step's attention reads each head's rows in place. On a CPU this is

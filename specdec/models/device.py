@@ -33,7 +33,7 @@ SETTING = "SPECDEC_PRODUCTS"
 STORED = "stored"
 FORMAT = 1
 TOKENS = (1, 2, 8, 64)
-ROUNDS = 8  # of all programs by turns; the least time of each counts
+ROUNDS = 8  # of all programs in turn; the least time of each counts
 BUSY = 0.5  # mean load of a core in the last minute
 
 

@@ -14,8 +14,7 @@ import jax
 
 from specdec.models.family import Config, Family, Trimming
 from specdec.models.growing import Growth
-from specdec.models.heads import Heads, HeadsConfig
-from specdec.models.heads_growth import HeadsGrowth
+from specdec.models.heads import Heads, HeadsConfig, HeadsGrowth
 from specdec.models.kept_parts import Trim
 from specdec.models.model import Model
 from specdec.models.t5 import (

@@ -38,7 +38,7 @@ class HuggingFace(Protocol):
         ...
 
     def parameters(self, record: Record, config: Config, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Returns their arrays under our names, as views; arrays that the model lacks keep their
+        """Returns their arrays by our names, as views; arrays that the model lacks keep their
         names."""
         ...
 
@@ -55,8 +55,7 @@ class HuggingFace(Protocol):
         ...
 
     def extra_ids(self, record: Record, tokenizer: str) -> int:
-        """Returns the number of sentinels after the pieces; `tokenizer` is the text of its own
-        record."""
+        """Returns the number of sentinels after the pieces; `tokenizer` is its record's text."""
         ...
 
     def tokenizer_record(self, config: Config, pieces: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from specdec.types import Array
 
 Weights: TypeAlias = Literal["stored", "int8"]
-SCALE = "kernel_scale"  # beside "kernel" in a tree of parameters
+SCALE = "kernel_scale"  # next to "kernel" in a tree of parameters
 LEVELS = 127  # of each sign; -128 is not used
 
 

@@ -40,7 +40,7 @@ class Trim(Checked):
             )
 
 
-# (how many, of so many) -> their numbers
+# (layers kept, layers in all) -> their numbers
 _LAYERS: dict[str, Callable[[int, int], tuple[int, ...]]] = {
     "first": lambda n, of: tuple(range(n)),
     "last": lambda n, of: tuple(range(of - n, of)),

@@ -31,8 +31,7 @@ def fan_in(distribution: Literal["truncated_normal", "normal"]) -> Callable:
 def parameter(
     module: nn.Module, name: str, init: Callable, axes: tuple[str, ...], shape: tuple[int, ...]
 ) -> Array:
-    """Returns a parameter whose axes have logical names, for sharding; float32 unless `init`
-    differs."""
+    """Returns a parameter with named axes, for sharding; float32 unless `init` differs."""
     given = module.get_variable("params", name)
     if isinstance(given, jax.Array) and given.shape == shape:
         return given  # `param` would trace `init` for the shape: a quarter of the tracing

@@ -96,8 +96,7 @@ class Target(Weights):
 
     @property
     def has_markov(self) -> bool:
-        """Whether it has `markov`, with which a token of a block changes the logits of the next
-        token."""
+        """Whether it has `markov`, by which a token of a block changes the next token's logits."""
         return False
 
     @property
@@ -116,8 +115,7 @@ class Target(Weights):
 
     @abc.abstractmethod
     def prefill(self, params: PyTree, inputs: PyTree, capacity: int) -> Any:
-        """Reads the inputs, and returns a `Cache` of length 0 with room for `capacity` output
-        positions."""
+        """Reads the inputs; returns a `Cache` of length 0 with room for `capacity` positions."""
 
     @abc.abstractmethod
     def decode(self, params: PyTree, tokens: Array, cache: Any) -> tuple[ModelOutput, Any]:
@@ -153,8 +151,7 @@ class Target(Weights):
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """The numbers of layers that a call may go through, ascending; () if every call runs all
-        layers.
+        """The numbers of layers that a call may use, ascending; () if every call uses all.
 
         A target whose tokens may leave before the last layer reports the number in
         `ModelOutput.depth`.

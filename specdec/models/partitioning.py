@@ -31,8 +31,7 @@ DATA, MODEL = "data", "model"
 
 
 def standard_logical_axis_rules() -> AxisRules:
-    """Returns T5X's standard rules for one axis of activations and parameters (its
-    PjitPartitioner).
+    """Returns T5X's standard rules for one axis of activations and parameters.
 
     A logical axis that has no rule is not divided. ('vocab', None) would keep the embedding and the
     vocabulary's projection whole on every device.

@@ -72,8 +72,7 @@ class PresencePenalty(FrequencyPenalty):
 
 
 def counts(history: History, size: int, first: int) -> Array:
-    """Returns [V], how often the text has each token from index `first` on; 1 skips the start
-    token."""
+    """Returns how often the text has each token, [V], from index `first` on (1 skips the start)."""
     index = jnp.arange(len(history.tokens))
     within = (index >= first) & (index < history.length)
     return jnp.zeros([size], jnp.int32).at[history.tokens].add(within)

@@ -106,8 +106,7 @@ def fit_vocabulary(logits: Array, size: int) -> Array:
 
 
 def _nucleus_threshold(probs: Array, mass: float) -> Array:
-    """Returns [..., 1], the largest t such that the tokens with probability >= t have at least
-    `mass`.
+    """Returns the largest t for which tokens with probability >= t have at least `mass`, [..., 1].
 
     It bisects over bit patterns, which are ordered like the non-negative numbers they stand for.
     The result is exact after as many halvings as there are bits. Sorting V numbers takes several

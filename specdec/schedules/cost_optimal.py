@@ -1,5 +1,4 @@
-"""The draft length of least expected cost per token, from a text's past or from a block's
-confidence."""
+"""The draft length of least expected cost per token, by a text's past or a block's confidence."""
 
 from __future__ import annotations
 
@@ -99,8 +98,7 @@ class CostOptimal(Checked, Schedule):
         return (self.strength * prior + kept) / (self.strength + tested)
 
     def _time(self) -> list[float]:
-        """Returns [1+K], the time of an iteration with 0 .. K draft tokens; infinite for excluded
-        lengths."""
+        """Returns the time of an iteration with 0 .. K draft tokens, [1+K]; inf if excluded."""
         time = time_of(self.c, self.v, self.buckets)
         return time if self.buckets[0] == 0 else [float("inf"), *time[1:]]
 

@@ -42,7 +42,7 @@ class Account(struct.PyTreeNode):
     """The costs of a text so far."""
 
     guarded: PyTree  # the other schedule's state
-    spent: Array  # [B] float32, beside the target's prefill, in target steps of one token
+    spent: Array  # [B] float32, without the target's prefill, in target steps of one token
     tokens: Array  # [B] float32, written
 
 

@@ -101,8 +101,7 @@ class Schedule:
         return len(self.buckets) > 1 or self.stops_within or self.cuts
 
     def up_to(self: Self, longest: int) -> Self | None:
-        """Returns this schedule for drafts of at most `longest` tokens; None if it has no such
-        form."""
+        """Returns this schedule for drafts of at most `longest` tokens; None if there is none."""
         return None
 
     def tables(self) -> dict[str, Table]:

@@ -90,7 +90,7 @@ class Bleu(SumMetric):
 def _sacrebleu(tokenize: str):
     from sacrebleu import BLEU
 
-    # Effective order concerns scores of single texts, which nobody looks at, and a warning on them.
+    # Effective order concerns scores of single texts, which are not used here, and their warning.
     return BLEU(tokenize=tokenize, effective_order=True)
 
 

@@ -22,8 +22,7 @@ _METRICS: Mapping[str, tuple[Callable, ...]] = {
 
 
 def demo_vocabulary() -> SentencePiece:
-    """Returns the vocabulary of all synthetic tasks: 2,048 pieces, T5's ids, bytes for unknown
-    text."""
+    """Returns the vocabulary of all synthetic tasks: 2,048 pieces, T5's ids, and bytes."""
     return SentencePiece(demo.path("vocabulary.model"))
 
 

@@ -18,8 +18,7 @@ from specdec.tasks.vocabularies import (
 
 
 def t5_task(name: str, vocabulary: VocabularyDefinition) -> Task:
-    """Registers one of these seqio tasks, or returns it if it is registered, for example by
-    `t5.data`.
+    """Registers one of these seqio tasks, or returns it if `t5.data` or another caller did.
 
       wmt_t2t_ende_v003      WMT English to German; test is newstest2014
       wmt14_ende_v003        the same, with other validation data

@@ -1,4 +1,4 @@
-"""Draft models that try to do harm in a beam search. None of them may change a beam."""
+"""Draft models that try to do harm in a beam search; none of them may change a beam."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CERTAIN = 1e4  # a logit that leaves nothing to the others
 
 @dataclasses.dataclass(frozen=True)
 class HarmfulModel(Target):
-    """A model with another one's cache and inputs, and logits that do harm."""
+    """A model with the cache and inputs of another one, and logits that do harm."""
 
     model: Any
     harm: Harm

@@ -44,8 +44,7 @@ def sequence_law(
     max_length: int,
     stop_ids: tuple[int, ...] = (1,),
 ) -> Law:
-    """Returns the distribution of the target's own outputs for one input, over all possible
-    outputs.
+    """Returns the distribution of the target's own outputs for one input, over all outputs.
 
     Decoding loop and cache are not used. Next-token logits come straight from the table, their
     distribution from `sampling` itself.
@@ -252,8 +251,7 @@ def _enumerated(
 
 @functools.partial(jax.jit, static_argnames="verifier")
 def _decisions(draft: Draft, scores: Scores, *, verifier: Verifier) -> tuple[Array, Array]:
-    """Returns, over M rows, accept [M, K], and the distribution after n accepted tokens [M, K+1,
-    V]."""
+    """Returns accept [M, K], and the distribution after n accepted tokens, [M, K+1, V]."""
     counts = jnp.arange(draft.tokens.shape[1] + 1)
 
     def one_row(draft: Draft, scores: Scores) -> tuple[Array, Array]:

@@ -58,7 +58,7 @@ class Bench(NamedTuple):
 
     @classmethod
     def create(cls, vocab_size: int = 6, seed: int = 0, **sizes) -> Bench:
-        """Returns a bench with a random target, and an autoregressive drafter over another random
+        """Returns a bench: a random target, and an autoregressive drafter over another random
         table.
 
         The drafter is the more certain of the two, which makes reused noise most visible. The
@@ -216,8 +216,7 @@ def check_drafter(
     schedules: tuple[Schedule, ...] = (),
     seed: int = 0,
 ) -> None:
-    """Checks that drafts do not change the output, and that every q is what the token was drawn
-    from.
+    """Checks that drafts do not change the output, and that each q is the one drawn from.
 
     For each gamma and each schedule, greedy and `Coupled` outputs must equal the baseline's token
     by token, with no more target calls. `SpeculativeSampling` outputs must follow the enumerated

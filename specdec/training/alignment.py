@@ -40,15 +40,14 @@ class Laws(NamedTuple):
     """The log-probabilities of target and drafter for a batch, and which tokens are real."""
 
     p: Array  # [B, T, V], or [B, T, m+1] of the target's likeliest ids and of all others together
-    q: Array  # likewise, NOTHING for what the drafter cannot say
+    q: Array  # the same, NOTHING for what the drafter cannot say
     agreed: Array  # [B, T] bool, both have the same likeliest token
     real: Array  # [B, T] bool, no padding
 
 
 @dataclasses.dataclass(frozen=True)
 class Align(Objective):
-    """The distance of a drafter's next-token distribution from that of its target, which is not
-    trained.
+    """The distance of a drafter's next-token distribution from that of its fixed target.
 
     Both models read the texts of the task, ideally texts that the target wrote at this temperature.
     A share `on_policy` of the texts of a batch is instead drawn from the drafter, so that it learns

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from specdec.schedules.disco import features, logit
-from specdec.schedules.stopping import Signals
+from specdec.schedules.stopping import Signals, features, logit
 from specdec.types import Array, PyTree
 
 HIDDEN = 32
@@ -63,8 +62,7 @@ def fit(
     seed: int = 0,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, np.ndarray]:
-    """Returns parameters of `disco.logit`, fitted by Adam to the mean cross-entropy of all
-    examples.
+    """Returns parameters of `disco.logit`, fitted by Adam to the mean cross-entropy of examples.
 
     The parameters of the step with the smallest held-out loss are kept.
     """

@@ -14,8 +14,7 @@ NOTHING = -1e4  # log q of ids that a drafter's head lacks; finite, so that 0 ti
 
 
 def forward_kl(p: Array, q: Array, real: Array) -> Array:
-    """Returns KL(p || q): the drafter covers what the target may say (Hinton et al. 2015,
-    1503.02531).
+    """Returns KL(p || q), for a drafter that covers the target (Hinton et al. 2015, 1503.02531).
 
     The sum is over the ids that the drafter can say. Over all ids it would be infinite, with the
     same gradient.

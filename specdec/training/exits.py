@@ -43,8 +43,7 @@ class AllExits(Objective):
     label_smoothing: Smoothing = 0.1
 
     def check(self, model: Weights, ids: int | None) -> None:
-        """Raises ValueError unless the layers exist and can be run separately, and the head has all
-        ids."""
+        """Raises ValueError unless the layers exist and run separately and the head has all ids."""
         _check_layers("AllExits", model, self.exits)
         super().check(model, ids)
 
@@ -120,8 +119,7 @@ class ExitClassifier(Objective):
             )
 
     def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
-        """Returns the loss; `correct` counts the predictions, at a threshold of one half, that are
-        right."""
+        """Returns the loss; `correct` counts predictions that are right at a threshold of 0.5."""
         model, params, frozen = learner
         exits = exits_of(model, self.exits)
         *early, last = outputs(model, jax.lax.stop_gradient(params), pairs, exits)
@@ -156,8 +154,7 @@ def exits_of(model: LayeredTarget, exits: tuple[int, ...] | None) -> tuple[int, 
 def outputs(
     model: LayeredTarget, params: PyTree, pairs: Pairs, exits: tuple[int, ...]
 ) -> Iterator[ModelOutput]:
-    """Yields the head's output after each of these layers, teacher-forced: logits [B, T, V] and
-    states."""
+    """Yields the head's logits [B, T, V] and states after each of these layers, teacher-forced."""
     text = shifted(model, pairs)
     cache = model.prefill(params, pairs.inputs, text.shape[1])
     length, stream = cache.length, None

@@ -113,8 +113,7 @@ class ConfidenceHead(Objective):
             )
 
     def sums(self, learner: Learner, pairs: Pairs, smoothing: float, key: Array | None) -> Sums:
-        """Returns the loss; `correct` counts the predictions, at a threshold of one half, that are
-        right."""
+        """Returns the loss; `correct` counts predictions that are right at a threshold of 0.5."""
         model, params, frozen = learner
         blocks = _Blocks.of(self.of, model, pairs, fixed_key() if key is None else key, frozen)
         output = blocks.output(model, jax.lax.stop_gradient(params))
@@ -138,7 +137,7 @@ class _Blocks:
     targets: Array  # [B, R, k] int32, 0 where the loss counts nothing
     before: Array  # [B, R, k] int32, the token before each place
     cached: bool
-    given: PyTree  # of the target: its cache behind the inputs, if it is read
+    given: PyTree  # of the target: its cache after the inputs, if it is read
     states: Array | None  # [B, T + R k, D] that are fed with text and blocks, if any are
 
     @classmethod
@@ -191,8 +190,7 @@ class _Blocks:
         return ModelOutput(logits.reshape(*self.fed.shape, -1), hidden)
 
     def glanced_at(self, logits: Array, share: Array, key: Array) -> _Blocks:
-        """Returns the blocks with this share of each block's wrong masks replaced by the right
-        tokens."""
+        """Returns the blocks with this share of each block's wrong masks replaced."""
         real = self.targets > 0
         wrong = jnp.sum((logits.argmax(axis=-1) != self.targets) & real, axis=2, keepdims=True)
         order = jnp.where(real, jax.random.uniform(key, real.shape), 2.0).argsort(axis=2)

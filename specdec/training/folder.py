@@ -149,7 +149,6 @@ class Folder:
             raise TrainingError(f"cannot make {self.path}: {error.strerror}") from error
 
     def _is_empty(self) -> bool:
-        """Returns whether the directory has only the files of a run that was killed at its
-        start."""
+        """Returns whether the directory has only the files of a run killed at its start."""
         left = (LOCK, ".part")
         return self.path.is_dir() and all(file.name.endswith(left) for file in self.path.iterdir())

@@ -72,8 +72,7 @@ class StoredLaws:
                 self._places[text.tobytes()] = number, int(start)
 
     def beside(self, pairs: Pairs) -> Pairs:
-        """Returns the batch with the distributions of its texts, which must be stored; padding has
-        zeros."""
+        """Returns the batch with the stored distributions of its texts; padding has zeros."""
         shape, (_, top) = pairs.targets.shape, self._tables[0]["ids"].shape
         laws = TopLaws(np.zeros([*shape, top], np.int32), np.zeros([*shape, top + 1], np.float32))
         for row, (text, length) in enumerate(_texts(pairs)):

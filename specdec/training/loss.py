@@ -21,8 +21,10 @@ class TopLaws(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """A batch of texts; inputs and targets end in EOS and are 0 after it. A row of zeros is
-    ignored."""
+    """A batch of texts; inputs and targets end in EOS and are 0 after it.
+
+    A row of zeros is ignored.
+    """
 
     inputs: Any  # [B, S] int32, of numpy or JAX
     targets: Any  # [B, T] int32

@@ -33,8 +33,7 @@ class Objective(Checked, abc.ABC):
     keep: float | None = None
 
     def check(self, model: Any, ids: int | None) -> None:
-        """Raises ValueError, with one line for the user, for a model that the objective cannot
-        train.
+        """Raises ValueError, with one line for the user, for a model that cannot be trained so.
 
         By default this is a model for which some tokens are impossible, so that the loss would be
         infinite.
@@ -72,7 +71,7 @@ class Objective(Checked, abc.ABC):
         return self.update(Learner(model, params, frozen), pairs, key, progress)
 
     def measure(self, model: Any, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Sums:
-        """Returns the sums without smoothing and with fixed random numbers, so that they are
+        """Returns the sums without smoothing, with fixed random numbers, so that they are
         comparable."""
         return self.sums(Learner(model, params, frozen), pairs, 0.0, None)
 

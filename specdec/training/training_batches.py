@@ -55,8 +55,7 @@ class Batches:
         self._window: tuple[int, list[Pairs]] = (-1, [])
 
     def __getitem__(self, k: int) -> Pairs:
-        """Returns inputs [B, S'] and targets [B, T'], with S' and T' of the smallest bucket that
-        fits."""
+        """Returns inputs [B, S'] and targets [B, T'], as long as the smallest bucket that fits."""
         number, place = divmod(k, WINDOW)
         if number != self._window[0]:
             self._window = number, self._batches(number)
@@ -72,8 +71,7 @@ class Batches:
 def pack(
     examples: Iterable[TokenPair], lengths: Mapping[str, int], size: int, buckets: int
 ) -> list[Pairs]:
-    """Returns batches of `size` rows, shortest examples first, padded with rows of zeros at the
-    end.
+    """Returns batches of `size` rows, shortest examples first, padded with rows of zeros.
 
     Shapes are i/buckets of both `lengths` for i in 1..buckets, so that at most `buckets` programs
     are compiled.

@@ -36,7 +36,7 @@ class Block(Verifier):
         excess = jnp.sum(self._excess(draft, scores, reach[:-1]), axis=-1)  # S_0, S_1, ...
         before, after = reach[1:], jnp.append(excess[1:], 0)  # of the test of i tokens: P_i, S_i
         total = after + 1 - before
-        tested = jnp.where(total == 0, 1, after / total)  # p = q behind: some later test passes
+        tested = jnp.where(total == 0, 1, after / total)  # p = q from here on: a later test passes
         last = jnp.arange(1, 1 + draft.tokens.shape[0]) >= draft.length
         return jnp.where(last, before, tested)
 

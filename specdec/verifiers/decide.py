@@ -252,8 +252,7 @@ def leading(passed: Array) -> Array:
 
 
 def usable_tokens(draft: Draft) -> Array:
-    """Returns which tokens of a draft were drawn from a valid distribution, bool of the tokens'
-    shape.
+    """Returns which draft tokens come from a valid distribution, bool of the tokens' shape.
 
     A token that was proposed with certainty always counts. No verifier is exact for a draft that
     continues after an invalid token. The loop therefore ends it there, and so do enumerated

@@ -145,8 +145,7 @@ class Typical(Checked, Verifier):
 
 @dataclasses.dataclass(frozen=True)
 class BigLittle(Checked, Verifier):
-    """NOT EXACT. The two thresholds of the big little decoder (Kim et al. 2023, BiLD, arXiv
-    2302.07863).
+    """NOT EXACT. The two thresholds of the big little decoder (Kim et al. 2023, 2302.07863).
 
     Sections 3.3 and 3.4 call them fallback and rollback. At temperature 0, p and q are the softmax
     of target and drafter (`Draft.beliefs`). The target's likeliest token replaces a token that is
@@ -293,8 +292,7 @@ class MixtureLaw(Verifier):
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble(Checked, MixtureLaw):
-    """NOT the target's distribution. The mean of target and drafter (Wang et al. 2020, arXiv
-    2012.01988).
+    """NOT the target's distribution. The mean of target and drafter (Wang et al. 2020, 2012.01988).
 
     The paper, "Wisdom of Committees", combines the outputs of several models.
 
@@ -321,8 +319,7 @@ RULES = ("token", "chow", "difference", "optimal")
 
 @dataclasses.dataclass(frozen=True)
 class SpeculativeCascade(Checked, MixtureLaw):
-    """NOT the target's distribution. Speculative cascades (Narasimhan et al. 2025, arXiv
-    2405.19261).
+    """NOT the target's distribution. Speculative cascades (Narasimhan et al. 2025, 2405.19261).
 
     The drafter's tokens stand unless the deferral rule asks the target. The rules 'chow',
     'difference' and 'optimal' take pi = p if max q is below

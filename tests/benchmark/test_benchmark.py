@@ -404,7 +404,7 @@ def test_a_draft_takes_what_it_takes_in_a_turn():
         assert prediction.draft == pytest.approx(expected * DRAFT) and prediction.verify == VERIFY
         assert prediction.cost_ratio == pytest.approx(expected * DRAFT / GAMMA / 10)
         assert forecast.decoding == pytest.approx(2 * 10 / (expected * DRAFT + VERIFY))
-        assert any(line.startswith("  by turns") for line in benchmark.lines(summary)) == (
+        assert any(line.startswith("  alternating") for line in benchmark.lines(summary)) == (
             times > 1
         )
     assert summarized([*timings(), *told]).prediction.by_turns == 1
@@ -439,7 +439,9 @@ def test_where_lengths_vary_the_parts_are_those_of_the_lengths_that_were_drafted
     assert forecast.whole == pytest.approx(85 / (7 + 4 * short))
     table = list(benchmark.lines(summary))
     assert not any(line.startswith("  if independent") for line in table)
-    assert any(line.startswith("v ") and line.endswith("a target call, likewise") for line in table)
+    assert any(
+        line.startswith("v ") and line.endswith("a target call, in target steps") for line in table
+    )
 
 
 class Untold(Skipping):

@@ -400,6 +400,20 @@ def test_nothing_of_the_machine_is_in_them():
         assert not re.search(r"/tmp/|/home/|/root/|/work/", path.read_text(encoding="utf-8")), path
 
 
+def test_the_short_table_of_a_gpu_has_the_committed_measurements():
+    page = (ROOT / "docs" / "how-to" / "measure-on-a-gpu.md").read_text(encoding="utf-8")
+    names = ("grown_ende_t0_gamma5", "grown_ende_t0_gamma7", "grown_ende_t1_gamma7")
+    table = page.split("target's step, ms |\n")[1].split("\n\n")[0].splitlines()[1:]
+    for row, name in zip(table, (*names, "ende_small_t0", "ende_small_t1"), strict=True):
+        path = ROOT / "docs" / "results" / "nvidia_h200" / f"{name}.jsonl.summary.json"
+        found = json.loads(path.read_text(encoding="utf-8"))
+        ratio, low, high = (f"{found['speedup'][key]:.2f}" for key in ("ratio", "low", "high"))
+        of, step = found["prediction"], 1e3 * found["baseline"]["target_step"]
+        costs = f"{of['cost_ratio']:.3f} | {of['verify_cost']:.2f} | {step:.2f}"
+        shown = f"**{ratio}** ({low} to {high}) | {of['measured_over_predicted']:.2f} | {costs} |"
+        assert row.endswith(shown) and f"gamma {found['run']['gamma']} |" in row
+
+
 def test_beams_on_a_gpu_are_those_of_the_lines():
     page = (ROOT / "docs" / "how-to" / "measure-on-a-gpu.md").read_text(encoding="utf-8")
     rows = page.split("times as fast as plain beams |\n")[1].split("\n\n")[0].splitlines()[1:]

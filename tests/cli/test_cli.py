@@ -257,7 +257,7 @@ def test_the_legend_is_there_before_the_bar(decode, monkeypatch):
 @pytest.mark.slow
 def test_batches_do_not_change_the_output_and_the_target_alone_agrees(decode, tmp_path, flags):
     _, _, err = decode("--compare", f"--output_file={tmp_path / 'one.jsonl'}", *flags)
-    assert "the target alone: " in err and "identical outputs: 5 of 5" in err
+    assert "as fast as the target alone" in err and "all 5 outputs identical" in err
     check_lines("decode", tmp_path / "one.jsonl")
     decode("--gin.BATCH_SIZE=3", f"--output_file={tmp_path / 'three.jsonl'}", *flags)
     one, three = records(tmp_path / "one.jsonl"), records(tmp_path / "three.jsonl")
@@ -291,7 +291,7 @@ def test_compare_counts_differences(decode, monkeypatch):
         return (program.DecodeProgram if plan.drafts else Other)(plan, **options)
 
     monkeypatch.setattr("specdec.engine.engine.DecodeProgram", decoder)
-    assert "identical outputs: 0 of 5" in decode("--compare")[2]
+    assert "0 of 5 outputs identical" in decode("--compare")[2]
 
 
 def test_limit_and_seed_override_gin(decode, tmp_path):
@@ -614,7 +614,7 @@ def test_multi30k_as_its_header_says(capsys, cache, shared, monkeypatch):
     out, err = capsys.readouterr()
     assert code == 0
     assert out.splitlines()[0] == "Ein Mann mit einem orangefarbenen Hut starrt auf etwas."
-    assert "identical outputs: 20 of 20" in err
+    assert "all 20 outputs identical" in err
 
 
 def test_the_module_is_the_command():

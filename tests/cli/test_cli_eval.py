@@ -308,7 +308,7 @@ def test_a_folder_that_cannot_be_used(tmp_path):
     (tmp_path / "predictions.jsonl").touch()
     for path, hosts, message in (
         (tmp_path / "file", 1, "--output_dir .*/file cannot be used: "),
-        (tmp_path, 1, "predictions.jsonl has no run.gin beside it"),
+        (tmp_path, 1, "predictions.jsonl has no run.gin next to it"),
         (tmp_path, 2, "predictions.jsonl is of a run on another number of hosts than 2"),
         ("gs://b/x", 1, "--output_dir gs://b/x is not a local folder"),
     ):

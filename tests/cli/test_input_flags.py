@@ -208,7 +208,7 @@ HINTS = {
     "bench --num_samples 8": "use --gin.NUM_SAMPLES=8",
     "bench --split=test": "use --gin.SPLIT=\"'test'\"",
     "train --learning_rate=0.1": "use --gin.LEARNING_RATE=0.1",
-    "bench --num_beams=4": "beams are searched for by `specdec decode",
+    "acceptance --num_beams=4": "beams are searched for by `specdec decode",
     "decode --max_new_tokens=9": "use --max_length",
     "verify --num_return_sequences=2": "use --gin.NUM_SAMPLES=2",
     "eval --num_return_sequences=2": "use --num_samples",

@@ -128,7 +128,7 @@ def test_the_table_in_the_docs_too():
         f"| {row.measured:.1f} | {calculated(row):.2f} |\n"
         for row in published.rows().values()
     ]
-    assert "".join(lines) in (ROOT / "docs" / "explanation" / "replication.md").read_text()
+    assert "".join(lines) in (ROOT / "docs" / "reference" / "published-runs.md").read_text()
 
 
 @pytest.mark.parametrize("file", PAPER)

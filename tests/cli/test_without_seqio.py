@@ -1,10 +1,7 @@
 """The quick start without seqio and TensorFlow: pytest tests/cli/test_without_seqio.py"""
 
-import os
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,6 @@ from specdec.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 DEMO = ("--gin_file=demo.gin", "--max_length=6", "--gamma=2", "--limit=2")
-ROOT = Path(__file__).resolve().parents[2]
 TWO_STEPS = (
     "--gin_file=train_demo_draft.gin",
     "--gin.STEPS=2",
@@ -56,34 +52,3 @@ def test_a_task_of_seqio_names_the_extra_in_one_line(tmp_path):
         "specdec: no task is named 'theirs' (registered: none); one of seqio's needs seqio: "
         "pip install '.[seqio]'"
     ]
-
-
-@pytest.mark.slow
-def test_the_quick_start_in_an_environment_of_its_own(tmp_path):
-    """README's first two commands; `pytest -s` shows what they take."""
-    environment = {name: x for name, x in os.environ.items() if name != "PYTHONPATH"}
-    bin = tmp_path / "environment" / "bin"
-    subprocess.run([sys.executable, "-m", "venv", bin.parent], check=True)
-
-    def timed(*command):
-        start = time.perf_counter()
-        done = subprocess.run(
-            command, capture_output=True, text=True, cwd=tmp_path, env=environment
-        )
-        assert done.returncode == 0, done.stderr
-        return done, time.perf_counter() - start
-
-    _, install = timed(bin / "pip", "install", ROOT)
-    files = [path for path in bin.parent.rglob("*") if path.is_file() and not path.is_symlink()]
-    megabytes = sum(path.stat().st_size for path in files) / 1e6
-    packages = {path.name for path in (bin.parent / "lib").glob("python*/site-packages/*")}
-    assert not packages & set(ABSENT)
-    assert megabytes < 1000
-    decode = bin / "specdec", "decode", "--gin_file=demo.gin", "--compare"
-    _, first = timed(*decode)
-    done, again = timed(*decode)
-    assert len(done.stdout.splitlines()) == 32 and "identical outputs: 32 of 32" in done.stderr
-    print(
-        f"\n{megabytes:.0f} MB, installed in {install:.0f} s; decoded in {first:.1f} s, again in "
-        f"{again:.1f} s\n{done.stderr}"
-    )

@@ -190,7 +190,7 @@ def test_calls_are_parts_of_the_target():
     "make, says",
     [
         (lambda: EarlyExit(0, Greedy()), "EarlyExit.layers is 0; give a positive integer"),
-        (lambda: decoded(plan(EarlyExit(4, Greedy()))), "is 4 and the target has 3; give so many"),
+        (lambda: decoded(plan(EarlyExit(4, Greedy()))), "is 4 and the target has 3; give at most"),
         (
             lambda: EarlyExit(1, Greedy(), Heads(HeadsConfig(V, 16, 2, 8))),
             "EarlyExit.head has 2 heads; give one",

@@ -329,7 +329,7 @@ def test_a_classifier_is_trained_saved_and_decoded_with(run, done, trained, caps
     share = float(re.search(r"finds which in ([\d.]+)%", said)[1])
     assert share > 55  # 50 is what a coin finds
     assert cli.main(["decode", *flags, "--limit=2", "--compare"]) == 0
-    assert "identical outputs: 2 of 2" in capsys.readouterr().err
+    assert "all 2 outputs identical" in capsys.readouterr().err
     bad = [f"--gin.SCHEDULE_TABLE_PATH='{done}'"]
     command = ["decode", run[1][0], "--limit=2"]
     assert cli.main([*command, "--schedule=disco", *bad]) == 2
@@ -392,7 +392,7 @@ def test_a_classifier_finds_what_there_is_to_find():
     of = classifier.Examples(features, label, np.ones(4000, np.float32))
     given, held = (classifier.Examples(*(x[i::2] for x in of)) for i in (0, 1))
     params = classifier.fit(given, held, steps=400)
-    from specdec.schedules.disco import logit
+    from specdec.schedules.stopping import logit
 
     found = classifier.separation(np.asarray(logit(params, held.features)), held)
     best = classifier.separation(chance[1::2], held)

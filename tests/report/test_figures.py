@@ -310,9 +310,9 @@ def test_names_keep_their_distance():
         (
             bench(),
             [{"mode": "alone"}],
-            "a.jsonl is not what specdec bench wrote beside the summary",
+            "a.jsonl is not what specdec bench wrote next to the summary",
         ),
-        (bench(), LINES[:1], "a.jsonl is not what specdec bench wrote beside the summary"),
+        (bench(), LINES[:1], "a.jsonl is not what specdec bench wrote next to the summary"),
         (bench() | {"prediction": None}, LINES, "none of the summaries predicts a speed-up;"),
     ],
 )

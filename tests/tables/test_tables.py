@@ -144,11 +144,11 @@ def test_train_makes_tables_that_decode_drafts_with(tmp_path, capfd):
     run = [*RUN, "--limit=4", "--compare", f"--gin.DRAFT_TABLE_PATH='{table}'"]
     assert cli.main(["decode", *run, "--drafter=ngram"]) == 0
     assert "NGram, Fixed(gamma=7), GreedyMatch(), Greedy()" in (said := capfd.readouterr().err)
-    assert "identical outputs: 4 of 4" in said
+    assert "all 4 outputs identical" in said
     assert cli.main([*made, "--table=store"]) == 0
     assert (out / "texts.jsonl").read_bytes() == texts
     assert cli.main(["decode", *run, "--drafter=retrieval"]) == 0
-    assert "identical outputs: 4 of 4" in (said := capfd.readouterr().err)
+    assert "all 4 outputs identical" in (said := capfd.readouterr().err)
     per_call = float(said.split(" tokens per call")[0].split()[-1])
     assert per_call > 3  # the texts are in the store
     assert cli.main(["decode", *run, "--drafter=ngram"]) == 2
@@ -159,5 +159,5 @@ def test_train_makes_tables_that_decode_drafts_with(tmp_path, capfd):
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "input_copy", "hybrid", "uniform"])
 def test_drafters_without_tables_from_the_command_line(capfd, drafter):
     assert cli.main(["decode", *RUN, "--limit=4", "--compare", f"--drafter={drafter}"]) == 0
-    assert "identical outputs: 4 of 4" in capfd.readouterr().err
+    assert "all 4 outputs identical" in capfd.readouterr().err
     assert demo.path("draft")

@@ -15,8 +15,7 @@ from specdec.instrument.acceptance.opinions import LENIENCE
 
 
 class Accepted(NamedTuple):
-    """One recorded text: the sums of sum_x min(p(x) / l, q(x)) by drafter, and data for a
-    replay."""
+    """One recorded text: sums of sum_x min(p(x) / l, q(x)) by drafter, and data for a replay."""
 
     index: int
     tokens: int

@@ -170,8 +170,7 @@ def _forced(
 def _asked(
     params: Params, inputs: Array, tokens: Array, length: Array, taught: Taught, plan: Plan
 ) -> Opinions:
-    """Returns the figures of a drafter that is called at each position, with its state carried
-    along."""
+    """Returns the figures of a drafter that is called at each position, with its state."""
     rows, longest = tokens.shape[0], tokens.shape[1] - 1
     block, vocab_size = plan.drafter.block or 1, taught.p.shape[-1]
     keys = jnp.broadcast_to(row_keys(0, jnp.arange(rows))[:, None], (rows, block))

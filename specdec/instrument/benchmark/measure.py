@@ -1,5 +1,4 @@
-"""The protocol: everything runs interleaved in one process, so that a slow minute affects all
-alike."""
+"""The protocol: everything alternates in one process, so a slow minute affects all alike."""
 
 from __future__ import annotations
 
@@ -92,8 +91,7 @@ def decode_elsewhere(
     seed: int,
     split: str,
 ) -> Iterator[Generation]:
-    """Yields generations of another split's texts, whose acceptance predicts that of the timed
-    ones.
+    """Yields generations of another split, whose acceptance predicts that of the timed texts.
 
     Args:
       workload: the programs.

@@ -145,8 +145,7 @@ def _encoded(model: Any, inputs: PyTree) -> KVCache | None:
 
 
 def scan(role: str, call: Callable, width: int, steps: int) -> Callable:
-    """Returns a program of repeated calls of a model, each one position after the last: [1, steps]
-    tokens.
+    """Returns a program of repeated calls of a model, each one position further: [1, steps] tokens.
 
     The argmaxes of a call are fed to the next one, so that no call can be optimised away. The first
     argmax is the model's greedy token at every width. The others are overwritten, like rejected

@@ -133,9 +133,11 @@ def _predicted(prediction: BenchmarkPrediction, baseline: Baseline, unit: str) -
     yield ""
     yield _figure("c", prediction.cost_ratio, f"a draft {unit}, in target steps")
     if prediction.by_turns != 1:
-        yield _figure("  by turns", prediction.by_turns, "times a draft's calls on their own, in c")
+        yield _figure(
+            "  alternating", prediction.by_turns, "times a draft's calls on their own, in c"
+        )
     tokens = "" if gamma is None else f" on {_width(prediction)} tokens"
-    yield _figure("v", prediction.verify_cost, f"a target call{tokens}, likewise")
+    yield _figure("v", prediction.verify_cost, f"a target call{tokens}, in target steps")
     yield _figure("predicted speed-up", prediction.these_texts, "these texts, with prefill")
     if prediction.long_generation is not None:
         yield _figure("  long generation", prediction.long_generation, "from alpha, c and v")
@@ -159,7 +161,9 @@ def _predicted_by_others(forecast: BenchmarkForecast) -> Iterator[str]:
     yield _figure("  measured/predicted", forecast.measured_over_whole, "per token")
     yield _figure("  without prefill", forecast.decoding, "predicted, per token")
     yield _figure("  measured", forecast.measured_decoding, "per token, without prefill")
-    yield _figure("  measured/predicted", forecast.measured_over_decoding, "likewise")
+    yield _figure(
+        "  measured/predicted", forecast.measured_over_decoding, "per token, without prefill"
+    )
     yield _figure("  tokens per call", forecast.tau, "of those texts")
     if forecast.alpha is not None:
         yield _figure("  alpha", forecast.alpha, "of those texts")

@@ -86,8 +86,7 @@ class Workload(NamedTuple):
             self.generations[mode].lower(params, *batch)
 
     def compile(self, trees: Mapping[str, PyTree], length: int) -> dict[Key, float]:
-        """Compiles everything for one text of `length` tokens, and returns the seconds of each
-        program."""
+        """Compiles everything for a text of `length` tokens, and returns each program's seconds."""
         return {name: program.seconds for name, program, _ in self.compiled(trees, length)}
 
     def costs(self, trees: Mapping[str, PyTree], length: int) -> dict[Key, dict[str, float]]:

@@ -1,12 +1,12 @@
 """The certificate of a beam search: on this device, does a draft change any of its beams?
 
-    beams     all beams of all texts against plain beams: ids, order, ends, scores, steps
-    best      the best text alone, searched for as a run that returns one text does
-    perfect   the target as its own draft: every call is worth all its steps, so no cache lost any
-    hostile   drafts that try to do harm: the beams are the same, and how much slower
-    audit     each beam teacher-forced, without a beam's cache: its score is that of its tokens
+  beams     all beams of all texts against plain beams: ids, order, ends, scores, steps
+  best      the best text alone, searched for as a run that returns one text does
+  perfect   the target as its own draft: each call yields all its steps, so no cache lost any
+  hostile   drafts that try to do harm: the beams are the same; the slowdown is measured
+  audit     each beam teacher-forced, without a beam's cache: its score is that of its tokens
 
-What plain beams are, the checks take from the search itself; `audit` alone does without it.
+The checks take the plain beams from the search itself; only `audit` does not need them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SHORT_CALLS = 1e-3  # of the target's calls on a draft of its own, and one is al
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BeamSubject:
-    """A search, and the texts it is tried on.
+    """A search, and the texts that it is tried on.
 
     Attributes:
       subject: the pair that decodes, with its parameters and texts.
@@ -56,12 +56,11 @@ class BeamSubject:
 
     @property
     def limit(self) -> float:
-        """The largest error of a score, and the largest gap between two that rounding may turn
-        around."""
+        """The largest error of a score, and the largest gap of scores that rounding may swap."""
         return self.subject.tolerance
 
     def with_draft(self, model: Any, width: int, reuse: bool = True) -> tuple[BeamPlan, Params]:
-        """Returns the search with a draft by a model that has the target's parameters."""
+        """Returns the search with a draft whose model has the target's parameters."""
         drafter = DraftBeams(model, width, self.own.depth, reuse=reuse)
         params = Params(**dict.fromkeys(("target", drafter.role), self.subject.params["target"]))
         return dataclasses.replace(self.plan, drafter=drafter), params
@@ -100,10 +99,18 @@ def certify_beams(
     started: Callable[[str], None] = lambda name: None,
     known: Mapping[str, Check] = MappingProxyType({}),
 ) -> Iterator[Check]:
-    """Runs the checks one after the other; arguments as for `certify`.
+    """Runs the checks one after the other.
+
+    Args:
+      subject: the search and its texts.
+      started: called with the name of each check before it runs.
+      known: checks that passed before, by name; they are not run again.
+
+    Returns:
+      An iterator over the outcomes.
 
     Raises:
-      ValueError: at the call, for what `refuse_beams` refuses.
+      ValueError: `refuse_beams` refuses the search; raised at the call.
     """
     refuse_beams(subject.own)
     checks = {check.__name__: functools.partial(check, subject) for check in CHECKS}
@@ -111,7 +118,14 @@ def certify_beams(
 
 
 def refuse_beams(plan: BeamPlan) -> None:
-    """Raises ValueError for a search of which nothing can be certified."""
+    """Refuses a search of which nothing can be certified.
+
+    Args:
+      plan: the plan of the search.
+
+    Raises:
+      ValueError: nothing is drafted, the target is not exact, or it does not compute in float32.
+    """
     target = type(plan.target).__name__
     if not plan.drafts:
         raise ValueError("the beams have no draft, so there is nothing to certify; give a drafter")
@@ -128,12 +142,12 @@ def refuse_beams(plan: BeamPlan) -> None:
 
 
 def beams(subject: BeamSubject) -> Check:
-    """All beams are those of plain beams, in as many steps."""
+    """Checks that all beams are those of plain beams, in as many steps."""
     return _agreement("beams", subject, subject.plan, subject.drafted)
 
 
 def best(subject: BeamSubject) -> Check:
-    """The best text alone is the first of all plain beams."""
+    """Checks that the best text alone is the first of all plain beams."""
     plan = dataclasses.replace(subject.own, best_only=not subject.own.processors)
     output, plain = subject.search(plan), subject.plain
     differ = np.any(output.tokens[:, 0] != plain.tokens[:, 0], axis=1)
@@ -150,9 +164,12 @@ def best(subject: BeamSubject) -> Check:
 
 
 def perfect(subject: BeamSubject) -> Check:
-    """The target as its own draft, with as many beams, misses none: only the last call of a text is
-    worth fewer steps than it drafted. The target's last opinion is not reused: that of another
-    draft may be stale and cost calls, and no check sees it."""
+    """Checks that the target as its own draft, with as many beams, misses no beam.
+
+    Only the last call of a text may yield fewer steps than it drafted. The target's scores of the
+    last call are not reused. Those of another draft may be stale and cost calls, and no check sees
+    that.
+    """
     if subject.own.processors:
         note = "processors change the target's choice and not the draft's, so that calls may miss"
         return Check("perfect", {"calls": 0, "short_calls": 0}, {}, note)
@@ -172,8 +189,10 @@ def perfect(subject: BeamSubject) -> Check:
 
 
 def hostile(subject: BeamSubject) -> Check:
-    """Drafts that try to do harm change no beam, no score and no number of steps, and take no more
-    target calls than plain beams; what they cost in time is measured."""
+    """Checks that drafts that try to do harm change no beam, no score and no number of steps.
+
+    They must not take more target calls than plain beams. Their cost in time is measured.
+    """
     rows, width = min(TEXTS, len(subject.subject.inputs)), subject.own.draft_beams
     runs = {"alone": functools.partial(subject.search, subject.plan.alone(), rows=rows)}
     cases = []
@@ -203,8 +222,10 @@ def hostile(subject: BeamSubject) -> Check:
 
 
 def audit(subject: BeamSubject) -> Check:
-    """The score of each beam is the log-probability of its tokens, normalised; beams are in order,
-    and no two of a text are the same."""
+    """Checks that the score of each beam is the normalised log-probability of its tokens.
+
+    Beams must be in order, and no two of a text may be the same.
+    """
     output, own = subject.drafted, subject.subject
     score = jax.jit(functools.partial(_score, plan=subject.plan))
     fed = own.fed(output.tokens, output.length, output.finished)
@@ -244,7 +265,8 @@ def _agreement(
     output: BeamOutput,
     params: Params | None = None,
 ) -> Check:
-    """Beams against plain ones; texts that differ are near-ties, or a mistake."""
+    """Returns the check of beams against plain beams; texts that differ are near-ties, or a
+    mistake."""
     rows = len(output.length)
     plain: BeamOutput = jax.tree.map(lambda x: x[:rows], subject.plain)
     steps, plain_steps = (np.sum(x.trace.steps, axis=1) for x in (output, plain))
@@ -282,13 +304,16 @@ def _agreement(
 
 
 def _largest(errors: Any) -> float:
-    """Returns the largest absolute value, NaN if one is; 0 of nothing."""
+    """Returns the largest absolute value; NaN if one is NaN, 0 if there is none."""
     return float(np.max(np.abs(errors), initial=0))
 
 
 def _gap(subject: BeamSubject, row: int, plan: BeamPlan, params: Params | None) -> float:
-    """Returns how close the closest decision of plain beams is, of the steps of the call in which
-    the two searches of a text part. If they do not part again, call by call, then of all steps."""
+    """Returns the smallest gap between plain beams' candidates in the call where two searches part.
+
+    The searches run again, call by call. If they do not part this time, the gap is that of all
+    steps.
+    """
     own = subject.subject
     _, inputs = own.batches(len(own.inputs))[row // own.batch_size]
     row %= own.batch_size
@@ -321,8 +346,10 @@ def _alike(ours: BeamSet, plain: BeamSet, row: int) -> bool:
 def _margin(
     own: Subject, inputs: Array, batch: BeamSet, row: int, plan: BeamPlan, limit: float
 ) -> float:
-    """Returns the smallest gap between neighbours of a step's candidates and of its finished texts;
-    0 if the search ends or goes on by less than the limit. The target scores all again, by itself.
+    """Returns the smallest gap between neighbours of a step's candidates and of its finished texts.
+
+    It is 0 if the search ends or continues by less than the limit. The target scores all texts
+    again, without a draft.
     """
     rule, beams = plan.rule, jax.tree.map(lambda x: x[row], batch)
     log_probs = _scored(own.params["target"], inputs[row], beams, plan)
@@ -345,7 +372,8 @@ def _margin(
 
 @functools.partial(jax.jit, static_argnames="plan")
 def _scored(params: PyTree, inputs: Array, beams: BeamSet, plan: BeamPlan) -> Array:
-    """[w, V] log-probabilities behind the live beams of a text, each in a row of its own."""
+    """Returns log-probabilities after the live beams of a text, [w, V], each beam in a row of its
+    own."""
     target: Any = plan.target
     fed = beams.live_tokens[:, :-1]
     cache = target.prefill(params, jnp.tile(inputs, (len(fed), 1)), fed.shape[1])
@@ -359,7 +387,7 @@ def _scored(params: PyTree, inputs: Array, beams: BeamSet, plan: BeamPlan) -> Ar
 def _score(
     params: PyTree, inputs: Array, tokens: Array, length: Array, finished: Array, *, plan: BeamPlan
 ) -> Array:
-    """[B, w] scores of beams by their tokens [B, w, N], each in a row of its own."""
+    """Returns the scores of beams, [B, w], by their tokens [B, w, N], each in a row of its own."""
     target: Any = plan.target
     rows, width, longest = tokens.shape
     flat = tokens.reshape(rows * width, longest)

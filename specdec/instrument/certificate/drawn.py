@@ -24,8 +24,7 @@ GROUPS = len(EDGES) + 1 + RESIDUES
 
 
 def draws(subject: Subject) -> Check:
-    """Checks that drawn tokens have the target's probabilities, with the run's own models and
-    drafter.
+    """Checks that drawn tokens have the target's probabilities, with the run's models and drafter.
 
     Tokens are counted in groups, by rank and by the id's remainder. Given the text before it, a
     token is in a group with the group's probability. The excess over that is a martingale, whose

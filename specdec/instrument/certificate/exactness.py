@@ -113,8 +113,7 @@ def audit(subject: Subject) -> Check:
 
 
 def law(subject: Subject) -> Check:
-    """Checks verifier, schedule and sampling through the loop, on a table model that can be
-    enumerated.
+    """Checks verifier, schedule and sampling in the loop, on a table model that can be enumerated.
 
     Some rows are decoded again in a small batch, where the cache is written in another way; a row
     must not depend on its batch. A verifier that only compares argmaxes has one possible output,

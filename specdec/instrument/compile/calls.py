@@ -19,12 +19,13 @@ from specdec.types import PyTree
 def silent_call(
     model: Model, params: PyTree, cache_bytes: int, rows: int, mesh: Mapping[str, int]
 ) -> Call:
-    """Returns a model's call without the collectives.
+    """Returns the figures of a model's call, without its collectives.
 
     Args:
-      params: shapes of the parameters, with their shardings.
-      cache_bytes: of one device's share.
-      rows: of the batch, which the mesh divides.
+      model: the model.
+      params: the shapes of its parameters, with their shardings.
+      cache_bytes: the bytes of one device's share of the cache.
+      rows: the rows of the batch, which the mesh divides.
       mesh: the sizes of its axes.
     """
     read = model.read_by_decode(params)
@@ -38,7 +39,7 @@ def silent_call(
 
 
 def together(call: Call, *others: Call) -> Call:
-    """Returns one call that is all of these, one after the other."""
+    """Returns the figures of several calls, one after the other, as those of one call."""
     sums = {
         name: sum(getattr(one, name) for one in (call, *others))
         for name in ("bytes", "flops", "layers")
@@ -47,7 +48,14 @@ def together(call: Call, *others: Call) -> Call:
 
 
 def with_collectives(call: Call, module: hlo.Module, width: int, share: float = 1.0) -> Call:
-    """Adds to a call this share of the collectives of a compiled one of `width` tokens."""
+    """Returns a call with collectives.
+
+    Args:
+      call: the figures of the call.
+      module: a compiled call, whose collectives are counted.
+      width: the tokens of that call.
+      share: the share of its collectives that `call` gets.
+    """
     results: dict[str, list[int]] = {"all-reduce": [], "all-gather": []}
     for one in module.collectives:
         results.setdefault(one.opcode, []).append(one.bytes)

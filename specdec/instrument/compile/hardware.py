@@ -1,4 +1,4 @@
-"""TPU chips and topologies, as published, and what a roofline makes of them."""
+"""TPU chips and topologies, as published, and the roofline of a call on them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """A chip as its maker describes it: Cloud TPU's documentation of v4, v5e, v5p and v6e.
+    """A chip as its maker describes it, in Cloud TPU's documentation of v4, v5e, v5p and v6e.
 
-    The memory is that which libtpu's compiler gives programs: the runtime keeps some of a chip's.
+    The memory is what libtpu's compiler gives to programs; the runtime keeps some of a chip's
+    memory.
     """
 
     flops: float  # bfloat16 FLOP/s
@@ -37,14 +38,14 @@ CHIPS: Mapping[str, Chip] = {
 
 # Assumptions, where nothing is published.
 HOP_SECONDS = 1e-6  # for a message to reach a neighbour
-# What a decoder layer takes beside reading its parameters. The cost ratios of Leviathan et al.
+# The time of a decoder layer, without reading its parameters. The cost ratios of Leviathan et al.
 # (2211.17192), table 2, are those of v4's bandwidth with 13 to 15 us per layer of each draft.
 LAYER_SECONDS = 14e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """`generation:AxB` or `generation:AxBxC`, as Cloud TPU writes it: v4:2x2x1, v5e:2x4."""
+    """A topology as Cloud TPU writes it, such as v4:2x2x1 or v5e:2x4."""
 
     name: str
     chip: Chip
@@ -52,7 +53,14 @@ class Topology:
 
     @classmethod
     def parse(cls, name: str) -> Topology:
-        """Raises ValueError for what is no topology that is known here."""
+        """Returns the topology of a name.
+
+        Args:
+          name: such as v4:2x2x1.
+
+        Raises:
+          ValueError: the generation is not known, or the name is not that of a topology.
+        """
         match = re.fullmatch(r"(\w+):([1-9]\d*(?:x[1-9]\d*){1,2})", name)
         if match is None or match[1] not in CHIPS:
             raise ValueError(
@@ -63,11 +71,13 @@ class Topology:
 
     @property
     def size(self) -> int:
-        """How many chips there are."""
+        """The number of chips."""
         return math.prod(self.shape)
 
     def devices(self) -> list[Any]:
-        """Devices to compile for; no TPU is looked for, and JAX's own platform stays what it is.
+        """Returns devices to compile for.
+
+        No TPU is looked for, and JAX's own platform does not change.
 
         Raises:
           RuntimeError: libtpu is not installed, or has no such topology.
@@ -108,12 +118,13 @@ _WITHOUT_A_TPU = {
 class Call:
     """One call of a model on one device, for a block of tokens.
 
-    bytes: what is read from memory, which is the same for every width: parameters and caches.
-    flops: per token of the block.
-    layers: of the decoder.
-    reduced, gathered: bytes of the results of all-reduces and all-gathers, per token.
-    reductions, gathers: how many of them there are.
-    devices: over which the model is divided.
+    Attributes:
+      bytes: bytes read from memory, the same for every width: parameters and caches.
+      flops: FLOPs per token of the block.
+      layers: layers of the decoder.
+      reduced, gathered: bytes of the results of all-reduces and all-gathers, per token.
+      reductions, gathers: the number of each.
+      devices: the number of devices that divide the model.
     """
 
     bytes: float
@@ -126,8 +137,17 @@ class Call:
     devices: int = 1
 
     def seconds(self, chip: Chip, width: int, layer_seconds: float = 0.0) -> float:
-        """A roofline: memory or arithmetic, whichever takes longer; then the collectives, each as
-        a ring in both directions, whose messages pass every other device; then the layers."""
+        """Returns the seconds of the call by a roofline.
+
+        These are the seconds of memory or of arithmetic, whichever takes longer. The time of the
+        collectives comes on top, each a ring in both directions whose messages pass every other
+        device. The time of the layers comes last.
+
+        Args:
+          chip: the chip.
+          width: the tokens of the block.
+          layer_seconds: seconds for each decoder layer, beyond the roofline.
+        """
         compute = max(self.bytes / chip.bandwidth, width * self.flops / chip.flops)
         others = self.devices - 1
         hops = (2 * self.reductions + self.gathers) * others

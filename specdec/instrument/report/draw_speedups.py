@@ -195,8 +195,7 @@ def gamma_and_arithmetic(runs: Sequence[ReportedRun]) -> Figure:
 
 
 def _label_place(level: float, alphas, cost_ratios, surface) -> tuple[float, float] | None:
-    """Returns where a contour line has its label: near three fifths of the height, inside the
-    edges."""
+    """Returns the place of a contour line's label: near three fifths of the height, inside."""
     rows = range(len(cost_ratios))
     for i in sorted(rows, key=lambda i: abs(i - 0.6 * len(rows))):
         if surface[i, 2] < level < surface[i, -3]:

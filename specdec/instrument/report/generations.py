@@ -197,7 +197,7 @@ def _times(record: Figures, explained: Figures) -> dict[str, str]:
     """Returns the measured times: of the text, or of the batch that it was decoded in."""
     batch = explained.get("batch")
     if batch and batch["calls"]:
-        name = "time" if batch["rows"] == 1 else f"time of {batch['rows']} texts at once"
+        name = "time" if batch["rows"] == 1 else f"time of {batch['rows']} texts together"
         each = batch["seconds"] / batch["calls"]
         return {name: _ms(batch["seconds"]), "per target call, with prefill": _ms(each)}
     return {"time": _ms(record["seconds"])} if "seconds" in record else {}

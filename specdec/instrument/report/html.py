@@ -111,7 +111,7 @@ def _tables(runs: Sequence[ReportedRun]) -> Iterator[HtmlTable]:
         rows = [_speedup_row(name, bench, longest) for name, bench in benches]
         yield HtmlTable("Speed-up over the target alone", HEADER, rows, LEGEND)
     if any(run.paper for run in runs):
-        caption = "Beside the rows of Leviathan et al."
+        caption = "Next to the rows of Leviathan et al."
         yield HtmlTable(caption, tables.SPEED, tables.speeds(runs), tables.LEGEND)
     if _acceptances(runs):
         caption = "Alpha by lenience"

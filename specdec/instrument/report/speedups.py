@@ -103,8 +103,7 @@ def points(runs: Sequence[ReportedRun]) -> list[Point]:
 
 
 def curves(runs: Sequence[ReportedRun]) -> list[Curve]:
-    """Returns a curve for each group of runs that differ only in gamma, if they have several
-    gammas."""
+    """Returns a curve for each group of runs that differ only in gamma."""
     groups = collections.defaultdict(list)
     for _, bench in with_prediction(runs):
         settings = (in_words(bench["run"].get(name)) for name in ONE_CURVE)

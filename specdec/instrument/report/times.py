@@ -163,10 +163,10 @@ def _generations(run: ReportedRun) -> list[dict[str, Figures]]:
     except OSError as error:
         raise ValueError(
             f"{run.lines} cannot be read: {error.strerror}; the timeline needs the lines that "
-            "specdec bench wrote beside the summary"
+            "specdec bench wrote next to the summary"
         ) from error
     except (ValueError, KeyError, TypeError):
         pairs.clear()
     if not pairs or any(len(both) < 2 for both in pairs.values()):
-        raise ValueError(f"{run.lines} is not what specdec bench wrote beside the summary")
+        raise ValueError(f"{run.lines} is not what specdec bench wrote next to the summary")
     return list(pairs.values())

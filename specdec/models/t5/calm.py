@@ -261,8 +261,8 @@ def calm(model: T5Target, **settings) -> Calm:
 class _Left(NamedTuple):
     """The values that tokens have left with, or have so far if they have not left."""
 
-    stream: Array  # [B, T, D] behind the last layer that they saw
-    hidden: Array  # [B, T, D] the same behind the final norm
+    stream: Array  # [B, T, D] after the last layer that they went through
+    hidden: Array  # [B, T, D] the same after the final norm
     logits: Array | None  # [B, T, V], where each exit asks for them
     seen: Array | None  # [B, T, D] the stream at the exit before, where an exit asks for it
     depth: Array  # [B, T] int32, layers

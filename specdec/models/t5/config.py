@@ -23,8 +23,7 @@ SIZES = (
 
 @dataclasses.dataclass(frozen=True)
 class T5Config(Checked):
-    """The architecture of a T5. Fields have T5X's names and meaning; the defaults are those of
-    v1.1.
+    """The architecture of a T5, with T5X's field names and meanings and the defaults of v1.1.
 
     For v1.0, use mlp_activations=('relu',) and logits_via_embedding=True; logits are then scaled by
     1/sqrt(emb_dim). A T5 with additions for drafting is a `T5DraftConfig`.

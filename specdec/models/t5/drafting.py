@@ -304,8 +304,8 @@ class T5Draft(T5Target):
         return cast(tuple[ModelOutput, KVCache], self.apply(params, *given, method="decode"))
 
     def markov(self, params: PyTree, tokens: Array) -> Array:
-        """Returns [B, T, V] float32, which tokens [B, T] of a block add to the logits of the next
-        ones.
+        """Returns what tokens [B, T] of a block add to the logits of the next ones, [B, T, V]
+        float32.
 
         This is a low-rank Markov head.
         """

@@ -236,8 +236,7 @@ def _by_head(x: Array, axes: PartitionSpec, config: T5Config) -> Array:
 
 
 def _cancel_attention(grown: dict[Path, Array], module: Path, trained: T5Config | None) -> None:
-    """Makes added attention cancel: in trained heads from their head_dim on, in added heads
-    entirely."""
+    """Makes added attention cancel: in trained heads after their head_dim, in added heads fully."""
     heads, dims = (trained.num_heads, trained.head_dim) if trained else (0, 0)
 
     def apply(rule, name: str, axis: int, added: bool) -> None:

@@ -47,8 +47,7 @@ _IN_PREFILL = {
 def fastest(
     kernels: Mapping[int, int], calls: Mapping[int, float], device: Device
 ) -> tuple[Layout, Orders]:
-    """Returns the layout in which calls take the least time on a device, and their orders of
-    products.
+    """Returns the layout in which calls are fastest on a device, and their orders of products.
 
     Args:
       kernels: bytes of a kernel that a call reads -> number of such kernels.

@@ -159,8 +159,8 @@ class Decoder(nn.Module):
         return Logits(self.config.vocab_size, self.config.logits_via_embedding, self.kernels[0])
 
     def cross_keys_values(self, encoded: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """Maps [B, S, D] to each layer's keys [B, H, head_dim, S] and values [B, H, S,
-        head_dim]."""
+        """Returns each layer's keys [B, H, head_dim, S] and values [B, H, S, head_dim] of [B, S,
+        D]."""
         pairs = [layer.encoder_decoder_attention.keys_values(encoded) for layer in self.layers]
         keys, values = zip(*pairs, strict=True)
         return tuple(jnp.moveaxis(x, 1, 3) for x in keys), tuple(x.swapaxes(1, 2) for x in values)

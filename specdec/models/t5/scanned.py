@@ -44,8 +44,7 @@ def stacks(
 
 
 def _axis(shapes: Shapes) -> int:
-    """Returns the axis of layers, from the shape of a layer norm: [embed, layers] or [layers,
-    embed]."""
+    """Returns the axis of layers in a layer norm of shape [embed, layers] or [layers, embed]."""
     norm = shapes.get("decoder/decoder/pre_mlp_layer_norm/scale")
     embedding = shapes.get("token_embedder/embedding")
     if norm is None or embedding is None:

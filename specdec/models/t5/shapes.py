@@ -44,8 +44,7 @@ def misfit(found: Shapes, expected: Shapes) -> str:
 
 
 def fields(shapes: Shapes) -> dict[str, Any]:
-    """Returns the fields of T5Config that shapes imply; None if the array that implies one is
-    missing."""
+    """Returns the fields of T5Config that shapes imply; None if an array is missing."""
     unknown = (None, None)
     vocab_size, emb_dim = shapes.get("token_embedder/embedding", unknown)
     own, shared = f"decoder/layers_0/{_RELATIVE_BIAS}", f"decoder/{_RELATIVE_BIAS}"

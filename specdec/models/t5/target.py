@@ -29,8 +29,9 @@ from specdec.types import Array, ModelOutput, PyTree
 
 @dataclasses.dataclass(frozen=True)
 class T5Target(LinenModel, LayeredTarget):
-    """T5 as a `Model`, for targets and drafters. Its parameters are T5X's tree, or `from_stored` of
-    it.
+    """T5 as a `Model`, for targets and drafters.
+
+    Its parameters are T5X's tree, or `from_stored` of it.
 
     Args:
       config: the architecture.

@@ -39,8 +39,7 @@ def generator(name: str) -> Callable[[str, int, int], tuple[str, str]]:
 
 
 def examples(name: str, split: str, *, start: int = 0, seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Returns the (source, target) pairs of a split from index `start` on, without the task's
-    prefix.
+    """Returns the (source, target) pairs of a split from index `start` on, without the prefix.
 
     Nothing is read or remembered: example i is computed from (name, split, seed, i) alone.
 

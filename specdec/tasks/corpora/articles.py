@@ -43,7 +43,7 @@ class Article(NamedTuple):
 
     facts: tuple[Fact, ...]  # in the order in which they are first stated
     stated: tuple[str, ...]  # the sentence that first states each
-    restated: tuple[str, ...]  # the sentences behind those
+    restated: tuple[str, ...]  # the sentences after those
     salient: tuple[int, ...]  # which facts are said twice, ascending
     slots: Mapping[str, str]  # what the names in their templates stand for
 

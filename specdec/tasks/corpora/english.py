@@ -79,8 +79,7 @@ def _determiner(phrase: NounPhrase, following: str) -> str:
 
 
 def _verb(clause: Clause) -> tuple[str, str]:
-    """Returns the finite word, and the rest of the verb group; 'not' and 'often' stand between
-    them.
+    """Returns the finite word, and the rest of the verb group, which follows 'not' and 'often'.
 
     If the finite word is the verb itself, and the verb is not 'be', the finite word is ''. 'not'
     and 'often' then stand before the verb.

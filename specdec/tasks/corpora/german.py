@@ -35,8 +35,8 @@ def article(lemma: str, case: str, column: int) -> str:
 
 
 def _bare(case: str, column: int) -> bool:
-    """Returns whether 'ein', 'kein' and possessives have no ending, so that adjectives have the
-    strong."""
+    """Returns whether 'ein', 'kein' and possessives have no ending; adjectives then have the strong
+    one."""
     return (case, column) in (("nominative", 0), ("nominative", 2), ("accusative", 2))
 
 
@@ -79,8 +79,10 @@ def past(infinitive: str, person: int) -> str:
 
 
 def nominal(thing: Nominal, case: str, negated: bool = False, preposition: str = "") -> str:
-    """Returns the phrase in its case; `negated` turns 'ein' into 'kein'. A relative clause ends in
-    a comma."""
+    """Returns the phrase in its case; `negated` turns 'ein' into 'kein'.
+
+    A relative clause ends in a comma.
+    """
     head = f"{preposition} " if preposition else ""
     if isinstance(thing, Pronoun):
         return head + _PRONOUNS[case][thing.person]
@@ -129,8 +131,7 @@ def main_fields(clause: Clause) -> list[Field]:
 
 
 def subordinate_fields(clause: Clause, link: str) -> list[Field]:
-    """Returns the fields of a subordinate clause; the finite verb, or the zu-infinitive, is the
-    last."""
+    """Returns the fields of a subordinate clause, the finite verb or zu-infinitive last."""
     finite, right = _verb(clause)
     right = [text for _, text in right]
     verb = clause.verb.german if clause.verb else _SEIN

@@ -38,7 +38,7 @@ class EnglishVerb(NamedTuple):
     base: str
     past: str
     participle: str
-    particle: str = ""  # wake him *up*: behind a pronoun, before a noun
+    particle: str = ""  # wake him *up*: after a pronoun, before a noun
     rest: str = ""  # look *for* him: never parted from the verb
 
 

@@ -89,8 +89,8 @@ def _pick(dice: Dice, entries: Sequence[Entry]) -> Words[Any, Any]:
 def _noun(
     dice: Dice, name: str, subject: Nominal | None = None, relative: float = 0.0
 ) -> NounPhrase:
-    """Returns a noun of class `name` that `subject` may own; `relative` is the probability of a
-    clause."""
+    """Returns a noun of class `name` that `subject` may own, with a clause at probability
+    `relative`."""
     entry = dice.pick(NOUNS[name])
     determiner = dice.weigh(_LAW["kin"] if name == "kin" else _LAW["determiner"])
     plural = determiner == "plural" or (name == "kin" and dice.chance(0.15))
@@ -337,7 +337,7 @@ def _sentence(dice: Dice) -> Sentence:
     else:
         first = _clause(dice, named, tense, relative=0.08, detail=0.9)
         second = _second(dice, other, dice.weigh(_AFTER[first.tense]), link)
-        if link == "order":  # nobody does a thing before not doing another
+        if link == "order":  # no one does a thing before not doing another
             first = first._replace(negated=False, frequency=None)
             second = second._replace(negated=False, frequency=None)
         if first.time and link not in ("and", "but"):  # one time for both

@@ -218,7 +218,7 @@ COMMANDS = {
         "forecast", RUN, "--passes=YARD/none.jsonl", says="none.jsonl does not exist.*; make it"
     ),
     "passes without settings": case(
-        "forecast", RUN, "--passes=YARD/old.jsonl", says="no old.jsonl.gin beside it; make it"
+        "forecast", RUN, "--passes=YARD/old.jsonl", says="no old.jsonl.gin next to it; make it"
     ),
     "passes without tokens": case(
         "forecast", RUN, "--passes=YARD/first.jsonl", says="is of version 1, .*; make it anew"

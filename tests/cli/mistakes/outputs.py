@@ -32,7 +32,7 @@ OVER = {
         "acceptance",
         RUN,
         "--output_file=YARD/old.jsonl",
-        says="old.jsonl.gin beside it; give another",
+        says="old.jsonl.gin next to it; give another",
     ),
     "acceptance over its settings": case(
         "acceptance", RUN, "--output_file=YARD/run", says="run.gin.*; give another"
