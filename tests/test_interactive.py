@@ -14,6 +14,7 @@ from specdec import checkpoints, cli, tasks
 from specdec.common import demo, notebook
 from specdec.common.terminal import Origin
 from specdec.common.theory import empirical_alpha
+from specdec.decoding.beam_rules import HuggingFaceBeams
 from specdec.instrument import certifying
 from specdec.instrument.certificate import Check
 from specdec.integrations.interactive import Decoded, InteractiveModel, _buckets
@@ -199,6 +200,33 @@ def test_a_certificate_is_of_the_given_texts(pair, monkeypatch):
     assert seen == [((2, 32), False, {})] and found.passed
     assert repr(found).startswith("CERTIFIED: all 1 checks passed\n")
     assert "2 of 2 outputs identical" in found._repr_html_()
+
+
+@pytest.mark.ci
+def test_a_benchmark_of_beams(pair):
+    found = pair.bench(["ab", "a longer text"], repeats=1, num_beams=2, num_return=2)
+    assert found.summary.beams == 2 and found.summary.identical == 2
+    assert "times as fast as plain beams" in found.sentence
+
+
+def test_a_certificate_of_beams(pair, monkeypatch):
+    """The checks have tests of their own."""
+    seen = []
+
+    def certify(subject, started, known):
+        seen.append((subject.subject.inputs.shape, subject.own.beams))
+        yield Check("beams", {"texts": 1}, {}, "1 of 1 texts the same")
+
+    monkeypatch.setattr(certifying.certificate, "certify_beams", certify)
+    found = pair.verify(["ab"], num_beams=2, rule=HuggingFaceBeams())
+    assert seen == [((1, 32), 2)] and found.passed
+    assert found.record["beams"].startswith("2 beams, HuggingFaceBeams(")
+
+
+def test_more_texts_than_beams_are_refused(pair):
+    for measure in (pair.bench, pair.verify, pair.beams):
+        with pytest.raises(ValueError, match="num_return is 3 but num_beams 2; give no more"):
+            measure(["ab"], num_beams=2, num_return=3)
 
 
 def test_what_cannot_be_measured_is_refused(model, pair, tiny):

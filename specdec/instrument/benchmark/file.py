@@ -43,8 +43,12 @@ class Generation(DecodedText):
     def of_search(cls, output: BeamOutput, row: int, depth: int, **others: Any) -> Self:
         """Returns the record of one row of a search.
 
-        depth: the steps that were drafted for each call. The last call needs no more of them than
-          it takes.
+        Args:
+          output: an output that is on the host.
+          row: the row.
+          depth: the steps that were drafted for each call. The last call needs no more of them than
+            it takes.
+          **others: the other fields.
         """
         beams, calls = output.texts(row), int(output.trace.calls[row])
         accepted = (output.trace.steps[row][:calls] - 1).tolist()

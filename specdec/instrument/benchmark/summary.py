@@ -68,7 +68,9 @@ class Speedup:
 class GreedyFigures:
     """Greedy speculation, next to a beam search.
 
-    speedup: how many times as long plain beams take. tau: its tokens per target call.
+    Attributes:
+      speedup: how many times as long plain beams take.
+      tau: its tokens per target call.
     """
 
     speedup: Speedup

@@ -57,7 +57,11 @@ class Workload(NamedTuple):
     ) -> Workload:
         """Returns the programs of speculation and of its target alone, on the devices of a mesh.
 
-        greedy: is timed next to them, None for nothing.
+        Args:
+          plan: speculation.
+          alone: its target alone, in a layout of its own.
+          mesh: the devices; None for one.
+          greedy: greedy speculation, timed next to a beam search; None for none.
         """
         modes = {"alone": alone, "speculative": plan} | ({"greedy": greedy} if greedy else {})
         programs = {mode: _program(one, mesh) for mode, one in modes.items()}

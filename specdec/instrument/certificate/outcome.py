@@ -56,9 +56,13 @@ def timed(
     started: Callable[[str], None],
     known: Mapping[str, Check],
 ) -> Iterator[Check]:
-    """Runs checks by name, each announced, and yields the outcomes with their seconds.
+    """Runs checks and yields the outcomes with their seconds.
 
-    known: outcomes by name, of checks that are not run again.
+    Args:
+      checks: the checks by name.
+      clock: returns seconds.
+      started: is called with the name of each check before it runs.
+      known: outcomes by name, of checks that are not run again.
     """
     for name, check in checks.items():
         if name in known:
