@@ -162,7 +162,7 @@ class BeamPlan(Checked):
         return dataclasses.replace(self, drafter=None)
 
     def __str__(self) -> str:
-        """How it searches, in a line for people."""
+        """Returns a line that says how the plan searches."""
         found = f"{self.beams} beams, {self.rule}"
         if self.drafter:
             found += f", drafts of {self.drafter.width} beams and {self.drafter.depth} steps"

@@ -69,18 +69,20 @@ def rooted(tokens: Array, total: int) -> Tree:
 
 @dataclasses.dataclass(frozen=True)
 class DraftBeams(Checked):
-    """Searches with beams of its own from the target's, and proposes all that they go through.
+    """Searches with beams of its own, and proposes every token that its beams pass through.
 
-    It never spends a node on a stop id: a finished text leads nowhere. Where the target's opinion
-    of a node is known from the last call, it takes that in place of its own (`reuse`). This changes
-    which nodes are proposed, and so how many steps a call is worth, and nothing else.
+    The search begins at the target's beams. No node is spent on a stop id, because a finished text
+    has no continuation. If the last target call scored a node, `reuse` takes the target's
+    log-probabilities in place of the drafter's own. This changes the proposed nodes, and so the
+    steps per target call, and nothing else.
 
-    model: any `Target` whose `decode` takes a `View`.
-    width: u, its beams, at least as many as are searched for.
-    depth: gamma, the steps that it looks ahead.
-    view: what the model reads of the inputs, where that is not what the target reads.
-    reuse: whether the target's last opinion is used.
-    role: whose parameters it runs with.
+    Attributes:
+      model: any `Target` whose `decode` takes a `View`.
+      width: u, the drafter's beams, at least as many as are searched for.
+      depth: gamma, the steps that the drafter looks ahead.
+      view: selects the inputs that the model reads; None for the target's.
+      reuse: whether the log-probabilities of the last target call are used.
+      role: the role whose parameters the model runs with.
     """
 
     model: Target

@@ -14,7 +14,13 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.drafters import Autoregressive
-from specdec.instrument.certificate import BeamSubject, Subject, beams, certify_beams, refuse_beams
+from specdec.instrument.certificate import (
+    BeamSubject,
+    Subject,
+    beam_checks,
+    certify_beams,
+    refuse_beams,
+)
 from specdec.models.beam_tree import Slots
 from specdec.models.cache import KVCache
 from specdec.plan import Plan
@@ -59,7 +65,7 @@ def test_a_sound_search_is_certified():
     assert list(again) == checks and len(seen) == 5
 
 
-def found(scores=0.0, tokens=0, steps=0) -> beams.Check:
+def found(scores=0.0, tokens=0, steps=0) -> beam_checks.Check:
     """The first check, of outputs whose first text is wrong by so much."""
     made = jax.tree.map(np.zeros_like, output())
     trace = made.trace.replace(steps=made.trace.steps + 1, calls=made.trace.calls + LONGEST)
@@ -70,7 +76,7 @@ def found(scores=0.0, tokens=0, steps=0) -> beams.Check:
     ours.trace.steps[0, 0] += steps
     one = subject()
     one.__dict__.update(plain=made, drafted=ours)
-    return beams.beams(one)
+    return beam_checks.beams(one)
 
 
 @functools.cache
@@ -85,13 +91,13 @@ def output():
 
 def test_a_beam_a_score_or_a_step_that_differs_fails(monkeypatch):
     """A gap that is no near-tie is what the audit of a mistake finds."""
-    monkeypatch.setattr(beams, "_gap", lambda *given: 0.1)
+    monkeypatch.setattr(beam_checks, "_gap", lambda *given: 0.1)
     assert found().passed and found().figures["identical"] == len(TEXTS)
     for wrong in ({"scores": 1e-3}, {"scores": np.nan}, {"tokens": 1}, {"steps": 1}):
         assert not found(**wrong).passed, wrong
-    monkeypatch.setattr(beams, "_gap", lambda *given: np.inf)
+    monkeypatch.setattr(beam_checks, "_gap", lambda *given: np.inf)
     assert not found(tokens=1).passed
-    monkeypatch.setattr(beams, "_gap", lambda *given: 1e-6)
+    monkeypatch.setattr(beam_checks, "_gap", lambda *given: 1e-6)
     assert found(tokens=1).passed and found(tokens=1).figures["identical"] == len(TEXTS) - 1
 
 
@@ -107,7 +113,7 @@ def test_texts_that_differ_are_near_ties_or_mistakes(change, passes):
     endless = dataclasses.replace(SEARCH, stop_ids=())
     one = subject(tables() | {"target": {"logits": tied}}, endless)
     params = tables() | {"target": {"logits": turned}}
-    check = beams._agreement("beams", one, one.plan, one.search(one.plan, params), params)
+    check = beam_checks._agreement("beams", one, one.plan, one.search(one.plan, params), params)
     assert check.figures["identical"] < len(TEXTS)
     assert check.passed == passes, check
 
@@ -144,36 +150,36 @@ GROW = DraftBeams.grow
 PLANTED = {  # what is wrong, where, and the check that sees it
     "slots kept one off": (
         (KVCache, "keep", lambda self, start, slots: KEEP(self, start, slots + 1)),
-        beams.beams,
+        beam_checks.beams,
     ),
     "siblings that are seen": (
         (Slots, "placed", lambda self, nodes, layers: PLACED(self, jnp.ones_like(nodes), layers)),
-        beams.beams,
+        beam_checks.beams,
     ),
     "a child found by its token alone": (
         (beam_search, "_children", by_token_alone),
-        beams.beams,
+        beam_checks.beams,
     ),
     "a missing beam that is passed over": (
         (beam_search, "_children", lambda *given: jnp.maximum(CHILDREN(*given), 0)),
-        beams.beams,
+        beam_checks.beams,
     ),
     "a missing beam of a hostile draft": (
         (beam_search, "_children", lambda *given: jnp.maximum(CHILDREN(*given), 0)),
-        beams.hostile,
+        beam_checks.hostile,
     ),
-    "a path that is not the parents'": ((beam_search, "_led", wrong_path), beams.audit),
+    "a path that is not the parents'": ((beam_search, "_led", wrong_path), beam_checks.audit),
     "a draft cache that is not moved": (
         (DraftBeams, "keep", lambda self, cache, start, slots: cache),
-        beams.perfect,
+        beam_checks.perfect,
     ),
     "a last layer that is not fed again": (
         (DraftBeams, "_first", first_without_the_last_layer),
-        beams.perfect,
+        beam_checks.perfect,
     ),
     "nodes spent on stop ids": (
         (DraftBeams, "grow", lambda self, *given: GROW(self, *given[:-1], ())),
-        beams.perfect,
+        beam_checks.perfect,
     ),
 }
 

@@ -36,7 +36,7 @@ class DeviceMemory:
 
     @classmethod
     def of(cls, executable: Any) -> DeviceMemory:
-        """By XLA's analysis."""
+        """Returns the bytes that XLA's analysis of an executable states."""
         stats = executable.memory_analysis()
         return cls(
             arguments=stats.argument_size_in_bytes,
@@ -55,8 +55,13 @@ class DeviceMemory:
 class Compiled:
     """A program for one device of the mesh.
 
-    too_large: what the compiler says of a program that does not fit; there is nothing else then.
-    flops: by XLA's count, of programs without loops (it counts a loop's body once).
+    Attributes:
+      name: of the program, such as "decode" or "prefill".
+      seconds: the time of compiling.
+      memory: the device's memory; None if the program does not fit.
+      module: the compiled text; None if the program does not fit.
+      flops: XLA's count for programs without loops. XLA counts the body of a loop once.
+      too_large: the compiler's message, if the program does not fit.
     """
 
     name: str
@@ -69,16 +74,17 @@ class Compiled:
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """A plan compiled for a mesh, and what one of its devices has of it.
+    """A plan compiled for a mesh, and the share of one device.
 
-    rows, length: of the inputs.
-    mesh: the sizes of its axes.
-    whole: the program `decode`, or that of a beam search.
-    parts: `prefill`, in which each model reads the inputs, and each model call of an iteration, as
-      programs of their own; with the target's call of one token, which it makes by itself, or of
-      one for each beam.
-    parameter_bytes, cache_bytes: of one device's share.
-    calls: what a roofline needs of a model, by role; {} unless all parts were compiled.
+    Attributes:
+      plan: for decoding or for a beam search.
+      rows, length: the sizes of the inputs.
+      mesh: the sizes of its axes.
+      whole: the program that decodes or searches.
+      parts: `prefill`, in which each model reads the inputs, and each model call of an iteration.
+        One more part is the target's call on one token, or on one token for each beam.
+      parameter_bytes, cache_bytes: one device's share.
+      calls: the figures that a roofline needs of a model, by role; {} unless all parts compiled.
     """
 
     plan: Plan | BeamPlan
@@ -93,7 +99,7 @@ class Compilation:
 
     @property
     def programs(self) -> tuple[Compiled, ...]:
-        """All that was compiled."""
+        """Returns all compiled programs."""
         return self.whole, *self.parts.values()
 
 
@@ -106,7 +112,7 @@ def compile_for(
     parts: bool = True,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Compilation:
-    """Compiles for the devices of a mesh; nothing is allocated and no parameter is read.
+    """Compiles for the devices of a mesh. Allocates nothing and reads no parameter.
 
     Args:
       plan: for decoding or for a beam search, with models that are divided as their `axis_rules`
@@ -115,7 +121,10 @@ def compile_for(
       mesh: of devices that need not be there (`Topology.devices`).
       tables: the shapes of the drafter's tables, by role.
       parts: compile the parts as well, and not only the whole decode program.
-      progress: is told the name of each program before it is compiled.
+      progress: called with the name of each program before it is compiled.
+
+    Returns:
+      The compiled programs and their figures.
 
     Raises:
       ValueError: the plan cannot be decoded, or not be divided over the mesh.
@@ -161,7 +170,15 @@ def compile_for(
 
 
 def program_count(plan: Plan | BeamPlan, parts: bool = True) -> int:
-    """How many programs `compile_for` compiles."""
+    """Counts the programs that `compile_for` compiles.
+
+    Args:
+      plan: for decoding or for a beam search.
+      parts: whether the parts are compiled as well.
+
+    Returns:
+      The number of programs.
+    """
     return 2 + len(_calls_of(plan)) if parts else 1
 
 

@@ -19,7 +19,13 @@ from specdec.plan import Plan
 def record(
     topology: Topology, compilation: Compilation, alphas: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Returns all figures of a topology, ready for JSON: bytes and seconds, per device."""
+    """Returns all figures of a topology, ready for JSON: bytes and seconds, per device.
+
+    Args:
+      topology: the devices.
+      compilation: a plan compiled for them.
+      alphas: acceptance rates by label, for which speed-ups are predicted.
+    """
     plan, programs = compilation.plan, compilation.programs
     found: dict[str, Any] = {
         "topology": topology.name,
@@ -129,7 +135,11 @@ def _loop(loop: hlo.Loop) -> dict[str, Any]:
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the lines of a record, for people."""
+    """Yields the lines that `specdec compile` prints.
+
+    Args:
+      found: what `record` returns.
+    """
     mesh = " x ".join(f"{size} {name}" for name, size in found["mesh"].items())
     chip = found["chip"]
     yield (
@@ -163,12 +173,16 @@ def _milliseconds(one: Mapping[str, Any]) -> str:
 
 
 def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Explains the lines of some records, and nothing that they lack."""
+    """Yields explanations of the lines of some records, and of nothing that they lack.
+
+    Args:
+      records: what `record` returns, for each topology.
+    """
     yield ""
-    yield "memory: what the decode program takes of one device; compiled: seconds for each program"
+    yield "memory: what the decode program needs of one device; compiled: seconds for each program"
     if any("decode" in found["programs"] for found in records):
         yield (
-            "no loop, or the name of a loop: what devices say to each other once, or in each pass; "
+            "no loop, or the name of a loop: data that devices exchange once, or in each pass; "
             "loops: what is nested in what, xN for N passes"
         )
         yield (
@@ -186,8 +200,8 @@ def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         )
     if any("exits" in found for found in records):
         yield (
-            "exits: what a token takes that leaves the target behind so many layers, and how many "
-            "times as fast as the whole target that is"
+            "exits: the time of a token that leaves the target after this many layers, and how "
+            "many times as fast as the whole target that is"
         )
     if any("beams_predicted" in found for found in records):
         yield (
@@ -301,7 +315,11 @@ def _speedups(
 
 
 def markdown(records: Sequence[Mapping[str, Any]]) -> str:
-    """Returns tables of several topologies."""
+    """Returns tables of several topologies, in Markdown.
+
+    Args:
+      records: what `record` returns, for each topology.
+    """
     rows = [
         "| topology | mesh | batch | parameters | caches | total | limit | left |",
         "|---|---|---|---|---|---|---|---|",
