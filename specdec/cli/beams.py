@@ -26,15 +26,15 @@ from specdec.plan import Plan
 
 @dataclasses.dataclass(frozen=True)
 class Beams(Checked):
-    """The settings of a search for the likeliest texts; gin builds them.
+    """The settings of a run's beam search; gin builds it.
 
-    Attributes:
-      num_beams: w; 0 for no search.
-      num_return: texts that are written for each input, the best first.
-      rule: 't5x' or 'huggingface', the library whose search is repeated.
-      length_penalty: T5X's alpha or Hugging Face's `length_penalty`; None for 0.6 or 1.0.
+    Args:
+      num_beams: w, the number of beams; 0 for no search.
+      num_return: the number of texts that are written for each input, best first.
+      rule: the library whose search it is, 't5x' or 'huggingface'.
+      length_penalty: T5X's alpha or Hugging Face's length_penalty; None for 0.6 or 1.0.
       early_stopping: the setting of Hugging Face's rule.
-      draft_beams: u, the beams of the draft; None for twice as many.
+      draft_beams: u, the beams of the draft; None for 2 * w.
       draft_steps: gamma, the steps that the draft looks ahead.
     """
 
@@ -70,7 +70,14 @@ class Beams(Checked):
             )
 
     def engine(self, engine: Engine) -> BeamEngine:
-        """Returns the search with the parts of an engine; raises as `plan` does."""
+        """Returns the search with the parts of an engine.
+
+        Args:
+          engine: the engine.
+
+        Raises:
+          UsageError: the run cannot be searched.
+        """
         return BeamEngine(engine, self.plan(engine.plan))
 
     def plan(self, plan: Plan) -> BeamPlan:

@@ -19,20 +19,21 @@ from specdec.types import Array, LogitsProcessor, Params, Part, PyTree, TargetCa
 
 @dataclasses.dataclass(frozen=True)
 class BeamPlan(Checked):
-    """Everything static that decides about the beams of a text; hashable, for `jax.jit`.
+    """Holds every static choice that decides about the beams of a text; hashable, for `jax.jit`.
 
-    target: the model whose beams are wanted.
-    beams: w, how many there are.
-    rule: which library's bookkeeping.
-    max_length: N, the longest output in tokens, with the stop id that ends it.
-    drafter: what proposes the nodes of a tree; None for one step with each call.
-    processors: what changes the log-probabilities of a token by the text before it, in order, as
-      Hugging Face's beam search does.
-    best_only: return the best text alone, and stop as soon as it cannot change.
-    stop_ids: what ends a text; None for the target's own.
+    Args:
+      target: the model whose beams are wanted.
+      beams: w, the number of beams.
+      rule: the library whose bookkeeping is used.
+      max_length: N, the longest output in tokens, including the stop id.
+      drafter: proposes the nodes of a tree; None for one step per call.
+      processors: change the log-probabilities of a token by the text before it, in this order, as
+        in Hugging Face's beam search.
+      best_only: return the best text alone, and stop as soon as it cannot change.
+      stop_ids: token ids that end a text; None for the target's own.
 
     Raises:
-      ValueError: parts that do not go together.
+      ValueError: the parts do not go together.
     """
 
     target: Target
@@ -76,7 +77,7 @@ class BeamPlan(Checked):
 
     @property
     def depth(self) -> int:
-        """gamma, the steps that are looked ahead."""
+        """gamma, the steps that the draft looks ahead; 0 without a draft."""
         return self.drafter.depth if self.drafter else 0
 
     @property
@@ -106,12 +107,12 @@ class BeamPlan(Checked):
 
     @property
     def slots(self) -> Slots:
-        """The arrangement of a cache's row: N layers, and the nodes behind the last one."""
+        """The arrangement of a cache's row: N layers, with room for the nodes after them."""
         return Slots(self.beams, self.draft_beams, self.capacity)
 
     @property
     def capacity(self) -> int:
-        """Slots that a cache needs."""
+        """C, the slots of a cache's row."""
         return self.beams * (self.max_length - 1) + self.width
 
     def models(self) -> dict[str, Any]:
@@ -119,12 +120,11 @@ class BeamPlan(Checked):
         return {"target": self.target, **(self.drafter.models() if self.drafter else {})}
 
     def params(self, trees: Mapping[str, PyTree]) -> Params:
-        """Returns the parameters of the models, by role."""
+        """Returns the parameters of the models, by role, as `beam_search` takes them."""
         return Params(**{role: trees[role] for role in self.models()})
 
     def parts(self, calls: Iterable[TargetCall] = ()) -> tuple[Part, ...]:
-        """Returns the model calls of one iteration, which are the same for all calls; see
-        `Plan.parts`."""
+        """Returns the model calls of one iteration, as `Plan.parts` does."""
         drafted = self.drafter.parts(self.beams) if self.drafter else ()
         return Part("target", self.width, 1), *(part for part in drafted if part.calls)
 
@@ -146,8 +146,8 @@ class BeamPlan(Checked):
         return call
 
     def laid_out(self, rows: int) -> BeamPlan:
-        """Returns this plan with its models in the layouts that this device reads fastest, in
-        batches of `rows` texts; see `Model.laid_out`."""
+        """Returns this plan with its models in the layouts that suit their calls, as
+        `Plan.laid_out` does."""
         models = {}
         for role, model in self.models().items():
             calls = {rows * part.width: part.calls for part in self.parts() if part.role == role}
@@ -162,7 +162,7 @@ class BeamPlan(Checked):
         return dataclasses.replace(self, drafter=None)
 
     def __str__(self) -> str:
-        """Returns a line that says how the plan searches."""
+        """Returns the plan in one line for people."""
         found = f"{self.beams} beams, {self.rule}"
         if self.drafter:
             found += f", drafts of {self.drafter.width} beams and {self.drafter.depth} steps"

@@ -229,7 +229,7 @@ class _Replay(struct.PyTreeNode):
     path: Array  # [B, w, N]
     previous: Layer
     nodes: Array  # [B, w] int32, of the live beams; -1 for one that is no node
-    kept: Array  # [B, gamma * w] int32, the nodes of the layers behind the pending one
+    kept: Array  # [B, gamma * w] int32, the nodes of the layers after the pending one
     steps: Array  # [B] int32
     going: Array  # [B] bool, rows whose live beams are all nodes
     failed: Array  # [B] bool

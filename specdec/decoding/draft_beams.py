@@ -26,7 +26,7 @@ class Layer(struct.PyTreeNode):
 
 
 class Tree(struct.PyTreeNode):
-    """The nodes of a call: w pending tokens, and behind them u drafted ones for each depth."""
+    """The nodes of a call: w pending tokens, and then u drafted tokens for each depth."""
 
     tokens: Array  # [B, T] int32
     parents: Array  # [B, T] int32, the node before each; -1 for a pending token
@@ -36,10 +36,10 @@ class Tree(struct.PyTreeNode):
 
 
 class Scored(struct.PyTreeNode):
-    """The tree of the last call, and what the target said of it."""
+    """The tree of the last call, with the target's log-probabilities."""
 
     tree: Tree
-    log_probs: Array  # [B, T, V] float32, behind each node
+    log_probs: Array  # [B, T, V] float32, of the token after each node
     pending: Array  # [B, w] int32, the node that each pending token was; -1 for none
 
 
@@ -54,7 +54,12 @@ class Continued(struct.PyTreeNode):
 
 
 def rooted(tokens: Array, total: int) -> Tree:
-    """Returns a tree of the pending tokens [B, w] alone, with room for `total` nodes."""
+    """Returns a tree of the pending tokens alone.
+
+    Args:
+      tokens: [B, w] int32, the pending tokens.
+      total: the number of nodes that the tree has room for.
+    """
     rows, width = tokens.shape
     room = ((0, 0), (0, total - width))
     own = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (rows, width))
@@ -69,20 +74,19 @@ def rooted(tokens: Array, total: int) -> Tree:
 
 @dataclasses.dataclass(frozen=True)
 class DraftBeams(Checked):
-    """Searches with beams of its own, and proposes every token that its beams pass through.
+    """Drafts by beam search: it searches from the target's beams and proposes all texts on the way.
 
-    The search begins at the target's beams. No node is spent on a stop id, because a finished text
-    has no continuation. If the last target call scored a node, `reuse` takes the target's
-    log-probabilities in place of the drafter's own. This changes the proposed nodes, and so the
-    steps per target call, and nothing else.
+    It never spends a node on a stop id, since nothing follows a finished text. If the target scored
+    a node in the last call, the draft uses those scores instead of its own (`reuse`). This changes
+    which nodes are proposed, and so the steps per call. It never changes a beam.
 
-    Attributes:
+    Args:
       model: any `Target` whose `decode` takes a `View`.
-      width: u, the drafter's beams, at least as many as are searched for.
-      depth: gamma, the steps that the drafter looks ahead.
-      view: selects the inputs that the model reads; None for the target's.
-      reuse: whether the log-probabilities of the last target call are used.
-      role: the role whose parameters the model runs with.
+      width: u, the beams of the draft, at least as many as are searched for.
+      depth: gamma, the steps that the draft looks ahead.
+      view: returns the inputs that the model reads, if the target reads others.
+      reuse: whether the target's scores of the last call are used.
+      role: the role of the model, which names its parameters.
     """
 
     model: Target
@@ -107,15 +111,26 @@ class DraftBeams(Checked):
         return {self.role: self.model}
 
     def views(self) -> dict[str, Callable[[PyTree], PyTree]]:
-        """Returns what the model reads of the inputs, by its role; {} for all."""
+        """Returns the function that makes the model's inputs, by its role; {} if it reads the
+        target's."""
         return {self.role: self.view} if self.view else {}
 
     def parts(self, beams: int) -> tuple[Part, ...]:
-        """Returns the model calls of a draft: the first one feeds the last layer again."""
+        """Returns the model calls of a draft, the first of which feeds the last layer again.
+
+        Args:
+          beams: w, the beams of the search.
+        """
         return Part(self.role, 2 * beams, 1), Part(self.role, self.width, self.depth - 1)
 
     def init(self, params: Params, inputs: PyTree, given: Any) -> Any:
-        """Returns the model's cache behind the inputs; `given` is the target's."""
+        """Returns the model's cache after the inputs.
+
+        Args:
+          params: the parameters by role.
+          inputs: the target's inputs.
+          given: the target's cache.
+        """
         inputs = self.view(inputs) if self.view else inputs
         return read(self.model, params[self.role], inputs, given.capacity, given)
 
@@ -128,10 +143,15 @@ class DraftBeams(Checked):
         size: int,
         stop_ids: tuple[int, ...],
     ) -> tuple[Tree, Any]:
-        """Returns the tree of the next call, and the model's cache with all but its last depth.
+        """Returns the tree of the next call, and the model's cache with all depths but the last.
 
         Args:
+          params: the parameters by role.
+          text: the text that the tree continues.
+          cache: the model's cache.
+          slots: the arrangement of the cache's rows.
           size: V, the target's vocabulary.
+          stop_ids: the ids that end a text.
         """
         beams, own = slots.beams, params[self.role]
         tree = rooted(text.pending.tokens, beams + self.nodes)
@@ -159,9 +179,12 @@ class DraftBeams(Checked):
     def _first(
         self, own: PyTree, text: Continued, cache: Any, slots: Slots, size: int
     ) -> tuple[Array, Any]:
-        """Feeds the last layer, whose nodes may have been of the depth that was not fed, and the
-        pending tokens: log-probabilities behind these, [B, w, V]. Without a last layer the pending
-        tokens come first, and what lies behind them is written over."""
+        """Feeds the last layer and the pending tokens, and returns log-probabilities [B, w, V].
+
+        The log-probabilities are of the tokens after the pending ones. The last layer is fed again,
+        because its nodes may be of the depth that was not fed. Without a last layer the pending
+        tokens come first, and the slots after them are overwritten later.
+        """
         beams, layers = slots.beams, text.layers
         there = (layers > 0)[:, None]
         tokens = jnp.concatenate(
@@ -190,7 +213,7 @@ class DraftBeams(Checked):
         slots: Slots,
         size: int,
     ) -> tuple[Array, Any]:
-        """Feeds one depth of the tree, the nodes from `start` on: [B, u, V]."""
+        """Feeds the u nodes of one depth, from `start` on; returns log-probabilities [B, u, V]."""
         nodes = slice(start, start + self.width)
         view = view_of(tree, nodes, text.pending.path, text.layers, slots)
         at = cache.rewind(text.layers * slots.beams + start)
@@ -200,7 +223,15 @@ class DraftBeams(Checked):
 
 
 def view_of(tree: Tree, nodes: slice, path: Array, layers: Array, slots: Slots) -> Any:
-    """Returns what some nodes of a tree see, the committed layers behind `path` [B, w, N] too."""
+    """Returns the view of some nodes of a tree.
+
+    Args:
+      tree: the tree.
+      nodes: which nodes.
+      path: [B, w, N] int32, the committed layers that lead to each pending token.
+      layers: [B] int32, the number of committed layers.
+      slots: the arrangement of the cache's rows.
+    """
     roots = tree.roots[:, nodes]
     path = jnp.take_along_axis(path, roots[:, :, None], axis=1)
     seen = slots.committed(path, jnp.broadcast_to(layers[:, None], roots.shape))
@@ -209,13 +240,13 @@ def view_of(tree: Tree, nodes: slice, path: Array, layers: Array, slots: Slots) 
 
 
 def usable(logits: Array, size: int) -> Array:
-    """Returns log-probabilities of the target's ids; what is NaN or infinite is not proposed."""
+    """Returns log-probabilities of the target's ids; those that are NaN or infinite become -inf."""
     log_probs = jax.nn.log_softmax(fit_vocabulary(logits, size), axis=-1)
     return jnp.where(jnp.isfinite(log_probs), log_probs, -jnp.inf)
 
 
 def _best(log_probs: Array, scores: Array, width: int) -> tuple[Array, Array, Array]:
-    """Returns scores, parents and ids of the `width` best continuations, [B, u] each."""
+    """Returns the scores, parents and ids of the `width` best continuations, [B, u] each."""
     rows, before, size = log_probs.shape
     flat = (log_probs + scores[:, :, None]).reshape(rows, -1)
     short = max(width - flat.shape[1], 0)
@@ -226,7 +257,7 @@ def _best(log_probs: Array, scores: Array, width: int) -> tuple[Array, Array, Ar
 
 
 def _grown(tree: Tree, start: int, parents: Array, ids: Array, depth: int) -> Tree:
-    """Returns the tree with nodes [B, u] from `start` on, whose parents are these nodes."""
+    """Returns the tree with nodes [B, u] from `start` on."""
     nodes = slice(start, start + ids.shape[1])
     leading = jnp.take_along_axis(tree.ancestors, parents[:, :, None], axis=1)
     return Tree(
@@ -239,7 +270,7 @@ def _grown(tree: Tree, start: int, parents: Array, ids: Array, depth: int) -> Tr
 
 
 def _told(log_probs: Array, known: Array | None, last: Scored | None) -> Array:
-    """Returns the log-probabilities [B, R, V] with the target's where a node is known, [B, R]."""
+    """Returns the log-probabilities [B, R, V], by the target where it scored a node before."""
     if known is None or last is None:
         return log_probs
     told = jnp.take_along_axis(last.log_probs, jnp.maximum(known, 0)[:, :, None], axis=1)
@@ -247,7 +278,8 @@ def _told(log_probs: Array, known: Array | None, last: Scored | None) -> Array:
 
 
 def _found(parents: Array, ids: Array, last: Scored | None) -> Array:
-    """Returns the node of the last tree with this parent and this token, [B, u]; -1 for none."""
+    """Returns the nodes of the last tree with these parents and tokens, [B, u]; -1 where there is
+    none."""
     assert last is not None
     tree = last.tree
     same = (tree.parents[:, None] == parents[:, :, None]) & (parents >= 0)[:, :, None]

@@ -26,14 +26,18 @@ def beam_plan(
     depth: int = 2,
     best_only: bool = False,
 ) -> BeamPlan:
-    """Returns the plan of a search with the parts of a plan for decoding: its target, the model of
-    its drafter, its processors, its longest output and its stop ids.
+    """Returns the plan of a beam search with the parts of a plan for decoding.
+
+    The search takes the plan's target, processors, longest output and stop ids, and the model of
+    its drafter.
 
     Args:
-      beams: w.
-      width: u, the beams of the draft; None for twice as many as are searched for.
+      plan: the plan for decoding.
+      beams: w, the number of beams.
+      rule: the library whose bookkeeping is used.
+      width: u, the beams of the draft; None for 2 * w.
       depth: gamma, the steps that the draft looks ahead.
-      best_only: whether one text is wanted; behind processors all beams are searched for.
+      best_only: whether only the best text is wanted; with processors all beams are searched for.
 
     Raises:
       ValueError: the plan samples, or its drafter has no model that drafts token by token.
@@ -89,16 +93,19 @@ class BeamEngine:
     def search(self, batch: tasks.Batch) -> tuple[BeamOutput, float]:
         """Searches for the beams of a batch of texts.
 
+        Args:
+          batch: the texts.
+
         Returns:
-          The output, on the host, and the seconds that it took without compiling.
+          The output, on the host, and the seconds that the search took without compiling.
 
         Raises:
-          NonFiniteLogits: with the index of the text.
+          NonFiniteLogits: the target's logits are not finite; the error has the index of the text.
         """
         params, keys = self.plan.params(self.engine.params), self.engine.keys(batch, seed=0)
         with decoding.naming_texts(batch.index):
             return self.program.fetch(params, keys, batch.inputs)
 
     def alone(self) -> BeamEngine:
-        """Returns the same search by the target alone, one step with each call."""
+        """Returns the same search by the target alone, one step per call."""
         return dataclasses.replace(self, plan=self.plan.alone())

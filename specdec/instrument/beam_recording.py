@@ -1,10 +1,9 @@
 """The steps per target call of drafted beams, predicted from a search without drafts.
 
-At each step of that search a draft grows trees, none of which is used, and both models read their
-nodes. What a search with drafts would have been worth is then a matter of looking up: it takes the
-same steps, its trees are grown from the same opinions, and a call is worth the steps whose beams
-are all in its tree. Only a node that no recorded tree has is unknown, and counts as without
-continuations.
+At each step of that search a draft grows a tree, which is not used, and both models score its
+nodes. A search with drafts takes the same steps and grows its trees from the same scores. A call
+yields the steps whose beams are all in its tree, so its steps can be looked up. Only a node that no
+recorded tree has is unknown; it counts as a node without continuations.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ Beams: TypeAlias = Sequence[tuple[Text, float]]  # with their scores
 
 
 class Opinions(NamedTuple):
-    """The likeliest continuations of a text by each model, ids and log-probabilities; stop ids are
-    left out."""
+    """The likeliest continuations of a text by each model: ids and log-probabilities, without stop
+    ids."""
 
     draft: Sequence[tuple[int, float]]
     target: Sequence[tuple[int, float]]
@@ -49,8 +48,11 @@ def record(
     """Searches for the beams of a batch of texts, and returns a recording of each row.
 
     Args:
-      params, inputs, plan: as for `beam_search`; the plan has a drafter.
-      width, depth: of the largest draft that is to be predicted.
+      params: as for `beam_search`.
+      inputs: as for `beam_search`.
+      plan: as for `beam_search`; it has a drafter.
+      width: u, the beams of the largest draft that is to be predicted.
+      depth: gamma, the steps of that draft.
     """
     if plan.drafter is None:
         raise ValueError("the plan has no drafter, whose opinions are recorded; give one")
@@ -72,7 +74,12 @@ def record(
 
 
 def steps_and_calls(recordings: Sequence[BeamRecording], drafter: DraftBeams) -> tuple[int, int]:
-    """Returns the steps of some searches with a draft, and their target calls."""
+    """Returns the steps of some searches with a draft, and their target calls.
+
+    Args:
+      recordings: the searches.
+      drafter: the draft, at most as large as the recorded one.
+    """
     found = [_replayed(one, drafter) for one in recordings]
     return sum(len(one.live) for one in recordings), sum(found)
 
@@ -100,8 +107,8 @@ def _replayed(recording: BeamRecording, drafter: DraftBeams) -> int:
 def _children(
     level: Beams, opinions: Mapping[Text, Opinions], known: set[Text]
 ) -> Iterator[tuple[Text, float]]:
-    """Yields the continuations of some texts with their scores: by the target for those whose
-    opinion it has given, else by the draft."""
+    """Yields the continuations of some texts, with scores by the target where it scored them, or
+    the draft."""
     for text, score in level:
         if text in opinions:
             said = opinions[text].target if text in known else opinions[text].draft
@@ -118,7 +125,7 @@ class _Seen(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames="plan")
 def _observed(params: Params, state: BeamState, plan: BeamPlan) -> tuple[BeamState, _Seen]:
-    """Takes a step of the search without drafts."""
+    """Returns the state after one step of the search without drafts, and the scores of the tree."""
     state = step(params, state, plan)
     assert state.last is not None and plan.drafter is not None
     tree, of_draft = state.draft[1]
@@ -131,7 +138,7 @@ def _observed(params: Params, state: BeamState, plan: BeamPlan) -> tuple[BeamSta
 
 
 def _opinions(live: Sequence[Text], seen: _Seen) -> Iterator[tuple[Text, Opinions]]:
-    """Yields the opinions of one row's tree, by the text of each node."""
+    """Yields the scores in one row's tree, by the text of each node."""
     texts = list(live)
     nodes = zip(seen.tree.tokens.tolist(), seen.tree.parents.tolist(), strict=True)
     for token, parent in list(nodes)[len(live) :]:
@@ -144,8 +151,11 @@ def _opinions(live: Sequence[Text], seen: _Seen) -> Iterator[tuple[Text, Opinion
 
 
 class _Watched(DraftBeams):
-    """Grows trees by itself, of which no step is taken: the parents of their nodes are hidden. Its
-    cache is the draft's, with the last tree and what the draft says of all nodes, [B, T, V]."""
+    """A drafter that grows trees of which no step is taken, since the parents of nodes are hidden.
+
+    Its cache is the draft's, with the last tree and the draft's log-probabilities of all nodes, [B,
+    T, V].
+    """
 
     def init(self, params: Params, inputs: PyTree, given: Any) -> Any:
         return super().init(params, inputs, given), ()

@@ -1,4 +1,4 @@
-"""The programs of a plan, compiled for a topology from shapes alone, and what is in them."""
+"""The programs of a plan, compiled for a topology from shapes alone, and their contents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from specdec.types import Array, Params, PyTree, of_depth, verifies
 
 @dataclasses.dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes of one device while a program runs."""
+    """The bytes of one device while a program runs."""
 
     arguments: int  # parameters, mostly
     outputs: int
@@ -36,7 +36,7 @@ class DeviceMemory:
 
     @classmethod
     def of(cls, executable: Any) -> DeviceMemory:
-        """Returns the bytes that XLA's analysis of an executable states."""
+        """Returns the memory of an executable, by XLA's analysis."""
         stats = executable.memory_analysis()
         return cls(
             arguments=stats.argument_size_in_bytes,
@@ -56,12 +56,8 @@ class Compiled:
     """A program for one device of the mesh.
 
     Attributes:
-      name: of the program, such as "decode" or "prefill".
-      seconds: the time of compiling.
-      memory: the device's memory; None if the program does not fit.
-      module: the compiled text; None if the program does not fit.
-      flops: XLA's count for programs without loops. XLA counts the body of a loop once.
-      too_large: the compiler's message, if the program does not fit.
+      too_large: the compiler's message for a program that does not fit, which has no other figures.
+      flops: by XLA's count, for programs without loops (it counts a loop's body once).
     """
 
     name: str
@@ -74,17 +70,17 @@ class Compiled:
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """A plan compiled for a mesh, and the share of one device.
+    """A plan compiled for a mesh, with the figures of one device.
 
     Attributes:
-      plan: for decoding or for a beam search.
-      rows, length: the sizes of the inputs.
-      mesh: the sizes of its axes.
-      whole: the program that decodes or searches.
-      parts: `prefill`, in which each model reads the inputs, and each model call of an iteration.
-        One more part is the target's call on one token, or on one token for each beam.
-      parameter_bytes, cache_bytes: one device's share.
-      calls: the figures that a roofline needs of a model, by role; {} unless all parts compiled.
+      rows, length: the shape of the inputs.
+      mesh: the sizes of the mesh's axes.
+      whole: the program `decode`, or that of a beam search.
+      parts: the parts as programs of their own. They are `prefill`, in which each model reads the
+        inputs, each model call of an iteration, and the call of the target alone.
+      parameter_bytes, cache_bytes: of one device's share.
+      calls: the figures that a roofline needs of a model, by role; {} unless all parts were
+        compiled.
     """
 
     plan: Plan | BeamPlan
@@ -99,7 +95,7 @@ class Compilation:
 
     @property
     def programs(self) -> tuple[Compiled, ...]:
-        """Returns all compiled programs."""
+        """All programs that were compiled."""
         return self.whole, *self.parts.values()
 
 
@@ -115,19 +111,19 @@ def compile_for(
     """Compiles for the devices of a mesh. Allocates nothing and reads no parameter.
 
     Args:
-      plan: for decoding or for a beam search, with models that are divided as their `axis_rules`
-        say.
+      plan: the plan, for decoding or for a beam search; its models are divided by their
+        `axis_rules`.
       shape: rows and length of the inputs.
-      mesh: of devices that need not be there (`Topology.devices`).
+      mesh: of devices that need not be present (`Topology.devices`).
       tables: the shapes of the drafter's tables, by role.
-      parts: compile the parts as well, and not only the whole decode program.
+      parts: compile the parts as well, and not only the whole program.
       progress: called with the name of each program before it is compiled.
 
     Returns:
-      The compiled programs and their figures.
+      The programs, and the figures of one device.
 
     Raises:
-      ValueError: the plan cannot be decoded, or not be divided over the mesh.
+      ValueError: the plan cannot be decoded, or cannot be divided over the mesh.
     """
     partitioning.check_batch(shape[0], mesh)
     tables, models = tables or {}, plan.models()
@@ -170,20 +166,17 @@ def compile_for(
 
 
 def program_count(plan: Plan | BeamPlan, parts: bool = True) -> int:
-    """Counts the programs that `compile_for` compiles.
+    """Returns the number of programs that `compile_for` compiles.
 
     Args:
-      plan: for decoding or for a beam search.
+      plan: the plan.
       parts: whether the parts are compiled as well.
-
-    Returns:
-      The number of programs.
     """
     return 2 + len(_calls_of(plan)) if parts else 1
 
 
 def _program(plan: Plan | BeamPlan, mesh: Mesh) -> Program:
-    """The whole program: (params, keys, inputs) -> output."""
+    """Returns the whole program: (params, keys, inputs) -> output."""
     if isinstance(plan, Plan):
         return DecodeProgram(plan, mesh=mesh)
 
@@ -194,15 +187,17 @@ def _program(plan: Plan | BeamPlan, mesh: Mesh) -> Program:
 
 
 def _widest(plan: Plan | BeamPlan) -> dict[str, int]:
-    """Tokens in the widest call of each model that `parts` has, by role."""
+    """Returns the tokens in the widest call of each model that `parts` has, by role."""
     return dict(sorted((role, width) for role, width, _ in plan.parts()))
 
 
 def _communicating(
     plan: Plan | BeamPlan, calls: Mapping[str, Call], parts: Mapping[str, Compiled]
 ) -> dict[str, Call]:
-    """The calls with the collectives of each model's widest one; {} where one is not known. A call
-    of some layers has its share of them."""
+    """Returns the calls with the collectives of each model's widest call, {} if one is not known.
+
+    A call of some layers has its share of them.
+    """
     found, layers, widest = {}, plan.models()["target"].num_layers, _widest(plan)
     for role, call in calls.items():
         width = widest.get(role, 1)
@@ -215,14 +210,14 @@ def _communicating(
 
 
 def _compiled_as(role: str) -> str:
-    """Calls of all depths are one program."""
+    """Returns the role whose program a call uses; the target's depths share one program."""
     return "target" if verifies(role) else role
 
 
 def _parts(
     plan: Plan | BeamPlan, trees: Mapping[str, PyTree], inputs: Any, progress: Callable[[str], None]
 ) -> Iterator[Compiled]:
-    """The parts in the order of an iteration, or only the first one if that is too large."""
+    """Yields the parts in the order of an iteration, or only the first one if that is too large."""
     progress("prefill")
     reading, executable = _compiled(
         "prefill", Program(functools.partial(_prefill, plan=plan)), trees, inputs
@@ -250,7 +245,7 @@ def _parts(
 def _prefill(
     trees: Mapping[str, PyTree], inputs: Any, *, plan: Plan | BeamPlan
 ) -> dict[str, PyTree]:
-    """Each model's cache, by role."""
+    """Returns each model's cache after the inputs, by role."""
     caches: dict[str, PyTree] = {}
     views = _views(plan)
     for role, model in plan.models().items():
@@ -264,13 +259,13 @@ def _views(plan: Plan | BeamPlan) -> dict[str, Callable]:
 
 
 def _length_of(role: str, plan: Plan | BeamPlan, inputs: jax.ShapeDtypeStruct) -> int:
-    """The length of what a model reads of the inputs."""
+    """Returns the length of the inputs that a model reads."""
     view = _views(plan).get(role)
     return inputs.shape[1] if view is None else jax.eval_shape(view, inputs).shape[1]
 
 
 def _calls_of(plan: Plan | BeamPlan) -> list[tuple[str, int]]:
-    """Role and width of each kind of call, that of the target alone first."""
+    """Returns role and width of each kind of call, that of the target alone first."""
     parts = (*plan.alone().parts(), *plan.parts())
     return list(dict.fromkeys((_compiled_as(role), width) for role, width, _ in parts))
 
@@ -294,6 +289,6 @@ def _compiled(name: str, program: Program, *arguments: PyTree) -> tuple[Compiled
 
 
 def _too_large(message: str) -> str | None:
-    """The line in which XLA says by how much a program exceeds the memory."""
+    """Returns the line in which XLA says by how much a program exceeds the memory."""
     name, _, line = message.splitlines()[0].partition(": ")
     return line if name == "RESOURCE_EXHAUSTED" else None

@@ -22,9 +22,9 @@ def record(
     """Returns all figures of a topology, ready for JSON: bytes and seconds, per device.
 
     Args:
-      topology: the devices.
-      compilation: a plan compiled for them.
-      alphas: acceptance rates by label, for which speed-ups are predicted.
+      topology: the topology.
+      compilation: the programs compiled for it.
+      alphas: acceptance rates, by label.
     """
     plan, programs = compilation.plan, compilation.programs
     found: dict[str, Any] = {
@@ -91,7 +91,7 @@ def _memory(topology: Topology, compilation: Compilation) -> dict[str, Any]:
 
 
 def _contents(part: Compiled) -> dict[str, Any]:
-    """Describes a program: its memory, and its instructions by the path of their loop."""
+    """Returns a program's memory, and its instructions by the path of their loop."""
     module, memory = part.module, part.memory
     assert module is not None and memory is not None
     copies = [copy for copy in module.copies if not copy.fused]  # others are never in memory
@@ -114,7 +114,7 @@ def _contents(part: Compiled) -> dict[str, Any]:
 def _by_loop(
     instructions: Iterable[hlo.Instruction], kind_of: Callable[[hlo.Instruction], str]
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """Counts instructions and their bytes: path of loops, '' outside -> kind -> figures."""
+    """Returns the instructions and their bytes: path of loops, '' outside -> kind -> figures."""
     loops: dict[str, dict[str, dict[str, int]]] = {}
     for one in instructions:
         kinds = loops.setdefault("/".join(one.loop), {})
@@ -125,7 +125,7 @@ def _by_loop(
 
 
 def _largest(instructions: Sequence[hlo.Instruction]) -> dict[str, dict[str, Any]]:
-    """Returns the largest result: path of loops, '' outside -> figures."""
+    """Returns the largest result in each loop: path of loops, '' outside -> figures."""
     by_size = sorted(instructions, key=lambda one: one.bytes)
     return {"/".join(one.loop): {"shape": one.shape, "bytes": one.bytes} for one in by_size}
 
@@ -135,10 +135,10 @@ def _loop(loop: hlo.Loop) -> dict[str, Any]:
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the lines that `specdec compile` prints.
+    """Yields the lines of a record, for people.
 
     Args:
-      found: what `record` returns.
+      found: a record.
     """
     mesh = " x ".join(f"{size} {name}" for name, size in found["mesh"].items())
     chip = found["chip"]
@@ -173,17 +173,17 @@ def _milliseconds(one: Mapping[str, Any]) -> str:
 
 
 def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields explanations of the lines of some records, and of nothing that they lack.
+    """Yields the legend of some records, for the figures that they have.
 
     Args:
-      records: what `record` returns, for each topology.
+      records: the records.
     """
     yield ""
-    yield "memory: what the decode program needs of one device; compiled: seconds for each program"
+    yield "memory: bytes of the decode program on one device; compiled: seconds for each program"
     if any("decode" in found["programs"] for found in records):
         yield (
-            "no loop, or the name of a loop: data that devices exchange once, or in each pass; "
-            "loops: what is nested in what, xN for N passes"
+            "no loop, or the name of a loop: communication of the devices once, or in each pass; "
+            "loops: their nesting, xN for N passes"
         )
         yield (
             "operations: instructions, those of a loop counted once; largest: array that a loop "
@@ -300,7 +300,7 @@ _PREDICTIONS = {"roofline": "roofline", "with_layers": "with layers"}
 
 
 def _draft_lengths(found: Mapping[str, Any]) -> range:
-    """Returns those that are predicted for."""
+    """Returns the draft lengths that the prediction covers."""
     return range(1, len(found["roofline"]["verify_cost"]))
 
 
@@ -315,10 +315,10 @@ def _speedups(
 
 
 def markdown(records: Sequence[Mapping[str, Any]]) -> str:
-    """Returns tables of several topologies, in Markdown.
+    """Returns tables of several topologies.
 
     Args:
-      records: what `record` returns, for each topology.
+      records: the records.
     """
     rows = [
         "| topology | mesh | batch | parameters | caches | total | limit | left |",

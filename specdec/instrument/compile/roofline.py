@@ -93,13 +93,14 @@ def predict(
 
 @dataclasses.dataclass(frozen=True)
 class BeamPrediction:
-    """The model calls of a beam search, predicted; all else in it counts as nothing.
+    """The predicted model calls of a beam search; all else in it counts as nothing.
 
-    layer_seconds: assumed for each decoder layer in addition.
-    step: seconds of a step of the target alone, one call of w tokens.
-    iteration: seconds of a call on a tree, and of the draft that it is grown with.
-    pays_from: the steps that a call must be worth to be as fast as the target alone. A search is
-      faster by the steps per call over this.
+    Attributes:
+      layer_seconds: assumed for each decoder layer in addition.
+      step: seconds of a step of the target alone, one call of w tokens.
+      iteration: seconds of a call on a tree, and of the draft that grows it.
+      pays_from: the steps per call at which the search is as fast as the target alone. The speed-up
+        is the steps per call divided by this number.
     """
 
     layer_seconds: float
@@ -111,9 +112,9 @@ class BeamPrediction:
 def predict_beams(
     chip: Chip, plan: BeamPlan, calls: Mapping[str, Call]
 ) -> tuple[BeamPrediction, BeamPrediction]:
-    """Predicts with nothing but the roofline, and with a time for each layer in addition.
+    """Returns two predictions: by the roofline alone, and with a time for each layer in addition.
 
-    Arguments as of `predict`.
+    Arguments as for `predict`.
     """
 
     def at(layer_seconds: float) -> BeamPrediction:
