@@ -64,6 +64,11 @@ length.
 not the pieces with T5's ids, and a `generation_config.json` that claims to repeat `config.json`
 (`_from_model_config`) and does not, which two versions of transformers read differently.
 
+**Untied output layers.** An untied directory that `specdec convert` writes gives the same logits in
+transformers 4 and 5. Version 5 sets `tie_word_embeddings` to true when it loads the model, keeps an
+output layer that differs from the embedding, and warns. Do not call `resize_token_embeddings` or
+`tie_weights` there: both replace the output layer.
+
 **Texts** are encoded and decoded as transformers does with the same directory: with
 `spiece.model` as transformers 4's T5Tokenizer, and with `tokenizer.json` alone as transformers
 5's. Four things differ:

@@ -205,11 +205,6 @@ class Plan:
         """Returns everything that has parameters, by role: `models` and `tables`."""
         return {**self.models(), **self.tables()}
 
-    @property
-    def widest(self) -> dict[str, int]:
-        """The number of tokens in the widest call of each model in `parts`, by role."""
-        return dict(sorted((role, width) for role, width, _ in self.parts()))
-
     def laid_out(self, rows: int) -> Plan:
         """Returns this plan with weights in the memory layouts that this device reads fastest.
 

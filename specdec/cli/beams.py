@@ -15,11 +15,13 @@ from specdec import tasks
 from specdec.cli import settings
 from specdec.common import terminal
 from specdec.common.values import Checked, NonNegativeInt, Number, PositiveInt, UsageError
+from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamRule, HuggingFaceBeams, T5XBeams
 from specdec.engine import Engine
 from specdec.engine.beam_engine import BeamEngine
 from specdec.instrument.beam_texts import BeamSummary, searched
 from specdec.instrument.runs import GivenBeams
+from specdec.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,14 +69,18 @@ class Beams(Checked):
             )
 
     def engine(self, engine: Engine) -> BeamEngine:
-        """Returns the search with the parts of an engine.
+        """Returns the search with the parts of an engine; raises as `plan` does."""
+        return BeamEngine(engine, self.plan(engine.plan))
+
+    def plan(self, plan: Plan) -> BeamPlan:
+        """Returns the plan of the search with the parts of a plan for decoding.
 
         Raises:
           UsageError: the run cannot be searched.
         """
         rule, draft = self._rule(), (self.draft_beams, self.draft_steps)
         try:
-            return GivenBeams(self.num_beams, self.num_return, rule, *draft).engine(engine)
+            return GivenBeams(self.num_beams, self.num_return, rule, *draft).plan(plan)
         except ValueError as error:
             raise UsageError(str(error)) from error
 

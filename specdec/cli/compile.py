@@ -18,6 +18,7 @@ from specdec.common import progress
 from specdec.common.environment import environment
 from specdec.common.records import as_json, write
 from specdec.common.values import Probability, UsageError, check
+from specdec.decoding.beam_plan import BeamPlan
 from specdec.instrument import compile as ahead
 from specdec.models import partitioning
 from specdec.plan import Plan
@@ -89,9 +90,13 @@ def _command(args: argparse.Namespace) -> None:
             "--gin.TASK_FEATURE_LENGTHS changes",
             file=sys.stderr,
         )
-    runs.require_baseline(run)
-    plan = run.placement.divided(run.plan)
-    alphas = _alphas(args.alpha, run)
+    plan, alphas = run.placement.divided(run.plan), _alphas(args.alpha, run)
+    if run.beams.num_beams:
+        if args.alpha:
+            raise UsageError("--alpha is of tokens, and the run searches with beams; leave it out")
+        plan = run.beams.plan(plan)
+    else:
+        runs.require_baseline(run)
     records, parts = [], not args.whole_only
     count = len(topologies) * ahead.program_count(plan, parts)
     with progress.bar("compiling", count, "program") as bar:
@@ -115,7 +120,7 @@ def _alphas(given: list[float] | None, run: DecodeRun) -> dict[str, float]:
 
 
 def _compiled(
-    topology: ahead.Topology, run: DecodeRun, plan: Plan, bar: tqdm, *, parts: bool
+    topology: ahead.Topology, run: DecodeRun, plan: Plan | BeamPlan, bar: tqdm, *, parts: bool
 ) -> ahead.Compilation:
     """Returns the run's programs for a topology; the bar shows the one that is being compiled."""
     done = itertools.count(int(bar.n))
@@ -129,11 +134,12 @@ def _compiled(
         count = run.placement.partitioner.num_partitions or len(devices)
         mesh = partitioning.make_mesh(count, devices)
         placed, paths = run.placement.over(mesh), run.paths()
+        tables = plan.tables() if isinstance(plan, Plan) else {}
         compilation = ahead.compile_for(
             plan,
             (run.data.batch_size, run.data.lengths["inputs"]),
             mesh,
-            tables={role: placed.shape(x, paths[role]) for role, x in plan.tables().items()},
+            tables={role: placed.shape(x, paths[role]) for role, x in tables.items()},
             parts=parts,
             progress=show,
         )

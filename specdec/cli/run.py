@@ -215,8 +215,8 @@ def unmarked_lossy(plan: Plan) -> str:
     verifier = plan.verifier
     inexact = plan.target if verifier.exact else verifier
     return (
-        f"{inexact} does not keep the target's law, and the run does not say that it may be lossy; "
-        "give --gin.LOSSY=True if that is what you want"
+        f"{inexact} does not keep the target's distribution, and the run does not say "
+        "that it may be lossy; give --gin.LOSSY=True if that is what you want"
     )
 
 

@@ -102,7 +102,7 @@ class BeamPlan(Checked):
     @property
     def width(self) -> int:
         """T, the tokens of a target call."""
-        return self.beams + self.draft_beams * self.depth
+        return self.beams + (self.drafter.nodes if self.drafter else 0)
 
     @property
     def slots(self) -> Slots:

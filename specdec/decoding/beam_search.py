@@ -1,8 +1,8 @@
-"""Beam search in one compiled program, with a tree of drafted beams for each call or without.
+"""Beam search in one compiled program, with or without a tree of drafted beams for each call.
 
 Each iteration takes one target call on w pending tokens and the nodes of a draft's tree. Then the
-bookkeeping of the search is replayed, step by step, for as long as all w live beams are nodes of
-the tree. So the beams, their order and their scores are those of the search without a draft.
+bookkeeping of the search is replayed, step by step, as long as all w live beams are nodes of the
+tree. The beams, their order and their scores are therefore those of the search without a draft.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from specdec.types import Array, History, Params, PyTree
 
 
 class BeamTrace(struct.PyTreeNode):
-    """The target calls and steps of a search. Column i is the row's i-th target call; later columns
-    are 0."""
+    """The target calls and steps of a search.
+
+    Column i is the row's i-th target call; later columns are 0.
+    """
 
     steps: Array  # [B, N] int32, the steps of the search that each call was worth
     calls: Array  # [B] int32, target calls the row took part in
@@ -34,11 +36,11 @@ class BeamTrace(struct.PyTreeNode):
 
 
 class BeamOutput(NamedTuple):
-    """The beams of each text, the best first. Texts exclude the start token, include the stop id
-    that ends them, and are 0 behind their length.
+    """The beams of each text, best first.
 
-    A place without a text has length 0. Where `finished` is False and the length is not 0, the
-    search found no stop id, and the score is the plain log-probability.
+    Texts exclude the start token, include the stop id that ends them, and are 0 after it. A place
+    without a text has length 0. Where `finished` is False and the length is not 0, the search found
+    no stop id, and the score is the plain log-probability.
     """
 
     tokens: Array  # [B, w, N] int32; [B, 1, N] of a plan for the best text only
@@ -80,19 +82,24 @@ def beam_search(
 ) -> BeamOutput:
     """Searches for the best texts of a batch; one compiled program, one dispatch.
 
-    With a drafter the beams, their order, their scores and the number of steps are those of
-    `plan.alone()`, up to the rounding of calls of another width. A row does not depend on its
-    neighbours.
+    A drafter changes neither the beams, their order, their scores nor the number of steps: they are
+    those of `plan.alone()`, up to the rounding of calls of another width. A row does not depend on
+    the other rows.
 
     Args:
-      params: of target and drafter.
-      inputs, active, prefix: as for `decode`.
-      plan: what is searched for with what, static.
+      params: parameters of the target and the drafter, by role.
+      inputs: as for `decode`.
+      plan: the parts of the search, static.
+      active: as for `decode`.
+      prefix: as for `decode`.
+
+    Returns:
+      The beams of each text, best first, and the trace of the calls.
 
     Raises:
-      ValueError: before anything is compiled, for shapes that cannot work.
-      NonFiniteLogits: the target's logits are NaN or infinite behind a live beam. While this
-        function is traced there is no error; `BeamTrace.failed` has the rows, which end there.
+      ValueError: a shape cannot work; raised before anything is compiled.
+      NonFiniteLogits: the target's logits after a live beam are NaN or infinite. While this
+        function is traced there is no error; `BeamTrace.failed` marks the rows, which end there.
     """
     states.check_inputs(inputs, active, prefix, plan.target, plan.max_length)
     output = _search(params, inputs, plan=plan, active=active, prefix=prefix)
@@ -117,7 +124,7 @@ def prefill(
     active: Array | None = None,
     prefix: Array | None = None,
 ) -> BeamState:
-    """Reads the inputs and lays out everything `step` updates; arguments as for `beam_search`."""
+    """Reads the inputs and returns everything that `step` updates; arguments of `beam_search`."""
     target: Any = plan.target
     rows, longest = states.rows_of(inputs), plan.max_length
     cache = target.prefill(params["target"], inputs, plan.slots.capacity)
@@ -165,7 +172,14 @@ def _nothing_scored(rows: int, size: int, plan: BeamPlan) -> Scored | None:
 
 @functools.partial(jax.jit, static_argnames="plan")
 def step(params: Params, state: BeamState, plan: BeamPlan) -> BeamState:
-    """One iteration for every active row: a tree, one target call, and the steps it is worth."""
+    """Runs one iteration for every active row: a tree, one target call, and the steps that it
+    yields.
+
+    Args:
+      params: parameters of the target and the drafter, by role.
+      state: the state of the batch.
+      plan: the parts of the search, static.
+    """
     beams, slots, target = state.beams, plan.slots, cast(Any, plan.target)
     # A row that is full keeps being fed while others go on: its writes must fit.
     layers = jnp.minimum(beams.length - 1, plan.max_length - 1)
@@ -185,9 +199,9 @@ def step(params: Params, state: BeamState, plan: BeamPlan) -> BeamState:
         replay = _replayed(state, tree, scored.logits, layers, plan)
         if plan.drafter:
             start = (layers + 1) * plan.beams
-            moved = (layers * plan.beams)[:, None] + replay.kept
-            cache = cache.keep(start, moved)
-            draft = plan.drafter.keep(draft, start, moved)
+            kept = replay.kept - plan.beams
+            cache = cache.keep(start, kept, plan.drafter.nodes)
+            draft = plan.drafter.keep(draft, start, kept)
     last = state.last
     if last is not None:
         last = Scored(tree, jax.nn.log_softmax(scored.logits, axis=-1), replay.nodes)
@@ -209,7 +223,7 @@ def step(params: Params, state: BeamState, plan: BeamPlan) -> BeamState:
 
 
 class _Replay(struct.PyTreeNode):
-    """A search on the way through a tree."""
+    """A search while it is replayed on a tree."""
 
     beams: BeamSet
     path: Array  # [B, w, N]
@@ -224,7 +238,7 @@ class _Replay(struct.PyTreeNode):
 def _replayed(
     state: BeamState, tree: Tree, logits: Array, layers: Array, plan: BeamPlan
 ) -> _Replay:
-    """The steps that a call is worth, for each row as many as its tree has."""
+    """Returns the search after the steps of a call, for each row as many as its tree allows."""
     rows, width = tree.tokens.shape[0], plan.beams
     own = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (rows, width))
     replay = _Replay(
@@ -252,7 +266,7 @@ def _replayed(
 def _one_step(
     replay: _Replay, depth: Any, tree: Tree, logits: Array, layers: Array, plan: BeamPlan
 ) -> _Replay:
-    """One step of the search, in the rows that are going on."""
+    """Returns the search after one step in the rows that continue."""
     beams, nodes = replay.beams, jnp.maximum(replay.nodes, 0)
     of_live = jnp.take_along_axis(logits, nodes[:, :, None], axis=1)
     finite = jnp.all(jnp.isfinite(jnp.max(of_live, axis=-1)), axis=1)
@@ -287,7 +301,7 @@ def _one_step(
 
 
 def _led(path: Array, parents: Array, layer: Array) -> Array:
-    """Returns the paths [B, w, N] of the live beams, from those of their parents in a layer [B]."""
+    """Returns the paths of the live beams [B, w, N] from those of their parents in a layer [B]."""
     path = jnp.take_along_axis(path, parents[:, :, None], axis=1)
     here = jnp.arange(path.shape[2])[None, None] == layer[:, None, None]
     return jnp.where(here, parents[:, :, None], path)
@@ -314,7 +328,7 @@ def rule_of(plan: BeamPlan) -> Processed:
 
 
 def _children(tree: Tree, parents: Array, tokens: Array) -> Array:
-    """Returns the nodes with these parents and tokens, [B, w] int32; -1 for none."""
+    """Returns the nodes with these parents and tokens, [B, w] int32; -1 where there is none."""
     same = (tree.parents[:, None] == parents[:, :, None]) & (
         tree.tokens[:, None] == tokens[:, :, None]
     )
@@ -322,7 +336,12 @@ def _children(tree: Tree, parents: Array, tokens: Array) -> Array:
 
 
 def _last_tokens(beams: BeamSet, back: int) -> Array:
-    """Returns a token of each live beam, [B, w] int32: the last one (1), or the one before it."""
+    """Returns a token of each live beam, [B, w] int32.
+
+    Args:
+      beams: the beams of each row.
+      back: 1 for the last token, 2 for the one before it.
+    """
     at = jnp.clip(beams.length - back, 0, beams.live_tokens.shape[-1] - 1)
     return jnp.take_along_axis(beams.live_tokens, at[:, None, None], axis=2)[:, :, 0]
 

@@ -95,6 +95,11 @@ class DraftBeams(Checked):
         if self.model is not None:  # the command line says better what is missing
             check_model("DraftBeams.model", self.model)
 
+    @property
+    def nodes(self) -> int:
+        """The drafted nodes of a tree."""
+        return self.width * self.depth
+
     def models(self) -> dict[str, Any]:
         """Returns the model by its role."""
         return {self.role: self.model}
@@ -127,7 +132,7 @@ class DraftBeams(Checked):
           size: V, the target's vocabulary.
         """
         beams, own = slots.beams, params[self.role]
-        tree = rooted(text.pending.tokens, beams + self.depth * self.width)
+        tree = rooted(text.pending.tokens, beams + self.nodes)
         log_probs, cache = self._first(own, text, cache, slots, size)
         known = None if text.last is None else text.last.pending
         scores, first = text.scores, 0
@@ -144,9 +149,10 @@ class DraftBeams(Checked):
             first = start
         return tree, cache
 
-    def keep(self, cache: Any, start: Array, slots: Array) -> Any:
-        """Returns the cache with the nodes in `slots` [B, K] moved to the slots from `start` on."""
-        return cache.keep(start, slots)
+    def keep(self, cache: Any, start: Array, kept: Array) -> Any:
+        """Returns the cache with the drafted nodes that are `kept` [B, K] moved to the slots from
+        `start` on, where the first drafted node is."""
+        return cache.keep(start, kept, self.nodes)
 
     def _first(
         self, own: PyTree, text: Continued, cache: Any, slots: Slots, size: int
@@ -170,7 +176,7 @@ class DraftBeams(Checked):
         model: Any = self.model
         output, cache = model.decode(own, tokens, cache.rewind(start), ancestors=view)
         logits = jnp.where(there[..., None], output.logits[:, beams:], output.logits[:, :beams])
-        return _usable(logits, size), cache
+        return usable(logits, size), cache
 
     def _feed(
         self,
@@ -188,7 +194,7 @@ class DraftBeams(Checked):
         at = cache.rewind(text.layers * slots.beams + start)
         model: Any = self.model
         output, cache = model.decode(own, tree.tokens[:, nodes], at, ancestors=view)
-        return _usable(output.logits, size), cache
+        return usable(output.logits, size), cache
 
 
 def view_of(tree: Tree, nodes: slice, path: Array, layers: Array, slots: Slots) -> Any:
@@ -200,7 +206,7 @@ def view_of(tree: Tree, nodes: slice, path: Array, layers: Array, slots: Slots) 
     return slots.view(layers[:, None] + tree.depths[:, nodes], layers, seen)
 
 
-def _usable(logits: Array, size: int) -> Array:
+def usable(logits: Array, size: int) -> Array:
     """Returns log-probabilities of the target's ids; what is NaN or infinite is not proposed."""
     log_probs = jax.nn.log_softmax(fit_vocabulary(logits, size), axis=-1)
     return jnp.where(jnp.isfinite(log_probs), log_probs, -jnp.inf)

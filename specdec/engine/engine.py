@@ -98,9 +98,6 @@ class Engine:
           layouts: whether kernels are stored in the layouts that the devices read fastest; False if
             the target's parameters do not belong to the engine.
 
-        Returns:
-          The engine.
-
         Raises:
           NotExact: the output may have another distribution, and `lossy` is false.
           CheckpointError, TableError, TaskError, ValueError: something does not exist, cannot be

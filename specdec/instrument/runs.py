@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from specdec import checkpoints, tasks
+from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamRule
 from specdec.engine import Engine, Placement
 from specdec.engine.beam_engine import BeamEngine, beam_plan
@@ -72,15 +73,22 @@ class GivenBeams:
         Raises:
           ValueError: `beam_plan` refuses the engine's plan.
         """
-        plan = beam_plan(
-            engine.plan,
+        return BeamEngine(engine, self.plan(engine.plan))
+
+    def plan(self, plan: Plan) -> BeamPlan:
+        """Returns the plan of the search with the parts of a plan for decoding.
+
+        Raises:
+          ValueError: `beam_plan` refuses the plan.
+        """
+        return beam_plan(
+            plan,
             self.num_beams,
             self.rule,
             width=self.draft_beams,
             depth=self.draft_steps,
             best_only=self.num_return == 1,
         )
-        return BeamEngine(engine, plan)
 
 
 @dataclasses.dataclass(frozen=True)

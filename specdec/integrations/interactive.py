@@ -189,7 +189,7 @@ class InteractiveModel:
             )
         except NotExact as error:
             raise ValueError(
-                f"{error} does not keep the target's law; give lossy=True to have it"
+                f"{error} does not keep the target's distribution; give lossy=True to have it"
             ) from error
         self._lengths, self._batch_size = lengths, batch_size
         # The shortest texts show whether parts can work together.

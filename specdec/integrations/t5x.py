@@ -106,7 +106,7 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
             engine = Engine.open(plan, weights, output_vocabulary, lossy=lossy, layouts=False)
         except NotExact as error:
             raise ValueError(
-                f"{verifier} does not keep the target's law; give lossy = True"
+                f"{verifier} does not keep the target's distribution; give lossy = True"
             ) from error
         self._plan = engine.plan
         self._others = {role: _read(engine.plan.owned()[role], weights[role]) for role in weights}

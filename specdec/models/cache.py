@@ -43,6 +43,7 @@ class KVCache(struct.PyTreeNode):
     inputs_mask: Any = ()  # [B, S] bool, True where the input is a token
     cross_keys: tuple[Array, ...] = ()  # each [B, H, head_dim, S], computed once
     cross_values: tuple[Array, ...] = ()  # each [B, H, S, head_dim]
+    axis_rules: Any = struct.field(pytree_node=False, default=())  # of the model, AxisRules
 
     @classmethod
     def create(
@@ -64,6 +65,7 @@ class KVCache(struct.PyTreeNode):
             keys=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
             values=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
             length=jnp.zeros([batch], jnp.int32),
+            axis_rules=tuple(nn.get_logical_axis_rules()),
             **encoder,
         )
         return cache.placed()
@@ -108,19 +110,24 @@ class KVCache(struct.PyTreeNode):
         cross = (constrain(keys, *axes, tpu_order=(0, 1, 2, 3)) for keys in self.cross_keys)
         return self.replace(**placed, cross_keys=tuple(cross))
 
-    def keep(self, start: Array, slots: Array) -> KVCache:
-        """Copies the slots [B, K] to the K slots from `start` [B] on; the length does not change.
+    def keep(self, start: Array, kept: Array, width: int) -> KVCache:
+        """Copies some of the `width` slots from `start` [B] on to the first K of them: those that
+        are `kept` [B, K] slots behind `start`, each below `width`. The length does not change.
 
-        The caller must ensure start + K <= capacity.
+        They are read from these slots alone, and not from the whole array, which a TPU's compiler
+        would copy to another layout.
+
+        The caller must ensure start + width <= capacity.
         """
 
         def moved(array: Array) -> Array:
-            kept = jnp.take_along_axis(array, slots[:, None, :, None], axis=2)
-            return _placed(write_rows(array, kept.swapaxes(1, 2), start))
+            block = read_rows(array, start, width)
+            block = jnp.take_along_axis(block, kept[:, None, :, None], axis=2)
+            return _placed(write_rows(array, block.swapaxes(1, 2), start))
 
-        return self.replace(
-            keys=tuple(map(moved, self.keys)), values=tuple(map(moved, self.values))
-        )
+        with nn.logical_axis_rules(self.axis_rules):
+            keys, values = (tuple(map(moved, of)) for of in (self.keys, self.values))
+        return self.replace(keys=keys, values=values)
 
     def rewind(self, length: Array) -> KVCache:
         """Returns the cache with `length` [B]; the slots from there on become garbage."""
@@ -172,11 +179,25 @@ def write_rows(array: Array, block: Array, start: Array) -> Array:
     """Writes array[b, :, start[b]:start[b]+T] = block[b], for [B, H, C, E] and [B, T, H, E]."""
     block = block.swapaxes(1, 2).astype(array.dtype)
     zero = jnp.zeros([], start.dtype)
-    rows = array.shape[0]
-    if rows <= ONE_BY_ONE and not _divided("batch"):
-        for row in range(rows):
+    if _one_by_one(array):
+        for row in range(array.shape[0]):
             place = (zero + row, zero, start[row], zero)
             array = jax.lax.dynamic_update_slice(array, block[row : row + 1], place)
         return array
     update = jax.vmap(lambda a, b, s: jax.lax.dynamic_update_slice(a, b, (zero, s, zero)))
     return update(array, block, start)
+
+
+def read_rows(array: Array, start: Array, width: int) -> Array:
+    """Returns array[b, :, start[b]:start[b]+width] of [B, H, C, E]."""
+    if _one_by_one(array):
+        slots = zip(array, start, strict=True)
+        rows = [jax.lax.dynamic_slice_in_dim(row, first, width, axis=1) for row, first in slots]
+        return jnp.stack(rows)
+    read = jax.vmap(lambda row, first: jax.lax.dynamic_slice_in_dim(row, first, width, axis=1))
+    return read(array, start)
+
+
+def _one_by_one(array: Array) -> bool:
+    """Whether the rows of a cache are read and written one after the other."""
+    return array.shape[0] <= ONE_BY_ONE and not _divided("batch")

@@ -163,7 +163,7 @@ def test_acceptance_by_position_is_json_where_nothing_was_tested():
     found = summarized([*timings(), generation("alone", 0, 85, tokens=4), refused])
     assert (found.conditional, found.joint) == ([0, None, None], [0, 0, 0])
     json.dumps(found.record(), allow_nan=False)
-    assert "0 - -  %, if those before it were" in "\n".join(benchmark.lines(found))
+    assert "0 - -  % accepted, if all before it were" in "\n".join(benchmark.lines(found))
 
 
 def test_what_the_engine_adds_is_seen():

@@ -26,8 +26,8 @@ def test_the_spread_is_of_work_that_is_the_same():
     [
         (0.1, 1.1, False, None),
         (None, 1.1, False, None),
-        (13.0, 1.1, True, "trust the speed-up to its interval"),
-        (0.1, 1.5, True, "trust the speed-up to its interval"),
+        (13.0, 1.1, True, "the interval of the speed-up holds"),
+        (0.1, 1.5, True, "the interval of the speed-up holds"),
         (13.0, 2.5, True, "trust no figure here"),
     ],
 )

@@ -19,6 +19,9 @@ import pytest
 
 from specdec import cli, prefill, step
 from specdec.common import theory
+from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_rules import T5XBeams
+from specdec.decoding.draft_beams import DraftBeams
 from specdec.decoding.program import batch_shapes
 from specdec.drafters import Autoregressive, Drafter, Hybrid, NoSource, PromptLookup
 from specdec.instrument.compile import (
@@ -297,6 +300,35 @@ def test_tokens_that_leave_the_target_early(chips, report, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("chips", ["1x1x1", "2x2x1"])
+def test_beams(chips, report):
+    """Chips say what they say in one target call, no cache is copied, and nothing has the size of
+    the inputs' keys for every beam. Inputs are long, so that this is much."""
+    inputs, beams, width, steps = 1024, 4, 8, 2
+    lengths = f"--gin.TASK_FEATURE_LENGTHS={{'inputs': {inputs}, 'targets': {MAX_LENGTH}}}"
+    found = report(f"v4:{chips}", lengths, f"--gin.NUM_BEAMS={beams}")
+    heads = HEADS // 4 if chips == "2x2x1" else HEADS
+    slots = beams * MAX_LENGTH + width * steps
+    caches = {f"bf16[{h},{n},{HEAD_DIM}]" for h in (heads, 6) for n in (slots, inputs)}
+    assert "search" in counts(found, "copies")
+    for loop, copies in counts(found, "copies").items():
+        assert not loop or not {shape.replace("[1,", "[") for shape in copies} & caches, loop
+    each_call = {"all-reduce": 3 * LAYERS + 1, "all-gather": 1}
+    said = counts(found, "collectives")
+    assert said.get("search", {}) == (each_call if chips == "2x2x1" else {})
+    assert "search/replay" not in said
+    whole = found["programs"]["decode"]
+    assert whole["host_transfers"] == whole["dynamic_shapes"] == 0
+    of_target, of_draft = (f"f32[1,{n * VOCABULARY}]" for n in (beams, width))
+    sorted_by = counts(found, "top_k")
+    assert sorted_by["search"] == {of_target: 1, of_draft: 1}
+    assert sorted_by["search/replay"][of_target] == 1
+    for loop, largest in whole["largest"].items():
+        assert not loop or largest["bytes"] < beams * heads * HEAD_DIM * inputs * 2, largest
+    assert [one["pays_from"] >= 1 for one in found["beams_predicted"]] == [True, True]
+
+
+@pytest.mark.slow
 def test_the_program_stays_on_the_device(four_chips):
     whole = four_chips["programs"]["decode"]
     assert whole["host_transfers"] == whole["dynamic_shapes"] == 0
@@ -365,6 +397,7 @@ ALONE = ("--gin.DRAFTER=None", "--gin.DRAFT_CHECKPOINT_PATHS={}")
         (["--topology=v4:2x2x1", "--alpha=1.5"], "--alpha is 1.5; give a probability"),
         (["--topology=v4:2x2x1", "--output_file=/none/x"], "--output_file /none/x cannot be"),
         (["--topology=v4:2x2x1", *ALONE], "the run has no drafter"),
+        (["--topology=v4:2x2x1", "--alpha=0.5", "--gin.NUM_BEAMS=4"], "--alpha is of tokens"),
     ],
 )
 def test_mistakes_are_one_line(gin_file, capsys, flags, message):
@@ -574,6 +607,29 @@ def test_a_target_alone_is_compiled_and_nothing_predicted():
     assert list(found.parts) == ["prefill", "target 1"]
     told = record(Topology.parse("v4:1x1x1"), found, {"0.8": 0.8})
     assert "roofline" not in told and "speed-up" not in "\n".join(explanation([told]))
+
+
+def test_the_steps_from_which_drafted_beams_pay():
+    """A call of the search without a draft feeds each beam's token; with one, a tree."""
+    plan = BeamPlan(LARGE, 4, T5XBeams(), MAX_LENGTH, DraftBeams(SMALL, 8, 2))
+    found = compiled(plan)
+    assert list(found.parts) == ["prefill", "target 4", "target 20", "draft 8"]
+    assert found.cache_bytes == 2 * 8 * 2 * (4 * MAX_LENGTH + 16)
+    told = record(Topology.parse("v4:1x1x1"), found, {})
+    assert {name: told[name] for name in ("beams", "draft_beams", "draft_steps")} == {
+        "beams": 4,
+        "draft_beams": 8,
+        "draft_steps": 2,
+    }
+    target, draft, v4 = found.calls["target"], found.calls["draft"], CHIPS["v4"]
+    for one, layer in zip(told["beams_predicted"], (0.0, LAYER_SECONDS), strict=True):
+        step = target.seconds(v4, 4, layer)
+        iteration = target.seconds(v4, 20, layer) + 2 * draft.seconds(v4, 8, layer)
+        assert one["pays_from"] == pytest.approx(iteration / step)
+    assert "it pays from" in "\n".join(lines(told)) and "pays from" in markdown([told])
+    assert "top-k: how often" in "\n".join(explanation([told]))
+    plain = record(Topology.parse("v4:1x1x1"), compiled(plan.alone()), {})
+    assert [one["pays_from"] for one in plain["beams_predicted"]] == [1.0, 1.0]
 
 
 def test_tokens_that_leave_the_target_are_predicted_by_their_layers():

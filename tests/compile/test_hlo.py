@@ -192,7 +192,7 @@ def test_a_computation_is_listed_for_each_of_its_callers():
 def test_a_collective_has_the_shape_of_its_result(line, opcode, shape, size):
     text = program(f'%c.1 = {line}, metadata={{op_name="jit(f)/out" stack_frame_id=1}}')
     (found,) = read(text).collectives
-    assert found == (opcode, "c.1", shape, size, "jit(f)/out", (), False)
+    assert found == (opcode, "c.1", shape, size, "jit(f)/out", (), False, "")
 
 
 @pytest.mark.parametrize(
@@ -291,6 +291,17 @@ def test_a_copy_a_move_and_a_transfer_are_three_things(line, kind):
     }
     (instruction,) = getattr(found, kind)
     assert (instruction.shape, instruction.bytes) == ("f32[4]", 16)
+
+
+def test_the_first_operand_has_its_shape_and_joined_moves_are_no_operation():
+    text = program(
+        "%p.1 = f32[1,8]{1,0:T(8,128)} parameter(0)",
+        '%joined = f32[1,8]{1,0} custom-call(%p.1, %p.1), custom_call_target="ConcatBitcast"',
+        '%top = (f32[1,2]{1,0}, s32[1,2]{1,0}) custom-call(%p.1), custom_call_target="TopK"',
+        "%count = s32[1,8]{1,0} iota(), iota_dimension=1",
+    )
+    operands = {one.name: one.operand for one in read(text).operations}
+    assert operands == {"top": "f32[1,8]", "count": ""}
 
 
 def test_a_copy_is_fused_unless_it_is_what_a_fusion_returns():

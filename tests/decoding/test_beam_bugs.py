@@ -90,7 +90,8 @@ def test_a_search_that_ends_with_the_first_text(monkeypatch, rule):
 
 def test_slots_kept_one_off(monkeypatch):
     keep = KVCache.keep
-    monkeypatch.setattr(KVCache, "keep", lambda self, start, slots: keep(self, start, slots + 1))
+    wrong = lambda self, start, kept, width: keep(self, start, kept + 1, width)  # noqa: E731
+    monkeypatch.setattr(KVCache, "keep", wrong)
     assert differs()
 
 

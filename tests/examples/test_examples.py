@@ -174,7 +174,7 @@ def test_a_verifier_that_does_not_say_it_is_exact_is_not(run, tmp_path, capsys, 
     assert cli.main(["verify", *files, record, "--compilation_cache_dir="]) == 1
     assert "NOT EXACT: " in capsys.readouterr().out
     assert cli.main(["decode", *files, "--compilation_cache_dir="]) == 2
-    assert "does not keep the target's law" in capsys.readouterr().err
+    assert "does not keep the target's distribution" in capsys.readouterr().err
     files.append("--gin.LOSSY=True")
     assert cli.main(["decode", *files, "--compilation_cache_dir="]) == 0
     assert "NOT EXACT" in capsys.readouterr().err

@@ -105,10 +105,14 @@ def lines(summary: BenchmarkSummary) -> Iterator[str]:
     if summary.depth is not None:
         yield _figure("layers", summary.depth, "of a target call, mean; alone it has all")
     if summary.alpha is not None:
-        tested = "drafted steps that had all beams" if summary.beams else "accepted / tested drafts"
+        tested = (
+            "drafted steps that had all beams"
+            if summary.beams
+            else "accepted / tested draft tokens"
+        )
         yield _figure("alpha", summary.alpha, tested)
-        yield _shares("  by position", summary.conditional, "if those before it were")
-        yield _shares("  up to there", summary.joint, "of all drafts so long")
+        yield _shares("  by position", summary.conditional, "accepted, if all before it were")
+        yield _shares("  up to there", summary.joint, "of drafts this long, accepted up to here")
     if summary.broken_drafts:
         meaning = "ended early: the drafter's probabilities were not a distribution"
         yield f"{'broken drafts':20}{summary.broken_drafts:>9}  {meaning}"
@@ -135,7 +139,7 @@ def _predicted(prediction: BenchmarkPrediction, baseline: Baseline, unit: str) -
     yield _figure("c", prediction.cost_ratio, f"a draft {unit}, in target steps")
     if prediction.by_turns != 1:
         yield _figure(
-            "  alternating", prediction.by_turns, "times a draft's calls on their own, in c"
+            "  alternating", prediction.by_turns, "times a draft's calls run alone; c includes it"
         )
     tokens = "" if gamma is None else f" on {_width(prediction)} tokens"
     yield _figure("v", prediction.verify_cost, f"a target call{tokens}, in target steps")
@@ -197,7 +201,7 @@ def _row(name: str, seconds: Quantiles, latency: Latency | None) -> str:
 def _shares(name: str, values: Sequence[float | None], meaning: str) -> str:
     """Returns a line of percentages by position in the draft, - where nothing was tested."""
     shown = " ".join("-" if x is None else f"{100 * x:.0f}" for x in values)
-    return f"{name:20}{shown:>9}  %, {meaning}"
+    return f"{name:20}{shown:>9}  % {meaning}"
 
 
 def _figure(name: str, value: float, meaning: str) -> str:

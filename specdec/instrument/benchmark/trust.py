@@ -75,7 +75,7 @@ def lines(
     if ratio > USELESS:
         meaning = "trust no figure here, the speed-up included; measure again on an idle machine"
     elif busy:
-        meaning = "the modes take turns: trust the speed-up to its interval, no other time closely"
+        meaning = "runs alternate, so the interval of the speed-up holds; no other time is reliable"
     elif not spread:
         meaning = "how much times vary is not known; give more texts or repeats"
     else:

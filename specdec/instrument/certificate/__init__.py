@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from specdec.instrument.certificate.afresh import afresh
-from specdec.instrument.certificate.beams import BeamSubject, certify_beams, refuse_beams
+from specdec.instrument.certificate.beam_checks import BeamSubject, certify_beams, refuse_beams
 from specdec.instrument.certificate.divergence import divergence
 from specdec.instrument.certificate.drawn import draws
 from specdec.instrument.certificate.exactness import (

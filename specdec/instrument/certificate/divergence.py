@@ -75,8 +75,8 @@ def _by_groups(subject: Subject) -> tuple[dict[str, Any], str]:
     count = int(sums[-1].sum())
     figures = {"distance": found.value, "low": found.low, "high": found.high, "tokens": count}
     return figures, (
-        f"{count} drawn tokens are {found.value:.4f} from the target's law in total variation, at "
-        f"least (95 % interval {found.interval('.4f')})"
+        f"{count} drawn tokens are at least {found.value:.4f} from the target's distribution, in "
+        f"total variation (95 % interval {found.interval('.4f')})"
     )
 
 

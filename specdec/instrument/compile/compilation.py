@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from specdec.decoding.beam_plan import BeamPlan
+from specdec.decoding.beam_search import beam_search
 from specdec.decoding.program import DecodeProgram, Program, batch_shapes
 from specdec.instrument.compile import hlo
 from specdec.instrument.compile.calls import device_bytes, silent_call, together, with_collectives
@@ -19,7 +21,7 @@ from specdec.instrument.compile.hardware import Call
 from specdec.models import partitioning
 from specdec.models.inputs import read
 from specdec.plan import Plan
-from specdec.types import PyTree, of_depth, verifies
+from specdec.types import Array, Params, PyTree, of_depth, verifies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,14 +73,15 @@ class Compilation:
 
     rows, length: of the inputs.
     mesh: the sizes of its axes.
-    whole: the program `decode`.
+    whole: the program `decode`, or that of a beam search.
     parts: `prefill`, in which each model reads the inputs, and each model call of an iteration, as
-      programs of their own; with the target's call of one token, which it makes by itself.
+      programs of their own; with the target's call of one token, which it makes by itself, or of
+      one for each beam.
     parameter_bytes, cache_bytes: of one device's share.
     calls: what a roofline needs of a model, by role; {} unless all parts were compiled.
     """
 
-    plan: Plan
+    plan: Plan | BeamPlan
     rows: int
     length: int
     mesh: Mapping[str, int]
@@ -95,7 +98,7 @@ class Compilation:
 
 
 def compile_for(
-    plan: Plan,
+    plan: Plan | BeamPlan,
     shape: tuple[int, int],
     mesh: Mesh,
     *,
@@ -106,7 +109,8 @@ def compile_for(
     """Compiles for the devices of a mesh; nothing is allocated and no parameter is read.
 
     Args:
-      plan: with models that are divided as their `axis_rules` say.
+      plan: for decoding or for a beam search, with models that are divided as their `axis_rules`
+        say.
       shape: rows and length of the inputs.
       mesh: of devices that need not be there (`Topology.devices`).
       tables: the shapes of the drafter's tables, by role.
@@ -123,7 +127,7 @@ def compile_for(
     with jax.set_mesh(mesh):
         progress("decode")
         params = plan.params({**trees, **tables})
-        whole, _ = _compiled("decode", DecodeProgram(plan, mesh=mesh), params, keys, inputs)
+        whole, _ = _compiled("decode", _program(plan, mesh), params, keys, inputs)
         made = tuple(_parts(plan, trees, inputs, progress)) if parts else ()
 
     def call_of(model: Any, tree: PyTree, length: int = shape[1]) -> tuple[Call, int]:
@@ -135,9 +139,10 @@ def compile_for(
         for role, model in models.items()
     }
     calls = {role: call for role, (call, _) in found.items()}
-    for role, model in plan.drafter.partial_models(plan.target).items():
+    partial = plan.drafter.partial_models(plan.target) if isinstance(plan, Plan) else {}
+    for role, model in partial.items():
         of_layers, _ = call_of(model, model.part_of(trees["target"]))
-        heads = [one for one in models if one not in plan.widest]
+        heads = [one for one in models if one not in _widest(plan)]
         calls[role] = together(of_layers, *(calls.pop(one) for one in heads))
     for depth in plan.target.depths:
         call, _ = call_of(plan.target.always(depth), trees["target"])
@@ -155,19 +160,35 @@ def compile_for(
     )
 
 
-def program_count(plan: Plan, parts: bool = True) -> int:
+def program_count(plan: Plan | BeamPlan, parts: bool = True) -> int:
     """How many programs `compile_for` compiles."""
     return 2 + len(_calls_of(plan)) if parts else 1
 
 
+def _program(plan: Plan | BeamPlan, mesh: Mesh) -> Program:
+    """The whole program: (params, keys, inputs) -> output."""
+    if isinstance(plan, Plan):
+        return DecodeProgram(plan, mesh=mesh)
+
+    def search(params: Params, keys: Array, inputs: PyTree) -> PyTree:
+        return beam_search(params, inputs, plan)
+
+    return Program(search, mesh=mesh)
+
+
+def _widest(plan: Plan | BeamPlan) -> dict[str, int]:
+    """Tokens in the widest call of each model that `parts` has, by role."""
+    return dict(sorted((role, width) for role, width, _ in plan.parts()))
+
+
 def _communicating(
-    plan: Plan, calls: Mapping[str, Call], parts: Mapping[str, Compiled]
+    plan: Plan | BeamPlan, calls: Mapping[str, Call], parts: Mapping[str, Compiled]
 ) -> dict[str, Call]:
     """The calls with the collectives of each model's widest one; {} where one is not known. A call
     of some layers has its share of them."""
-    found, layers = {}, plan.models()["target"].num_layers
+    found, layers, widest = {}, plan.models()["target"].num_layers, _widest(plan)
     for role, call in calls.items():
-        width = plan.widest.get(role, 1)
+        width = widest.get(role, 1)
         part = parts.get(_name(_compiled_as(role), width))
         if part is None or part.module is None:
             return {}
@@ -182,7 +203,7 @@ def _compiled_as(role: str) -> str:
 
 
 def _parts(
-    plan: Plan, trees: Mapping[str, PyTree], inputs: Any, progress: Callable[[str], None]
+    plan: Plan | BeamPlan, trees: Mapping[str, PyTree], inputs: Any, progress: Callable[[str], None]
 ) -> Iterator[Compiled]:
     """The parts in the order of an iteration, or only the first one if that is too large."""
     progress("prefill")
@@ -196,39 +217,45 @@ def _parts(
         lambda info: jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=info.sharding),
         executable.out_info,
     )
-    own = plan.own_calls()
     for role, width in _calls_of(plan):
         name = _name(role, width)
         progress(name)
         tokens = jax.ShapeDtypeStruct([inputs.shape[0], width], jnp.int32)
-        if role in own and (role, width) != ("target", 1):
+        own = plan.own_calls().get(role) if isinstance(plan, Plan) else None
+        if isinstance(plan, Plan) and own and (role, width) != ("target", 1):
             given = trees, tokens, caches[plan.holder(role)]
-            yield _compiled(name, Program(own[role], donate=[2]), *given)[0]
+            yield _compiled(name, Program(own, donate=[2]), *given)[0]
             continue
         call = Program(plan.models()[role].decode, donate=[2])
         yield _compiled(name, call, trees[role], tokens, caches[role])[0]
 
 
-def _prefill(trees: Mapping[str, PyTree], inputs: Any, *, plan: Plan) -> dict[str, PyTree]:
+def _prefill(
+    trees: Mapping[str, PyTree], inputs: Any, *, plan: Plan | BeamPlan
+) -> dict[str, PyTree]:
     """Each model's cache, by role."""
     caches: dict[str, PyTree] = {}
-    views = plan.drafter.views()
+    views = _views(plan)
     for role, model in plan.models().items():
         seen = views[role](inputs) if role in views else inputs
         caches[role] = read(model, trees[role], seen, plan.capacity, caches.get("target"))
     return caches
 
 
-def _length_of(role: str, plan: Plan, inputs: jax.ShapeDtypeStruct) -> int:
+def _views(plan: Plan | BeamPlan) -> dict[str, Callable]:
+    return plan.drafter.views() if plan.drafter else {}
+
+
+def _length_of(role: str, plan: Plan | BeamPlan, inputs: jax.ShapeDtypeStruct) -> int:
     """The length of what a model reads of the inputs."""
-    view = plan.drafter.views().get(role)
+    view = _views(plan).get(role)
     return inputs.shape[1] if view is None else jax.eval_shape(view, inputs).shape[1]
 
 
-def _calls_of(plan: Plan) -> list[tuple[str, int]]:
-    """Role and width of each kind of call."""
-    parts = [(_compiled_as(role), width) for role, width, _ in plan.parts()]
-    return list(dict.fromkeys([("target", 1), *parts]))
+def _calls_of(plan: Plan | BeamPlan) -> list[tuple[str, int]]:
+    """Role and width of each kind of call, that of the target alone first."""
+    parts = (*plan.alone().parts(), *plan.parts())
+    return list(dict.fromkeys((_compiled_as(role), width) for role, width, _ in parts))
 
 
 def _name(role: str, width: int) -> str:

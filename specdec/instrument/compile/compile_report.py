@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from specdec.common.terminal import counted
+from specdec.decoding.beam_plan import BeamPlan
 from specdec.instrument.compile import hlo
 from specdec.instrument.compile.compilation import Compilation, Compiled
 from specdec.instrument.compile.hardware import GIB, HOP_SECONDS, LAYER_SECONDS, Topology
-from specdec.instrument.compile.roofline import exits, predict
+from specdec.instrument.compile.roofline import exits, predict, predict_beams
+from specdec.plan import Plan
 
 
 def record(
@@ -27,7 +29,7 @@ def record(
         "rows": compilation.rows,
         "inputs": compilation.length,
         "outputs": plan.max_length,
-        "gamma": plan.longest_draft,
+        **_lengths(plan),
         "dtype": plan.target.dtype,
         "memory": _memory(topology, compilation),
         "compile_seconds": {each.name: round(each.seconds, 1) for each in programs},
@@ -36,14 +38,33 @@ def record(
         "assumed": {"hop_seconds": HOP_SECONDS, "layer_seconds": LAYER_SECONDS},
     }
     if compilation.calls and compilation.whole.module:
-        if plan.drafts:
-            made = predict(topology.chip, plan, compilation.calls, alphas)
-            roofline, with_layers = map(dataclasses.asdict, made)
-            found |= {"alphas": dict(alphas), "roofline": roofline, "with_layers": with_layers}
-        if plan.target.depths:
-            leaving = exits(topology.chip, plan, compilation.calls)
-            found["exits"] = [dataclasses.asdict(one) for one in leaving]
+        found |= _predicted(topology, compilation, alphas)
     return found
+
+
+def _predicted(
+    topology: Topology, compilation: Compilation, alphas: Mapping[str, float]
+) -> dict[str, Any]:
+    plan, calls, found = compilation.plan, compilation.calls, {}
+    if isinstance(plan, BeamPlan):
+        of_beams = predict_beams(topology.chip, plan, calls)
+        return {"beams_predicted": [dataclasses.asdict(one) for one in of_beams]}
+    if plan.drafts:
+        made = predict(topology.chip, plan, calls, alphas)
+        roofline, with_layers = map(dataclasses.asdict, made)
+        found |= {"alphas": dict(alphas), "roofline": roofline, "with_layers": with_layers}
+    if plan.target.depths:
+        leaving = exits(topology.chip, plan, calls)
+        found["exits"] = [dataclasses.asdict(one) for one in leaving]
+    return found
+
+
+def _lengths(plan: Plan | BeamPlan) -> dict[str, int]:
+    """Returns the lengths of drafts, and the numbers of beams."""
+    if isinstance(plan, Plan):
+        return {"gamma": plan.longest_draft}
+    of_draft = plan.drafter.width if plan.drafter else 0
+    return {"beams": plan.beams, "draft_beams": of_draft, "draft_steps": plan.depth}
 
 
 def _memory(topology: Topology, compilation: Compilation) -> dict[str, Any]:
@@ -68,11 +89,15 @@ def _contents(part: Compiled) -> dict[str, Any]:
     module, memory = part.module, part.memory
     assert module is not None and memory is not None
     copies = [copy for copy in module.copies if not copy.fused]  # others are never in memory
+    sorts = [one for one in module.operations if one.scope.endswith("/top_k")]
+    sorts = [one for one in sorts if one.opcode in ("custom-call", "sort")]
     return {
         "memory": dataclasses.asdict(memory),
         "collectives": _by_loop(module.collectives, lambda i: i.opcode),
         "copies": _by_loop(copies, lambda i: i.shape),
         "operations": Counter("/".join(one.loop) for one in module.operations),
+        "top_k": _by_loop(sorts, lambda i: i.operand),
+        "largest": _largest(module.operations),
         "host_transfers": len(module.host_transfers),
         "dynamic_shapes": len(module.dynamic_shapes),
         "loops": [_loop(loop) for loop in module.loops],
@@ -91,6 +116,12 @@ def _by_loop(
         kind["count"] += 1
         kind["bytes"] += one.bytes
     return loops
+
+
+def _largest(instructions: Sequence[hlo.Instruction]) -> dict[str, dict[str, Any]]:
+    """Returns the largest result: path of loops, '' outside -> figures."""
+    by_size = sorted(instructions, key=lambda one: one.bytes)
+    return {"/".join(one.loop): {"shape": one.shape, "bytes": one.bytes} for one in by_size}
 
 
 def _loop(loop: hlo.Loop) -> dict[str, Any]:
@@ -113,6 +144,8 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield from _contents_lines(found["programs"]["decode"])
     if "roofline" in found:
         yield from _prediction_lines(found)
+    if "beams_predicted" in found:
+        yield from _beam_lines(found)
     if "exits" in found:
         yield "  exits       a token that leaves there, alone (roofline / with layers)"
         for one in found["exits"]:
@@ -131,7 +164,6 @@ def _milliseconds(one: Mapping[str, Any]) -> str:
 
 def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Explains the lines of some records, and nothing that they lack."""
-    gamma = records[0]["gamma"]
     yield ""
     yield "memory: what the decode program takes of one device; compiled: seconds for each program"
     if any("decode" in found["programs"] for found in records):
@@ -140,10 +172,14 @@ def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             "loops: what is nested in what, xN for N passes"
         )
         yield (
-            "operations: instructions, those of a loop counted once; also: copies to the host and "
-            "sizes known only at run time, both 0 in a fast program"
+            "operations: instructions, those of a loop counted once; largest: array that a loop "
+            "makes; also: copies to the host and sizes known only at run time, both 0 in a fast "
+            "program"
         )
-    if any("roofline" in found or "exits" in found for found in records):
+    if any(found["programs"].get("decode", {}).get("top_k") for found in records):
+        yield "top-k: how often the best of an array are taken, by its shape"
+    predicted = {"roofline", "exits", "beams_predicted"}
+    if any(predicted & found.keys() for found in records):
         yield (
             "roofline: reading memory or computing, whichever takes longer, then communicating; "
             f"with layers: and {LAYER_SECONDS * 1e6:.0f} us for each layer"
@@ -153,7 +189,13 @@ def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             "exits: what a token takes that leaves the target behind so many layers, and how many "
             "times as fast as the whole target that is"
         )
+    if any("beams_predicted" in found for found in records):
+        yield (
+            "beams: roofline / with layers; the speed-up over a search without a draft is the "
+            "steps of a call, divided by those from which it pays"
+        )
     if any("roofline" in found for found in records):
+        gamma = records[0]["gamma"]
         yield (
             f"c: a draft token over a target call of one; v({gamma}): a target call of "
             f"{gamma + 1} tokens over one of one"
@@ -170,6 +212,12 @@ def _contents_lines(whole: Mapping[str, Any]) -> Iterator[str]:
     yield f"  loops       {_loops(whole['loops'])}"
     counts = (f"{n} in {path or 'no loop'}" for path, n in whole["operations"].items())
     yield f"  operations  {', '.join(counts)}"
+    for path, kinds in whole["top_k"].items():
+        sorts = (f"{kind['count']} of {shape}" for shape, kind in kinds.items())
+        yield f"  top-k       {', '.join(sorts)} in {path or 'no loop'}"
+    for path, one in whole["largest"].items():
+        if path:
+            yield f"  largest     {one['shape']} ({one['bytes'] / 2**20:.2f} MiB) in {path}"
     yield (
         f"  also        {whole['host_transfers']} host transfers, "
         f"{whole['dynamic_shapes']} dynamic shapes"
@@ -223,6 +271,17 @@ def _prediction_lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"    {name:<20}" + "".join(f"{f'{a:.2f}/{b:.2f}':>12}" for a, b in pairs)
 
 
+def _beam_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    step, iteration, pays_from = (
+        [one[name] for one in found["beams_predicted"]]
+        for name in ("step", "iteration", "pays_from")
+    )
+    yield (
+        f"  beams       a step alone {_pair(1e3 * x for x in step)} ms, a call with its draft "
+        f"{_pair(1e3 * x for x in iteration)} ms: it pays from {_pair(pays_from)} steps per call"
+    )
+
+
 _PREDICTIONS = {"roofline": "roofline", "with_layers": "with layers"}
 
 
@@ -259,6 +318,8 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> str:
             rows += ["", *_prediction_table(found)]
         if "exits" in found:
             rows += ["", *_exit_table(found)]
+        if "beams_predicted" in found:
+            rows += ["", f"{found['topology']}: {next(_beam_lines(found)).split(maxsplit=1)[1]}."]
     return "\n".join(rows) + "\n"
 
 

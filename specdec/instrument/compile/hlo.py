@@ -50,6 +50,7 @@ _CALLS = re.compile(
     r"|branch_computations|called_computations)=(\{[^}]*\}|%?[\w.\-]+)"
 )
 _NAME = re.compile(r"[\w.\-]+")
+_OPERAND = re.compile(r"[^)]*?%([\w.\-]+)")  # the first one
 _NOTES = re.compile(r", (?:frontend_attributes|metadata|backend_config)=")
 _SCOPE = re.compile(r'op_name="([^"]*)"')
 _AROUND = re.compile(r"(?:^|/)while/(?:body|cond)(?=/|$)")  # of a scope, what encloses the loop
@@ -59,13 +60,14 @@ _CHANNEL = re.compile(r" channel_id=(\d+)")
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _HOST_CALL = re.compile(r'custom_call_target="[^"]*(?:callback|host|MoveToDevice)', re.IGNORECASE)
 _RESIZE = re.compile(r'custom_call_target="(?:PadToStatic|SliceToDynamic)"')
+_JOINED = re.compile(r'custom_call_target="ConcatBitcast"')  # slices that were moved one by one
 _LAYOUT = re.compile(r"\{[^{}]*\}|/\*.*?\*/")
 _SPACE = re.compile(r"S\(\d+\)")
 _ARRAY = re.compile(r"(\w+)\[([^\]]*)\]")
 
 
 class Instruction(NamedTuple):
-    """One instruction. An asynchronous one stands once, where it starts, as if it were not."""
+    """One instruction; an asynchronous pair counts once, where it starts."""
 
     opcode: str  # "all-reduce", also for all-reduce-start
     name: str  # unique in the text
@@ -74,12 +76,17 @@ class Instruction(NamedTuple):
     scope: str  # the traced operation it comes from, metadata's op_name; "" if there is none
     loop: tuple[str, ...]  # names of the loops around it, outermost first
     fused: bool  # within a fusion and not its result, so without an array of its own
+    operand: str  # the shape of the first operand; "" if there is none
 
 
 class Loop(NamedTuple):
-    """A while loop. Its name is the last name in its scope that the user gave: `draft` for
-    `jit(decode)/while/body/jit(step)/draft/while`, `decode` for `jit(_decode)/while`. Names around
-    an enclosing loop are not its own; without one it is called `while`. Several may share one."""
+    """A while loop.
+
+    The name is the last one in the loop's scope that the user gave. It is `draft` for
+    `jit(decode)/while/body/jit(step)/draft/while` and `decode` for `jit(_decode)/while`. Names
+    around an enclosing loop do not count. Without a name the loop is called `while`. Several loops
+    may share a name.
+    """
 
     name: str
     trip_count: int | None  # None where the compiler does not state it
@@ -88,8 +95,7 @@ class Loop(NamedTuple):
 
 @dataclass(frozen=True)
 class Module:
-    """The loops of a compiled program and its instructions, those in particular that cost more than
-    they seem to, in the program's order."""
+    """The loops and instructions of a compiled program, in the program's order."""
 
     loops: tuple[Loop, ...]  # that lie in no other
     operations: tuple[Instruction, ...]  # that are run on their own, a fusion as one; not moves
@@ -106,8 +112,14 @@ KINDS = ("operations", "collectives", "copies", "moves", "host_transfers", "dyna
 def read(text: str) -> Module:
     """Reads the contents of a compiled program from its text.
 
-    A collective that the compiler spreads over several fusions, to overlap it with their work, is
-    one collective. Raises ValueError if the text is not that of a whole compiled program.
+    A collective that the compiler spreads over several fusions, to overlap with their work, counts
+    once.
+
+    Args:
+      text: optimised HLO.
+
+    Raises:
+      ValueError: the text is not that of a whole compiled program.
     """
     entry, computations = _parse(text)
     found: dict[str, list[Instruction]] = {kind: [] for kind in KINDS}
@@ -141,17 +153,18 @@ def read(text: str) -> Module:
 
 
 class _Line(NamedTuple):
-    """An instruction as it is written, with what `read` asks of it."""
+    """An instruction as it is written, with the fields that `read` needs."""
 
     name: str
     shape: str
     opcode: str
+    operand: str  # the shape of the first operand, "" if there is none
     rest: str  # operands and attributes
     kinds: tuple[str, ...]  # the fields of Module it belongs to
     calls: tuple[str, ...]  # computations
 
     def attribute(self, pattern: re.Pattern) -> str:
-        """Returns what an attribute has, "" if it is not there."""
+        """Returns the value of an attribute, "" if it is missing."""
         match = pattern.search(self.rest)
         return match[1] if match else ""
 
@@ -172,7 +185,8 @@ class _Line(NamedTuple):
     def instruction(self, loop: tuple[str, ...], fused: bool) -> Instruction:
         shape = _LAYOUT.sub("", _result(self.opcode, self.shape))
         opcode, scope = self.opcode.removesuffix("-start"), self.attribute(_SCOPE)
-        return Instruction(opcode, self.name, shape, _bytes(shape), scope, loop, fused)
+        operand = _LAYOUT.sub("", self.operand)
+        return Instruction(opcode, self.name, shape, _bytes(shape), scope, loop, fused, operand)
 
 
 @dataclass
@@ -182,12 +196,14 @@ class _Computation:
 
 
 def _parse(text: str) -> tuple[str, dict[str, _Computation]]:
-    """The name of the entry, and every computation by name."""
+    """Returns the name of the entry, and every computation by name."""
     entry, computation = None, _Computation()
     computations: dict[str, _Computation] = {}
+    shapes: dict[str, str] = {}  # names are unique
     for line in text.split("\n"):
         if match := _INSTRUCTION.match(line):
             root, name, shape, opcode, rest = match.groups()
+            shapes[name] = shape
             if root:
                 computation.results.add(name)
                 if opcode == "tuple":
@@ -196,7 +212,9 @@ def _parse(text: str) -> tuple[str, dict[str, _Computation]]:
                 continue  # noted where it starts
             kinds, calls = _kinds(opcode, shape, rest), _calls(rest)
             if kinds or calls:
-                computation.lines.append(_Line(name, shape, opcode, rest, kinds, calls))
+                first = _OPERAND.match(rest)
+                operand = shapes.get(first[1], "") if first else ""
+                computation.lines.append(_Line(name, shape, opcode, operand, rest, kinds, calls))
         elif match := _COMPUTATION.match(line):
             computation = computations[match[2]] = _Computation()
             entry = match[2] if match[1] else entry
@@ -209,7 +227,7 @@ def _parse(text: str) -> tuple[str, dict[str, _Computation]]:
 
 
 def _kinds(opcode: str, shape: str, rest: str) -> tuple[str, ...]:
-    """The fields of Module to which an instruction belongs."""
+    """Returns the fields of Module to which an instruction belongs."""
     base = opcode.removesuffix("-start")
     kinds = []
     if _touches_host(base, shape, rest):
@@ -226,7 +244,7 @@ def _kinds(opcode: str, shape: str, rest: str) -> tuple[str, ...]:
         or (base == "custom-call" and _RESIZE.search(rest))
     ):
         kinds.append("dynamic_shapes")
-    if base not in PASSIVE and "moves" not in kinds:
+    if base not in PASSIVE and "moves" not in kinds and not _JOINED.search(rest):
         kinds.append("operations")
     return tuple(kinds)
 
@@ -267,7 +285,7 @@ def _result(opcode: str, shape: str) -> str:
 
 
 def _elements(shape: str) -> list[str]:
-    """The elements of a tuple's shape; a shape that is no tuple is its own and only one."""
+    """Returns the elements of a tuple's shape; any other shape is its own only element."""
     if not shape.startswith("("):
         return [shape]
     elements, depth = [""], 0
@@ -281,8 +299,11 @@ def _elements(shape: str) -> list[str]:
 
 
 def _bytes(shape: str) -> int:
-    """Bytes of all arrays in a shape. A type's bits are the first number in its name: bf16, s4,
-    f8e4m3fn; pred takes a byte, and types without a number, such as token, take nothing."""
+    """Returns the bytes of all arrays in a shape.
+
+    The bits of a type are the first number in its name: bf16, s4, f8e4m3fn. A pred takes a byte.
+    Types without a number, such as token, take nothing.
+    """
     total = 0
     for dtype, dimensions in _ARRAY.findall(shape):
         digits = re.search(r"\d+", dtype)

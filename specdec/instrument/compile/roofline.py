@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from specdec.common import published, theory
+from specdec.decoding.beam_plan import BeamPlan
 from specdec.instrument.compile.hardware import LAYER_SECONDS, Call, Chip
 from specdec.plan import Plan
 from specdec.schedules import Fixed
@@ -29,13 +30,15 @@ PAPER_ALPHAS: Mapping[int, Mapping[str, float]] = {
 
 @dataclasses.dataclass(frozen=True)
 class RooflinePrediction:
-    """The model calls of an iteration, predicted; all else in it counts as nothing.
+    """The predicted model calls of an iteration; all else in it counts as nothing.
 
-    layer_seconds: assumed for each decoder layer in addition (`hardware.LAYER_SECONDS`).
-    target: seconds of a call with one token.
-    draft: seconds of a draft token, in drafts of the plan's longest length.
-    cost_ratio: c, the second over the first. verify_cost: v(gamma), for gamma = 0, 1, ..
-    speedups: {alpha: [S at gamma 1, 2, ..]}.
+    Attributes:
+      layer_seconds: assumed for each decoder layer in addition (`hardware.LAYER_SECONDS`).
+      target: seconds of a call with one token.
+      draft: seconds of a draft token, in drafts of the plan's longest length.
+      cost_ratio: c, `draft` divided by `target`.
+      verify_cost: v(gamma), for gamma = 0, 1, ...
+      speedups: {alpha: [S at gamma 1, 2, ...]}.
     """
 
     layer_seconds: float
@@ -53,12 +56,14 @@ def predict(
     alphas: Mapping[str, float],
     longest: int = LONGEST,
 ) -> tuple[RooflinePrediction, RooflinePrediction]:
-    """Predicts with nothing but the roofline, and with a time for each layer in addition.
+    """Returns two predictions: by the roofline alone, and with a time for each layer in addition.
 
     Args:
-      calls: of each of the plan's models, by role.
+      chip: the chip.
+      plan: the plan.
+      calls: the figures of each model's call, by role.
       alphas: acceptance rates, by label.
-      longest: draft tokens that are predicted for.
+      longest: the longest draft that is predicted for, in tokens.
     """
     draft_lengths = range(1, longest + 1)
 
@@ -87,12 +92,48 @@ def predict(
 
 
 @dataclasses.dataclass(frozen=True)
-class Exit:
-    """A token that leaves the target behind some layers, decoded without a drafter.
+class BeamPrediction:
+    """The model calls of a beam search, predicted; all else in it counts as nothing.
 
-    layers: that it goes through.
-    seconds: of its call: by the roofline, and with a time for each layer in addition.
-    speedup: over the whole target, in the same two ways.
+    layer_seconds: assumed for each decoder layer in addition.
+    step: seconds of a step of the target alone, one call of w tokens.
+    iteration: seconds of a call on a tree, and of the draft that it is grown with.
+    pays_from: the steps that a call must be worth to be as fast as the target alone. A search is
+      faster by the steps per call over this.
+    """
+
+    layer_seconds: float
+    step: float
+    iteration: float
+    pays_from: float
+
+
+def predict_beams(
+    chip: Chip, plan: BeamPlan, calls: Mapping[str, Call]
+) -> tuple[BeamPrediction, BeamPrediction]:
+    """Predicts with nothing but the roofline, and with a time for each layer in addition.
+
+    Arguments as of `predict`.
+    """
+
+    def at(layer_seconds: float) -> BeamPrediction:
+        step, iteration = (
+            sum(n * calls[role].seconds(chip, width, layer_seconds) for role, width, n in parts)
+            for parts in (plan.alone().parts(), plan.parts())
+        )
+        return BeamPrediction(layer_seconds, step, iteration, iteration / step)
+
+    return at(0.0), at(LAYER_SECONDS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exit:
+    """A token that leaves the target after some layers, decoded without a drafter.
+
+    Attributes:
+      layers: the layers that the token passes.
+      seconds: the time of its call, by the roofline and with a time for each layer in addition.
+      speedup: over the whole target, in the same two ways.
     """
 
     layers: int
@@ -101,9 +142,9 @@ class Exit:
 
 
 def exits(chip: Chip, plan: Plan, calls: Mapping[str, Call]) -> list[Exit]:
-    """Predicts each depth of the target's calls, none where all go through all layers.
+    """Returns a prediction for each depth of the target's calls; arguments as for `predict`.
 
-    Arguments as of `predict`.
+    The list is empty if all calls use all layers.
     """
 
     def seconds(role: str) -> tuple[float, float]:

@@ -60,7 +60,7 @@ WORDS = {
         "decode",
         RUN,
         "--gin_file=verifiers/top_beta.gin",
-        says="TopBeta.*does not keep the target's law.*; give --gin.LOSSY=True",
+        says="TopBeta.*does not keep the target's distribution.*; give --gin.LOSSY=True",
     ),
     "a lenience of none": case(
         "decode",
