@@ -14,7 +14,13 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.drafters import Autoregressive
-from specdec.instrument.certificate import BeamSubject, Subject, beams, certify_beams, refuse_beams
+from specdec.instrument.certificate import (
+    BeamSubject,
+    Subject,
+    certify_beams,
+    refuse_beams,
+)
+from specdec.instrument.certificate import beam_checks as beams
 from specdec.models.beam_tree import Slots
 from specdec.models.cache import KVCache
 from specdec.plan import Plan
