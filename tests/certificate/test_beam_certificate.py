@@ -17,10 +17,10 @@ from specdec.drafters import Autoregressive
 from specdec.instrument.certificate import (
     BeamSubject,
     Subject,
-    beam_checks,
     certify_beams,
     refuse_beams,
 )
+from specdec.instrument.certificate import beam_checks as beams
 from specdec.models.beam_tree import Slots
 from specdec.models.cache import KVCache
 from specdec.plan import Plan

@@ -34,10 +34,11 @@ def sentence(
     found, outputs = summary.speedup.over_texts, summary.texts * summary.repeats
     if isinstance(plan, BeamPlan):
         beams = "the same best beam" if plan.best_only else "the same beams"
+        less = "slower" if found.high < 1 else "no faster"
         return ", ".join(
             (
                 f"{found.value:.2f} times as fast as plain beams ({found.interval()})",
-                *(["so slower than without a draft"] if found.value < 1 else []),
+                *([f"so {less} than without a draft"] if found.value < 1 else []),
                 f"{summary.identical} of {outputs} texts {beams}",
                 f"{plan.beams} beams",
                 f"drafts of {plan.draft_beams} beams and {_steps(plan.depth)}",

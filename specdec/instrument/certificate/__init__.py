@@ -21,7 +21,7 @@ target's distribution:
 
   divergence  measured; it passes only if the run says that it is lossy
 
-A beam search has checks of its own, see `beams`.
+A beam search has checks of its own, see `beam_checks`.
 """
 
 from __future__ import annotations
