@@ -65,7 +65,7 @@ def test_a_sound_search_is_certified():
     assert list(again) == checks and len(seen) == 5
 
 
-def found(scores=0.0, tokens=0, steps=0) -> beam_checks.Check:
+def found(scores=0.0, tokens=0, steps=0) -> beams.Check:
     """The first check, of outputs whose first text is wrong by so much."""
     made = jax.tree.map(np.zeros_like, output())
     trace = made.trace.replace(steps=made.trace.steps + 1, calls=made.trace.calls + LONGEST)
@@ -76,7 +76,7 @@ def found(scores=0.0, tokens=0, steps=0) -> beam_checks.Check:
     ours.trace.steps[0, 0] += steps
     one = subject()
     one.__dict__.update(plain=made, drafted=ours)
-    return beam_checks.beams(one)
+    return beams.beams(one)
 
 
 @functools.cache
@@ -91,13 +91,13 @@ def output():
 
 def test_a_beam_a_score_or_a_step_that_differs_fails(monkeypatch):
     """A gap that is no near-tie is what the audit of a mistake finds."""
-    monkeypatch.setattr(beam_checks, "_gap", lambda *given: 0.1)
+    monkeypatch.setattr(beams, "_gap", lambda *given: 0.1)
     assert found().passed and found().figures["identical"] == len(TEXTS)
     for wrong in ({"scores": 1e-3}, {"scores": np.nan}, {"tokens": 1}, {"steps": 1}):
         assert not found(**wrong).passed, wrong
-    monkeypatch.setattr(beam_checks, "_gap", lambda *given: np.inf)
+    monkeypatch.setattr(beams, "_gap", lambda *given: np.inf)
     assert not found(tokens=1).passed
-    monkeypatch.setattr(beam_checks, "_gap", lambda *given: 1e-6)
+    monkeypatch.setattr(beams, "_gap", lambda *given: 1e-6)
     assert found(tokens=1).passed and found(tokens=1).figures["identical"] == len(TEXTS) - 1
 
 
@@ -113,7 +113,7 @@ def test_texts_that_differ_are_near_ties_or_mistakes(change, passes):
     endless = dataclasses.replace(SEARCH, stop_ids=())
     one = subject(tables() | {"target": {"logits": tied}}, endless)
     params = tables() | {"target": {"logits": turned}}
-    check = beam_checks._agreement("beams", one, one.plan, one.search(one.plan, params), params)
+    check = beams._agreement("beams", one, one.plan, one.search(one.plan, params), params)
     assert check.figures["identical"] < len(TEXTS)
     assert check.passed == passes, check
 
@@ -150,36 +150,36 @@ GROW = DraftBeams.grow
 PLANTED = {  # what is wrong, where, and the check that sees it
     "slots kept one off": (
         (KVCache, "keep", lambda self, start, slots: KEEP(self, start, slots + 1)),
-        beam_checks.beams,
+        beams.beams,
     ),
     "siblings that are seen": (
         (Slots, "placed", lambda self, nodes, layers: PLACED(self, jnp.ones_like(nodes), layers)),
-        beam_checks.beams,
+        beams.beams,
     ),
     "a child found by its token alone": (
         (beam_search, "_children", by_token_alone),
-        beam_checks.beams,
+        beams.beams,
     ),
     "a missing beam that is passed over": (
         (beam_search, "_children", lambda *given: jnp.maximum(CHILDREN(*given), 0)),
-        beam_checks.beams,
+        beams.beams,
     ),
     "a missing beam of a hostile draft": (
         (beam_search, "_children", lambda *given: jnp.maximum(CHILDREN(*given), 0)),
-        beam_checks.hostile,
+        beams.hostile,
     ),
-    "a path that is not the parents'": ((beam_search, "_led", wrong_path), beam_checks.audit),
+    "a path that is not the parents'": ((beam_search, "_led", wrong_path), beams.audit),
     "a draft cache that is not moved": (
         (DraftBeams, "keep", lambda self, cache, start, slots: cache),
-        beam_checks.perfect,
+        beams.perfect,
     ),
     "a last layer that is not fed again": (
         (DraftBeams, "_first", first_without_the_last_layer),
-        beam_checks.perfect,
+        beams.perfect,
     ),
     "nodes spent on stop ids": (
         (DraftBeams, "grow", lambda self, *given: GROW(self, *given[:-1], ())),
-        beam_checks.perfect,
+        beams.perfect,
     ),
 }
 

@@ -651,7 +651,7 @@ def test_tokens_that_leave_the_target_are_predicted_by_their_layers():
     fast, _, slow = (one["speedup"] for one in told["exits"])
     assert fast[0] > 1 > slow[0] and fast[1] > 1 > slow[1]
     assert "1 layers" in "\n".join(lines(told)) and "| 1 |" in markdown([told])
-    assert "exits: what a token takes" in "\n".join(explanation([told]))
+    assert "exits: the time of a token" in "\n".join(explanation([told]))
 
 
 def test_every_label_is_explained():
