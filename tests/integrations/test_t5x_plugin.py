@@ -523,6 +523,33 @@ def test_infer_gives_t5xs_own_greedy_decodes(t5x_run):
     assert_greedy(GOLDEN, [record["prediction"] for record in records], lengths)
 
 
+BEAMS = """
+from __gin__ import dynamic_registration
+
+from specdec.integrations import t5x
+from t5x import models
+
+t5x.SpeculativeModel.default_decoder_params = @models.DecoderParams()
+models.DecoderParams.num_decodes = 4
+models.DecoderParams.return_all_decodes = True
+"""
+
+
+@with_t5x
+def test_infer_searches_for_t5xs_own_beams(t5x_run):
+    (t5x_run / "beams.gin").write_text(BEAMS)
+    flags = ["--gin_file=run.gin", "--gin_file=beams.gin"]
+    flags += [f"--gin_search_paths=.,{ROOT / 'gin'}"]
+    flags += [f"--gin.INFER_OUTPUT_DIR={str(t5x_run / 'beams')!r}"]
+    in_t5x(t5x_run, "-m", "t5x.infer", *flags, "--gin.infer.mode='predict_with_aux'")
+    (file,) = (t5x_run / "beams").glob("*.jsonl-00000-of-00001")
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    right = np.load(GOLDEN / "golden.npz")
+    for record, beams, scores in zip(records, right["beam4"], right["beam4_scores"], strict=True):
+        np.testing.assert_array_equal(record["prediction"], beams)
+        np.testing.assert_allclose(record["aux"]["scores"], scores, **BEAM_SCORES)
+
+
 NO_MODEL = ("--gin.DRAFT_MODEL=None", "--gin.DRAFT_CHECKPOINT_PATH=None")
 
 
