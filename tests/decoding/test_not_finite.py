@@ -118,7 +118,7 @@ def test_a_target_without_logits_is_an_error_that_names_row_and_token(value):
 def test_the_error_names_the_first_row_that_failed_and_where():
     """Or the text, where its index is known. An excluded token has a score."""
     trace = types.SimpleNamespace(failed=jnp.array([False, True, False]))
-    output = types.SimpleNamespace(trace=trace, length=jnp.array([4, 2, 1]))
+    output = types.SimpleNamespace(trace=trace, made=[4, 2, 1].__getitem__)
     with pytest.raises(NonFiniteLogits, match="for output token 3 of row 2;") as error:
         check_finite(output, BENCH.target)
     other = error.value.of_text(7)
