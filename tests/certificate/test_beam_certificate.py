@@ -149,7 +149,7 @@ KEEP, PLACED, CHILDREN = KVCache.keep, Slots.placed, beam_search._children
 GROW = DraftBeams.grow
 PLANTED = {  # what is wrong, where, and the check that sees it
     "slots kept one off": (
-        (KVCache, "keep", lambda self, start, slots: KEEP(self, start, slots + 1)),
+        (KVCache, "keep", lambda self, start, kept, width: KEEP(self, start, kept + 1, width)),
         beams.beams,
     ),
     "siblings that are seen": (
