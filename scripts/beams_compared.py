@@ -31,7 +31,7 @@ from specdec.verifiers import GreedyMatch, TopBeta
 PAIR, ROWS = "captions", 25
 GAMMA = 4  # of greedy drafts
 BEAMS, WIDTH, DEPTH = 4, 8, 2
-# Seconds of a call on one v4 chip in bfloat16, T5-XXL and T5-small, by "Predicted" in docs/tpu.md.
+# Seconds of a call on one v4 chip in bfloat16, T5-XXL and T5-small, by docs/log/tpu-log.md.
 # A call on up to 20 tokens takes as long as one on a single token there.
 V4 = {"target": 9.61e-3, "draft": 0.182e-3}
 COLUMNS = (

@@ -464,8 +464,6 @@ BEAM_SEARCHES = {"drafted": (8, 2), "drafted, deeper": (8, 3)}  # beams and step
 
 def measured_beams(sizes: Sizes, path: Path) -> list[dict[str, Any]]:
     """Returns a line for each search for four beams by the grown pair, timed alternately."""
-    if path.exists():
-        return json.loads(path.read_text(encoding="utf-8"))
     row = Grown(sizes, 0.0, 7)
     plans = {
         name: beam_plan(row.plan, 4, T5XBeams(), width=width, depth=depth)
@@ -497,6 +495,8 @@ def measured_beams(sizes: Sizes, path: Path) -> list[dict[str, Any]]:
     plain = np.array(seconds["plain beams"])
     lines = [
         {
+            "pair": "grown_ende",
+            "beams": 4,
             "search": name,
             "texts": len(texts),
             "same beams": same[name],
@@ -506,7 +506,8 @@ def measured_beams(sizes: Sizes, path: Path) -> list[dict[str, Any]]:
         }
         for name, taken in seconds.items()
     ]
-    path.write_text(json.dumps(lines), encoding="utf-8")
+    place = {"environment": environment()}
+    path.write_text("".join(f"{records.as_json(one | place)}\n" for one in lines), "utf-8")
     return lines
 
 
@@ -532,7 +533,7 @@ def main() -> None:
         if figures:
             print("", table([line(*one) for one in figures.items()]), sep="\n")
     if args.beams:
-        print("", table(measured_beams(sizes, args.output_dir / "beams.json")), sep="\n")
+        print("", table(measured_beams(sizes, args.output_dir / "beams.jsonl")), sep="\n")
     print(f"\n{len(figures)} of {len(rows)} rows; where acceptance was drawn, only times are real")
 
 

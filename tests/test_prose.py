@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = Path(__file__).parent / "prose_allowed.txt"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LIMIT = 25  # words of a sentence
-FIGURES = 5  # a sentence with so many numbers is a list of them, which is not counted
+FIGURES = 5  # a sentence with this many numbers is a list of figures, and is not measured
 
 HEAD = re.compile(
     r"(As|Asked|At|Behind|Between|By|For|From|Given|Has|He|How|In|It|Its|Like|Likewise|Not|Of|On"

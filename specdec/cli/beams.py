@@ -14,14 +14,11 @@ from typing import Any, Literal
 from specdec import tasks
 from specdec.cli import settings
 from specdec.common import terminal
-from specdec.common.values import Checked, NonNegativeInt, Number, PositiveInt, UsageError
-from specdec.decoding.beam_plan import BeamPlan
+from specdec.common.values import Checked, NonNegativeInt, Number, PositiveInt
 from specdec.decoding.beam_rules import BeamRule, HuggingFaceBeams, T5XBeams
-from specdec.engine import Engine
 from specdec.engine.beam_engine import BeamEngine
 from specdec.instrument.beam_texts import BeamSummary, searched
 from specdec.instrument.runs import GivenBeams
-from specdec.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,34 +60,14 @@ class Beams(Checked):
                 f"EARLY_STOPPING is {self.early_stopping!r} but BEAM_RULE 't5x'; give "
                 "BEAM_RULE = 'huggingface', or leave it out"
             )
-        if self.num_beams and self.num_return > self.num_beams:
-            raise ValueError(
-                f"NUM_RETURN is {self.num_return} but NUM_BEAMS {self.num_beams}; give no more "
-                "texts than beams"
-            )
+        self.given()  # raises for settings that do not go together
 
-    def engine(self, engine: Engine) -> BeamEngine:
-        """Returns the search with the parts of an engine.
-
-        Args:
-          engine: the engine.
-
-        Raises:
-          UsageError: the run cannot be searched.
-        """
-        return BeamEngine(engine, self.plan(engine.plan))
-
-    def plan(self, plan: Plan) -> BeamPlan:
-        """Returns the plan of the search with the parts of a plan for decoding.
-
-        Raises:
-          UsageError: the run cannot be searched.
-        """
-        rule, draft = self._rule(), (self.draft_beams, self.draft_steps)
-        try:
-            return GivenBeams(self.num_beams, self.num_return, rule, *draft).plan(plan)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
+    def given(self) -> GivenBeams | None:
+        """Returns the search; None for no search."""
+        if not self.num_beams:
+            return None
+        draft = self.draft_beams, self.draft_steps
+        return GivenBeams(self.num_beams, self.num_return, self._rule(), *draft)
 
     def _rule(self) -> BeamRule:
         penalty = () if self.length_penalty is None else (self.length_penalty,)
@@ -137,7 +114,7 @@ def flags_of(args: argparse.Namespace) -> dict[str, Any]:
 
 def write(
     args: argparse.Namespace,
-    beams: Beams,
+    num_return: int,
     engine: BeamEngine,
     batches: Iterable[tasks.Batch],
     text_of: Callable[[Sequence[int]], str],
@@ -150,7 +127,7 @@ def write(
     shown = on_terminal or not args.output_file
     file = settings.json_lines(args.output_file, in_force)
     try:
-        for text in searched(engine, batches, text_of, beams.num_return, summary, compare):
+        for text in searched(engine, batches, text_of, num_return, summary, compare):
             if file:
                 file.append(text.record())
             for score, found in zip(text.scores, text.predictions, strict=True) if shown else ():

@@ -91,10 +91,10 @@ def _command(args: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     plan, alphas = run.placement.divided(run.plan), _alphas(args.alpha, run)
-    if run.beams.num_beams:
+    if searched := run.beams.given():
         if args.alpha:
             raise UsageError("--alpha is of tokens, and the run searches with beams; leave it out")
-        plan = run.beams.plan(plan)
+        plan = searched.plan(plan)
     else:
         runs.require_baseline(run)
     records, parts = [], not args.whole_only

@@ -105,11 +105,11 @@ def _command(args: argparse.Namespace) -> None:
     text_of = functools.partial(tasks.detokenize, engine.vocabulary)
     stdin = stdin or _standard_input_without_texts(run, args)
     batches = run.batches() if stdin is None else run.data.text_batches(stdin, engine.vocabulary)
-    if run.beams:
+    if run.beams and run.search:
         _refuse_explaining_beams(args)
-        search = run.beams.engine(engine)
         in_force = runs.in_force(run, "beams") if args.output_file else ""
-        return beams.write(args, run.beams, search, batches, text_of, run.compare, in_force)
+        given = run.beams.num_return, run.search, batches, text_of, run.compare, in_force
+        return beams.write(args, *given)
     painter = _painter(args.color, text_of, len(engine.prefix)) if run.plan.drafts else None
     given = stdin is not None or run.data.texts is not None
     one_by_one = given and run.data.batch_size == 1

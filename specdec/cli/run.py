@@ -175,7 +175,7 @@ def opened(
 
 def with_engine(run: DecodeRun, unmarked: bool = False) -> Run:
     """Returns a run, opened; raises as `Engine.open` does, or UsageError."""
-    data, searched = run.data, run.beams if run.beams.num_beams else None
+    data = run.data
     try:
         engine = Engine.open(
             run.plan,
@@ -198,7 +198,7 @@ def with_engine(run: DecodeRun, unmarked: bool = False) -> Run:
         raise UsageError(f"--decoder_prefix {data.decoder_prefix!r}: {error}") from error
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return Run(engine, data, run.compare, run.lossy, searched)
+    return Run(engine, data, run.compare, run.lossy, run.beams.given())
 
 
 @contextlib.contextmanager

@@ -46,7 +46,7 @@ def _command(args: argparse.Namespace) -> int:
         found.write(Path(args.output_file))
     except RecordsError:  # they are of another run, which may go on
         raise
-    except Exception:  # an interruption is none, and leaves them for the next run
+    except Exception:  # Ctrl-C is no Exception, and keeps the passed checks for the next run
         _remove(kept)
         raise
     _remove(kept)

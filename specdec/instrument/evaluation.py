@@ -133,6 +133,7 @@ class Evaluation(NamedTuple):
         """Returns the records of the remaining texts, with a progress bar on a terminal."""
         run, texts = self.variant.run, None
         if isinstance(self.ways, BeamEngine):
+            assert run.beams is not None
             text_of = functools.partial(tasks.detokenize, self.variant.vocabulary)
             given = self.ways, self.batches, text_of, run.beams.num_return, summary, run.compare
             texts = searched(*given, skip=done)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from specdec import checkpoints, tasks
+from specdec.common.values import UsageError
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamRule
 from specdec.engine import Engine, Placement
@@ -49,7 +50,18 @@ class GivenTexts:
 
 @dataclasses.dataclass(frozen=True)
 class GivenBeams:
-    """A beam search given from Python, with the fields of `cli.Beams` that a measurement reads."""
+    """A beam search that replaces decoding.
+
+    Attributes:
+      num_beams: w, the beams of the search.
+      num_return: beams of each text, the best first.
+      rule: the library whose bookkeeping is used.
+      draft_beams: u, the beams of the draft; None for 2 * w.
+      draft_steps: gamma, the steps that the draft looks ahead.
+
+    Raises:
+      ValueError: more texts than beams are wanted.
+    """
 
     num_beams: int
     num_return: int
@@ -71,7 +83,7 @@ class GivenBeams:
           engine: the engine.
 
         Raises:
-          ValueError: `beam_plan` refuses the engine's plan.
+          UsageError: `beam_plan` refuses the engine's plan.
         """
         return BeamEngine(engine, self.plan(engine.plan))
 
@@ -79,16 +91,14 @@ class GivenBeams:
         """Returns the plan of the search with the parts of a plan for decoding.
 
         Raises:
-          ValueError: `beam_plan` refuses the plan.
+          UsageError: `beam_plan` refuses the plan.
         """
-        return beam_plan(
-            plan,
-            self.num_beams,
-            self.rule,
-            width=self.draft_beams,
-            depth=self.draft_steps,
-            best_only=self.num_return == 1,
-        )
+        draft = {"width": self.draft_beams, "depth": self.draft_steps}
+        try:
+            best_only = self.num_return == 1
+            return beam_plan(plan, self.num_beams, self.rule, **draft, best_only=best_only)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,14 +110,14 @@ class Run:
       data: the texts, `cli.Data` or `GivenTexts`.
       compare: whether the target alone runs as well.
       lossy: whether the output may have another distribution than the target's.
-      beams: the search that replaces decoding, `cli.Beams` or `GivenBeams`; None for none.
+      beams: the search that replaces decoding; None for none.
     """
 
     engine: Engine
     data: Any
     compare: bool = False
     lossy: bool = False
-    beams: Any = None
+    beams: GivenBeams | None = None
 
     @property
     def plan(self) -> Plan:

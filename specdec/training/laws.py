@@ -61,7 +61,7 @@ class Asked(NamedTuple):
 
 
 class StoredLaws:
-    """The stored distributions of texts; `beside` adds them to a batch."""
+    """The stored distributions of texts; `added_to` adds them to a batch."""
 
     def __init__(self, paths: Iterable[Path]):
         self._tables = [tables.mapped(path, KIND) for path in paths]
@@ -71,7 +71,7 @@ class StoredLaws:
             for text, start in zip(table["texts"], starts, strict=True):
                 self._places[text.tobytes()] = number, int(start)
 
-    def beside(self, pairs: Pairs) -> Pairs:
+    def added_to(self, pairs: Pairs) -> Pairs:
         """Returns the batch with the stored distributions of its texts; padding has zeros."""
         shape, (_, top) = pairs.targets.shape, self._tables[0]["ids"].shape
         laws = TopLaws(np.zeros([*shape, top], np.int32), np.zeros([*shape, top + 1], np.float32))

@@ -169,7 +169,7 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
                 progress.say(f"{begun}; going on with it")
             if (top := run.objective.top) is not None:
                 said = _laws(run, top, target_params, folder.path, progress.say)
-                given = (said.beside(batches[k]) for k in itertools.count(step))
+                given = (said.added_to(batches[k]) for k in itertools.count(step))
             else:
                 given = (batches[k] for k in itertools.count(step))
             updates = _updates(run, state, target_params, reference, given)

@@ -19,6 +19,7 @@ from specdec.types import Part
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
+import beams_compared  # noqa: E402
 import harness  # noqa: E402
 import remeasure  # noqa: E402
 
@@ -143,7 +144,7 @@ def cells_behind(mark: str) -> list[list[str]]:
 
 
 def rows_behind(mark: str) -> dict[str, list[str]]:
-    """Of the first table behind a mark in docs/log/methods-log.md: cells by the first one."""
+    """Returns the rows of the first table after a mark in the log of methods, by first cell."""
     return {first: rest for first, *rest in cells_behind(mark)}
 
 
@@ -398,6 +399,49 @@ def test_forecasts_are_those_of_the_lines():
 def test_nothing_of_the_machine_is_in_them():
     for path in filter(Path.is_file, (ROOT / "docs" / "results").rglob("*")):
         assert not re.search(r"/tmp/|/home/|/root/|/work/", path.read_text(encoding="utf-8")), path
+
+
+def beam_lines(name: str) -> list[dict[str, Any]]:
+    return stored("amd_epyc_avx512_2_cores", "beams", f"{name}.jsonl")
+
+
+def test_beams_of_other_libraries_are_those_of_the_lines():
+    lines = beam_lines("identical")
+    for beams in (2, 4, 8):
+        cells = [str(beams)]
+        for peer in ("t5x", "huggingface"):
+            some = [x for x in lines if (x["beams"], x["peer"]) == (beams, peer)]
+            same, texts = (f"{sum(x[key] for x in some):,}" for key in ("identical", "texts"))
+            largest = f"{max(x['score_difference'] for x in some):.1e}".replace("e-0", "e-")
+            assert same == texts == "1,000"
+            cells.append(f"{same} of {texts}, {largest}")
+        shown = cells_behind("Beams of 1,000 captions against")
+        assert cells in [[x.replace("largest score difference ", "") for x in row] for row in shown]
+
+
+def test_beams_and_relaxed_speculation_are_those_of_the_lines():
+    page = ROOT / "docs" / "explanation" / "methods" / "beams.md"
+    table = page.read_text(encoding="utf-8").split("| decoding | BLEU |")[1].split("\n\n")[0]
+    rows = [[x.strip() for x in row.strip("|").split("|")] for row in table.splitlines()[2:]]
+    times = []
+    for target in ("7.1M parameters", "723.6M parameters"):
+        some = [x for x in beam_lines("compared_times") if x["target"] == target]
+        spent = {k: x.sum() for k, x in harness.medians(some, "processor_seconds").items()}
+        times.append({way: f"{seconds / spent['greedy']:.2f}" for way, seconds in spent.items()})
+    for row, one in zip(rows, beam_lines("compared"), strict=True):
+        seconds = f"{1e3 * beams_compared.predicted(one):.0f} ms"
+        found = f"{one['bleu']:.2f}", f"{one['calls'][0]:.1f}", *(x[one["way"]] for x in times)
+        assert row[1:] == [*found, seconds], one["way"]
+
+
+def test_predicted_steps_of_beams_are_close_to_measured_ones():
+    ratios = {}
+    for line in beam_lines("predictions"):
+        ratios[line["pair"], line["search"]] = line["predicted"] / line["steps_per_call"]
+    assert len(ratios) == 24
+    assert {x for (_, search), x in ratios.items() if "reuse" not in search} == {1.0}
+    assert 1.014 < max(ratios.values()) < 1.015  # "at most 1.5 % too high", the page says
+    assert min(ratios.values()) == 1
 
 
 def test_the_short_table_of_a_gpu_has_the_committed_measurements():

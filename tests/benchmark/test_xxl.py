@@ -152,10 +152,11 @@ def test_the_grown_pair_is_exact_and_its_beams_are_those_of_the_target(tmp_path)
     found = summary(tmp_path, "grown")
     assert found["exact"] is True and found["identical"] == xxl.runs(found) == 6
     assert found["alpha"] > 0.5  # the pair's own, where a random draft has none
-    lines = xxl.measured_beams(sizes, tmp_path / "beams.json")
+    lines = xxl.measured_beams(sizes, tmp_path / "beams.jsonl")
     assert [line["same beams"] for line in lines] == [6, 6, 6]
     assert lines[0]["steps per call"] == 1 < lines[1]["steps per call"]
-    assert json.loads((tmp_path / "beams.json").read_text()) == lines
+    written = [json.loads(x) for x in (tmp_path / "beams.jsonl").read_text().splitlines()]
+    assert all(one.pop("environment")["backend"] == "cpu" for one in written) and written == lines
 
 
 def test_without_time_nothing_begins(tmp_path):

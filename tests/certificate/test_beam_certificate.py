@@ -66,7 +66,7 @@ def test_a_sound_search_is_certified():
 
 
 def found(scores=0.0, tokens=0, steps=0) -> beams.Check:
-    """The first check, of outputs whose first text is wrong by so much."""
+    """Returns the first check of outputs whose first text has these errors."""
     made = jax.tree.map(np.zeros_like, output())
     trace = made.trace.replace(steps=made.trace.steps + 1, calls=made.trace.calls + LONGEST)
     made = made._replace(length=made.length + 3, trace=trace)
@@ -104,9 +104,8 @@ def test_a_beam_a_score_or_a_step_that_differs_fails(monkeypatch):
 @pytest.mark.ci
 @pytest.mark.parametrize("change, passes", [(3e-6, True), (0.3, False)])
 def test_texts_that_differ_are_near_ties_or_mistakes(change, passes):
-    """The ids 3 and 4 have the same logits but for a little, which is the other way round in the
-    parameters that the search with a draft is given. No text ends, so that the last token of two
-    beams is the one or the other."""
+    """The ids 3 and 4 have almost the same logits, and their order is reversed in the parameters of
+    the search with a draft. No text ends, so the last token of two beams is one of the two."""
     logits = tables()["target"]["logits"]
     tied = logits.at[..., 4].set(logits[..., 3] + change)
     turned = logits.at[..., 4].set(logits[..., 3] - change)
@@ -119,7 +118,7 @@ def test_texts_that_differ_are_near_ties_or_mistakes(change, passes):
 
 
 def test_what_cannot_be_certified_is_refused():
-    with pytest.raises(ValueError, match="the beams have no draft, so there is nothing to certify"):
+    with pytest.raises(ValueError, match="the plan drafts nothing, so there is nothing to certify"):
         refuse_beams(SEARCH.alone())
     half = dataclasses.replace(SEARCH, target=Half(9))
     with pytest.raises(ValueError, match="the target computes in bfloat16, .*in float32"):

@@ -75,7 +75,7 @@ def test_keys_that_are_repeated_for_each_node_are_seen(monkeypatch):
 
 @pytest.mark.planted
 def test_a_cache_that_is_gathered_is_seen(monkeypatch):
-    """As a search does that keeps a row of the cache for each beam."""
+    """Plants a bug: slots are gathered from the whole cache."""
     keep = KVCache.keep
 
     def wrong(self, start, kept, width):

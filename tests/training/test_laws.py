@@ -56,7 +56,7 @@ def stored(path, top: int, temperature: float = 1.0, count: int = 10) -> laws.St
 def test_laws_are_the_likeliest_ids_and_the_rest(tmp_path, top):
     found, given = stored(tmp_path, top, 0.7), asked(top)
     for pairs in batches(examples()):
-        ids, log_probs = found.beside(pairs).laws
+        ids, log_probs = found.added_to(pairs).laws
         logits = np.asarray(training.teacher_forced(TARGET, given.params, pairs), np.float64) / 0.7
         law = np.exp(logits - logits.max(-1, keepdims=True))
         law /= law.sum(-1, keepdims=True)
@@ -83,7 +83,7 @@ def test_all_ids_but_one_are_the_whole_law(tmp_path, name):
 
     for pairs in batches(examples()):
         right, slope = jax.value_and_grad(loss)(params, pairs)
-        value, found_slope = jax.value_and_grad(loss)(params, found.beside(pairs))
+        value, found_slope = jax.value_and_grad(loss)(params, found.added_to(pairs))
         np.testing.assert_allclose(value, right, rtol=1e-5)
         for a, b in zip(*map(jax.tree.leaves, (found_slope, slope)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)  # sums in another order
@@ -101,10 +101,12 @@ def test_few_ids_say_less(tmp_path):
     for pairs in batches(examples()):
         key, now = jax.random.key(0), jnp.float32(0)
         right = whole.loss(DRAFT, params, frozen, pairs, key, now)
-        less = part.loss(DRAFT, params, frozen, found.beside(pairs), key, now)
+        less = part.loss(DRAFT, params, frozen, found.added_to(pairs), key, now)
         assert 0 < less.loss < right.loss
         assert (less.correct, less.tokens) == (right.correct, right.tokens)
-        told = [best.loss(DRAFT, params, frozen, x, key, now) for x in (pairs, found.beside(pairs))]
+        told = [
+            best.loss(DRAFT, params, frozen, x, key, now) for x in (pairs, found.added_to(pairs))
+        ]
         np.testing.assert_allclose(told[0].loss, told[1].loss, rtol=1e-5)
 
 
@@ -117,7 +119,7 @@ def test_a_text_is_known_by_its_input_too(tmp_path):
     (pairs,) = batches(texts)
     logits = training.teacher_forced(model, given.params, pairs)
     right = jax.lax.top_k(jax.nn.log_softmax(logits), 3)[0]
-    told = found.beside(pairs).laws.log_probs
+    told = found.added_to(pairs).laws.log_probs
     np.testing.assert_allclose(told[:2, :3, :3], right[:2, :3], rtol=1e-5)
     assert abs(told[0] - told[1]).max() > 1e-3
 
@@ -144,7 +146,7 @@ def test_what_was_interrupted_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(laws, "TEXTS", 4096)
     once = stored(tmp_path.with_name("once"), 2)
     for pairs in batches(examples()):
-        for a, b in zip(found.beside(pairs).laws, once.beside(pairs).laws, strict=True):
+        for a, b in zip(found.added_to(pairs).laws, once.added_to(pairs).laws, strict=True):
             np.testing.assert_array_equal(a, b)
 
 

@@ -118,8 +118,9 @@ def of_greedy(role: str) -> str:
 
 
 def _program(plan: Plan | BeamPlan, mesh: Mesh | None) -> Program:
-    made = BeamProgram if isinstance(plan, BeamPlan) else DecodeProgram
-    return made(plan, mesh=mesh)  # type: ignore[arg-type]
+    if isinstance(plan, BeamPlan):
+        return BeamProgram(plan, mesh=mesh)
+    return DecodeProgram(plan, mesh=mesh)
 
 
 def _timed_parts(plan: Plan | BeamPlan, alone: Plan | BeamPlan) -> dict[Key, TimedPart]:

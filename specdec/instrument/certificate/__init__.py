@@ -45,7 +45,7 @@ from specdec.instrument.certificate.exactness import (
 )
 from specdec.instrument.certificate.hostile import hostile
 from specdec.instrument.certificate.outcome import Check, timed
-from specdec.instrument.certificate.subject import Subject
+from specdec.instrument.certificate.subject import Subject, refuse
 from specdec.plan import Plan
 from specdec.verifiers import GreedyMatch, SpeculativeSampling
 from specdec.verifiers.decide import Verifier
@@ -88,21 +88,6 @@ def certify(
     """
     refuse(subject.plan)
     return _run(subject, started, lossy, known)
-
-
-def refuse(plan: Plan) -> None:
-    """Raises ValueError for a plan that cannot be certified: an inexact target, or no drafter.
-
-    Args:
-      plan: the plan.
-    """
-    if not plan.drafts:
-        raise ValueError("the plan drafts nothing, so there is nothing to certify; give a drafter")
-    if not plan.target.exact:
-        raise ValueError(
-            f"the target {type(plan.target).__name__} does not state that it is exact, so there is "
-            "nothing to certify; use one with exact = True"
-        )
 
 
 def stand_in(plan: Plan) -> Verifier | None:

@@ -29,7 +29,7 @@ from specdec.decoding.draft_beams import DraftBeams
 from specdec.decoding.program import BeamProgram
 from specdec.instrument.certificate.hostile import TEXTS, slowdowns
 from specdec.instrument.certificate.outcome import Check, timed
-from specdec.instrument.certificate.subject import Subject, joined
+from specdec.instrument.certificate.subject import Subject, joined, refuse
 from specdec.sampling import before_each
 from specdec.testing.draft_models import HARMS, HarmfulModel
 from specdec.types import Array, Params, PyTree
@@ -126,14 +126,7 @@ def refuse_beams(plan: BeamPlan) -> None:
     Raises:
       ValueError: nothing is drafted, the target is not exact, or it does not compute in float32.
     """
-    target = type(plan.target).__name__
-    if not plan.drafts:
-        raise ValueError("the beams have no draft, so there is nothing to certify; give a drafter")
-    if not plan.target.exact:
-        raise ValueError(
-            f"the target {target} does not state that it is exact, so there is nothing to certify; "
-            "use one with exact = True"
-        )
+    refuse(plan)
     if plan.target.dtype != "float32":
         raise ValueError(
             f"the target computes in {plan.target.dtype}, whose rounding is as large as the gaps "

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from specdec.decoding import naming_texts, row_keys
+from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.program import DecodeProgram, Program
 from specdec.drafters import Autoregressive
 from specdec.drafters.drafter import Drafter, Drawing
@@ -27,6 +28,21 @@ FLOAT32_GAP = 1e-4  # nats; rounding alone gives some 1e-6
 # widths round differently in every layer; measured are gaps of 0.011 nats and log-probabilities
 # off by 0.025 where the largest logit is 15, so this allows ten times as much.
 BFLOAT16_GAP = 2.0**-6
+
+
+def refuse(plan: Plan | BeamPlan) -> None:
+    """Raises ValueError for a plan that cannot be certified: an inexact target, or no drafter.
+
+    Args:
+      plan: the plan.
+    """
+    if not plan.drafts:
+        raise ValueError("the plan drafts nothing, so there is nothing to certify; give a drafter")
+    if not plan.target.exact:
+        raise ValueError(
+            f"the target {type(plan.target).__name__} does not state that it is exact, so there is "
+            "nothing to certify; use one with exact = True"
+        )
 
 
 class TaughtTexts(NamedTuple):

@@ -344,7 +344,7 @@ COMMANDS = {
         "acceptance", RUN, "--gin.NUM_BEAMS=4", says="NUM_BEAMS is 4, and this command does no beam"
     ),
     "more texts than beams": case(
-        "decode", RUN, "--num_beams=2", "--num_return=3", says="NUM_RETURN is 3 but NUM_BEAMS 2; "
+        "decode", RUN, "--num_beams=2", "--num_return=3", says="num_return is 3 but num_beams 2; "
     ),
     "beams that are drawn": case(
         "decode",
