@@ -45,14 +45,13 @@ class TrainRun(Checked):
       evaluation_split: where loss and accuracy are also measured, None for nowhere.
       best_by: the figure of an evaluation, such as Align's 'mbsu_5', by which the best parameters
         so far are exported. None exports the latest.
-      micro_batches: the number of parts of a batch whose gradients are computed one after the
-        other and added up, so that the activations of one part are in memory. Random numbers of an
-        objective are drawn for each part; `Align.keep` is a share of each part.
+      micro_batches: the number of parts of a batch whose gradients are added up one after the
+        other. Only the activations of one part are then in memory. Random numbers of an objective
+        are drawn for each part, and `Align.keep` is a share of each part.
       rematerialise: whether activations inside layers are computed again for the gradient rather
         than kept, which saves memory for a third more operations.
       placement: the devices. Over a mesh, models are divided by the target's rules as far as
-        sizes allow it, rows lie over `data`, and `Placement.partitioner` says how many devices
-        divide a model. A run may be resumed with another one.
+        sizes allow it, and rows lie over `data`. A run may be resumed on other devices.
       log_every: in steps.
       evaluate_every: in steps.
       checkpoint_every: in steps.
