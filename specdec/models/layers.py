@@ -190,7 +190,7 @@ class Embedding(nn.Module):
     def logits(self, x: Array, kernels: Kernels = TABLE) -> Array:
         """Maps [..., D] to [..., V] float32, scaled by 1/sqrt(D) as in T5 v1.0."""
         logits = float32_matmul(x, self.embedding, kernels) / math.sqrt(self.emb_dim)
-        return constrain(logits, "batch", "length", None)
+        return constrain(logits, "batch", "length", "logits")
 
 
 class Logits(nn.Module):
@@ -220,7 +220,7 @@ class Logits(nn.Module):
             none = jnp.full((*logits.shape[:-1], self.vocab_size), -jnp.inf, logits.dtype)
             at = none.at[..., jnp.asarray(self.ids)]
             logits = at.set(logits, indices_are_sorted=True, unique_indices=True)
-        return constrain(logits, "batch", "length", None)
+        return constrain(logits, "batch", "length", "logits")
 
 
 class MLP(nn.Module):
