@@ -310,17 +310,17 @@ class Plan:
             )
 
 
-def plain_call(role: str, model: Any) -> Callable:
+def plain_call(role: str, model: Target) -> Callable:
     """Returns a call of `decode` that can be timed; it takes the argmax of the logits."""
 
-    def call(trees: Mapping[str, PyTree], tokens: Any, cache: PyTree) -> tuple[Any, PyTree]:
+    def call(trees: Mapping[str, PyTree], tokens: Array, cache: PyTree) -> tuple[Array, PyTree]:
         output, fed = model.decode(trees[role], tokens, cache)
         return jnp.argmax(output.logits, axis=-1).astype(jnp.int32), fed
 
     return call
 
 
-def stop_ids_of(given: Any, target: Target) -> tuple[int, ...]:
+def stop_ids_of(given: Iterable[int] | None, target: Target) -> tuple[int, ...]:
     """Returns the given stop ids, or the target's if they are None, as a tuple of integers."""
     if given is None:
         given = target.stop_ids

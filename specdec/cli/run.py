@@ -353,7 +353,7 @@ def require_baseline(run: DecodeRun | Run) -> None:
         require_drafter(run)
 
 
-def vocabulary_of(run: DecodeRun) -> Any:
+def vocabulary_of(run: DecodeRun) -> tasks.LoadedVocabulary:
     """Returns the vocabulary of the task, or else the run's."""
     if run.data.task is not None:
         vocabulary = tasks.get_task(run.data.task).vocabulary

@@ -307,7 +307,7 @@ def _speculation(records: Sequence[dict[str, Any]], given: int) -> dict[str, Any
     }
 
 
-def _of_search(plan: Any, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _of_search(plan: Plan | BeamPlan, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     steps, calls = (sum(one[name] for one in records) for name in ("steps", "calls"))
     return {
         "plan": str(plan),

@@ -14,6 +14,7 @@ from specdec.decoding.beam_rules import BeamRule
 from specdec.engine import Engine, Placement
 from specdec.engine.beam_engine import BeamEngine, beam_plan
 from specdec.instrument.texts import Data
+from specdec.models.model import Target
 from specdec.plan import Plan
 
 
@@ -104,7 +105,7 @@ class Run:
         return self.beams.engine(self.engine) if self.beams else None
 
     @property
-    def target_alone(self) -> Any:
+    def target_alone(self) -> Target:
         """The target as it is measured alone."""
         return self.search.alone().plan.target if self.search else self.engine.alone().plan.target
 
@@ -149,7 +150,7 @@ class Variant(NamedTuple):
         return self.run.engine
 
     @property
-    def vocabulary(self) -> Any:
+    def vocabulary(self) -> tasks.LoadedVocabulary:
         """The vocabulary of its texts."""
         return self.engine.vocabulary
 

@@ -75,7 +75,10 @@ class Data(Checked):
         tasks.check_sizes(self.lengths, self.batch_size, self.limit, self.buckets)
 
     def batches(
-        self, share: Share, batch_size: int | None = None, vocabulary: Any = None
+        self,
+        share: Share,
+        batch_size: int | None = None,
+        vocabulary: tasks.LoadedVocabulary | None = None,
     ) -> Iterator[tasks.Batch]:
         """Iterates over the examples, or a share of them, in batches of `batch_size` rows.
 
@@ -90,6 +93,7 @@ class Data(Checked):
         sizes = self._sizes()
         sizes["batch_size"] = batch_size or self.batch_size
         if self.texts is not None:
+            assert vocabulary is not None, "of given texts"
             given = tasks.text_batches(
                 self.texts, vocabulary, self.lengths, shard=share[:2], **sizes
             )
@@ -100,7 +104,7 @@ class Data(Checked):
             )
         return tasks.batches(self.task, self.split, self.lengths, shard=share[:2], **sizes)
 
-    def fitted(self, vocabulary: Any) -> Data:
+    def fitted(self, vocabulary: tasks.LoadedVocabulary) -> Data:
         """Returns the data with inputs as long as the bucket that holds the longest given text.
 
         It is for commands that pad all texts to one length.
@@ -122,7 +126,7 @@ class Data(Checked):
         return tasks.count(self.task, self.split)
 
     def text_batches(
-        self, texts: Iterable[tuple[str, str | None]], vocabulary: Any
+        self, texts: Iterable[tuple[str, str | None]], vocabulary: tasks.LoadedVocabulary
     ) -> Iterator[tasks.Batch]:
         """Iterates over other texts, with their targets or None, instead of the task's."""
         return tasks.text_batches(texts, vocabulary, self.lengths, **self._sizes())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import AddedToken, Tokenization, cleaned_up, split
@@ -22,7 +22,7 @@ class PlainVocabulary:
       digest: the file's SHA-256 in hexadecimal; None for bytes.
     """
 
-    pad_id: ClassVar[int] = 0
+    pad_id: int = 0
     eos_id: int
     unk_id: int
     vocab_size: int

@@ -30,6 +30,7 @@ from specdec.decoding.program import BeamProgram
 from specdec.instrument.certificate.hostile import TEXTS, slowdowns
 from specdec.instrument.certificate.outcome import Check, timed
 from specdec.instrument.certificate.subject import Subject, joined, refuse
+from specdec.models.model import Target
 from specdec.sampling import before_each
 from specdec.testing.draft_models import HARMS, HarmfulModel
 from specdec.types import Array, Params, PyTree
@@ -59,7 +60,7 @@ class BeamSubject:
         """The largest error of a score, and the largest gap of scores that rounding may swap."""
         return self.subject.tolerance
 
-    def with_draft(self, model: Any, width: int, reuse: bool = True) -> tuple[BeamPlan, Params]:
+    def with_draft(self, model: Target, width: int, reuse: bool = True) -> tuple[BeamPlan, Params]:
         """Returns the search with a draft whose model has the target's parameters."""
         drafter = DraftBeams(model, width, self.own.depth, reuse=reuse)
         params = Params(**dict.fromkeys(("target", drafter.role), self.subject.params["target"]))
