@@ -168,13 +168,13 @@ class Plan:
             for all its possible values, equally often: buckets, sources, or numbers of layers. All
             calls must have the same fields.
         """
-        times: collections.Counter[tuple[str, int]] = collections.Counter()
+        times: dict[tuple[str, int], float] = collections.defaultdict(float)
         kinds = collections.Counter(kind for call in calls for kind in self._kinds(call))
         for (bucket, length, source, depth), count in kinds.items():
             share = count / kinds.total()
-            times[of_depth(depth), bucket + 1] += share  # type: ignore[assignment]
+            times[of_depth(depth), bucket + 1] += share
             for role, width, of in self.drafter.parts(length, source) if bucket else ():
-                times[role, width] += share * of  # type: ignore[assignment]
+                times[role, width] += share * of
         return tuple(Part(*one, count) for one, count in times.items() if count)
 
     def holder(self, role: str) -> str:

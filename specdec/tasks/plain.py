@@ -45,10 +45,10 @@ class PlainVocabulary:
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
-        key = "digest", "vocab_size", "extra_ids"
-        return all(getattr(other, name, -1) == getattr(self, name) for name in key)
+        return isinstance(other, PlainVocabulary) and self._key() == other._key()
 
-    __hash__ = None  # type: ignore[assignment]
+    def _key(self) -> tuple[str | None, int, int]:
+        return self.digest, self.vocab_size, self.extra_ids
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.file or ''})"
