@@ -34,7 +34,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         epilog="Give OUTPUT_DIR/pair.gin to the other commands. OUTPUT_DIR/texts has what the "
         "target wrote, draft/ the training and its export, tuned/ the search, certificate.json "
         "the checks.",
-        allow_abbrev=False,
     )
     add_flags(parser)
     parser.set_defaults(command=_command, resumes_from="output_dir")

@@ -197,12 +197,11 @@ def replayed(
     run: Run, plan: Plan, texts: Sequence[Accepted], samples: int = forecast.SAMPLES
 ) -> Replayed:
     """Returns the texts decoded again by a plan of the run's models."""
-    target: Any = plan.target
     paths, tables = run.paths(), plan.tables()
     return forecast.replay(
         plan,
         texts,
-        vocab_size=target.vocab_size,
+        vocab_size=plan.models()["target"].vocab_size,
         length=run.data.lengths["inputs"],
         tables={
             role: run.placement.read(tables[role], paths[role])
