@@ -5,10 +5,12 @@ Matrix products run in the model's dtype. RMS statistics are always float32.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias, cast
 
 import jax
@@ -21,6 +23,33 @@ from specdec.models.products import STORED, Kernels, product
 from specdec.types import Array
 
 MASKED = -1e10  # added to the attention logits of what must not be seen; finite also in bfloat16
+
+
+_REMATERIALISED = contextvars.ContextVar("rematerialised", default=False)
+
+
+@contextlib.contextmanager
+def rematerialised(on: bool = True) -> Iterator[None]:
+    """Makes models that are traced inside compute each layer again for its gradient.
+
+    Of a layer only its inputs are then kept until its gradient is computed (Chen et al. 2016,
+    1604.06174).
+    """
+    before = _REMATERIALISED.set(on)
+    try:
+        yield
+    finally:
+        _REMATERIALISED.reset(before)
+
+
+def layer_class(layer: type[nn.Module], static: tuple[int, ...] = ()) -> type[nn.Module]:
+    """Returns a class of layers, as `rematerialised` says.
+
+    Args:
+      layer: the class.
+      static: the indices of arguments of its call that are no arrays; 0 is the module.
+    """
+    return nn.remat(layer, static_argnums=static) if _REMATERIALISED.get() else layer
 
 
 def fan_in(distribution: Literal["truncated_normal", "normal"]) -> Callable:

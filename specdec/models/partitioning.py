@@ -24,10 +24,11 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from specdec.common.values import Checked, PositiveInt
-from specdec.models.model import Model
+from specdec.models.model import Model, Weights
 from specdec.types import AxisRules, PyTree
 
 DATA, MODEL = "data", "model"
+JOINED = ("heads", "joined_kv")  # logical axes that are divided together
 
 
 def standard_logical_axis_rules() -> AxisRules:
@@ -151,12 +152,36 @@ def shardings(model: Model, mesh: Mesh) -> PyTree:
     return jax.tree_util.tree_map_with_path(place, shapes, model.axes())
 
 
+def fitting(model: Weights, rules: AxisRules, mesh: Mesh) -> AxisRules:
+    """Returns rules under which the mesh divides all parameters of a model evenly.
+
+    A logical axis whose size the mesh cannot divide stays whole. Heads and their joined axis stay
+    whole together.
+
+    Args:
+      model: the model.
+      rules: the wanted rules.
+      mesh: the devices.
+    """
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    uneven: set[str] = set()
+
+    def note(leaf, axes) -> None:
+        for logical, size in zip(axes, leaf.shape, strict=True):
+            axis = _mesh_axis(logical, rules)
+            if axis is not None and size % mesh.shape[axis]:
+                uneven.update(JOINED if logical in JOINED else (logical,))
+
+    jax.tree.map(note, shapes, model.axes())
+    return tuple((logical, None if logical in uneven else axis) for logical, axis in rules)
+
+
 def _mesh_axis(logical: str | None, rules: AxisRules) -> str | None:
     return next((axis for name, axis in rules if name == logical), None)
 
 
 def _uneven(name: str, logical: str, size: int, axis: str, mesh: Mesh) -> str:
-    whole = ("heads", "joined_kv") if logical in ("heads", "joined_kv") else (logical,)
+    whole = JOINED if logical in JOINED else (logical,)
     rules = " and ".join(f"({one!r}, None)" for one in whole)
     return (
         f"{name} has {size} {logical}, which a mesh of {_shape(mesh)} cannot divide by "
