@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import functools
 import hashlib
 import itertools
 import json
@@ -32,13 +31,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh
 
 from specdec.checkpoints import tables
 from specdec.common import records
-from specdec.models import partitioning
 from specdec.models.model import Target
 from specdec.training.divergences import NOTHING
+from specdec.training.layout import Layout
 from specdec.training.loss import Pairs, TopLaws, teacher_forced
 from specdec.training.training_batches import TokenPair
 from specdec.training.training_error import TrainingError
@@ -69,34 +67,26 @@ class Asked(NamedTuple):
     """The target whose distributions are stored, and the number of ids of each.
 
     Attributes:
-      mesh: the devices that the parameters are divided over, None for one device. Store under
-        `jax.set_mesh`.
+      layout: of the parameters and of batches. Store inside `layout.entered()`.
     """
 
     model: Target
     params: PyTree
     top: int
     temperature: float
-    mesh: Mesh | None = None
+    layout: Layout = Layout()
 
     def program(self) -> Any:
         """Returns a jitted function of (params, batch), whose result is whole on each device."""
         model, top, temperature = self.model, self.top, self.temperature
+        out = None if self.layout.mesh is None else self.layout.whole
 
         def said(params: PyTree, pairs: Pairs) -> TopLaws:
             law = jax.nn.log_softmax(teacher_forced(model, params, pairs) / temperature)
             ids = jax.lax.top_k(law, top)[1]
             return TopLaws(ids, jnp.maximum(coarse(law, ids), NOTHING))
 
-        return jax.jit(said, out_shardings=self.mesh and partitioning.whole(self.mesh))
-
-    def placed(self, pairs: Pairs) -> Pairs:
-        """Returns a batch on the devices; over a mesh this process gives its own rows."""
-        if self.mesh is None:
-            return pairs
-        rows = partitioning.share(self.mesh).rows(len(pairs.inputs))
-        place = functools.partial(partitioning.from_local_rows, mesh=self.mesh)
-        return jax.tree.map(lambda array: place(array[rows]), pairs)
+        return jax.jit(said, out_shardings=out)
 
 
 class StoredLaws:
@@ -216,7 +206,7 @@ def _add(
     batches: Sequence[Pairs],
 ) -> None:
     """Writes a table, in this process or in another one, which needs this one's rows."""
-    said = (program(asked.params, asked.placed(pairs)) for pairs in batches)
+    said = (program(asked.params, asked.layout.rows(pairs)) for pairs in batches)
     if _writes():
         tables.save(table, KIND.kind, _made(batches, said))
     else:

@@ -26,6 +26,7 @@ from specdec.models.t5 import T5Target
 from specdec.testing import TableTarget
 from specdec.training import Align, Frozen, Pairs, TrainingError, TrainRun, laws
 from specdec.training.alignment import DIVERGENCES, highest
+from specdec.training.layout import Layout
 from specdec.training.training_batches import TokenPair, pack
 from specdec.training.training_loop import _laws as laws_of_run
 
@@ -220,7 +221,7 @@ def over(mesh, path) -> laws.StoredLaws:
     params = jax.tree.map(lambda x: 2 * x, params)  # distributions are not flat
     if mesh:
         params = jax.device_put(params, partitioning.shardings(model, mesh))
-    given = laws.Asked(model, params, 5, 1.0, mesh)
+    given = laws.Asked(model, params, 5, 1.0, Layout(mesh))
     packed = lambda texts: pack(texts, LENGTHS, 8, 2)  # noqa: E731
     texts = examples(TEXTS_OF_MESHES)
     return laws.stored(path, given, {}, texts, packed)
@@ -242,19 +243,18 @@ def test_a_mesh_stores_what_one_device_does(tmp_path, parts, monkeypatch):
     """The target stays divided, and of its distributions only the stored numbers are fetched."""
     monkeypatch.setattr(laws, "TEXTS", 16)
     mesh, programs, fetched = partitioning.make_mesh(parts), [], []
-    placed, get = laws.Asked.placed, jax.device_get
+    add, get = laws._add, jax.device_get
 
-    def looked_at(asked, pairs):
-        given = placed(asked, pairs)
-        programs.append((asked, given))
-        return given
+    def looked_at(table, asked, program, batches):
+        programs.append((asked, program, asked.layout.rows(batches[0])))
+        add(table, asked, program, batches)
 
-    monkeypatch.setattr(laws.Asked, "placed", looked_at)
+    monkeypatch.setattr(laws, "_add", looked_at)
     monkeypatch.setattr(jax, "device_get", lambda tree: fetched.append(tree) or get(tree))
     with jax.set_mesh(mesh):
         over(mesh, tmp_path / "mesh")
-        asked, pairs = programs[0]
-        program = asked.program().lower(asked.params, pairs).compile()
+        asked, jitted, pairs = programs[0]
+        program = jitted.lower(asked.params, pairs).compile()
     monkeypatch.undo()
     monkeypatch.setattr(laws, "TEXTS", 16)
     over(None, tmp_path / "one")
