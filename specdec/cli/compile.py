@@ -35,7 +35,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "from shapes alone, and tells per device: memory, collectives, loops, and a roofline's "
         "latency. No TPU, no checkpoint, no vocabulary and no data are needed. Takes the gin files "
         "of `specdec decode`; NUM_PARTITIONS defaults to all chips.",
-        allow_abbrev=False,
     )
     unread = "is not read: --gin.TASK_FEATURE_LENGTHS says how long texts may be"
     runs.add_flags(parser, input_file=unread, text=unread)

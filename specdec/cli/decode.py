@@ -36,7 +36,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         epilog="A terminal gets each text twice, first with marks and colours that tell who wrote "
         "each word, then alone. Anything else gets one plain text per line, or nothing if there is "
         "an --output_file.",
-        allow_abbrev=False,
     )
     runs.add_flags(
         parser,
@@ -109,12 +108,17 @@ def _command(args: argparse.Namespace) -> None:
     engine = run.engine
     _refuse_comparison_of_distributions(run)
     if args.explain:
-        _refuse_explaining_nothing(run, args.output_file)
+        if args.output_file is None:
+            raise UsageError("--explain has no --output_file to write to; give one")
+        runs.require_drafter(run)
     text_of = functools.partial(tasks.detokenize, engine.vocabulary)
     stdin = stdin or _standard_input_without_texts(run, args)
     batches = run.batches() if stdin is None else run.data.text_batches(stdin, engine.vocabulary)
     if run.beams and run.search:
-        _refuse_explaining_beams(args)
+        if args.explain:
+            raise UsageError(
+                "--explain tells of drafted tokens, not of beams; leave out one of them"
+            )
         in_force = runs.in_force(run, "beams") if args.output_file else ""
         given = run.beams.num_return, run.search, batches, text_of, run.compare, in_force
         return beams.write(args, *given, feeds=run.placement.share().first)
@@ -169,17 +173,6 @@ def _refuse_comparison_of_distributions(run: Run) -> None:
             f"compare is set, but {plan.verifier} keeps the output's distribution, not the output; "
             "compare with Coupled() or Greedy(), or compare metrics with `specdec eval`"
         )
-
-
-def _refuse_explaining_beams(args: argparse.Namespace) -> None:
-    if args.explain:
-        raise UsageError("--explain tells of drafted tokens, not of beams; leave out one of them")
-
-
-def _refuse_explaining_nothing(run: Run, file: str | None) -> None:
-    if file is None:
-        raise UsageError("--explain has no --output_file to write to; give one")
-    runs.require_drafter(run)
 
 
 def _standard_input(args: argparse.Namespace) -> Given | None:

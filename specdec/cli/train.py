@@ -33,7 +33,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         epilog="The parameters are in OUTPUT_DIR/export, for --gin.CHECKPOINT_PATH of the other "
         "commands; a table is in OUTPUT_DIR/table, for --gin.DRAFT_TABLE_PATH "
         "or --gin.SCHEDULE_TABLE_PATH.",
-        allow_abbrev=False,
     )
     shorthands.add_input_flags(
         parser,

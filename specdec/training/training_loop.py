@@ -439,7 +439,13 @@ def _laws(
     assert run.target is not None and run.target_path is not None, "Align asks for them"
     return laws.stored(
         run.laws_path or folder / "laws",
-        laws.Asked(run.target, target_params, top, run.objective.temperature),  # type: ignore[attr-defined]
+        laws.Asked(
+            run.target,  # type: ignore[arg-type]
+            target_params,
+            top,
+            run.objective.temperature,  # type: ignore[attr-defined]
+            Layout(run.placement.mesh),
+        ),
         {
             "target": checkpoints.fingerprint(run.target_path),
             "task": tasks.get_task(run.task).name,

@@ -494,7 +494,7 @@ def test_a_copy_task_is_learnt(run, tmp_path):
     state = training.train(learnt, tmp_path)
     losses = [json.loads(line)["loss"] for line in log(tmp_path)]
     assert np.mean(losses[-20:]) < 0.2 < 1.4 < losses[0]
-    examples = training.training_batches.read_split(run.task, "train", LENGTHS)[:50]
+    examples = list(training.training_batches.read_split(run.task, "train", LENGTHS))[:50]
     (pairs,) = training.training_batches.pack(examples, LENGTHS, 50, 1)
     keys = row_keys(0, jnp.arange(50))
     rules = {"target": run.model, "sampling": Greedy(), "max_length": 8}
