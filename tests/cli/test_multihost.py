@@ -4,6 +4,7 @@ import json
 
 import pytest
 from support import started, two_hosts
+from tolerances import PROBABILITIES
 
 from specdec import cli
 
@@ -20,7 +21,7 @@ RUN = [
 
 def together(command, *flags):
     """Both processes' standard output."""
-    both = two_hosts(command, *RUN, *flags)
+    both = two_hosts(command, *flags)
     done = [process.communicate(timeout=500) for process in both]
     assert all(process.returncode == 0 for process in both), done
     return [out for out, _ in done]
@@ -29,7 +30,7 @@ def together(command, *flags):
 def evaluated(folder, partitions):
     """Both processes' standard output of an evaluation."""
     flags = "--metric=bleu", f"--output_dir={folder}", f"--gin.NUM_PARTITIONS={partitions}"
-    return together("eval", *flags)
+    return together("eval", *RUN, *flags)
 
 
 def predictions(folder):
@@ -85,9 +86,24 @@ def test_a_model_over_two_processes_is_written_once(alone, tmp_path):
 @pytest.mark.parametrize("flags", [["--gin.NUM_PARTITIONS=4"], ["--gin.BATCH_SIZE=2"]])
 def test_the_first_of_two_hosts_writes_what_one_process_decodes(alone, tmp_path, flags):
     """Over one mesh, and each host on its own."""
-    outs = together("decode", *flags, f"--output_file={tmp_path / 'out.jsonl'}")
+    outs = together("decode", *RUN, *flags, f"--output_file={tmp_path / 'out.jsonl'}")
     assert predictions(tmp_path) == predictions(alone)
     assert "draft" not in outs[1]
+
+
+@pytest.mark.slow
+def test_two_hosts_measure_the_acceptance_of_one_process(tmp_path):
+    flags = ["--gin_file=demo.gin", f"--gin.BATCH_SIZE={ROWS}", "--tokens=150", "--tables"]
+    files = [tmp_path / name for name in ("alone.jsonl", "both.jsonl")]
+    process = started("acceptance", *flags, f"--output_file={files[0]}", devices=1)
+    assert process.communicate(timeout=500) and process.returncode == 0
+    together("acceptance", *flags, "--gin.NUM_PARTITIONS=2", f"--output_file={files[1]}")
+    lines = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+    assert len(lines[0]) == len(lines[1]) > ROWS
+    for one, other in zip(*lines, strict=True):
+        assert one["output"] == other["output"]
+        for name, rates in one["accepted"].items():
+            assert other["accepted"][name] == pytest.approx(rates, abs=PROBABILITIES)
 
 
 def test_a_malformed_address_is_one_line(tmp_path, capsys):

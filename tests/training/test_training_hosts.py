@@ -113,7 +113,8 @@ def test_hosts_that_were_stopped_go_on_as_if_they_had_not_been(run, tmp_path):
     ):
         both, deadline = start(run, out, 100_000), time.monotonic() + 300
         while len(log(out)) < begun + 6:
-            assert time.monotonic() < deadline and all(one.poll() is None for one in both)
+            ended = [one.communicate()[1] for one in both if one.poll() is not None]
+            assert time.monotonic() < deadline and not ended, (host, ended)
             time.sleep(0.01)
         both[host].send_signal(number)
         said = [process.communicate(timeout=120)[1] for process in both]
