@@ -132,8 +132,7 @@ def write(
         lambda batches, summary: searched(engine, batches, text_of, num_return, summary, compare),
         batches,
         summary,
-        feeds=feeds,
-        order=lambda text: text.index,
+        feeds,
     )
     try:
         for text in found:

@@ -147,8 +147,7 @@ def _command(args: argparse.Namespace) -> None:
         lambda batches, summary: decoded(run, batches, ways, summary),
         batches,
         summary,
-        feeds=run.placement.share().first,
-        order=lambda text: (text.sample, text.index),
+        run.placement.share().first,
     )
     try:
         shown = _with_progress(outputs, run, given or not hosts.is_first())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -11,10 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
-import jax
-
 from specdec import checkpoints, tasks
-from specdec.common import records
+from specdec.common import hosts, records
 from specdec.common.statistics import Estimate
 from specdec.common.values import (
     Checked,
@@ -176,15 +175,19 @@ class Distilling(NamedTuple):
         """
         _check(variant.run, recipe)
         objective = _objective(variant.run, recipe)
-        folder.mkdir(parents=True, exist_ok=True)
         about = {"settings": variant.settings, **dataclasses.asdict(recipe)}
-        records.claim(
-            folder,
-            folder / "distill.json",
-            records.as_json(about),
-            begun=next(iter(folder.glob("texts/*")), None),
-            instead="--output_dir",
-        )
+
+        def claim() -> None:
+            folder.mkdir(parents=True, exist_ok=True)
+            records.claim(
+                folder,
+                folder / "distill.json",
+                records.as_json(about),
+                begun=next(iter(folder.glob("texts/*")), None),
+                instead="--output_dir",
+            )
+
+        hosts.from_first(claim)
         return cls(settings, recipe, variant, definition, objective, folder)
 
     def distill(self, say: Callable[[str], None], started: Callable[[str], None]) -> Distilled:
@@ -194,13 +197,8 @@ class Distilling(NamedTuple):
           say: called with progress, one or several lines.
           started: called with the name of each check of the certificate before it runs.
         """
-        recipe, folder, steps = self.recipe, self.folder, TimeLeft(self._expected())
-        say(self._asked())
-        say(steps.begin("write", "the target writes"))
-        for split in (recipe.texts, recipe.held_out):
-            self._write(split)
-        say(steps.begin("learn", "the drafter learns"))
-        self._train(say)
+        recipe, folder = self.recipe, self.folder
+        steps = self.learn(say)
         draft, pair, tuned = folder / "draft" / "export", folder / "pair.gin", folder / "tuned"
         drafter = {"DRAFT_CHECKPOINT_PATH": os.path.abspath(draft)}
         say(steps.begin("tune", "how long to draft"))
@@ -219,11 +217,22 @@ class Distilling(NamedTuple):
             draft, pair, best.speedup(best.best), best.best.candidate.schedule, certificate
         )
 
+    def learn(self, say: Callable[[str], None]) -> TimeLeft:
+        """Makes the drafter without tuning it, on all hosts, and returns the steps so far."""
+        recipe, steps = self.recipe, TimeLeft(self._expected())
+        say(self._asked())
+        say(steps.begin("write", "the target writes"))
+        for split in (recipe.texts, recipe.held_out):
+            self._write(split)
+        say(steps.begin("learn", "the drafter learns"))
+        self._train(say)
+        return steps
+
     def _asked(self) -> str:
         """Returns the first input as the target gets it, and the prefixes that it lacks."""
         run = self.variant.run
         text = checkpoints.text_model_from(run.checkpoint_path, needed=False)
-        batch, known = next(run.batches(), None), tuple(text.prefixes.values())
+        batch, known = next(run.all_batches(), None), tuple(text.prefixes.values())
         if batch is None:
             raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
         line = f"the target's first input: {(first := batch.input_texts[0])!r}"
@@ -259,11 +268,12 @@ class Distilling(NamedTuple):
         own = {"DRAFTER": None, "SPLIT": split, "BATCH_SIZE": self.recipe.batch_size}
         one = self.settings.run(own, lines="eval")
         evaluating = Evaluation.without_metrics(one)
-        share = one.run.placement.share()
-        folder = PredictionsFolder(str(self.folder / "texts" / split), one.settings, share[:2])
-        with folder.locked(alone=jax.process_count() == 1):
-            report = evaluating.write(folder)
-        assert report is not None, "one host writes all"
+        path = str(self.folder / "texts" / split)
+        folder = hosts.from_first(lambda: PredictionsFolder(path, one.settings, (0, 1)))
+        first = hosts.is_first()
+        with folder.locked(alone=True) if first else contextlib.nullcontext():
+            evaluating.write(folder)
+        hosts.exchanged(None)  # all hosts read what the first has written
 
     def _model(self, target: Any, head_ids: tuple[int, ...] | None = None) -> Any:
         """Returns the drafter's model."""

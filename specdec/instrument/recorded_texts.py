@@ -210,7 +210,7 @@ def batches_of(run: Run, purpose: str) -> Iterator[tasks.Batch]:
     Raises:
       UsageError: immediately, if there are none for a purpose.
     """
-    batches = run.data.batches(Share(0, 1), vocabulary=run.engine.vocabulary)
+    batches = run.all_batches()
     if (first := next(batches, None)) is None:
         raise UsageError(f"split {run.data.split!r} has no examples; nothing to {purpose}")
     return itertools.chain([first], batches)

@@ -15,6 +15,7 @@ from specdec.engine import Engine, Placement
 from specdec.engine.beam_engine import BeamEngine, beam_plan
 from specdec.instrument.texts import Data
 from specdec.models.model import Target
+from specdec.models.partitioning import Share
 from specdec.plan import Plan
 
 
@@ -129,6 +130,10 @@ class Run:
         if self.placement.mesh is not None:
             rows //= share.count
         return self.data.batches(share, rows, self.engine.vocabulary)
+
+    def all_batches(self) -> Iterator[tasks.Batch]:
+        """Returns the examples of all hosts; raises TaskError at the call."""
+        return self.data.batches(Share(0, 1), vocabulary=self.engine.vocabulary)
 
 
 class Variant(NamedTuple):
