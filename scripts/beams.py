@@ -1,25 +1,32 @@
 """Measures beam search: steps per target call and time, with drafts of several sizes and without.
 
-  python scripts/beams.py [--pairs captions ende] [--texts 50] [--repeats 1]
+  python scripts/beams.py [--pairs captions ende] [--texts 50] [--repeats 1] [--predict]
 
 For each text the searches, and greedy decoding with a draft and without, alternate in one process.
 The beams of each search are compared with the plain ones. Each turn of a text is a line in
 docs/results/DEVICE/beams/; the same command goes on after an interruption, and prints a table.
+
+With --predict nothing is timed: the steps per call of each draft are predicted from one recorded
+search without drafts, and compared with those that are measured.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import harness
+import jax.numpy as jnp
 import numpy as np
 from harness import Results, pair_flags, run_of
 
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.engine.beam_engine import BeamEngine, beam_plan
+from specdec.instrument.beam_recording import record, steps_and_calls
 from specdec.instrument.runs import Run
 
 BEAMS = 4
@@ -34,7 +41,10 @@ COLUMNS = (
 def main() -> None:
     parser = harness.parser(__doc__, texts=50, pairs=("captions", "ende"))
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="of each text")
+    parser.add_argument("--predict", action="store_true", help="compare predictions, time nothing")
     args = parser.parse_args()
+    if args.predict:
+        return show_predictions(args)
     lines = Results.of(args, "beams/drafts", "pair", "text", "repeat")
     about = harness.about()
     for pair in args.pairs:
@@ -89,6 +99,41 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         for name, _, cells in harness.compared(some, "plain"):
             calls = sum(one["calls"].get(name, 0) for one in some)
             yield harness.row(pair, name, f"{steps / calls:.2f}" if calls else "", *cells)
+
+
+def show_predictions(args: argparse.Namespace) -> None:
+    lines = Results.of(args, "beams/predictions", "pair", "search")
+    print(harness.head("pair", "search", "predicted steps per call", "measured", "error, %"))
+    for pair in args.pairs:
+        for line in predictions(pair, args.texts):
+            lines.put(line)
+            predicted, right = line["predicted"], line["steps_per_call"]
+            cells = f"{predicted:.4f}", f"{right:.4f}", f"{100 * (predicted / right - 1):.2f}"
+            print(harness.row(pair, line["search"], *cells), flush=True)
+
+
+def predictions(pair: str, texts: int) -> Iterator[dict[str, Any]]:
+    """Yields a line for each draft, with its steps per call as predicted and as measured."""
+    run = run_of(pair_flags(pair), texts, batch_size=min(texts, 25))
+    plan = beam_plan(run.engine.plan, BEAMS, T5XBeams())
+    params, batches = plan.params(run.engine.params), list(run.batches())
+    recordings = [
+        one for batch in batches for one in record(params, jnp.asarray(batch.inputs), plan, 8, 3)
+    ]
+    for width, depth, reuse in itertools.product((4, 8), (1, 2, 3), (False, True)):
+        own = drafting(plan, width, depth, reuse)
+        assert own.drafter is not None
+        steps, calls = steps_and_calls(recordings, own.drafter)
+        engine = BeamEngine(run.engine, own)
+        traces = [engine.search(batch)[0].trace for batch in batches]
+        taken = np.sum([(one.steps.sum(), one.calls.sum()) for one in traces], axis=0)
+        yield {
+            "pair": pair,
+            "search": name_of(width, depth, reuse),
+            "texts": texts,
+            "predicted": round(steps / calls, 4),
+            "steps_per_call": round(float(taken[0] / taken[1]), 4),
+        }
 
 
 if __name__ == "__main__":

@@ -243,12 +243,13 @@ class Plan:
         return f"{drafter}, {self.schedule}, {self.verifier}, {self.sampling}{inexact}"
 
     def _rounded(self) -> str:
-        """Returns a note that names the models with int8 weights, or ""."""
-        models = self.models().items()
-        roles = [
-            role for role, model in models if isinstance(model, Model) and model.weights == "int8"
-        ]
-        return f", {' and '.join(roles)} in int8" if roles else ""
+        """Returns a note that names the models in eight bits, or ""."""
+        models = {role: one for role, one in self.models().items() if isinstance(one, Model)}
+        note = ""
+        for weights, tokens in (("int8", ""), ("int8_tokens", ", tokens too")):
+            roles = [role for role, model in models.items() if model.weights == weights]
+            note += f", {' and '.join(roles)} in int8{tokens}" if roles else ""
+        return note
 
     def _kinds(self, call: TargetCall) -> Iterator[tuple[int, int, int | None, int | None]]:
         """Yields every possible (bucket, tokens drafted, source, layers) of a call.

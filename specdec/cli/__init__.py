@@ -87,6 +87,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         refusal of the machine; 130 interrupted; 141 stdout was closed by its reader; 143
         terminated.
     """
+    code = 1  # of what has no line, and a traceback
+    try:
+        code = _run(argv)
+    finally:
+        if code:
+            machine.leave(code)
+    return code
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    """Runs one command, see `main`."""
     argv = sys.argv[1:] if argv is None else argv
     parser = overview()
     args = parser.parse_args(settings.joined(argv))
@@ -117,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of stdout has enough, as in `specdec decode ... | head`
         machine.leave_stdout()
         return 141
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         said = machine.of(error)
         if args.traceback or said is None:
             raise

@@ -71,6 +71,7 @@ class Engine:
         *,
         rows: int = 1,
         int8: Sequence[str] = (),
+        int8_tokens: bool = False,
         generation_settings: str = "obey",
         num_samples: int = 1,
         num_beams: int = 0,
@@ -92,6 +93,7 @@ class Engine:
           devices: the devices that models are divided over.
           rows: the size of a batch.
           int8: roles of models whose kernels are rounded to eight bits.
+          int8_tokens: whether these models' tokens are rounded as well.
           generation_settings: "obey" or "ignore" those of the target's checkpoint.
           num_samples: outputs per text, which a checkpoint may state.
           num_beams: beams of a search, which a checkpoint may state.
@@ -116,7 +118,7 @@ class Engine:
             plan = dataclasses.replace(plan, stop_ids=stop_ids)
             plan = obeying(plan, text, generation_settings, bool(prefix), num_samples, num_beams)
         _check_fit(plan, weights, vocabulary)
-        plan = in_eight_bits(plan, int8)
+        plan = in_eight_bits(plan, int8, int8_tokens)
         if not (plan.exact or lossy):
             raise NotExact(plan)
         ids = tuple(vocabulary.encode(prefix)) if prefix else ()
@@ -186,7 +188,7 @@ class Engine:
             if theirs == owned:
                 return tree
             if self.weights[role] == self.origin.weights[role] and _alike(theirs, owned):
-                if theirs.layout == owned.layout:
+                if (theirs.layout, theirs.widened) == (owned.layout, owned.widened):
                     return tree
                 return owned.from_stored(theirs.to_stored(tree))
         with progress.stage("reading", f"reading the {role}"):
@@ -358,13 +360,14 @@ def _check_fit(
     check_ids(plan.sampling, size)
 
 
-def in_eight_bits(plan: Plan, roles: Sequence[str]) -> Plan:
+def in_eight_bits(plan: Plan, roles: Sequence[str], tokens: bool = False) -> Plan:
     """Returns the plan with int8 kernels in the models of these roles.
 
     Args:
       plan: the plan.
       roles: the models' roles.
+      tokens: whether the tokens of their products are rounded to eight bits as well.
     """
-    models = plan.models()
-    rounded = {role: dataclasses.replace(models[role], weights="int8") for role in roles}
+    models, weights = plan.models(), "int8_tokens" if tokens else "int8"
+    rounded = {role: dataclasses.replace(models[role], weights=weights) for role in roles}
     return plan.with_models(rounded)

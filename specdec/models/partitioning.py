@@ -35,7 +35,8 @@ def standard_logical_axis_rules() -> AxisRules:
     """Returns T5X's standard rules for one axis of activations and parameters.
 
     A logical axis that has no rule is not divided. ('vocab', None) would keep the embedding and the
-    vocabulary's projection whole on every device.
+    vocabulary's projection whole on every device. Logits have the axis 'logits', which is divided
+    in training only.
     """
     return (
         ("batch", DATA),

@@ -18,6 +18,7 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.program import DecodeProgram, Program
 from specdec.drafters import Autoregressive
 from specdec.drafters.drafter import Drafter, Drawing
+from specdec.models import partitioning
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling, before_each, instead, standardised
 from specdec.testing import divergences
@@ -110,7 +111,8 @@ class Subject:
             cache = target.prefill(params, inputs, 1)
             return target.decode(params, target.start(inputs)[:, None], cache)[0].logits
 
-        return jax.eval_shape(logits, self.params["target"], self.inputs[:1]).shape[-1]
+        inputs = self._block(self.inputs, 0, self.plan.target.pad_id)  # a batch, for any mesh
+        return jax.eval_shape(logits, self.params["target"], inputs).shape[-1]
 
     def variant(self, sampling: SamplingRule, **parts: Any) -> Plan:
         """Returns the plan with another sampling, also in its drafter, and other components."""
@@ -199,9 +201,12 @@ class Subject:
 
     def gap(self, row: int, ours: Array, plain: Array, sampling: SamplingRule) -> float:
         """Returns the gap between two outputs of a text at their first difference, in nats."""
-        keys = row_keys(self.seed, jnp.array([row]))
-        inputs, ours, plain = (jnp.asarray(x)[None] for x in (self.inputs[row], ours, plain))
-        (found,) = divergences(
+        rows = 1 if self.mesh is None else self.mesh.shape[partitioning.DATA]
+        keys = row_keys(self.seed, jnp.full(rows, row))
+        inputs, ours, plain = (
+            jnp.broadcast_to(x, (rows, *x.shape)) for x in (self.inputs[row], ours, plain)
+        )
+        found, *_ = divergences(
             self.plan.target,
             self.params["target"],
             keys,
