@@ -86,9 +86,10 @@ def _ordered(x: Array, axes: tuple[str | None, ...], layout: Layout) -> Array:
         return with_layout_constraint(x, layout)
     # Of each device's part: XLA would gather the array to lay out the whole.
     part = nn.logical_to_mesh_axes(axes)
-    return jax.shard_map(
-        lambda x: with_layout_constraint(x, layout), in_specs=part, out_specs=part, check_vma=False
-    )(x)
+    ordered = jax.shard_map(
+        lambda x: with_layout_constraint(x, layout), in_specs=part, out_specs=part
+    )
+    return ordered(x)
 
 
 def precision(dtype) -> jax.lax.Precision | None:
@@ -190,7 +191,7 @@ class Embedding(nn.Module):
     def logits(self, x: Array, kernels: Kernels = TABLE) -> Array:
         """Maps [..., D] to [..., V] float32, scaled by 1/sqrt(D) as in T5 v1.0."""
         logits = float32_matmul(x, self.embedding, kernels) / math.sqrt(self.emb_dim)
-        return constrain(logits, "batch", "length", None)
+        return constrain(logits, "batch", "length", "logits")
 
 
 class Logits(nn.Module):
@@ -220,7 +221,7 @@ class Logits(nn.Module):
             none = jnp.full((*logits.shape[:-1], self.vocab_size), -jnp.inf, logits.dtype)
             at = none.at[..., jnp.asarray(self.ids)]
             logits = at.set(logits, indices_are_sorted=True, unique_indices=True)
-        return constrain(logits, "batch", "length", None)
+        return constrain(logits, "batch", "length", "logits")
 
 
 class MLP(nn.Module):
