@@ -86,9 +86,10 @@ def _ordered(x: Array, axes: tuple[str | None, ...], layout: Layout) -> Array:
         return with_layout_constraint(x, layout)
     # Of each device's part: XLA would gather the array to lay out the whole.
     part = nn.logical_to_mesh_axes(axes)
-    return jax.shard_map(
-        lambda x: with_layout_constraint(x, layout), in_specs=part, out_specs=part, check_vma=False
-    )(x)
+    ordered = jax.shard_map(
+        lambda x: with_layout_constraint(x, layout), in_specs=part, out_specs=part
+    )
+    return ordered(x)
 
 
 def precision(dtype) -> jax.lax.Precision | None:
