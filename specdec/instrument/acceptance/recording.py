@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec.common import hosts
 from specdec.instrument.acceptance.alphas import Accepted
 from specdec.instrument.acceptance.bigrams import Tables, proposals, rows
 from specdec.instrument.acceptance.opinions import (
@@ -84,7 +85,7 @@ def _asked(plan: Plan, params: Params, batch: Texts, taught: Taught) -> dict[str
         asked = dataclasses.replace(plan, drafter=drafter)
         given = (batch.inputs, batch.tokens, batch.length)
         own = asked.params(params)
-        found[name] = jax.device_get(opinions(own, *given, taught, plan=asked))
+        found[name] = hosts.fetched(opinions(own, *given, taught, plan=asked))
     return found
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.decoding import decode, naming_texts, row_keys
+from specdec.common import hosts
+from specdec.decoding import check_finite, decode, naming_texts, row_keys
 from specdec.plan import Plan
 from specdec.types import Params, PyTree
 
@@ -51,7 +52,8 @@ def generate(
         if new.any():
             keys, given = row_keys(seed, jnp.asarray(index)), jnp.asarray(inputs)
             with naming_texts(index):
-                output = decode(Params(params), keys, given, alone)
+                output = hosts.fetched(decode(Params(params), keys, given, alone))
+                check_finite(output, alone.target)
             length = np.where(new, output.length, 0)
             length = np.where(np.cumsum(length) - length < tokens, length, 0)
             start = np.asarray(alone.target.start(given))

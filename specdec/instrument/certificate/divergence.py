@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec.common import hosts
 from specdec.common.statistics import estimate
 from specdec.instrument.certificate.drawn import SAMPLES, by_rank
 from specdec.instrument.certificate.outcome import Check
@@ -84,7 +85,7 @@ def _of_texts(function: Callable, subject: Subject, output: DecodeOutput) -> Any
     """Returns the result of a function of target, inputs, tokens and lengths for each text."""
     compare = jax.jit(functools.partial(function, plan=subject.plan))
     fed = subject.fed(output.tokens, output.length)
-    return joined([jax.device_get(compare(*args)) for args in fed], len(subject.inputs))
+    return joined([hosts.fetched(compare(*args)) for args in fed], len(subject.inputs))
 
 
 def _unlike(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):

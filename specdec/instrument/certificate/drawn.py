@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec.common import hosts
 from specdec.instrument.certificate.outcome import Check
 from specdec.instrument.certificate.subject import Subject, joined, taught_scores
 from specdec.plan import Plan
@@ -67,7 +68,7 @@ def _against_the_target(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns each group's excess of tokens over the expectation, and its variance."""
     texts = (output.tokens, output.length)
-    parts = [jax.device_get(compare(*args)) for args in subject.fed(*texts)]
+    parts = [hosts.fetched(compare(*args)) for args in subject.fed(*texts)]
     excess, variance = joined(parts, len(subject.inputs))
     return excess.sum(axis=0, dtype=np.float64), variance.sum(axis=0, dtype=np.float64)
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from specdec.common import hosts
 from specdec.decoding import naming_texts, row_keys
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.program import DecodeProgram, Program
@@ -159,7 +160,9 @@ class Subject:
         outputs, read = [], 0
         for keys, inputs in batches:
             with naming_texts(range(read, read + len(inputs))):
-                outputs.append(program.fetch(params or self.params, keys, inputs)[0])
+                outputs.append(
+                    program.fetch(params or self.params, keys, inputs, everywhere=True)[0]
+                )
             read += len(inputs)
         return joined(outputs, rows)
 
@@ -184,7 +187,7 @@ class Subject:
         output = self.speculated
         teach = jax.jit(functools.partial(_teach, plan=self.plan))
         fed = self.fed(output.tokens, output.length)
-        return joined([jax.device_get(teach(*args)) for args in fed], len(self.inputs))
+        return joined([hosts.fetched(teach(*args)) for args in fed], len(self.inputs))
 
     def fed(self, *outputs: Array) -> Iterator[tuple[Any, ...]]:
         """Yields each batch's target parameters, inputs, and rows of the outputs."""
