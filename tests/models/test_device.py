@@ -173,9 +173,9 @@ def test_a_measurement_of_eight_bits_has_both(tmp_path, monkeypatch):
     file.write_text(json.dumps(one.as_json()))
     assert device.read(file) == one
     narrow = one.in_int8()
-    assert narrow is not None and narrow.milliseconds["small"] == {
-        order: one.milliseconds["small"][device.INT8 + order] for order in ORDERS
-    }
+    times = one.milliseconds["small"]
+    assert narrow is not None
+    assert narrow.milliseconds["small"] == {o: times[device.INT8 + o] for o in ORDERS}
 
 
 @pytest.mark.parametrize(
