@@ -24,7 +24,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "VERIFIER is. For a lenience l it is that of sum min(p/l, q). Where a drafter proposes "
         "nothing, nothing is accepted. Takes the gin files of `specdec decode`. A measurement "
         "without tables that was interrupted goes on when the command is given again.",
-        allow_abbrev=False,
     )
     runs.add_flags(parser)
     parser.add_argument(

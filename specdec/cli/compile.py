@@ -37,7 +37,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "latency. No TPU, no checkpoint, no vocabulary and no data are needed. Takes the gin files "
         "of `specdec decode`, or those of `specdec train` for the memory and the speed of an "
         "update; NUM_PARTITIONS defaults to all chips.",
-        allow_abbrev=False,
     )
     unread = "is not read: --gin.TASK_FEATURE_LENGTHS says how long texts may be"
     runs.add_flags(parser, input_file=unread, text=unread)

@@ -16,6 +16,7 @@ from specdec.cli import machine, settings, shorthands
 from specdec.cli import run as runs
 from specdec.cli.given import file_lines
 from specdec.cli.variants import announce, ready, say
+from specdec.common.gin_text import statements
 from specdec.common.values import UsageError
 from specdec.instrument.distillation import Distillation, Distilled, Distilling
 from specdec.instrument.distillation_inputs import Inputs
@@ -34,7 +35,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         epilog="Give OUTPUT_DIR/pair.gin to the other commands. OUTPUT_DIR/texts has what the "
         "target wrote, draft/ the training and its export, tuned/ the search, certificate.json "
         "the checks.",
-        allow_abbrev=False,
     )
     add_flags(parser)
     parser.set_defaults(command=_command, resumes_from="output_dir")
@@ -175,10 +175,16 @@ class Given:
         return self.args.gin_file
 
     def flags(self, more: Mapping[str, Any], files: Sequence[str] = ()) -> argparse.Namespace:
-        """Returns the flags, overridden by further files and settings."""
+        """Returns the flags, overridden by further settings, and by files from tuning."""
         own = copy.copy(self.args)
+        bindings = self.args.gin_bindings
+        if files:  # flags for the length of drafts would override them
+            own.gamma = own.schedule = None
+            texts = (Path(file).read_text(encoding="utf-8") for file in files)
+            tuned = {"SCHEDULE", *(one.name for text in texts for one in statements(text))}
+            bindings = [one for one in bindings if one.partition("=")[0].strip() not in tuned]
         own.gin_file = [*self.args.gin_file, *files]
-        own.gin_bindings = [*self.args.gin_bindings, *(f"{k}={x!r}" for k, x in more.items())]
+        own.gin_bindings = [*bindings, *(f"{k}={x!r}" for k, x in more.items())]
         return own
 
     def run(

@@ -158,8 +158,8 @@ def json_lines(path: str | None, in_force: str) -> Lines | None:
 
 def files_of(args: argparse.Namespace) -> list[str]:
     """Returns the paths of the gin files of a command, which may read none."""
-    folders = [*getattr(args, "gin_search_paths", ".").split(","), *_own_folders()]
-    names = getattr(args, "gin_file", [])
+    folders = [*vars(args).get("gin_search_paths", ".").split(","), *_own_folders()]
+    names = vars(args).get("gin_file", [])
     return [path for file in names if (path := _path(file, folders)) is not None]
 
 

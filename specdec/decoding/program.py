@@ -7,7 +7,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -48,13 +48,13 @@ class Program:
         self.seconds = 0.0
         out = None if mesh is None else partitioning.whole(mesh)
         self._jitted = jax.jit(function, out_shardings=out, donate_argnums=tuple(donate))
-        self._lowered: dict[Any, Any] = {}
-        self._executables: dict[Any, Any] = {}
-        self._ahead: dict[Any, concurrent.futures.Future] = {}
+        self._lowered: dict[Hashable, Any] = {}
+        self._executables: dict[Hashable, Any] = {}
+        self._ahead: dict[Hashable, concurrent.futures.Future] = {}
         self._adding = threading.Lock()  # to `seconds`
-        self._making: dict[Any, threading.RLock] = {}  # the programs of a shape
+        self._making: dict[Hashable, threading.RLock] = {}  # the programs of a shape
 
-    def lower(self, *arguments: PyTree) -> Any:
+    def lower(self, *arguments: PyTree) -> jax.stages.Lowered:
         """Traces for arguments of these shapes.
 
         Raises:
@@ -91,7 +91,7 @@ class Program:
                 del self._lowered[shape]
             return self._executables[shape]
 
-    def _alone(self, shape: Any) -> threading.RLock:
+    def _alone(self, shape: Hashable) -> threading.RLock:
         """Returns the lock that a thread holds while it traces or compiles for a shape."""
         return self._making.setdefault(shape, threading.RLock())
 
@@ -232,7 +232,7 @@ class Stepwise(DecodeProgram):
         return decoding.output(state)
 
 
-def _shape(arguments: PyTree) -> Any:
+def _shape(arguments: PyTree) -> Hashable:
     leaves, structure = jax.tree.flatten(arguments)
     return structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
 

@@ -57,6 +57,8 @@ class Distillation(Checked):
       learning_rate: the highest; it grows for a tenth of the steps, and then falls to 0.
       divergences: see `training.Align`. Distributions are compared at the temperature of the run,
         or at 1 for a greedy run.
+      top: the number of the target's likeliest ids that are stored of each token, once for all
+        epochs, in draft/laws; see `training.Align`. None runs the target in each update.
     """
 
     texts: Split
@@ -67,6 +69,7 @@ class Distillation(Checked):
     batch_size: PositiveInt
     learning_rate: PositiveFloat
     divergences: Mapping[str, Any]
+    top: PositiveInt | None = None
 
 
 class Settings(Protocol):
@@ -307,6 +310,7 @@ class Distilling(NamedTuple):
             best_by=f"mbsu_5{'_greedy' if run.plan.sampling.greedy else ''}",
             evaluate_every=max(1, recipe.steps // 8),
             checkpoint_every=max(1, recipe.steps // 8),
+            placement=run.placement,
         )
         try:
             training.train(made, self.folder / "draft")
@@ -353,6 +357,8 @@ def _check(run: Run, recipe: Distillation) -> None:
         raise UsageError(str(error)) from error
     if recipe.layers > (there := config.num_decoder_layers):
         raise UsageError(f"DRAFT_LAYERS is {recipe.layers} but the target has {there}; give fewer")
+    if recipe.top is not None and recipe.top >= (ids := config.vocab_size):
+        raise UsageError(f"DRAFT_TOP is {recipe.top} and the target has {ids} ids; give fewer")
     if run.data.task is None:
         raise UsageError("there is no task; set TASK in a gin file")
     known = tasks.get_task(run.data.task).splits
@@ -368,7 +374,8 @@ def _objective(run: Run, recipe: Distillation) -> Any:
     from specdec import training  # optax, which few commands need
 
     sampling: Any = run.plan.sampling
+    temperature = 1.0 if sampling.greedy else sampling.temperature
     try:
-        return training.Align(recipe.divergences, 1.0 if sampling.greedy else sampling.temperature)
+        return training.Align(recipe.divergences, temperature, top=recipe.top)
     except ValueError as error:
         raise UsageError(str(error)) from error

@@ -251,18 +251,13 @@ def _references(run: Run) -> list[Reference]:
     return found
 
 
-def _own_metrics(run: Run) -> list[Callable]:
-    """Returns the metrics of the run's task; given texts have none."""
-    if run.data.texts is not None:
-        return []
-    return list(tasks.get_task(run.data.task).metric_fns)
-
-
 def _metrics_of(run: Run, names: Sequence[str] | None) -> Sequence[Callable]:
-    """Returns the metrics, and fails if one of them lacks something."""
-    metrics = [METRICS[name] for name in names] if names else _own_metrics(run)
+    """Returns the named metrics, or else the task's; fails if one of them lacks something."""
+    given = run.data.texts is not None
+    own = () if names or given else tasks.get_task(run.data.task).metric_fns
+    metrics = [METRICS[name] for name in names] if names else list(own)
     if not metrics:
-        what = "task has" if run.data.texts is None else "texts have"
+        what = "texts have" if given else "task has"
         raise UsageError(f"the {what} no metrics; give one, --metric={' or '.join(METRICS)}")
     _signatures(metrics)
     return metrics
@@ -307,7 +302,7 @@ def _speculation(records: Sequence[dict[str, Any]], given: int) -> dict[str, Any
     }
 
 
-def _of_search(plan: Any, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _of_search(plan: Plan | BeamPlan, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     steps, calls = (sum(one[name] for one in records) for name in ("steps", "calls"))
     return {
         "plan": str(plan),

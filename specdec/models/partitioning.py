@@ -35,7 +35,8 @@ def standard_logical_axis_rules() -> AxisRules:
     """Returns T5X's standard rules for one axis of activations and parameters.
 
     A logical axis that has no rule is not divided. ('vocab', None) would keep the embedding and the
-    vocabulary's projection whole on every device.
+    vocabulary's projection whole on every device. Logits have the axis 'logits', which is divided
+    in training only.
     """
     return (
         ("batch", DATA),
@@ -156,8 +157,7 @@ def fitting(model: Weights, rules: AxisRules, mesh: Mesh) -> AxisRules:
     """Returns rules under which the mesh divides all parameters of a model evenly.
 
     A logical axis whose size the mesh cannot divide stays whole. Heads and their joined axis stay
-    whole together. Logits are divided like the vocabulary: gathered ones would take the memory of
-    the whole vocabulary for each token of a batch.
+    whole together.
 
     Args:
       model: the model.
@@ -174,8 +174,7 @@ def fitting(model: Weights, rules: AxisRules, mesh: Mesh) -> AxisRules:
                 uneven.update(JOINED if logical in JOINED else (logical,))
 
     jax.tree.map(note, shapes, model.axes())
-    fitted = tuple((logical, None if logical in uneven else axis) for logical, axis in rules)
-    return (*fitted, ("logits", _mesh_axis("vocab", fitted)))
+    return tuple((logical, None if logical in uneven else axis) for logical, axis in rules)
 
 
 def _mesh_axis(logical: str | None, rules: AxisRules) -> str | None:

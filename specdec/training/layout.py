@@ -45,7 +45,9 @@ class Layout:
             parts = {name: self.divided(part, partitioner) for name, part in model.parts.items()}
             return dataclasses.replace(model, **parts)
         rules = partitioning.fitting(model, partitioner.logical_axis_rules, self.mesh)
-        return dataclasses.replace(model, axis_rules=rules)
+        # Decoding needs whole logits on each device. Losses are sums over them, of many tokens.
+        logits = ("logits", dict(rules).get("vocab"))
+        return dataclasses.replace(model, axis_rules=(*rules, logits))
 
     def placed(self, params: PyTree, model: Any) -> PyTree:
         """Returns parameters on the devices; every process gives the same ones.

@@ -22,6 +22,7 @@ import optax
 
 from specdec import checkpoints, tasks
 from specdec.checkpoints.vocabulary_fit import check_fit
+from specdec.common import hosts
 from specdec.common.terminal import counted
 from specdec.models import partitioning
 from specdec.models.heads import HeadedTarget
@@ -443,7 +444,13 @@ def _laws(
     assert run.target is not None and run.target_path is not None, "Align asks for them"
     return laws.stored(
         run.laws_path or folder / "laws",
-        laws.Asked(run.target, target_params, top, run.objective.temperature),  # type: ignore[attr-defined]
+        laws.Asked(
+            run.target,  # type: ignore[arg-type]
+            target_params,
+            top,
+            run.objective.temperature,  # type: ignore[attr-defined]
+            Layout(run.placement.mesh),
+        ),
         {
             "target": checkpoints.fingerprint(run.target_path),
             "task": tasks.get_task(run.task).name,
@@ -495,7 +502,9 @@ def _plain(fields: dict[str, Any]) -> dict[str, Any]:
 def _interrupts() -> Iterator[Callable[[], int]]:
     """Yields a function that returns the received signal, SIGINT or SIGTERM, else 0.
 
-    A second signal acts immediately.
+    All hosts call it at the same places, and get the same: a signal to one of them is one to all.
+    JAX's own preemption service knows only SIGTERM, which it then takes from Python's handlers, and
+    lets the hosts go on for some steps. A second signal acts immediately, on its own host.
     """
     came = [0]
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -508,14 +517,19 @@ def _interrupts() -> Iterator[Callable[[], int]]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
+    def agreed() -> int:
+        if number := hosts.largest(came[-1]):
+            restore()
+        return number
+
     try:
         for number in before:
             signal.signal(number, note)
     except ValueError:  # only the main thread may, and only it is interrupted
-        yield lambda: 0
+        yield agreed
         return
     try:
-        yield lambda: came[-1]
+        yield agreed
     finally:
         restore()
 

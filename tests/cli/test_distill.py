@@ -1,5 +1,6 @@
 """`specdec distill`, a certified pair of a target and words: pytest tests/cli/test_distill.py"""
 
+import argparse
 import dataclasses
 import json
 import random
@@ -13,6 +14,8 @@ from test_cli import the_line
 
 import specdec
 from specdec import checkpoints, cli
+from specdec.cli import settings
+from specdec.cli.distill import Given, add_flags
 from specdec.models.t5 import T5Target
 
 GOLDEN = Path(__file__).parents[1] / "golden/tokenizer/tokenizer.json"
@@ -99,6 +102,40 @@ def test_the_drafter_learns_from_what_the_target_draws(made):
     assert "TEMPERATURE = 1.5" in (made / "texts/train/run.gin").read_text()
 
 
+def written(folder, split):
+    """The tokens that the target wrote, by input."""
+    lines = (folder / f"texts/{split}/predictions.jsonl").read_text().splitlines()
+    return {one["input"]: one["tokens"] for one in map(json.loads, lines)}
+
+
+def test_flags_do_not_override_what_was_tuned(tmp_path):
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    flags = ["--gamma=3", "--schedule=heuristic", "--gin.GAMMA=4", "--gin.LOSSY=True"]
+    given = Given(parser.parse_args(settings.joined(flags)))
+    tuned = tmp_path / "tuned.gin"
+    tuned.write_text("include 'schedules/fixed.gin'\n\nGAMMA = 8\n")
+    own = given.flags({"SPLIT": "test"}, [str(tuned)])
+    assert own.gin_bindings == ["LOSSY=True", "SPLIT='test'"]
+    assert own.gamma is own.schedule is None and given.flags({}).gamma == 3
+    assert "GAMMA" not in given.text({}, [str(tuned)])
+
+
+@pytest.mark.slow
+def test_a_mesh_makes_a_certified_pair(made, flags, command, tmp_path):
+    """The target writes the same texts as on one device, and its distributions are stored once."""
+    more = "--gin.NUM_PARTITIONS=2", "--gin.BATCH_SIZE=8", "--gin.DRAFT_TOP=16"
+    given = *flags, *SMALL, *DRAWN, "--task_prefix=" + PREFIX, f"--output_dir={tmp_path}"
+    code, out, err = command("distill", *given, *more)
+    assert code == 0 and "CERTIFIED" in out, err
+    for split in ("train", "validation"):
+        assert written(tmp_path, split) == written(made, split)
+    assert (tmp_path / "draft/laws/00000/ids.npy").exists()
+    logs = [(folder / "draft/log.jsonl").read_text() for folder in (tmp_path, made)]
+    alphas = [json.loads(log.splitlines()[-1])["validation_alpha"] for log in logs]
+    assert abs(alphas[0] - alphas[1]) < 0.02, "16 ids of 384 say nearly all"
+
+
 @pytest.mark.slow
 def test_the_pair_is_what_other_commands_take(made, command):
     pair = f"--gin_file={made / 'pair.gin'}", "--drafter=autoregressive"
@@ -146,6 +183,8 @@ def test_a_folder_of_another_run_is_refused(made, flags, command):
         (["--gin.DRAFT_LAYERS=3"], "DRAFT_LAYERS is 3 but the target has 2; give fewer"),
         (["--gin.DRAFT_LAYERS=0"], "Distillation.layers is 0; give a positive integer"),
         (["--gin.DRAFT_HEAD=0"], "Distillation.head is 0; give a positive integer, or None"),
+        (["--gin.DRAFT_TOP=0"], "Distillation.top is 0; give a positive integer, or None"),
+        (["--gin.DRAFT_TOP=2176"], "DRAFT_TOP is 2176 and the target has 2176 ids; give fewer"),
         (["--gin.DRAFT_STEPS=1"], "Distillation.steps is 1; give 2 or more, for the rate to fall"),
         (["--gin.LEARNING_RATE=0"], "Distillation.learning_rate is 0; give a positive number"),
         (["--gin.TEXTS='dev'"], "the task has no split 'dev'; give one of train, validation"),

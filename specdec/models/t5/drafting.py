@@ -215,7 +215,8 @@ class T5Draft(T5Target):
         super().__post_init__()
 
     def network(self) -> DraftNetwork:
-        return DraftNetwork(self.config, self.layout, self.orders, self.weights, self.pad_id)
+        stored = self.layout, self.orders, self.weights
+        return DraftNetwork(self.config, *stored, self.pad_id, self.widened)
 
     @property
     def encoded_dim(self) -> int | None:
