@@ -280,6 +280,16 @@ def from_local_rows(local: np.ndarray, mesh: Mesh) -> jax.Array:
     return jax.make_array_from_process_local_data(rows(mesh), local)
 
 
+def divided_rows(tree: PyTree, mesh: Mesh) -> PyTree:
+    """Returns arrays [B, ...] that every process has, with their rows divided over the mesh."""
+    own = share(mesh)
+
+    def feed(rows: Any) -> jax.Array:
+        return from_local_rows(np.asarray(rows)[own.rows(len(rows))], mesh)
+
+    return jax.tree.map(feed, tree)
+
+
 def _shape(mesh: Mesh) -> str:
     return " x ".join(f"{size} ({name})" for name, size in mesh.shape.items())
 
