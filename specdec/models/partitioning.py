@@ -157,7 +157,8 @@ def fitting(model: Weights, rules: AxisRules, mesh: Mesh) -> AxisRules:
     """Returns rules under which the mesh divides all parameters of a model evenly.
 
     A logical axis whose size the mesh cannot divide stays whole. Heads and their joined axis stay
-    whole together.
+    whole together. Logits are divided like the vocabulary: gathered ones would take the memory of
+    the whole vocabulary for each token of a batch.
 
     Args:
       model: the model.
@@ -174,7 +175,8 @@ def fitting(model: Weights, rules: AxisRules, mesh: Mesh) -> AxisRules:
                 uneven.update(JOINED if logical in JOINED else (logical,))
 
     jax.tree.map(note, shapes, model.axes())
-    return tuple((logical, None if logical in uneven else axis) for logical, axis in rules)
+    fitted = tuple((logical, None if logical in uneven else axis) for logical, axis in rules)
+    return (*fitted, ("logits", _mesh_axis("vocab", fitted)))
 
 
 def _mesh_axis(logical: str | None, rules: AxisRules) -> str | None:
