@@ -132,7 +132,8 @@ def write(
         lambda batches, summary: searched(engine, batches, text_of, num_return, summary, compare),
         batches,
         summary,
-        feeds,
+        feeds=feeds,
+        order=lambda text: text.index,
     )
     try:
         for text in found:

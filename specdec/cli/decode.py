@@ -147,7 +147,8 @@ def _command(args: argparse.Namespace) -> None:
         lambda batches, summary: decoded(run, batches, ways, summary),
         batches,
         summary,
-        run.placement.share().first,
+        feeds=run.placement.share().first,
+        order=lambda text: (text.sample, text.index),
     )
     try:
         shown = _with_progress(outputs, run, given or not hosts.is_first())

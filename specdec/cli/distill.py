@@ -38,6 +38,11 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "the checks.",
     )
     add_flags(parser)
+    machine.add_distributed_flag(
+        parser,
+        "make one drafter over the devices of all hosts that run this command, which "
+        "NUM_PARTITIONS makes one mesh; all need the same DIR",
+    )
     parser.set_defaults(command=_command, resumes_from="output_dir")
     return parser
 
@@ -52,12 +57,12 @@ def _command(args: argparse.Namespace) -> int:
         found = file_lines("--inputs", args.input_file, "one input per line")
         lines = [line.partition("\t")[0] for line in found]
     ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() else None
+    machine.join_other_hosts(args)
     found = distilled(args, lines, ask)
-    if found is None:
-        return 0
     if not found.certificate.passed:
         return 1
-    print(found.summary())
+    if hosts.is_first():
+        print(found.summary())
     return 0
 
 
@@ -84,12 +89,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--output_dir",
         metavar="DIR",
         help="where all of it is kept (default: the target's name and -drafter)",
-    )
-    machine.add_distributed_flag(
-        parser,
-        "write the texts and train over the devices of all hosts that run this command, which "
-        "NUM_PARTITIONS makes one mesh; all need the same DIR. Without this flag, one host then "
-        "tunes and certifies",
     )
 
 
@@ -125,24 +124,14 @@ def distill(
     given = [f"--target={os.fspath(target)}", f"--output_dir={os.fspath(output_dir)}", *flags]
     args = parser.parse_args(settings.joined(given))
     args.task_prefix = task_prefix if args.task_prefix is None else args.task_prefix
-    if args.distributed is not None:
-        raise UsageError("--distributed is for the command line; leave it out")
     with contextlib.ExitStack() as args.contexts:
-        found = distilled(args, inputs, None)
-    assert found is not None, "on one host"
-    return found
+        return distilled(args, inputs, None)
 
 
 def distilled(
     args: argparse.Namespace, lines: Iterable[str] | None, ask: Callable[[str], str] | None
-) -> Distilled | None:
-    """Returns the pair that the flags describe, or None on several hosts, which only train.
-
-    Args:
-      args: the flags.
-      lines: those of the inputs.
-      ask: asks the user a question; None if it cannot.
-    """
+) -> Distilled:
+    """Returns the pair that the flags describe; `lines` are those of the inputs."""
     shorthands.refuse_senseless(args)
     if (args.target is None) != (lines is None):
         raise UsageError("--target=DIR and --inputs=FILE go together; give both")
@@ -151,10 +140,8 @@ def distilled(
     if args.output_dir is None:
         args.output_dir = f"{Path(os.path.abspath(args.target)).name}-drafter"
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
-    machine.join_other_hosts(args)
     if lines is not None:
-        described = hosts.from_first(lambda: _described(args, lines, ask))
-        args.gin_file = [described, *args.gin_file]
+        args.gin_file = [_described(args, lines, ask), *args.gin_file]
         args.target = args.vocabulary = args.input_file = args.task_prefix = None
     files, bindings = shorthands.input_settings_of(args)
     args.gin_file, args.gin_bindings = [*files, *args.gin_file], [*args.gin_bindings, *bindings]
@@ -163,17 +150,15 @@ def distilled(
     alone = {"DRAFTER": None}
     recipe = settings.build(Distillation, given.flags(alone), {})
     run = runs.opened(given.flags(alone))
-    machine.refuse_no_mesh(args, run.placement.mesh)
+    if "distributed" in args:  # a flag of the command, and not of `distill`
+        machine.refuse_no_mesh(args, run.placement.mesh)
     ready_run, definition = ready(run), runs.definition_of(run)
     distilling = Distilling.of(given, recipe, ready_run, definition, folder)
-    if args.distributed is not None:
-        distilling.learn(say)
-        say("the drafter has learned; give the command without --distributed on one host")
-        return None
     found = distilling.distill(say, announce)
     path = folder / "certificate.json"
-    found.certificate.write(path)
-    say(f"{found.certificate.verdict}; figures in {path}\n")
+    if hosts.is_first():
+        found.certificate.write(path)
+        say(f"{found.certificate.verdict}; figures in {path}\n")
     return found
 
 

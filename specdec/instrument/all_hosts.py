@@ -5,32 +5,23 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import jax
 
 from specdec import tasks
 from specdec.common import hosts
 
-T = TypeVar("T", bound="Placed")
-
-
-class Placed(Protocol):
-    """A text that was decoded.
-
-    Attributes:
-      place: its place among those of a batch of all hosts.
-    """
-
-    @property
-    def place(self) -> tuple[int, int]: ...
+T = TypeVar("T")
 
 
 def gathered(
     decode: Callable[[Iterable[tasks.Batch], Any], Iterator[T]],
     batches: Iterable[tasks.Batch],
     summary: Any,
+    *,
     feeds: bool,
+    order: Callable[[T], Any],
 ) -> Iterator[T]:
     """Yields the texts of all hosts on the first host, after each batch, and nothing on the others.
 
@@ -39,6 +30,7 @@ def gathered(
       batches: of this host; all hosts have the same number.
       summary: the figures of all hosts, on the first. The times are those of the first host.
       feeds: whether this host is the first that feeds its rows (`Share.first`).
+      order: the place of a text among those of a batch.
     """
     if jax.process_count() == 1:
         yield from decode(batches, summary)
@@ -52,7 +44,7 @@ def gathered(
             for figures in (one for _, one in received if one is not None):
                 _add(summary, figures)
             others: Sequence[T] = list(itertools.chain.from_iterable(one for one, _ in received))
-            yield from sorted([*texts, *others], key=lambda text: text.place)
+            yield from sorted([*texts, *others], key=order)
 
 
 def _add(summary: Any, figures: Any) -> None:

@@ -35,11 +35,6 @@ class BeamText:
     alone: tuple[str, ...] | None = None
     alone_tokens: tuple[tuple[int, ...], ...] | None = None
 
-    @property
-    def place(self) -> tuple[int, int]:
-        """The sample, of which there is one, and the index of the example."""
-        return 0, self.index
-
     def record(self) -> dict[str, Any]:
         """Returns a line for `records.as_json`."""
         found = dataclasses.asdict(self)

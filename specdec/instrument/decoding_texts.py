@@ -88,11 +88,6 @@ class Text(DecodedText):
     alone_tokens: Sequence[int] | None = None
     explained: dict[str, Any] | None = None
 
-    @property
-    def place(self) -> tuple[int, int]:
-        """The sample, and the index of the example."""
-        return self.sample, self.index
-
     def record(self) -> dict[str, Any]:
         """Returns a line of JSON, without unknown values."""
         record = {name: getattr(self, name) for name in FIELDS}

@@ -13,21 +13,21 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from tqdm import tqdm
 
 from specdec import tasks
-from specdec.common import hosts, progress, terminal, theory
+from specdec.common import progress, terminal, theory
 from specdec.common.environment import environment
 from specdec.common.records import as_json
 from specdec.common.values import UsageError, one_line
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.engine.beam_engine import BeamEngine
 from specdec.instrument import output_metrics
-from specdec.instrument.all_hosts import gathered
 from specdec.instrument.beam_texts import BeamSummary, searched
 from specdec.instrument.decoding_texts import Ways, decoded, ways_of
 from specdec.instrument.prediction_files import PredictionsFolder
-from specdec.instrument.runs import Run, Variant
+from specdec.instrument.runs import ALL, Run, Variant
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
 from specdec.tasks.metrics import SumMetric, bleu, references, rouge, squad
@@ -81,7 +81,7 @@ class Evaluation(NamedTuple):
           UsageError: there is no example, or the run's parts cannot work together.
         """
         run = variant.run
-        count = sum(len(batch.input_texts) for batch in run.all_batches())
+        count = sum(len(batch.input_texts) for batch in run.batches(ALL))
         if not count:
             raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
         nothing: list[Reference] = [(None, str)] * count
@@ -98,21 +98,19 @@ class Evaluation(NamedTuple):
         Raises:
           RecordsError: the folder's predictions are of other texts.
         """
-        run, (host, hosts_that_write) = self.variant.run, folder.shard
-        share, one_writes = run.placement.share(), hosts_that_write == 1
-        writes = hosts.is_first() if one_writes else share.first
-        total = len(range(host, len(self.expected), hosts_that_write)) * run.data.num_samples
-        if one_writes:
-            found = hosts.from_first(lambda: self._found(folder, run.all_batches()))
-        else:
-            found = self._found(folder, run.batches())
-        done = _common_start(run, share, found, total, one_writes)
+        run = self.variant.run
+        share, shard = run.placement.share(), folder.shard
+        if folder.done():
+            needed = NEEDED_OF_BEAMS if run.beams else NEEDED
+            folder.check(_known(run), needed + COMPARED * run.compare)
+        total = len(range(shard[0], len(self.expected), shard[1])) * run.data.num_samples
+        done = _common_start(run, share, folder.done(), total)
         if done is not None:
             # All that can be wrong has been looked at; from here on it takes long.
             summary = BeamSummary() if run.beams else terminal.Summary(exact=run.plan.exact)
             try:
-                with self._decoded(done, total, summary, one_writes) as shown:
-                    if writes:
+                with self._decoded(done, total, summary) as shown:
+                    if share.first:
                         folder.append(shown, after=done)
                     else:  # another host writes what these rows give
                         collections.deque(shown, maxlen=0)
@@ -120,8 +118,6 @@ class Evaluation(NamedTuple):
                 if summary.texts:
                     lines = summary.lines(progress.spent())
                     print(self._plan, *lines, sep="\n", file=sys.stderr)
-        if one_writes and not writes:
-            return None
         rows = _table(map(_with_best, folder.records()), len(self.expected), run.data.num_samples)
         if rows is None:
             return None
@@ -133,32 +129,16 @@ class Evaluation(NamedTuple):
     def _plan(self) -> Plan | BeamPlan:
         return self.ways.plan if isinstance(self.ways, BeamEngine) else self.variant.run.plan
 
-    def _found(self, folder: PredictionsFolder, batches: Iterable[tasks.Batch]) -> int:
-        """Returns the number of a folder's predictions, all of which are of these texts."""
-        run = self.variant.run
-        if done := folder.done():
-            needed = NEEDED_OF_BEAMS if run.beams else NEEDED
-            folder.check(_known(run, batches), needed + COMPARED * run.compare)
-        return done
-
-    def _decoded(self, done: int, total: int, summary: Any, one_writes: bool) -> tqdm:
+    def _decoded(self, done: int, total: int, summary: Any) -> tqdm:
         """Returns the records of the remaining texts, with a progress bar on a terminal."""
-        run, skip, batches = self.variant.run, done, self.batches
-        if one_writes and jax.process_count() > 1:
-            skip, batches = 0, itertools.islice(batches, done // _lines_of_a_batch(run), None)
-
-        def decode(batches: Iterable[tasks.Batch], summary: Any) -> Iterator[Any]:
-            if not isinstance(self.ways, BeamEngine):
-                return decoded(run, batches, self.ways, summary, skip=skip)
+        run, texts = self.variant.run, None
+        if isinstance(self.ways, BeamEngine):
             assert run.beams is not None
             text_of = functools.partial(tasks.detokenize, self.variant.vocabulary)
-            given = self.ways, batches, text_of, run.beams.num_return, summary, run.compare
-            return searched(*given, skip=skip)
-
-        feeds = run.placement.share().first
-        texts = (
-            gathered(decode, batches, summary, feeds) if one_writes else decode(batches, summary)
-        )
+            given = self.ways, self.batches, text_of, run.beams.num_return, summary, run.compare
+            texts = searched(*given, skip=done)
+        else:
+            texts = decoded(run, self.batches, self.ways, summary, skip=done)
         return tqdm(
             (text.record() for text in texts),
             initial=done,
@@ -210,31 +190,22 @@ class Evaluation(NamedTuple):
         return report | {"environment": environment()}
 
 
-def _common_start(run: Run, share: Share, done: int, total: int, one_writes: bool) -> int | None:
+def _common_start(run: Run, share: Share, done: int, total: int) -> int | None:
     """Returns the number of this host's predictions to keep, None if no text is left to decode.
 
-    Hosts that share programs, or the folder, continue from the same batch, the first that one of
-    them lacks.
+    Hosts that share programs continue from the same batch, the first that one of them lacks.
     """
-    if jax.process_count() > 1 and one_writes:
-        return done - done % _lines_of_a_batch(run) if done < total else None
     if run.placement.mesh is None or jax.process_count() == 1:
         return done if done < total else None
     rows = run.data.batch_size // share.count
     batches = NONE if done >= total or not share.first else done // rows
-    least = -hosts.largest(-batches)
+    least = int(multihost_utils.process_allgather(np.int32(batches)).min())
     return None if least == NONE else min(done, least * rows)
 
 
-def _lines_of_a_batch(run: Run) -> int:
-    """Returns the number of predictions that a batch of all hosts has."""
-    batches = 1 if run.placement.mesh is not None else jax.process_count()
-    return batches * run.data.batch_size * run.data.num_samples
-
-
-def _known(run: Run, batches: Iterable[tasks.Batch]) -> Iterator[dict[str, Any]]:
-    """Yields the known fields of the predictions of some batches, in order."""
-    for batch in batches:
+def _known(run: Run) -> Iterator[dict[str, Any]]:
+    """Yields the known fields of each of this host's predictions, in order."""
+    for batch in run.batches():
         for sample in range(run.data.num_samples):
             targets = batch.target_texts or [None] * len(batch.input_texts)
             for index, text, target in zip(batch.index, batch.input_texts, targets, strict=False):

@@ -18,6 +18,8 @@ from specdec.models.model import Target
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
 
+ALL = Share(0, 1)  # the examples of all hosts
+
 
 @dataclasses.dataclass(frozen=True)
 class GivenBeams:
@@ -124,16 +126,16 @@ class Run:
         """The target's checkpoint."""
         return self.paths()["target"]
 
-    def batches(self) -> Iterator[tasks.Batch]:
-        """Returns the examples that this host feeds; raises TaskError at the call."""
-        share, rows = self.placement.share(), self.data.batch_size
+    def batches(self, share: Share | None = None) -> Iterator[tasks.Batch]:
+        """Returns the examples of a share, or those that this host feeds.
+
+        Raises:
+          TaskError: at the call.
+        """
+        share, rows = share or self.placement.share(), self.data.batch_size
         if self.placement.mesh is not None:
             rows //= share.count
         return self.data.batches(share, rows, self.engine.vocabulary)
-
-    def all_batches(self) -> Iterator[tasks.Batch]:
-        """Returns the examples of all hosts; raises TaskError at the call."""
-        return self.data.batches(Share(0, 1), vocabulary=self.engine.vocabulary)
 
 
 class Variant(NamedTuple):
