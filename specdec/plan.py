@@ -168,13 +168,13 @@ class Plan:
             for all its possible values, equally often: buckets, sources, or numbers of layers. All
             calls must have the same fields.
         """
-        times: collections.Counter[tuple[str, int]] = collections.Counter()
+        times: dict[tuple[str, int], float] = collections.defaultdict(float)
         kinds = collections.Counter(kind for call in calls for kind in self._kinds(call))
         for (bucket, length, source, depth), count in kinds.items():
             share = count / kinds.total()
-            times[of_depth(depth), bucket + 1] += share  # type: ignore[assignment]
+            times[of_depth(depth), bucket + 1] += share
             for role, width, of in self.drafter.parts(length, source) if bucket else ():
-                times[role, width] += share * of  # type: ignore[assignment]
+                times[role, width] += share * of
         return tuple(Part(*one, count) for one, count in times.items() if count)
 
     def holder(self, role: str) -> str:
@@ -243,12 +243,13 @@ class Plan:
         return f"{drafter}, {self.schedule}, {self.verifier}, {self.sampling}{inexact}"
 
     def _rounded(self) -> str:
-        """Returns a note that names the models with int8 weights, or ""."""
-        models = self.models().items()
-        roles = [
-            role for role, model in models if isinstance(model, Model) and model.weights == "int8"
-        ]
-        return f", {' and '.join(roles)} in int8" if roles else ""
+        """Returns a note that names the models in eight bits, or ""."""
+        models = {role: one for role, one in self.models().items() if isinstance(one, Model)}
+        note = ""
+        for weights, tokens in (("int8", ""), ("int8_tokens", ", tokens too")):
+            roles = [role for role, model in models.items() if model.weights == weights]
+            note += f", {' and '.join(roles)} in int8{tokens}" if roles else ""
+        return note
 
     def _kinds(self, call: TargetCall) -> Iterator[tuple[int, int, int | None, int | None]]:
         """Yields every possible (bucket, tokens drafted, source, layers) of a call.
@@ -310,17 +311,17 @@ class Plan:
             )
 
 
-def plain_call(role: str, model: Any) -> Callable:
+def plain_call(role: str, model: Target) -> Callable:
     """Returns a call of `decode` that can be timed; it takes the argmax of the logits."""
 
-    def call(trees: Mapping[str, PyTree], tokens: Any, cache: PyTree) -> tuple[Any, PyTree]:
+    def call(trees: Mapping[str, PyTree], tokens: Array, cache: PyTree) -> tuple[Array, PyTree]:
         output, fed = model.decode(trees[role], tokens, cache)
         return jnp.argmax(output.logits, axis=-1).astype(jnp.int32), fed
 
     return call
 
 
-def stop_ids_of(given: Any, target: Target) -> tuple[int, ...]:
+def stop_ids_of(given: Iterable[int] | None, target: Target) -> tuple[int, ...]:
     """Returns the given stop ids, or the target's if they are None, as a tuple of integers."""
     if given is None:
         given = target.stop_ids

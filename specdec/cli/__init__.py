@@ -37,7 +37,7 @@ from specdec.cli import (
     verify,
 )
 from specdec.cli.beams import Beams
-from specdec.cli.data import Data, longest_target, saved_vocabulary, task_vocabulary, token_ids
+from specdec.cli.data import longest_target, saved_vocabulary, task_vocabulary, token_ids
 from specdec.cli.given import given_texts
 from specdec.cli.help import Overview
 from specdec.cli.run import DecodeRun
@@ -47,6 +47,7 @@ from specdec.common.records import RecordsError
 from specdec.common.values import UsageError
 from specdec.engine import Placement
 from specdec.instrument.distillation import Distillation
+from specdec.instrument.texts import Data
 
 __all__ = [
     "Beams",

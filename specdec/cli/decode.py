@@ -36,7 +36,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         epilog="A terminal gets each text twice, first with marks and colours that tell who wrote "
         "each word, then alone. Anything else gets one plain text per line, or nothing if there is "
         "an --output_file.",
-        allow_abbrev=False,
     )
     runs.add_flags(
         parser,
@@ -109,13 +108,17 @@ def _command(args: argparse.Namespace) -> None:
     engine = run.engine
     _refuse_comparison_of_distributions(run)
     if args.explain:
-        _refuse_explaining_nothing(run, args.output_file)
+        if args.output_file is None:
+            raise UsageError("--explain has no --output_file to write to; give one")
+        runs.require_drafter(run)
     text_of = functools.partial(tasks.detokenize, engine.vocabulary)
     stdin = stdin or _standard_input_without_texts(run, args)
-    _refuse_standard_input_of_one_host(stdin, args)
     batches = run.batches() if stdin is None else run.data.text_batches(stdin, engine.vocabulary)
     if run.beams and run.search:
-        _refuse_explaining_beams(args)
+        if args.explain:
+            raise UsageError(
+                "--explain tells of drafted tokens, not of beams; leave out one of them"
+            )
         in_force = runs.in_force(run, "beams") if args.output_file else ""
         given = run.beams.num_return, run.search, batches, text_of, run.compare, in_force
         return beams.write(args, *given, feeds=run.placement.share().first)
@@ -172,17 +175,6 @@ def _refuse_comparison_of_distributions(run: Run) -> None:
         )
 
 
-def _refuse_explaining_beams(args: argparse.Namespace) -> None:
-    if args.explain:
-        raise UsageError("--explain tells of drafted tokens, not of beams; leave out one of them")
-
-
-def _refuse_explaining_nothing(run: Run, file: str | None) -> None:
-    if file is None:
-        raise UsageError("--explain has no --output_file to write to; give one")
-    runs.require_drafter(run)
-
-
 def _standard_input(args: argparse.Namespace) -> Given | None:
     """Returns the texts of the command line if one of them stands for standard input."""
     texts = args.text or ()
@@ -198,16 +190,13 @@ def _standard_input_without_texts(run: DecodeRun | Run, args: argparse.Namespace
     return _lines(["-"], args) if nothing and args.target is not None else None
 
 
-def _refuse_standard_input_of_one_host(stdin: Given | None, args: argparse.Namespace) -> None:
-    if stdin is not None and args.distributed is not None:
-        raise UsageError(
-            "--distributed: only one host has this standard input; give --input_file=FILE, which "
-            "all hosts can read"
-        )
-
-
 def _lines(texts: Sequence[str], args: argparse.Namespace) -> Given:
     """Returns texts as they come; - stands for standard input."""
+    if args.distributed is not None:
+        raise UsageError(
+            "--distributed: standard input is that of one host; give --input_file=FILE, which all "
+            "hosts can read"
+        )
     if sys.stdin.isatty():
         print("one text per line; Ctrl-D ends", file=sys.stderr)
     given = (lines_of(None, sys.stdin) if text == "-" else [utf8(text)] for text in texts)

@@ -36,7 +36,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         epilog="Give OUTPUT_DIR/pair.gin to the other commands. OUTPUT_DIR/texts has what the "
         "target wrote, draft/ the training and its export, tuned/ the search, certificate.json "
         "the checks.",
-        allow_abbrev=False,
     )
     add_flags(parser)
     machine.add_distributed_flag(

@@ -27,7 +27,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         description="Decodes a split of a task and computes metrics of the outputs. Takes the gin "
         "files of `specdec decode`. A run that was interrupted goes on where it stopped when the "
         "command is given again.",
-        allow_abbrev=False,
     )
     runs.add_flags(
         parser,

@@ -20,13 +20,14 @@ from specdec.checkpoints import TextModel
 from specdec.checkpoints import generation_settings as generation
 from specdec.cli import machine, settings, shorthands
 from specdec.cli.beams import Beams
-from specdec.cli.data import Data, saved_vocabulary
+from specdec.cli.data import saved_vocabulary
 from specdec.common import progress, records, schemas
 from specdec.common.environment import version
 from specdec.common.values import Checked, UsageError, is_word
 from specdec.decoding import NonFiniteLogits, PrefixError
 from specdec.engine import Engine, NotExact, Placement, in_eight_bits, obeying
 from specdec.instrument.runs import Run
+from specdec.instrument.texts import Data
 from specdec.plan import RESERVED, Plan
 from specdec.sampling import MinLength, looks_back
 
@@ -45,6 +46,7 @@ class DecodeRun(Checked):
       schedule_table_path: the schedule's table, if it has one.
       int8: the roles of models whose kernels are rounded to eight bits, which makes them other
         models.
+      int8_tokens: whether the tokens of these models' products are rounded as well.
       lossy: whether the output may have another distribution than the target's.
       compare: whether to run the target alone as well.
       generation_settings: "obey" the generation settings in the target's checkpoint, or "ignore"
@@ -59,6 +61,7 @@ class DecodeRun(Checked):
     draft_checkpoint_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
     schedule_table_path: str | None = None
     int8: Sequence[str] = ()
+    int8_tokens: bool = False
     lossy: bool = False
     compare: bool = False
     generation_settings: generation.Choice = "obey"
@@ -118,6 +121,11 @@ class DecodeRun(Checked):
             if not models[role].has_int8:
                 family = type(models[role]).__name__
                 raise ValueError(f"int8 names the {role}, but {family} has no such kernels")
+        if self.int8_tokens and not self.int8:
+            raise ValueError(
+                "int8_tokens is True, but int8 names no model; give both, as in "
+                "--gin.INT8=\"('target',)\" --gin.INT8_TOKENS=True"
+            )
 
     def paths(self) -> dict[str, str]:
         """Returns the checkpoints and tables of everything in `Plan.owned`, by role."""
@@ -184,6 +192,7 @@ def with_engine(run: DecodeRun, unmarked: bool = False) -> Run:
             run.placement,
             rows=data.batch_size,
             int8=run.int8,
+            int8_tokens=run.int8_tokens,
             generation_settings=run.generation_settings,
             num_samples=data.num_samples,
             num_beams=run.beams.num_beams,
@@ -261,7 +270,7 @@ def resolved(run: DecodeRun) -> DecodeRun:
     plan = obeying(
         run.plan, text, run.generation_settings, bool(data.decoder_prefix), data.num_samples
     )
-    return dataclasses.replace(run, plan=in_eight_bits(plan, run.int8))
+    return dataclasses.replace(run, plan=in_eight_bits(plan, run.int8, run.int8_tokens))
 
 
 def text_of(path: str) -> TextModel | None:
@@ -352,7 +361,7 @@ def require_baseline(run: DecodeRun | Run) -> None:
         require_drafter(run)
 
 
-def vocabulary_of(run: DecodeRun) -> Any:
+def vocabulary_of(run: DecodeRun) -> tasks.LoadedVocabulary:
     """Returns the vocabulary of the task, or else the run's."""
     if run.data.task is not None:
         vocabulary = tasks.get_task(run.data.task).vocabulary

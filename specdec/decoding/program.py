@@ -7,7 +7,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -48,13 +48,13 @@ class Program:
         self.seconds = 0.0
         out = None if mesh is None else partitioning.whole(mesh)
         self._jitted = jax.jit(function, out_shardings=out, donate_argnums=tuple(donate))
-        self._lowered: dict[Any, Any] = {}
-        self._executables: dict[Any, Any] = {}
-        self._ahead: dict[Any, concurrent.futures.Future] = {}
+        self._lowered: dict[Hashable, Any] = {}
+        self._executables: dict[Hashable, Any] = {}
+        self._ahead: dict[Hashable, concurrent.futures.Future] = {}
         self._adding = threading.Lock()  # to `seconds`
-        self._making: dict[Any, threading.RLock] = {}  # the programs of a shape
+        self._making: dict[Hashable, threading.RLock] = {}  # the programs of a shape
 
-    def lower(self, *arguments: PyTree) -> Any:
+    def lower(self, *arguments: PyTree) -> jax.stages.Lowered:
         """Traces for arguments of these shapes.
 
         Raises:
@@ -91,7 +91,7 @@ class Program:
                 del self._lowered[shape]
             return self._executables[shape]
 
-    def _alone(self, shape: Any) -> threading.RLock:
+    def _alone(self, shape: Hashable) -> threading.RLock:
         """Returns the lock that a thread holds while it traces or compiles for a shape."""
         return self._making.setdefault(shape, threading.RLock())
 
@@ -156,10 +156,11 @@ class Program:
         if self.mesh is None:
             batch = (keys, inputs)
         elif everywhere:
-            rows = partitioning.share(self.mesh).rows(len(keys))
-            batch = _over(self.mesh, keys, inputs, rows)
+            batch = _over(
+                keys, inputs, functools.partial(partitioning.divided_rows, mesh=self.mesh)
+            )
         else:
-            batch = _over(self.mesh, keys, inputs)
+            batch = _over(keys, inputs, functools.partial(_own_rows, mesh=self.mesh))
             own = partitioning.share(self.mesh).rows(batch[0].shape[0])
         execute = self.compile(params, *batch)
         start = time.perf_counter()
@@ -247,20 +248,17 @@ class Stepwise(DecodeProgram):
         return decoding.output(state)
 
 
-def _shape(arguments: PyTree) -> Any:
+def _shape(arguments: PyTree) -> Hashable:
     leaves, structure = jax.tree.flatten(arguments)
     return structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
 
 
-def _over(
-    mesh: Mesh, keys: Array, inputs: PyTree, rows: np.ndarray | None = None
-) -> tuple[Array, PyTree]:
-    """Returns this process's rows, or those of all given rows, as a part of arrays of all rows."""
-
-    def place(given: Any) -> Array:
-        own = np.asarray(given)
-        return partitioning.from_local_rows(own if rows is None else own[rows], mesh)
-
+def _over(keys: Array, inputs: PyTree, place: Callable[[PyTree], PyTree]) -> tuple[Array, PyTree]:
+    """Returns keys and inputs as arrays over a mesh, which `place` makes."""
     data = place(jax.random.key_data(keys))
-    whole = jax.random.wrap_key_data(data, impl=str(jax.random.key_impl(keys)))
-    return whole, jax.tree.map(place, inputs)
+    return jax.random.wrap_key_data(data, impl=str(jax.random.key_impl(keys))), place(inputs)
+
+
+def _own_rows(tree: PyTree, mesh: Mesh) -> PyTree:
+    """Returns this process's rows as a part of arrays of all rows."""
+    return jax.tree.map(lambda x: partitioning.from_local_rows(np.asarray(x), mesh), tree)

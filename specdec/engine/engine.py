@@ -21,8 +21,10 @@ from specdec.decoding.program import DecodeProgram, Stepwise, batch_shapes
 from specdec.engine.key import drafter_key, fingerprints, flat
 from specdec.engine.placement import Placement
 from specdec.models import partitioning
+from specdec.models.model import Model
 from specdec.plan import Plan
 from specdec.sampling import check_ids
+from specdec.tasks import LoadedVocabulary
 from specdec.types import Array, DecodeOutput, Params, PyTree
 
 LOCAL = Placement()  # one device, no mesh
@@ -51,7 +53,7 @@ class Engine:
     """
 
     plan: Plan
-    vocabulary: Any
+    vocabulary: LoadedVocabulary
     weights: Mapping[str, str | PathLike]
     placement: Placement = LOCAL
     rows: int = 1
@@ -69,6 +71,7 @@ class Engine:
         *,
         rows: int = 1,
         int8: Sequence[str] = (),
+        int8_tokens: bool = False,
         generation_settings: str = "obey",
         num_samples: int = 1,
         num_beams: int = 0,
@@ -90,6 +93,7 @@ class Engine:
           devices: the devices that models are divided over.
           rows: the size of a batch.
           int8: roles of models whose kernels are rounded to eight bits.
+          int8_tokens: whether these models' tokens are rounded as well.
           generation_settings: "obey" or "ignore" those of the target's checkpoint.
           num_samples: outputs per text, which a checkpoint may state.
           num_beams: beams of a search, which a checkpoint may state.
@@ -114,7 +118,7 @@ class Engine:
             plan = dataclasses.replace(plan, stop_ids=stop_ids)
             plan = obeying(plan, text, generation_settings, bool(prefix), num_samples, num_beams)
         _check_fit(plan, weights, vocabulary)
-        plan = in_eight_bits(plan, int8)
+        plan = in_eight_bits(plan, int8, int8_tokens)
         if not (plan.exact or lossy):
             raise NotExact(plan)
         ids = tuple(vocabulary.encode(prefix)) if prefix else ()
@@ -184,7 +188,7 @@ class Engine:
             if theirs == owned:
                 return tree
             if self.weights[role] == self.origin.weights[role] and _alike(theirs, owned):
-                if theirs.layout == owned.layout:
+                if (theirs.layout, theirs.widened) == (owned.layout, owned.widened):
                     return tree
                 return owned.from_stored(theirs.to_stored(tree))
         with progress.stage("reading", f"reading the {role}"):
@@ -292,7 +296,7 @@ class Engine:
         return {name: drafter_key(name, x, self.fingerprints) for name, x in drafters.items()}
 
 
-def _saved_vocabulary(path: str | PathLike) -> Any:
+def _saved_vocabulary(path: str | PathLike) -> LoadedVocabulary:
     recorded = checkpoints.vocabulary_from(path)
     if recorded is None:
         raise ValueError(
@@ -332,12 +336,14 @@ def obeying(
     return generation.obeyed(plan, text, **more)
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _alike(one: Model, other: Model) -> bool:
     """Returns whether two models differ at most in their layouts."""
     return one.stored() == other.stored() and one.weights == other.weights
 
 
-def _check_fit(plan: Plan, weights: Mapping[str, str | PathLike], vocabulary: Any) -> None:
+def _check_fit(
+    plan: Plan, weights: Mapping[str, str | PathLike], vocabulary: LoadedVocabulary
+) -> None:
     """Raises for models and tables of another vocabulary, and for ids that it lacks."""
     spare = plan.drafter.spare_ids()
     for role, model in plan.models().items():
@@ -354,13 +360,14 @@ def _check_fit(plan: Plan, weights: Mapping[str, str | PathLike], vocabulary: An
     check_ids(plan.sampling, size)
 
 
-def in_eight_bits(plan: Plan, roles: Sequence[str]) -> Plan:
+def in_eight_bits(plan: Plan, roles: Sequence[str], tokens: bool = False) -> Plan:
     """Returns the plan with int8 kernels in the models of these roles.
 
     Args:
       plan: the plan.
       roles: the models' roles.
+      tokens: whether the tokens of their products are rounded to eight bits as well.
     """
-    models = plan.models()
-    rounded = {role: dataclasses.replace(models[role], weights="int8") for role in roles}
+    models, weights = plan.models(), "int8_tokens" if tokens else "int8"
+    rounded = {role: dataclasses.replace(models[role], weights=weights) for role in roles}
     return plan.with_models(rounded)

@@ -114,7 +114,7 @@ class Placement:
                         checksums=self.checksums,
                     )
                 found = model.from_stored(trees[stored, path])
-            here = model.weights != "int8" or self.mesh is not None
+            here = model.weights == "stored" or self.mesh is not None
             trees[kept, path] = found if here else jax.device_put(found, jax.devices()[0])
         return trees[kept, path]
 
@@ -129,7 +129,7 @@ class Placement:
         The host's memory holds what a device's may not. Over a mesh, each device rounds its own
         part.
         """
-        if model.weights != "int8" or self.mesh is not None:
+        if model.weights == "stored" or self.mesh is not None:
             return contextlib.nullcontext()
         try:
             return jax.default_device(jax.local_devices(backend="cpu")[0])

@@ -179,7 +179,7 @@ def measured(
         ids = text.inputs[:longest]
         row[: len(ids)] = ids
     if mesh is not None:
-        inputs = jax.device_put(inputs, partitioning.rows(mesh))
+        inputs = partitioning.divided_rows(inputs, mesh)
     read: dict[Any, PyTree] = {}
     there: dict[Any, PyTree] = {}
     paths = {"alone": run.checkpoint_path, **run.paths()}
@@ -201,14 +201,13 @@ def replayed(
 
     That takes no model, and happens on one device, also where the run is over a mesh.
     """
-    target: Any = plan.target
     paths, tables = run.paths(), plan.tables()
     placement = dataclasses.replace(run.placement, mesh=None)
     with jax.set_mesh(None):
         return forecast.replay(
             plan,
             texts,
-            vocab_size=target.vocab_size,
+            vocab_size=plan.models()["target"].vocab_size,
             length=run.data.lengths["inputs"],
             tables={
                 role: placement.read(tables[role], paths[role])

@@ -3,7 +3,8 @@
 Which of the `ORDERS` of a product is fast differs between CPUs, even of one maker, and with the
 number of tokens: see docs/log/performance-log.md. It is measured before the first model is laid
 out, on the matrices of MLPs of two sizes, in about two seconds. A measurement made while the
-processor was busy is repeated when it is idle.
+processor was busy is repeated when it is idle. Products of int8 operands are measured before the
+first model that has them, together with the others.
 
 The environment variable SPECDEC_PRODUCTS overrides the measurement: "stored" leaves kernels as in
 checkpoints, and anything else is the file of a measurement.
@@ -21,7 +22,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -57,7 +58,8 @@ class Size(NamedTuple):
 
 # The kernels of one fit into most caches, those of the other into hardly any.
 SIZES = Size("small", 256, 1024), Size("large", 1024, 2816)
-LARGE = 2**21  # bytes of a kernel that counts as large
+LARGE = 2**21  # bytes in float32 of a kernel that counts as large
+INT8 = "int8_"  # before an order of products whose operands both have eight bits
 
 Milliseconds = Mapping[str, Mapping[str, Mapping[int, float]]]  # by size, order and tokens
 
@@ -96,6 +98,17 @@ class Device:
         milliseconds = np.interp(tokens, list(times), list(times.values()))
         return float(milliseconds) / 1e3 * kernel_bytes / size.bytes
 
+    def in_int8(self) -> Device | None:
+        """Returns the times of products whose operands have eight bits; None without a measurement.
+
+        Their orders have the names of the others.
+        """
+        times = {
+            size: {name.removeprefix(INT8): x for name, x in each.items() if name.startswith(INT8)}
+            for size, each in self.milliseconds.items()
+        }
+        return dataclasses.replace(self, milliseconds=times) if all(times.values()) else None
+
     def fastest(
         self, kernels: Mapping[int, int], tokens: int, orders: Sequence[Order] = ORDERS
     ) -> tuple[float, Order]:
@@ -118,10 +131,13 @@ class Device:
         return {"format": FORMAT, **named}
 
 
-def this() -> Device | None:
+def this(int8: bool = False) -> Device | None:
     """Returns the default device, measured now if it never was; None if its kernels stay as stored.
 
     Only CPUs are measured. On other devices XLA chooses the layout of kernels.
+
+    Args:
+      int8: whether products of int8 operands are measured too.
 
     Raises:
       ValueError: SPECDEC_PRODUCTS is not the file of a measurement.
@@ -129,18 +145,18 @@ def this() -> Device | None:
     given = os.environ.get(SETTING)
     if given == STORED or jax.default_backend() != "cpu":
         return None
-    return read(Path(given)) if given else _this(str(file()))
+    return read(Path(given)) if given else _this(str(file(int8)), int8)
 
 
 @functools.cache
-def _this(path: str) -> Device:
+def _this(path: str, int8: bool) -> Device:
     kept = Path(path)
     with contextlib.suppress(ValueError, OSError):
         found = read(kept)
         if not found.busy or load() > BUSY:
             return found
-    with progress.stage("measuring", "measuring this device once, about two seconds"):
-        device = measure()
+    with progress.stage("measuring", "measuring this device once, a few seconds"):
+        device = measure(int8)
     with contextlib.suppress(OSError):  # a cache that cannot be written is none
         kept.parent.mkdir(parents=True, exist_ok=True)
         records.write(kept, records.as_json(device.as_json(), indent=1) + "\n")
@@ -159,10 +175,11 @@ def about() -> dict[str, Any]:
     return found | {name: environment.version(name) for name in ("jax", "jaxlib")}
 
 
-def file() -> Path:
-    """Returns the file in which the measurement of this device is kept."""
+def file(int8: bool = False) -> Path:
+    """Returns the file in which the measurement of this device is kept; arguments of `this`."""
     digest = hashlib.sha256(json.dumps(about(), sort_keys=True).encode()).hexdigest()[:16]
-    return Path(environment.cache_folder() or os.devnull) / "devices" / f"{digest}.json"
+    name = f"{digest}-int8.json" if int8 else f"{digest}.json"
+    return Path(environment.cache_folder() or os.devnull) / "devices" / name
 
 
 def read(path: Path) -> Device:
@@ -187,48 +204,64 @@ def read(path: Path) -> Device:
 
 def _times(by_order: Mapping[str, Mapping[str, float]]) -> dict[str, dict[int, float]]:
     """Returns the times of a record, which may lack orders that were added later."""
-    known = [order for order in ORDERS if order in by_order]
+    known = [order for order in _names(int8=True) if order in by_order]
     if known[:2] != ["in_out", "out_in"]:
         raise KeyError("in_out, out_in")
     return {order: {int(n): float(x) for n, x in by_order[order].items()} for order in known}
 
 
-def measure() -> Device:
-    """Measures the default device: compiles dozens of small programs and runs them alternately."""
-    before = load()
-    keys = [(size, order, tokens) for size in SIZES for order in ORDERS for tokens in TOKENS]
-    kernels = {(size, turned): _kernels(size, turned) for size in SIZES for turned in (0, 1)}
+def _names(int8: bool) -> list[str]:
+    return [kind + order for kind in (("", INT8) if int8 else ("",)) for order in ORDERS]
+
+
+def measure(int8: bool = False) -> Device:
+    """Measures the default device: compiles dozens of small programs and runs them alternately.
+
+    Args:
+      int8: whether products of int8 operands are measured too.
+    """
+    before, names = load(), _names(int8)
+    keys = [(size, name, tokens) for size in SIZES for name in names for tokens in TOKENS]
+    stored = {(size, _stored(name)): _kernels(size, name) for size in SIZES for name in names}
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        programs = list(pool.map(lambda key: _program(kernels, *key), keys))
+        programs = list(pool.map(lambda key: _program(stored[key[0], _stored(key[1])], *key), keys))
     seconds: list[list[float]] = [[] for _ in keys]
     for _ in range(ROUNDS):
         for (execute, given), times in zip(programs, seconds, strict=True):
             start = time.perf_counter()
             jax.block_until_ready(execute(given))
             times.append(time.perf_counter() - start)
-    found: dict[str, Any] = {size.name: {order: {} for order in ORDERS} for size in SIZES}
-    for (size, order, tokens), times in zip(keys, seconds, strict=True):
-        found[size.name][order][tokens] = round(1e3 * min(times), 4)
+    found: dict[str, Any] = {size.name: {name: {} for name in names} for size in SIZES}
+    for (size, name, tokens), times in zip(keys, seconds, strict=True):
+        found[size.name][name][tokens] = round(1e3 * min(times), 4)
     return Device(about(), found, before)
 
 
-def _kernels(size: Size, transposed: int) -> list[jax.Array]:
+def _stored(name: str) -> tuple[bool, bool]:
+    """Returns whether the kernels of a product are transposed, and whether they have eight bits."""
+    return not name.endswith("in_out"), name.startswith(INT8)
+
+
+def _kernels(size: Size, name: str) -> list[jax.Array]:
     """Returns kernels of ones, each with its own memory; the values do not affect the time."""
-    return [_ones(*(shape[::-1] if transposed else shape)) for shape in size.shapes]
+    transposed, _ = _stored(name)
+    return [_ones(name, *(shape[::-1] if transposed else shape)) for shape in size.shapes]
 
 
-def _program(
-    kernels: Mapping[tuple[Size, int], Sequence[jax.Array]], size: Size, order: Order, tokens: int
-) -> tuple[Any, Any]:
+def _program(kernels: Sequence[jax.Array], size: Size, name: str, tokens: int) -> tuple[Any, Any]:
     """Returns the compiled products of a size, and their arguments."""
+    order = cast(Order, name.removeprefix(INT8))
+    options: dict[str, Any] = {"precision": "highest"}
+    if name != order:
+        options = {"preferred_element_type": "int32"}
 
     def products(pairs):
-        return [product(x, kernel, order, precision="highest") for x, kernel in pairs]
+        return [product(x, kernel, order, **options) for x, kernel in pairs]
 
-    mine = kernels[size, int(order != "in_out")]
-    given = [(_ones(tokens, s[0]), kernel) for s, kernel in zip(size.shapes, mine, strict=True)]
+    pairs = zip(size.shapes, kernels, strict=True)
+    given = [(_ones(name, tokens, shape[0]), kernel) for shape, kernel in pairs]
     return jax.jit(products).lower(given).compile(), given
 
 
-def _ones(*shape: int) -> jax.Array:
-    return jax.device_put(np.ones(shape, np.float32))
+def _ones(name: str, *shape: int) -> jax.Array:
+    return jax.device_put(np.ones(shape, np.int8 if name.startswith(INT8) else np.float32))

@@ -1,23 +1,29 @@
-"""Kernels in eight bits, with one scale per output. A step reads half of bfloat16's bytes.
+"""Products in eight bits, with one scale per output of a kernel and one per token.
 
   kernel = int8 * scale        scale[out] = max over in of |kernel[:, out]| / 127
+  x = int8 * scale             scale[token] = max over in of |x[token]| / 127
 
-Only weights are rounded. A product multiplies by the int8 numbers, which bfloat16 represents
-exactly, and its result by the scales. The result is another model than the checkpoint's, and
-reports say so.
+With the weights "int8", only kernels are rounded: a product multiplies by their int8 numbers, which
+bfloat16 represents exactly, and its result by the scales. With "int8_tokens", the tokens of each
+product are rounded as well, so that both operands have eight bits and the sums are int32. Either
+is another model than the checkpoint's, and reports say so.
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
+import jax
 import jax.numpy as jnp
 
 from specdec.types import Array
 
-Weights: TypeAlias = Literal["stored", "int8"]
+Weights: TypeAlias = Literal["stored", "int8", "int8_tokens"]
 SCALE = "kernel_scale"  # next to "kernel" in a tree of parameters
 LEVELS = 127  # of each sign; -128 is not used
+# Bits of a kernel's scale. Its product with a level is then a float32 number, so a kernel that is
+# made float again and rounded again has the same levels and scales.
+SCALE_BITS = 16
 
 
 def quantized(kernel: Array, *, inputs: int) -> dict[str, Array]:
@@ -29,8 +35,26 @@ def quantized(kernel: Array, *, inputs: int) -> dict[str, Array]:
     """
     kernel = kernel.astype(jnp.float32)
     scale = jnp.max(jnp.abs(kernel), axis=inputs) / LEVELS
+    scale = jax.lax.reduce_precision(scale, exponent_bits=8, mantissa_bits=SCALE_BITS)
     levels = jnp.round(kernel / jnp.expand_dims(jnp.where(scale > 0, scale, 1), inputs))
     return {"kernel": levels.astype(jnp.int8), SCALE: scale}
+
+
+def rounded(x: Array) -> tuple[Array, Array]:
+    """Returns the levels of each token, and the scales that they are multiplied with.
+
+    A token's result depends on that token alone.
+
+    Args:
+      x: [..., in].
+
+    Returns:
+      Whole numbers from -127 to 127, [..., in] float32; and scales [..., 1] float32.
+    """
+    x = x.astype(jnp.float32)
+    largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True)
+    levels = jnp.round(x * jnp.where(largest > 0, LEVELS / largest, 0))
+    return levels, largest * (1 / LEVELS)
 
 
 def dequantized(layer: dict[str, Any], *, inputs: int) -> Array:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from specdec.models.int8 import SCALE
+from specdec.models.int8 import SCALE, rounded
 from specdec.models.products import STORED, Kernels, product
 from specdec.types import Array
 
@@ -86,9 +86,10 @@ def _ordered(x: Array, axes: tuple[str | None, ...], layout: Layout) -> Array:
         return with_layout_constraint(x, layout)
     # Of each device's part: XLA would gather the array to lay out the whole.
     part = nn.logical_to_mesh_axes(axes)
-    return jax.shard_map(
-        lambda x: with_layout_constraint(x, layout), in_specs=part, out_specs=part, check_vma=False
-    )(x)
+    ordered = jax.shard_map(
+        lambda x: with_layout_constraint(x, layout), in_specs=part, out_specs=part
+    )
+    return ordered(x)
 
 
 def precision(dtype) -> jax.lax.Precision | None:
@@ -112,8 +113,11 @@ class Dense(nn.Module):
     def __call__(self, x: Array) -> Array:
         shape = (x.shape[-1], self.features)
         kernel = kernel_of(self, self.init, self.axes, shape, self.kernels)
-        x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
-        y = matmul(x, kernel, self.kernels, precision=precision(self.dtype))
+        if self.kernels.int8_tokens:
+            y = rounded_matmul(x, kernel, self.kernels)
+        else:
+            x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
+            y = matmul(x, kernel, self.kernels, precision=precision(self.dtype))
         if not self.kernels.int8:
             return y
         scale = parameter(self, SCALE, nn.initializers.ones, self.axes[1:], shape[1:])
@@ -128,7 +132,7 @@ def kernel_of(
     kernels: Kernels,
 ) -> Array:
     """Returns a kernel [in, out], or [out, in] if kernels are transposed."""
-    if kernels.int8:
+    if kernels.int8 and not kernels.widened:
         init = functools.partial(nn.initializers.zeros, dtype=jnp.int8)
     if kernels.transposed:  # the model draws its values [in, out]: `init` is only asked for a shape
         axes, shape = axes[::-1], shape[::-1]
@@ -150,6 +154,23 @@ def float32_matmul(x: Array, kernel: Array, kernels: Kernels = STORED) -> Array:
     """Multiplies like `matmul` with a float32 result; bfloat16 operands are multiplied exactly."""
     exact = jax.lax.Precision.HIGHEST
     return matmul(x, kernel, kernels, precision=exact, preferred_element_type=jnp.float32)
+
+
+def rounded_matmul(x: Array, kernel: Array, kernels: Kernels) -> Array:
+    """Multiplies tokens [..., in], rounded to eight bits, by the int8 numbers of a kernel.
+
+    Sums of int8 operands are exact. Widened ones are rounded where they exceed 2^24. XLA rounds
+    tokens once if several products have the same ones.
+
+    Returns:
+      [..., out] float32, without the kernel's scales.
+    """
+    levels, scale = rounded(x)
+    if kernels.widened:
+        y = float32_matmul(levels.astype(kernel.dtype), kernel, kernels)
+    else:
+        y = matmul(levels.astype(jnp.int8), kernel, kernels, preferred_element_type=jnp.int32)
+    return y.astype(jnp.float32) * scale
 
 
 class RMSNorm(nn.Module):
@@ -190,7 +211,7 @@ class Embedding(nn.Module):
     def logits(self, x: Array, kernels: Kernels = TABLE) -> Array:
         """Maps [..., D] to [..., V] float32, scaled by 1/sqrt(D) as in T5 v1.0."""
         logits = float32_matmul(x, self.embedding, kernels) / math.sqrt(self.emb_dim)
-        return constrain(logits, "batch", "length", None)
+        return constrain(logits, "batch", "length", "logits")
 
 
 class Logits(nn.Module):
@@ -220,7 +241,7 @@ class Logits(nn.Module):
             none = jnp.full((*logits.shape[:-1], self.vocab_size), -jnp.inf, logits.dtype)
             at = none.at[..., jnp.asarray(self.ids)]
             logits = at.set(logits, indices_are_sorted=True, unique_indices=True)
-        return constrain(logits, "batch", "length", None)
+        return constrain(logits, "batch", "length", "logits")
 
 
 class MLP(nn.Module):

@@ -34,6 +34,7 @@ class LinenModel(Checked, Model):
     layout: str = "checkpoint"
     orders: Orders = ()
     weights: str = "stored"
+    widened: bool = False
     pad_id: ClassVar[int] = 0
     exact: ClassVar[bool] = True
 
@@ -81,7 +82,8 @@ class LinenModel(Checked, Model):
 
     def stored(self) -> Any:
         """Returns this model with parameters as in checkpoints."""
-        return dataclasses.replace(self, layout="checkpoint", orders=(), weights="stored")
+        plain = {"layout": "checkpoint", "orders": (), "weights": "stored", "widened": False}
+        return dataclasses.replace(self, **plain)
 
     def cache_bytes(
         self, rows: int, slots: int, inputs_length: int, mesh: Mapping[str, int] | None = None

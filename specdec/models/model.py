@@ -259,7 +259,9 @@ class Model(Target):
       axis_rules: how its arrays are divided over a mesh; () for not at all.
       layout: how its parameters are stored in memory; "checkpoint" for unchanged.
       orders: how products with them are computed, see `models.products`.
-      weights: "int8" for kernels in eight bits, which is another model than the checkpoint's.
+      weights: "int8" for kernels in eight bits, "int8_tokens" for tokens in eight bits as well.
+        Each is another model than the checkpoint's.
+      widened: whether the eight bits are stored in the model's dtype.
     """
 
     config: Any
@@ -267,7 +269,8 @@ class Model(Target):
     layout: str
     orders: tuple[tuple[int, str], ...]
     weights: str
-    has_int8: ClassVar[bool] = False  # whether `weights` may be "int8"
+    widened: bool
+    has_int8: ClassVar[bool] = False  # whether `weights` may be other than "stored"
 
     @property
     def vocab_size(self) -> int:

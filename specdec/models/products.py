@@ -5,8 +5,9 @@
   "out_in"         [out, in]             x @ kernel.T
   "kernel_first"   [out, in]             (kernel @ x.T).T, 5 tokens and more filled up to 8, 16
 
-The results are equal up to the order of summation. The fastest order depends on the device and on
-the number of tokens; `specdec.models.device` measures it.
+The results are equal up to the order of summation, and those of int8 operands are equal. The
+fastest order depends on the device and on the number of tokens; `specdec.models.device` measures
+it.
 """
 
 from __future__ import annotations
@@ -33,13 +34,17 @@ class Kernels:
       transposed: whether they are [out, in].
       orders: pairs of the tokens of a call, over all rows, and its order.
       others: the order of other calls; None for x first.
-      int8: whether they have eight bits, see `specdec.models.int8`.
+      int8: whether they are rounded to eight bits, see `specdec.models.int8`.
+      int8_tokens: whether tokens are rounded to eight bits as well.
+      widened: whether the int8 numbers are kept, and multiplied, in the model's dtype.
     """
 
     transposed: bool = False
     orders: Orders = ()
     others: Order | None = None
     int8: bool = False
+    int8_tokens: bool = False
+    widened: bool = False
 
     def order(self, tokens: int) -> Order:
         """Returns the order of a call with this number of tokens."""
@@ -67,11 +72,13 @@ def product(x: Array, kernel: Array, order: Order, **options) -> Array:
       order: the order of the product.
       **options: `precision` and `preferred_element_type` of `jax.numpy.matmul`.
     """
+    tokens = x.shape[0]
+    if tokens == 1 and x.dtype == jnp.int8:  # XLA's CPU backend has a fast path from two tokens on
+        return product(jnp.pad(x, ((0, 1), (0, 0))), kernel, order, **options)[:1]
     if order == "in_out":
         return jnp.matmul(x, kernel, **options)
     if order == "out_in":
         return jnp.inner(x, kernel, **options)  # contracts both last axes
-    tokens = x.shape[0]
     if tokens > BLOCK // 2:
         x = jnp.pad(x, ((0, -tokens % BLOCK), (0, 0)))
     y = jax.lax.dot_general(kernel, x, (((1,), (1,)), ((), ())), **options)

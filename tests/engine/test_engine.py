@@ -95,6 +95,7 @@ def test_a_key_is_what_an_output_depends_on(engine):
         "sampling": Engine.open(plan(Sampling(0.7)), PATHS),
         "processors": Engine.open(plan(with_processors(Greedy(), (MinLength(3),))), PATHS),
         "eight bits": Engine.open(plan(), PATHS, int8=("target",)),
+        "tokens too": Engine.open(plan(), PATHS, int8=("target",), int8_tokens=True),
         "weights": Engine.open(plan_of_drafts(), {"target": PATHS["draft"]}),
     }
     keys = [key, *(one.key() for one in others.values())]

@@ -38,13 +38,15 @@ def measured():
 
 @pytest.mark.parametrize("tokens", [1, 3, 4, 5, 8, 11])
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_product_is_the_product(order, tokens):
+@pytest.mark.parametrize("dtype, wide", [("float32", "float32"), ("int8", "int32")])
+def test_a_product_is_the_product(order, tokens, dtype, wide):
     draw = np.random.default_rng(tokens)
-    x = draw.integers(-4, 5, [tokens, 12]).astype(np.float32)  # whole numbers: nothing is rounded
-    kernel = draw.integers(-4, 5, [12, 20]).astype(np.float32)
-    kept = kernel if order == "in_out" else kernel.T
-    found = jax.jit(product, static_argnums=2)(x, jnp.asarray(kept), order)
-    np.testing.assert_array_equal(found, x @ kernel)
+    x = draw.integers(-4, 5, [tokens, 12]).astype(dtype)  # whole numbers: nothing is rounded
+    kernel = draw.integers(-4, 5, [12, 20]).astype(dtype)
+    kept = jnp.asarray(kernel if order == "in_out" else kernel.T)
+    found = jax.jit(lambda x, k: product(x, k, order, preferred_element_type=wide))(x, kept)
+    assert found.dtype == wide
+    np.testing.assert_array_equal(found, x.astype(wide) @ kernel.astype(wide))
 
 
 def test_the_kernel_stays_the_first_operand():
@@ -79,7 +81,7 @@ def test_a_measurement_has_all_and_comes_back_from_its_file(measured, tmp_path):
 
 def test_this_device_is_measured_once(cache, measured, monkeypatch):
     times = []
-    monkeypatch.setattr(device, "measure", lambda: times.append(1) or measured)
+    monkeypatch.setattr(device, "measure", lambda int8: times.append(1) or measured)
     assert device.this() is device.this()
     device._this.cache_clear()  # as another process
     assert device.this() == measured and len(times) == 1
@@ -96,7 +98,7 @@ def test_what_was_measured_beside_others_is_measured_again_without_them(
     """And not before: it would be measured by each process of a busy machine."""
     now, times = [3.0], []
 
-    def measure():
+    def measure(int8):
         times.append(now[0])
         return dataclasses.replace(measured, load=now[0])
 
@@ -111,7 +113,7 @@ def test_what_was_measured_beside_others_is_measured_again_without_them(
 
 def test_a_cache_that_cannot_be_written_is_none(cache, measured, monkeypatch):
     (cache / "specdec").write_text("a file")
-    monkeypatch.setattr(device, "measure", lambda: measured)
+    monkeypatch.setattr(device, "measure", lambda int8: measured)
     assert device.this() is measured
 
 
@@ -122,7 +124,7 @@ def test_another_machine_is_measured_again(cache, monkeypatch):
 
 
 def test_one_setting_overrides_it(cache, monkeypatch):
-    monkeypatch.setattr(device, "measure", lambda: pytest.fail("measured"))
+    monkeypatch.setattr(device, "measure", lambda int8: pytest.fail("measured"))
     file = cache / "mine.json"
     file.write_text(json.dumps(device_of(dict.fromkeys(device.TOKENS, "in_out")).as_json()))
     monkeypatch.setenv(device.SETTING, str(file))
@@ -132,7 +134,7 @@ def test_one_setting_overrides_it(cache, monkeypatch):
 
 
 def test_only_cpus_are_measured(cache, monkeypatch):
-    monkeypatch.setattr(device, "measure", lambda: pytest.fail("measured"))
+    monkeypatch.setattr(device, "measure", lambda int8: pytest.fail("measured"))
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     assert device.this() is None
 
@@ -148,6 +150,60 @@ def test_a_file_that_holds_no_device_is_named(text, tmp_path, monkeypatch):
     message = f"^{device.SETTING} is {re.escape(str(file))}, which holds no measured device; give "
     with pytest.raises(ValueError, match=message):
         device.this()
+
+
+def test_a_single_token_in_eight_bits_is_multiplied_as_two():
+    """XLA's CPU backend is ten times slower for one."""
+    lowered = jax.jit(product, static_argnums=2).lower(
+        jnp.ones([1, 12], jnp.int8), jnp.ones([20, 12], jnp.int8), "out_in"
+    )
+    assert re.findall(r"dot_general .*: \(tensor<(\w+)>", lowered.as_text()) == ["2x12xi8"]
+
+
+def test_products_in_eight_bits_are_measured_when_they_are_needed(cache, measured, monkeypatch):
+    times = []
+    monkeypatch.setattr(device, "measure", lambda int8: times.append(int8) or measured)
+    for _ in range(2):
+        T5Target(LARGE).laid_out({1: 1.0})
+    for _ in range(2):
+        T5Target(LARGE, weights="int8_tokens").laid_out({1: 1.0})
+    assert times == [False, True]
+    assert device.file() != device.file(int8=True)
+
+
+def test_a_measurement_of_eight_bits_has_both(tmp_path, monkeypatch):
+    monkeypatch.setattr(device, "TOKENS", (1,))
+    monkeypatch.setattr(device, "SIZES", (device.Size("small", 8, 16), device.Size("large", 16, 8)))
+    one = device.measure(int8=True)
+    names = {*ORDERS, *(device.INT8 + order for order in ORDERS)}
+    assert all(times.keys() == names for times in one.milliseconds.values())
+    file = tmp_path / "device.json"
+    file.write_text(json.dumps(one.as_json()))
+    assert device.read(file) == one
+    narrow = one.in_int8().milliseconds["small"]
+    assert narrow == {order: one.milliseconds["small"][device.INT8 + order] for order in ORDERS}
+
+
+@pytest.mark.parametrize(
+    "int8, calls, widened",
+    [
+        ({1: 0.5, 8: 0.5}, {1: 1.0}, False),
+        ({1: 0.5, 8: 0.5}, {8: 1.0}, False),
+        ({1: 9.0, 8: 0.5}, {1: 1.0}, True),
+        ({1: 2.0, 8: 0.5}, {1: 1.0, 8: 9.0}, False),
+        ({}, {8: 1.0}, True),
+    ],
+    ids=str,
+)
+def test_eight_bits_are_widened_where_they_are_no_faster(int8, calls, widened):
+    """`{}`: a device that was measured without them."""
+    times = {"in_out": {1: 3.0, 8: 3.0}, "out_in": {1: 1.0, 8: 1.0}}
+    if int8:
+        times |= {f"int8_{order}": int8 for order in ("in_out", "out_in")}
+    one = Device({}, {size.name: times for size in SIZES})
+    found = T5Target(LARGE, weights="int8_tokens").laid_out(calls, one)
+    assert (found.widened, found.layout) == (widened, "out_in")
+    assert not T5Target(LARGE).laid_out(calls, one).widened
 
 
 def test_times_are_by_kernel_and_tokens():

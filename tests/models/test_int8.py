@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from specdec import Plan, checkpoints
 from specdec.common import demo
 from specdec.drafters import Autoregressive
 from specdec.models import partitioning
-from specdec.models.int8 import LEVELS, SCALE, dequantized, quantized
+from specdec.models.int8 import LEVELS, SCALE, dequantized, quantized, rounded
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
@@ -69,8 +70,65 @@ def test_it_is_the_model_of_the_rounded_kernels(name, layout):
     float32 = logits(stored, params)
     assert 1e-4 < float(jnp.abs(found - float32).max() / jnp.abs(float32).max()) < 0.1
     again = rounded.from_stored(rounded.to_stored(kept))
-    for path, leaf in flat(kept).items():
-        np.testing.assert_allclose(flat(again)[path], leaf, rtol=1e-6, err_msg=path)
+    for path, leaf in flat(kept).items():  # bit for bit: layouts do not change the model
+        np.testing.assert_array_equal(flat(again)[path], leaf, err_msg=path)
+
+
+def test_a_token_is_off_by_half_a_level_and_depends_on_itself():
+    x = jax.random.normal(jax.random.key(0), (3, 5, 24)) * jnp.arange(5)[None, :, None]
+    levels, scale = rounded(x)
+    assert levels.dtype == scale.dtype == jnp.float32 and scale.shape == (3, 5, 1)
+    assert jnp.all(levels == jnp.round(levels))
+    assert np.abs(levels).max(-1).tolist() == [[0] + [LEVELS] * 4] * 3
+    assert jnp.all(jnp.abs(levels * scale - x) <= scale * 0.5001)
+    for row, token in np.ndindex(3, 5):
+        alone = rounded(x[row : row + 1, token : token + 1])
+        np.testing.assert_array_equal(alone[0][0, 0], levels[row, token])
+        np.testing.assert_array_equal(alone[1][0, 0], scale[row, token])
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+def test_a_token_that_is_not_finite_stays_so(bad):
+    levels, scale = rounded(jnp.array([[1.0, bad, 2.0], [1.0, 2.0, 3.0]]))
+    product = levels.astype(jnp.int8).sum(-1, keepdims=True) * scale
+    assert jnp.isfinite(product).tolist() == [[False], [True]]
+
+
+def tokens_too(name: str, layout: str = "checkpoint", **fields) -> T5Target:
+    return T5Target(CONFIGS[name], layout=layout, weights="int8_tokens", **fields)
+
+
+@each_model
+@each_layout
+@pytest.mark.parametrize("widened", [False, True])
+def test_tokens_in_eight_bits_are_one_model_in_all_layouts(name, layout, widened):
+    """Integer sums have no order, and the widened ones are below 2^24 here."""
+    params = T5Target(CONFIGS[name]).init(jax.random.key(0))
+    first, other = tokens_too(name), tokens_too(name, layout, widened=widened)
+    kept = other.from_stored(params)
+    dtypes = {str(leaf.dtype) for path, leaf in flat(kept).items() if path.endswith("wo/kernel")}
+    assert dtypes == {"float32" if widened else "int8"}
+    found, expected = logits(other, kept), logits(first, first.from_stored(params))
+    assert float(jnp.abs(found - expected).max()) < 1e-6 * float(jnp.abs(expected).max())
+    again = other.from_stored(other.to_stored(kept))
+    jax.tree.map(np.testing.assert_array_equal, again, kept)
+    kernels_only = T5Target(CONFIGS[name], weights="int8")
+    float_tokens = logits(kernels_only, kernels_only.from_stored(params))
+    off = float(jnp.abs(found - float_tokens).max() / jnp.abs(float_tokens).max())
+    assert 1e-4 < off < 0.1
+
+
+def test_products_take_eight_bits_on_both_sides_and_round_a_token_once():
+    """Query, key and value read the same rounded token, and both gates of an MLP."""
+    target = tokens_too("v1_1", "all_out_in")
+    params = target.from_stored(T5Target(V1_1).init(jax.random.key(0)))
+    cache = target.prefill(params, INPUTS, 4)
+    lowered = jax.jit(target.decode).lower(params, TOKENS, cache)
+    compiled = lowered.compile().as_text()
+    layers = V1_1.num_decoder_layers
+    products = re.findall(r"tensor<\w+xi8>, tensor<\w+xi8>\) -> tensor<\w+xi32>", lowered.as_text())
+    assert len(products) == 9 * layers  # 4 and 2 of attention, 3 of the MLP
+    assert len(re.findall(r" = f32\S* round-nearest-even\(", compiled)) == 6 * layers
 
 
 @each_model
@@ -120,6 +178,18 @@ def test_a_mesh_divides_the_scales_as_the_outputs():
     jax.tree.map(lambda one, shape: one.sharding == shape.sharding or pytest.fail(), params, shapes)
 
 
+def test_a_mesh_computes_the_same_integers():
+    mesh = partitioning.make_mesh(4)
+    target = tokens_too("v1_1")
+    params = target.init(jax.random.key(0))
+    expected = logits(target, params)
+    divided = dataclasses.replace(target, axis_rules=partitioning.standard_logical_axis_rules())
+    with jax.set_mesh(mesh):
+        given = jax.device_put(params, partitioning.shardings(divided, mesh))
+        found = jax.jit(lambda params: logits(divided, params))(given)
+    assert float(jnp.abs(found - expected).max()) < 1e-5 * float(jnp.abs(expected).max())
+
+
 def test_the_embedded_target_says_nearly_the_same():
     config = checkpoints.config_from(demo.path("target"))
     params = checkpoints.load(demo.path("target"), config=config, dtype="float32")
@@ -144,10 +214,16 @@ def test_a_plan_says_so():
         ", target and draft in int8"
     )
     assert str(plan.with_models({"target": rounded}).alone()).endswith(", target in int8")
+    both = dataclasses.replace(target, weights="int8_tokens")
+    assert str(plan.with_models({"target": both})).endswith(", target in int8, tokens too")
+    assert str(plan.with_models({"target": rounded, "draft": both})).endswith(
+        ", target in int8, draft in int8, tokens too"
+    )
 
 
 def test_other_weights_are_refused():
     with pytest.raises(
-        ValueError, match="^T5Target.weights is 'int4'; give one of 'stored', 'int8'$"
+        ValueError,
+        match="^T5Target.weights is 'int4'; give one of 'stored', 'int8', 'int8_tokens'$",
     ):
         T5Target(V1_1, weights="int4")  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ import pytest
 from support import tiny_t5
 
 from specdec import training
+from specdec.instrument.compile import hlo
 from specdec.models import partitioning
 from specdec.models.heads import HeadedTarget, Heads, HeadsConfig
 from specdec.models.t5 import T5Draft, T5DraftConfig, T5Target
@@ -26,11 +27,12 @@ from specdec.training import (
     Pairs,
     TeacherForced,
 )
-from specdec.training.layout import Layout
+from specdec.training.layout import Layout, micro_batches
 from specdec.training.optimizer import Adafactor, LearningRate
 from specdec.training.training_loop import (
     Recipe,
     State,
+    abstract_state,
     evaluate_step,
     state_of,
     train_step,
@@ -132,11 +134,22 @@ def alone(name: str) -> Trained:
     return trained(name, None)
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("name", CASES)
+QUICK = {("aligned", "2x4"), ("masks and states", "4x2"), ("look ahead together", "1x8")}
+
+
+def marked(name: str, mesh: str) -> Any:
+    mark = pytest.mark.ci if (name, mesh) in QUICK else pytest.mark.slow
+    return pytest.param(name, mesh, marks=mark, id=f"{name}, {mesh}")
+
+
+@pytest.mark.parametrize("name, mesh", [marked(name, mesh) for name in CASES for mesh in MESHES])
 def test_an_update_over_a_mesh_is_that_of_one_device(name, mesh):
     over, one = trained(name, MESHES[mesh]), alone(name)
+    check(over, one)
+    assert over.programs == 1
+
+
+def check(over: Trained, one: Trained) -> None:
     np.testing.assert_allclose(over.losses, one.losses, rtol=LOSS)
     np.testing.assert_allclose(over.measured.loss, one.measured.loss, rtol=LOSS)
     assert over.measured.tokens == one.measured.tokens
@@ -145,4 +158,46 @@ def test_an_update_over_a_mesh_is_that_of_one_device(name, mesh):
         over.params,
         one.params,
     )
-    assert over.programs == 1
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("partitions", [None, 2], ids=["one device", "4x2"])
+def test_micro_batches_and_rematerialisation_change_memory_only(partitions):
+    saving = trained("aligned", partitions, micro_batches=4, rematerialise=True)
+    check(saving, alone("aligned"))
+
+
+def test_micro_batches_have_the_rows_of_each_device():
+    (pairs, *_), count = batches(), 4
+    parts = micro_batches(pairs, count)
+    for number in range(count):
+        np.testing.assert_array_equal(parts.inputs[number], pairs.inputs[number::count])
+        np.testing.assert_array_equal(parts.targets[number], pairs.targets[number::count])
+
+
+def compiled(partitions: int, **settings: Any) -> tuple[hlo.Module, str]:
+    """The program of an aligned update over a mesh, and its text before it was compiled."""
+    model, objective = CASES["aligned"]
+    divide = partitioning.Partitioner(num_partitions=partitions)
+    layout = Layout(divide.mesh())
+    own, target = layout.divided(model, divide), layout.divided(TARGET, divide)
+    recipe = Recipe(own, target, objective, OPTIMIZER, 3, UPDATES, layout=layout, **settings)
+    with layout.entered():
+        frozen = partitioning.abstract(target, layout.mesh)
+        given = abstract_state(recipe), layout.rows(batches()[0]), frozen, ()
+        lowered = update_program(recipe).lower(*given)
+        return hlo.read(lowered.compile().as_text()), lowered.as_text()
+
+
+def test_no_array_of_the_target_is_gathered():
+    module, _ = compiled(4)
+    whole = {4 * leaf.size for leaf in jax.tree.leaves(target_params()) if leaf.ndim > 1}
+    gathered = [one for one in module.collectives if one.opcode == "all-gather"]
+    assert gathered, "the likeliest id of each device's part of the vocabulary"
+    assert not whole & {one.bytes for one in gathered}
+
+
+def test_each_layer_is_computed_again():
+    texts = [compiled(2, rematerialise=on)[1] for on in (False, True)]
+    layers = SMALL.config.num_encoder_layers + SMALL.config.num_decoder_layers
+    assert [text.count("optimization_barrier") for text in texts] == [0, layers]

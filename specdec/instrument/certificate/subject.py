@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -154,15 +154,18 @@ class Subject:
           rows: the number of texts; None for all.
           sample: which of several samples of each text this is.
         """
-        rows = len(self.inputs) if rows is None else rows
         program = self._programs.setdefault(plan, DecodeProgram(plan, mesh=self.mesh))
-        batches = self.batches(rows, sample)
+        return self.fetched(program, params or self.params, rows, sample)
+
+    def fetched(
+        self, program: Program, params: Params, rows: int | None = None, sample: int = 0
+    ) -> Any:
+        """Returns a program's output for the first `rows` texts, as `decode` does."""
+        rows = len(self.inputs) if rows is None else rows
         outputs, read = [], 0
-        for keys, inputs in batches:
+        for keys, inputs in self.batches(rows, sample):
             with naming_texts(range(read, read + len(inputs))):
-                outputs.append(
-                    program.fetch(params or self.params, keys, inputs, everywhere=True)[0]
-                )
+                outputs.append(program.fetch(params, keys, inputs, everywhere=True)[0])
             read += len(inputs)
         return joined(outputs, rows)
 
@@ -186,13 +189,17 @@ class Subject:
         """The target's scores of `speculated`."""
         output = self.speculated
         teach = jax.jit(functools.partial(_teach, plan=self.plan))
-        fed = self.fed(output.tokens, output.length)
-        return joined([hosts.fetched(teach(*args)) for args in fed], len(self.inputs))
+        return self.compared(teach, output.tokens, output.length)
 
-    def fed(self, *outputs: Array) -> Iterator[tuple[Any, ...]]:
-        """Yields each batch's target parameters, inputs, and rows of the outputs."""
+    def compared(self, compare: Callable[..., PyTree], *outputs: Array) -> Any:
+        """Returns the result for each text of a function of the target's parameters, inputs, and
+        rows of the outputs."""
+        found = []
         for start, (_, inputs) in zip(self._starts, self._batches(0), strict=True):
-            yield self.params["target"], inputs, *(self._block(x, start, 0) for x in outputs)
+            rows = (self._block(x, start, 0) for x in outputs)
+            own = compare(self.params["target"], inputs, *rows)
+            found.append(jax.tree.map(hosts.whole, own))
+        return joined(found, len(self.inputs))
 
     def gap(self, row: int, ours: Array, plain: Array, sampling: SamplingRule) -> float:
         """Returns the gap between two outputs of a text at their first difference, in nats."""

@@ -177,7 +177,7 @@ class DraftNetwork(T5):
     def markov(self, tokens: Array) -> Array:
         rows = self.decoder.markov_embedder(tokens)
         logits = self.decoder.markov_dense(rows).astype(jnp.float32)
-        return constrain(logits, "batch", "length", None)
+        return constrain(logits, "batch", "length", "logits")
 
     def __call__(self, inputs: Array, tokens: Array) -> ModelOutput:
         config, states = self.config, None
@@ -215,7 +215,8 @@ class T5Draft(T5Target):
         super().__post_init__()
 
     def network(self) -> DraftNetwork:
-        return DraftNetwork(self.config, self.layout, self.orders, self.weights, self.pad_id)
+        stored = self.layout, self.orders, self.weights
+        return DraftNetwork(self.config, *stored, self.pad_id, self.widened)
 
     @property
     def encoded_dim(self) -> int | None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 from flax import traverse_util
@@ -37,6 +37,7 @@ Path: TypeAlias = tuple[str, ...]
 OUT_IN: tuple[Order, ...] = ("out_in", "kernel_first")  # of kernels that are kept so
 TRANSPOSED = ("out_in", "all_out_in")
 PREFILL = 64  # tokens, an example
+_OF_PREFILL: Order = "kernel_first"  # of kernels [out, in], unless both operands have eight bits
 _IN_PREFILL = {
     ("encoder_decoder_attention", name, leaf)
     for name in ("key", "value")
@@ -44,15 +45,28 @@ _IN_PREFILL = {
 }
 
 
+class Fastest(NamedTuple):
+    """The fields of a model that decide how a device computes its products."""
+
+    layout: Layout
+    orders: Orders = ()
+    widened: bool = False
+
+
 def fastest(
-    kernels: Mapping[int, int], calls: Mapping[int, float], device: Device
-) -> tuple[Layout, Orders]:
+    kernels: Mapping[int, int],
+    calls: Mapping[int, float],
+    device: Device,
+    int8_tokens: bool = False,
+) -> Fastest:
     """Returns the layout in which calls are fastest on a device, and their orders of products.
 
     Args:
-      kernels: bytes of a kernel that a call reads -> number of such kernels.
+      kernels: bytes in float32 of a kernel that a call reads -> number of such kernels.
       calls: tokens of a call, over all rows -> how often there is such a call.
       device: the measured device.
+      int8_tokens: whether both operands have eight bits. They are widened where the device
+        multiplies float32 faster.
 
     Raises:
       ValueError: there is no call, or one without tokens.
@@ -61,14 +75,28 @@ def fastest(
         raise ValueError(
             f"calls is {dict(calls)}; give how often there is a call of 1 or more tokens"
         )
+    seconds, found = _fastest(kernels, calls, device, _OF_PREFILL)
+    if not int8_tokens:
+        return found
+    if (in_int8 := device.in_int8()) is not None:
+        narrow_seconds, narrow = _fastest(kernels, calls, in_int8, "out_in")
+        if narrow_seconds <= seconds:
+            return narrow
+    return found._replace(widened=True)
+
+
+def _fastest(
+    kernels: Mapping[int, int], calls: Mapping[int, float], device: Device, of_prefill: Order
+) -> tuple[float, Fastest]:
     in_out = sum(n * device.fastest(kernels, tokens, ["in_out"])[0] for tokens, n in calls.items())
     others = {tokens: device.fastest(kernels, tokens, OUT_IN) for tokens in calls}
-    if in_out < sum(n * others[tokens][0] for tokens, n in calls.items()):
-        return "in_out", ()
-    prefill = device.fastest(kernels, PREFILL, ["in_out", "kernel_first"])[1]
+    out_in = sum(n * others[tokens][0] for tokens, n in calls.items())
+    if in_out < out_in:
+        return in_out, Fastest("in_out")
+    prefill = device.fastest(kernels, PREFILL, ["in_out", of_prefill])[1]
     chosen: Orders = tuple((tokens, order) for tokens, (_, order) in sorted(others.items()))
     orders = tuple(one for one in chosen if one[1] != "out_in")
-    return "all_out_in" if prefill == "kernel_first" else "out_in", orders
+    return out_in, Fastest("out_in" if prefill == "in_out" else "all_out_in", orders)
 
 
 def from_stored(params: PyTree, config: T5Config, layout: Layout) -> PyTree:
@@ -133,22 +161,34 @@ def _with_kernels_transposed(params: PyTree, prefill: bool) -> PyTree:
     return found
 
 
-def kernels_of(layout: Layout, orders: Orders, weights: Weights) -> tuple[Kernels, Kernels]:
+def kernels_of(
+    layout: Layout, orders: Orders, weights: Weights, widened: bool
+) -> tuple[Kernels, Kernels]:
     """Returns the kernels of a decoder step, and those of prefill."""
-    prefill = Kernels(True, others="kernel_first") if layout == "all_out_in" else STORED
-    both = Kernels(layout in TRANSPOSED, orders), prefill
-    step, prefill = (dataclasses.replace(each, int8=weights == "int8") for each in both)
-    return step, prefill
+    int8_tokens = weights == "int8_tokens"
+    prefill = STORED
+    if layout == "all_out_in":
+        prefill = Kernels(True, others="out_in" if int8_tokens and not widened else _OF_PREFILL)
+    rounded = {"int8": weights != "stored", "int8_tokens": int8_tokens, "widened": widened}
+    step = Kernels(layout in TRANSPOSED, orders)
+    return dataclasses.replace(step, **rounded), dataclasses.replace(prefill, **rounded)
 
 
-def quantized(params: PyTree, layout: Layout) -> PyTree:
-    """Returns the parameters of a layout with kernels in eight bits, except those of the logits."""
+def quantized(params: PyTree, layout: Layout, dtype: str = "int8") -> PyTree:
+    """Returns the parameters of a layout with kernels in eight bits, except those of the logits.
+
+    Args:
+      params: the parameters.
+      layout: their layout.
+      dtype: of the kernels.
+    """
     found = dict(params)
     for part in _stacks(params):
         leaves: dict[Path, Any] = dict(traverse_util.flatten_dict(params[part]))
         for path in [path for path in leaves if _has_eight_bits(path)]:
             layer = int8.quantized(leaves.pop(path), inputs=_inputs(part, path, layout))
             leaves |= {(*path[:-1], name): leaf for name, leaf in layer.items()}
+            leaves[path] = leaves[path].astype(dtype)
         found[part] = traverse_util.unflatten_dict(leaves)
     return found
 

@@ -209,10 +209,12 @@ class T5(nn.Module):
     orders: Orders = ()
     weights: Weights = "stored"
     pad_id: int = PAD_ID
+    widened: bool = False
     decoder_class: ClassVar[type[Decoder]] = Decoder
 
     def setup(self):
-        config, kernels = self.config, kernels_of(self.layout, self.orders, self.weights)
+        config = self.config
+        kernels = kernels_of(self.layout, self.orders, self.weights, self.widened)
         self.token_embedder = Embedding(config.vocab_size, config.emb_dim, config.dtype)
         if config.num_encoder_layers:
             self.encoder = Encoder(config, kernels[1])

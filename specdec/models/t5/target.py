@@ -41,7 +41,10 @@ class T5Target(LinenModel, LayeredTarget):
       layout: how the decoder's parameters are stored, which `laid_out` chooses for a device; see
         `specdec.models.t5.layouts`.
       orders: how products with them are computed, see `specdec.models.products.Kernels`.
-      weights: "int8" for kernels in eight bits, which is another model than the checkpoint's.
+      weights: "int8" for kernels in eight bits, "int8_tokens" for tokens in eight bits as well.
+        Each is another model than the checkpoint's.
+      widened: whether kernels in eight bits are stored in the model's dtype, where a device
+        multiplies that faster. The model is the same.
     """
 
     config: T5Config
@@ -60,7 +63,8 @@ class T5Target(LinenModel, LayeredTarget):
 
     def network(self) -> T5:
         """Returns the module, in this target's layout."""
-        return T5(self.config, self.layout, self.orders, self.weights, self.pad_id)
+        stored = self.layout, self.orders, self.weights
+        return T5(self.config, *stored, self.pad_id, self.widened)
 
     def example(self) -> tuple[Array, Array]:
         """Returns inputs and outputs of one token."""
@@ -91,22 +95,27 @@ class T5Target(LinenModel, LayeredTarget):
         Raises:
           ValueError: there is no call, or one without tokens.
         """
-        device = device or devices.this()
-        layout, orders = "checkpoint", ()
+        int8_tokens = self.weights == "int8_tokens"
+        device = device or devices.this(int8_tokens)
+        found = layouts.Fastest("checkpoint")
         if device is not None and self.weights == "int8":
-            layout = "out_in"  # a CPU reads eight bits well for one token only, in this layout
+            # A CPU reads eight bits well for one token only, in this layout.
+            found = layouts.Fastest("out_in")
         elif device is not None:
-            layout, orders = layouts.fastest(_kernels_of_step(self.whole.stored()), calls, device)
-        return dataclasses.replace(self, layout=layout, orders=orders)
+            kernels = _kernels_of_step(self.whole.stored())
+            found = layouts.fastest(kernels, calls, device, int8_tokens)
+        return dataclasses.replace(self, **found._asdict())
 
     def from_stored(self, params: PyTree) -> PyTree:
         """Returns T5X's tree in this layout; arrays that keep their shape are shared."""
         params = layouts.from_stored(params, self.config, self.layout)
-        return layouts.quantized(params, self.layout) if self.weights == "int8" else params
+        if self.weights == "stored":
+            return params
+        return layouts.quantized(params, self.layout, self.dtype if self.widened else "int8")
 
     def to_stored(self, params: PyTree) -> PyTree:
         """Returns the inverse of `from_stored`, bit for bit unless weights have eight bits."""
-        if self.weights == "int8":
+        if self.weights != "stored":
             params = layouts.dequantized(params, self.layout)
         return layouts.to_stored(params, self.config, self.layout)
 

@@ -167,6 +167,11 @@ MODELS = _rows(
         ("INT8='target'", r"int8 is 'target'; give roles, of target, draft, as in \('target',\)"),
         ("INT8=('tagret',)", r"int8 is \('tagret',\); give roles, of target, draft"),
         ("INT8=True", "int8 is True; give roles, of target, draft"),
+        (
+            "INT8_TOKENS=True",
+            "int8_tokens is True, but int8 names no model; give both, ",
+        ),
+        ("INT8_TOKENS='target'", "int8_tokens is 'target'; give True or False"),
         ("NUM_PARTITIONS=3", "num_partitions is 3, which does not divide 8 devices; give 1, 2"),
         ("NUM_PARTITIONS=16", "num_partitions is 16 but there are 8 devices; give 1, 2"),
         ("NUM_PARTITIONS=2", "batch.*; give"),
