@@ -180,7 +180,7 @@ class Distilling(NamedTuple):
         _check(variant.run, recipe)
         objective = _objective(variant.run, recipe)
         folder.mkdir(parents=True, exist_ok=True)
-        about = {"settings": variant.settings, **dataclasses.asdict(recipe)}
+        about = {"gin": variant.settings, **dataclasses.asdict(recipe)}
         records.claim(
             folder,
             folder / "distill.json",
