@@ -95,14 +95,10 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield harness.head(*COLUMNS)
     for pair in dict.fromkeys(one["pair"] for one in lines):
         some = [one for one in lines if one["pair"] == pair]
-        clocks = [harness.medians(some, clock) for clock in harness.CLOCKS]
         steps = sum(one["steps"] for one in some)
-        for name in clocks[0]:
+        for name, _, cells in harness.compared(some, "plain"):
             calls = sum(one["calls"].get(name, 0) for one in some)
-            both = ((x[name], x["plain"]) for x in clocks)
-            ratios = (harness.interval(harness.of_sums(x, lambda s: s[0] / s[1])) for x in both)
-            per_call = f"{steps / calls:.2f}" if calls else ""
-            yield harness.row(pair, name, per_call, *ratios, harness.loads(some))
+            yield harness.row(pair, name, f"{steps / calls:.2f}" if calls else "", *cells)
 
 
 def show_predictions(args: argparse.Namespace) -> None:

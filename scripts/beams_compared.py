@@ -182,11 +182,8 @@ def time_table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield harness.head(*TIMES)
     for target in dict.fromkeys(one["target"] for one in lines):
         some = [one for one in lines if one["target"] == target]
-        clocks = {clock: harness.medians(some, clock) for clock in harness.CLOCKS}
-        for name, values in clocks["seconds"].items():
-            both = ((x[name], x["greedy"]) for x in clocks.values())
-            ratios = (harness.interval(harness.of_sums(x, lambda s: s[0] / s[1])) for x in both)
-            yield harness.row(target, name, f"{values.mean():.3f}", *ratios, harness.loads(some))
+        for name, seconds, cells in harness.compared(some, "greedy"):
+            yield harness.row(target, name, f"{seconds.mean():.3f}", *cells)
 
 
 if __name__ == "__main__":

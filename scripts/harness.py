@@ -25,7 +25,7 @@ from specdec.common.environment import environment, hardware, load_average
 from specdec.common.records import Lines
 from specdec.common.statistics import bootstrap
 from specdec.decoding import row_keys
-from specdec.decoding.program import CACHED, DecodeProgram
+from specdec.decoding.program import DecodeProgram
 from specdec.instrument import acceptance, output_metrics
 from specdec.instrument.acceptance import Accepted, Texts
 from specdec.instrument.runs import Run
@@ -38,7 +38,6 @@ PAIRS = {
     "highlights": "demo_highlights.gin",
     "captions": "configs/multi30k.gin",  # needs ../shared/multi30k
 }
-SAMPLED = "--gin_file=sampling/temperature.gin"
 # Other work of the machine makes the first one longer, and the second one, of all cores, hardly.
 CLOCKS = {"seconds": time.perf_counter, "processor_seconds": time.process_time}
 DEFAULTS = {"pair": "captions", "temperature": 0}  # of lines from before they had these fields
@@ -125,13 +124,6 @@ def checkpoint_flag(path: str | Path, role: str = "DRAFT_") -> str:
     return f"--gin.{role}CHECKPOINT_PATH={str(Path(path).resolve())!r}"
 
 
-def in_batches(run: Run, rows: int, schedule: Any) -> Run:
-    """Returns the run with a schedule and batches of some rows, in the layout that suits them."""
-    data = dataclasses.replace(run.data, batch_size=rows, buckets=())
-    engine = dataclasses.replace(run.engine, rows=rows).variant(schedule=schedule)
-    return dataclasses.replace(run, data=data, engine=engine)
-
-
 def written(run: Run, params: Params, tokens: int = 10**9) -> list[Texts]:
     """Returns what the target writes on the run's texts, up to a number of tokens."""
     given = ((batch.index, batch.inputs) for batch in run.batches())
@@ -195,55 +187,6 @@ def read_by_step(model: Any, tree: PyTree) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(model.read_by_decode(tree)))
 
 
-class Times(NamedTuple):
-    """The times of one way to decode, [turns, batches] each."""
-
-    seconds: np.ndarray
-    tokens: np.ndarray
-    calls: np.ndarray
-
-
-def timed(
-    given: Mapping[str, Run], texts: Sequence[Accepted], turns: int, rows: int = 1
-) -> dict[str, Times]:
-    """Times runs that differ in their plans, and the target of the first one as "alone".
-
-    All decode a batch before the next one, in alternating order. The first turn, of two batches, is
-    not counted: it compiles. A turn is another sample of each text.
-    """
-    first = next(iter(given.values()))
-    alone = first.engine.alone()
-    ways: dict[str, Any] = {"alone": (DecodeProgram(alone.plan), alone.params)}
-    trees: dict[Any, Params] = {}
-    for name, run in given.items():
-        models = tuple(run.plan.models().values())
-        if models not in trees:
-            trees[models] = run.engine.read()
-        ways[name] = DecodeProgram(run.plan), trees[models]
-    del trees
-    batches = np.zeros([len(texts) // rows, rows, first.data.lengths["inputs"]], np.int32)
-    for row, text in zip(batches.reshape(-1, batches.shape[-1]), texts, strict=False):
-        row[: len(text.inputs)] = text.inputs
-    found = {name: np.zeros([3, turns, len(batches)]) for name in ways}
-    for turn in range(-1, turns):
-        if sum(leaf.nbytes for leaf in jax.tree.leaves(ways["alone"][1])) < CACHED:
-            # Where small parameters lie in memory makes some per cent, which chance decides.
-            ways = {name: (run, jax.tree.map(jnp.copy, x)) for name, (run, x) in ways.items()}
-        for place, inputs in enumerate(batches if turn >= 0 else batches[:2]):
-            index = place * rows + jnp.arange(rows)
-            batch = row_keys(first.data.seed, index, max(turn, 0)), jnp.asarray(inputs)
-            order = list(ways.items())
-            for name, (program, params) in order if (place + turn) % 2 else order[::-1]:
-                execute = program.warmed(params, *batch)
-                start = time.perf_counter()
-                output = jax.block_until_ready(execute(params, *batch))
-                if turn >= 0:
-                    seconds = time.perf_counter() - start
-                    sums = seconds, output.length.sum(), output.trace.calls.sum()
-                    found[name][:, turn, place] = sums
-    return {name: Times(*values) for name, values in found.items()}
-
-
 def turns(
     ways: Mapping[str, Callable[[Any], Any]],
     batches: Sequence[Any],
@@ -288,10 +231,19 @@ def medians(lines: Sequence[Mapping[str, Any]], clock: str = "seconds") -> dict[
     return found
 
 
-def loads(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the range of the machine's load in lines of `turns`."""
+def compared(
+    lines: Sequence[Mapping[str, Any]], base: str
+) -> Iterator[tuple[str, np.ndarray, list[str]]]:
+    """Yields each way of lines of `turns`: its name, its seconds and the last cells of a row.
+
+    These are its times and processor times over those of the way `base`, and the machine's load.
+    """
+    clocks = [medians(lines, clock) for clock in CLOCKS]
     low, *_, high = sorted(one["load"] for one in lines) * 2
-    return f"{low:.1f} to {high:.1f}"
+    for name, seconds in clocks[0].items():
+        both = ((x[name], x[base]) for x in clocks)
+        ratios = (interval(of_sums(x, lambda s: s[0] / s[1])) for x in both)
+        yield name, seconds, [*ratios, f"{low:.1f} to {high:.1f}"]
 
 
 def size_of(run: Run) -> str:

@@ -168,13 +168,13 @@ class Plan:
             for all its possible values, equally often: buckets, sources, or numbers of layers. All
             calls must have the same fields.
         """
-        times: collections.Counter[tuple[str, int]] = collections.Counter()
+        times: dict[tuple[str, int], float] = collections.defaultdict(float)
         kinds = collections.Counter(kind for call in calls for kind in self._kinds(call))
         for (bucket, length, source, depth), count in kinds.items():
             share = count / kinds.total()
-            times[of_depth(depth), bucket + 1] += share  # type: ignore[assignment]
+            times[of_depth(depth), bucket + 1] += share
             for role, width, of in self.drafter.parts(length, source) if bucket else ():
-                times[role, width] += share * of  # type: ignore[assignment]
+                times[role, width] += share * of
         return tuple(Part(*one, count) for one, count in times.items() if count)
 
     def holder(self, role: str) -> str:
@@ -311,17 +311,17 @@ class Plan:
             )
 
 
-def plain_call(role: str, model: Any) -> Callable:
+def plain_call(role: str, model: Target) -> Callable:
     """Returns a call of `decode` that can be timed; it takes the argmax of the logits."""
 
-    def call(trees: Mapping[str, PyTree], tokens: Any, cache: PyTree) -> tuple[Any, PyTree]:
+    def call(trees: Mapping[str, PyTree], tokens: Array, cache: PyTree) -> tuple[Array, PyTree]:
         output, fed = model.decode(trees[role], tokens, cache)
         return jnp.argmax(output.logits, axis=-1).astype(jnp.int32), fed
 
     return call
 
 
-def stop_ids_of(given: Any, target: Target) -> tuple[int, ...]:
+def stop_ids_of(given: Iterable[int] | None, target: Target) -> tuple[int, ...]:
     """Returns the given stop ids, or the target's if they are None, as a tuple of integers."""
     if given is None:
         given = target.stop_ids

@@ -87,14 +87,9 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield harness.head(*COLUMNS)
     for pair, target in dict.fromkeys((one["pair"], one["target"]) for one in lines):
         some = [one for one in lines if (one["pair"], one["target"]) == (pair, target)]
-        clocks = {clock: harness.medians(some, clock) for clock in harness.CLOCKS}
-        for name, values in clocks["seconds"].items():
-            ratios = [
-                harness.interval(harness.of_sums((x["specdec"], x[name]), lambda s: s[1] / s[0]))
-                for x in clocks.values()
-            ]
-            cells = LABELS.get(name, name), f"{values.mean():.3f}", *ratios
-            yield harness.row(pair, target, *cells, harness.loads(some))
+        for name, seconds, cells in harness.compared(some, "specdec"):
+            label = LABELS.get(name, name)
+            yield harness.row(pair, target, label, f"{seconds.mean():.3f}", *cells)
 
 
 if __name__ == "__main__":

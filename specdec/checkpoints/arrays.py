@@ -21,6 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tensorstore as ts
+from jax.sharding import Sharding
+from jax.typing import DTypeLike
 
 from specdec.checkpoints import tree
 from specdec.checkpoints.checksums import damage
@@ -116,7 +118,7 @@ def open_all(sources: Mapping[str, Source], where: Location) -> dict[str, Opened
 def read_all(
     stored: Iterable[Stored],
     where: Location,
-    dtype: Any,
+    dtype: DTypeLike | None,
     shardings: PyTree,
     recorded: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Array]:
@@ -163,7 +165,7 @@ def read_all(
     return params
 
 
-def overflows(data: np.ndarray, dtype: Any = np.float32) -> int:
+def overflows(data: np.ndarray, dtype: DTypeLike = np.float32) -> int:
     """Returns how many finite numbers of float64 data are beyond the range of `dtype`."""
     if data.dtype != np.float64:
         return 0
@@ -171,7 +173,7 @@ def overflows(data: np.ndarray, dtype: Any = np.float32) -> int:
     return int(np.count_nonzero(np.isfinite(data) & (np.abs(data) > largest)))
 
 
-def _narrowed(data: np.ndarray, dtype: Any, name: str, where: Location) -> np.ndarray:
+def _narrowed(data: np.ndarray, dtype: DTypeLike, name: str, where: Location) -> np.ndarray:
     """Returns float64 data in JAX's dtype; raises CheckpointError if a number becomes infinite."""
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     if count := overflows(data, dtype):
@@ -183,7 +185,7 @@ def _narrowed(data: np.ndarray, dtype: Any, name: str, where: Location) -> np.nd
 
 
 def fetch_named(
-    array: Stored, where: Location, box: Index | None = None, dtype: Any = None
+    array: Stored, where: Location, box: Index | None = None, dtype: DTypeLike | None = None
 ) -> np.ndarray:
     """Reads as `fetch` does; raises CheckpointError, with the name, if that fails."""
     try:
@@ -236,12 +238,12 @@ def chunks(shape: tuple[int, ...], itemsize: int) -> list[int]:
     return sides
 
 
-def fetch(data: Opened, box: Index | None = None, dtype: Any = None) -> np.ndarray:
+def fetch(data: Opened, box: Index | None = None, dtype: DTypeLike | None = None) -> np.ndarray:
     """Reads an array, or a box of it, into its own memory, as `dtype` if given."""
     dtype = dtype or _dtype(data)
     part = data[box or ...]
     if isinstance(part, ts.TensorStore):
-        return ts.cast(part, dtype).read().result()
+        return ts.cast(part, np.dtype(dtype)).read().result()
     copy = np.array(part, dtype, order="C")
     _release(part)
     return copy
@@ -264,7 +266,9 @@ def _whole(shape: tuple[int, ...]) -> Index:
     return tuple(slice(0, n) for n in shape)
 
 
-def _place(part: np.ndarray, shape: tuple[int, ...], box: Index, sharding: Any) -> Array:
+def _place(
+    part: np.ndarray, shape: tuple[int, ...], box: Index, sharding: Sharding | None
+) -> Array:
     """Returns a parameter on its devices; `part` is its `box`."""
     if sharding is None:
         return jax.device_put(part)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 
 class CheckpointError(ValueError):
@@ -12,7 +11,7 @@ class CheckpointError(ValueError):
 
 
 @contextlib.contextmanager
-def about(what: Any) -> Iterator[None]:
+def about(what: object) -> Iterator[None]:
     """Converts ValueErrors of families, which know no files, to CheckpointErrors about `what`."""
     try:
         yield

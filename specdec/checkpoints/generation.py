@@ -144,7 +144,7 @@ def start_of(settings: Mapping[str, Setting]) -> int | None:
     return None if found is None else found.value
 
 
-def changes(name: str, value: Any) -> bool:
+def changes(name: str, value: object) -> bool:
     """Returns whether a setting of this name and value changes generated tokens."""
     return name not in NO_EFFECT and value not in NEUTRAL.get(name, ())
 

@@ -8,9 +8,10 @@ otherwise the output would silently differ.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
+from specdec import tasks
 from specdec.checkpoints import CheckpointError, TextModel
 from specdec.checkpoints import generation as names
 from specdec.checkpoints.generation import Setting
@@ -41,7 +42,7 @@ _SAME = ("repetition_penalty", "no_repeat_ngram_size", "suppress_tokens", "begin
 _TOP_K = 50  # transformers' own, where tokens are drawn and no file says otherwise
 
 
-def stop_ids(text: TextModel | None, vocabulary: Any) -> tuple[int, ...]:
+def stop_ids(text: TextModel | None, vocabulary: tasks.LoadedVocabulary) -> tuple[int, ...]:
     """Returns the ids that end an output: those of the checkpoint, or else the vocabulary's."""
     return (text and text.stop_ids) or (vocabulary.eos_id,)
 
@@ -187,7 +188,7 @@ class _Refusals:
                 self.refuse(key, why, "raise --max_length")
 
 
-def _values(settings: Mapping[str, Setting], wanted: Any) -> dict[str, Any]:
+def _values(settings: Mapping[str, Setting], wanted: Iterable[str]) -> dict[str, Any]:
     return {name: settings[name].value for name in wanted if name in settings}
 
 
@@ -218,7 +219,7 @@ def _processors(plan: Plan, text: TextModel) -> tuple[LogitsProcessor, ...]:
     return ordered((*in_order(**options), *last))
 
 
-def _check_kind(name: str, value: Any) -> None:
+def _check_kind(name: str, value: object) -> None:
     """Raises ValueError for a value that is not of the setting's kind."""
     kinds: dict[str, tuple[Callable[[Any], bool], str]] = {
         "repetition_penalty": (is_number, "a number"),
@@ -232,11 +233,11 @@ def _check_kind(name: str, value: Any) -> None:
         raise ValueError(f"{name} is {value!r}, which is not {kind}")
 
 
-def _is_id(value: Any) -> bool:
+def _is_id(value: object) -> bool:
     return is_integer(value, 0)
 
 
-def _is_list(value: Any, is_right: Callable[[Any], bool]) -> bool:
+def _is_list(value: object, is_right: Callable[[Any], bool]) -> bool:
     return isinstance(value, list) and bool(value) and all(map(is_right, value))
 
 

@@ -49,8 +49,9 @@ class _Bar(tqdm):
 def _folder(repository: str, revision: str | None) -> str:
     hub = _hub(repository)
     cached = _cached(hub, repository, revision)
-    if cached is not None and _is_settled(hub, repository, revision):
-        if huggingface.has_vocabulary(cached):
+    if cached is not None and huggingface.has_vocabulary(cached):
+        # There are generation settings, or it is known that there are none.
+        if hub.try_to_load_from_cache(repository, generation.FILE, revision=revision) is not None:
             return str(cached)
     try:
         with _one_line(repository, revision):
@@ -78,12 +79,6 @@ def _cached(hub: ModuleType, repository: str, revision: str | None) -> Path | No
         found = hub.try_to_load_from_cache(repository, huggingface.CONFIG, revision=revision)
     folder = Path(found).parent if isinstance(found, str) else None
     return folder if folder is not None and huggingface.is_whole(folder) else None
-
-
-def _is_settled(hub: ModuleType, repository: str, revision: str | None) -> bool:
-    """Returns whether the cache has generation settings, or knows that there are none."""
-    found = hub.try_to_load_from_cache(repository, generation.FILE, revision=revision)
-    return found is not None
 
 
 def _downloaded(hub: ModuleType, repository: str, revision: str | None) -> str:

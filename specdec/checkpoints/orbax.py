@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jax
 import orbax.checkpoint as ocp
 
 from specdec.checkpoints import checksums, directory
@@ -14,7 +15,11 @@ from specdec.types import PyTree
 
 def write(folder: Path, params: PyTree, config: Config, vocabulary: Vocabulary | None) -> None:
     """Writes a checkpoint into `folder`, which does not exist. The config comes last: see MARKS."""
-    with ocp.StandardCheckpointer() as checkpointer:
+    own = jax.process_index()  # several hosts may run, and one of them writes
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"host{own}"
+    )
+    with ocp.StandardCheckpointer(multiprocessing_options=alone) as checkpointer:
         checkpointer.save(folder / "params", params)
     # It names the folder that was written to, which `save` is about to rename.
     (folder / "params" / "commit_success.txt").unlink(missing_ok=True)

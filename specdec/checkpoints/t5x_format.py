@@ -87,7 +87,7 @@ def write(folder: Path, params: PyTree, config: Config, vocabulary: Vocabulary |
     (folder / "checkpoint").write_bytes(serialization.msgpack_serialize(contents))
 
 
-def _is_leaf(keys: Any, value: Any) -> bool:
+def _is_leaf(keys: object, value: object) -> bool:
     return not isinstance(value, dict) or {"driver", "kvstore"} <= value.keys()
 
 

@@ -136,7 +136,7 @@ def _stated(config: Mapping[str, Any], special: Mapping[str, Any]) -> dict[str, 
     return found
 
 
-def _check_class(directory: Location, name: Any) -> None:
+def _check_class(directory: Location, name: object) -> None:
     """Rejects tokenizers that have a SentencePiece model but treat texts differently."""
     if name is not None and not str(name).startswith(_CLASSES):
         raise CheckpointError(

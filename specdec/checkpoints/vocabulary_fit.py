@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from specdec import checkpoints, tasks
 from specdec.models.model import Model
@@ -11,7 +10,7 @@ from specdec.tasks.added_tokens import agree
 
 
 def check_fit(
-    vocabulary: Any,
+    vocabulary: tasks.LoadedVocabulary,
     model: Model,
     role: str,
     path: str | os.PathLike | None = None,

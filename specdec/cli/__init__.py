@@ -37,7 +37,7 @@ from specdec.cli import (
     verify,
 )
 from specdec.cli.beams import Beams
-from specdec.cli.data import Data, longest_target, saved_vocabulary, task_vocabulary, token_ids
+from specdec.cli.data import longest_target, saved_vocabulary, task_vocabulary, token_ids
 from specdec.cli.given import given_texts
 from specdec.cli.help import Overview
 from specdec.cli.run import DecodeRun
@@ -47,6 +47,7 @@ from specdec.common.records import RecordsError
 from specdec.common.values import UsageError
 from specdec.engine import Placement
 from specdec.instrument.distillation import Distillation
+from specdec.instrument.texts import Data
 
 __all__ = [
     "Beams",
@@ -86,6 +87,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         refusal of the machine; 130 interrupted; 141 stdout was closed by its reader; 143
         terminated.
     """
+    code = 1  # of what has no line, and a traceback
+    try:
+        code = _run(argv)
+    finally:
+        if code:
+            machine.leave(code)
+    return code
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    """Runs one command, see `main`."""
     argv = sys.argv[1:] if argv is None else argv
     parser = overview()
     args = parser.parse_args(settings.joined(argv))
@@ -116,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of stdout has enough, as in `specdec decode ... | head`
         machine.leave_stdout()
         return 141
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         said = machine.of(error)
         if args.traceback or said is None:
             raise

@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from specdec import tasks
 from specdec.cli import settings
-from specdec.common import terminal
+from specdec.common import hosts, terminal
 from specdec.common.values import Checked, NonNegativeInt, Number, PositiveInt
 from specdec.decoding.beam_rules import BeamRule, HuggingFaceBeams, T5XBeams
 from specdec.engine.beam_engine import BeamEngine
+from specdec.instrument.all_hosts import gathered
 from specdec.instrument.beam_texts import BeamSummary, searched
 from specdec.instrument.runs import GivenBeams
 
@@ -120,14 +121,22 @@ def write(
     text_of: Callable[[Sequence[int]], str],
     compare: bool,
     in_force: str,
+    feeds: bool,
 ) -> None:
     """Writes the beams of texts: lines to --output_file, texts with their scores to a terminal,
-    and one plain text per line to anything else."""
+    and one plain text per line to anything else. Of several hosts the first does it."""
     summary, on_terminal = BeamSummary(), sys.stdout.isatty()
     shown = on_terminal or not args.output_file
-    file = settings.json_lines(args.output_file, in_force)
+    file = settings.json_lines(args.output_file if hosts.is_first() else None, in_force)
+    found = gathered(
+        lambda batches, summary: searched(engine, batches, text_of, num_return, summary, compare),
+        batches,
+        summary,
+        feeds=feeds,
+        order=lambda text: text.index,
+    )
     try:
-        for text in searched(engine, batches, text_of, num_return, summary, compare):
+        for text in found:
             if file:
                 file.append(text.record())
             for score, found in zip(text.scores, text.predictions, strict=True) if shown else ():

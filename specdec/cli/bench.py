@@ -24,7 +24,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "at a time whatever BATCH_SIZE and BUCKETS say, and the models' parts on their own. Takes "
         f"the gin files of `specdec decode`. Measures {LIMIT} texts unless there is a limit. A "
         "measurement that was interrupted goes on when the command is given again.",
-        allow_abbrev=False,
     )
     runs.add_flags(
         parser,

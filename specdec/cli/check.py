@@ -14,7 +14,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "read and every number is finite, and, in our own format, whether each array has the "
         "checksum that it was saved with.",
         epilog="Exit code 1 if something is damaged.",
-        allow_abbrev=False,
     )
     parser.add_argument("directories", nargs="+", metavar="DIR", help="a checkpoint's directory")
     parser.add_argument(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from specdec.cli import gin_files, shorthands
+from specdec.cli.help import Overview
 from specdec.common.values import UsageError
 
 SHELLS = ("bash", "zsh", "tcsh")
@@ -37,22 +39,23 @@ def _command(args: argparse.Namespace) -> None:
     print(script(overview(), args.shell))
 
 
-def script(parser: argparse.ArgumentParser, shell: str) -> str:
+def script(parser: Overview, shell: str) -> str:
     """Returns the script for a shell; `parser` has all commands, and is changed."""
     try:
         import shtab
     except ImportError as error:
         raise UsageError("completion needs shtab; pip install shtab") from error
-    commands = parser.commands  # type: ignore[attr-defined]
+    commands = parser.commands
     for choice in commands._choices_actions:  # zsh lists them with a line each
         commands.choices[choice.dest].description = choice.help
     for command in commands.choices.values():
-        for action in command._actions:
+        actions: list[Any] = command._actions
+        for action in actions:
             if action.dest == "gin_file":
-                action.complete = dict.fromkeys(_GIN_FILES, "_specdec_gin_files")  # type: ignore
+                action.complete = dict.fromkeys(_GIN_FILES, "_specdec_gin_files")
             elif action.dest in shorthands.FRAGMENTS:
                 action.choices = shorthands.names(action.dest)
-            elif kind := {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}.get(action.metavar):  # type: ignore
-                action.complete = kind  # type: ignore[attr-defined]
+            elif kind := {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}.get(action.metavar):
+                action.complete = kind
     names = " ".join(gin_files.own_names())
     return shtab.complete(parser, shell, preamble=_GIN_FILES.get(shell, "").format(names=names))

@@ -9,17 +9,19 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
+import jax
 import numpy as np
 from tqdm import tqdm
 
 from specdec import tasks
-from specdec.cli import beams, output, settings
+from specdec.cli import beams, machine, output, settings
 from specdec.cli import run as runs
 from specdec.cli.given import lines_of, not_nothing, utf8
 from specdec.cli.run import DecodeRun
-from specdec.common import progress, terminal
+from specdec.common import hosts, progress, terminal
 from specdec.common.values import UsageError
 from specdec.decoding.program import Stepwise
+from specdec.instrument.all_hosts import gathered
 from specdec.instrument.decoding_texts import Text, TextOf, decoded, ways_of
 from specdec.instrument.runs import Run
 
@@ -34,7 +36,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         epilog="A terminal gets each text twice, first with marks and colours that tell who wrote "
         "each word, then alone. Anything else gets one plain text per line, or nothing if there is "
         "an --output_file.",
-        allow_abbrev=False,
     )
     runs.add_flags(
         parser,
@@ -80,6 +81,11 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         help="'auto' has colours on terminals, unless NO_COLOR is set or TERM is dumb; 'always' "
         "shows who wrote each word also where there is no terminal (default: auto)",
     )
+    machine.add_distributed_flag(
+        parser,
+        "share the texts with the other hosts that run this command; the first prints and writes "
+        "all of them. With NUM_PARTITIONS one mesh spans the devices of all hosts",
+    )
     beams.add_flags(parser)
     parser.set_defaults(command=_command)
     return parser
@@ -97,23 +103,31 @@ def _command(args: argparse.Namespace) -> None:
     if args.dry_run:
         run = runs.resolved(runs.described(args, flags))
         return _show(run, stdin or _standard_input_without_texts(run, args))
+    machine.join_other_hosts(args)
     run = runs.opened(args, flags, beams=True)
     engine = run.engine
     _refuse_comparison_of_distributions(run)
     if args.explain:
-        _refuse_explaining_nothing(run, args.output_file)
+        if args.output_file is None:
+            raise UsageError("--explain has no --output_file to write to; give one")
+        runs.require_drafter(run)
     text_of = functools.partial(tasks.detokenize, engine.vocabulary)
     stdin = stdin or _standard_input_without_texts(run, args)
     batches = run.batches() if stdin is None else run.data.text_batches(stdin, engine.vocabulary)
     if run.beams and run.search:
-        _refuse_explaining_beams(args)
+        if args.explain:
+            raise UsageError(
+                "--explain tells of drafted tokens, not of beams; leave out one of them"
+            )
         in_force = runs.in_force(run, "beams") if args.output_file else ""
         given = run.beams.num_return, run.search, batches, text_of, run.compare, in_force
-        return beams.write(args, *given)
-    painter = _painter(args.color, text_of, len(engine.prefix)) if run.plan.drafts else None
+        return beams.write(args, *given, feeds=run.placement.share().first)
+    shows = run.plan.drafts and hosts.is_first()
+    painter = _painter(args.color, text_of, len(engine.prefix)) if shows else None
     given = stdin is not None or run.data.texts is not None
     one_by_one = given and run.data.batch_size == 1
-    streaming = one_by_one and painter is not None and not args.output_file
+    alone = jax.process_count() == 1
+    streaming = one_by_one and painter is not None and not args.output_file and alone
     first = [] if stdin is not None else list(itertools.islice(batches, 1))
     batches = itertools.chain(first, batches)
     length = first[0].inputs.shape[1] if first else None
@@ -129,9 +143,15 @@ def _command(args: argparse.Namespace) -> None:
     if isinstance(ways.ours.decoder, Stepwise) and painter:
         ways.ours.decoder.watch = lambda output: painter.show(*output.row(0)[:4])
     summary = terminal.Summary(exact=run.plan.exact)
-    outputs = decoded(run, batches, ways, summary)
+    outputs = gathered(
+        lambda batches, summary: decoded(run, batches, ways, summary),
+        batches,
+        summary,
+        feeds=run.placement.share().first,
+        order=lambda text: (text.sample, text.index),
+    )
     try:
-        shown = _with_progress(outputs, run, given)
+        shown = _with_progress(outputs, run, given or not hosts.is_first())
         _write(shown, painter, args, in_force, streamed=streaming)
     finally:
         if summary.texts:
@@ -155,17 +175,6 @@ def _refuse_comparison_of_distributions(run: Run) -> None:
         )
 
 
-def _refuse_explaining_beams(args: argparse.Namespace) -> None:
-    if args.explain:
-        raise UsageError("--explain tells of drafted tokens, not of beams; leave out one of them")
-
-
-def _refuse_explaining_nothing(run: Run, file: str | None) -> None:
-    if file is None:
-        raise UsageError("--explain has no --output_file to write to; give one")
-    runs.require_drafter(run)
-
-
 def _standard_input(args: argparse.Namespace) -> Given | None:
     """Returns the texts of the command line if one of them stands for standard input."""
     texts = args.text or ()
@@ -183,6 +192,11 @@ def _standard_input_without_texts(run: DecodeRun | Run, args: argparse.Namespace
 
 def _lines(texts: Sequence[str], args: argparse.Namespace) -> Given:
     """Returns texts as they come; - stands for standard input."""
+    if args.distributed is not None:
+        raise UsageError(
+            "--distributed: standard input is that of one host; give --input_file=FILE, which all "
+            "hosts can read"
+        )
     if sys.stdin.isatty():
         print("one text per line; Ctrl-D ends", file=sys.stderr)
     given = (lines_of(None, sys.stdin) if text == "-" else [utf8(text)] for text in texts)
@@ -220,7 +234,7 @@ def _write(
 ) -> None:
     """Writes each text immediately: to the file, and to the terminal or pipe."""
     shown = painter or not args.output_file or sys.stdout.isatty()
-    file = settings.json_lines(args.output_file, in_force)
+    file = settings.json_lines(args.output_file if hosts.is_first() else None, in_force)
     for text in texts:
         if file:
             file.append(text.record())

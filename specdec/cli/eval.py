@@ -27,7 +27,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         description="Decodes a split of a task and computes metrics of the outputs. Takes the gin "
         "files of `specdec decode`. A run that was interrupted goes on where it stopped when the "
         "command is given again.",
-        allow_abbrev=False,
     )
     runs.add_flags(
         parser,
@@ -62,15 +61,10 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         help="outputs for each text, if it samples; metrics are means over samples",
     )
     parser.add_argument("--metrics_dir", metavar="DIR", help="write the metrics for TensorBoard")
-    parser.add_argument(
-        "--distributed",
-        nargs="?",
-        const="",
-        metavar="ADDRESS,COUNT,INDEX",
-        help="share the texts with the other hosts that run this command; all need the same DIR. "
-        "JAX finds them (TPU pods, Slurm, Open MPI), or you give HOST:PORT of the first, how "
-        "many hosts there are, and the number of this one, from 0. With NUM_PARTITIONS one mesh "
-        "spans the devices of all hosts",
+    machine.add_distributed_flag(
+        parser,
+        "share the texts with the other hosts that run this command; all need the same DIR. With "
+        "NUM_PARTITIONS one mesh spans the devices of all hosts",
     )
     beams.add_flags(parser)
     parser.set_defaults(command=_command, resumes_from="output_dir")
@@ -78,8 +72,7 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 
 
 def _command(args: argparse.Namespace) -> None:
-    if args.distributed is not None:
-        machine.join_other_hosts(args.distributed)
+    machine.join_other_hosts(args)
     refuse_url(args.output_dir)
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     machine.refuse_unwritable_folder("--metrics_dir", args.metrics_dir)

@@ -25,7 +25,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "the parts that is a speed-up, next to that of the papers' formula and that of an oracle "
         "whose drafts stop just before their first refusal. At temperature 0 the calls are those "
         "of the engine. Takes the gin files of `specdec decode`.",
-        allow_abbrev=False,
     )
     runs.add_flags(
         parser,

@@ -9,20 +9,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
 from specdec.common.values import UsageError
+from specdec.instrument.texts import TextList
 from specdec.tasks.local import line_text
 
 STDIN = "standard input"
 FLAG = "--input_file"
-
-
-class TextList(tuple[tuple[str, str | None], ...]):
-    """Texts that replace a task's: (input, reference) pairs.
-
-    All have a reference, or none has (None).
-    """
-
-    def __repr__(self) -> str:
-        return f"{len(self)} texts, the first {self[0][0][:30]!r}"
 
 
 def given_texts(file: Any = None, texts: Any = (), prefix: Any = "") -> TextList | None:

@@ -1,17 +1,20 @@
 """Errors of the machine, each reported in one line.
 
-The causes are a full disk, a closed pipe, a missing folder, or a missing device.
+The causes are a full disk, a closed pipe, a missing folder, a missing device, or a lost host.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import functools
 import logging
 import os
+import re
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +41,9 @@ REMEDIES = {
 
 OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 PATIENCE = 7 * 24 * 3600  # seconds; hosts have unequal work after an interruption
+SILENCE = 60  # seconds, after which a host counts as lost
+LEAVING = 10  # seconds that a host that has failed waits for the others
+LOST = re.compile("Gloo|heartbeat|coordination service|DEADLINE_EXCEEDED|UNAVAILABLE", re.I)
 
 
 class Terminated(KeyboardInterrupt):
@@ -87,9 +93,13 @@ def refuse_closed_output() -> None:
         raise UsageError("standard output is closed; redirect it, as in >/dev/null")
 
 
-def of(error: OSError | RuntimeError) -> str | None:
+def of(error: Exception) -> str | None:
     """Returns the line about an error of the machine; None for another error."""
-    return _of_file(error) if isinstance(error, OSError) else _of_device(error)
+    if isinstance(error, OSError):
+        return _of_file(error)
+    if jax.distributed.is_initialized() and LOST.search(str(error)):
+        return "another host has ended; see its last line, and give the command again on all hosts"
+    return _of_device(error)
 
 
 def _of_file(error: OSError) -> str:
@@ -101,7 +111,7 @@ def _of_file(error: OSError) -> str:
     return f"{error.filename or 'the machine'}: {what}; {remedy}"
 
 
-def _of_device(error: RuntimeError) -> str | None:
+def _of_device(error: Exception) -> str | None:
     head = str(error).partition("\n")[0]
     if not head.startswith(("Unable to initialize backend", "Unknown backend")):
         return None
@@ -131,12 +141,28 @@ def leave_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def join_other_hosts(told: str) -> None:
-    """Joins this process and those of other hosts into one program.
+def add_distributed_flag(parser: argparse.ArgumentParser, about: str) -> None:
+    """Adds `--distributed`, which `join_other_hosts` reads.
 
     Args:
-      told: ADDRESS,COUNT,INDEX, or "" if JAX finds the others.
+      parser: the command's parser.
+      about: what the hosts do together, and what they need.
     """
+    parser.add_argument(
+        "--distributed",
+        nargs="?",
+        const="",
+        metavar="ADDRESS,COUNT,INDEX",
+        help=f"{about}. JAX finds the other hosts (TPU pods, Slurm, Open MPI), or you give "
+        "HOST:PORT of the first, how many hosts there are, and the number of this one, from 0",
+    )
+
+
+def join_other_hosts(args: argparse.Namespace) -> None:
+    """Joins this process and those of other hosts into one program, if the flag says so."""
+    told = args.distributed
+    if told is None:
+        return
     processes: dict[str, Any] = {}
     if told:
         try:
@@ -148,9 +174,29 @@ def join_other_hosts(told: str) -> None:
                 "give all three"
             ) from error
         processes["coordinator_address"] = address
+    # JAX's own service would take SIGTERM from `terminable` and `train`, and knows no Ctrl-C.
+    jax.config.update("jax_enable_preemption_service", False)
+    # On CPUs, programs that run at the same time wait for each other's sums, and may never end.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     try:  # a host that is done waits for the others: if one left, JAX would end them all
-        jax.distributed.initialize(**processes, shutdown_timeout_seconds=PATIENCE)
+        jax.distributed.initialize(
+            **processes,
+            heartbeat_timeout_seconds=SILENCE,
+            shutdown_timeout_seconds=PATIENCE,
+        )
     except (RuntimeError, ValueError) as error:
         raise UsageError(
             f"--distributed: JAX finds no other hosts ({error}); leave it out on one host"
         ) from error
+
+
+def leave(code: int) -> None:
+    """Ends this process soon if it is one of several hosts, with an exit code.
+
+    A process that has failed would otherwise wait for the others to end, and they for it. If all
+    of them have failed alike, they end together before.
+    """
+    if jax.distributed.is_initialized():
+        timer = threading.Timer(LEAVING, os._exit, [code])
+        timer.daemon = True
+        timer.start()

@@ -21,7 +21,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "of Leviathan et al., as Markdown. A run goes by the name of its file up to the first dot: "
         "ende_small_t0.jsonl.summary.json is that of leviathan/ende_small_t0.gin, and files of one "
         "name make one row.",
-        allow_abbrev=False,
     )
     parser.add_argument(
         "summaries",

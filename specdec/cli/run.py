@@ -20,13 +20,14 @@ from specdec.checkpoints import TextModel
 from specdec.checkpoints import generation_settings as generation
 from specdec.cli import machine, settings, shorthands
 from specdec.cli.beams import Beams
-from specdec.cli.data import Data, saved_vocabulary
+from specdec.cli.data import saved_vocabulary
 from specdec.common import progress, records, schemas
 from specdec.common.environment import version
 from specdec.common.values import Checked, UsageError, is_word
 from specdec.decoding import NonFiniteLogits, PrefixError
 from specdec.engine import Engine, NotExact, Placement, in_eight_bits, obeying
 from specdec.instrument.runs import Run
+from specdec.instrument.texts import Data
 from specdec.plan import RESERVED, Plan
 from specdec.sampling import MinLength, looks_back
 
@@ -360,7 +361,7 @@ def require_baseline(run: DecodeRun | Run) -> None:
         require_drafter(run)
 
 
-def vocabulary_of(run: DecodeRun) -> Any:
+def vocabulary_of(run: DecodeRun) -> tasks.LoadedVocabulary:
     """Returns the vocabulary of the task, or else the run's."""
     if run.data.task is not None:
         vocabulary = tasks.get_task(run.data.task).vocabulary

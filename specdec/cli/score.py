@@ -34,7 +34,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "--temperature=0.7 or --no_repeat_ngram_size=3, the file also has those under it.",
         epilog="stdout gets one line per pair: log-probability of the output with its EOS in nats, "
         "number of tokens, output.",
-        allow_abbrev=False,
     )
     runs.add_flags(
         parser,

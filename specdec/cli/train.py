@@ -15,7 +15,7 @@ from specdec.cli import machine, settings, shorthands
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.cli.variants import ready
-from specdec.common import records
+from specdec.common import hosts, records
 from specdec.common.terminal import counted
 from specdec.common.values import PositiveInt, UsageError, check
 from specdec.instrument.made_tables import Classifier, count
@@ -33,7 +33,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         epilog="The parameters are in OUTPUT_DIR/export, for --gin.CHECKPOINT_PATH of the other "
         "commands; a table is in OUTPUT_DIR/table, for --gin.DRAFT_TABLE_PATH "
         "or --gin.SCHEDULE_TABLE_PATH.",
-        allow_abbrev=False,
     )
     shorthands.add_input_flags(
         parser,
@@ -53,6 +52,12 @@ def add_command(subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--steps", type=int, metavar="N", help="how many updates in all")
     parser.add_argument("--seed", type=int, metavar="N", help="of parameters and order of the data")
+    machine.add_distributed_flag(
+        parser,
+        "train one model over the devices of all hosts that run this command, which NUM_PARTITIONS "
+        "makes one mesh; all need the same DIR. A signal to one of them ends all, as if each had "
+        "got it",
+    )
     _add_table_flags(parser)
     parser.set_defaults(command=_command, resumes_from="output_dir")
     return parser
@@ -71,7 +76,13 @@ def _command(args: argparse.Namespace) -> None:
     run = settings.build(
         training.TrainRun, args, {"TrainRun.steps": args.steps, "TrainRun.seed": args.seed}
     )
+    if args.distributed is not None and run.placement.partitioner.num_partitions is None:
+        raise UsageError(
+            "--distributed trains one model over the devices of all hosts, and there is no mesh; "
+            "give --gin.NUM_PARTITIONS=1 to divide the rows of a batch, or more for the model too"
+        )
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
+    machine.join_other_hosts(args)
     try:
         training.train(run, args.output_dir)
     except BaseException as error:
@@ -84,7 +95,7 @@ def _command(args: argparse.Namespace) -> None:
 
 
 def _keep_settings(folder: Path) -> None:
-    if (folder / "settings.json").exists():
+    if hosts.is_first() and (folder / "settings.json").exists():
         records.write(folder / "train.gin", settings.in_force())
 
 
@@ -115,6 +126,8 @@ def _add_table_flags(parser: argparse.ArgumentParser) -> None:
 
 def _make_table(args: argparse.Namespace) -> None:
     """Writes OUTPUT_DIR/table."""
+    if args.distributed is not None:
+        raise UsageError("--distributed is of a model, not of --table; leave one of them out")
     if args.table == "classifier":
         return _fit(args)
     if args.passes is not None:

@@ -23,7 +23,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "predicted on the other half. Tune on texts that nothing is reported of: --gin.SPLIT. A "
         "run that was stopped goes on. Takes the gin files of `specdec decode`.",
         epilog="Give OUTPUT_DIR/tuned.gin to the other commands as the last --gin_file.",
-        allow_abbrev=False,
     )
     runs.add_flags(parser, batch_size="texts that are decoded together (default: 1)")
     parser.add_argument(

@@ -22,7 +22,6 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         epilog=f"Takes minutes. Without a limit, in gin or by --limit, the first {LIMIT} examples "
         "are decoded: a certificate needs no whole split. A run that was stopped goes on: until "
         "the end FILE.checks.jsonl keeps the checks that passed. Exit code 1 if a check fails.",
-        allow_abbrev=False,
     )
     runs.add_flags(parser)
     parser.add_argument(

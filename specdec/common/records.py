@@ -226,7 +226,7 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
 
 
-def as_json(value: Any, *, indent: int | None = None) -> str:
+def as_json(value: object, *, indent: int | None = None) -> str:
     """Returns a value as JSON, in which NaN and infinity become null.
 
     JSON has no such numbers, and other programs reject a file that contains them.
@@ -234,7 +234,7 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, Mapping):
         return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

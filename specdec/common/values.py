@@ -46,19 +46,19 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def is_integer(value: Any, least: int) -> TypeGuard[int]:
+def is_integer(value: object, least: int) -> TypeGuard[int]:
     """Returns whether a value is an integer, and `least` or more."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def is_number(value: Any) -> TypeGuard[float]:
+def is_number(value: object) -> TypeGuard[float]:
     """Returns whether a value is a finite number."""
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)  # NumPy's too
     given: Any = value
     return real and -math.inf < given < math.inf
 
 
-def is_word(value: Any) -> TypeGuard[str]:
+def is_word(value: object) -> TypeGuard[str]:
     """Returns whether a value is a text that is not empty."""
     return isinstance(value, str) and bool(value)
 
@@ -75,7 +75,7 @@ class Rule:
     holds: Callable[[Any], bool] = dataclasses.field(repr=False)
     remedy: str
 
-    def check(self, name: str, value: Any, error: type[ValueError] = ValueError) -> None:
+    def check(self, name: str, value: object, error: type[ValueError] = ValueError) -> None:
         """Raises an error unless the value satisfies the rule."""
         if not self.holds(value):
             raise error(f"{name} is {value!r}; give {self.remedy}")
@@ -86,7 +86,7 @@ def number(holds: Callable[[float], bool], remedy: str) -> Rule:
     return Rule(lambda value: is_number(value) and holds(value), remedy)
 
 
-def one_of(words: Iterable[Any]) -> Rule:
+def one_of(words: Iterable[object]) -> Rule:
     """Returns a rule for known words or numbers, as for `Literal`."""
     known = [(type(word), word) for word in words]
     remedy = f"one of {', '.join(repr(word) for _, word in known)}"
@@ -103,7 +103,7 @@ def row_of(least: int, remedy: str, *, ascending: bool = False, empty: bool = Fa
       empty: whether the tuple may be empty.
     """
 
-    def holds(value: Any) -> bool:
+    def holds(value: object) -> bool:
         if not isinstance(value, list | tuple) or not (value or empty):
             return False
         row = all(is_integer(one, least) for one in value)
@@ -131,7 +131,7 @@ Seed = Annotated[
 TokenIds = Annotated[tuple[int, ...], row_of(0, "token ids, as in (5, 7)")]
 
 
-def check(name: str, value: Any, kind: Any, error: type[ValueError] = ValueError) -> None:
+def check(name: str, value: object, kind: Any, error: type[ValueError] = ValueError) -> None:
     """Raises an error unless a value is what a type declares, such as `PositiveInt | None`."""
     if (rule := rule_of(kind)) is not None:
         rule.check(name, value, error)
@@ -190,13 +190,13 @@ def _declared(cls: type) -> dict[str, Rule]:
     return {name: rule for name, rule in rules.items() if rule is not None}
 
 
-def check_is(name: str, value: Any, kind: type, remedy: str) -> None:
+def check_is(name: str, value: object, kind: type, remedy: str) -> None:
     """Raises ValueError unless a value is of its kind; `remedy` is what to give."""
     if not isinstance(value, kind):
         raise ValueError(f"{name} is {value!r}; give {remedy}")
 
 
-def check_has(name: str, value: Any, methods: str, remedy: str) -> None:
+def check_has(name: str, value: object, methods: str, remedy: str) -> None:
     """Raises ValueError unless a value has these attributes, separated by spaces."""
     if not all(hasattr(value, method) for method in methods.split()):
         raise ValueError(f"{name} is {value!r}; give {remedy}")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from specdec.decoding.finite import check_scores
 from specdec.models.model import Target
 from specdec.sampling import before_each, standardised
-from specdec.types import Array, ModelOutput, PyTree, SamplingRule
+from specdec.types import Array, Cache, ModelOutput, PyTree, SamplingRule
 
 
 def score(
@@ -71,7 +71,7 @@ def _score(
 
 
 def force(
-    target: Target, params: PyTree, start: Array, tokens: Array, cache: Any
+    target: Target, params: PyTree, start: Array, tokens: Array, cache: Cache
 ) -> tuple[Array, ModelOutput, Any]:
     """Feeds the start token and all but the last of tokens [B, T].
 

@@ -19,10 +19,10 @@ That biases every other verifier as soon as a draft length depends on what was d
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Sharding
 
 from specdec.types import Array, Noise
 
@@ -45,7 +45,7 @@ def row_keys(seed: int, examples: Array, samples: Array | int = 0) -> Array:
     return jax.vmap(lambda e, s: fold(fold(key, e), s))(examples, samples)
 
 
-def abstract_keys(rows: int, sharding: Any = None) -> jax.ShapeDtypeStruct:
+def abstract_keys(rows: int, sharding: Sharding | None = None) -> jax.ShapeDtypeStruct:
     """Returns the shape and dtype of `row_keys` for tracing.
 
     Args:

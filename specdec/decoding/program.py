@@ -7,7 +7,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -48,13 +48,13 @@ class Program:
         self.seconds = 0.0
         out = None if mesh is None else partitioning.whole(mesh)
         self._jitted = jax.jit(function, out_shardings=out, donate_argnums=tuple(donate))
-        self._lowered: dict[Any, Any] = {}
-        self._executables: dict[Any, Any] = {}
-        self._ahead: dict[Any, concurrent.futures.Future] = {}
+        self._lowered: dict[Hashable, Any] = {}
+        self._executables: dict[Hashable, Any] = {}
+        self._ahead: dict[Hashable, concurrent.futures.Future] = {}
         self._adding = threading.Lock()  # to `seconds`
-        self._making: dict[Any, threading.RLock] = {}  # the programs of a shape
+        self._making: dict[Hashable, threading.RLock] = {}  # the programs of a shape
 
-    def lower(self, *arguments: PyTree) -> Any:
+    def lower(self, *arguments: PyTree) -> jax.stages.Lowered:
         """Traces for arguments of these shapes.
 
         Raises:
@@ -91,7 +91,7 @@ class Program:
                 del self._lowered[shape]
             return self._executables[shape]
 
-    def _alone(self, shape: Any) -> threading.RLock:
+    def _alone(self, shape: Hashable) -> threading.RLock:
         """Returns the lock that a thread holds while it traces or compiles for a shape."""
         return self._making.setdefault(shape, threading.RLock())
 
@@ -139,14 +139,25 @@ class Program:
         kinds = {"flops": "flops", "bytes": "bytes accessed"}
         return {kind: analysis[key] for kind, key in kinds.items() if key in analysis}
 
-    def fetch(self, params: PyTree, keys: Array, inputs: PyTree) -> tuple[Any, float]:
+    def fetch(
+        self, params: PyTree, keys: Array, inputs: PyTree, *, everywhere: bool = False
+    ) -> tuple[Any, float]:
         """Returns the result for a batch, on the host, and the seconds it took without compiling.
 
         Over a mesh, each process gives the keys and inputs of its own rows, and gets their results.
+
+        Args:
+          params: the parameters.
+          keys: [B] a key for each row.
+          inputs: [B, ...] the inputs.
+          everywhere: whether each process gives all rows instead, and gets all results.
         """
+        own = None
         if self.mesh is None:
             batch = (keys, inputs)
-            own = None
+        elif everywhere:
+            rows = partitioning.share(self.mesh).rows(len(keys))
+            batch = _over(self.mesh, keys, inputs, rows)
         else:
             batch = _over(self.mesh, keys, inputs)
             own = partitioning.share(self.mesh).rows(batch[0].shape[0])
@@ -172,9 +183,11 @@ class DecodeProgram(Program):
         super().__init__(functools.partial(function, plan=plan, prefix=prefix), mesh=mesh)
         self._target = plan.target
 
-    def fetch(self, params: PyTree, keys: Array, inputs: PyTree) -> tuple[DecodeOutput, float]:
+    def fetch(
+        self, params: PyTree, keys: Array, inputs: PyTree, *, everywhere: bool = False
+    ) -> tuple[DecodeOutput, float]:
         """Calls `Program.fetch`, and raises NonFiniteLogits for a row that has failed."""
-        output, seconds = super().fetch(params, keys, inputs)
+        output, seconds = super().fetch(params, keys, inputs, everywhere=everywhere)
         decoding.check_finite(output, self._target)
         return output, seconds
 
@@ -189,9 +202,11 @@ class BeamProgram(Program):
         super().__init__(search, mesh=mesh)
         self._target = plan.target
 
-    def fetch(self, params: PyTree, keys: Array, inputs: PyTree) -> tuple[BeamOutput, float]:
+    def fetch(
+        self, params: PyTree, keys: Array, inputs: PyTree, *, everywhere: bool = False
+    ) -> tuple[BeamOutput, float]:
         """Calls `Program.fetch`, and raises NonFiniteLogits for a row that has failed."""
-        output, seconds = super().fetch(params, keys, inputs)
+        output, seconds = super().fetch(params, keys, inputs, everywhere=everywhere)
         decoding.check_finite(output, self._target)
         return jax.tree.map(np.asarray, output), seconds
 
@@ -232,14 +247,20 @@ class Stepwise(DecodeProgram):
         return decoding.output(state)
 
 
-def _shape(arguments: PyTree) -> Any:
+def _shape(arguments: PyTree) -> Hashable:
     leaves, structure = jax.tree.flatten(arguments)
     return structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
 
 
-def _over(mesh: Mesh, keys: Array, inputs: PyTree) -> tuple[Array, PyTree]:
-    """Returns this process's rows as a part of arrays of all rows."""
-    data = partitioning.from_local_rows(np.asarray(jax.random.key_data(keys)), mesh)
+def _over(
+    mesh: Mesh, keys: Array, inputs: PyTree, rows: np.ndarray | None = None
+) -> tuple[Array, PyTree]:
+    """Returns this process's rows, or those of all given rows, as a part of arrays of all rows."""
+
+    def place(given: Any) -> Array:
+        own = np.asarray(given)
+        return partitioning.from_local_rows(own if rows is None else own[rows], mesh)
+
+    data = place(jax.random.key_data(keys))
     whole = jax.random.wrap_key_data(data, impl=str(jax.random.key_impl(keys)))
-    place = functools.partial(partitioning.from_local_rows, mesh=mesh)
     return whole, jax.tree.map(place, inputs)

@@ -40,7 +40,7 @@ def rows_of(inputs: PyTree) -> int:
       ValueError: there is no such leaf.
     """
     leaves = jax.tree.leaves(inputs)
-    if not leaves or not getattr(leaves[0], "ndim", 0):
+    if not leaves or not np.ndim(leaves[0]):
         raise ValueError(
             f"inputs are {jax.tree.structure(inputs)}; give a pytree of arrays, a row each"
         )

@@ -15,6 +15,7 @@ from specdec.common.values import Checked, check_has
 from specdec.drafters.block_drafts import check_length, check_states, last_state
 from specdec.drafters.draft_loop import draft_block
 from specdec.drafters.drafter import Drawing, Sampler
+from specdec.models.model import Target
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
 
 
@@ -61,7 +62,7 @@ class Blockwise(Checked, Drawing):
         """Returns one call of all heads."""
         return (Part(self.role, self.block, min(length, 1)),)
 
-    def timed(self, target: Any) -> dict[str, Callable]:
+    def timed(self, target: Target) -> dict[str, Callable]:
         """Returns a call of the heads: their states, and the target's projection of them."""
 
         def call(trees: Mapping[str, PyTree], tokens: Array, cache: PyTree):

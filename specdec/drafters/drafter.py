@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from specdec.common.values import Rule
 from specdec.drafters.draft_loop import Steps, draft_loop
+from specdec.models.model import Target
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request, SamplingRule, Table
 
 Self = TypeVar("Self", bound="Drafter")
@@ -100,7 +101,7 @@ class Drafter(abc.ABC):
         """
         return tuple(part for one in self.inner().values() for part in one.parts(length))
 
-    def timed(self, target: Any) -> dict[str, Callable]:
+    def timed(self, target: Target) -> dict[str, Callable]:
         """Returns, by role, the calls in `parts` that are not plain calls of `decode`.
 
         Each has the form call(parameters by role, tokens [B, T], cache) -> (tokens, cache), and is
@@ -108,7 +109,7 @@ class Drafter(abc.ABC):
         """
         return self._collected("timed", target)
 
-    def partial_models(self, target: Any) -> dict[str, Any]:
+    def partial_models(self, target: Target) -> dict[str, Any]:
         """Returns, by role, the layers of the target that calls in `parts` run, as models."""
         return self._collected("partial_models", target)
 
@@ -126,7 +127,7 @@ class Drafter(abc.ABC):
         """Whether the drafter runs layers of the target, and so sets `Draft.resume`."""
         return False
 
-    def itself(self, target: Any) -> Drafter:
+    def itself(self, target: Target) -> Drafter:
         """Returns this drafter with all of the target's layers instead of some."""
         raise NotImplementedError
 

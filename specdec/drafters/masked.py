@@ -29,7 +29,7 @@ from specdec.drafters.drafter import Drawing, Sampler
 from specdec.drafters.feeding import catch_up
 from specdec.drafters.matching import slices
 from specdec.models.inputs import read
-from specdec.models.model import check_model
+from specdec.models.model import Target, check_model
 from specdec.types import Array, Context, Draft, Params, Part, PyTree, Request
 
 
@@ -97,9 +97,9 @@ class Masked(Checked, Drawing):
         """Returns one call, which is equally wide for short and long drafts."""
         return (Part(self.role, self._room + self.masks, min(length, 1)),)
 
-    def timed(self, target: Any) -> dict[str, Callable]:
+    def timed(self, target: Target) -> dict[str, Callable]:
         """Returns the drafter's call, which projects only the masks' states and draws the block."""
-        model: Any = self.model
+        model = self.model
 
         def call(trees: Mapping[str, PyTree], tokens: Array, cache: PyTree):
             own, states = trees[self.role], {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from specdec.types import Array, Context
+from specdec.types import Array, Context, PyTree
 
 NOTHING = -1  # an id that no token has
 
@@ -39,11 +39,11 @@ def slices(tokens: Array, start: Array, width: int) -> Array:
     return jnp.take_along_axis(tokens, jnp.expand_dims(index, range(2, tokens.ndim)), axis=1)
 
 
-def check_inputs(drafter: object, inputs: object) -> None:
+def check_inputs(drafter: object, inputs: PyTree) -> None:
     """Raises ValueError for inputs that a drafter cannot copy from."""
     shape = getattr(inputs, "shape", None)
-    if shape is None or len(shape) != 2 or not jnp.issubdtype(inputs.dtype, jnp.integer):  # type: ignore[attr-defined]
-        what = type(inputs).__name__ if shape is None else f"{inputs.dtype}{list(shape)}"  # type: ignore[attr-defined]
+    if shape is None or len(shape) != 2 or not jnp.issubdtype(inputs.dtype, jnp.integer):
+        what = type(inputs).__name__ if shape is None else f"{inputs.dtype}{list(shape)}"
         raise ValueError(
             f"{type(drafter).__name__} copies from the inputs, which are {what}; it needs token "
             "ids, int32 [B, S], as T5 reads"

@@ -21,8 +21,10 @@ from specdec.decoding.program import DecodeProgram, Stepwise, batch_shapes
 from specdec.engine.key import drafter_key, fingerprints, flat
 from specdec.engine.placement import Placement
 from specdec.models import partitioning
+from specdec.models.model import Model
 from specdec.plan import Plan
 from specdec.sampling import check_ids
+from specdec.tasks import LoadedVocabulary
 from specdec.types import Array, DecodeOutput, Params, PyTree
 
 LOCAL = Placement()  # one device, no mesh
@@ -51,7 +53,7 @@ class Engine:
     """
 
     plan: Plan
-    vocabulary: Any
+    vocabulary: LoadedVocabulary
     weights: Mapping[str, str | PathLike]
     placement: Placement = LOCAL
     rows: int = 1
@@ -112,8 +114,7 @@ class Engine:
         path, text = weights.get("target"), None
         if path is not None:
             text = checkpoints.text_model_from(path, needed=False)
-            stop_ids = generation.stop_ids(text, vocabulary)
-            plan = dataclasses.replace(plan, stop_ids=stop_ids)
+            plan = dataclasses.replace(plan, stop_ids=generation.stop_ids(text, vocabulary))
             plan = obeying(plan, text, generation_settings, bool(prefix), num_samples, num_beams)
         _check_fit(plan, weights, vocabulary)
         plan = in_eight_bits(plan, int8, int8_tokens)
@@ -294,7 +295,7 @@ class Engine:
         return {name: drafter_key(name, x, self.fingerprints) for name, x in drafters.items()}
 
 
-def _saved_vocabulary(path: str | PathLike) -> Any:
+def _saved_vocabulary(path: str | PathLike) -> LoadedVocabulary:
     recorded = checkpoints.vocabulary_from(path)
     if recorded is None:
         raise ValueError(
@@ -334,12 +335,14 @@ def obeying(
     return generation.obeyed(plan, text, **more)
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _alike(one: Model, other: Model) -> bool:
     """Returns whether two models differ at most in their layouts."""
     return one.stored() == other.stored() and one.weights == other.weights
 
 
-def _check_fit(plan: Plan, weights: Mapping[str, str | PathLike], vocabulary: Any) -> None:
+def _check_fit(
+    plan: Plan, weights: Mapping[str, str | PathLike], vocabulary: LoadedVocabulary
+) -> None:
     """Raises for models and tables of another vocabulary, and for ids that it lacks."""
     spare = plan.drafter.spare_ids()
     for role, model in plan.models().items():

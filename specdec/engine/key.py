@@ -21,7 +21,7 @@ PLACEMENT = ("axis_rules", "layout", "orders", "widened")
 def fingerprints(
     owned: Mapping[str, Weights | Table],
     weights: Mapping[str, str | PathLike],
-    vocabulary: Any,
+    vocabulary: tasks.LoadedVocabulary,
 ) -> dict[str, str]:
     """Returns short fingerprints of checkpoints, tables and vocabulary, by name.
 
@@ -54,7 +54,7 @@ def drafter_key(name: str, drafter: Drafter, prints: Mapping[str, str]) -> dict[
     return {one: prints[one] for one in names if one in prints} | flat(name, drafter)
 
 
-def flat(name: str, value: Any) -> dict[str, Any]:
+def flat(name: str, value: object) -> dict[str, Any]:
     """Returns the plain values inside a value by dotted names, and the class of each object."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [x.name for x in dataclasses.fields(value) if x.name not in PLACEMENT]
@@ -73,11 +73,11 @@ def flat(name: str, value: Any) -> dict[str, Any]:
     return found
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return value.__qualname__ if isinstance(value, type | FunctionType) else repr(value)
 
 
-def _has_parts(value: Any) -> bool:
+def _has_parts(value: object) -> bool:
     return dataclasses.is_dataclass(value) or isinstance(value, Mapping | list | tuple)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
 import shlex
+import shutil
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
 import jax
 
 from specdec import checkpoints, tasks
-from specdec.common import records
+from specdec.common import hosts, records
 from specdec.common.statistics import Estimate
 from specdec.common.values import (
     Checked,
@@ -29,7 +32,7 @@ from specdec.instrument import certifying
 from specdec.instrument.certifying import Certificate
 from specdec.instrument.evaluation import Evaluation
 from specdec.instrument.prediction_files import PredictionsFolder
-from specdec.instrument.runs import Run, Variant
+from specdec.instrument.runs import ALL, Run, Variant
 from specdec.instrument.search import TOKENS, Search
 from specdec.models import families
 from specdec.models.kept_parts import Trim, most_frequent
@@ -57,6 +60,8 @@ class Distillation(Checked):
       learning_rate: the highest; it grows for a tenth of the steps, and then falls to 0.
       divergences: see `training.Align`. Distributions are compared at the temperature of the run,
         or at 1 for a greedy run.
+      top: the number of the target's likeliest ids that are stored of each token, once for all
+        epochs, in draft/laws; see `training.Align`. None runs the target in each update.
     """
 
     texts: Split
@@ -67,6 +72,7 @@ class Distillation(Checked):
     batch_size: PositiveInt
     learning_rate: PositiveFloat
     divergences: Mapping[str, Any]
+    top: PositiveInt | None = None
 
 
 class Settings(Protocol):
@@ -191,6 +197,8 @@ class Distilling(NamedTuple):
           say: called with progress, one or several lines.
           started: called with the name of each check of the certificate before it runs.
         """
+        if not hosts.is_first():
+            say = started = lambda _: None
         recipe, folder, steps = self.recipe, self.folder, TimeLeft(self._expected())
         say(self._asked())
         say(steps.begin("write", "the target writes"))
@@ -198,7 +206,15 @@ class Distilling(NamedTuple):
             self._write(split)
         say(steps.begin("learn", "the drafter learns"))
         self._train(say)
-        draft, pair, tuned = folder / "draft" / "export", folder / "pair.gin", folder / "tuned"
+        with _own(folder) as own:
+            return self._tried(own, steps, say, started)
+
+    def _tried(
+        self, own: Path, steps: TimeLeft, say: Callable[[str], None], started: Callable[[str], None]
+    ) -> Distilled:
+        """Tunes and certifies the drafter, and returns the pair; results go to a folder."""
+        recipe, folder = self.recipe, self.folder
+        draft, pair, tuned = folder / "draft" / "export", own / "pair.gin", own / "tuned"
         drafter = {"DRAFT_CHECKPOINT_PATH": os.path.abspath(draft)}
         say(steps.begin("tune", "how long to draft"))
         held_out = {**drafter, "SPLIT": recipe.held_out}
@@ -210,17 +226,16 @@ class Distilling(NamedTuple):
         say(steps.begin("certify", "the certificate"))
         files = recommended * found.pays  # otherwise the drafter is certified as the user set it
         run = self.settings.run(drafter, files=files, limit=certifying.LIMIT)
-        certificate = certifying.certify(run, say, started, folder / "checks.jsonl")
+        certificate = certifying.certify(run, say, started, own / "checks.jsonl")
         best = found.best
-        return Distilled(
-            draft, pair, best.speedup(best.best), best.best.candidate.schedule, certificate
-        )
+        speedup, schedule = best.speedup(best.best), best.best.candidate.schedule
+        return Distilled(draft, folder / pair.name, speedup, schedule, certificate)
 
     def _asked(self) -> str:
         """Returns the first input as the target gets it, and the prefixes that it lacks."""
         run = self.variant.run
         text = checkpoints.text_model_from(run.checkpoint_path, needed=False)
-        batch, known = next(run.batches(), None), tuple(text.prefixes.values())
+        batch, known = next(run.batches(ALL), None), tuple(text.prefixes.values())
         if batch is None:
             raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
         line = f"the target's first input: {(first := batch.input_texts[0])!r}"
@@ -258,9 +273,10 @@ class Distilling(NamedTuple):
         evaluating = Evaluation.without_metrics(one)
         share = one.run.placement.share()
         folder = PredictionsFolder(str(self.folder / "texts" / split), one.settings, share[:2])
-        with folder.locked(alone=jax.process_count() == 1):
-            report = evaluating.write(folder)
-        assert report is not None, "one host writes all"
+        alone = jax.process_count() == 1
+        with folder.locked(alone) if share.first else contextlib.nullcontext():
+            evaluating.write(folder)
+        hosts.exchanged(None)  # the texts of all hosts are there
 
     def _model(self, target: Any, head_ids: tuple[int, ...] | None = None) -> Any:
         """Returns the drafter's model."""
@@ -307,11 +323,28 @@ class Distilling(NamedTuple):
             best_by=f"mbsu_5{'_greedy' if run.plan.sampling.greedy else ''}",
             evaluate_every=max(1, recipe.steps // 8),
             checkpoint_every=max(1, recipe.steps // 8),
+            placement=run.placement,
         )
         try:
             training.train(made, self.folder / "draft")
         except training.TrainingError as error:
             raise UsageError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _own(folder: Path) -> Iterator[Path]:
+    """Yields the folder on the first host, and a copy of what later steps keep on the others.
+
+    All hosts then do the same, wherever they go on, and one of them writes to the folder.
+    """
+    with tempfile.TemporaryDirectory() as copy:
+        own = folder if hosts.is_first() else Path(copy)
+        if own is not folder:
+            for part in [*folder.glob("tuned/*"), *folder.glob("checks.jsonl*")]:
+                (there := own / part.relative_to(folder)).parent.mkdir(exist_ok=True)
+                shutil.copy(part, there)
+        hosts.exchanged(None)  # nothing changes until all have their copies
+        yield own
 
 
 class TimeLeft:
@@ -353,8 +386,15 @@ def _check(run: Run, recipe: Distillation) -> None:
         raise UsageError(str(error)) from error
     if recipe.layers > (there := config.num_decoder_layers):
         raise UsageError(f"DRAFT_LAYERS is {recipe.layers} but the target has {there}; give fewer")
+    if recipe.top is not None and recipe.top >= (ids := config.vocab_size):
+        raise UsageError(f"DRAFT_TOP is {recipe.top} and the target has {ids} ids; give fewer")
     if run.data.task is None:
         raise UsageError("there is no task; set TASK in a gin file")
+    if jax.process_count() > 1 and run.placement.mesh is None:
+        raise UsageError(
+            "--distributed makes one drafter over the devices of all hosts, and there is no mesh; "
+            "give --gin.NUM_PARTITIONS=1 to divide the rows of a batch, or more for the model too"
+        )
     known = tasks.get_task(run.data.task).splits
     for split in (recipe.texts, recipe.held_out, run.data.split):
         if split not in known:
@@ -368,7 +408,8 @@ def _objective(run: Run, recipe: Distillation) -> Any:
     from specdec import training  # optax, which few commands need
 
     sampling: Any = run.plan.sampling
+    temperature = 1.0 if sampling.greedy else sampling.temperature
     try:
-        return training.Align(recipe.divergences, 1.0 if sampling.greedy else sampling.temperature)
+        return training.Align(recipe.divergences, temperature, top=recipe.top)
     except ValueError as error:
         raise UsageError(str(error)) from error

@@ -27,7 +27,7 @@ from specdec.instrument import output_metrics
 from specdec.instrument.beam_texts import BeamSummary, searched
 from specdec.instrument.decoding_texts import Ways, decoded, ways_of
 from specdec.instrument.prediction_files import PredictionsFolder
-from specdec.instrument.runs import Run, Variant
+from specdec.instrument.runs import ALL, Run, Variant
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
 from specdec.tasks.metrics import SumMetric, bleu, references, rouge, squad
@@ -75,13 +75,13 @@ class Evaluation(NamedTuple):
 
     @classmethod
     def without_metrics(cls, variant: Variant) -> Evaluation:
-        """Returns the evaluation of a run on one host that reads no references.
+        """Returns the evaluation of a run that reads no references.
 
         Raises:
           UsageError: there is no example, or the run's parts cannot work together.
         """
         run = variant.run
-        count = sum(len(batch.input_texts) for batch in run.batches())
+        count = sum(len(batch.input_texts) for batch in run.batches(ALL))
         if not count:
             raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
         nothing: list[Reference] = [(None, str)] * count
@@ -251,18 +251,13 @@ def _references(run: Run) -> list[Reference]:
     return found
 
 
-def _own_metrics(run: Run) -> list[Callable]:
-    """Returns the metrics of the run's task; given texts have none."""
-    if run.data.texts is not None:
-        return []
-    return list(tasks.get_task(run.data.task).metric_fns)
-
-
 def _metrics_of(run: Run, names: Sequence[str] | None) -> Sequence[Callable]:
-    """Returns the metrics, and fails if one of them lacks something."""
-    metrics = [METRICS[name] for name in names] if names else _own_metrics(run)
+    """Returns the named metrics, or else the task's; fails if one of them lacks something."""
+    given = run.data.texts is not None
+    own = () if names or given else tasks.get_task(run.data.task).metric_fns
+    metrics = [METRICS[name] for name in names] if names else list(own)
     if not metrics:
-        what = "task has" if run.data.texts is None else "texts have"
+        what = "texts have" if given else "task has"
         raise UsageError(f"the {what} no metrics; give one, --metric={' or '.join(METRICS)}")
     _signatures(metrics)
     return metrics
@@ -307,7 +302,7 @@ def _speculation(records: Sequence[dict[str, Any]], given: int) -> dict[str, Any
     }
 
 
-def _of_search(plan: Any, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _of_search(plan: Plan | BeamPlan, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     steps, calls = (sum(one[name] for one in records) for name in ("steps", "calls"))
     return {
         "plan": str(plan),

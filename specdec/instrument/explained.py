@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from specdec.decoding import Decided, Replay, replay
 from specdec.decoding.program import Program
@@ -18,7 +19,7 @@ from specdec.types import Array, DecodeOutput, Params, PyTree, Row
 DIGITS = 6
 
 
-def replayer(plan: Plan, *, mesh: Any = None, prefix: Array | None = None) -> Program:
+def replayer(plan: Plan, *, mesh: Mesh | None = None, prefix: Array | None = None) -> Program:
     """Returns a plan's `replay` program: (params, keys [B], (inputs, Decided)) -> Replay."""
 
     def again(params: Params, keys: Array, batch: tuple[PyTree, Decided]) -> Replay:

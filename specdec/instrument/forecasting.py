@@ -15,6 +15,7 @@ from specdec.instrument import acceptance, forecast, recorded_texts
 from specdec.instrument.acceptance import Accepted
 from specdec.instrument.forecast import Costs, Forecast, Replayed
 from specdec.instrument.runs import Run, Variant
+from specdec.models import partitioning
 from specdec.plan import Plan
 from specdec.schedules import Fixed
 from specdec.types import PyTree
@@ -106,7 +107,6 @@ class Forecasting(NamedTuple):
                     f"--gammas has {gammas[-1]} but {forecast.bound(plan)}; give shorter drafts"
                 )
             _refuse(plan)
-            refuse_unmeasurable(one.run, given)
             try:
                 forecast.check(plan, texts)
             except ValueError as error:
@@ -160,26 +160,26 @@ def _refuse(plan: Plan) -> None:
         )
 
 
-def refuse_unmeasurable(run: Run, given: Costs | None) -> None:
-    """Raises UsageError for a run over a mesh without costs, because none are measured there."""
-    if run.placement.mesh is not None and given is None:
-        raise UsageError("parts are measured on one device alone; give --costs of `specdec bench`")
-
-
 def measured(
     run: Run, texts: Sequence[Accepted], plans: Mapping[Any, Plan], rows: int = 1
 ) -> dict[Any, Costs]:
-    """Returns the costs of plans on this device for `rows` texts at a time.
+    """Returns the costs of plans on the run's devices for `rows` texts at a time.
 
-    Each plan has its own layout, as in `specdec bench`.
+    Each plan has its own layout, as in `specdec bench`. Over a mesh, each part of the `data` axis
+    has that many texts.
     """
+    mesh = run.placement.mesh
     plans = {name: run.placement.laid_out(plan, rows) for name, plan in plans.items()}
     alone = run.placement.laid_out(run.plan.baseline(), rows)
     longest = run.data.lengths["inputs"]
-    inputs = np.zeros([rows, longest], np.int32)
+    if mesh is not None:
+        rows *= mesh.shape[partitioning.DATA]
+    inputs: Any = np.zeros([rows, longest], np.int32)
     for row, text in zip(inputs, itertools.cycle(texts), strict=False):
         ids = text.inputs[:longest]
         row[: len(ids)] = ids
+    if mesh is not None:
+        inputs = jax.device_put(inputs, partitioning.rows(mesh))
     read: dict[Any, PyTree] = {}
     there: dict[Any, PyTree] = {}
     paths = {"alone": run.checkpoint_path, **run.paths()}
@@ -187,7 +187,8 @@ def measured(
     def tree_of(role: str, model: Any) -> PyTree:
         key = model.layout, paths[role]
         if key not in there:
-            there[key] = jax.device_put(run.placement.read(model, paths[role], read))
+            tree = run.placement.read(model, paths[role], read)
+            there[key] = jax.device_put(tree) if mesh is None else tree
         return there[key]
 
     return forecast.measured(plans, alone, tree_of, inputs)
@@ -196,18 +197,22 @@ def measured(
 def replayed(
     run: Run, plan: Plan, texts: Sequence[Accepted], samples: int = forecast.SAMPLES
 ) -> Replayed:
-    """Returns the texts decoded again by a plan of the run's models."""
-    target: Any = plan.target
+    """Returns the texts decoded again by a plan of the run's models.
+
+    That takes no model, and happens on one device, also where the run is over a mesh.
+    """
     paths, tables = run.paths(), plan.tables()
-    return forecast.replay(
-        plan,
-        texts,
-        vocab_size=target.vocab_size,
-        length=run.data.lengths["inputs"],
-        tables={
-            role: run.placement.read(tables[role], paths[role])
-            for role in sorted(forecast.needed(plan))
-        },
-        samples=samples,
-        seed=run.data.seed,
-    )
+    placement = dataclasses.replace(run.placement, mesh=None)
+    with jax.set_mesh(None):
+        return forecast.replay(
+            plan,
+            texts,
+            vocab_size=plan.models()["target"].vocab_size,
+            length=run.data.lengths["inputs"],
+            tables={
+                role: placement.read(tables[role], paths[role])
+                for role in sorted(forecast.needed(plan))
+            },
+            samples=samples,
+            seed=run.data.seed,
+        )

@@ -14,11 +14,13 @@ from tqdm import tqdm
 from specdec.checkpoints import tables
 from specdec.common.records import Lines
 from specdec.common.values import UsageError
+from specdec.drafters import Drafter, Drawing
 from specdec.instrument import acceptance, recorded_texts
 from specdec.instrument.acceptance import Accepted
 from specdec.instrument.forecast import kind_of
 from specdec.instrument.runs import Variant
 from specdec.schedules.stopping import logit
+from specdec.tasks import LoadedVocabulary
 
 HELD_OUT = 5  # one text in five is held out
 FEWEST = 2 * HELD_OUT  # texts
@@ -64,7 +66,7 @@ def count(variant: Variant, kind: str, folder: Path, tokens: int) -> Counted:
     return Counted(path, written, len(texts), sum(array.nbytes for array in arrays.values()))
 
 
-def _save(folder: Path, kind: str, arrays: Any, vocabulary: Any) -> Path:
+def _save(folder: Path, kind: str, arrays: Any, vocabulary: LoadedVocabulary) -> Path:
     path = folder / "table"
     shutil.rmtree(path, ignore_errors=True)
     tables.save(path, kind, arrays, vocabulary)
@@ -151,7 +153,7 @@ class Classifier(NamedTuple):
         )
 
 
-def _recorded(drafter: Any, path: str) -> tuple[str, Any]:
+def _recorded(drafter: Drafter, path: str) -> tuple[str, Drawing]:
     """Returns the name and the only drafter that recorded texts must have a recording of."""
     found = list(acceptance.recorded(drafter))
     if len(found) != 1:

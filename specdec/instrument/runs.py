@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from specdec import checkpoints, tasks
@@ -13,39 +13,12 @@ from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamRule
 from specdec.engine import Engine, Placement
 from specdec.engine.beam_engine import BeamEngine, beam_plan
+from specdec.instrument.texts import Data
+from specdec.models.model import Target
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
 
-
-@dataclasses.dataclass(frozen=True)
-class GivenTexts:
-    """Texts that are given from Python, with the fields of `cli.Data` that a measurement reads.
-
-    Args:
-      texts: (input, target or None) of each text.
-      lengths: the longest 'inputs' and 'targets', in tokens.
-    """
-
-    texts: Sequence[tuple[str, str | None]]
-    lengths: Mapping[str, int]
-    batch_size: int = 1
-    seed: int = 0
-    limit: int | None = None
-    buckets: Sequence[int] = ()
-    split: str = "the given texts"
-    task: None = None
-    draft_vocabulary: None = None
-    decoder_prefix: str = ""
-    num_samples: int = 1
-
-    def batches(
-        self, share: Share, batch_size: int | None = None, vocabulary: Any = None
-    ) -> Iterator[tasks.Batch]:
-        """Iterates over the texts, all on one host, in the ids of a vocabulary."""
-        sizes = {"batch_size": batch_size or self.batch_size, "limit": self.limit}
-        return tasks.text_batches(
-            self.texts, vocabulary, self.lengths, buckets=self.buckets, **sizes
-        )
+ALL = Share(0, 1)  # the examples of all hosts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,14 +80,14 @@ class Run:
 
     Attributes:
       engine: decodes.
-      data: the texts, `cli.Data` or `GivenTexts`.
+      data: the texts.
       compare: whether the target alone runs as well.
       lossy: whether the output may have another distribution than the target's.
       beams: the search that replaces decoding; None for none.
     """
 
     engine: Engine
-    data: Any
+    data: Data
     compare: bool = False
     lossy: bool = False
     beams: GivenBeams | None = None
@@ -135,7 +108,7 @@ class Run:
         return self.beams.engine(self.engine) if self.beams else None
 
     @property
-    def target_alone(self) -> Any:
+    def target_alone(self) -> Target:
         """The target as it is measured alone."""
         return self.search.alone().plan.target if self.search else self.engine.alone().plan.target
 
@@ -153,9 +126,13 @@ class Run:
         """The target's checkpoint."""
         return self.paths()["target"]
 
-    def batches(self) -> Iterator[tasks.Batch]:
-        """Returns the examples that this host feeds; raises TaskError at the call."""
-        share, rows = self.placement.share(), self.data.batch_size
+    def batches(self, share: Share | None = None) -> Iterator[tasks.Batch]:
+        """Returns the examples of a share, or those that this host feeds.
+
+        Raises:
+          TaskError: at the call.
+        """
+        share, rows = share or self.placement.share(), self.data.batch_size
         if self.placement.mesh is not None:
             rows //= share.count
         return self.data.batches(share, rows, self.engine.vocabulary)
@@ -180,7 +157,7 @@ class Variant(NamedTuple):
         return self.run.engine
 
     @property
-    def vocabulary(self) -> Any:
+    def vocabulary(self) -> tasks.LoadedVocabulary:
         """The vocabulary of its texts."""
         return self.engine.vocabulary
 

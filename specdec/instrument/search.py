@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specdec.common import progress, records, resources
+from specdec.common import hosts, progress, records, resources
 from specdec.common.gin_text import statements
 from specdec.common.records import Lines
 from specdec.common.values import UsageError
@@ -18,7 +18,7 @@ from specdec.instrument import acceptance, forecast, recorded_texts
 from specdec.instrument.acceptance import Accepted
 from specdec.instrument.forecast import Costs, Replayed, tuning
 from specdec.instrument.forecast.tuning import Candidate, Tried
-from specdec.instrument.forecasting import measured, refuse_unmeasurable, replayed
+from specdec.instrument.forecasting import measured, replayed
 from specdec.instrument.runs import Run, Variant
 from specdec.plan import Plan
 from specdec.schedules import Fixed
@@ -165,7 +165,7 @@ class Search(NamedTuple):
         """
         chosen = []
         for one in variants:
-            _refuse(one.run, given)
+            _refuse(one.run)
             chosen.append(one)
             recorded_texts.refuse_another(
                 one.name, recorded_texts.key(chosen[0].run), recorded_texts.key(one.run)
@@ -233,7 +233,8 @@ class Search(NamedTuple):
             return forecast.read(str(path), None)
         shorter = tuple(range(self.longest))
         every = dataclasses.replace(run.plan, schedule=Fixed(self.longest, shorter=shorter))
-        found = measured(run, texts, {None: every}, self.rows)[None]
+        own = measured(run, texts, {None: every}, self.rows)[None]
+        found = Costs.of_record(hosts.exchanged(own.record())[0])  # all hosts replay with the same
         records.write(path, records.as_json(found.record(), indent=1))
         return found
 
@@ -258,13 +259,12 @@ class Search(NamedTuple):
                 yield _one(lines, known, one, candidate)
 
 
-def _refuse(run: Run, given: Costs | None) -> None:
+def _refuse(run: Run) -> None:
     """Raises UsageError for a run that cannot be tuned."""
     recorded_texts.refuse_other_than_plain(run)
     plan = run.plan
     if not plan.exact:
         raise UsageError(f"VERIFIER is {plan.verifier}, which is not exact; give one that is")
-    refuse_unmeasurable(run, given)
     try:
         forecast.check(plan, ())
     except ValueError as error:

@@ -25,7 +25,8 @@ from specdec.engine import Engine, NotExact
 from specdec.instrument import benchmarking, certifying, decoding_texts, explained
 from specdec.instrument.beam_texts import BeamSummary, BeamText, searched
 from specdec.instrument.decoding_texts import Ways
-from specdec.instrument.runs import GivenBeams, GivenTexts, Run, Variant, parameter_counts
+from specdec.instrument.runs import GivenBeams, Run, Variant, parameter_counts
+from specdec.instrument.texts import Data, TextList
 from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
@@ -400,12 +401,12 @@ class InteractiveModel:
         self, engine: Engine, texts: Sequence[str], seed: int, beams: GivenBeams | None = None
     ) -> Variant:
         """Returns an engine with texts, all of the length that the longest of them needs."""
-        pairs = [(text, None) for text in _list_of(texts)]
+        pairs = TextList((text, None) for text in _list_of(texts))
         if not pairs:
             raise ValueError("texts is empty; give one text or more")
         longest = max(batch.inputs.shape[1] for batch in self._batches(pairs))
         lengths = {**self._lengths, "inputs": longest}
-        data = GivenTexts(pairs, lengths, batch_size=engine.rows, seed=seed)
+        data = Data(None, "the given texts", lengths, pairs, batch_size=engine.rows, seed=seed)
         run = Run(engine, data, lossy=not engine.plan.exact, beams=beams)
         return Variant("", run, f"# {engine.plan}\n")
 

@@ -110,7 +110,9 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
             ) from error
         self._plan = engine.plan
         self._others = {role: _read(engine.plan.owned()[role], weights[role]) for role in weights}
-        self._try()
+        # A small batch is traced, so that components that do not fit each other are found.
+        params = Params(jax.eval_shape(self._target.init, jax.random.key(0)), **self._others)
+        DecodeProgram(self._plan).lower(params, *batch_shapes(1, 1))
         bridge.announce(str(self._plan))
 
     def predict_batch_with_aux(
@@ -168,12 +170,6 @@ class SpeculativeModel(models.EncoderDecoderModel):  # pyright: ignore[reportAtt
         """Returns the tokens after the start token, without stop ids."""
         stops = jnp.isin(targets, jnp.array(stop_ids))
         return jnp.where(stops, self._target.pad_id, targets)[:, 1:]
-
-    def _try(self) -> None:
-        """Traces a small batch, so that components that do not fit each other are found."""
-        params = jax.eval_shape(self._target.init, jax.random.key(0))
-        batch = batch_shapes(1, 1)
-        DecodeProgram(self._plan).lower(Params(params, **self._others), *batch)
 
 
 @functools.cache

@@ -5,10 +5,12 @@ Matrix products run in the model's dtype. RMS statistics are always float32.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias, cast
 
 import jax
@@ -22,6 +24,33 @@ from specdec.models.products import STORED, Kernels, product
 from specdec.types import Array
 
 MASKED = -1e10  # added to the attention logits of what must not be seen; finite also in bfloat16
+
+
+_REMATERIALISED = contextvars.ContextVar("rematerialised", default=False)
+
+
+@contextlib.contextmanager
+def rematerialised(on: bool = True) -> Iterator[None]:
+    """Makes models that are traced inside compute each layer again for its gradient.
+
+    Of a layer only its inputs are then kept until its gradient is computed (Chen et al. 2016,
+    1604.06174).
+    """
+    before = _REMATERIALISED.set(on)
+    try:
+        yield
+    finally:
+        _REMATERIALISED.reset(before)
+
+
+def layer_class(layer: type[nn.Module], static: tuple[int, ...] = ()) -> type[nn.Module]:
+    """Returns a class of layers, as `rematerialised` says.
+
+    Args:
+      layer: the class.
+      static: the indices of arguments of its call that are no arrays; 0 is the module.
+    """
+    return nn.remat(layer, static_argnums=static) if _REMATERIALISED.get() else layer
 
 
 def fan_in(distribution: Literal["truncated_normal", "normal"]) -> Callable:
@@ -58,9 +87,10 @@ def _ordered(x: Array, axes: tuple[str | None, ...], layout: Layout) -> Array:
         return with_layout_constraint(x, layout)
     # Of each device's part: XLA would gather the array to lay out the whole.
     part = nn.logical_to_mesh_axes(axes)
-    return jax.shard_map(
-        lambda x: with_layout_constraint(x, layout), in_specs=part, out_specs=part, check_vma=False
-    )(x)
+    ordered = jax.shard_map(
+        lambda x: with_layout_constraint(x, layout), in_specs=part, out_specs=part
+    )
+    return ordered(x)
 
 
 def precision(dtype) -> jax.lax.Precision | None:
@@ -196,7 +226,7 @@ class Embedding(nn.Module):
     def logits(self, x: Array, kernels: Kernels = TABLE) -> Array:
         """Maps [..., D] to [..., V] float32, scaled by 1/sqrt(D) as in T5 v1.0."""
         logits = float32_matmul(x, self.embedding, kernels) / math.sqrt(self.emb_dim)
-        return constrain(logits, "batch", "length", None)
+        return constrain(logits, "batch", "length", "logits")
 
 
 class Logits(nn.Module):
@@ -226,7 +256,7 @@ class Logits(nn.Module):
             none = jnp.full((*logits.shape[:-1], self.vocab_size), -jnp.inf, logits.dtype)
             at = none.at[..., jnp.asarray(self.ids)]
             logits = at.set(logits, indices_are_sorted=True, unique_indices=True)
-        return constrain(logits, "batch", "length", None)
+        return constrain(logits, "batch", "length", "logits")
 
 
 class MLP(nn.Module):

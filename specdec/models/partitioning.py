@@ -24,17 +24,19 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from specdec.common.values import Checked, PositiveInt
-from specdec.models.model import Model
+from specdec.models.model import Model, Weights
 from specdec.types import AxisRules, PyTree
 
 DATA, MODEL = "data", "model"
+JOINED = ("heads", "joined_kv")  # logical axes that are divided together
 
 
 def standard_logical_axis_rules() -> AxisRules:
     """Returns T5X's standard rules for one axis of activations and parameters.
 
     A logical axis that has no rule is not divided. ('vocab', None) would keep the embedding and the
-    vocabulary's projection whole on every device.
+    vocabulary's projection whole on every device. Logits have the axis 'logits', which is divided
+    in training only.
     """
     return (
         ("batch", DATA),
@@ -151,12 +153,38 @@ def shardings(model: Model, mesh: Mesh) -> PyTree:
     return jax.tree_util.tree_map_with_path(place, shapes, model.axes())
 
 
+def fitting(model: Weights, rules: AxisRules, mesh: Mesh) -> AxisRules:
+    """Returns rules under which the mesh divides all parameters of a model evenly.
+
+    A logical axis whose size the mesh cannot divide stays whole. Heads and their joined axis stay
+    whole together. Logits are divided like the vocabulary: gathered ones would take the memory of
+    the whole vocabulary for each token of a batch.
+
+    Args:
+      model: the model.
+      rules: the wanted rules.
+      mesh: the devices.
+    """
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    uneven: set[str] = set()
+
+    def note(leaf, axes) -> None:
+        for logical, size in zip(axes, leaf.shape, strict=True):
+            axis = _mesh_axis(logical, rules)
+            if axis is not None and size % mesh.shape[axis]:
+                uneven.update(JOINED if logical in JOINED else (logical,))
+
+    jax.tree.map(note, shapes, model.axes())
+    fitted = tuple((logical, None if logical in uneven else axis) for logical, axis in rules)
+    return (*fitted, ("logits", _mesh_axis("vocab", fitted)))
+
+
 def _mesh_axis(logical: str | None, rules: AxisRules) -> str | None:
     return next((axis for name, axis in rules if name == logical), None)
 
 
 def _uneven(name: str, logical: str, size: int, axis: str, mesh: Mesh) -> str:
-    whole = ("heads", "joined_kv") if logical in ("heads", "joined_kv") else (logical,)
+    whole = JOINED if logical in JOINED else (logical,)
     rules = " and ".join(f"({one!r}, None)" for one in whole)
     return (
         f"{name} has {size} {logical}, which a mesh of {_shape(mesh)} cannot divide by "
@@ -252,6 +280,16 @@ def whole(mesh: Mesh) -> NamedSharding:
 def from_local_rows(local: np.ndarray, mesh: Mesh) -> jax.Array:
     """Returns an array [B, ...], of which this process gives its own rows, [B / count, ...]."""
     return jax.make_array_from_process_local_data(rows(mesh), local)
+
+
+def divided_rows(tree: PyTree, mesh: Mesh) -> PyTree:
+    """Returns arrays [B, ...] that every process has, with their rows divided over the mesh."""
+    own = share(mesh)
+
+    def feed(rows: Any) -> jax.Array:
+        return from_local_rows(np.asarray(rows)[own.rows(len(rows))], mesh)
+
+    return jax.tree.map(feed, tree)
 
 
 def _shape(mesh: Mesh) -> str:

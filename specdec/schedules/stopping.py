@@ -98,11 +98,11 @@ class JointConfidence(Stopping):
 
     threshold: Probability
 
-    def init(self, batch: int) -> Any:
+    def init(self, batch: int) -> tuple[Array, Array]:
         """Returns the longest draft [B], and the probability of an empty draft [B]."""
         return super().init(batch), jnp.ones([batch], jnp.float32)
 
-    def want(self, state: Any) -> Array:
+    def want(self, state: PyTree) -> Array:
         return state[0]
 
     def stop(

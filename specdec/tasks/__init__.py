@@ -25,6 +25,7 @@ from specdec.tasks.task import FITS, Example, Task
 from specdec.tasks.tokenizer_json import TokenizerJson
 from specdec.tasks.vocabularies import (
     Bytes,
+    LoadedVocabulary,
     SentencePiece,
     VocabularyDefinition,
     check_ids,
@@ -45,6 +46,7 @@ __all__ = [
     "Bleu",
     "Bytes",
     "Example",
+    "LoadedVocabulary",
     "Rouge",
     "SentencePiece",
     "Squad",

@@ -11,9 +11,9 @@ import numpy as np
 
 from specdec.common.values import PositiveInt, check, is_integer
 from specdec.tasks.loading import TaskError
-from specdec.tasks.plain import PlainVocabulary
 from specdec.tasks.registry import get_task
 from specdec.tasks.task import FEATURES, Example, Task
+from specdec.tasks.vocabularies import LoadedVocabulary
 
 LENGTHS = "{'inputs': 64, 'targets': 64}"  # an example
 
@@ -74,7 +74,7 @@ def batches(
 
 def text_batches(
     texts: Iterable[tuple[str, str | None]],
-    vocabulary: PlainVocabulary,
+    vocabulary: LoadedVocabulary,
     lengths: Mapping[str, int],
     *,
     batch_size: int,

@@ -18,7 +18,7 @@ from specdec.common.values import is_integer
 from specdec.tasks.loading import TaskError
 from specdec.tasks.registry import check_definition, registered
 from specdec.tasks.task import Task, TextTask
-from specdec.tasks.vocabularies import VocabularyDefinition, for_texts
+from specdec.tasks.vocabularies import LoadedVocabulary, VocabularyDefinition, for_texts
 
 # T5's output layers have a multiple of this many ids. At a temperature those that no text has are
 # drawn now and then, 2 in 1,000 tokens of one model.
@@ -100,7 +100,7 @@ def _files(folder: str) -> list[Path]:
     return found
 
 
-def _examine(files: list[Path], vocabulary: Any) -> int:
+def _examine(files: list[Path], vocabulary: LoadedVocabulary) -> int:
     """Counts the examples, and checks that each is well-formed."""
     number, ids = 0, -(-vocabulary.vocab_size // PADDED_TO) * PADDED_TO
     for place, line in _lines(files):
@@ -117,12 +117,19 @@ def _examine(files: list[Path], vocabulary: Any) -> int:
 
 
 def _lines(files: list[Path]) -> Iterator[tuple[str, str]]:
-    """Yields the place of each line, and the line. An incomplete last line is left out."""
-    for file in files:
-        with open(file, encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.endswith("\n"):
-                    yield f"{file}, line {number}", line
+    """Yields the place of each line, and the line. An incomplete last line is left out.
+
+    Files of several hosts take turns, since host k of n has every n-th text from text k on.
+    """
+    for turn in itertools.zip_longest(*map(_lines_of, files)):
+        yield from (found for found in turn if found is not None)
+
+
+def _lines_of(file: Path) -> Iterator[tuple[str, str]]:
+    with open(file, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.endswith("\n"):
+                yield f"{file}, line {number}", line
 
 
 def _example(place: str, line: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from specdec.tasks import pieces
 from specdec.tasks.added_tokens import AddedToken, Tokenization, cleaned_up, split
@@ -22,7 +22,7 @@ class PlainVocabulary:
       digest: the file's SHA-256 in hexadecimal; None for bytes.
     """
 
-    pad_id: ClassVar[int] = 0
+    pad_id: int = 0
     eos_id: int
     unk_id: int
     vocab_size: int
@@ -45,10 +45,10 @@ class PlainVocabulary:
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
-        key = "digest", "vocab_size", "extra_ids"
-        return all(getattr(other, name, -1) == getattr(self, name) for name in key)
+        return isinstance(other, PlainVocabulary) and self._key() == other._key()
 
-    __hash__ = None  # type: ignore[assignment]
+    def _key(self) -> tuple[str | None, int, int]:
+        return self.digest, self.vocab_size, self.extra_ids
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.file or ''})"

@@ -10,6 +10,7 @@ import numpy as np
 
 from specdec.tasks.loading import TaskError, load_seqio
 from specdec.tasks.task import Example, Task
+from specdec.tasks.vocabularies import LoadedVocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +24,7 @@ class SeqioTask(Task):
         return self.of.name
 
     @property
-    def vocabulary(self) -> Any:
+    def vocabulary(self) -> LoadedVocabulary:
         return self.of.output_features["targets"].vocabulary
 
     @property

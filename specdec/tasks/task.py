@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specdec.tasks.loading import TaskError
+from specdec.tasks.vocabularies import LoadedVocabulary
 
 FEATURES = ("inputs", "targets")
 FITS = 10_000_000  # examples; a split of more is as good as endless
@@ -40,7 +41,7 @@ class Task(abc.ABC):
     """
 
     name: str
-    vocabulary: Any
+    vocabulary: LoadedVocabulary
     features: Sequence[str] = FEATURES
     splits: Sequence[str]
     metric_fns: Sequence[Callable] = ()
@@ -113,7 +114,7 @@ class TextTask(Task):
     name: str
     source: Callable[[str, int], Iterator[tuple[str, str | Sequence[int] | None]]]
     sizes: Mapping[str, int]
-    vocabulary: Any
+    vocabulary: LoadedVocabulary
     metric_fns: Sequence[Callable] = ()
 
     @property
@@ -153,7 +154,7 @@ class Mixture(Task):
     rates: Sequence[float]
 
     @property
-    def vocabulary(self) -> Any:
+    def vocabulary(self) -> LoadedVocabulary:
         return self.parts[0].vocabulary
 
     @property

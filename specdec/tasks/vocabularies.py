@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 from specdec.common.values import Checked, Rule, is_integer, is_word
@@ -27,6 +27,26 @@ if TYPE_CHECKING:
 Sentinels = Annotated[
     int, Rule(lambda value: is_integer(value, 0), "the number of sentinels, from 0 on")
 ]
+
+
+class LoadedVocabulary(Protocol):
+    """A vocabulary of ours, or one of seqio's."""
+
+    @property
+    def pad_id(self) -> int: ...
+
+    @property
+    def eos_id(self) -> Any: ...  # an integer, which seqio's type does not say
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def extra_ids(self) -> int: ...
+
+    def encode(self, text: str, /) -> Sequence[int]: ...
+
+    def decode(self, ids: Iterable[int], /) -> str: ...
 
 
 class VocabularyDefinition(Protocol):
@@ -96,7 +116,7 @@ class Bytes(Checked):
         return load_seqio().ByteVocabulary(extra_ids=self.extra_ids)
 
 
-def for_texts(definition: VocabularyDefinition) -> Vocabulary | PlainVocabulary:
+def for_texts(definition: VocabularyDefinition) -> LoadedVocabulary:
     """Returns the vocabulary for texts, without TensorFlow if the definition allows it.
 
     Args:
@@ -173,7 +193,7 @@ def check_ids(vocabulary: Any) -> None:
         pieces.check_ids(vocabulary.tokenizer)
 
 
-def tokenization_of(vocabulary: Any) -> Tokenization | None:
+def tokenization_of(vocabulary: LoadedVocabulary) -> Tokenization | None:
     """Returns the part of a vocabulary that a checkpoint's files add; None for seqio's own.
 
     Args:
@@ -201,7 +221,7 @@ def refuse_unreachable(vocabulary: Any) -> None:
         read_in_time(path, vocabulary.load_model)
 
 
-def same_vocabulary(a: Vocabulary | PlainVocabulary, b: Vocabulary | PlainVocabulary) -> bool:
+def same_vocabulary(a: LoadedVocabulary, b: LoadedVocabulary) -> bool:
     """Returns whether ids of two vocabularies mean the same text.
 
     Two copies of one SentencePiece file are the same, and so is the tokenizer.json made from it.
@@ -218,7 +238,7 @@ def same_vocabulary(a: Vocabulary | PlainVocabulary, b: Vocabulary | PlainVocabu
     return a == b or (sentinels and (found := _pieces(a)) is not None and found == _pieces(b))
 
 
-def digest(vocabulary: Vocabulary | PlainVocabulary) -> str | None:
+def digest(vocabulary: LoadedVocabulary) -> str | None:
     """Returns the SHA-256 of the vocabulary's file, in hexadecimal; None for UTF-8 bytes.
 
     Args:
@@ -230,7 +250,7 @@ def digest(vocabulary: Vocabulary | PlainVocabulary) -> str | None:
     return None if model is None else hashlib.sha256(model).hexdigest()
 
 
-def file_of(vocabulary: Vocabulary | PlainVocabulary) -> str | None:
+def file_of(vocabulary: LoadedVocabulary) -> str | None:
     """Returns the path that the vocabulary was read from, None if there is none.
 
     Args:
@@ -250,7 +270,7 @@ def _is_bytes(vocabulary: Any) -> bool:
     return type(base).__name__ in ("PlainBytes", "ByteVocabulary")
 
 
-def _is_tokenizer(vocabulary: Any) -> bool:
+def _is_tokenizer(vocabulary: LoadedVocabulary) -> bool:
     return (file_of(vocabulary) or "").endswith(".json")
 
 
@@ -262,7 +282,7 @@ def _pieces(vocabulary: Any) -> list[str] | None:
     return pieces.of_sentencepiece(vocabulary.tokenizer) if is_read else None
 
 
-def detokenize(vocabulary: Vocabulary | PlainVocabulary, ids: Iterable[int]) -> str:
+def detokenize(vocabulary: LoadedVocabulary, ids: Iterable[int]) -> str:
     """Returns the text of `ids` up to the first EOS.
 
     Ids that the vocabulary lacks read as unknown; models pad their output to a round width.

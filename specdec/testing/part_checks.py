@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -108,7 +108,7 @@ class Bench(NamedTuple):
 
     def alone(self, sampling: SamplingRule, rows: int = 0) -> DecodeOutput:
         """Decodes the first `rows` rows with the target alone."""
-        alone: Any = Alone()
+        alone = Alone()
         return self._decode(self.plan(alone, alone, sampling).alone(), rows or self.rows, 0)
 
     def _decode(self, plan: Plan, rows: int, first: int) -> DecodeOutput:

@@ -1,5 +1,7 @@
 """The directory of a run. After a kill at any moment, it holds what is needed to resume.
 
+Several hosts share it. Each writes its parts of a checkpoint, and the first host everything else.
+
 settings.json          what the run computes; another run is refused
 log.jsonl              one object per step, and one per evaluation
 checkpoints/<step>/    parameters and optimizer, of the last two saves (Orbax), with checksums
@@ -17,12 +19,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import jax
 from flax import serialization
 
 from specdec import checkpoints
 from specdec.checkpoints import checksums, tree
-from specdec.common import records
+from specdec.common import hosts, records
 from specdec.common.records import Lines
 from specdec.models.family import Config
 from specdec.training.training_error import TrainingError
@@ -46,23 +48,26 @@ class Folder:
 
         self.path = Path(os.path.abspath(Path(path).expanduser()))
         self._contexts = contextlib.ExitStack()
-        self._hold()
-        self._claim(f"{json.dumps(settings, indent=2)}\n")
+        self._saving = self.path  # the checkpoint that is being written, if any
+        hosts.from_first(lambda: self._begin(settings))
         self._log = Lines(self.path / "log.jsonl")
         self._arguments = ocp.args
         self._checkpoints = ocp.CheckpointManager(
             self.path / "checkpoints",
-            options=ocp.CheckpointManagerOptions(
-                max_to_keep=KEPT, enable_async_checkpointing=False
-            ),
+            options=ocp.CheckpointManagerOptions(max_to_keep=KEPT),
         )
 
     def __enter__(self) -> Folder:
         return self
 
-    def __exit__(self, *_) -> None:
-        self._checkpoints.close()
-        self._contexts.close()
+    def __exit__(self, kind: type[BaseException] | None, *_) -> None:
+        with self._contexts:
+            if kind is None:
+                self.wait()
+                self._checkpoints.close()
+            elif jax.process_count() == 1:  # otherwise a lost host would be waited for
+                with contextlib.suppress(Exception):  # what came first is what is told
+                    self._checkpoints.close()
 
     @property
     def step(self) -> int | None:
@@ -72,10 +77,17 @@ class Folder:
     def restore(self, abstract: PyTree) -> PyTree:
         """Returns the latest checkpoint, which must exist.
 
+        It may have been saved by other hosts and over another mesh.
+
+        Args:
+          abstract: the shapes and dtypes of its arrays; over a mesh also their shardings.
+
         Raises:
           TrainingError: it cannot be read, or an array differs from what was saved.
         """
-        step, arguments = self.step, self._arguments.StandardRestore(abstract)
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        placed = jax.tree.map(lambda leaf: leaf.update(sharding=leaf.sharding or here), abstract)
+        step, arguments = self.step, self._arguments.StandardRestore(placed)
         where = self.path / "checkpoints" / str(step)
         remedy = "delete that folder, and the run goes on from what was saved before"
         try:
@@ -86,18 +98,26 @@ class Folder:
             raise TrainingError(f"cannot read {where}: {said}; {remedy}") from error
         arrays = tree.flatten(serialization.to_state_dict(state))
         for name in sorted(recorded.keys() & arrays.keys()):
-            if wrong := checksums.damage(name, np.asarray(arrays[name]), recorded):
+            if wrong := checksums.damage(name, hosts.whole(arrays[name]), recorded):
                 raise TrainingError(f"{where} is damaged: {wrong}; {remedy}")
         return state
 
     def save(self, step: int, state: PyTree) -> None:
-        """Writes a checkpoint, unless this step has one."""
+        """Begins to write a checkpoint, unless this step has one; see `wait`."""
         if step == self.step:
             return
-        recorded = {CHECKSUMS: checksums.of_tree(serialization.to_state_dict(state))}
+        self.wait()
+        arrays = tree.flatten(serialization.to_state_dict(state))
+        recorded = {name: checksums.checksum(hosts.whole(x)) for name, x in arrays.items()}
+        self._saving = self.path / "checkpoints" / str(step)
         arguments = self._arguments.StandardSave(state)
-        with records.naming(self.path / "checkpoints" / str(step)):
-            self._checkpoints.save(step, args=arguments, custom_metadata=recorded)
+        with records.naming(self._saving):
+            self._checkpoints.save(step, args=arguments, custom_metadata={CHECKSUMS: recorded})
+
+    def wait(self) -> None:
+        """Waits until the checkpoint is complete; raises OSError if it cannot be written."""
+        with records.naming(self._saving):
+            self._checkpoints.wait_until_finished()
 
     def export(
         self,
@@ -110,26 +130,48 @@ class Folder:
         """Writes the parameters where `checkpoints.load(path / 'export' / part)` finds them."""
         export = self.path / "export" / part
         new = export / f"checkpoint_{step}"
-        if not new.exists():
-            checkpoints.save(new, params, config=config, vocabulary=vocabulary)
-        for old in export.glob("checkpoint_*"):
-            if old != new:
-                shutil.rmtree(old)
+        if jax.process_count() > 1:  # one array at a time
+            params = jax.tree.map(hosts.whole, params)
+
+        def write() -> None:
+            if not new.exists():
+                checkpoints.save(new, params, config=config, vocabulary=vocabulary)
+
+        def remove_others() -> None:
+            unfinished = export.glob(".checkpoint_*")  # of a process that was killed
+            for old in (*export.glob("checkpoint_*"), *unfinished):
+                if old != new:
+                    shutil.rmtree(old)
+
+        hosts.from_first(write)
+        self.wait()
+        hosts.from_first(remove_others)
 
     def cut_log(self, step: int) -> None:
         """Removes the records of steps after `step` from the log."""
-        self._log.replace(record for record in self._log if record["step"] <= step)
+
+        def cut() -> None:
+            self._log.replace(record for record in self._log if record["step"] <= step)
+
+        hosts.from_first(cut)
 
     def log(self, record: Mapping[str, Any]) -> None:
-        self._log.append(record)
+        """Appends a record to the log."""
+        if hosts.is_first():
+            self._log.append(record)
 
     def is_best(self, name: str, value: float) -> bool:
         """Returns whether a figure exceeds all its values in the log."""
-        return all(value > record[name] for record in self._log if name in record)
+        return hosts.from_first(
+            lambda: all(value > record[name] for record in self._log if name in record)
+        )
 
-    def _claim(self, settings: str) -> None:
+    def _begin(self, settings: Mapping[str, Any]) -> None:
+        """Makes, locks and claims the directory."""
+        self._hold()
         file = self.path / "settings.json"
-        records.claim(self.path, file, settings, begun=None, instead="output directory")
+        text = f"{json.dumps(settings, indent=2)}\n"
+        records.claim(self.path, file, text, begun=None, instead="output directory")
 
     def _hold(self) -> None:
         """Makes and locks the directory, unless it is not a run's."""

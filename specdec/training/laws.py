@@ -4,16 +4,23 @@ A run that aligns a drafter needs the target's distribution at each token in eve
 target is the most expensive model of all. A folder stores the likeliest ids of each:
 
   settings.json   the target and the texts; a run with others is refused
-  00000/ ...      tables of kind `laws`, each of some thousand texts, which appear when complete
+  00000/ ...      tables of kind `laws`, each of some texts, which appear when complete
 
 An interrupted run therefore resumes where it was, and runs with other objectives or seeds share a
-folder.
+folder. A token takes 8 m + 4 bytes if m ids are stored, and a text 20 bytes more.
+
+Neither making nor reading a folder holds a split: one table's texts are in memory while they are
+made, and a digest of each text while the mapped tables are read. Over a mesh the target stays
+divided, and only the stored ids and numbers leave the devices. Of several processes, each feeds its
+own rows, the first one writes, and all of them read; the folder does not depend on their number.
 """
 
 from __future__ import annotations
 
-import functools
+import collections
+import contextlib
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,15 +32,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.checkpoints import tables
-from specdec.common import records
+from specdec.common import hosts, records
 from specdec.models.model import Target
 from specdec.training.divergences import NOTHING
+from specdec.training.layout import Layout
 from specdec.training.loss import Pairs, TopLaws, teacher_forced
 from specdec.training.training_batches import TokenPair
 from specdec.training.training_error import TrainingError
 from specdec.types import Array, PyTree, Table
 
-TEXTS = 4096  # of a table
+# Texts of a table. An interruption loses the last one, which takes a target of 11 billion
+# parameters less than a minute on one accelerator. A table is four mapped files, of which a system
+# allows some 65,000: enough for the largest split that can be stored (`tasks.FITS`).
+TEXTS = 1024
 KIND = Table("laws")
 DIGEST = 16  # bytes that a text is known by
 LOCK, INSTEAD = ".lock", "laws_path"
@@ -52,52 +63,86 @@ def coarse(log_probs: Array, ids: Array) -> Array:
 
 
 class Asked(NamedTuple):
-    """The target whose distributions are stored, and the number of ids of each."""
+    """The target whose distributions are stored, and the number of ids of each.
+
+    Attributes:
+      layout: of the parameters and of batches. Store inside `layout.entered()`.
+    """
 
     model: Target
     params: PyTree
     top: int
     temperature: float
+    layout: Layout = Layout()
+
+    def program(self) -> Any:
+        """Returns a jitted function of (params, batch), whose result is whole on each device."""
+        model, top, temperature = self.model, self.top, self.temperature
+        out = None if self.layout.mesh is None else self.layout.whole
+
+        def said(params: PyTree, pairs: Pairs) -> TopLaws:
+            law = jax.nn.log_softmax(teacher_forced(model, params, pairs) / temperature)
+            ids = jax.lax.top_k(law, top)[1]
+            return TopLaws(ids, jnp.maximum(coarse(law, ids), NOTHING))
+
+        return jax.jit(said, out_shardings=out)
 
 
 class StoredLaws:
     """The stored distributions of texts; `added_to` adds them to a batch."""
 
     def __init__(self, paths: Iterable[Path]):
-        self._tables = [tables.mapped(path, KIND) for path in paths]
-        self._places: dict[bytes, tuple[int, int]] = {}
-        for number, table in enumerate(self._tables):
-            starts = np.cumsum(table["lengths"]) - table["lengths"]
-            for text, start in zip(table["texts"], starts, strict=True):
-                self._places[text.tobytes()] = number, int(start)
+        self._folders = list(paths)
+        self._tables = [tables.mapped(path, KIND) for path in self._folders]
+        texts = np.concatenate([_keys(table["texts"]) for table in self._tables])
+        order = np.argsort(texts, kind="stable")
+        self._texts = texts[order]
+        sizes = [len(table["lengths"]) for table in self._tables]
+        self._numbers = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)[order]
+        lengths = (np.asarray(table["lengths"], np.int64) for table in self._tables)
+        self._starts = np.concatenate([np.cumsum(x) - x for x in lengths])[order]
 
     def added_to(self, pairs: Pairs) -> Pairs:
-        """Returns the batch with the stored distributions of its texts; padding has zeros."""
+        """Returns the batch with the stored distributions of its texts; padding has zeros.
+
+        Raises:
+          TrainingError: a text is not stored.
+        """
         shape, (_, top) = pairs.targets.shape, self._tables[0]["ids"].shape
         laws = TopLaws(np.zeros([*shape, top], np.int32), np.zeros([*shape, top + 1], np.float32))
         for row, (text, length) in enumerate(_texts(pairs)):
             if length:
-                number, start = self._places[text]
+                number, start = self._place(text)
                 for array, name in zip(laws, TopLaws._fields, strict=True):
                     array[row, :length] = self._tables[number][name][start : start + length]
         return pairs._replace(laws=laws)
+
+    def _place(self, text: bytes) -> tuple[int, int]:
+        """Returns the table of a text, and its first row there."""
+        place = int(np.searchsorted(self._texts, np.array(text, self._texts.dtype)))
+        if place == len(self._texts) or self._texts[place] != np.array(text, self._texts.dtype):
+            raise TrainingError(
+                f"{self._folders[0].parent} has not all texts of the split, which has changed; "
+                f"delete that folder, or give another {INSTEAD}"
+            )
+        return int(self._numbers[place]), int(self._starts[place])
 
 
 def stored(
     path: str | os.PathLike,
     asked: Asked,
     settings: dict[str, Any],
-    examples: Sequence[TokenPair],
+    examples: Iterable[TokenPair],
     packed: Callable[[Sequence[TokenPair]], Sequence[Pairs]],
     say: Callable[[str], None] = lambda _: None,
 ) -> StoredLaws:
     """Opens a folder, and adds the tables that it lacks.
 
     Args:
-      path: the folder.
+      path: the folder, which all processes share.
       asked: the target, and what is stored of it.
       settings: the settings of target and data, as in JSON.
-      examples: the texts.
+      examples: the texts, read once.
       packed: makes batches of some of the examples.
       say: prints a line.
 
@@ -110,24 +155,57 @@ def stored(
         raise TrainingError(f"Align.top is {asked.top} and the target has {ids} ids; give fewer")
     folder = Path(os.path.abspath(Path(path).expanduser()))
     whole = json.dumps({**settings, "top": asked.top, "temperature": asked.temperature}, indent=2)
-    starts = range(0, len(examples), TEXTS)
-    with records.locked(folder, folder / LOCK, INSTEAD, "*"):
-        file = folder / "settings.json"
-        records.claim(folder, file, f"{whole}\n", begun=None, instead=INSTEAD)
-        for number, start in enumerate(starts):
-            if (table := folder / f"{number:05}").exists():
+    with contextlib.ExitStack() as held:
+
+        def begin() -> dict[str, int]:
+            """Returns the number of texts of each table."""
+            held.enter_context(records.locked(folder, folder / LOCK, INSTEAD, "*"))
+            file = folder / "settings.json"
+            records.claim(folder, file, f"{whole}\n", begun=None, instead=INSTEAD)
+            names = (path for path in folder.iterdir() if path.name.isdigit())
+            return {path.name: tables.shapes(path, KIND)["lengths"].shape[0] for path in names}
+
+        found = hosts.from_first(begin)
+        program = asked.program()
+        examples = (example for example in examples if len(example.targets))
+        for number in itertools.count():
+            table = folder / f"{number:05}"
+            if table.name in found:  # its texts are read past
+                _read_past(examples, found[table.name])
                 continue
-            say(f"stores what the target says in {folder}, part {number + 1} of {len(starts)}")
-            made = _made(asked, packed(examples[start : start + TEXTS]))
-            tables.save(table, KIND.kind, made)
-    return StoredLaws(folder / f"{number:05}" for number in range(len(starts)))
+            texts = list(itertools.islice(examples, TEXTS))
+            if not texts:
+                break
+            say(f"stores what the target says in {folder}, of {len(texts):,} texts as {table.name}")
+            _add(table, asked, program, packed(texts))
+        hosts.exchanged(None)  # the first host has written all tables
+    return StoredLaws(folder / f"{k:05}" for k in range(number))
 
 
-def _made(asked: Asked, batches: Sequence[Pairs]) -> dict[str, np.ndarray]:
+def _read_past(examples: Iterator[TokenPair], count: int) -> None:
+    for _ in itertools.islice(examples, count):
+        pass
+
+
+def _add(
+    table: Path,
+    asked: Asked,
+    program: Any,
+    batches: Sequence[Pairs],
+) -> None:
+    """Writes a table, in this process or in another one, which needs this one's rows."""
+    said = (program(asked.params, asked.layout.rows(pairs)) for pairs in batches)
+    if hosts.is_first():
+        tables.save(table, KIND.kind, _made(batches, said))
+    else:
+        collections.deque(said, maxlen=0)
+
+
+def _made(batches: Sequence[Pairs], said: Iterable[TopLaws]) -> dict[str, np.ndarray]:
     """Returns the arrays of a table: one row per token, all texts one after the other."""
     texts, lengths, ids, log_probs = [], [], [], []
-    for pairs in batches:
-        top = jax.device_get(_said(asked.params, pairs, asked.model, asked.top, asked.temperature))
+    for pairs, laws in zip(batches, said, strict=True):
+        top = jax.device_get(laws)
         for row, (text, length) in enumerate(_texts(pairs)):
             if length:
                 texts.append(np.frombuffer(text, np.uint8))
@@ -142,11 +220,9 @@ def _made(asked: Asked, batches: Sequence[Pairs]) -> dict[str, np.ndarray]:
     }
 
 
-@functools.partial(jax.jit, static_argnames=("model", "top", "temperature"))
-def _said(params: PyTree, pairs: Pairs, model: Target, top: int, temperature: float) -> TopLaws:
-    law = jax.nn.log_softmax(teacher_forced(model, params, pairs) / temperature)
-    ids = jax.lax.top_k(law, top)[1]
-    return TopLaws(ids, jnp.maximum(coarse(law, ids), NOTHING))
+def _keys(texts: np.ndarray) -> np.ndarray:
+    """Returns [n], the digests [n, `DIGEST`] uint8 as byte strings, which sort."""
+    return np.ascontiguousarray(texts).view(f"S{DIGEST}")[:, 0]
 
 
 def _texts(pairs: Pairs) -> Iterator[tuple[bytes, int]]:

@@ -94,10 +94,10 @@ def pack(
     return packed
 
 
-def read_split(task: Any, split: str, lengths: Mapping[str, int]) -> list[TokenPair]:
-    """Returns a whole split, in its order."""
+def read_split(task: Any, split: str, lengths: Mapping[str, int]) -> Iterator[TokenPair]:
+    """Iterates over a whole split, in its order."""
     task = tasks.get_task(task, split)
-    return list(_pairs(task, task.examples(split, lengths)))
+    return _pairs(task, task.examples(split, lengths))
 
 
 def reader(

@@ -22,12 +22,16 @@ import optax
 
 from specdec import checkpoints, tasks
 from specdec.checkpoints.vocabulary_fit import check_fit
+from specdec.common import hosts
 from specdec.common.terminal import counted
+from specdec.models import partitioning
 from specdec.models.heads import HeadedTarget
-from specdec.models.model import Model, Target
+from specdec.models.layers import rematerialised
+from specdec.models.model import Model
 from specdec.training import laws
 from specdec.training.folder import Folder
 from specdec.training.initial import begun_with
+from specdec.training.layout import Layout, micro_batches
 from specdec.training.loss import Frozen, Pairs, Sums
 from specdec.training.objectives import Objective
 from specdec.training.optimizer import Adafactor
@@ -45,30 +49,65 @@ class State(NamedTuple):
 
     params: PyTree
     optimizer: PyTree
-    step: Array  # [] int32
+    step: Any  # [] int32
 
 
 class Recipe(NamedTuple):
     """The static settings of an update: those of a run, except its data."""
 
-    model: Target
-    target: Target | None
+    model: Any  # a `models.model.Weights`
+    target: Model | None
     objective: Objective
     optimizer: Adafactor
     seed: int
     steps: int
+    micro_batches: int = 1
+    rematerialise: bool = False
+    layout: Layout = Layout()
 
     @classmethod
     def of(cls, run: TrainRun) -> Recipe:
-        return cls(run.model, run.target, run.objective, run.optimizer, run.seed, run.steps)
+        """Returns the settings of a run, which is the result of `over_devices`."""
+        return cls(
+            run.model,
+            run.target,
+            run.objective,
+            run.optimizer,
+            run.seed,
+            run.steps,
+            run.micro_batches,
+            run.rematerialise,
+            Layout(run.placement.mesh),
+        )
 
     def frozen(self, params: PyTree, reference: PyTree = ()) -> Frozen | None:
         """Returns the target with its parameters, if there is one."""
         return None if self.target is None else Frozen(self.target, params, reference)
 
 
+def over_devices(run: TrainRun) -> TrainRun:
+    """Returns the run with its mesh, if it has one, and its models divided over it.
+
+    Raises:
+      TrainingError: the devices cannot be divided so, or cannot divide a batch.
+    """
+    placement = run.placement
+    try:
+        mesh = placement.mesh or placement.partitioner.mesh()
+        if mesh is None:
+            return run
+        partitioning.check_batch(run.batch_size // run.micro_batches, mesh)
+    except ValueError as error:
+        raise TrainingError(str(error)) from error
+    layout, divide = Layout(mesh), placement.partitioner
+    target = None if run.target is None else layout.divided(run.target, divide)
+    model = layout.divided(run.model, divide)
+    return dataclasses.replace(run, model=model, target=target, placement=placement.over(mesh))
+
+
 def init(run: TrainRun) -> State:
-    """Returns the state before the first step."""
+    """Returns the state before the first step, on the devices of the run."""
+    recipe = Recipe.of(run)
     params = run.model.init(jax.random.key(run.seed, impl="threefry2x32"))
     model, begun = run.model, run.initial_path
     if isinstance(begun, Mapping):
@@ -77,10 +116,39 @@ def init(run: TrainRun) -> State:
             params |= {name: begun_with(params[name], path, model.parts[name].head_ids)}
     elif begun is not None:
         params = begun_with(params, begun, model.head_ids)
-    return State(params, run.optimizer.transformation().init(params), jnp.zeros([], jnp.int32))
+    return state_of(recipe.layout.placed(params, recipe.model), recipe)
 
 
-@functools.partial(jax.jit, static_argnames="recipe", donate_argnums=0)
+def state_of(params: PyTree, recipe: Recipe) -> State:
+    """Returns the state of parameters that lie on the devices, before the first step."""
+    init, step = recipe.optimizer.transformation().init, jnp.zeros([], jnp.int32)
+    if recipe.layout.mesh is None:
+        return State(params, init(params), step)
+    divided = shardings(recipe)
+    optimizer = jax.jit(init, out_shardings=divided.optimizer)(params)
+    return State(params, optimizer, jax.device_put(step, divided.step))
+
+
+def abstract_state(recipe: Recipe) -> State:
+    """Returns the shapes and dtypes of a state; over a mesh also the shardings."""
+    params = jax.eval_shape(recipe.model.init, jax.random.key(0))
+    optimizer = jax.eval_shape(recipe.optimizer.transformation().init, params)
+    state = State(params, optimizer, jax.ShapeDtypeStruct([], jnp.int32))
+    if recipe.layout.mesh is None:
+        return state
+    return jax.tree.map(lambda leaf, where: leaf.update(sharding=where), state, shardings(recipe))
+
+
+@functools.lru_cache(maxsize=8)
+def shardings(recipe: Recipe) -> State:
+    """Returns the sharding of each array of a state; there is a mesh."""
+    layout, optimizer = recipe.layout, recipe.optimizer.transformation()
+    params = jax.eval_shape(recipe.model.init, jax.random.key(0))
+    state = jax.eval_shape(optimizer.init, params)
+    divided = layout.like_parameters(state, optimizer, recipe.model)
+    return State(layout.shardings(recipe.model), divided, layout.whole)
+
+
 def train_step(
     state: State,
     pairs: Pairs,
@@ -101,21 +169,64 @@ def train_step(
     Returns:
       The state after the update, and the sums of the loss.
     """
-    frozen = recipe.frozen(target_params, reference)
-    key = jax.random.fold_in(jax.random.key(recipe.seed, impl="threefry2x32"), state.step)
-    progress = state.step / recipe.steps
+    return update_program(recipe)(state, pairs, target_params, reference)
 
-    def mean_loss(params):
-        sums = recipe.objective.loss(recipe.model, params, frozen, pairs, key, progress)
-        return sums.loss / jnp.maximum(sums.tokens, 1), sums
 
-    gradient, sums = jax.grad(mean_loss, has_aux=True)(state.params)
-    update = recipe.optimizer.transformation().update
-    updates, optimizer_state = update(gradient, state.optimizer, state.params)
+@functools.lru_cache(maxsize=8)
+def update_program(recipe: Recipe) -> Any:
+    """Returns the jitted function (state, pairs, target_params, reference) -> (state, sums)."""
+    divided = None
+    if (layout := recipe.layout).mesh is not None:
+        divided = shardings(recipe), partitioning.whole(layout.mesh)
+    return jax.jit(
+        functools.partial(_update, recipe=recipe), donate_argnums=0, out_shardings=divided
+    )
+
+
+def _update(
+    state: State, pairs: Pairs, target_params: PyTree, reference: PyTree, *, recipe: Recipe
+) -> tuple[State, Sums]:
+    gradient, sums = _gradient(state, pairs, recipe.frozen(target_params, reference), recipe)
+    return applied(state, gradient, recipe=recipe), sums
+
+
+def applied(state: State, gradient: PyTree, *, recipe: Recipe) -> State:
+    """Returns the state after an update by a gradient; the second half of `train_step`."""
+    optimizer = recipe.optimizer.transformation()
+    updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
     if isinstance(recipe.model, HeadedTarget):
         updates = recipe.model.at_rates(updates)
     params = optax.apply_updates(state.params, updates)
-    return State(params, optimizer_state, state.step + 1), sums
+    return State(params, optimizer_state, state.step + 1)
+
+
+def _gradient(
+    state: State, pairs: Pairs, frozen: Frozen | None, recipe: Recipe
+) -> tuple[PyTree, Sums]:
+    """Returns the gradient of the mean loss per token, and the sums of the loss."""
+    key = jax.random.fold_in(jax.random.key(recipe.seed, impl="threefry2x32"), state.step)
+    progress, count = state.step / recipe.steps, recipe.micro_batches
+
+    def loss(params: PyTree, pairs: Pairs, key: Array) -> tuple[Array, Sums]:
+        with rematerialised(recipe.rematerialise):
+            sums = recipe.objective.loss(recipe.model, params, frozen, pairs, key, progress)
+        return sums.loss / (jnp.maximum(sums.tokens, 1) if count == 1 else 1), sums
+
+    gradient_of = jax.grad(loss, has_aux=True)
+    if count == 1:
+        return gradient_of(state.params, pairs, key)
+
+    def add(total: PyTree, part: tuple[Pairs, Array]) -> tuple[PyTree, None]:
+        pairs, number = part
+        found = gradient_of(state.params, pairs, jax.random.fold_in(key, number))
+        gradient, sums = jax.tree.map(jnp.add, total, found)
+        return (recipe.layout.kept(gradient, recipe.model), sums), None
+
+    nothing = Sums(jnp.float32(0), jnp.int32(0), jnp.int32(0))
+    begun = jax.tree.map(jnp.zeros_like, state.params), nothing
+    parts = micro_batches(pairs, count), jnp.arange(count)
+    (gradient, sums), _ = jax.lax.scan(add, begun, parts)
+    return jax.tree.map(lambda leaf: leaf / jnp.maximum(sums.tokens, 1), gradient), sums
 
 
 @functools.partial(jax.jit, static_argnames="recipe")
@@ -123,7 +234,8 @@ def evaluate_step(
     params: PyTree, pairs: Pairs, target_params: PyTree = (), *, recipe: Recipe
 ) -> Sums:
     """Returns the sums that the objective measures: loss without smoothing, and accuracy."""
-    return recipe.objective.measure(recipe.model, params, recipe.frozen(target_params), pairs)
+    sums = recipe.objective.measure(recipe.model, params, recipe.frozen(target_params), pairs)
+    return recipe.layout.replicated(sums)
 
 
 def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
@@ -145,6 +257,13 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
       records.RecordsError: the directory belongs to another run.
       tasks.TaskError: there is no such task or split, or its data are not on this machine.
     """
+    run = over_devices(run)
+    with Layout(run.placement.mesh).entered():
+        return _trained(run, output_dir)
+
+
+def _trained(run: TrainRun, output_dir: str | os.PathLike) -> State:
+    """Trains a run that is the result of `over_devices`."""
     vocabulary = _vocabulary(run)
     tasks.check_lengths(run.task, run.lengths)
     batches = Batches(
@@ -155,12 +274,12 @@ def train(run: TrainRun, output_dir: str | os.PathLike) -> State:
         seed=run.seed,
         buckets=run.buckets,
     )
-    evaluation, target_params = _evaluation(run), _loaded(run.target_path, run.target)
-    reference = _loaded(run.reference_path, run.model)
+    evaluation, target_params = _evaluation(run), _loaded(run, run.target_path, run.target)
+    reference = _loaded(run, run.reference_path, run.model)
     with Folder(output_dir, _settings(run, batches[0])) as folder, _interrupts() as interrupted:
-        state = init(run)
+        recipe, state = Recipe.of(run), init(run)
         if folder.step is not None:
-            state = folder.restore(jax.eval_shape(lambda: state))
+            state = folder.restore(abstract_state(recipe))
         step = int(state.step)
         folder.cut_log(step)
         with contextlib.closing(Progress(step, run.steps, run.log_every)) as progress:
@@ -217,7 +336,8 @@ def _updates(
     pairs, recipe = next(batches), Recipe.of(run)
     for step in range(first + 1, run.steps + 1):
         tokens = int((pairs.inputs > 0).sum() + (pairs.targets > 0).sum())
-        state, sums = train_step(state, pairs, target_params, reference, recipe=recipe)
+        placed = recipe.layout.rows(pairs)
+        state, sums = train_step(state, placed, target_params, reference, recipe=recipe)
         pairs = next(batches)  # made while the device computes
         loss, accuracy = _means([sums])
         if not math.isfinite(loss):
@@ -239,7 +359,8 @@ def _evaluate(
 ) -> bool:
     """Logs the figures, and returns whether they are the best so far if the best are exported."""
     recipe = Recipe.of(run)
-    sums = [evaluate_step(params, pairs, target_params, recipe=recipe) for pairs in batches]
+    placed = (recipe.layout.rows(pairs) for pairs in batches)
+    sums = [evaluate_step(params, pairs, target_params, recipe=recipe) for pairs in placed]
     loss, accuracy = _means(sums)
     split, figures = run.evaluation_split, {"loss": loss, "accuracy": accuracy}
     says = f"loss {loss:.4f}, accuracy {accuracy:.3f}"
@@ -307,8 +428,8 @@ def _vocabulary(run: TrainRun) -> checkpoints.Vocabulary | None:
     return checkpoints.Vocabulary(Path(file), vocabulary.extra_ids)
 
 
-def _loaded(path: str | None, model: Model | None) -> PyTree:
-    return () if path is None or model is None else checkpoints.load(path, config=model.config)
+def _loaded(run: TrainRun, path: str | None, model: Model | None) -> PyTree:
+    return () if path is None or model is None else run.placement.read(model, path)
 
 
 def _laws(
@@ -323,7 +444,13 @@ def _laws(
     assert run.target is not None and run.target_path is not None, "Align asks for them"
     return laws.stored(
         run.laws_path or folder / "laws",
-        laws.Asked(run.target, target_params, top, run.objective.temperature),  # type: ignore[attr-defined]
+        laws.Asked(
+            run.target,  # type: ignore[arg-type]
+            target_params,
+            top,
+            run.objective.temperature,  # type: ignore[attr-defined]
+            Layout(run.placement.mesh),
+        ),
         {
             "target": checkpoints.fingerprint(run.target_path),
             "task": tasks.get_task(run.task).name,
@@ -375,7 +502,9 @@ def _plain(fields: dict[str, Any]) -> dict[str, Any]:
 def _interrupts() -> Iterator[Callable[[], int]]:
     """Yields a function that returns the received signal, SIGINT or SIGTERM, else 0.
 
-    A second signal acts immediately.
+    All hosts call it at the same places, and get the same: a signal to one of them is one to all.
+    JAX's own preemption service knows only SIGTERM, which it then takes from Python's handlers, and
+    lets the hosts go on for some steps. A second signal acts immediately, on its own host.
     """
     came = [0]
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -388,14 +517,19 @@ def _interrupts() -> Iterator[Callable[[], int]]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
+    def agreed() -> int:
+        if number := hosts.largest(came[-1]):
+            restore()
+        return number
+
     try:
         for number in before:
             signal.signal(number, note)
     except ValueError:  # only the main thread may, and only it is interrupted
-        yield lambda: 0
+        yield agreed
         return
     try:
-        yield lambda: came[-1]
+        yield agreed
     finally:
         restore()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from specdec import tasks
 from specdec.common.values import Checked, PositiveInt, Seed, check_is
+from specdec.engine.placement import Placement
 from specdec.models.heads import HeadedTarget
 from specdec.models.model import Model, Weights, check_model
 from specdec.training.look_ahead import LookAhead
@@ -44,6 +45,13 @@ class TrainRun(Checked):
       evaluation_split: where loss and accuracy are also measured, None for nowhere.
       best_by: the figure of an evaluation, such as Align's 'mbsu_5', by which the best parameters
         so far are exported. None exports the latest.
+      micro_batches: the number of parts of a batch whose gradients are added up one after the
+        other. Only the activations of one part are then in memory. Random numbers of an objective
+        are drawn for each part, and `Align.keep` is a share of each part.
+      rematerialise: whether activations inside layers are computed again for the gradient rather
+        than kept, which saves memory for a third more operations.
+      placement: the devices. Over a mesh, models are divided by the target's rules as far as
+        sizes allow it, and rows lie over `data`. A run may be resumed on other devices.
       log_every: in steps.
       evaluate_every: in steps.
       checkpoint_every: in steps.
@@ -66,6 +74,9 @@ class TrainRun(Checked):
     buckets: PositiveInt = 4
     evaluation_split: str | None = None
     best_by: str | None = None
+    micro_batches: PositiveInt = 1
+    rematerialise: bool = False
+    placement: Placement = Placement()
     log_every: PositiveInt = 100
     evaluate_every: PositiveInt = 1000
     checkpoint_every: PositiveInt = 1000
@@ -97,6 +108,11 @@ class TrainRun(Checked):
             raise ValueError(
                 f"TrainRun.model pads with {self.model.pad_id} and batches are filled up with 0; "
                 "give a model whose pad_id is 0"
+            )
+        if self.batch_size % self.micro_batches:
+            raise ValueError(
+                f"TrainRun.micro_batches is {self.micro_batches}, which does not divide the batch "
+                f"of {self.batch_size} texts; give a divisor"
             )
         self._check_parts()
         self._check_reference()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from specdec.sampling import draw, is_distribution
 from specdec.types import Array, Draft, Noise, Scores, Verdict
 
 
-def _is_gap(x: Any) -> bool:
+def _is_gap(x: object) -> bool:
     infinite = isinstance(x, float) and x == math.inf  # which no gap is above
     return infinite or is_number(x) and x >= 0
 

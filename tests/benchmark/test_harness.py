@@ -9,7 +9,6 @@ import types
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import harness  # noqa: E402
@@ -28,52 +27,6 @@ def test_a_line_replaces_that_with_the_same_keys(tmp_path):
         ("captions", 1, 2),
     ]
     assert lines.known() == {("ende", "1"), ("captions", "2"), ("captions", "1")}
-
-
-class Way:
-    """A run and a program that decodes nothing; it counts what it is asked for."""
-
-    asked: list[tuple[str, int]] = []
-
-    def __init__(self, name: str):
-        self.plan, self.engine, self.params, self.name = self, self, {}, name
-        self.data = types.SimpleNamespace(lengths={"inputs": 3}, seed=0)
-
-    def alone(self) -> Way:
-        return self
-
-    def read(self) -> dict:
-        return {}
-
-    def models(self) -> dict:
-        return {}
-
-    def warmed(self, params, keys, inputs):
-        def execute(params, keys, inputs):
-            Way.asked.append((self.name, int(inputs[0, 0])))
-            calls = types.SimpleNamespace(calls=np.ones(len(inputs), int))
-            return types.SimpleNamespace(length=np.full(len(inputs), 5), trace=calls)
-
-        return execute
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-def test_ways_alternate_batch_by_batch(rows, monkeypatch):
-    monkeypatch.setattr(harness, "DecodeProgram", lambda plan: plan)
-    Way.asked = []
-    texts = [types.SimpleNamespace(inputs=[text]) for text in range(1, 7)]
-    found = harness.timed({"a": Way("a"), "b": Way("b")}, texts, 2, rows)
-    count = 6 // rows
-    assert found.keys() == {"alone", "a", "b"}
-    for one in found.values():
-        assert one.seconds.shape == (2, count) and np.all(one.seconds > 0)
-        assert np.all(one.tokens == 5 * rows) and np.all(one.calls == rows)
-    groups = [Way.asked[i : i + 3] for i in range(0, len(Way.asked), 3)]
-    assert len(groups) == 2 + 2 * count  # two batches are not counted
-    assert all(len({text for _, text in group}) == 1 for group in groups)
-    firsts = [group[0][0] for group in groups[2 : 2 + count]]
-    assert all(one != other for one, other in zip(firsts, firsts[1:], strict=False))
-    assert groups[2][0] != groups[2 + count][0]  # the other one is first in the next turn
 
 
 def test_turns_go_on_where_they_stopped_and_each_way_is_first_equally_often(tmp_path):

@@ -1,18 +1,26 @@
 """`specdec distill`, a certified pair of a target and words: pytest tests/cli/test_distill.py"""
 
+import argparse
 import dataclasses
 import json
+import os
 import random
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 from support import tiny_t5
 from test_cli import the_line
 
 import specdec
 from specdec import checkpoints, cli
+from specdec.cli import settings
+from specdec.cli.distill import Given, add_flags
 from specdec.models.t5 import T5Target
 
 GOLDEN = Path(__file__).parents[1] / "golden/tokenizer/tokenizer.json"
@@ -99,6 +107,102 @@ def test_the_drafter_learns_from_what_the_target_draws(made):
     assert "TEMPERATURE = 1.5" in (made / "texts/train/run.gin").read_text()
 
 
+def written(folder, split):
+    """The tokens that the target wrote, by input."""
+    lines = [
+        line
+        for path in (folder / "texts" / split).glob("predictions*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    return {one["input"]: one["tokens"] for one in map(json.loads, lines)}
+
+
+def test_flags_do_not_override_what_was_tuned(tmp_path):
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    flags = ["--gamma=3", "--schedule=heuristic", "--gin.GAMMA=4", "--gin.LOSSY=True"]
+    given = Given(parser.parse_args(settings.joined(flags)))
+    tuned = tmp_path / "tuned.gin"
+    tuned.write_text("include 'schedules/fixed.gin'\n\nGAMMA = 8\n")
+    own = given.flags({"SPLIT": "test"}, [str(tuned)])
+    assert own.gin_bindings == ["LOSSY=True", "SPLIT='test'"]
+    assert own.gamma is own.schedule is None and given.flags({}).gamma == 3
+    assert "GAMMA" not in given.text({}, [str(tuned)])
+
+
+def alpha(folder):
+    """That of the last evaluation."""
+    return json.loads((folder / "draft/log.jsonl").read_text().splitlines()[-1])["validation_alpha"]
+
+
+MESH = "--gin.NUM_PARTITIONS=2", "--gin.BATCH_SIZE=8", "--gin.DRAFT_TOP=64"
+
+
+@pytest.fixture
+def over_mesh(flags):
+    """Flags of a run over eight devices."""
+    return *flags, *SMALL, *DRAWN, *MESH, "--task_prefix=" + PREFIX
+
+
+@pytest.fixture(scope="module")
+def meshed(folder, cache):
+    """What one process makes over eight devices."""
+    words = re.findall(r"^\w+", (folder / "words.txt").read_text(), re.M)
+    flags = f"--compilation_cache_dir={cache}", *SMALL, *DRAWN, *MESH
+    found = specdec.distill(
+        folder / "target", words, folder / "meshed", task_prefix=PREFIX, flags=flags
+    )
+    assert found.certificate.passed
+    return folder / "meshed"
+
+
+@pytest.mark.slow
+def test_a_mesh_makes_a_certified_pair(made, meshed):
+    """The target writes the same texts as on one device, and its distributions are stored once."""
+    for split in ("train", "validation"):
+        assert written(meshed, split) == written(made, split)
+    assert (meshed / "draft/laws/00000/ids.npy").exists()
+    assert abs(alpha(meshed) - alpha(made)) < 0.1, "64 ids of 384 say much"
+
+
+@pytest.mark.slow
+def test_two_processes_make_the_same_pair(meshed, over_mesh, tmp_path):
+    """Each writes its own texts, and one of them everything else."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    devices = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "specdec", "distill", *over_mesh]
+            + [f"--output_dir={tmp_path / 'two'}", f"--distributed={address},2,{k}"],
+            env=os.environ | {"XLA_FLAGS": devices},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for k in (0, 1)
+    ]
+    outs, errs = zip(*(process.communicate(timeout=900) for process in both), strict=True)
+    assert all(process.returncode == 0 for process in both), errs
+    assert "CERTIFIED" in outs[0] and not outs[1].replace("[Gloo]", "").count("PASS")
+
+    def files(folder):
+        found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+        return {re.sub(r"-\d+-of-\d+", "", str(path)) for path in found if path.name[0] != "."}
+
+    def kept(folder):  # those of checkpoints differ: Orbax has a part for each process
+        return {name for name in files(folder) if "/checkpoint" not in name}
+
+    assert kept(tmp_path / "two") == kept(meshed)
+    for split in ("train", "validation"):
+        assert written(tmp_path / "two", split) == written(meshed, split)
+    for name in ("texts", "ids"):
+        paths = (folder / f"draft/laws/00000/{name}.npy" for folder in (tmp_path / "two", meshed))
+        np.testing.assert_array_equal(*map(np.load, paths))
+    assert abs(alpha(tmp_path / "two") - alpha(meshed)) < 1e-4  # sums in another order
+
+
 @pytest.mark.slow
 def test_the_pair_is_what_other_commands_take(made, command):
     pair = f"--gin_file={made / 'pair.gin'}", "--drafter=autoregressive"
@@ -146,6 +250,8 @@ def test_a_folder_of_another_run_is_refused(made, flags, command):
         (["--gin.DRAFT_LAYERS=3"], "DRAFT_LAYERS is 3 but the target has 2; give fewer"),
         (["--gin.DRAFT_LAYERS=0"], "Distillation.layers is 0; give a positive integer"),
         (["--gin.DRAFT_HEAD=0"], "Distillation.head is 0; give a positive integer, or None"),
+        (["--gin.DRAFT_TOP=0"], "Distillation.top is 0; give a positive integer, or None"),
+        (["--gin.DRAFT_TOP=2176"], "DRAFT_TOP is 2176 and the target has 2176 ids; give fewer"),
         (["--gin.DRAFT_STEPS=1"], "Distillation.steps is 1; give 2 or more, for the rate to fall"),
         (["--gin.LEARNING_RATE=0"], "Distillation.learning_rate is 0; give a positive number"),
         (["--gin.TEXTS='dev'"], "the task has no split 'dev'; give one of train, validation"),

@@ -8,7 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from support import tiny_t5
 
+from specdec.models.partitioning import make_mesh
+from specdec.models.t5 import T5Target
 from specdec.training import Adafactor, TrainingError
 from specdec.training.folder import Folder
 from specdec.training.training_loop import State
@@ -82,11 +86,68 @@ def test_a_checkpoint_without_checksums_is_gone_on_with(sound, tmp_path):
     assert same(restored(copy), state(5))
 
 
+def over(mesh, step: int) -> State:
+    """A state whose kernels are divided by columns."""
+
+    def place(leaf):
+        spec = PartitionSpec(None, "model") if leaf.ndim == 2 else PartitionSpec()
+        return jax.device_put(leaf, NamedSharding(mesh, spec))
+
+    return jax.tree.map(place, state(step))
+
+
+def abstract(given: State) -> State:
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), given
+    )
+
+
+def test_a_checkpoint_is_restored_over_another_mesh(sound, tmp_path):
+    meshes = [make_mesh(parts) for parts in (8, 2)]
+    with Folder(tmp_path, {}) as folder:
+        folder.save(5, over(meshes[0], 5))
+    wanted = over(meshes[1], 5)
+    for path in (sound, tmp_path):
+        alone = restored(path)
+        assert same(alone, state(5))
+        assert all(len(leaf.sharding.device_set) == 1 for leaf in jax.tree.leaves(alone))
+        with Folder(path, {}) as folder:
+            found = folder.restore(abstract(wanted))
+        assert same(found, wanted)
+        assert jax.tree.all(jax.tree.map(lambda x, y: x.sharding == y.sharding, found, wanted))
+
+
+def test_a_state_may_be_overwritten_while_it_is_written(tmp_path):
+    add = jax.jit(lambda given: jax.tree.map(lambda leaf: leaf + 1, given), donate_argnums=0)
+    with Folder(tmp_path, {}) as folder:
+        for step in (3, 5):
+            given = state(step)
+            folder.save(step, given)
+            jax.block_until_ready(add(given))
+    assert same(restored(tmp_path), state(5))
+
+
+def test_an_older_export_stays_until_the_checkpoint_is_complete(tmp_path, monkeypatch):
+    config = tiny_t5(16, 4, 4)
+    params, seen = T5Target(config).init(jax.random.key(0)), []
+    with Folder(tmp_path, {}) as folder:
+        folder.export(3, params, config, None)
+        names = [path.name for path in (tmp_path / "export").iterdir()]
+        (tmp_path / "export/.checkpoint_4.killed").mkdir()
+        monkeypatch.setattr(folder, "wait", lambda: seen.extend((tmp_path / "export").iterdir()))
+        folder.export(5, params, config, None)
+        monkeypatch.undo()
+    assert names == ["checkpoint_3"]
+    assert {"checkpoint_3", "checkpoint_5"} <= {path.name for path in seen}
+    assert [path.name for path in (tmp_path / "export").iterdir()] == ["checkpoint_5"]
+
+
 def test_what_cannot_be_written_is_named_and_leaves_what_was_there(sound, tmp_path, small_files):
     copy = shutil.copytree(sound, tmp_path / "copy")
     with Folder(copy, {}) as folder:
         with small_files(), pytest.raises(OSError) as caught:
             folder.save(7, state(7))
+            folder.wait()
         assert caught.value.errno == errno.EFBIG
         assert caught.value.filename == str(copy / "checkpoints/7")
     assert same(restored(copy), state(5))

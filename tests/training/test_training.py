@@ -24,6 +24,7 @@ from support import fails_at, tiny_t5
 from tolerances import PROBABILITIES, SMALL_LOGITS
 
 from specdec import autoregressive_decode, checkpoints, cli, row_keys, tasks, training
+from specdec.common import hosts
 from specdec.common.records import RecordsError
 from specdec.models.t5 import T5Target
 from specdec.sampling import Greedy
@@ -369,7 +370,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(folder, run, wh
     done = subprocess.run(limited, capture_output=True, text=True, cwd=ROOT)
     remedy = "File too large; raise the limit of file sizes (ulimit -f) and give the command again"
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == f"specdec: {out / 'checkpoints/5'}: {remedy}"
+    assert done.stderr.splitlines()[-1] == f"specdec: {out / 'export/checkpoint_5'}: {remedy}"
     assert done.stderr.count("too large") == 1 and "Traceback" not in done.stderr, done.stderr
     training.train(run, out)
     assert log(out) == whole
@@ -427,6 +428,18 @@ def test_an_interrupt_saves(run, command, whole, tmp_path, monkeypatch, number, 
     assert log(tmp_path / "out") == whole
 
 
+def test_a_signal_to_another_host_acts_here(command, whole, tmp_path, monkeypatch):
+    """The hosts' largest number of a signal is that of one of them."""
+    calls = itertools.count(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(hosts, "largest", lambda own: signal.SIGTERM if next(calls) >= 3 else own)
+        ended, err = command(tmp_path / "out")
+    assert ended == 143 and err.splitlines()[-1].startswith("specdec: terminated; to go on")
+    assert [entry.name for entry in (tmp_path / "out/checkpoints").iterdir()] == ["3"]
+    assert command(tmp_path / "out")[0] == 0
+    assert log(tmp_path / "out") == whole
+
+
 @pytest.mark.slow
 def test_two_checkpoints_and_one_export_are_kept(run, tmp_path):
     state = training.train(dataclasses.replace(run, steps=17), tmp_path)
@@ -481,7 +494,7 @@ def test_a_copy_task_is_learnt(run, tmp_path):
     state = training.train(learnt, tmp_path)
     losses = [json.loads(line)["loss"] for line in log(tmp_path)]
     assert np.mean(losses[-20:]) < 0.2 < 1.4 < losses[0]
-    examples = training.training_batches.read_split(run.task, "train", LENGTHS)[:50]
+    examples = list(training.training_batches.read_split(run.task, "train", LENGTHS))[:50]
     (pairs,) = training.training_batches.pack(examples, LENGTHS, 50, 1)
     keys = row_keys(0, jnp.arange(50))
     rules = {"target": run.model, "sampling": Greedy(), "max_length": 8}

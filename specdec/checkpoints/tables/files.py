@@ -11,10 +11,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Sharding
 
 from specdec import tasks
 from specdec.checkpoints.checksums import checksum, damage
 from specdec.common import records
+from specdec.tasks import LoadedVocabulary
 from specdec.types import Table
 
 FILE = "table.json"
@@ -26,7 +28,10 @@ class TableError(ValueError):
 
 
 def save(
-    path: str | os.PathLike, kind: str, arrays: Mapping[str, np.ndarray], vocabulary: Any = None
+    path: str | os.PathLike,
+    kind: str,
+    arrays: Mapping[str, np.ndarray],
+    vocabulary: LoadedVocabulary | None = None,
 ) -> None:
     """Writes a table, which appears under its name only when it is complete.
 
@@ -72,7 +77,11 @@ def check_output(path: str | os.PathLike) -> Path:
 
 
 def load(
-    path: str | os.PathLike, table: Table, *, sharding: Any = None, checksums: bool = True
+    path: str | os.PathLike,
+    table: Table,
+    *,
+    sharding: Sharding | None = None,
+    checksums: bool = True,
 ) -> dict[str, Any]:
     """Returns the arrays of a table on a device; its files are mapped, not copied first.
 
@@ -113,7 +122,7 @@ def mapped(
 
 
 def shapes(
-    path: str | os.PathLike, table: Table, *, sharding: Any = None
+    path: str | os.PathLike, table: Table, *, sharding: Sharding | None = None
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes and dtypes of the result of `load`.
 
@@ -131,7 +140,7 @@ def shapes(
     }
 
 
-def check_vocabulary(path: str | os.PathLike, table: Table, vocabulary: Any) -> None:
+def check_vocabulary(path: str | os.PathLike, table: Table, vocabulary: LoadedVocabulary) -> None:
     """Raises TableError for a table that was made from another vocabulary's ids.
 
     Args:

@@ -20,7 +20,7 @@ from specdec.models.inputs import read
 from specdec.plan import Plan
 from specdec.sampling import before_each, fit_vocabulary, is_distribution, standardised
 from specdec.schedules.stopping import signals
-from specdec.types import Array, Cache, Context, Draft, Params, PyTree, Request
+from specdec.types import Array, Context, Draft, Params, PyTree, Request
 
 LENIENCE = (1.0, 0.5, 0.3, 0.1)
 MOST = 1e6  # of a ratio: JSON has no infinity
@@ -186,7 +186,7 @@ def _asked(
             tokens=jnp.where(given, tokens, 0),
             length=jnp.full([rows], position + 1, jnp.int32),
             inputs=inputs,
-            cache=_rewound(cache, position, rows),
+            cache=cache.rewind(jnp.full([rows], position, jnp.int32)),
             hidden=jnp.where(given[:, :, None], states, 0) if plan.reads_hidden else None,
             active=position < length,
             taught=jnp.take(tokens, jnp.minimum(position + 1 + ahead, longest), axis=1),
@@ -215,10 +215,6 @@ def _asked(
     state = plan.drafter.init(params, at(jnp.int32(0)))
     _, found = jax.lax.scan(ask, state, (jnp.arange(longest), view, *own))
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), found)
-
-
-def _rewound(cache: Cache, position: Array, rows: int) -> Cache:
-    return cache.rewind(jnp.full([rows], position, jnp.int32))
 
 
 def _drawn_from(draft: Draft, vocab_size: int) -> Array:

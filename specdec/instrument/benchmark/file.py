@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
@@ -96,7 +97,8 @@ class File:
         before = list(self._lines.map(record, "bench")) if self._lines else []
         self.done = _in_all_modes(before, modes)
         self.elsewhere = {(_split(one), one.text) for one in before if _split(one)}
-        self._records = [one for one in before if self._is_whole(one)]
+        whole = (_split(one) or (one.repeat, one.text) in self.done for one in before)
+        self._records = list(itertools.compress(before, whole))
         if self._lines:
             self._lines.replace(map(fields_of, self._records))
 
@@ -115,9 +117,6 @@ class File:
         if self._lines:
             text = records.as_json(report, indent=2)
             records.write(Path(f"{self._lines.path}.summary.json"), f"{text}\n")
-
-    def _is_whole(self, record: Record) -> bool:
-        return _split(record) is not None or (record.repeat, record.text) in self.done
 
 
 def record(fields: Mapping[str, Any]) -> Record:

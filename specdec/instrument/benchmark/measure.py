@@ -17,7 +17,7 @@ from specdec.decoding.program import Program
 from specdec.instrument.benchmark.file import Generation, Timing
 from specdec.instrument.benchmark.parts import Key
 from specdec.instrument.benchmark.workload import Workload
-from specdec.types import PyTree
+from specdec.types import DecodeOutput, PyTree
 
 WARM_UPS = 3
 TEXTS_PER_TIMING = 4  # the parts are timed at every fourth text: they depend on shapes alone
@@ -63,7 +63,9 @@ def measure_by_text(
     on_device = {text: jax.device_put(inputs) for text, inputs in texts.items()}
     params = workload.params(trees)
 
-    def one_text(repeat: int, place: int, text: int, inputs: Any) -> Iterator[Generation | Timing]:
+    def one_text(
+        repeat: int, place: int, text: int, inputs: jax.Array
+    ) -> Iterator[Generation | Timing]:
         # First the parts: a text with both generations then has all that is measured of it.
         if place % TEXTS_PER_TIMING == 0:
             for part, seconds in _timed_parts(clock, workload, trees, inputs):
@@ -163,7 +165,9 @@ def _timed(clock, program: Program, *arguments) -> tuple[Any, float]:
     return timed(program.warmed(*arguments), *arguments, clock=clock)
 
 
-def _generation(workload: Workload, output: Any, *, text: int, **about: Any) -> Generation:
+def _generation(
+    workload: Workload, output: DecodeOutput | BeamOutput, *, text: int, **about: Any
+) -> Generation:
     """Returns the record of an output; raises NonFiniteLogits if its row has failed."""
     with naming_texts([text]):
         check_finite(output, workload.plan.target)

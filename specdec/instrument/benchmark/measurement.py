@@ -85,14 +85,15 @@ class Measurement:
           split: the split of the prediction, None for none.
         """
         plan = self.workload.plan
+        read = self.workload.alone.target.read_by_decode(self._trees["alone"])
         summary = summarize(
             self.file.records(split),
             parts=parts_of(plan),
             gamma=plan.gamma,
             same_output=plan.same_output,
             exact=plan.exact,
-            beams=beams_of(plan),
-            step_bytes=self._step_bytes(),
+            beams=plan.beams if isinstance(plan, BeamPlan) else 0,
+            step_bytes=sum(leaf.nbytes for leaf in jax.tree.leaves(read)),
         )
         costs = self.workload.costs(self._trees, self._length)
         report = {
@@ -104,10 +105,6 @@ class Measurement:
         self.file.conclude(report)
         return summary
 
-    def _step_bytes(self) -> int:
-        read = self.workload.alone.target.read_by_decode(self._trees["alone"])
-        return sum(leaf.nbytes for leaf in jax.tree.leaves(read))
-
     def _written(self, records: Iterator[Record]) -> Iterator[Record]:
         for record in records:
             self.file.write(record)
@@ -117,11 +114,6 @@ class Measurement:
 def _named(figures: Mapping[Key, Any]) -> dict[str, Any]:
     """Returns figures by the names that parts have in files."""
     return {name_of(key): figure for key, figure in figures.items()}
-
-
-def beams_of(plan: Plan | BeamPlan) -> int:
-    """Returns the number of beams of a search, and 0 for any other plan."""
-    return plan.beams if isinstance(plan, BeamPlan) else 0
 
 
 def parts_of(plan: Plan | BeamPlan) -> Parts | None:

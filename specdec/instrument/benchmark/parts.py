@@ -33,7 +33,7 @@ from specdec.models.cache import KVCache
 from specdec.models.inputs import read
 from specdec.models.model import Target
 from specdec.plan import Plan
-from specdec.types import Part, PyTree, TargetCall, verifies
+from specdec.types import Cache, Part, PyTree, TargetCall, verifies
 
 READ_BYTES, READ_ROWS = 2**29, 1024  # of what `read_memory` reads
 LONGEST_SCAN = 32  # steps; enough that a scan's start does not count
@@ -135,7 +135,7 @@ def prefills(
     return run
 
 
-def _encoded(model: Any, inputs: PyTree) -> KVCache | None:
+def _encoded(model: Target, inputs: PyTree) -> KVCache | None:
     """Returns zeros as an encoder's output, for a model that reads it and is timed alone."""
     if model.encoded_dim is None:
         return None
@@ -184,7 +184,7 @@ def turns(plan: Plan | BeamPlan, turn: Turn, steps: int) -> Callable:
         begun = {role: prefilled[plan.holder(role)] for role in call_of}
         widest = max(width for _, width, _ in turn.parts)
 
-        def calls(part: Part, tokens: jax.Array, cache: Any) -> tuple[jax.Array, Any]:
+        def calls(part: Part, tokens: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
             def advance(carry, _):
                 tokens, cache = carry
                 told, fed = call_of[part.role](trees, tokens[:, : part.width], cache)

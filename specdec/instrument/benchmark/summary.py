@@ -248,6 +248,7 @@ def summarize(
     alone, speculative = found.alone, found.speculative
     speedup, (tau, alpha) = _speedup(alone, speculative), _acceptance(speculative)
     conditional, joint = theory.acceptance_by_position(*_calls(speculative))
+    depths = estimator.depths(speculative)
     latency = {"alone": _latency(alone, found.prefill_alone + found.step)}
     prediction = forecast = None
     if parts is not None:
@@ -271,7 +272,7 @@ def summarize(
         exact=exact,
         conditional=_known(conditional),
         joint=_known(joint),
-        depth=_mean_depth(speculative),
+        depth=statistics.fmean(depths) if depths else None,
         broken_drafts=sum(one.broken_drafts for one in speculative),
         spread=found.spread,
         beams=beams,
@@ -302,11 +303,6 @@ def _acceptance(generations: Sequence[Generation]) -> tuple[float, float | None]
     )
     alpha = theory.empirical_alpha(*_calls(generations))
     return tau, None if math.isnan(alpha) else alpha
-
-
-def _mean_depth(generations: Sequence[Generation]) -> float | None:
-    depths = estimator.depths(generations)
-    return None if depths is None else statistics.fmean(depths)
 
 
 def _parts(parts: Parts, generations: Sequence[Generation]) -> tuple[Part, ...]:

@@ -21,15 +21,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.decoding import beam_search, naming_texts
+from specdec.decoding import beam_search
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import BeamSet
 from specdec.decoding.beam_search import BeamOutput, BeamState
 from specdec.decoding.draft_beams import DraftBeams
 from specdec.decoding.program import BeamProgram
-from specdec.instrument.certificate.hostile import TEXTS, slowdowns
+from specdec.instrument.certificate.hostile import TEXTS, slowdowns, summary
 from specdec.instrument.certificate.outcome import Check, timed
-from specdec.instrument.certificate.subject import Subject, joined, refuse
+from specdec.instrument.certificate.subject import Subject, refuse
+from specdec.models.model import Target
 from specdec.sampling import before_each
 from specdec.testing.draft_models import HARMS, HarmfulModel
 from specdec.types import Array, Params, PyTree
@@ -59,7 +60,7 @@ class BeamSubject:
         """The largest error of a score, and the largest gap of scores that rounding may swap."""
         return self.subject.tolerance
 
-    def with_draft(self, model: Any, width: int, reuse: bool = True) -> tuple[BeamPlan, Params]:
+    def with_draft(self, model: Target, width: int, reuse: bool = True) -> tuple[BeamPlan, Params]:
         """Returns the search with a draft whose model has the target's parameters."""
         drafter = DraftBeams(model, width, self.own.depth, reuse=reuse)
         params = Params(**dict.fromkeys(("target", drafter.role), self.subject.params["target"]))
@@ -69,15 +70,8 @@ class BeamSubject:
         self, plan: BeamPlan, params: Params | None = None, rows: int | None = None
     ) -> BeamOutput:
         """Returns the beams of the first `rows` texts, on the host; None for all texts."""
-        rows = len(self.subject.inputs) if rows is None else rows
-        made = BeamProgram(plan, mesh=self.subject.mesh)
-        program = self._programs.setdefault(plan, made)
-        outputs, read, trees = [], 0, plan.params(params or self.subject.params)
-        for keys, inputs in self.subject.batches(rows):
-            with naming_texts(range(read, read + len(inputs))):
-                outputs.append(program.fetch(trees, keys, inputs)[0])
-            read += len(inputs)
-        return joined(outputs, rows)
+        program = self._programs.setdefault(plan, BeamProgram(plan, mesh=self.subject.mesh))
+        return self.subject.fetched(program, plan.params(params or self.subject.params), rows)
 
     @functools.cached_property
     def plain(self) -> BeamOutput:
@@ -194,24 +188,8 @@ def hostile(subject: BeamSubject) -> Check:
         plan, params = subject.with_draft(model, width)
         runs[harm] = functools.partial(subject.search, plan, params, rows)
         cases.append(_agreement(harm, subject, plan, runs[harm](), params))
-    slowdown = slowdowns(subject.subject, runs)
-    worst = max(slowdown, key=slowdown.__getitem__)
-    failed = sum(not case.passed for case in cases)
-    same, texts = (sum(case.figures[name] for case in cases) for name in ("identical", "texts"))
-    return Check(
-        "hostile",
-        {
-            "failed_cases": failed,
-            "outputs": texts,
-            "identical": same,
-            "slowdown": slowdown,
-            "cases": {case.name: case.record() for case in cases},
-        },
-        {"failed_cases": ("==", 0)},
-        f"{same} of {texts} texts the same beams under {len(cases)} hostile drafts, {failed} of "
-        f"{len(cases)} cases fail (threshold 0); at worst {slowdown[worst]:.2f}x the time of plain "
-        f"beams ({worst})",
-    )
+    same = f"texts the same beams under {len(cases)} hostile drafts"
+    return summary(cases, slowdowns(subject.subject, runs), same, "the time of plain beams")
 
 
 def audit(subject: BeamSubject) -> Check:
@@ -221,8 +199,7 @@ def audit(subject: BeamSubject) -> Check:
     """
     output, own = subject.drafted, subject.subject
     score = jax.jit(functools.partial(_score, plan=subject.plan))
-    fed = own.fed(output.tokens, output.length, output.finished)
-    right = joined([jax.device_get(score(*args)) for args in fed], len(own.inputs))
+    right = own.compared(score, output.tokens, output.length, output.finished)
     there = output.length > 0
     error = _largest(np.where(there, output.scores - right, 0))
     order = np.where(there[:, 1:], np.diff(output.scores, axis=1), -1.0)

@@ -13,7 +13,7 @@ import numpy as np
 from specdec.common.statistics import estimate
 from specdec.instrument.certificate.drawn import SAMPLES, by_rank
 from specdec.instrument.certificate.outcome import Check
-from specdec.instrument.certificate.subject import Subject, joined, taught_scores
+from specdec.instrument.certificate.subject import Subject, taught_scores
 from specdec.plan import Plan
 from specdec.types import Array, DecodeOutput, PyTree
 
@@ -83,8 +83,7 @@ def _by_groups(subject: Subject) -> tuple[dict[str, Any], str]:
 def _of_texts(function: Callable, subject: Subject, output: DecodeOutput) -> Any:
     """Returns the result of a function of target, inputs, tokens and lengths for each text."""
     compare = jax.jit(functools.partial(function, plan=subject.plan))
-    fed = subject.fed(output.tokens, output.length)
-    return joined([jax.device_get(compare(*args)) for args in fed], len(subject.inputs))
+    return subject.compared(compare, output.tokens, output.length)
 
 
 def _unlike(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):

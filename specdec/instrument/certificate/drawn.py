@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specdec.instrument.certificate.outcome import Check
-from specdec.instrument.certificate.subject import Subject, joined, taught_scores
+from specdec.instrument.certificate.subject import Subject, taught_scores
 from specdec.plan import Plan
 from specdec.testing import FALSE_ALARM
-from specdec.types import Array, DecodeOutput, PyTree
+from specdec.types import Array, PyTree
 from specdec.verifiers import SpeculativeSampling
 
 SAMPLES = 8  # of each text
@@ -37,7 +36,8 @@ def draws(subject: Subject) -> Check:
     excess, variance, tokens, drafted = np.zeros(GROUPS), 0.0, 0, 0
     for sample in range(SAMPLES):
         output = subject.decode(plan, sample=sample)
-        difference, own_variance = _against_the_target(subject, compare, output)
+        found = subject.compared(compare, output.tokens, output.length)
+        difference, own_variance = (x.sum(axis=0, dtype=np.float64) for x in found)
         excess, variance = excess + difference, variance + own_variance
         tokens += int(output.length.sum())
         drafted += int(output.trace.drafted.sum())
@@ -60,16 +60,6 @@ def draws(subject: Subject) -> Check:
         f"{GROUPS} groups are off by {most:.4f} at most (p = {p_value:.2g}, threshold "
         f"{FALSE_ALARM:g}); a share off by {seen:.3f} is always seen",
     )
-
-
-def _against_the_target(
-    subject: Subject, compare: Callable, output: DecodeOutput
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns each group's excess of tokens over the expectation, and its variance."""
-    texts = (output.tokens, output.length)
-    parts = [jax.device_get(compare(*args)) for args in subject.fed(*texts)]
-    excess, variance = joined(parts, len(subject.inputs))
-    return excess.sum(axis=0, dtype=np.float64), variance.sum(axis=0, dtype=np.float64)
 
 
 def _standing(params: PyTree, inputs: Array, tokens: Array, length: Array, *, plan: Plan):

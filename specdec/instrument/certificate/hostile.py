@@ -40,10 +40,12 @@ def hostile(subject: Subject) -> Check:
             cases.append(_case(case, subject, sampling, run()))
             if sampling.greedy:
                 runs[name] = run
-    return _summary(cases, slowdowns(subject, runs))
+    identical = f"outputs identical under {len(runs) - 1} hostile drafters"
+    return summary(cases, slowdowns(subject, runs), identical, "the target's time alone")
 
 
-def _summary(cases: list[Check], slowdown: dict[str, float]) -> Check:
+def summary(cases: list[Check], slowdown: dict[str, float], same: str, alone: str) -> Check:
+    """Returns the check of all cases; `same` and `alone` are words for its note."""
     worst = max(slowdown, key=slowdown.__getitem__)
     failed = sum(not case.passed for case in cases)
     outputs = sum(case.figures["texts"] for case in cases)
@@ -61,9 +63,8 @@ def _summary(cases: list[Check], slowdown: dict[str, float]) -> Check:
         "hostile",
         figures,
         {"failed_cases": ("==", 0)},
-        f"{identical} of {outputs} outputs identical under {len(slowdown)} hostile drafters, "
-        f"{failed} of {len(cases)} cases fail (threshold 0); at worst "
-        f"{slowdown[worst]:.2f}x the target's time alone ({worst})",
+        f"{identical} of {outputs} {same}, {failed} of {len(cases)} cases fail (threshold 0); at "
+        f"worst {slowdown[worst]:.2f}x {alone} ({worst})",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from specdec.common import hosts
 from specdec.decoding import naming_texts, row_keys
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.program import DecodeProgram, Program
 from specdec.drafters import Autoregressive
 from specdec.drafters.drafter import Drafter, Drawing
+from specdec.models import partitioning
 from specdec.plan import Plan
 from specdec.sampling import Greedy, Sampling, before_each, instead, standardised
 from specdec.testing import divergences
@@ -110,7 +112,8 @@ class Subject:
             cache = target.prefill(params, inputs, 1)
             return target.decode(params, target.start(inputs)[:, None], cache)[0].logits
 
-        return jax.eval_shape(logits, self.params["target"], self.inputs[:1]).shape[-1]
+        inputs = self._block(self.inputs, 0, self.plan.target.pad_id)  # a batch, for any mesh
+        return jax.eval_shape(logits, self.params["target"], inputs).shape[-1]
 
     def variant(self, sampling: SamplingRule, **parts: Any) -> Plan:
         """Returns the plan with another sampling, also in its drafter, and other components."""
@@ -151,13 +154,18 @@ class Subject:
           rows: the number of texts; None for all.
           sample: which of several samples of each text this is.
         """
-        rows = len(self.inputs) if rows is None else rows
         program = self._programs.setdefault(plan, DecodeProgram(plan, mesh=self.mesh))
-        batches = self.batches(rows, sample)
+        return self.fetched(program, params or self.params, rows, sample)
+
+    def fetched(
+        self, program: Program, params: Params, rows: int | None = None, sample: int = 0
+    ) -> Any:
+        """Returns a program's output for the first `rows` texts, as `decode` does."""
+        rows = len(self.inputs) if rows is None else rows
         outputs, read = [], 0
-        for keys, inputs in batches:
+        for keys, inputs in self.batches(rows, sample):
             with naming_texts(range(read, read + len(inputs))):
-                outputs.append(program.fetch(params or self.params, keys, inputs)[0])
+                outputs.append(program.fetch(params, keys, inputs, everywhere=True)[0])
             read += len(inputs)
         return joined(outputs, rows)
 
@@ -181,19 +189,25 @@ class Subject:
         """The target's scores of `speculated`."""
         output = self.speculated
         teach = jax.jit(functools.partial(_teach, plan=self.plan))
-        fed = self.fed(output.tokens, output.length)
-        return joined([jax.device_get(teach(*args)) for args in fed], len(self.inputs))
+        return self.compared(teach, output.tokens, output.length)
 
-    def fed(self, *outputs: Array) -> Iterator[tuple[Any, ...]]:
-        """Yields each batch's target parameters, inputs, and rows of the outputs."""
+    def compared(self, compare: Callable[..., PyTree], *outputs: Array) -> Any:
+        """Returns the result for each text of a function of the target's parameters, inputs, and
+        rows of the outputs."""
+        found = []
         for start, (_, inputs) in zip(self._starts, self._batches(0), strict=True):
-            yield self.params["target"], inputs, *(self._block(x, start, 0) for x in outputs)
+            rows = (self._block(x, start, 0) for x in outputs)
+            found.append(hosts.fetched(compare(self.params["target"], inputs, *rows)))
+        return joined(found, len(self.inputs))
 
     def gap(self, row: int, ours: Array, plain: Array, sampling: SamplingRule) -> float:
         """Returns the gap between two outputs of a text at their first difference, in nats."""
-        keys = row_keys(self.seed, jnp.array([row]))
-        inputs, ours, plain = (jnp.asarray(x)[None] for x in (self.inputs[row], ours, plain))
-        (found,) = divergences(
+        rows = 1 if self.mesh is None else self.mesh.shape[partitioning.DATA]
+        keys = row_keys(self.seed, jnp.full(rows, row))
+        inputs, ours, plain = (
+            jnp.broadcast_to(x, (rows, *x.shape)) for x in (self.inputs[row], ours, plain)
+        )
+        found, *_ = divergences(
             self.plan.target,
             self.params["target"],
             keys,

@@ -263,14 +263,14 @@ def _in_iterations(calls: Mapping[Key, float], times: float) -> dict[Key, float]
 
 
 def _costs(medians: Mapping[Key, float], path: str) -> Costs:
-    named = [medians.get(key) for key in (PREFILL, PREFILL_ALONE, STEP)]
-    if None in named:
+    prefill, alone, step = (medians.get(key) for key in (PREFILL, PREFILL_ALONE, STEP))
+    if prefill is None or alone is None or step is None:
         raise RecordsError(
             f"{path} has no timings of parts; give the lines of `specdec bench`, or leave --costs "
             "out to measure here"
         )
     calls = _in_iterations(medians, by_turns(medians))
-    return Costs(calls, *named, path)  # type: ignore[arg-type]
+    return Costs(calls, prefill, alone, step, path)
 
 
 def read(path: str, topology: str | None) -> Costs:

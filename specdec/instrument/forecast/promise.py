@@ -131,8 +131,8 @@ def best(forecasts: Sequence[Forecast]) -> Forecast | None:
     Args:
       forecasts: the figures of several draft lengths.
     """
-    known = [one for one in forecasts if one.speedup]
-    return max(known, key=lambda one: one.speedup.value, default=None)  # type: ignore[union-attr]
+    known = [(one.speedup.value, one) for one in forecasts if one.speedup]
+    return max(known, key=lambda pair: pair[0])[1] if known else None
 
 
 def lines(forecasts: Sequence[Forecast]) -> Iterator[str]:

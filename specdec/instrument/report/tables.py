@@ -35,7 +35,12 @@ def alphas(runs: Sequence[ReportedRun]) -> tuple[Sequence[str], list[Sequence[st
 
 def places(runs: Sequence[ReportedRun]) -> list[str]:
     """Returns where, with what and over which texts each run was measured."""
-    return [line for run in runs for line in _conditions(run)]
+    return [
+        f"{run.name}, {kind}: {conditions(figures, figures['run']['sampling'])}"
+        for run in runs
+        for kind, figures in (("bench", run.bench), ("acceptance", run.acceptance))
+        if figures
+    ]
 
 
 SPEED = ("run", "", "gamma", "alpha", "tested", "c", "v", "predicted", "measured")
@@ -74,12 +79,6 @@ def _lenient(run: ReportedRun) -> Iterator[Sequence[str]]:
     tokens = str(run.acceptance["tokens"])
     for drafter, alphas in _alphas(run).items():
         yield run.name, drafter, *(_with_interval(alpha, "value") for alpha in alphas), tokens
-
-
-def _conditions(run: ReportedRun) -> Iterator[str]:
-    for kind in ("bench", "acceptance"):
-        if figures := getattr(run, kind):
-            yield f"{run.name}, {kind}: {conditions(figures, figures['run']['sampling'])}"
 
 
 def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

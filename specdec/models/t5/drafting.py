@@ -177,7 +177,7 @@ class DraftNetwork(T5):
     def markov(self, tokens: Array) -> Array:
         rows = self.decoder.markov_embedder(tokens)
         logits = self.decoder.markov_dense(rows).astype(jnp.float32)
-        return constrain(logits, "batch", "length", None)
+        return constrain(logits, "batch", "length", "logits")
 
     def __call__(self, inputs: Array, tokens: Array) -> ModelOutput:
         config, states = self.config, None

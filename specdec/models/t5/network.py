@@ -18,6 +18,7 @@ from specdec.models.layers import (
     Logits,
     RMSNorm,
     constrain,
+    layer_class,
 )
 from specdec.models.products import Kernels, Orders
 from specdec.models.t5.config import PAD_ID, T5Config
@@ -95,7 +96,8 @@ class Encoder(nn.Module):
         config = self.config
         if not config.relative_bias_per_layer:
             self.relpos_bias = _relative_bias(config, bidirectional=True)
-        self.layers = [EncoderLayer(config, self.kernels) for _ in range(config.num_encoder_layers)]
+        layer = layer_class(EncoderLayer)
+        self.layers = [layer(config, self.kernels) for _ in range(config.num_encoder_layers)]
         self.encoder_norm = _norm(config, self.kernels)
 
     def __call__(self, x: Array, inputs_mask: Array) -> Array:
@@ -149,7 +151,8 @@ class Decoder(nn.Module):
         config, kernels = self.config, self.kernels
         if not config.relative_bias_per_layer:
             self.relpos_bias = _relative_bias(config, bidirectional=False)
-        self.layers = [DecoderLayer(config, *kernels) for _ in range(config.num_decoder_layers)]
+        layer = layer_class(DecoderLayer, static=(3,))
+        self.layers = [layer(config, *kernels) for _ in range(config.num_decoder_layers)]
         self.decoder_norm = _norm(config, kernels[0])
         if not logits_from_table(config, self.layout):
             self.logits_dense = self.head()

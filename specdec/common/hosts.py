@@ -1,0 +1,77 @@
+"""Several hosts that run one program: what they tell each other.
+
+All hosts call each of these functions, in the same order. On one host nothing is sent.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from specdec.common.records import RecordsError
+
+T = TypeVar("T")
+
+
+def is_first() -> bool:
+    """Returns whether this is the host that writes what is written once."""
+    return jax.process_index() == 0
+
+
+def largest(number: int) -> int:
+    """Returns the largest of the hosts' numbers."""
+    if jax.process_count() == 1:
+        return number
+    return int(multihost_utils.process_allgather(np.int32(number)).max())
+
+
+def exchanged(value: T) -> list[T]:
+    """Returns the values of all hosts, in the order of the hosts."""
+    if jax.process_count() == 1:
+        return [value]
+    own = np.frombuffer(pickle.dumps(value), np.uint8)
+    sizes = multihost_utils.process_allgather(np.int32(len(own)))
+    padded = np.zeros(sizes.max(), np.uint8)
+    padded[: len(own)] = own
+    rows = multihost_utils.process_allgather(padded)
+    return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+
+
+def from_first(act: Callable[[], T]) -> T:
+    """Returns the value that `act` has on the first host, which alone calls it.
+
+    Raises:
+      RecordsError: on the other hosts, if `act` raises on the first.
+    """
+    if jax.process_count() == 1:
+        return act()
+    value: Any = None
+    failed: Exception | None = None
+    if is_first():
+        try:
+            value = act()
+        except Exception as error:
+            failed = error
+    value, said = exchanged((value, failed and str(failed)))[0]
+    if failed is not None:
+        raise failed
+    if said is not None:
+        raise RecordsError(f"the first host ended: {said}")
+    return value
+
+
+def fetched(tree: Any) -> Any:
+    """Returns a tree of arrays on this host, each with all of its elements."""
+    return jax.tree.map(whole, tree)
+
+
+def whole(array: Any) -> np.ndarray:
+    """Returns all elements of an array of which other hosts may have parts."""
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        return multihost_utils.process_allgather(array, tiled=True)
+    return np.asarray(array)

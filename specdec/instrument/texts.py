@@ -1,0 +1,135 @@
+"""The texts of a run, and the number of outputs of each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from specdec import tasks
+from specdec.common.values import Checked, PositiveInt, Seed, Text, UsageError, check_has, check_is
+from specdec.models.partitioning import Share
+
+# What each kind has, and what to give.
+_KINDS = {
+    "task": ("num_input_examples", "a task, or the name of a registered one"),
+    "vocabulary": ("load", tasks.VOCABULARIES),
+    "draft_vocabulary": ("load", tasks.VOCABULARIES),
+}
+
+
+class TextList(tuple[tuple[str, str | None], ...]):
+    """Texts that replace a task's: (input, reference) pairs.
+
+    All have a reference, or none has (None).
+    """
+
+    def __repr__(self) -> str:
+        return f"{len(self)} texts, the first {self[0][0][:30]!r}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Data(Checked):
+    """The texts of a run; gin builds it, as `cli.Data`.
+
+    Args:
+      task: a task, or the name of a registered one.
+      split: one of its splits.
+      lengths: the longest 'inputs' and 'targets' in tokens.
+      texts: texts that replace the task's, None for none.
+      vocabulary: of texts that belong to no task; None for the one saved with the target.
+      draft_vocabulary: of the drafter's models, if known; it must be the same.
+      batch_size: rows that are decoded together.
+      buckets: shorter input lengths to compile for, see `tasks.batches`.
+      seed: of all random draws. The output for example i depends only on the seed and on i.
+      limit: how many examples to decode, None for all.
+      num_samples: outputs for each example, from different draws.
+      decoder_prefix: the text that every output begins with.
+
+    Raises:
+      ValueError: a field has the wrong type, or is out of range.
+    """
+
+    task: Any
+    split: Text
+    lengths: Mapping[str, int]
+    texts: TextList | None = None
+    vocabulary: tasks.VocabularyDefinition | None = None
+    draft_vocabulary: tasks.VocabularyDefinition | None = None
+    batch_size: PositiveInt = 1
+    buckets: Sequence[int] = ()
+    seed: Seed = 0
+    limit: PositiveInt | None = None
+    num_samples: PositiveInt = 1
+    decoder_prefix: Text = ""
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name, (method, remedy) in _KINDS.items():
+            value = getattr(self, name)
+            if not (value is None or name == "task" and isinstance(value, str)):
+                check_has(f"Data.{name}", value, method, remedy)
+        check_is("Data.texts", self.texts or TextList(), TextList, "INPUT_FILE or INPUT_TEXTS")
+        for side in ("inputs", "targets"):
+            tasks.length_of(self.lengths, side)
+        tasks.check_sizes(self.lengths, self.batch_size, self.limit, self.buckets)
+
+    def batches(
+        self,
+        share: Share,
+        batch_size: int | None = None,
+        vocabulary: tasks.LoadedVocabulary | None = None,
+    ) -> Iterator[tasks.Batch]:
+        """Iterates over the examples, or a share of them, in batches of `batch_size` rows.
+
+        Args:
+          share: the share of this host.
+          batch_size: rows; None for the field's value.
+          vocabulary: of given texts; a task has its own.
+
+        Raises:
+          UsageError, TaskError: at the call.
+        """
+        sizes = self._sizes()
+        sizes["batch_size"] = batch_size or self.batch_size
+        if self.texts is not None:
+            assert vocabulary is not None, "of given texts"
+            given = tasks.text_batches(
+                self.texts, vocabulary, self.lengths, shard=share[:2], **sizes
+            )
+            return iter(list(given))  # a text that is too long shows before any long work
+        if self.task is None:
+            raise UsageError(
+                "there is no task and no text; give --input_file or --text, or set TASK"
+            )
+        return tasks.batches(self.task, self.split, self.lengths, shard=share[:2], **sizes)
+
+    def fitted(self, vocabulary: tasks.LoadedVocabulary) -> Data:
+        """Returns the data with inputs as long as the bucket that holds the longest given text.
+
+        It is for commands that pad all texts to one length.
+        """
+        assert self.texts is not None, "a task's texts are trimmed"
+        inputs = (text for text, _ in self.texts[: self.limit])
+        longest = max(len(vocabulary.encode(text)) for text in inputs) + 1  # and EOS
+        width = next((width for width in self.buckets if width >= longest), None)
+        if width is None:
+            return self
+        buckets = tuple(shorter for shorter in self.buckets if shorter < width)
+        lengths = {**self.lengths, "inputs": width}
+        return dataclasses.replace(self, lengths=lengths, buckets=buckets)
+
+    def count(self) -> int | None:
+        """Returns the number of examples without a limit; None if the task does not know."""
+        if self.texts is not None:
+            return len(self.texts)
+        return tasks.count(self.task, self.split)
+
+    def text_batches(
+        self, texts: Iterable[tuple[str, str | None]], vocabulary: tasks.LoadedVocabulary
+    ) -> Iterator[tasks.Batch]:
+        """Iterates over other texts, with their targets or None, instead of the task's."""
+        return tasks.text_batches(texts, vocabulary, self.lengths, **self._sizes())
+
+    def _sizes(self) -> dict[str, Any]:
+        return {"batch_size": self.batch_size, "limit": self.limit, "buckets": self.buckets}

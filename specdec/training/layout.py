@@ -1,0 +1,134 @@
+"""The division of a training run's arrays over the devices of a mesh.
+
+Rows of a batch lie over `data`. The frozen target and the trained model are divided over `model`
+by the target's rules, as far as sizes allow it, and the optimizer's state is divided like the
+parameters that it belongs to. An update changes no division.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding
+
+from specdec.models import partitioning
+from specdec.models.heads import HeadedTarget
+from specdec.models.partitioning import Partitioner
+from specdec.training.loss import Pairs
+from specdec.types import PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The layout of a run's arrays.
+
+    Args:
+      mesh: the devices, with the axes `data` and `model`; None for one device.
+    """
+
+    mesh: Mesh | None = None
+
+    def entered(self) -> contextlib.AbstractContextManager:
+        """Returns a context in which programs are traced and run."""
+        return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
+
+    def divided(self, model: Any, partitioner: Partitioner) -> Any:
+        """Returns a model, or a `HeadedTarget`, with the rules by which this mesh can divide it."""
+        if self.mesh is None:
+            return model
+        if isinstance(model, HeadedTarget):
+            parts = {name: self.divided(part, partitioner) for name, part in model.parts.items()}
+            return dataclasses.replace(model, **parts)
+        rules = partitioning.fitting(model, partitioner.logical_axis_rules, self.mesh)
+        return dataclasses.replace(model, axis_rules=rules)
+
+    def placed(self, params: PyTree, model: Any) -> PyTree:
+        """Returns parameters on the devices; every process gives the same ones.
+
+        Args:
+          params: the parameters.
+          model: the model, after `divided`.
+        """
+        if self.mesh is None:
+            return params
+
+        def place(leaf: Any, sharding: Any) -> jax.Array:
+            whole = np.asarray(leaf)
+            return jax.make_array_from_callback(whole.shape, sharding, lambda part: whole[part])
+
+        return jax.tree.map(place, params, self.shardings(model))
+
+    def like_parameters(
+        self, state: PyTree, optimizer: optax.GradientTransformation, model: Any
+    ) -> PyTree:
+        """Returns the shardings of an optimizer's state.
+
+        Arrays with the shape of their parameter are divided like it. Others are vectors of sums,
+        and whole on every device.
+
+        Args:
+          state: the state, or its shapes.
+          optimizer: whose state it is.
+          model: the model, after `divided`.
+        """
+        whole = self.whole
+        params = jax.eval_shape(model.init, jax.random.key(0))
+
+        def place(leaf: Any, param: Any, sharding: Any) -> Any:
+            return sharding if leaf.shape == param.shape else whole
+
+        return optax.tree_utils.tree_map_params(
+            optimizer,
+            place,
+            state,
+            params,
+            self.shardings(model),
+            transform_non_params=lambda _: whole,
+        )
+
+    def kept(self, params: PyTree, model: Any) -> PyTree:
+        """Returns parameters, or their gradients, that are traced, divided as the model is."""
+        if self.mesh is None:
+            return params
+        return jax.lax.with_sharding_constraint(params, self.shardings(model))
+
+    def replicated(self, tree: PyTree) -> PyTree:
+        """Returns arrays that are traced, whole on every device."""
+        if self.mesh is None:
+            return tree
+        return jax.lax.with_sharding_constraint(tree, self.whole)
+
+    def rows(self, pairs: Pairs) -> Pairs:
+        """Returns a batch on the devices; every process gives the same batch and feeds its rows."""
+        return pairs if self.mesh is None else partitioning.divided_rows(pairs, self.mesh)
+
+    @property
+    def whole(self) -> NamedSharding:
+        """The sharding of arrays that are whole on every device; there is a mesh."""
+        assert self.mesh is not None, "one device divides nothing"
+        return partitioning.whole(self.mesh)
+
+    def shardings(self, model: Any) -> PyTree:
+        """Returns the sharding of each parameter of a model after `divided`; there is a mesh."""
+        assert self.mesh is not None, "one device divides nothing"
+        if isinstance(model, HeadedTarget):
+            return {name: self.shardings(part) for name, part in model.parts.items()}
+        return partitioning.shardings(model, self.mesh)
+
+
+def micro_batches(pairs: Pairs, count: int) -> Pairs:
+    """Returns a batch [B, ...] as [count, B / count, ...].
+
+    Part i has the rows i, i + count, i + 2 count and so on. Each device therefore keeps its rows.
+    """
+
+    def split(rows: Any) -> Any:
+        parts = rows.reshape(rows.shape[0] // count, count, *rows.shape[1:])
+        return parts.swapaxes(0, 1)
+
+    return jax.tree.map(split, pairs)
