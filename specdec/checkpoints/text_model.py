@@ -41,6 +41,12 @@ class TextModel:
         return generation.start_of(self.settings)
 
     @property
+    def pad_id(self) -> int | None:
+        """The id that texts are padded with; None if the files do not say."""
+        found = self.settings.get(generation.PADDING)
+        return None if found is None else found.value
+
+    @property
     def stop_ids(self) -> tuple[int, ...]:
         """The ids that end an output; () if the files do not say."""
         found = self.settings.get(generation.ENDS)
@@ -63,7 +69,7 @@ class TextModel:
         There are no generation settings if no file has them and nothing differs from T5's own.
         """
         file = self.directory / generation.FILE
-        is_usual = self.start_id in (0, None) and self.stop_ids in ((1,), ())
+        is_usual = (self.start_id or self.pad_id or 0, self.stop_ids or (1,)) == (0, (1,))
         if file.is_file():
             settings = read_json(file)
         elif is_usual and not self.in_effect:

@@ -151,7 +151,7 @@ CHECKPOINTS = (
             "hf_config_fields": "hf_config_fields.*d_model.*; ",
             "hf_config_word": "hf_config_word.*emb_dim is 'eleven'; ",
             "hf_no_arrays": "no checkpoint in .*hf_no_arrays: .*; give the directory",
-            "hf_padding": "pad_token_id is 5, and a T5 is padded with 0; use",
+            "hf_padding": "T5Config.pad_id is 261 but the model has .* ids; give one of them",
             "hf_prefix": "begin with 'module.' .*DistributedDataParallel.*; save",
             "hf_encoder": "has no decoder .*but classifier; give",
             "hf_adapter": "shared.base_layer.weight is of an adapter .*; merge",
