@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from specdec import tasks
 from specdec.checkpoints import directory, generation
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.directory import Vocabulary
@@ -83,7 +84,10 @@ class TextModel:
         yield "vocabulary", str(self.vocabulary or "none is recorded")
         if self.vocabulary is not None:
             file = self.vocabulary.path.name if self.vocabulary.path else "ByT5's"
-            yield "ids", f"padding 0, end 1, unknown 2 ({file})"
+            definition = tasks.recorded_vocabulary(*self.vocabulary)
+            pad, end, unknown = tasks.special_ids(tasks.for_texts(definition))
+            pad = self.pad_id if pad is None else pad
+            yield "ids", f"padding {pad}, end {end}, unknown {unknown} ({file})"
         if self.vocabulary is not None and (added := self.vocabulary.added):
             shown = ", ".join(f"{token.content!r} {token.id}" for token in added[:5])
             yield "added", shown + (f", and {len(added) - 5} more" if len(added) > 5 else "")
