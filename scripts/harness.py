@@ -149,12 +149,16 @@ def references(run: Run) -> list[str]:
 
 
 class Outputs(NamedTuple):
-    """The outputs of all texts of a run, [samples][texts] each; log_probs are means over tokens."""
+    """The outputs of all texts of a run, [samples][texts] each; log_probs are means over tokens.
+
+    `ids` are [samples, texts, N].
+    """
 
     texts: list[list[str]]
     tokens: np.ndarray
     calls: np.ndarray
     log_probs: np.ndarray
+    ids: np.ndarray
 
 
 def outputs(
@@ -172,7 +176,7 @@ def outputs(
                 length = int(output.length[i])
                 text = tasks.detokenize(vocabulary, output.tokens[i, :length].tolist())
                 mean = float(np.mean(output.log_probs[i, :length]))
-                rows.append((text, length, int(output.trace.calls[i]), mean))
+                rows.append((text, length, int(output.trace.calls[i]), mean, output.tokens[i]))
         found.append([list(column) for column in zip(*rows, strict=True)])
     texts, *numbers = zip(*found, strict=True)
     return Outputs(list(texts), *(np.array(x) for x in numbers))

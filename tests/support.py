@@ -7,11 +7,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
+import socket
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 from unittest import mock
 
 import jax
@@ -320,3 +323,20 @@ def coupled_acceptance_rate(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     q_before = np.cumsum(q, axis=-1) - q
     total = q * p_from + p * q_before
     return np.sum(np.divide(p * q, total, out=np.zeros_like(p), where=total > 0), axis=-1)
+
+
+def started(*arguments: str, devices: int, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    """Starts a command in a process with this many CPU devices."""
+    flag = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+    pipes: dict[str, Any] = {"stdout": stdout, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-m", "specdec", *arguments]
+    return subprocess.Popen(command, env=os.environ | {"XLA_FLAGS": flag}, **pipes)
+
+
+def two_hosts(*arguments: str, stdout: int = subprocess.PIPE) -> list[subprocess.Popen[str]]:
+    """Starts a command in two processes with four CPU devices each, which are one program."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    flags = [f"--distributed={address},2,{host}" for host in (0, 1)]
+    return [started(*arguments, flag, devices=4, stdout=stdout) for flag in flags]

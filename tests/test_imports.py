@@ -19,11 +19,11 @@ ROWS = (
     ("integrations",),
     ("instrument",),
     ("instrument.forecast",),
+    ("instrument.compile",),
     (
         "instrument.acceptance",
         "instrument.benchmark",
         "instrument.certificate",
-        "instrument.compile",
         "instrument.output_metrics",
         "instrument.report",
         "training",

@@ -6,10 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from specdec.cli import output
+from specdec.cli import machine, output
 from specdec.cli import run as runs
 from specdec.cli.variants import variant
-from specdec.common import records
+from specdec.common import hosts, records
 from specdec.common.records import Lines
 from specdec.common.values import PositiveInt, UsageError, check
 from specdec.instrument import acceptance, recorded_texts
@@ -45,6 +45,11 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         help="write JSON lines, one object per text, which `specdec forecast` reads, the figures "
         "to FILE.summary.json, and the settings in force to FILE.gin",
     )
+    machine.add_distributed_flag(
+        parser,
+        "measure over the devices of all hosts that run this command, which NUM_PARTITIONS makes "
+        "one mesh; the first host prints and writes",
+    )
     parser.set_defaults(command=_command, resumes_from="output_file")
     return parser
 
@@ -52,14 +57,24 @@ def add_command(subparsers) -> argparse.ArgumentParser:
 def _command(args: argparse.Namespace) -> None:
     check("--tokens", args.tokens, PositiveInt, UsageError)
     output.check(args)
+    machine.join_other_hosts(args)
     one = variant(args, lines="acceptance")
+    if args.distributed is not None and one.run.placement.mesh is None:
+        raise UsageError(
+            "--distributed measures over the devices of all hosts, and there is no mesh; give "
+            "--gin.NUM_PARTITIONS=1 to divide the rows of a batch, or more for the models too"
+        )
     recorded_texts.refuse_other_than_plain(one.run)
     batches = recorded_texts.batches_of(one.run, "measure")
     settings = recorded_texts.with_record(one)
-    lines = Lines.of(Path(args.output_file), settings) if args.output_file else None
+    lines = None
+    if (path := args.output_file) is not None:
+        lines = hosts.from_first(lambda: Lines.of(Path(path), settings))
     # All that can be wrong has been looked at; from here on it takes long.
     texts = recorded_texts.record(one, batches, args.tokens, lines, args.tables)
     summary = acceptance.summarize(texts)
+    if not hosts.is_first():
+        return
     print(*acceptance.lines(summary), sep="\n")
     if summary.tokens < args.tokens:
         print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
-from specdec.cli import output, settings
+from specdec.cli import compile_training, output, settings
 from specdec.cli import run as runs
 from specdec.cli.run import DecodeRun
 from specdec.common import progress
@@ -34,7 +35,8 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         description="Compiles the programs of a run for TPU topologies with libtpu's compiler, "
         "from shapes alone, and tells per device: memory, collectives, loops, and a roofline's "
         "latency. No TPU, no checkpoint, no vocabulary and no data are needed. Takes the gin files "
-        "of `specdec decode`; NUM_PARTITIONS defaults to all chips.",
+        "of `specdec decode`, or those of `specdec train` for the memory and the speed of an "
+        "update; NUM_PARTITIONS defaults to all chips.",
     )
     unread = "is not read: --gin.TASK_FEATURE_LENGTHS says how long texts may be"
     runs.add_flags(parser, input_file=unread, text=unread)
@@ -61,6 +63,12 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "for a draft of this width, or else 0.5 to 0.9)",
     )
     parser.add_argument(
+        "--largest_batch",
+        action="store_true",
+        help="of a training run: also find the most texts that fit at a time, by compiling with "
+        "several numbers",
+    )
+    parser.add_argument(
         "--output_file",
         metavar="FILE",
         help="write all figures as JSON, as topologies are done, and tables to FILE.md",
@@ -79,6 +87,11 @@ def _command(args: argparse.Namespace) -> None:
         raise UsageError(str(error)) from error
     jax.config.update("jax_platforms", "cpu")  # with libtpu installed JAX would look for a TPU
     jax.config.update("jax_compilation_cache_dir", None)  # what is read from it has no code to read
+    if compile_training.describes(args):
+        write = functools.partial(_write, args.output_file)
+        return compile_training.compile_run(args, topologies, write)
+    if args.largest_batch:
+        raise UsageError("--largest_batch is of training runs, gin files of `specdec train`")
     args.gin_bindings.append("TASK=None")  # it would ask for its data set and its vocabulary
     given, args.text, args.input_file = args.text or args.input_file, None, None
     run = runs.described(args, unneeded=dict.fromkeys(UNREAD, "(none)"))
@@ -104,8 +117,7 @@ def _command(args: argparse.Namespace) -> None:
             records.append(ahead.record(topology, compilation, alphas))
             with bar.external_write_mode(file=sys.stdout):
                 print(*ahead.lines(records[-1]), sep="\n", flush=True)
-            if args.output_file:
-                _write(args.output_file, records)
+            _write(args.output_file, records, ahead.markdown(records))
     print(*ahead.explanation(records), sep="\n")
 
 
@@ -150,11 +162,13 @@ def _compiled(
         raise UsageError(f"{topology.name}: {error}") from error
 
 
-def _write(path: str, records: list[dict[str, Any]]) -> None:
+def _write(path: str | None, records: list[dict[str, Any]], tables: str) -> None:
+    if path is None:
+        return
     report = {
         "environment": environment(),
         "settings": settings.in_force(),
         "topologies": records,
     }
     write(Path(path), f"{as_json(report, indent=2)}\n")
-    write(Path(f"{path}.md"), ahead.markdown(records))
+    write(Path(f"{path}.md"), tables)

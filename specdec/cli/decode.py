@@ -113,7 +113,6 @@ def _command(args: argparse.Namespace) -> None:
         runs.require_drafter(run)
     text_of = functools.partial(tasks.detokenize, engine.vocabulary)
     stdin = stdin or _standard_input_without_texts(run, args)
-    _refuse_standard_input_of_one_host(stdin, args)
     batches = run.batches() if stdin is None else run.text_batches(stdin)
     if run.beams and run.search:
         if args.explain:
@@ -191,16 +190,13 @@ def _standard_input_without_texts(run: DecodeRun | Run, args: argparse.Namespace
     return _lines(["-"], args) if nothing and args.target is not None else None
 
 
-def _refuse_standard_input_of_one_host(stdin: Given | None, args: argparse.Namespace) -> None:
-    if stdin is not None and args.distributed is not None:
-        raise UsageError(
-            "--distributed: only one host has this standard input; give --input_file=FILE, which "
-            "all hosts can read"
-        )
-
-
 def _lines(texts: Sequence[str], args: argparse.Namespace) -> Given:
     """Returns texts as they come; - stands for standard input."""
+    if args.distributed is not None:
+        raise UsageError(
+            "--distributed: standard input is that of one host; give --input_file=FILE, which all "
+            "hosts can read"
+        )
     if sys.stdin.isatty():
         print("one text per line; Ctrl-D ends", file=sys.stderr)
     given = (lines_of(None, sys.stdin) if text == "-" else [utf8(text)] for text in texts)

@@ -16,6 +16,7 @@ from specdec.cli import machine, settings, shorthands
 from specdec.cli import run as runs
 from specdec.cli.given import file_lines
 from specdec.cli.variants import announce, ready, say
+from specdec.common import hosts
 from specdec.common.gin_text import statements
 from specdec.common.values import UsageError
 from specdec.instrument.distillation import Distillation, Distilled, Distilling
@@ -37,6 +38,11 @@ def add_command(subparsers) -> argparse.ArgumentParser:
         "the checks.",
     )
     add_flags(parser)
+    machine.add_distributed_flag(
+        parser,
+        "make one drafter over the devices of all hosts that run this command, which "
+        "NUM_PARTITIONS makes one mesh; all need the same DIR",
+    )
     parser.set_defaults(command=_command, resumes_from="output_dir")
     return parser
 
@@ -51,10 +57,12 @@ def _command(args: argparse.Namespace) -> int:
         found = file_lines("--inputs", args.input_file, "one input per line")
         lines = [line.partition("\t")[0] for line in found]
     ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() else None
+    machine.join_other_hosts(args)
     found = distilled(args, lines, ask)
     if not found.certificate.passed:
         return 1
-    print(found.summary())
+    if hosts.is_first():
+        print(found.summary())
     return 0
 
 
@@ -146,8 +154,9 @@ def distilled(
     distilling = Distilling.of(given, recipe, ready_run, definition, folder)
     found = distilling.distill(say, announce)
     path = folder / "certificate.json"
-    found.certificate.write(path)
-    say(f"{found.certificate.verdict}; figures in {path}\n")
+    if hosts.is_first():
+        found.certificate.write(path)
+        say(f"{found.certificate.verdict}; figures in {path}\n")
     return found
 
 

@@ -176,6 +176,8 @@ def join_other_hosts(args: argparse.Namespace) -> None:
         processes["coordinator_address"] = address
     # JAX's own service would take SIGTERM from `terminable` and `train`, and knows no Ctrl-C.
     jax.config.update("jax_enable_preemption_service", False)
+    # On CPUs, programs that run at the same time wait for each other's sums, and may never end.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     try:  # a host that is done waits for the others: if one left, JAX would end them all
         jax.distributed.initialize(
             **processes,

@@ -124,6 +124,21 @@ def build(
         raise UsageError(_with_remedy(_explain(error))) from error
 
 
+def binds(args: argparse.Namespace, name: str) -> bool:
+    """Returns whether the gin files bind fields of a class.
+
+    Args:
+      args: the flags that `add_flags` adds.
+      name: the class as gin files call it, such as "training.TrainRun".
+    """
+    folders, recorder = [*args.gin_search_paths.split(","), *_own_folders()], _Recorder()
+    return any(
+        isinstance(statement, config_parser.BindingStatement) and statement.selector == name
+        for file in args.gin_file
+        for statement in _statements(file, folders, recorder)
+    )
+
+
 def in_force() -> str:
     """Returns the settings that took part in what was built, as a gin file."""
     return gin.operative_config_str()

@@ -66,6 +66,7 @@ _MACROS: Mapping[str, tuple[str, ...]] = {
     "generation_settings": ("GENERATION_SETTINGS",),
     **FRAGMENTS,
 }
+OF_DECODING = tuple(_MACROS)  # the flags that change how texts are decoded
 
 
 def _number(text: str) -> float:

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from specdec.checkpoints import tables
 from specdec.cli import machine, settings, shorthands
 from specdec.cli import run as runs
@@ -71,7 +69,6 @@ def _command(args: argparse.Namespace) -> None:
     for flag in ("tokens", "passes"):
         if (value := getattr(args, flag)) is not None:
             raise UsageError(f"--{flag} is {value} without --table; name what is to be made")
-    machine.join_other_hosts(args)
     from specdec import training  # optax, which no other command needs
 
     files, bindings = shorthands.training_settings_of(args)
@@ -79,12 +76,13 @@ def _command(args: argparse.Namespace) -> None:
     run = settings.build(
         training.TrainRun, args, {"TrainRun.steps": args.steps, "TrainRun.seed": args.seed}
     )
-    if jax.process_count() > 1 and run.placement.partitioner.num_partitions is None:
+    if args.distributed is not None and run.placement.partitioner.num_partitions is None:
         raise UsageError(
             "--distributed trains one model over the devices of all hosts, and there is no mesh; "
             "give --gin.NUM_PARTITIONS=1 to divide the rows of a batch, or more for the model too"
         )
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
+    machine.join_other_hosts(args)
     try:
         training.train(run, args.output_dir)
     except BaseException as error:

@@ -139,14 +139,25 @@ class Program:
         kinds = {"flops": "flops", "bytes": "bytes accessed"}
         return {kind: analysis[key] for kind, key in kinds.items() if key in analysis}
 
-    def fetch(self, params: PyTree, keys: Array, inputs: PyTree) -> tuple[Any, float]:
+    def fetch(
+        self, params: PyTree, keys: Array, inputs: PyTree, *, everywhere: bool = False
+    ) -> tuple[Any, float]:
         """Returns the result for a batch, on the host, and the seconds it took without compiling.
 
         Over a mesh, each process gives the keys and inputs of its own rows, and gets their results.
+
+        Args:
+          params: the parameters.
+          keys: [B] a key for each row.
+          inputs: [B, ...] the inputs.
+          everywhere: whether each process gives all rows instead, and gets all results.
         """
+        own = None
         if self.mesh is None:
             batch = (keys, inputs)
-            own = None
+        elif everywhere:
+            rows = partitioning.share(self.mesh).rows(len(keys))
+            batch = _over(self.mesh, keys, inputs, rows)
         else:
             batch = _over(self.mesh, keys, inputs)
             own = partitioning.share(self.mesh).rows(batch[0].shape[0])
@@ -172,9 +183,11 @@ class DecodeProgram(Program):
         super().__init__(functools.partial(function, plan=plan, prefix=prefix), mesh=mesh)
         self._target = plan.target
 
-    def fetch(self, params: PyTree, keys: Array, inputs: PyTree) -> tuple[DecodeOutput, float]:
+    def fetch(
+        self, params: PyTree, keys: Array, inputs: PyTree, *, everywhere: bool = False
+    ) -> tuple[DecodeOutput, float]:
         """Calls `Program.fetch`, and raises NonFiniteLogits for a row that has failed."""
-        output, seconds = super().fetch(params, keys, inputs)
+        output, seconds = super().fetch(params, keys, inputs, everywhere=everywhere)
         decoding.check_finite(output, self._target)
         return output, seconds
 
@@ -189,9 +202,11 @@ class BeamProgram(Program):
         super().__init__(search, mesh=mesh)
         self._target = plan.target
 
-    def fetch(self, params: PyTree, keys: Array, inputs: PyTree) -> tuple[BeamOutput, float]:
+    def fetch(
+        self, params: PyTree, keys: Array, inputs: PyTree, *, everywhere: bool = False
+    ) -> tuple[BeamOutput, float]:
         """Calls `Program.fetch`, and raises NonFiniteLogits for a row that has failed."""
-        output, seconds = super().fetch(params, keys, inputs)
+        output, seconds = super().fetch(params, keys, inputs, everywhere=everywhere)
         decoding.check_finite(output, self._target)
         return jax.tree.map(np.asarray, output), seconds
 
@@ -237,9 +252,15 @@ def _shape(arguments: PyTree) -> Hashable:
     return structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
 
 
-def _over(mesh: Mesh, keys: Array, inputs: PyTree) -> tuple[Array, PyTree]:
-    """Returns this process's rows as a part of arrays of all rows."""
-    data = partitioning.from_local_rows(np.asarray(jax.random.key_data(keys)), mesh)
+def _over(
+    mesh: Mesh, keys: Array, inputs: PyTree, rows: np.ndarray | None = None
+) -> tuple[Array, PyTree]:
+    """Returns this process's rows, or those of all given rows, as a part of arrays of all rows."""
+
+    def place(given: Any) -> Array:
+        own = np.asarray(given)
+        return partitioning.from_local_rows(own if rows is None else own[rows], mesh)
+
+    data = place(jax.random.key_data(keys))
     whole = jax.random.wrap_key_data(data, impl=str(jax.random.key_impl(keys)))
-    place = functools.partial(partitioning.from_local_rows, mesh=mesh)
     return whole, jax.tree.map(place, inputs)

@@ -114,8 +114,7 @@ class Engine:
         path, text = weights.get("target"), None
         if path is not None:
             text = checkpoints.text_model_from(path, needed=False)
-            stop_ids = generation.stop_ids(text, vocabulary)
-            plan = dataclasses.replace(plan, stop_ids=stop_ids)
+            plan = dataclasses.replace(plan, stop_ids=generation.stop_ids(text, vocabulary))
             plan = obeying(plan, text, generation_settings, bool(prefix), num_samples, num_beams)
         _check_fit(plan, weights, vocabulary)
         plan = in_eight_bits(plan, int8, int8_tokens)

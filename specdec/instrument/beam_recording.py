@@ -27,7 +27,7 @@ Text: TypeAlias = tuple[int, ...]  # a beam's ids, the start token first
 Beams: TypeAlias = Sequence[tuple[Text, float]]  # with their scores
 
 
-class Opinions(NamedTuple):
+class Continuations(NamedTuple):
     """The likeliest continuations of a text by each model: ids and log-probabilities, without stop
     ids."""
 
@@ -39,7 +39,7 @@ class BeamRecording(NamedTuple):
     """A search for the beams of one text."""
 
     live: list[Beams]  # before each step
-    opinions: dict[Text, Opinions]  # of the beams and of the nodes that drafts made of them
+    opinions: dict[Text, Continuations]  # of the beams and of the nodes that drafts made of them
 
 
 def record(
@@ -105,7 +105,7 @@ def _replayed(recording: BeamRecording, drafter: DraftBeams) -> int:
 
 
 def _children(
-    level: Beams, opinions: Mapping[Text, Opinions], known: set[Text]
+    level: Beams, opinions: Mapping[Text, Continuations], known: set[Text]
 ) -> Iterator[tuple[Text, float]]:
     """Yields the continuations of some texts, with scores by the target where it scored them, or
     the draft."""
@@ -137,7 +137,7 @@ def _observed(params: Params, state: BeamState, plan: BeamPlan) -> tuple[BeamSta
     return state, _Seen(tree, draft, target)
 
 
-def _opinions(live: Sequence[Text], seen: _Seen) -> Iterator[tuple[Text, Opinions]]:
+def _opinions(live: Sequence[Text], seen: _Seen) -> Iterator[tuple[Text, Continuations]]:
     """Yields the scores in one row's tree, by the text of each node."""
     texts = list(live)
     nodes = zip(seen.tree.tokens.tolist(), seen.tree.parents.tolist(), strict=True)
@@ -147,7 +147,7 @@ def _opinions(live: Sequence[Text], seen: _Seen) -> Iterator[tuple[Text, Opinion
         [list(zip(i, p, strict=True)) for p, i in zip(scores.tolist(), ids.tolist(), strict=True)]
         for scores, ids in (seen.draft, seen.target)
     )
-    yield from zip(texts, map(Opinions, draft, target), strict=True)
+    yield from zip(texts, map(Continuations, draft, target), strict=True)
 
 
 class _Watched(DraftBeams):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
 import shlex
+import shutil
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
 import jax
 
 from specdec import checkpoints, tasks
-from specdec.common import records
+from specdec.common import hosts, records
 from specdec.common.statistics import Estimate
 from specdec.common.values import (
     Checked,
@@ -29,7 +32,7 @@ from specdec.instrument import certifying
 from specdec.instrument.certifying import Certificate
 from specdec.instrument.evaluation import Evaluation
 from specdec.instrument.prediction_files import PredictionsFolder
-from specdec.instrument.runs import Run, Variant
+from specdec.instrument.runs import ALL, Run, Variant
 from specdec.instrument.search import TOKENS, Search
 from specdec.models import families
 from specdec.models.kept_parts import Trim, most_frequent
@@ -194,6 +197,8 @@ class Distilling(NamedTuple):
           say: called with progress, one or several lines.
           started: called with the name of each check of the certificate before it runs.
         """
+        if not hosts.is_first():
+            say = started = lambda _: None
         recipe, folder, steps = self.recipe, self.folder, TimeLeft(self._expected())
         say(self._asked())
         say(steps.begin("write", "the target writes"))
@@ -201,7 +206,15 @@ class Distilling(NamedTuple):
             self._write(split)
         say(steps.begin("learn", "the drafter learns"))
         self._train(say)
-        draft, pair, tuned = folder / "draft" / "export", folder / "pair.gin", folder / "tuned"
+        with _own(folder) as own:
+            return self._tried(own, steps, say, started)
+
+    def _tried(
+        self, own: Path, steps: TimeLeft, say: Callable[[str], None], started: Callable[[str], None]
+    ) -> Distilled:
+        """Tunes and certifies the drafter, and returns the pair; results go to a folder."""
+        recipe, folder = self.recipe, self.folder
+        draft, pair, tuned = folder / "draft" / "export", own / "pair.gin", own / "tuned"
         drafter = {"DRAFT_CHECKPOINT_PATH": os.path.abspath(draft)}
         say(steps.begin("tune", "how long to draft"))
         held_out = {**drafter, "SPLIT": recipe.held_out}
@@ -213,17 +226,16 @@ class Distilling(NamedTuple):
         say(steps.begin("certify", "the certificate"))
         files = recommended * found.pays  # otherwise the drafter is certified as the user set it
         run = self.settings.run(drafter, files=files, limit=certifying.LIMIT)
-        certificate = certifying.certify(run, say, started, folder / "checks.jsonl")
+        certificate = certifying.certify(run, say, started, own / "checks.jsonl")
         best = found.best
-        return Distilled(
-            draft, pair, best.speedup(best.best), best.best.candidate.schedule, certificate
-        )
+        speedup, schedule = best.speedup(best.best), best.best.candidate.schedule
+        return Distilled(draft, folder / pair.name, speedup, schedule, certificate)
 
     def _asked(self) -> str:
         """Returns the first input as the target gets it, and the prefixes that it lacks."""
         run = self.variant.run
         text = checkpoints.text_model_from(run.checkpoint_path, needed=False)
-        batch, known = next(run.batches(), None), tuple(text.prefixes.values())
+        batch, known = next(run.batches(ALL), None), tuple(text.prefixes.values())
         if batch is None:
             raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
         line = f"the target's first input: {(first := batch.input_texts[0])!r}"
@@ -261,9 +273,10 @@ class Distilling(NamedTuple):
         evaluating = Evaluation.without_metrics(one)
         share = one.run.placement.share()
         folder = PredictionsFolder(str(self.folder / "texts" / split), one.settings, share[:2])
-        with folder.locked(alone=jax.process_count() == 1):
-            report = evaluating.write(folder)
-        assert report is not None, "one host writes all"
+        alone = jax.process_count() == 1
+        with folder.locked(alone) if share.first else contextlib.nullcontext():
+            evaluating.write(folder)
+        hosts.exchanged(None)  # the texts of all hosts are there
 
     def _model(self, target: Any, head_ids: tuple[int, ...] | None = None) -> Any:
         """Returns the drafter's model."""
@@ -318,6 +331,22 @@ class Distilling(NamedTuple):
             raise UsageError(str(error)) from error
 
 
+@contextlib.contextmanager
+def _own(folder: Path) -> Iterator[Path]:
+    """Yields the folder on the first host, and a copy of what later steps keep on the others.
+
+    All hosts then do the same, wherever they go on, and one of them writes to the folder.
+    """
+    with tempfile.TemporaryDirectory() as copy:
+        own = folder if hosts.is_first() else Path(copy)
+        if own is not folder:
+            for part in [*folder.glob("tuned/*"), *folder.glob("checks.jsonl*")]:
+                (there := own / part.relative_to(folder)).parent.mkdir(exist_ok=True)
+                shutil.copy(part, there)
+        hosts.exchanged(None)  # nothing changes until all have their copies
+        yield own
+
+
 class TimeLeft:
     """The steps of a recipe, and the remaining time.
 
@@ -361,6 +390,11 @@ def _check(run: Run, recipe: Distillation) -> None:
         raise UsageError(f"DRAFT_TOP is {recipe.top} and the target has {ids} ids; give fewer")
     if run.data.task is None:
         raise UsageError("there is no task; set TASK in a gin file")
+    if jax.process_count() > 1 and run.placement.mesh is None:
+        raise UsageError(
+            "--distributed makes one drafter over the devices of all hosts, and there is no mesh; "
+            "give --gin.NUM_PARTITIONS=1 to divide the rows of a batch, or more for the model too"
+        )
     known = tasks.get_task(run.data.task).splits
     for split in (recipe.texts, recipe.held_out, run.data.split):
         if split not in known:

@@ -27,7 +27,7 @@ from specdec.instrument import output_metrics
 from specdec.instrument.beam_texts import BeamSummary, searched
 from specdec.instrument.decoding_texts import Ways, decoded, ways_of
 from specdec.instrument.prediction_files import PredictionsFolder
-from specdec.instrument.runs import Run, Variant
+from specdec.instrument.runs import ALL, Run, Variant
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
 from specdec.tasks.metrics import SumMetric, bleu, references, rouge, squad
@@ -75,13 +75,13 @@ class Evaluation(NamedTuple):
 
     @classmethod
     def without_metrics(cls, variant: Variant) -> Evaluation:
-        """Returns the evaluation of a run on one host that reads no references.
+        """Returns the evaluation of a run that reads no references.
 
         Raises:
           UsageError: there is no example, or the run's parts cannot work together.
         """
         run = variant.run
-        count = sum(len(batch.input_texts) for batch in run.batches())
+        count = sum(len(batch.input_texts) for batch in run.batches(ALL))
         if not count:
             raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
         nothing: list[Reference] = [(None, str)] * count

@@ -187,7 +187,8 @@ def measured(
     def tree_of(role: str, model: Any) -> PyTree:
         key = model.layout, paths[role]
         if key not in there:
-            there[key] = jax.device_put(run.placement.read(model, paths[role], read))
+            tree = run.placement.read(model, paths[role], read)
+            there[key] = jax.device_put(tree) if mesh is None else tree
         return there[key]
 
     return forecast.measured(plans, alone, tree_of, inputs)
@@ -196,17 +197,22 @@ def measured(
 def replayed(
     run: Run, plan: Plan, texts: Sequence[Accepted], samples: int = forecast.SAMPLES
 ) -> Replayed:
-    """Returns the texts decoded again by a plan of the run's models."""
+    """Returns the texts decoded again by a plan of the run's models.
+
+    That takes no model, and happens on one device, also where the run is over a mesh.
+    """
     paths, tables = run.paths(), plan.tables()
-    return forecast.replay(
-        plan,
-        texts,
-        vocab_size=plan.models()["target"].vocab_size,
-        length=run.data.lengths["inputs"],
-        tables={
-            role: run.placement.read(tables[role], paths[role])
-            for role in sorted(forecast.needed(plan))
-        },
-        samples=samples,
-        seed=run.data.seed,
-    )
+    placement = dataclasses.replace(run.placement, mesh=None)
+    with jax.set_mesh(None):
+        return forecast.replay(
+            plan,
+            texts,
+            vocab_size=plan.models()["target"].vocab_size,
+            length=run.data.lengths["inputs"],
+            tables={
+                role: placement.read(tables[role], paths[role])
+                for role in sorted(forecast.needed(plan))
+            },
+            samples=samples,
+            seed=run.data.seed,
+        )

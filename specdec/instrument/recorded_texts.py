@@ -19,14 +19,14 @@ from typing import Any
 from tqdm import tqdm
 
 from specdec import tasks
+from specdec.common import hosts
 from specdec.common.environment import environment
 from specdec.common.gin_text import FORMAT, comment, settings_in
 from specdec.common.records import Lines, as_json
 from specdec.common.values import UsageError
 from specdec.instrument import acceptance
 from specdec.instrument.acceptance import Accepted
-from specdec.instrument.runs import Run, Variant, described
-from specdec.models.partitioning import Share
+from specdec.instrument.runs import ALL, Run, Variant, described
 
 RECORD = "# recorded = "  # begins the comment, one line of JSON
 WHOLE = "drafter"  # the name of the run's own drafter in a record
@@ -166,7 +166,7 @@ def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None
 def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
     """Yields the index and the ids of the first examples of the run's data, without padding."""
     data = dataclasses.replace(run.data, limit=count, buckets=())
-    for batch in data.batches(Share(0, 1), None, run.engine.vocabulary, run.plan.target.pad_id):
+    for batch in data.batches(ALL, None, run.engine.vocabulary, run.plan.target.pad_id):
         for index, row in zip(batch.index, batch.inputs, strict=True):
             yield int(index), acceptance.unpadded(row, batch.pad_id)
 
@@ -204,8 +204,12 @@ def refuse_other_than_plain(run: Run) -> None:
 
 
 def batches_of(run: Run, purpose: str) -> Iterator[tasks.Batch]:
-    """Returns the run's texts; raises UsageError immediately if there are none for a purpose."""
-    batches = run.batches()
+    """Returns the run's texts, all of them on every host.
+
+    Raises:
+      UsageError: immediately, if there are none for a purpose.
+    """
+    batches = run.batches(ALL)
     if (first := next(batches, None)) is None:
         raise UsageError(f"split {run.data.split!r} has no examples; nothing to {purpose}")
     return itertools.chain([first], batches)
@@ -225,24 +229,26 @@ def record(
       variant: the run.
       batches: its inputs.
       tokens: the number of tokens.
-      lines: the file.
+      lines: the file, which the first host writes.
       tables: whether n-gram tables are measured too. They are counted from all texts, so no earlier
         line is kept.
     """
-    kept = _kept(lines, tokens) if lines and not tables else []
+    kept = hosts.from_first(lambda: _kept(lines, tokens) if lines and not tables else [])
+    lines = lines if hosts.is_first() else None
     if lines:
         lines.replace(map(_line, kept))
     yield from kept
     left = tokens - sum(one.tokens for one in kept)
     if left <= 0:
         return
-    run, params = variant.run, variant.engine.read()
+    run, params, mesh = variant.run, variant.engine.read(), variant.run.placement.mesh
     seed, skip = run.data.seed, [one.index for one in kept]
     given = ((batch.index, batch.inputs) for batch in batches)
     texts = acceptance.generate(
-        run.plan, params["target"], given, seed=seed, tokens=left, skip=skip
+        run.plan, params["target"], given, seed=seed, tokens=left, skip=skip, mesh=mesh
     )
-    for one in acceptance.measure(run.plan, params, _shown(texts, left), tables=tables):
+    shown = _shown(texts, left)
+    for one in acceptance.measure(run.plan, params, shown, tables=tables, mesh=mesh):
         if lines:
             lines.append(_line(one))
         yield one

@@ -15,7 +15,10 @@ from specdec.engine import Engine, Placement
 from specdec.engine.beam_engine import BeamEngine, beam_plan
 from specdec.instrument.texts import Data
 from specdec.models.model import Target
+from specdec.models.partitioning import Share
 from specdec.plan import Plan
+
+ALL = Share(0, 1)  # the examples of all hosts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,9 +126,13 @@ class Run:
         """The target's checkpoint."""
         return self.paths()["target"]
 
-    def batches(self) -> Iterator[tasks.Batch]:
-        """Returns the examples that this host feeds; raises TaskError at the call."""
-        share, rows = self.placement.share(), self.data.batch_size
+    def batches(self, share: Share | None = None) -> Iterator[tasks.Batch]:
+        """Returns the examples of a share, or those that this host feeds.
+
+        Raises:
+          TaskError: at the call.
+        """
+        share, rows = share or self.placement.share(), self.data.batch_size
         if self.placement.mesh is not None:
             rows //= share.count
         return self.data.batches(share, rows, self.engine.vocabulary, self.plan.target.pad_id)

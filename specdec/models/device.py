@@ -259,6 +259,7 @@ def _program(kernels: Sequence[jax.Array], size: Size, name: str, tokens: int) -
         return [product(x, kernel, order, **options) for x, kernel in pairs]
 
     pairs = zip(size.shapes, kernels, strict=True)
+    tokens = max(tokens, 1 if name == order else 2)  # see `layers.matmul`
     given = [(_ones(name, tokens, shape[0]), kernel) for shape, kernel in pairs]
     return jax.jit(products).lower(given).compile(), given
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.experimental.layout import Layout, with_layout_constraint
 
+from specdec.models import rowwise
 from specdec.models.int8 import SCALE, rounded
 from specdec.models.products import STORED, Kernels, product
 from specdec.types import Array
@@ -86,9 +87,10 @@ def _ordered(x: Array, axes: tuple[str | None, ...], layout: Layout) -> Array:
         return with_layout_constraint(x, layout)
     # Of each device's part: XLA would gather the array to lay out the whole.
     part = nn.logical_to_mesh_axes(axes)
-    return jax.shard_map(
-        lambda x: with_layout_constraint(x, layout), in_specs=part, out_specs=part, check_vma=False
-    )(x)
+    ordered = jax.shard_map(
+        lambda x: with_layout_constraint(x, layout), in_specs=part, out_specs=part
+    )
+    return ordered(x)
 
 
 def precision(dtype) -> jax.lax.Precision | None:
@@ -145,7 +147,10 @@ def matmul(x: Array, kernel: Array, kernels: Kernels = STORED, **options) -> Arr
     2.5 times as long for the gradient of a vocabulary projection.
     """
     flat = x.reshape(-1, x.shape[-1])
-    flat = product(flat, kernel, kernels.order(flat.shape[0]), **options)
+    tokens = flat.shape[0]
+    if kernels.int8_tokens:  # XLA's CPU backend has a fast path for int8 from two tokens on
+        flat = rowwise.at_least_two(flat)
+    flat = product(flat, kernel, kernels.order(tokens), **options)[:tokens]
     return flat.reshape(*x.shape[:-1], flat.shape[-1])
 
 
@@ -173,16 +178,27 @@ def rounded_matmul(x: Array, kernel: Array, kernels: Kernels) -> Array:
 
 
 class RMSNorm(nn.Module):
-    """Computes x / rms(x) * scale, without mean and bias (T5's layer norm)."""
+    """Computes x / rms(x) * scale, without mean and bias (T5's layer norm).
+
+    Args:
+      dtype: of the result.
+      epsilon: added to the mean of squares.
+      by_row: whether a token's bits must not depend on the other tokens of a call.
+    """
 
     dtype: str
     epsilon: float
+    by_row: bool = False
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         scale = parameter(self, "scale", nn.initializers.ones, ("embed",), (x.shape[-1],))
         x = x.astype(jnp.float32)
-        x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.epsilon)
+        if self.by_row:
+            mean = rowwise.sums(jnp.square(x)) * (1 / x.shape[-1])
+        else:
+            mean = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+        x = x * jax.lax.rsqrt(mean + self.epsilon)
         return x.astype(self.dtype) * scale.astype(self.dtype)[None, None]
 
 
@@ -269,7 +285,12 @@ DType: TypeAlias = Literal["float32", "bfloat16"]
 
 
 def attend(
-    query: Array, keys: Array, values: Array, bias: Array, equation: str = "bthd,bhcd->bhtc"
+    query: Array,
+    keys: Array,
+    values: Array,
+    bias: Array,
+    equation: str = "bthd,bhcd->bhtc",
+    by_row: bool = False,
 ) -> Array:
     """Returns the attention of queries over cached keys and values, [B, T, H, head_dim].
 
@@ -279,14 +300,22 @@ def attend(
       values: [B, H, C, head_dim].
       bias: [B, 1 or H, T, C] float32, added to the attention logits.
       equation: the einsum of queries and keys, if keys have other axes.
+      by_row: whether a token's bits must not depend on the other tokens of a call.
     """
-    weights = attention_weights(equation, query, keys, bias)
+    tokens = query.shape[1]
+    if by_row and tokens == 1:
+        query = jnp.pad(query, ((0, 0), (0, 1), (0, 0), (0, 0)))
+        bias = jnp.pad(bias, ((0, 0), (0, 0), (0, 1), (0, 0)))
+    weights = attention_weights(equation, query, keys, bias, by_row)
     mixed = jnp.einsum("bhtc,bhcd->bhtd", weights, values, precision=precision(query.dtype))
-    return mixed.swapaxes(1, 2)
+    return mixed.swapaxes(1, 2)[:, :tokens]
 
 
-def attention_weights(equation: str, query: Array, keys: Array, bias: Array) -> Array:
+def attention_weights(
+    equation: str, query: Array, keys: Array, bias: Array, by_row: bool = False
+) -> Array:
     """Returns attention weights [B, H, T, C] in the queries' dtype, with float32 logits."""
     exact, wide = precision(query.dtype), jnp.float32
     logits = jnp.einsum(equation, query, keys, precision=exact, preferred_element_type=wide)
-    return jax.nn.softmax(logits + bias, axis=-1).astype(query.dtype)
+    softmax = rowwise.softmax if by_row else jax.nn.softmax
+    return softmax(logits + bias).astype(query.dtype)

@@ -157,7 +157,8 @@ def fitting(model: Weights, rules: AxisRules, mesh: Mesh) -> AxisRules:
     """Returns rules under which the mesh divides all parameters of a model evenly.
 
     A logical axis whose size the mesh cannot divide stays whole. Heads and their joined axis stay
-    whole together.
+    whole together. Logits are divided like the vocabulary: gathered ones would take the memory of
+    the whole vocabulary for each token of a batch.
 
     Args:
       model: the model.
@@ -174,7 +175,8 @@ def fitting(model: Weights, rules: AxisRules, mesh: Mesh) -> AxisRules:
                 uneven.update(JOINED if logical in JOINED else (logical,))
 
     jax.tree.map(note, shapes, model.axes())
-    return tuple((logical, None if logical in uneven else axis) for logical, axis in rules)
+    fitted = tuple((logical, None if logical in uneven else axis) for logical, axis in rules)
+    return (*fitted, ("logits", _mesh_axis("vocab", fitted)))
 
 
 def _mesh_axis(logical: str | None, rules: AxisRules) -> str | None:
@@ -278,6 +280,16 @@ def whole(mesh: Mesh) -> NamedSharding:
 def from_local_rows(local: np.ndarray, mesh: Mesh) -> jax.Array:
     """Returns an array [B, ...], of which this process gives its own rows, [B / count, ...]."""
     return jax.make_array_from_process_local_data(rows(mesh), local)
+
+
+def divided_rows(tree: PyTree, mesh: Mesh) -> PyTree:
+    """Returns arrays [B, ...] that every process has, with their rows divided over the mesh."""
+    own = share(mesh)
+
+    def feed(rows: Any) -> jax.Array:
+        return from_local_rows(np.asarray(rows)[own.rows(len(rows))], mesh)
+
+    return jax.tree.map(feed, tree)
 
 
 def _shape(mesh: Mesh) -> str:

@@ -73,8 +73,6 @@ def product(x: Array, kernel: Array, order: Order, **options) -> Array:
       **options: `precision` and `preferred_element_type` of `jax.numpy.matmul`.
     """
     tokens = x.shape[0]
-    if tokens == 1 and x.dtype == jnp.int8:  # XLA's CPU backend has a fast path from two tokens on
-        return product(jnp.pad(x, ((0, 1), (0, 0))), kernel, order, **options)[:1]
     if order == "in_out":
         return jnp.matmul(x, kernel, **options)
     if order == "out_in":

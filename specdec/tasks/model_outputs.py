@@ -117,12 +117,19 @@ def _examine(files: list[Path], vocabulary: LoadedVocabulary) -> int:
 
 
 def _lines(files: list[Path]) -> Iterator[tuple[str, str]]:
-    """Yields the place of each line, and the line. An incomplete last line is left out."""
-    for file in files:
-        with open(file, encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.endswith("\n"):
-                    yield f"{file}, line {number}", line
+    """Yields the place of each line, and the line. An incomplete last line is left out.
+
+    Files of several hosts take turns, since host k of n has every n-th text from text k on.
+    """
+    for turn in itertools.zip_longest(*map(_lines_of, files)):
+        yield from (found for found in turn if found is not None)
+
+
+def _lines_of(file: Path) -> Iterator[tuple[str, str]]:
+    with open(file, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.endswith("\n"):
+                yield f"{file}, line {number}", line
 
 
 def _example(place: str, line: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec.common import hosts
 from specdec.decoding import token_key
 from specdec.models.model import Target
 from specdec.sampling import gumbel, standardised
@@ -61,7 +62,7 @@ def divergences(
     keys, inputs, ours, plain = (x[rows] for x in (keys, inputs, ours, plain))
     at = np.argmax(np.asarray(ours) != np.asarray(plain), axis=1)
     rules: Any = {"target": target, "sampling": sampling, "stop_ids": stop_ids}
-    gaps = _gaps(params, keys, inputs, ours, plain, at, **rules)
+    gaps = hosts.whole(_gaps(params, keys, inputs, ours, plain, at, **rules))
     return [Divergence(int(r), int(t), float(g)) for r, t, g in zip(rows, at, gaps, strict=True)]
 
 

@@ -138,7 +138,8 @@ class Folder:
                 checkpoints.save(new, params, config=config, vocabulary=vocabulary)
 
         def remove_others() -> None:
-            for old in export.glob("checkpoint_*"):
+            unfinished = export.glob(".checkpoint_*")  # of a process that was killed
+            for old in (*export.glob("checkpoint_*"), *unfinished):
                 if old != new:
                     shutil.rmtree(old)
 

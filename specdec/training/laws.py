@@ -30,10 +30,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 
 from specdec.checkpoints import tables
-from specdec.common import records
+from specdec.common import hosts, records
 from specdec.models.model import Target
 from specdec.training.divergences import NOTHING
 from specdec.training.layout import Layout
@@ -157,12 +156,19 @@ def stored(
         raise TrainingError(f"Align.top is {asked.top} and the target has {ids} ids; give fewer")
     folder = Path(os.path.abspath(Path(path).expanduser()))
     whole = json.dumps({**settings, "top": asked.top, "temperature": asked.temperature}, indent=2)
-    with _held(folder):
-        file = folder / "settings.json"
-        records.claim(folder, file, f"{whole}\n", begun=None, instead=INSTEAD)
-        found = {table.name: _size(table) for table in folder.iterdir() if table.name.isdigit()}
-        multihost_utils.sync_global_devices(f"{folder} is read")
-        program, examples = asked.program(), iter(examples)
+    with contextlib.ExitStack() as held:
+
+        def begin() -> dict[str, int]:
+            """Returns the number of texts of each table."""
+            held.enter_context(records.locked(folder, folder / LOCK, INSTEAD, "*"))
+            file = folder / "settings.json"
+            records.claim(folder, file, f"{whole}\n", begun=None, instead=INSTEAD)
+            names = (path for path in folder.iterdir() if path.name.isdigit())
+            return {path.name: tables.shapes(path, KIND)["lengths"].shape[0] for path in names}
+
+        found = hosts.from_first(begin)
+        program = asked.program()
+        examples = (example for example in examples if len(example.targets))
         for number in itertools.count():
             table = folder / f"{number:05}"
             if table.name in found:  # its texts are read past
@@ -173,26 +179,8 @@ def stored(
                 break
             say(f"stores what the target says in {folder}, of {len(texts):,} texts as {table.name}")
             _add(table, asked, program, packed(texts))
-        multihost_utils.sync_global_devices(f"{folder} is complete")
+        hosts.exchanged(None)  # the first host has written all tables
     return StoredLaws((folder / f"{k:05}" for k in range(number)), asked.model.pad_id)
-
-
-def _writes() -> bool:
-    """Returns whether this process writes the folder."""
-    return jax.process_index() == 0
-
-
-def _held(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """Makes the folder, and locks it if this process writes."""
-    if _writes():
-        return records.locked(folder, folder / LOCK, INSTEAD, "*")
-    folder.mkdir(parents=True, exist_ok=True)
-    return contextlib.nullcontext()
-
-
-def _size(table: Path) -> int:
-    """Returns the number of texts of a table."""
-    return tables.shapes(table, KIND)["lengths"].shape[0]
 
 
 def _read_past(examples: Iterator[TokenPair], count: int) -> None:
@@ -208,7 +196,7 @@ def _add(
 ) -> None:
     """Writes a table, in this process or in another one, which needs this one's rows."""
     said = (program(asked.params, asked.layout.rows(pairs)) for pairs in batches)
-    if _writes():
+    if hosts.is_first():
         tables.save(table, KIND.kind, _made(batches, said, asked.model.pad_id))
     else:
         collections.deque(said, maxlen=0)

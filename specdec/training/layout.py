@@ -45,9 +45,7 @@ class Layout:
             parts = {name: self.divided(part, partitioner) for name, part in model.parts.items()}
             return dataclasses.replace(model, **parts)
         rules = partitioning.fitting(model, partitioner.logical_axis_rules, self.mesh)
-        # Decoding needs whole logits on each device. Losses are sums over them, of many tokens.
-        logits = ("logits", dict(rules).get("vocab"))
-        return dataclasses.replace(model, axis_rules=(*rules, logits))
+        return dataclasses.replace(model, axis_rules=rules)
 
     def placed(self, params: PyTree, model: Any) -> PyTree:
         """Returns parameters on the devices; every process gives the same ones.
@@ -107,14 +105,7 @@ class Layout:
 
     def rows(self, pairs: Pairs) -> Pairs:
         """Returns a batch on the devices; every process gives the same batch and feeds its rows."""
-        if self.mesh is None:
-            return pairs
-        mesh, own = self.mesh, partitioning.share(self.mesh)
-
-        def feed(rows: Any) -> jax.Array:
-            return partitioning.from_local_rows(rows[own.rows(len(rows))], mesh)
-
-        return jax.tree.map(feed, pairs)
+        return pairs if self.mesh is None else partitioning.divided_rows(pairs, self.mesh)
 
     @property
     def whole(self) -> NamedSharding:

@@ -187,12 +187,17 @@ def _update(
     state: State, pairs: Pairs, target_params: PyTree, reference: PyTree, *, recipe: Recipe
 ) -> tuple[State, Sums]:
     gradient, sums = _gradient(state, pairs, recipe.frozen(target_params, reference), recipe)
+    return applied(state, gradient, recipe=recipe), sums
+
+
+def applied(state: State, gradient: PyTree, *, recipe: Recipe) -> State:
+    """Returns the state after an update by a gradient; the second half of `train_step`."""
     optimizer = recipe.optimizer.transformation()
     updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
     if isinstance(recipe.model, HeadedTarget):
         updates = recipe.model.at_rates(updates)
     params = optax.apply_updates(state.params, updates)
-    return State(params, optimizer_state, state.step + 1), sums
+    return State(params, optimizer_state, state.step + 1)
 
 
 def _gradient(

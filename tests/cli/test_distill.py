@@ -3,11 +3,16 @@
 import argparse
 import dataclasses
 import json
+import os
 import random
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 from support import tiny_t5
 from test_cli import the_line
@@ -104,7 +109,11 @@ def test_the_drafter_learns_from_what_the_target_draws(made):
 
 def written(folder, split):
     """The tokens that the target wrote, by input."""
-    lines = (folder / f"texts/{split}/predictions.jsonl").read_text().splitlines()
+    lines = [
+        line
+        for path in (folder / "texts" / split).glob("predictions*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
     return {one["input"]: one["tokens"] for one in map(json.loads, lines)}
 
 
@@ -121,19 +130,77 @@ def test_flags_do_not_override_what_was_tuned(tmp_path):
     assert "GAMMA" not in given.text({}, [str(tuned)])
 
 
+def alpha(folder):
+    """That of the last evaluation."""
+    return json.loads((folder / "draft/log.jsonl").read_text().splitlines()[-1])["validation_alpha"]
+
+
+MESH = "--gin.NUM_PARTITIONS=2", "--gin.BATCH_SIZE=8", "--gin.DRAFT_TOP=64"
+
+
+@pytest.fixture
+def over_mesh(flags):
+    """Flags of a run over eight devices."""
+    return *flags, *SMALL, *DRAWN, *MESH, "--task_prefix=" + PREFIX
+
+
+@pytest.fixture(scope="module")
+def meshed(folder, cache):
+    """What one process makes over eight devices."""
+    words = re.findall(r"^\w+", (folder / "words.txt").read_text(), re.M)
+    flags = f"--compilation_cache_dir={cache}", *SMALL, *DRAWN, *MESH
+    found = specdec.distill(
+        folder / "target", words, folder / "meshed", task_prefix=PREFIX, flags=flags
+    )
+    assert found.certificate.passed
+    return folder / "meshed"
+
+
 @pytest.mark.slow
-def test_a_mesh_makes_a_certified_pair(made, flags, command, tmp_path):
+def test_a_mesh_makes_a_certified_pair(made, meshed):
     """The target writes the same texts as on one device, and its distributions are stored once."""
-    more = "--gin.NUM_PARTITIONS=2", "--gin.BATCH_SIZE=8", "--gin.DRAFT_TOP=16"
-    given = *flags, *SMALL, *DRAWN, "--task_prefix=" + PREFIX, f"--output_dir={tmp_path}"
-    code, out, err = command("distill", *given, *more)
-    assert code == 0 and "CERTIFIED" in out, err
     for split in ("train", "validation"):
-        assert written(tmp_path, split) == written(made, split)
-    assert (tmp_path / "draft/laws/00000/ids.npy").exists()
-    logs = [(folder / "draft/log.jsonl").read_text() for folder in (tmp_path, made)]
-    alphas = [json.loads(log.splitlines()[-1])["validation_alpha"] for log in logs]
-    assert abs(alphas[0] - alphas[1]) < 0.02, "16 ids of 384 say nearly all"
+        assert written(meshed, split) == written(made, split)
+    assert (meshed / "draft/laws/00000/ids.npy").exists()
+    assert abs(alpha(meshed) - alpha(made)) < 0.1, "64 ids of 384 say much"
+
+
+@pytest.mark.slow
+def test_two_processes_make_the_same_pair(meshed, over_mesh, tmp_path):
+    """Each writes its own texts, and one of them everything else."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    devices = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "specdec", "distill", *over_mesh]
+            + [f"--output_dir={tmp_path / 'two'}", f"--distributed={address},2,{k}"],
+            env=os.environ | {"XLA_FLAGS": devices},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for k in (0, 1)
+    ]
+    outs, errs = zip(*(process.communicate(timeout=900) for process in both), strict=True)
+    assert all(process.returncode == 0 for process in both), errs
+    assert "CERTIFIED" in outs[0] and not outs[1].replace("[Gloo]", "").count("PASS")
+
+    def files(folder):
+        found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+        return {re.sub(r"-\d+-of-\d+", "", str(path)) for path in found if path.name[0] != "."}
+
+    def kept(folder):  # those of checkpoints differ: Orbax has a part for each process
+        return {name for name in files(folder) if "/checkpoint" not in name}
+
+    assert kept(tmp_path / "two") == kept(meshed)
+    for split in ("train", "validation"):
+        assert written(tmp_path / "two", split) == written(meshed, split)
+    for name in ("texts", "ids"):
+        paths = (folder / f"draft/laws/00000/{name}.npy" for folder in (tmp_path / "two", meshed))
+        np.testing.assert_array_equal(*map(np.load, paths))
+    assert abs(alpha(tmp_path / "two") - alpha(meshed)) < 1e-4  # sums in another order
 
 
 @pytest.mark.slow

@@ -1,12 +1,10 @@
 """Two processes with four CPU devices each are one mesh: pytest tests/cli/test_multihost.py"""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 
 import pytest
+from support import started, two_hosts
+from tolerances import PROBABILITIES
 
 from specdec import cli
 
@@ -15,36 +13,30 @@ RUN = [
     "--gin_file=demo.gin",
     "--gin_file=sampling/temperature.gin",
     "--gin_file=verifiers/coupled.gin",
-    "--metric=bleu",
     f"--limit={LIMIT}",
     "--num_samples=2",
     f"--gin.BATCH_SIZE={ROWS}",
 ]
 
 
-def evaluate(folder, *flags, devices):
-    command = [sys.executable, "-m", "specdec", "eval", *RUN, f"--output_dir={folder}", *flags]
-    flag = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=os.environ | {"XLA_FLAGS": flag}, **pipes)
-
-
-def together(folder, partitions):
+def together(command, *flags):
     """Both processes' standard output."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    flags = [f"--gin.NUM_PARTITIONS={partitions}", f"--distributed=localhost:{port},2"]
-    both = [evaluate(folder, flags[0], f"{flags[1]},{k}", devices=4) for k in (0, 1)]
+    both = two_hosts(command, *flags)
     done = [process.communicate(timeout=500) for process in both]
     assert all(process.returncode == 0 for process in both), done
     return [out for out, _ in done]
 
 
+def evaluated(folder, partitions):
+    """Both processes' standard output of an evaluation."""
+    flags = "--metric=bleu", f"--output_dir={folder}", f"--gin.NUM_PARTITIONS={partitions}"
+    return together("eval", *RUN, *flags)
+
+
 def predictions(folder):
     """By sample and index, but for log-probabilities, whose sums over devices round otherwise."""
     found = {}
-    for path in folder.glob("predictions*.jsonl"):
+    for path in folder.glob("*.jsonl"):
         for line in path.read_text().splitlines():
             record = json.loads(line)
             assert (place := (record["sample"], record["index"])) not in found
@@ -60,14 +52,14 @@ def metrics(folder):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("alone")
-    process = evaluate(folder, devices=1)
+    process = started("eval", *RUN, "--metric=bleu", f"--output_dir={folder}", devices=1)
     assert process.communicate(timeout=500) and process.returncode == 0
     return folder
 
 
 @pytest.mark.slow
 def test_a_mesh_over_two_processes_predicts_what_one_device_does(alone, tmp_path):
-    outs = together(tmp_path, partitions=4)
+    outs = evaluated(tmp_path, partitions=4)
     assert predictions(tmp_path) == predictions(alone)
     assert metrics(tmp_path) == metrics(alone)
     assert sum("bleu" in out for out in outs) >= 1
@@ -78,20 +70,50 @@ def test_a_mesh_over_two_processes_predicts_what_one_device_does(alone, tmp_path
         whole = (tmp_path / name).read_text().splitlines(keepends=True)
         (tmp_path / name).write_text("".join(whole[:lines]) + whole[lines][:9])
     (tmp_path / "metrics.json").unlink()
-    together(tmp_path, partitions=4)
+    evaluated(tmp_path, partitions=4)
     assert predictions(tmp_path) == predictions(alone)
     assert metrics(tmp_path) == metrics(alone)
 
 
 @pytest.mark.slow
 def test_a_model_over_two_processes_is_written_once(alone, tmp_path):
-    together(tmp_path, partitions=8)
+    evaluated(tmp_path, partitions=8)
     assert predictions(tmp_path) == predictions(alone)
     assert [path.name for path in tmp_path.glob("predictions*")] == ["predictions.jsonl"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [["--gin.NUM_PARTITIONS=4"], ["--gin.BATCH_SIZE=2"]])
+def test_the_first_of_two_hosts_writes_what_one_process_decodes(alone, tmp_path, flags):
+    """Over one mesh, and each host on its own."""
+    outs = together("decode", *RUN, *flags, f"--output_file={tmp_path / 'out.jsonl'}")
+    assert predictions(tmp_path) == predictions(alone)
+    assert "draft" not in outs[1]
+
+
+@pytest.mark.slow
+def test_two_hosts_measure_the_acceptance_of_one_process(tmp_path):
+    flags = ["--gin_file=demo.gin", f"--gin.BATCH_SIZE={ROWS}", "--tokens=150", "--tables"]
+    files = [tmp_path / name for name in ("alone.jsonl", "both.jsonl")]
+    process = started("acceptance", *flags, f"--output_file={files[0]}", devices=1)
+    assert process.communicate(timeout=500) and process.returncode == 0
+    together("acceptance", *flags, "--gin.NUM_PARTITIONS=2", f"--output_file={files[1]}")
+    lines = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+    assert len(lines[0]) == len(lines[1]) > ROWS
+    for one, other in zip(*lines, strict=True):
+        assert one["output"] == other["output"]
+        for name, rates in one["accepted"].items():
+            assert other["accepted"][name] == pytest.approx(rates, abs=PROBABILITIES)
+
+
 def test_a_malformed_address_is_one_line(tmp_path, capsys):
-    command = ["eval", *RUN, f"--output_dir={tmp_path}", "--distributed=localhost:1,2"]
+    command = [
+        "eval",
+        *RUN,
+        "--metric=bleu",
+        f"--output_dir={tmp_path}",
+        "--distributed=localhost:1,2",
+    ]
     assert cli.main(command) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "--distributed=localhost:1,2 is not ADDRESS,COUNT,INDEX, as in" in line

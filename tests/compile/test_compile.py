@@ -16,6 +16,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from support import tiny_t5
 
 from specdec import cli, prefill, step
 from specdec.common import theory
@@ -34,6 +35,7 @@ from specdec.instrument.compile import (
     program_count,
     record,
 )
+from specdec.instrument.compile.calls import silent_call
 from specdec.instrument.compile.hardware import CHIPS, HOP_SECONDS, LAYER_SECONDS, Call
 from specdec.instrument.compile.roofline import predict
 from specdec.models import partitioning
@@ -423,10 +425,27 @@ def test_roofline_of_a_call():
     assert alone.seconds(v4, 1) == pytest.approx(1e-3)
     assert alone.seconds(v4, 1, layer_seconds=1e-5) == pytest.approx(1.1e-3)
     assert alone.seconds(v4, 550) == pytest.approx(2e-3)  # arithmetic, from 275 tokens on
+    narrow = Call(bytes=0, flops=1e9, int8=2e9, layers=10)
+    v5e = CHIPS["v5e"]
+    assert narrow.seconds(v5e, 197) == pytest.approx(2e-3)  # v5e is twice as fast in eight bits
     four = Call(1228e6, 1e9, 10, reductions=2, reduced=8e6, gathers=1, gathered=4e6, devices=4)
     messages = (2 * 2 + 1) * 3 * HOP_SECONDS
     moved = (2 * 8e6 + 4e6) * 3 / 4 / 100e9
     assert four.seconds(v4, 1) == pytest.approx(1e-3 + messages + moved)
+
+
+def test_operations_are_counted_in_the_numbers_that_are_multiplied():
+    config = tiny_t5(64, 24, 40, heads=4, decoder=2)
+    counted = {}
+    for weights in ("stored", "int8", "int8_tokens"):
+        target = T5Target(config, weights=weights)
+        mesh = {partitioning.DATA: 1, partitioning.MODEL: 1}
+        call = silent_call(target, partitioning.abstract(target, None), 0, 1, mesh)
+        counted[weights] = call
+    assert counted["stored"].int8 == counted["int8"].int8 == 0
+    both = counted["int8_tokens"]
+    assert both.int8 > 0 and both.flops + both.int8 == counted["int8"].flops
+    assert both.bytes == counted["int8"].bytes < counted["stored"].bytes
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ from specdec.common import demo
 from specdec.drafters import Autoregressive
 from specdec.models import partitioning
 from specdec.models.int8 import LEVELS, SCALE, dequantized, quantized, rounded
-from specdec.models.t5 import T5Target
+from specdec.models.products import Orders
+from specdec.models.t5 import T5Config, T5Target
+from specdec.models.t5.layouts import Layout
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.verifiers import GreedyMatch
@@ -94,7 +96,7 @@ def test_a_token_that_is_not_finite_stays_so(bad):
     assert jnp.isfinite(product).tolist() == [[False], [True]]
 
 
-def tokens_too(name: str, layout: str = "checkpoint", **fields) -> T5Target:
+def tokens_too(name: str, layout: Layout = "checkpoint", **fields) -> T5Target:
     return T5Target(CONFIGS[name], layout=layout, weights="int8_tokens", **fields)
 
 
@@ -124,11 +126,21 @@ def test_products_take_eight_bits_on_both_sides_and_round_a_token_once():
     params = target.from_stored(T5Target(V1_1).init(jax.random.key(0)))
     cache = target.prefill(params, INPUTS, 4)
     lowered = jax.jit(target.decode).lower(params, TOKENS, cache)
-    compiled = lowered.compile().as_text()
+    compiled = str(lowered.compile().as_text())
     layers = V1_1.num_decoder_layers
     products = re.findall(r"tensor<\w+xi8>, tensor<\w+xi8>\) -> tensor<\w+xi32>", lowered.as_text())
     assert len(products) == 9 * layers  # 4 and 2 of attention, 3 of the MLP
     assert len(re.findall(r" = f32\S* round-nearest-even\(", compiled)) == 6 * layers
+
+
+def test_a_single_token_is_multiplied_as_two():
+    """XLA's CPU backend is ten times slower for one."""
+    target = tokens_too("v1_1")
+    params = target.init(jax.random.key(0))
+    cache = target.prefill(params, INPUTS[:1], 4)
+    text = jax.jit(target.decode).lower(params, TOKENS[:1, :1], cache).as_text()
+    products = re.findall(r"dot_general .*: \(tensor<(\d+)x\d+xi8>", text)
+    assert len(products) == 9 * V1_1.num_decoder_layers and set(products) == {"2"}
 
 
 @each_model
@@ -202,6 +214,30 @@ def test_the_embedded_target_says_nearly_the_same():
 
     expected, other = found(stored, params), found(rounded, rounded.from_stored(params))
     assert 0 < float(jnp.abs(other - expected).max()) < 0.1 * float(expected.std())
+
+
+def test_a_token_has_the_same_bits_in_a_call_of_any_width():
+    """The embedded target is large enough for XLA to compute wide calls in other ways."""
+    config = checkpoints.config_from(demo.path("target"))
+    stored = checkpoints.load(demo.path("target"), config=config, dtype="float32")
+    assert isinstance(config, T5Config)
+    orders: Orders = ((1, "kernel_first"), (8, "out_in"))
+    target = T5Target(config, layout="all_out_in", weights="int8_tokens", orders=orders)
+    params = target.from_stored(stored)
+    inputs = jax.random.randint(jax.random.key(1), (1, 32), 2, 2000)
+    tokens = jax.random.randint(jax.random.key(2), (1, 24), 2, 2000)
+    decode = jax.jit(target.decode)
+
+    def logits(width: int, capacity: int) -> np.ndarray:
+        cache, blocks = target.prefill(params, inputs, capacity), []
+        for start in range(0, 24, width):
+            output, cache = decode(params, tokens[:, start : start + width], cache)
+            blocks.append(output.logits)
+        return np.concatenate(blocks, axis=1)
+
+    expected = logits(1, 24)
+    np.testing.assert_array_equal(logits(8, 31), expected)
+    np.testing.assert_array_equal(logits(24, 120), expected)
 
 
 def test_a_plan_says_so():

@@ -28,9 +28,10 @@ def examples(task, split, lengths):
 
 
 def test_targets_are_the_tokens_that_came_out(tmp_path):
-    """Not the texts, nor an end where the output had none; of several hosts' files all."""
-    path = folder(tmp_path / "one", LINES[:2], "predictions-00000-of-00002.jsonl")
-    folder(tmp_path / "one", LINES[2:], "predictions-00001-of-00002.jsonl")
+    """Not the texts, nor an end where the output had none; of several hosts' files all, in the
+    order of one host."""
+    path = folder(tmp_path / "one", LINES[::2], "predictions-00000-of-00002.jsonl")
+    folder(tmp_path / "one", LINES[1::2], "predictions-00001-of-00002.jsonl")
     task = tasks.predictions_task("written_1", {"train": path}, VOCABULARY)
     found = examples(task, "train", {"inputs": 12, "targets": 8})
     ids = [[*(byte + 3 for byte in line["input"].encode()), 1] for line in LINES]

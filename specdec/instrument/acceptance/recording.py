@@ -9,7 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
+from specdec.common import hosts
 from specdec.instrument.acceptance.alphas import Accepted
 from specdec.instrument.acceptance.bigrams import Tables, proposals, rows
 from specdec.instrument.acceptance.opinions import (
@@ -22,6 +24,7 @@ from specdec.instrument.acceptance.opinions import (
     tossed,
 )
 from specdec.instrument.acceptance.written import Texts
+from specdec.models import partitioning
 from specdec.plan import Plan
 from specdec.types import Params
 
@@ -29,7 +32,12 @@ DIGITS = 6  # of what is recorded
 
 
 def measure(
-    plan: Plan, params: Params, texts: Iterable[Texts], *, tables: bool
+    plan: Plan,
+    params: Params,
+    texts: Iterable[Texts],
+    *,
+    tables: bool,
+    mesh: Mesh | None = None,
 ) -> Iterator[Accepted]:
     """Yields what the target would have accepted of each drafter, text by text.
 
@@ -43,13 +51,17 @@ def measure(
       params: their parameters.
       texts: the target's texts.
       tables: whether n-gram tables are measured too.
+      mesh: as for `generate`.
     """
     texts = list(texts) if tables else texts
     halves: list[Tables] = []
     written = 0
     for batch in texts:
-        taught = teach(params, batch.inputs, batch.tokens[:, :-1], plan=plan)
-        asked = _asked(plan, params, batch, taught)
+        placed = batch.inputs, batch.tokens, batch.length
+        if mesh is not None:
+            placed = partitioning.divided_rows(placed, mesh)
+        taught = teach(params, placed[0], placed[1][:, :-1], plan=plan)
+        asked = _asked(plan, params, placed, taught)
         whole = asked.pop("")
         if plan.drafter.block is not None:  # alpha is of what is next
             whole = jax.tree.map(lambda x: x[:, :, 0], whole)
@@ -61,11 +73,16 @@ def measure(
                 halves = [Tables(texts_of[other::2], vocab_size) for other in (1, 0)]
             drawn = proposals(halves, batch, written, plan.sampling.greedy)
             tokens = jnp.asarray(batch.tokens[:, 1:])
-            given = (taught, tokens, tossed(tokens))
-            sums |= {name: _sums(_of(q, *given), batch) for name, q in drawn.items()}
+            coins = tossed(tokens)
+            for name, q in drawn.items():
+                given = q, tokens, coins
+                if mesh is not None:
+                    given = partitioning.divided_rows(given, mesh)
+                sums[name] = _sums(hosts.fetched(_of(given[0], taught, *given[1:])), batch)
+        depth = None if taught.depth is None else hosts.whole(taught.depth)
         for row in np.flatnonzero(batch.length):
             one = _text(plan, batch, int(row), sums, asked)
-            depths = () if taught.depth is None else taught.depth[row, : one.tokens].tolist()
+            depths = () if depth is None else depth[row, : one.tokens].tolist()
             proposes = int(np.sum(whole.proposed[row, : one.tokens] >= 0))
             yield one._replace(proposes=proposes, depths=depths)
             written += 1
@@ -74,7 +91,9 @@ def measure(
 _of = jax.jit(of)
 
 
-def _asked(plan: Plan, params: Params, batch: Texts, taught: Taught) -> dict[str, Opinions]:
+def _asked(
+    plan: Plan, params: Params, given: tuple[Any, Any, Any], taught: Taught
+) -> dict[str, Opinions]:
     """Returns the figures of the plan's drafter, under '', and of recorded ones by their names."""
     found = {}
     for name, drafter in [("", plan.drafter), *recorded(plan.drafter)]:
@@ -82,9 +101,8 @@ def _asked(plan: Plan, params: Params, batch: Texts, taught: Taught) -> dict[str
             found[name] = found[""]
             continue
         asked = dataclasses.replace(plan, drafter=drafter)
-        given = (batch.inputs, batch.tokens, batch.length)
         own = asked.params(params)
-        found[name] = jax.device_get(opinions(own, *given, taught, plan=asked))
+        found[name] = hosts.fetched(opinions(own, *given, taught, plan=asked))
     return found
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
-from specdec.decoding import decode, naming_texts, row_keys
+from specdec.common import hosts
+from specdec.decoding import check_finite, decode, naming_texts, row_keys
+from specdec.models import partitioning
 from specdec.plan import Plan
 from specdec.types import Params, PyTree
 
@@ -30,6 +35,7 @@ def generate(
     seed: int,
     tokens: int,
     skip: Collection[int] = (),
+    mesh: Mesh | None = None,
 ) -> Iterator[Texts]:
     """Yields texts of the target alone until they hold this many tokens.
 
@@ -43,18 +49,27 @@ def generate(
       seed: the seed of random draws.
       tokens: the number of tokens.
       skip: indices of texts that are left out, because they have been measured before.
+      mesh: the devices that rows are divided over, None for one device. All processes give the same
+        batches, and get the same texts.
     """
     alone, batches = plan.alone(), iter(batches)
+    write = functools.partial(decode, plan=alone)
+    if mesh is not None:
+        write = jax.jit(write, out_shardings=partitioning.whole(mesh))
     while tokens > 0 and (batch := next(batches, None)):
         index, inputs = batch
         new = ~np.isin(index, list(skip))
         if new.any():
-            keys, given = row_keys(seed, jnp.asarray(index)), jnp.asarray(inputs)
+            placed = jnp.asarray(index), jnp.asarray(inputs)
+            if mesh is not None:
+                placed = partitioning.divided_rows(placed, mesh)
             with naming_texts(index):
-                output = decode(Params(params), keys, given, alone)
+                output = write(Params(params), row_keys(seed, placed[0]), placed[1])
+                output = hosts.fetched(output)
+                check_finite(output, alone.target)
             length = np.where(new, output.length, 0)
             length = np.where(np.cumsum(length) - length < tokens, length, 0)
-            start = np.asarray(alone.target.start(given))
+            start = np.asarray(alone.target.start(jnp.asarray(inputs)))
             written = np.concatenate([start[:, None], output.tokens], axis=1)
             yield Texts(index, inputs, written, length)
             tokens -= int(length.sum())

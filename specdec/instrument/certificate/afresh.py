@@ -34,7 +34,9 @@ def afresh(subject: Subject) -> Check:
         return Check("afresh", {"drafts": 0, "different": 0}, {}, note)
     plan = subject.variant(subject.greedy)
     count = Program(functools.partial(_count, plan=plan), mesh=subject.mesh)
-    counts = [count.fetch(subject.params, *batch)[0] for batch in subject.batches(TEXTS)]
+    counts = [
+        count.fetch(subject.params, *batch, everywhere=True)[0] for batch in subject.batches(TEXTS)
+    ]
     drafts, different = np.sum(counts, axis=0).tolist()
     allowed = DIFFERENT if subject.float32 else BFLOAT16_DIFFERENT
     limit = max(1, int(allowed * drafts))

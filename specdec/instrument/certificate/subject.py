@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from specdec.common import hosts
 from specdec.decoding import naming_texts, row_keys
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.program import DecodeProgram, Program
@@ -164,7 +165,7 @@ class Subject:
         outputs, read = [], 0
         for keys, inputs in self.batches(rows, sample):
             with naming_texts(range(read, read + len(inputs))):
-                outputs.append(program.fetch(params, keys, inputs)[0])
+                outputs.append(program.fetch(params, keys, inputs, everywhere=True)[0])
             read += len(inputs)
         return joined(outputs, rows)
 
@@ -196,7 +197,7 @@ class Subject:
         found = []
         for start, (_, inputs) in zip(self._starts, self._batches(0), strict=True):
             rows = (self._block(x, start, 0) for x in outputs)
-            found.append(jax.device_get(compare(self.params["target"], inputs, *rows)))
+            found.append(hosts.fetched(compare(self.params["target"], inputs, *rows)))
         return joined(found, len(self.inputs))
 
     def gap(self, row: int, ours: Array, plain: Array, sampling: SamplingRule) -> float:

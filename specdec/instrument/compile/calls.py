@@ -29,10 +29,14 @@ def silent_call(
       mesh: the sizes of its axes.
     """
     read = model.read_by_decode(params)
-    numbers = sum(map(_share, jax.tree.leaves(read)))
+    leaves = jax.tree.leaves(read)
+    in_int8 = [leaf for leaf in leaves if leaf.dtype == "int8" and model.weights == "int8_tokens"]
+    numbers, narrow = sum(map(_share, leaves)), sum(map(_share, in_int8))
+    per_number = 2 * (rows // mesh[partitioning.DATA])
     return Call(
         bytes=device_bytes(read) + cache_bytes,
-        flops=2 * numbers * (rows // mesh[partitioning.DATA]),
+        flops=per_number * (numbers - narrow),
+        int8=per_number * narrow,
         layers=model.num_layers,
         devices=mesh[partitioning.MODEL],
     )
@@ -42,7 +46,7 @@ def together(call: Call, *others: Call) -> Call:
     """Returns the figures of several calls, one after the other, as those of one call."""
     sums = {
         name: sum(getattr(one, name) for one in (call, *others))
-        for name in ("bytes", "flops", "layers")
+        for name in ("bytes", "flops", "int8", "layers")
     }
     return dataclasses.replace(call, **sums)
 

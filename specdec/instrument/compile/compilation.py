@@ -57,7 +57,8 @@ class Compiled:
 
     Attributes:
       too_large: the compiler's message for a program that does not fit, which has no other figures.
-      flops: by XLA's count, for programs without loops (it counts a loop's body once).
+      flops, accessed: operations, and bytes read and written, by XLA's count. It counts the body of
+        a loop once.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Compiled:
     memory: DeviceMemory | None = None
     module: hlo.Module | None = None
     flops: float = 0.0
+    accessed: float = 0.0
     too_large: str | None = None
 
 
@@ -274,18 +276,32 @@ def _name(role: str, width: int) -> str:
     return f"{role} {width}"
 
 
-def _compiled(name: str, program: Program, *arguments: PyTree) -> tuple[Compiled, Any]:
+def compiled(name: str, make: Callable[[], Any]) -> tuple[Compiled, Any]:
+    """Compiles a program.
+
+    Args:
+      name: its name.
+      make: returns the executable.
+
+    Returns:
+      Its figures, and the executable; None if it does not fit.
+    """
     start = time.perf_counter()
     try:
-        executable = program.compile(*arguments)
+        executable = make()
     except jax.errors.JaxRuntimeError as error:
         if (message := _too_large(str(error))) is None:
             raise
         return Compiled(name, time.perf_counter() - start, too_large=message), None
     seconds = time.perf_counter() - start
-    flops = program.costs(*arguments).get("flops", 0.0)
+    costs = executable.cost_analysis() or {}
+    flops, accessed = (costs.get(key, 0.0) for key in ("flops", "bytes accessed"))
     module = hlo.read(executable.as_text())
-    return Compiled(name, seconds, DeviceMemory.of(executable), module, flops), executable
+    return Compiled(name, seconds, DeviceMemory.of(executable), module, flops, accessed), executable
+
+
+def _compiled(name: str, program: Program, *arguments: PyTree) -> tuple[Compiled, Any]:
+    return compiled(name, functools.partial(program.compile, *arguments))
 
 
 def _too_large(message: str) -> str | None:

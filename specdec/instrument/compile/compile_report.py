@@ -39,7 +39,7 @@ def record(
         "dtype": plan.target.dtype,
         "memory": _memory(topology, compilation),
         "compile_seconds": {each.name: round(each.seconds, 1) for each in programs},
-        "programs": {each.name: _contents(each) for each in programs if each.module},
+        "programs": {each.name: contents(each) for each in programs if each.module},
         "calls": {role: dataclasses.asdict(call) for role, call in compilation.calls.items()},
         "assumed": {"hop_seconds": HOP_SECONDS, "layer_seconds": LAYER_SECONDS},
     }
@@ -90,7 +90,7 @@ def _memory(topology: Topology, compilation: Compilation) -> dict[str, Any]:
     return sizes | dataclasses.asdict(whole.memory) | used
 
 
-def _contents(part: Compiled) -> dict[str, Any]:
+def contents(part: Compiled) -> dict[str, Any]:
     """Returns a program's memory, and its instructions by the path of their loop."""
     module, memory = part.module, part.memory
     assert module is not None and memory is not None
@@ -108,6 +108,7 @@ def _contents(part: Compiled) -> dict[str, Any]:
         "dynamic_shapes": len(module.dynamic_shapes),
         "loops": [_loop(loop) for loop in module.loops],
         "flops": part.flops,
+        "accessed": part.accessed,
     }
 
 
@@ -140,13 +141,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     Args:
       found: a record.
     """
-    mesh = " x ".join(f"{size} {name}" for name, size in found["mesh"].items())
-    chip = found["chip"]
-    yield (
-        f"{found['topology']}: {counted(found['devices'], 'device')} ({mesh}) of "
-        f"{_gib(chip['memory'])} at {chip['bandwidth'] / 1e9:,.0f} GB/s, "
-        f"{chip['flops'] / 1e12:,.0f} TFLOP/s in bfloat16"
-    )
+    yield heading(found)
     yield f"  memory      {_memory_line(found['memory'])}"
     seconds = (f"{name}: {s:.0f}" for name, s in found["compile_seconds"].items())
     yield f"  compiled    in seconds, {', '.join(seconds)}"
@@ -161,6 +156,17 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         for one in found["exits"]:
             times = f"{_milliseconds(one)} ms, {_pair(one['speedup'])} times"
             yield f"    {one['layers']:>3} layers        {times}"
+
+
+def heading(found: Mapping[str, Any]) -> str:
+    """Returns the first line of a record: its devices."""
+    mesh = " x ".join(f"{size} {name}" for name, size in found["mesh"].items())
+    chip = found["chip"]
+    return (
+        f"{found['topology']}: {counted(found['devices'], 'device')} ({mesh}) of "
+        f"{gib(chip['memory'])} at {chip['bandwidth'] / 1e9:,.0f} GB/s, "
+        f"{chip['flops'] / 1e12:,.0f} TFLOP/s in bfloat16"
+    )
 
 
 def _pair(numbers: Iterable[float]) -> str:
@@ -222,7 +228,7 @@ def explanation(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _contents_lines(whole: Mapping[str, Any]) -> Iterator[str]:
     for path, kinds in (whole["collectives"] or {"": {}}).items():
-        yield f"  {path or 'no loop':<11} {_collectives(kinds)}"
+        yield f"  {path or 'no loop':<11} {collectives_of(kinds)}"
     yield f"  loops       {_loops(whole['loops'])}"
     counts = (f"{n} in {path or 'no loop'}" for path, n in whole["operations"].items())
     yield f"  operations  {', '.join(counts)}"
@@ -239,20 +245,25 @@ def _contents_lines(whole: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _memory_line(memory: Mapping[str, Any]) -> str:
-    given = f"parameters {_gib(memory['parameters'])}, caches {_gib(memory['caches'])}"
+    given = f"parameters {gib(memory['parameters'])}, caches {gib(memory['caches'])}"
     if "total" not in memory:
         return f"does not fit: {memory['too_large']}; {given}"
     parts = (
-        f"{given}, other temporaries {_gib(memory['temporaries'] - memory['caches'])}, "
-        f"code {_gib(memory['code'])}"
+        f"{given}, other temporaries {gib(memory['temporaries'] - memory['caches'])}, "
+        f"code {gib(memory['code'])}"
     )
     verdict = (
-        f"{_gib(memory['left'])} left" if memory["fits"] else f"{_gib(-memory['left'])} too much"
+        f"{gib(memory['left'])} left" if memory["fits"] else f"{gib(-memory['left'])} too much"
     )
-    return f"{_gib(memory['total'])} of {_gib(memory['limit'])}, {verdict} ({parts})"
+    return f"{gib(memory['total'])} of {gib(memory['limit'])}, {verdict} ({parts})"
 
 
-def _collectives(kinds: Mapping[str, Mapping[str, int]]) -> str:
+def collectives_of(kinds: Mapping[str, Mapping[str, int]]) -> str:
+    """Returns collectives in one phrase.
+
+    Args:
+      kinds: count and bytes by kind.
+    """
     listed = [
         f"{kind['count']} {name} ({kind['bytes'] / 2**20:.2f} MiB)" for name, kind in kinds.items()
     ]
@@ -348,27 +359,28 @@ def _memory_row(found: Mapping[str, Any]) -> str:
         found["topology"],
         " x ".join(map(str, found["mesh"].values())),
         found["rows"],
-        _gib(memory["parameters"]),
-        _gib(memory["caches"]),
-        _gib(memory["total"]) if fits else memory["too_large"],
-        _gib(memory["limit"]),
-        _gib(memory["left"]) if fits else "does not fit",
+        gib(memory["parameters"]),
+        gib(memory["caches"]),
+        gib(memory["total"]) if fits else memory["too_large"],
+        gib(memory["limit"]),
+        gib(memory["left"]) if fits else "does not fit",
     ]
-    return _row(*cells)
+    return row(*cells)
 
 
-def _row(*cells: object) -> str:
+def row(*cells: object) -> str:
+    """Returns a row of a table in Markdown."""
     return f"| {' | '.join(map(str, cells))} |"
 
 
 def _contents_row(found: Mapping[str, Any]) -> str:
     whole = found["programs"]["decode"]
     kinds = "; ".join(
-        f"{path or 'no loop'}: {_collectives(kinds)}"
+        f"{path or 'no loop'}: {collectives_of(kinds)}"
         for path, kinds in whole["collectives"].items()
     )
     seconds = f"{found['compile_seconds']['decode']:.0f}"
-    return _row(found["topology"], kinds or "none", _loops(whole["loops"]), seconds)
+    return row(found["topology"], kinds or "none", _loops(whole["loops"]), seconds)
 
 
 def _prediction_table(found: Mapping[str, Any]) -> Iterator[str]:
@@ -381,10 +393,10 @@ def _prediction_table(found: Mapping[str, Any]) -> Iterator[str]:
         f"with {LAYER_SECONDS * 1e6:.0f} us for each layer. Speed-ups, roofline / with layers:"
     )
     yield ""
-    yield _row("alpha", *lengths)
+    yield row("alpha", *lengths)
     yield "|---" * (len(lengths) + 1) + "|"
     for name, pairs in _speedups(found, "{} ({})"):
-        yield _row(name, *(f"{a:.2f} / {b:.2f}" for a, b in pairs))
+        yield row(name, *(f"{a:.2f} / {b:.2f}" for a, b in pairs))
 
 
 def _exit_table(found: Mapping[str, Any]) -> Iterator[str]:
@@ -396,5 +408,6 @@ def _exit_table(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"| {one['layers']} | {_milliseconds(one)} | {_pair(one['speedup'])} |"
 
 
-def _gib(size: float) -> str:
+def gib(size: float) -> str:
+    """Returns a number of bytes, for people."""
     return f"{size / GIB:.2f} GiB"

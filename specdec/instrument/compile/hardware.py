@@ -22,6 +22,7 @@ class Chip:
     """
 
     flops: float  # bfloat16 FLOP/s
+    int8: float  # operations/s of products whose operands both have eight bits
     bandwidth: float  # bytes/s of HBM
     memory: int  # bytes of HBM
     link: float  # bytes/s to a neighbour, one way
@@ -30,10 +31,10 @@ class Chip:
 
 
 CHIPS: Mapping[str, Chip] = {
-    "v4": Chip(275e12, 1228e9, int(30.75 * GIB), 50e9, (2, 2, 1), "megacore"),
-    "v5e": Chip(197e12, 819e9, int(15.75 * GIB), 50e9, (2, 4, 1)),
-    "v5p": Chip(459e12, 2765e9, int(95.74 * GIB), 100e9, (2, 2, 1), "megacore"),
-    "v6e": Chip(918e12, 1640e9, int(31.25 * GIB), 100e9, (2, 4, 1)),
+    "v4": Chip(275e12, 275e12, 1228e9, int(30.75 * GIB), 50e9, (2, 2, 1), "megacore"),
+    "v5e": Chip(197e12, 394e12, 819e9, int(15.75 * GIB), 50e9, (2, 4, 1)),
+    "v5p": Chip(459e12, 918e12, 2765e9, int(95.74 * GIB), 100e9, (2, 2, 1), "megacore"),
+    "v6e": Chip(918e12, 1836e12, 1640e9, int(31.25 * GIB), 100e9, (2, 4, 1)),
 }
 
 # Assumptions, where nothing is published.
@@ -121,6 +122,7 @@ class Call:
     Attributes:
       bytes: bytes read from memory, the same for every width: parameters and caches.
       flops: FLOPs per token of the block.
+      int8: operations per token in products whose operands both have eight bits, in addition.
       layers: layers of the decoder.
       reduced, gathered: bytes of the results of all-reduces and all-gathers, per token.
       reductions, gathers: the number of each.
@@ -130,6 +132,7 @@ class Call:
     bytes: float
     flops: float
     layers: int
+    int8: float = 0.0
     reductions: int = 0
     reduced: float = 0.0
     gathers: int = 0
@@ -148,7 +151,8 @@ class Call:
           width: the tokens of the block.
           layer_seconds: seconds for each decoder layer, beyond the roofline.
         """
-        compute = max(self.bytes / chip.bandwidth, width * self.flops / chip.flops)
+        arithmetic = width * (self.flops / chip.flops + self.int8 / chip.int8)
+        compute = max(self.bytes / chip.bandwidth, arithmetic)
         others = self.devices - 1
         hops = (2 * self.reductions + self.gathers) * others
         moved = (2 * self.reduced + self.gathered) * width * others / self.devices

@@ -298,6 +298,14 @@ def _elements(shape: str) -> list[str]:
     return [element.strip() for element in elements]
 
 
+def arrays(shape: str) -> list[tuple[str, tuple[int, ...]]]:
+    """Returns the dtype and the sizes of each array in a shape, as in ("bf16", (8, 4096))."""
+    return [
+        (dtype, tuple(int(size.removeprefix("<=")) for size in sizes.split(",") if size))
+        for dtype, sizes in _ARRAY.findall(shape)
+    ]
+
+
 def _bytes(shape: str) -> int:
     """Returns the bytes of all arrays in a shape.
 
@@ -305,9 +313,8 @@ def _bytes(shape: str) -> int:
     Types without a number, such as token, take nothing.
     """
     total = 0
-    for dtype, dimensions in _ARRAY.findall(shape):
+    for dtype, sizes in arrays(shape):
         digits = re.search(r"\d+", dtype)
         bits = 8 if dtype == "pred" else int(digits[0]) if digits else 0
-        sizes = [int(size.removeprefix("<=")) for size in dimensions.split(",") if size]
         total += ceil(prod(sizes) * bits / 8)
     return total

@@ -174,6 +174,18 @@ def kernels_of(
     return dataclasses.replace(step, **rounded), dataclasses.replace(prefill, **rounded)
 
 
+def of_logits(kernels: Kernels) -> Kernels:
+    """Returns the kernels of the logits, which are float, from those of a decoder step.
+
+    With tokens in eight bits all widths have one order, so that they have the same bits.
+    """
+    kernels = dataclasses.replace(kernels, int8=False)
+    if not kernels.int8_tokens:
+        return kernels
+    others = "kernel_first" if kernels.transposed else None
+    return dataclasses.replace(kernels, orders=(), others=others)
+
+
 def quantized(params: PyTree, layout: Layout, dtype: str = "int8") -> PyTree:
     """Returns the parameters of a layout with kernels in eight bits, except those of the logits.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from specdec.models.layers import (
 )
 from specdec.models.products import Kernels, Orders
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.layouts import Layout, kernels_of, logits_from_table
+from specdec.models.t5.layouts import Layout, kernels_of, logits_from_table, of_logits
 from specdec.models.t5.t5_layers import Attention, RelativeBias
 from specdec.types import Array, ModelOutput
 
@@ -34,8 +35,8 @@ def residual(x: Array) -> Array:
     return constrain(x, "batch", "length", "embed")
 
 
-def _norm(config: T5Config, name: str | None = None) -> RMSNorm:
-    return RMSNorm(config.dtype, config.layer_norm_epsilon, name=name)
+def _norm(config: T5Config, kernels: Kernels) -> RMSNorm:
+    return RMSNorm(config.dtype, config.layer_norm_epsilon, kernels.int8_tokens)
 
 
 def _attention(config: T5Config, *kernels: Kernels) -> Attention:
@@ -76,9 +77,9 @@ class EncoderLayer(nn.Module):
     def setup(self):
         if self.config.relative_bias_per_layer:
             self.relpos_bias = _relative_bias(self.config, bidirectional=True)
-        self.pre_attention_layer_norm = _norm(self.config)
+        self.pre_attention_layer_norm = _norm(self.config, self.kernels)
         self.attention = _attention(self.config, self.kernels)
-        self.pre_mlp_layer_norm = _norm(self.config)
+        self.pre_mlp_layer_norm = _norm(self.config, self.kernels)
         self.mlp = _mlp(self.config, self.kernels)
 
     def __call__(self, x: Array, bias: Array) -> Array:
@@ -97,7 +98,7 @@ class Encoder(nn.Module):
             self.relpos_bias = _relative_bias(config, bidirectional=True)
         layer = layer_class(EncoderLayer)
         self.layers = [layer(config, self.kernels) for _ in range(config.num_encoder_layers)]
-        self.encoder_norm = _norm(config)
+        self.encoder_norm = _norm(config, self.kernels)
 
     def __call__(self, x: Array, inputs_mask: Array) -> Array:
         """Maps embeddings [B, S, D] and a mask [B, S] bool to [B, S, D]."""
@@ -117,12 +118,12 @@ class DecoderLayer(nn.Module):
     def setup(self):
         if self.config.relative_bias_per_layer:
             self.relpos_bias = _relative_bias(self.config, bidirectional=False)
-        self.pre_self_attention_layer_norm = _norm(self.config)
+        self.pre_self_attention_layer_norm = _norm(self.config, self.kernels)
         self.self_attention = _attention(self.config, self.kernels)
-        self.pre_cross_attention_layer_norm = _norm(self.config)
+        self.pre_cross_attention_layer_norm = _norm(self.config, self.kernels)
         kernels = (self.kernels, self.of_inputs)
         self.encoder_decoder_attention = _attention(self.config, *kernels)
-        self.pre_mlp_layer_norm = _norm(self.config)
+        self.pre_mlp_layer_norm = _norm(self.config, self.kernels)
         self.mlp = _mlp(self.config, self.kernels)
 
     def __call__(
@@ -152,14 +153,15 @@ class Decoder(nn.Module):
             self.relpos_bias = _relative_bias(config, bidirectional=False)
         layer = layer_class(DecoderLayer, static=(3,))
         self.layers = [layer(config, *kernels) for _ in range(config.num_decoder_layers)]
-        self.decoder_norm = _norm(config)
+        self.decoder_norm = _norm(config, kernels[0])
         if not logits_from_table(config, self.layout):
             self.logits_dense = self.head()
 
     @nn.nowrap
     def head(self) -> Logits:
         """Returns the head of a model whose token table does not project to the logits."""
-        return Logits(self.config.vocab_size, self.config.logits_via_embedding, self.kernels[0])
+        kernels = of_logits(self.kernels[0])
+        return Logits(self.config.vocab_size, self.config.logits_via_embedding, kernels)
 
     def cross_keys_values(self, encoded: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """Returns each layer's keys [B, H, head_dim, S] and values [B, H, S, head_dim] of [B, S,
@@ -272,7 +274,8 @@ class T5(nn.Module):
     def logits(self, hidden: Array) -> Array:
         if not logits_from_table(self.config, self.layout):
             return self.decoder.logits_dense(hidden)
-        table = Kernels(transposed=True, orders=self.orders)
+        kernels = kernels_of(self.layout, self.orders, self.weights, self.widened)[0]
+        table = dataclasses.replace(of_logits(kernels), transposed=True)
         return self.token_embedder.logits(hidden, table)
 
     def __call__(self, inputs: Array, tokens: Array) -> ModelOutput:

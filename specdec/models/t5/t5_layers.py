@@ -107,7 +107,8 @@ class Attention(nn.Module):
 
         `bias` [B, 1 or H, T, C] float32 is added to the attention logits.
         """
-        return self._merge(attend(self._split(self.query(x)), keys, values, bias))
+        by_row = self.kernels.int8_tokens
+        return self._merge(attend(self._split(self.query(x)), keys, values, bias, by_row=by_row))
 
     def over_inputs(self, x: Array, keys: Array, values: Array, bias: Array) -> Array:
         """Computes `over_cache` for keys [B, H, head_dim, C].
@@ -116,7 +117,8 @@ class Attention(nn.Module):
         them. Otherwise, XLA's CPU backend would transpose them in each call.
         """
         query = self._split(self.query(x))
-        return self._merge(attend(query, keys, values, bias, "bthd,bhdc->bhtc"))
+        by_row = self.kernels.int8_tokens
+        return self._merge(attend(query, keys, values, bias, "bthd,bhdc->bhtc", by_row))
 
     def over_itself(self, x: Array, bias: Array) -> Array:
         """Computes the encoder's attention: x [B, S, D] over its own keys and values, [B, S, D].

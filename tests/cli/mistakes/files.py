@@ -226,7 +226,7 @@ ASKED = {
 } | {
     f"asked by {name}": case("decode", f"--target=YARD/{name}", "--text=a", says=says)
     for name, says in {
-        "tok_end": "eos_token '<end>', and id 1 is '</s>', .*; use a tokenizer",
+        "tok_end": "eos_token '<end>', and that of the vocabulary is '</s>'; use a tokenizer",
         "tok_lower": "tokenizer_config.json has do_lower_case True, .*; set it to False",
         "tok_twice": "contradicts itself: the added token .* has the ids 2049 and 2048 .*; correct",
         "tok_beyond": "the added token '{' is 3000, and the model has 2048 ids; correct",

@@ -122,6 +122,24 @@ COMMANDS = {
         "--distributed=here",
         says="--distributed=here is no.*; ",
     ),
+    "hosts without a mesh": case(
+        "train",
+        "--gin_file=YARD/train.gin",
+        "--output_dir=OUT/t",
+        "--distributed",
+        says="there is no mesh; give --gin.NUM_PARTITIONS=1",
+    ),
+    "hosts that make a table": case(
+        "train",
+        RUN,
+        "--table=ngram",
+        "--output_dir=OUT/t",
+        "--distributed",
+        says="--distributed is of a model, not of --table; ",
+    ),
+    "standard input of several hosts": case(
+        "decode", RUN, "--text=-", "--distributed", says="of one host; give --input_file=FILE"
+    ),
     "a rate of 1.5": case(
         "bench", RUN, "--synthetic_alpha=1.5", says="--synthetic_alpha: .*1.5.*; "
     ),

@@ -1,0 +1,221 @@
+"""The report of `specdec compile` on a training run: a record, as text and as Markdown."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from specdec.common.terminal import counted
+from specdec.instrument.compile.compile_report import collectives_of, contents, gib, heading, row
+from specdec.instrument.compile.hardware import HOP_SECONDS, Topology
+from specdec.instrument.compile.update import CompiledUpdate, fits, needed
+
+
+def update_record(
+    topology: Topology, update: CompiledUpdate, largest: CompiledUpdate | None = None
+) -> dict[str, Any]:
+    """Returns all figures of a topology, ready for JSON: bytes and seconds, per device.
+
+    Args:
+      topology: the topology.
+      update: the update, compiled for it.
+      largest: the update with the most texts at a time that fits, if it was searched.
+    """
+    run, chip = update.run, topology.chip
+    programs = [one for one in (update.whole, update.optimizer) if one]
+    found: dict[str, Any] = {
+        "topology": topology.name,
+        "devices": topology.size,
+        "mesh": dict(update.mesh),
+        "chip": dataclasses.asdict(chip),
+        "texts": run.batch_size,
+        "micro_batches": run.micro_batches,
+        "inputs": run.lengths["inputs"],
+        "targets": run.lengths["targets"],
+        "rematerialise": run.rematerialise,
+        "dtype": run.model.dtype,
+        "target_dtype": run.target and run.target.dtype,
+        "memory": _memory(topology, update),
+        "compile_seconds": {each.name: round(each.seconds, 1) for each in programs},
+        "programs": {each.name: contents(each) for each in programs if each.module},
+        "assumed": {"hop_seconds": HOP_SECONDS},
+    }
+    if fits(update, chip):
+        found |= _predicted(topology, update)
+    else:
+        found["advice"] = advice(topology, update)
+    if largest is not None:
+        found["largest"] = {"texts_at_a_time": largest.texts, "memory": _memory(topology, largest)}
+        found["largest"] |= _predicted(topology, largest)
+    return found
+
+
+def _memory(topology: Topology, update: CompiledUpdate) -> dict[str, Any]:
+    limit, whole = topology.chip.memory, update.whole
+    found = dataclasses.asdict(update.sizes) | {"limit": limit, "fits": fits(update, topology.chip)}
+    if whole.memory is None:
+        return found | {"too_large": whole.too_large, "needed": needed(update)}
+    total = whole.memory.total
+    return found | dataclasses.asdict(whole.memory) | {"total": total, "left": limit - total}
+
+
+def _predicted(topology: Topology, update: CompiledUpdate) -> dict[str, Any]:
+    """Returns the collectives of an update, and its time by the roofline."""
+    chip, call = topology.chip, update.call()
+    computing, reading = call.flops / chip.flops, call.bytes / chip.bandwidth
+    seconds = call.seconds(chip, 1)
+    sizes = update.exchanged()
+    return {
+        "collectives": {
+            kind: {"count": count, "bytes": sizes[kind]}
+            for kind, count in update.collectives().items()
+        },
+        "gathered_target_parameters": [one.shape for one in update.gathered()],
+        "roofline": {
+            "computing": computing,
+            "reading": reading,
+            "exchanging": seconds - max(computing, reading),
+            "seconds": seconds,
+            "updates_per_second": 1 / seconds,
+            "texts_per_second": update.run.batch_size / seconds,
+            "chip_hours_per_1000_updates": 1000 * seconds * topology.size / 3600,
+        },
+    }
+
+
+def advice(topology: Topology, update: CompiledUpdate) -> str:
+    """Returns one sentence on how an update that does not fit can be made to fit."""
+    run, data = update.run, update.mesh["data"]
+    sizes, limit = update.sizes, topology.chip.memory
+    fixed = sizes.parameters + sizes.optimizer + sizes.gradients + sizes.target
+    remedies = []
+    if fixed < limit:
+        if update.texts > data:
+            most = run.batch_size // data
+            remedies.append(f"more MICRO_BATCHES (now {run.micro_batches}, at most {most})")
+            remedies.append(f"a smaller BATCH_SIZE (now {run.batch_size})")
+        if not run.rematerialise:
+            remedies.append("REMATERIALISE = True")
+    if update.mesh["model"] < topology.size:
+        remedies.append(f"more NUM_PARTITIONS (now {update.mesh['model']})")
+    remedies.append("more chips")
+    *others, last = remedies
+    listed = f"{', '.join(others)} or {last}" if others else last
+    return f"an update needs {gib(needed(update))} of {gib(limit)}; give {listed}"
+
+
+def update_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the lines of a record, for people.
+
+    Args:
+      found: a record.
+    """
+    memory = found["memory"]
+    yield heading(found)
+    yield f"  memory      {_memory_line(memory)}"
+    if found["target_dtype"] is not None:
+        yield (
+            f"  of these    gradients {gib(memory['gradients'])}, the target's keys and values "
+            f"{gib(memory['target_cache'])} and its logits {gib(memory['target_logits'])}, if all "
+            "are kept at the same time"
+        )
+    seconds = (f"{name}: {s:.0f}" for name, s in found["compile_seconds"].items())
+    yield f"  compiled    in seconds, {', '.join(seconds)}"
+    yield (
+        f"  update      {counted(found['texts'], 'text')}, "
+        f"{counted(found['texts'] // found['micro_batches'], 'text')} at a time; inputs of "
+        f"{found['inputs']} tokens, targets of {found['targets']}"
+    )
+    if "roofline" in found:
+        yield from _predicted_lines(found)
+    if "advice" in found:
+        yield f"  change      {found['advice']}"
+    if "largest" in found:
+        largest = found["largest"]
+        yield (
+            f"  largest     {counted(largest['texts_at_a_time'], 'text')} at a time fit, in "
+            f"{gib(largest['memory']['total'])}"
+        )
+
+
+def _memory_line(memory: Mapping[str, Any]) -> str:
+    known = (
+        f"parameters {gib(memory['parameters'])}, optimizer {gib(memory['optimizer'])}, target "
+        f"{gib(memory['target'])}"
+    )
+    if "total" not in memory:
+        return f"does not fit: {memory['too_large']}; {known}"
+    left = memory["left"]
+    verdict = f"{gib(left)} left" if left > 0 else f"{gib(-left)} too much"
+    return (
+        f"{gib(memory['total'])} of {gib(memory['limit'])}, {verdict} ({known}, temporaries "
+        f"{gib(memory['temporaries'])}, code {gib(memory['code'])})"
+    )
+
+
+def _predicted_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    yield f"  exchange    {collectives_of(found['collectives'])}"
+    gathered = found["gathered_target_parameters"]
+    whole = f"{len(gathered)}: {', '.join(gathered)}" if gathered else "none"
+    yield f"  gathered    parameters of the target that are gathered whole: {whole}"
+    made = found["roofline"]
+    yield (
+        f"  roofline    {made['seconds']:.2f} s for an update: {made['computing']:.2f} s of "
+        f"arithmetic, {made['reading']:.2f} s of memory, {made['exchanging']:.2f} s of exchange"
+    )
+    yield (
+        f"  speed       {made['updates_per_second']:.2f} updates and "
+        f"{made['texts_per_second']:.0f} texts a second, {made['chip_hours_per_1000_updates']:.2f} "
+        "chip hours for 1,000 updates"
+    )
+
+
+def update_explanation() -> Iterator[str]:
+    """Yields the legend of the lines of a record."""
+    yield ""
+    yield "memory: bytes of the update's program on one device; compiled: seconds for each program"
+    yield "exchange: communication of the devices in an update, with the bytes of its results"
+    yield (
+        "roofline: reading memory or arithmetic, whichever takes longer, then communicating; "
+        "operations of loops within a micro-batch are counted once"
+    )
+
+
+def update_markdown(records: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a table of several topologies.
+
+    Args:
+      records: the records.
+    """
+    rows = [
+        row("topology", "mesh", "texts at a time", "parameters", "optimizer", "target",
+            "temporaries", "total", "limit", "all-reduces", "s per update", "updates/s",
+            "chip hours per 1,000", "largest"),
+        "|---" * 14 + "|",
+        *map(_row, records),
+    ]  # fmt: skip
+    return "\n".join(rows) + "\n"
+
+
+def _row(found: Mapping[str, Any]) -> str:
+    memory = found["memory"]
+    sizes = [memory.get(name) for name in ("temporaries", "total", "limit")]
+    predicted = ["", "", "", ""]
+    if "roofline" in found:
+        made, reduced = found["roofline"], found["collectives"].get("all-reduce", {"count": 0})
+        predicted = [
+            f"{reduced['count']:,}",
+            f"{made['seconds']:.2f}",
+            f"{made['updates_per_second']:.2f}",
+            f"{made['chip_hours_per_1000_updates']:.2f}",
+        ]
+    return row(
+        found["topology"],
+        " x ".join(map(str, found["mesh"].values())),
+        found["texts"] // found["micro_batches"],
+        *(gib(memory[name]) for name in ("parameters", "optimizer", "target")),
+        *("does not fit" if size is None else gib(size) for size in sizes),
+        *predicted,
+        found["largest"]["texts_at_a_time"] if "largest" in found else "",
+    )
