@@ -158,11 +158,11 @@ def test_no_loss_depends_on_the_number_of_the_padding_id(objective):
 
 
 def test_heads_take_their_targets_padding():
-    pairs = Pairs(np.array([[5, 0, 1, 3]], np.int32), np.array([[0, 8, 0, 1, 3]], np.int32))
+    pairs = Pairs(np.array([[5, 0, 1, 3]], np.int32), np.array([[0, 8, 0, 0, 1, 3]], np.int32))
     frozen = Frozen(SECOND, SECOND.init(jax.random.key(0)))
     learner = Learner(HEADS, HEADS.init(jax.random.key(1)), frozen)
     # Head i has one token less to predict for each place that it looks ahead.
-    assert int(LookAhead().sums(learner, pairs, 0.0, None).tokens) == 3 + 2
+    assert int(LookAhead().sums(learner, pairs, 0.0, None).tokens) == 4 + 3
 
 
 def test_texts_that_a_drafter_draws_are_padded_with_its_id():
