@@ -150,6 +150,7 @@ class Context(struct.PyTreeNode):
     taught: Array | None = None
     vocab_size: int | None = struct.field(pytree_node=False, default=None)  # V
     stop_ids: tuple[int, ...] = struct.field(pytree_node=False, default=())
+    pad_id: int = struct.field(pytree_node=False, default=0)  # of the inputs
     # The target itself, to which params["target"] belongs.
     target: Any = struct.field(pytree_node=False, default=None)
     # The target draws with the same keys as `propose`: see `sampling.draw_shared`.
@@ -286,6 +287,7 @@ class DecodeState(struct.PyTreeNode):
             active=self.active,
             vocab_size=self.vocab_size,
             stop_ids=plan.stop_ids,
+            pad_id=plan.target.pad_id,
             target=plan.target,
             shared_noise=plan.shared_noise,
             beliefs=plan.reads_beliefs,

@@ -327,7 +327,7 @@ def test_a_preset_has_to_start_where_the_checkpoint_says(directory):
     generation.check_start(plan, text)
     config = dataclasses.replace(plan.target.config, decoder_start_id=0)
     preset = dataclasses.replace(plan, target=T5Target(config))
-    with pytest.raises(CheckpointError, match="start from id 5, .* model starts from 0; set"):
+    with pytest.raises(CheckpointError, match="start from id 5, .* model it is 0; set"):
         generation.check_start(preset, text)
 
 
@@ -339,7 +339,7 @@ def test_our_own_record_has_to_agree_about_the_start(directory, tmp_path):
     (path / "generation_config.json").write_text(
         json.dumps(settings | {"decoder_start_token_id": 0})
     )
-    with pytest.raises(CheckpointError, match="outputs start from 5 by config.json .* from 0 by"):
+    with pytest.raises(CheckpointError, match="outputs start from 5 by config.json .* and 0 by"):
         checkpoints.text_model_from(path)
     (path / "generation_config.json").unlink()
     assert checkpoints.text_model_from(path).start_id == 5

@@ -21,6 +21,11 @@ START, BEGIN, ENDS, PADDING = (
 )
 IDS = (START, BEGIN, ENDS, PADDING)
 
+_OWN_IDS = {  # theirs: ours, and what it says
+    START: ("decoder_start_id", "outputs start from"),
+    PADDING: ("pad_id", "texts are padded with"),
+}
+
 # Settings that change no token that this engine writes, whatever their value.
 NO_EFFECT = frozenset(
     """
@@ -110,7 +115,7 @@ def read(directory: Location) -> dict[str, Setting]:
     if "model_type" not in record:
         own = read_json(file) if file.is_file() else {}
         own = {k: Setting(v, FILE) for k, v in own.items() if v is not None}
-        return _with_start(_checked(own, directory), record, directory)
+        return _with_ids(_checked(own, directory), record, directory)
     in_config = {k: v for k, v in record.items() if k in NAMES and v is not None}
     if not file.is_file():
         return _checked({k: Setting(v, CONFIG) for k, v in in_config.items()}, directory)
@@ -120,19 +125,30 @@ def read(directory: Location) -> dict[str, Setting]:
     return _checked({k: Setting(v, FILE) for k, v in given.items()}, directory)
 
 
-def _with_start(
+def _with_ids(
     settings: dict[str, Setting], record: Mapping[str, Any], directory: Location
 ) -> dict[str, Setting]:
-    """Returns the settings with the start id of our own record, which must not contradict them."""
+    """Returns the settings with the ids of our own record, where they differ from T5's.
+
+    The ids of start and padding must not contradict the settings. The ids of the end may: the
+    settings then end a text.
+    """
     model = record.get("model", record)
-    recorded = model.get("decoder_start_id", 0) if isinstance(model, dict) else 0
-    stated = start_of(settings)
-    if stated is not None and record and stated != recorded:
-        raise CheckpointError(
-            f"{directory} contradicts itself: outputs start from {recorded} by {CONFIG} "
-            f"(decoder_start_id) and from {stated} by {FILE}; correct one of them"
-        )
-    return {START: Setting(recorded, CONFIG)} | settings if recorded else settings
+    model, found = model if isinstance(model, dict) else {}, {}
+    padding = settings.get(PADDING)
+    stated = {START: start_of(settings), PADDING: None if padding is None else padding.value}
+    for name, (key, what) in _OWN_IDS.items():
+        recorded = model.get(key, 0)
+        if stated[name] not in (None, recorded) and record:
+            raise CheckpointError(
+                f"{directory} contradicts itself: {what} {recorded} by {CONFIG} ({key}) and "
+                f"{stated[name]} by {FILE}; correct one of them"
+            )
+        if recorded:
+            found[name] = Setting(recorded, CONFIG)
+    if (ends := model.get("stop_ids", [1])) != [1]:
+        found[ENDS] = Setting(ends, CONFIG)
+    return found | settings
 
 
 def start_of(settings: Mapping[str, Setting]) -> int | None:

@@ -48,19 +48,26 @@ def stop_ids(text: TextModel | None, vocabulary: tasks.LoadedVocabulary) -> tupl
 
 
 def check_start(plan: Plan, text: TextModel) -> None:
-    """Raises CheckpointError if the plan's target starts from another id than its checkpoint says.
+    """Raises CheckpointError if the target starts from, or pads with, another id than its files.
 
-    A model from the checkpoint's own record has the id. A preset has T5's, unless it is given one.
+    A model from the checkpoint's own record has the ids. A preset has T5's, unless it is given
+    others.
     """
     target = plan.models()["target"]
     config = target.config if isinstance(target, Model) else None
-    if not isinstance(config, T5Config) or text.start_id in (None, config.decoder_start_id):
+    if not isinstance(config, T5Config):
         return
-    raise CheckpointError(
-        f"{text.directory} says that outputs start from id {text.start_id}, and the run's model "
-        f"starts from {config.decoder_start_id}; set T5Config.decoder_start_id, or take the model "
-        "from the checkpoint (models/from_checkpoint.gin)"
-    )
+    for name, what, stated in (
+        ("decoder_start_id", "outputs start from", text.start_id),
+        ("pad_id", "texts are padded with", text.pad_id),
+    ):
+        own = getattr(config, name)
+        if stated not in (None, own):
+            raise CheckpointError(
+                f"{text.directory} says that {what} id {stated}, and for the run's model it is "
+                f"{own}; set T5Config.{name}, or take the model from the checkpoint "
+                "(models/from_checkpoint.gin)"
+            )
 
 
 def obeyed(

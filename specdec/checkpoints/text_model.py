@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from specdec import tasks
 from specdec.checkpoints import directory, generation
 from specdec.checkpoints.cloud_storage import Location
 from specdec.checkpoints.directory import Vocabulary
@@ -41,6 +42,12 @@ class TextModel:
         return generation.start_of(self.settings)
 
     @property
+    def pad_id(self) -> int | None:
+        """The id that texts are padded with; None if the files do not say."""
+        found = self.settings.get(generation.PADDING)
+        return None if found is None else found.value
+
+    @property
     def stop_ids(self) -> tuple[int, ...]:
         """The ids that end an output; () if the files do not say."""
         found = self.settings.get(generation.ENDS)
@@ -63,7 +70,7 @@ class TextModel:
         There are no generation settings if no file has them and nothing differs from T5's own.
         """
         file = self.directory / generation.FILE
-        is_usual = self.start_id in (0, None) and self.stop_ids in ((1,), ())
+        is_usual = (self.start_id or self.pad_id or 0, self.stop_ids or (1,)) == (0, (1,))
         if file.is_file():
             settings = read_json(file)
         elif is_usual and not self.in_effect:
@@ -77,7 +84,10 @@ class TextModel:
         yield "vocabulary", str(self.vocabulary or "none is recorded")
         if self.vocabulary is not None:
             file = self.vocabulary.path.name if self.vocabulary.path else "ByT5's"
-            yield "ids", f"padding 0, end 1, unknown 2 ({file})"
+            definition = tasks.recorded_vocabulary(*self.vocabulary)
+            pad, end, unknown = tasks.special_ids(tasks.for_texts(definition))
+            pad = self.pad_id if pad is None else pad
+            yield "ids", f"padding {pad}, end {end}, unknown {unknown} ({file})"
         if self.vocabulary is not None and (added := self.vocabulary.added):
             shown = ", ".join(f"{token.content!r} {token.id}" for token in added[:5])
             yield "added", shown + (f", and {len(added) - 5} more" if len(added) > 5 else "")

@@ -19,7 +19,7 @@ CONFIG, _SPECIAL, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "
 NAMES = (CONFIG, _SPECIAL, _ADDED)
 _JSON = "tokenizer.json"
 
-_ROLES = {"pad_token": 0, "eos_token": 1, "unk_token": 2}  # T5's ids
+_ROLES = ("pad_token", "eos_token", "unk_token")
 _NAMES = ("<pad>", "</s>", "<unk>")
 _CLASSES = (
     "T5Tokenizer",
@@ -60,13 +60,12 @@ def read(directory: Location, file: Location | None, extra_ids: int) -> Tokeniza
     config, special, added = (
         read_json(directory / name) if (directory / name).is_file() else {} for name in NAMES
     )
-    count, names = _ids_of(file)
+    count, names, roles = _ids_of(file)
     for name, (key, value) in _stated(config, special).items():
-        id = _ROLES[key]
-        if value != names[id]:
+        if value != roles.get(key, value):
             raise CheckpointError(
-                f"{directory}: {name} {value!r}, and id {id} is {names[id]!r}, which T5 takes for "
-                "it; use a tokenizer with T5's special tokens"
+                f"{directory}: {name} {value!r}, and that of the vocabulary is {roles[key]!r}; use "
+                "a tokenizer with its vocabulary's special tokens"
             )
     for key, neutral in _REFUSED.items():
         if (value := config.get(key)) is not None and value not in neutral:
@@ -97,7 +96,7 @@ def sentencepiece(file: Location) -> Any:
     """Returns the `SentencePieceProcessor` of a file.
 
     Raises:
-      CheckpointError: it is not a SentencePiece model, or its ids are not T5's.
+      CheckpointError: it is not a SentencePiece model.
     """
     from sentencepiece import SentencePieceProcessor
 
@@ -107,21 +106,26 @@ def sentencepiece(file: Location) -> Any:
         raise CheckpointError(
             f"vocabulary {file} is not a SentencePiece model; give a .model file"
         ) from error
-    with about(f"vocabulary {file}"):
-        pieces.check_ids(processor)
     return processor
 
 
-def _ids_of(file: Location | None) -> tuple[int, list[str]]:
-    """Returns how many ids a model has without added tokens, and the names of the first three."""
+def _ids_of(file: Location | None) -> tuple[int, list[str], dict[str, str]]:
+    """Returns facts of a vocabulary without added tokens.
+
+    They are the number of its ids, the names of the first three, and the names by role.
+    """
     if file is None:
-        return _BYTES, list(_NAMES)
+        return _BYTES, list(_NAMES), dict(zip(_ROLES, _NAMES, strict=True))
     if file.name.endswith(".json"):
         with about(file):
             names = pieces.names_of_tokenizer(file.read_bytes().decode("utf-8"))
-        return len(names), names[:3]
+        roles = _ROLES if names[:1] == [_NAMES[0]] else ()  # T5's, or not known
+        return len(names), names[:3], dict(zip(roles, names, strict=False))
     processor = sentencepiece(file)
-    return processor.get_piece_size(), [processor.id_to_piece(id) for id in range(3)]
+    with about(f"vocabulary {file}"):
+        ids = zip(_ROLES, pieces.special_ids(processor), strict=True)
+    roles = {role: processor.id_to_piece(id) for role, id in ids if id is not None}
+    return processor.get_piece_size(), [processor.id_to_piece(id) for id in range(3)], roles
 
 
 def _stated(config: Mapping[str, Any], special: Mapping[str, Any]) -> dict[str, tuple[str, str]]:

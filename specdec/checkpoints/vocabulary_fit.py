@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from specdec import checkpoints, tasks
+from specdec.models.heads import Heads
 from specdec.models.model import Model
 from specdec.tasks.added_tokens import agree
 
@@ -26,13 +27,19 @@ def check_fit(
       spare: ids that no text has and that its drafter needs in addition.
 
     Raises:
-      ValueError: the vocabulary's ids are not T5's; the model has too few output ids, or was saved
-        with another vocabulary; or it is the target, and its head lacks ids.
+      ValueError: the model pads with another id than the vocabulary, or with one of its tokens; the
+        model has too few output ids, or was saved with another vocabulary; or it is the target, and
+        its head lacks ids.
     """
-    try:
-        tasks.check_ids(vocabulary)
-    except ValueError as error:
-        raise ValueError(f"vocabulary {tasks.file_of(vocabulary)}: {error}") from error
+    pad, end, unknown = tasks.special_ids(vocabulary)
+    own = None if isinstance(model, Heads) else model.pad_id  # heads read no texts
+    if own is not None and (own != pad if pad is not None else own in (end, unknown)):
+        ids = f"{'none' if pad is None else pad}, {end} and {unknown}"
+        raise ValueError(
+            f"vocabulary {tasks.file_of(vocabulary)}: its ids of padding, end and unknown are "
+            f"{ids}, and the {role} pads with {own}; use a model and a vocabulary that belong "
+            "together"
+        )
     if role == "target" and (known := model.head_ids) is not None:
         raise ValueError(
             f"the target's head has {len(known)} of {model.vocab_size} ids (head_ids), and would "

@@ -93,6 +93,8 @@ def _unread_by_t5x(vocabulary: Vocabulary | None, text: TextModel) -> list[str]:
         found.append(f"{len(vocabulary.added)} added tokens")
     if text.start_id:
         found.append(f"the start id {text.start_id}")
+    if text.pad_id:
+        found.append(f"the padding id {text.pad_id}")
     if len(text.stop_ids) > 1:
         found.append(f"the end ids {', '.join(map(str, text.stop_ids))}")
     return found

@@ -113,7 +113,7 @@ def _command(args: argparse.Namespace) -> None:
         runs.require_drafter(run)
     text_of = functools.partial(tasks.detokenize, engine.vocabulary)
     stdin = stdin or _standard_input_without_texts(run, args)
-    batches = run.batches() if stdin is None else run.data.text_batches(stdin, engine.vocabulary)
+    batches = run.batches() if stdin is None else run.text_batches(stdin)
     if run.beams and run.search:
         if args.explain:
             raise UsageError(
@@ -254,11 +254,12 @@ def _show(run: DecodeRun, texts: Iterable[tuple[str, str | None]] | None = None)
 
     No parameters are read, and for a task no checkpoint is asked for its vocabulary.
     """
+    pad_id = run.plan.target.pad_id
     if texts is None:
         vocabulary = runs.vocabulary_of(run) if run.data.texts is not None else None
-        batches = run.data.batches(run.placement.share(), vocabulary=vocabulary)
+        batches = run.data.batches(run.placement.share(), None, vocabulary, pad_id)
     else:
-        batches = run.data.text_batches(texts, runs.vocabulary_of(run))
+        batches = run.data.text_batches(texts, runs.vocabulary_of(run), pad_id)
     batch = next(batches, None)
     if batch is None:
         raise UsageError("there is no example, so nothing to decode; check the split and the data")

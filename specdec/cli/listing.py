@@ -165,8 +165,7 @@ _CHECKPOINTS = {
     "gs://": "Any of these in a bucket; it is read, and not written",
 }
 _VOCABULARIES = {
-    "spiece.model": "A SentencePiece model (vocabulary.model in our own format), with T5's ids: 0 "
-    "padding, 1 end, 2 unknown",
+    "spiece.model": "A SentencePiece model (vocabulary.model in our own format)",
     "tokenizer.json": "A tokenizer of Hugging Face, where there is no spiece.model",
     "added_tokens.json": "Added tokens, also those of tokenizer_config.json and of "
     "special_tokens_map.json",

@@ -60,7 +60,7 @@ def _command(args: argparse.Namespace) -> None:
     if args.pairs is None:
         batches = run.batches()
     else:
-        batches = run.data.text_batches(_pairs(args.pairs), run.engine.vocabulary)
+        batches = run.text_batches(_pairs(args.pairs))
     in_force = runs.in_force(run, "score") if args.output_file else ""
     params, scores_of = run.engine.params["target"], _scores_of(run.plan)
     tokens, total = 0, 0.0

@@ -97,7 +97,7 @@ def autoregressive_decode(
     target: Target,
     sampling: SamplingRule,
     max_length: int,
-    eos_id: int | tuple[int, ...] = 1,
+    eos_id: int | tuple[int, ...] | None = None,
     width: int = 1,
     active: Array | None = None,
     prefix: Array | None = None,
@@ -115,7 +115,7 @@ def autoregressive_decode(
       target: the model.
       sampling: turns logits into the distribution that tokens are drawn from.
       max_length: N, the longest output in tokens.
-      eos_id: the id that ends a row, or several ids.
+      eos_id: the id that ends a row, or several ids; None for the target's own.
       width: tokens in each target call.
       active: as for `decode`.
       prefix: as for `decode`.
@@ -123,7 +123,7 @@ def autoregressive_decode(
     Returns:
       The texts, as from `decode`.
     """
-    stop_ids = (eos_id,) if isinstance(eos_id, int) else eos_id
+    stop_ids: Any = (eos_id,) if isinstance(eos_id, int) else eos_id
     alone: Any = Alone(width)
     plan = Plan(target, alone, alone, alone, sampling, max_length, stop_ids)
     return decode(Params(target_params), keys, inputs, plan, active=active, prefix=prefix)

@@ -38,12 +38,10 @@ class InputCopy(Checked, Drafter):
       prefix: the ids that begin every source but no output, such as those of "correct: ". They are
         skipped if present.
       longest: the most tokens of the output's end that are searched for when the pointer is lost.
-      pad_id: the id that inputs are padded with.
     """
 
     prefix: Prefix = ()
     longest: PositiveInt = 3
-    pad_id: int = 0
 
     def init(self, params: Params, context: Context) -> PyTree:
         """Returns the pointer [B], and the length [B] of the output that it belongs to."""
@@ -57,7 +55,7 @@ class InputCopy(Checked, Drafter):
             lambda state: self._advanced(context, *state),
             state,
         )
-        end = jnp.sum(context.inputs != self.pad_id, axis=1, dtype=jnp.int32)
+        end = jnp.sum(context.inputs != context.pad_id, axis=1, dtype=jnp.int32)
         left = jnp.where(pointer == NOWHERE, 0, jnp.maximum(end - pointer, 0))
         tokens = slices(context.inputs, jnp.maximum(pointer, 0), request.longest)
         length = jnp.minimum(want, left).astype(jnp.int32)
@@ -90,7 +88,7 @@ class InputCopy(Checked, Drafter):
         """
         inputs = context.inputs
         places = jnp.arange(inputs.shape[1])[None]
-        inside = (inputs != self.pad_id) & (places >= self._start(inputs)[:, None])
+        inside = (inputs != context.pad_id) & (places >= self._start(inputs)[:, None])
         found = jnp.full(length.shape, NOWHERE)
         same, open_ = inside, jnp.ones(length.shape, bool)
         for back in range(self.longest):

@@ -31,7 +31,6 @@ class PromptLookup(Checked, Drafter):
       shortest: the fewest tokens that must match; otherwise nothing is proposed.
       source: whether the source is searched.
       output: whether the output is searched.
-      pad_id: the id that inputs are padded with.
 
     Example:
 
@@ -43,7 +42,6 @@ class PromptLookup(Checked, Drafter):
     shortest: PositiveInt = 1
     source: bool = True
     output: bool = True
-    pad_id: int = 0
 
     def __post_init__(self):
         super().__post_init__()
@@ -91,7 +89,7 @@ class PromptLookup(Checked, Drafter):
         parts = []
         width = self._width(context)
         if self.source:
-            counts = context.inputs != self.pad_id
+            counts = context.inputs != context.pad_id
             end = jnp.sum(counts, axis=1, dtype=jnp.int32)[:, None]
             parts.append((context.inputs, counts, jnp.broadcast_to(end, counts.shape)))
         if self.output:

@@ -33,13 +33,11 @@ class SuffixDecoding(Checked, Drafter):
       factor: the most draft tokens for each token that matches.
       least: the smallest probability that a draft may have. If s of the r places that agree with
         the draft so far go on with a token, the probability is multiplied by s / r.
-      pad_id: the id that inputs are padded with.
     """
 
     longest: PositiveInt = 8
     factor: PositiveInt = 3
     least: Probability = 0.5
-    pad_id: int = 0
 
     def init(self, params: Params, context: Context) -> PyTree:
         check_inputs(self, context.inputs)
@@ -50,7 +48,7 @@ class SuffixDecoding(Checked, Drafter):
         index = jnp.arange(context.tokens.shape[1])[None]
         written = (index > 0) & (index < context.length[:, None])  # the start token parts both
         before = jnp.concatenate([context.inputs, context.tokens], axis=1)
-        counts = jnp.concatenate([context.inputs != self.pad_id, written], axis=1)
+        counts = jnp.concatenate([context.inputs != context.pad_id, written], axis=1)
         length = matches(before, last_tokens(context, self.longest), counts)
         length = jnp.where(_behind(counts, -1), length, 0)  # something follows
         furthest = jnp.max(length, axis=1, keepdims=True)

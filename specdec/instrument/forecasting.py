@@ -174,7 +174,7 @@ def measured(
     longest = run.data.lengths["inputs"]
     if mesh is not None:
         rows *= mesh.shape[partitioning.DATA]
-    inputs: Any = np.zeros([rows, longest], np.int32)
+    inputs: Any = np.full([rows, longest], run.plan.target.pad_id, np.int32)
     for row, text in zip(inputs, itertools.cycle(texts), strict=False):
         ids = text.inputs[:longest]
         row[: len(ids)] = ids

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from specdec import checkpoints, tasks
@@ -134,7 +134,12 @@ class Run:
         rows = self.data.batch_size
         if self.placement.mesh is not None:
             rows //= share.count
-        return self.data.batches(share, rows, self.engine.vocabulary)
+        return self.data.batches(share, rows, self.engine.vocabulary, self.plan.target.pad_id)
+
+    def text_batches(self, texts: Iterable[tuple[str, str | None]]) -> Iterator[tasks.Batch]:
+        """Returns other texts, with their targets or None, instead of the task's."""
+        pad_id = self.plan.target.pad_id
+        return self.data.text_batches(texts, self.engine.vocabulary, pad_id)
 
 
 class Variant(NamedTuple):

@@ -79,6 +79,7 @@ class Data(Checked):
         share: Share,
         batch_size: int | None = None,
         vocabulary: tasks.LoadedVocabulary | None = None,
+        pad_id: int | None = None,
     ) -> Iterator[tasks.Batch]:
         """Iterates over the examples, or a share of them, in batches of `batch_size` rows.
 
@@ -86,11 +87,13 @@ class Data(Checked):
           share: the share of this host.
           batch_size: rows; None for the field's value.
           vocabulary: of given texts; a task has its own.
+          pad_id: the model's id of padding; None for the vocabulary's.
 
         Raises:
           UsageError, TaskError: at the call.
         """
         sizes = self._sizes()
+        sizes["pad_id"] = pad_id
         sizes["batch_size"] = batch_size or self.batch_size
         if self.texts is not None:
             assert vocabulary is not None, "of given texts"
@@ -126,10 +129,13 @@ class Data(Checked):
         return tasks.count(self.task, self.split)
 
     def text_batches(
-        self, texts: Iterable[tuple[str, str | None]], vocabulary: tasks.LoadedVocabulary
+        self,
+        texts: Iterable[tuple[str, str | None]],
+        vocabulary: tasks.LoadedVocabulary,
+        pad_id: int | None = None,
     ) -> Iterator[tasks.Batch]:
         """Iterates over other texts, with their targets or None, instead of the task's."""
-        return tasks.text_batches(texts, vocabulary, self.lengths, **self._sizes())
+        return tasks.text_batches(texts, vocabulary, self.lengths, pad_id=pad_id, **self._sizes())
 
     def _sizes(self) -> dict[str, Any]:
         return {"batch_size": self.batch_size, "limit": self.limit, "buckets": self.buckets}

@@ -450,6 +450,7 @@ class InteractiveModel:
             self._engine.vocabulary,
             self._lengths,
             batch_size=self._batch_size,
+            pad_id=self._engine.plan.target.pad_id,
             buckets=_buckets(self._lengths["inputs"]),
         )
 

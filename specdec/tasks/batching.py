@@ -29,7 +29,7 @@ class Batch(NamedTuple):
     input_texts: list[str]  # one per example, at most B
     target_texts: list[str] | None  # None if the task has no targets
     targets: np.ndarray | None  # [B, N] int32, filled up with pad_id
-    pad_id: int = 0  # the vocabulary's
+    pad_id: int = 0
 
 
 def batches(
@@ -41,6 +41,7 @@ def batches(
     limit: int | None = None,
     buckets: Sequence[int] = (),
     shard: tuple[int, int] = (0, 1),
+    pad_id: int | None = None,
 ) -> Iterator[Batch]:
     """Iterates over a split once, unshuffled, in full batches.
 
@@ -56,6 +57,7 @@ def batches(
         same number of batches, of equal shapes, as a program over all hosts needs. The last batch
         of some may therefore be only padding. Each host reads the whole split, so that an example's
         index does not depend on how files are divided.
+      pad_id: the model's id of padding; None for the vocabulary's.
 
     Returns:
       The batches.
@@ -69,7 +71,8 @@ def batches(
     if not 0 <= shard[0] < shard[1]:
         raise TaskError(f"shard is {shard}; give (k, n) for the k-th of n hosts, 0 <= k < n")
     examples = itertools.islice(task.examples(split, lengths), limit)
-    return _batches(examples, batch_size, *sizes, pad_id=task.vocabulary.pad_id, shard=shard)
+    pad_id = _pad_id(pad_id, task.vocabulary)
+    return _batches(examples, batch_size, *sizes, pad_id=pad_id, shard=shard)
 
 
 def text_batches(
@@ -81,6 +84,7 @@ def text_batches(
     limit: int | None = None,
     buckets: Sequence[int] = (),
     shard: tuple[int, int] = (0, 1),
+    pad_id: int | None = None,
 ) -> Iterator[Batch]:
     """Iterates over texts that belong to no task, in full batches.
 
@@ -94,6 +98,7 @@ def text_batches(
       limit: the number of texts to stop after.
       buckets: lengths of inputs.
       shard: (k, n) for host k of n.
+      pad_id: the model's id of padding; None for the vocabulary's.
 
     Returns:
       The batches.
@@ -120,7 +125,8 @@ def text_batches(
             ids = None if target is None else encode(number, "targets", target)
             yield Example(encode(number, "inputs", text), ids, text, target)
 
-    return _batches(examples(), batch_size, *sizes, pad_id=vocabulary.pad_id, shard=shard)
+    pad_id = _pad_id(pad_id, vocabulary)
+    return _batches(examples(), batch_size, *sizes, pad_id=pad_id, shard=shard)
 
 
 def count(task: str | Task, split: str) -> int | None:
@@ -197,6 +203,13 @@ def check_sizes(
     if not widths or not ascending:
         raise TaskError(f"buckets is {buckets!r}; give ascending lengths below {longest}, or ()")
     return widths, lengths.get("targets", 0)
+
+
+def _pad_id(given: int | None, vocabulary: LoadedVocabulary) -> int:
+    found = vocabulary.pad_id if given is None else given
+    if found is None:
+        raise TaskError("the vocabulary has no id of padding; give the model's, as in pad_id=1")
+    return found
 
 
 def _batches(

@@ -24,20 +24,20 @@ def of_tokenizer(text: str) -> list[str]:
     return _plain(_names(parse(text)))
 
 
-def check_ids(processor: Any) -> None:
-    """Raises ValueError unless a `SentencePieceProcessor` has T5's ids.
+def special_ids(processor: Any) -> tuple[int | None, int, int]:
+    """Returns a `SentencePieceProcessor`'s ids of padding, end and unknown.
 
-    They are 0 for padding, 1 for the end and 2 for unknown.
+    That of padding is None if it declares none.
+
+    Raises:
+      ValueError: it has no end, or nothing for what it does not know.
     """
     pad, end, unknown = processor.pad_id(), processor.eos_id(), processor.unk_id()
-    if pad < 0 and processor.get_piece_size() and processor.is_control(0):
+    if pad < 0 and processor.get_piece_size() and processor.is_control(0) and end:
         pad = 0  # a control symbol that was not declared as padding
-    if (pad, end, unknown) != (0, 1, 2):
-        shown = (str(id) if id >= 0 else "none" for id in (pad, end, unknown))
-        raise ValueError(
-            "its ids of padding, end and unknown are {}, {} and {}, and T5's are 0, 1 and 2; use "
-            "the model's own SentencePiece file".format(*shown)
-        )
+    if min(end, unknown) < 0:
+        raise ValueError("it declares no end or no unknown piece; use the model's own file")
+    return None if pad < 0 else pad, end, unknown
 
 
 def names_of_tokenizer(text: str) -> list[str]:

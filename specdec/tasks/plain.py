@@ -20,9 +20,10 @@ class PlainVocabulary:
     Attributes:
       file: the file that it was read from; None for bytes.
       digest: the file's SHA-256 in hexadecimal; None for bytes.
+      pad_id: the id of padding; None if only the model says it.
     """
 
-    pad_id: int = 0
+    pad_id: int | None = 0
     eos_id: int
     unk_id: int
     vocab_size: int
@@ -80,7 +81,7 @@ class PlainSentencePiece(PlainVocabulary):
     """A SentencePiece model with sentinels after its pieces, the last one first, like T5's.
 
     Raises:
-      RuntimeError, ValueError: the bytes are not a SentencePiece model with T5's ids.
+      RuntimeError, ValueError: the bytes are not a SentencePiece model with an end.
     """
 
     def __init__(self, file: str, serialized: bytes, extra_ids: int):
@@ -96,10 +97,9 @@ class PlainSentencePiece(PlainVocabulary):
                 model.pieces.add(piece=f"▁<extra_id_{number}>", score=0.0, type=user_defined)
             serialized = model.SerializeToString()
         self.tokenizer = SentencePieceProcessor(model_proto=serialized)
-        pieces.check_ids(self.tokenizer)
+        self.pad_id, self.eos_id, self.unk_id = pieces.special_ids(self.tokenizer)
         self.file, self.extra_ids = file, extra_ids
         self.digest = hashlib.sha256(serialized).hexdigest()
-        self.eos_id, self.unk_id = self.tokenizer.eos_id(), self.tokenizer.unk_id()
         self.vocab_size = self.tokenizer.get_piece_size()
 
     def encode(self, text: str) -> list[int]:
@@ -161,7 +161,7 @@ class WithAddedTokens(PlainVocabulary):
 
     def __init__(self, base: PlainVocabulary, tokenization: Tokenization):
         self.base, self.tokenization = base, tokenization
-        self.eos_id, self.unk_id = base.eos_id, base.unk_id
+        self.pad_id, self.eos_id, self.unk_id = base.pad_id, base.eos_id, base.unk_id
         self.file, self.extra_ids = base.file, base.extra_ids
         self._by_id = {token.id: token for token in tokenization.added}
         self.vocab_size = max([base.vocab_size, *(id + 1 for id in self._by_id)])

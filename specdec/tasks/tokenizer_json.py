@@ -78,6 +78,7 @@ class Tokenizer(PlainVocabulary):
         if 0 not in control or EOS not in names:
             raise ValueError(f"it does not pad with id 0, or has no {EOS}; use a T5's")
         self.eos_id, self.unk_id = names.index(EOS), record["model"]["unk_id"]
+        self.pad_id = None if self.unk_id == 0 else 0
         for id in control | {self.unk_id}:  # no piece of a text has a space in it
             vocab[id][0] = f" {names[id]}"
         if BYTES <= set(names):  # T5Tokenizer of transformers 5 forgets what they are for

@@ -33,7 +33,7 @@ class LoadedVocabulary(Protocol):
     """A vocabulary of ours, or one of seqio's."""
 
     @property
-    def pad_id(self) -> int: ...
+    def pad_id(self) -> int | None: ...
 
     @property
     def eos_id(self) -> Any: ...  # an integer, which seqio's type does not say
@@ -63,7 +63,7 @@ class VocabularyDefinition(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class SentencePiece(Checked):
-    """A SentencePiece model with T5's ids (0 padding, 1 EOS, 2 unknown).
+    """A SentencePiece model, whose ids of padding, EOS and unknown are its own.
 
     Args:
       path: local, or a gs:// address.
@@ -166,7 +166,7 @@ def _sentencepiece(definition: SentencePiece) -> PlainVocabulary:
         plain = PlainSentencePiece(path, serialized, definition.extra_ids)
     except Exception as error:  # of SentencePiece or of protobuf
         line = str(error).partition("\n")[0]
-        if "T5's" in line:
+        if "declares" in line:
             raise TaskError(f"vocabulary {path}: {line}") from error
         remedy = "give a .model file"
         if path.endswith(".json"):
@@ -183,14 +183,19 @@ def _seqio_sentencepiece(definition: SentencePiece) -> Vocabulary:
     return load_seqio().SentencePieceVocabulary(definition.path, definition.extra_ids)
 
 
-def check_ids(vocabulary: Any) -> None:
-    """Raises ValueError if seqio's vocabulary of a SentencePiece model lacks T5's ids.
+def special_ids(vocabulary: Any) -> tuple[int | None, int, int]:
+    """Returns the ids of padding (None if only the model says it), end and unknown.
 
     Args:
       vocabulary: any vocabulary.
+
+    Raises:
+      ValueError: see `pieces.special_ids`.
     """
-    if _model_of(vocabulary) is not None:
-        pieces.check_ids(vocabulary.tokenizer)
+    if _model_of(vocabulary) is not None:  # seqio's, which always pads with 0
+        return pieces.special_ids(vocabulary.tokenizer)
+    own = _own(vocabulary) or vocabulary
+    return own.pad_id, own.eos_id, own.unk_id
 
 
 def tokenization_of(vocabulary: LoadedVocabulary) -> Tokenization | None:

@@ -168,7 +168,7 @@ class Align(Objective):
             raise ValueError(
                 f"the drafter has {ours.shape[-1]} ids and its target {ids}; give it as many"
             )
-        real = jnp.asarray(pairs.targets) > 0
+        real = jnp.asarray(pairs.targets) != model.pad_id
         q = jax.nn.log_softmax(ours[..., :ids] / self.temperature)
         q = jnp.where(jnp.isneginf(q), NOTHING, q)
         best = q.argmax(axis=-1)
@@ -185,7 +185,7 @@ class Align(Objective):
         own, which = jax.random.split(key)
         texts = drawn(model, jax.lax.stop_gradient(params), pairs, own, self.temperature, frozen)
         rows = jax.random.uniform(which, [len(texts), 1]) < self.on_policy
-        there = jnp.asarray(pairs.inputs)[:, :1] > 0
+        there = jnp.asarray(pairs.inputs)[:, :1] != model.pad_id
         return pairs._replace(targets=jnp.where(rows & there, texts, pairs.targets))
 
 
@@ -199,7 +199,7 @@ def drawn(
 ) -> Array:
     """Returns [B, T] int32, texts drawn from a model token by token for the inputs of `pairs`.
 
-    They are at most as long as its targets, and 0 after their ends.
+    They are at most as long as its targets, and padded after their ends.
     """
     inputs, shape = jnp.asarray(pairs.inputs), pairs.targets.shape
     ids = cast(Any, frozen.model if frozen else model).vocab_size
@@ -211,7 +211,7 @@ def drawn(
         token, ended, cache = carry
         output, cache = model.decode(params, token[:, None], cache)
         logits = jnp.where(there, output.logits[:, 0, :ids] / temperature, -jnp.inf)
-        token = jnp.where(ended, 0, jax.random.categorical(key, logits))
+        token = jnp.where(ended, model.pad_id, jax.random.categorical(key, logits))
         return (token, ended | jnp.isin(token, jnp.array(model.stop_ids)), cache), token
 
     begun = model.start(inputs), jnp.zeros(shape[:1], bool), cache

@@ -55,7 +55,7 @@ class AllExits(Objective):
         weights = [weigh(i if self.weights == "doubling" else x) for i, x in enumerate(exits)]
         loss, sums = 0.0, None
         for weight, output in zip(weights, outputs(model, params, pairs, exits), strict=True):
-            sums = cross_entropy(output.logits, pairs.targets, smoothing)
+            sums = cross_entropy(output.logits, pairs.targets, model.pad_id, smoothing)
             loss += weight / sum(weights) * sums.loss
         assert sums is not None, "the last layer is an exit"
         return sums._replace(loss=loss)
@@ -92,7 +92,7 @@ class ExitHead(Objective):
         cache = target.prefill(frozen.params, pairs.inputs, pairs.targets.shape[1])
         hidden = target.decode(frozen.params, shifted(target, pairs), cache, layers=first)[0].hidden
         logits = target.logits(frozen.params, model.ahead(params, hidden)[:, :, 0])
-        return cross_entropy(logits, pairs.targets, smoothing)
+        return cross_entropy(logits, pairs.targets, target.pad_id, smoothing)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +123,7 @@ class ExitClassifier(Objective):
         model, params, frozen = learner
         exits = exits_of(model, self.exits)
         *early, last = outputs(model, jax.lax.stop_gradient(params), pairs, exits)
-        real = jnp.asarray(pairs.targets) > 0
+        real = jnp.asarray(pairs.targets) != model.pad_id
         tokens = real.sum()
         loss, right = jnp.float32(0), jnp.float32(0)
         for output in early:

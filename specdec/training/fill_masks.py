@@ -119,7 +119,8 @@ class ConfidenceHead(Objective):
         output = blocks.output(model, jax.lax.stop_gradient(params))
         kept = output.logits.argmax(axis=-1) == blocks.targets
         before = jnp.cumprod(kept, axis=2)[:, :, :-1] > 0
-        counts = (blocks.targets > 0) & jnp.pad(before, ((0, 0), (0, 0), (1, 0)), constant_values=1)
+        counts = jnp.pad(before, ((0, 0), (0, 0), (1, 0)), constant_values=1)
+        counts = (blocks.targets != blocks.pad_id) & counts
         odds = model.confidence(params, output.hidden).reshape(kept.shape)
         nats = jax.nn.softplus(jnp.where(kept, -odds, odds))
         right = ((odds > 0) == kept) & counts
@@ -134,8 +135,9 @@ class _Blocks:
     text: Array  # [B, T] int32, the decoder's inputs
     starts: Array  # [B, R] int32, tokens of the output before each block
     fed: Array  # [B, R, k] int32, masks or tokens
-    targets: Array  # [B, R, k] int32, 0 where the loss counts nothing
+    targets: Array  # [B, R, k] int32, padding where the loss counts nothing
     before: Array  # [B, R, k] int32, the token before each place
+    pad_id: int
     cached: bool
     given: PyTree  # of the target: its cache after the inputs, if it is read
     states: Array | None  # [B, T + R k, D] that are fed with text and blocks, if any are
@@ -147,7 +149,7 @@ class _Blocks:
         """Returns blocks that start at random tokens, uniformly within each text."""
         targets = jnp.asarray(pairs.targets)
         rows, longest = targets.shape
-        lengths = jnp.sum(targets > 0, axis=1, dtype=jnp.int32)[:, None]
+        lengths = jnp.sum(targets != model.pad_id, axis=1, dtype=jnp.int32)[:, None]
         uniform = jax.random.uniform(key, (rows, objective.blocks))
         starts = jnp.minimum(jnp.int32(uniform * lengths), jnp.maximum(lengths - 1, 0))
         places = starts[:, :, None] + jnp.arange(objective.masks)[None, None]
@@ -165,8 +167,9 @@ class _Blocks:
             text=text,
             starts=starts,
             fed=jnp.broadcast_to(ids, places.shape),
-            targets=jnp.where(places < longest, behind, 0),
+            targets=jnp.where(places < longest, behind, model.pad_id),
             before=jnp.take_along_axis(text, inside, axis=1).reshape(places.shape),
+            pad_id=model.pad_id,
             cached=objective.cached,
             given=given,
             states=states,
@@ -191,20 +194,20 @@ class _Blocks:
 
     def glanced_at(self, logits: Array, share: Array, key: Array) -> _Blocks:
         """Returns the blocks with this share of each block's wrong masks replaced."""
-        real = self.targets > 0
+        real = self.targets != self.pad_id
         wrong = jnp.sum((logits.argmax(axis=-1) != self.targets) & real, axis=2, keepdims=True)
         order = jnp.where(real, jax.random.uniform(key, real.shape), 2.0).argsort(axis=2)
         reveal = (order.argsort(axis=2) < jnp.floor(wrong * share)) & real
         return dataclasses.replace(
             self,
             fed=jnp.where(reveal, self.targets, self.fed),
-            targets=jnp.where(reveal, 0, self.targets),
+            targets=jnp.where(reveal, self.pad_id, self.targets),
         )
 
     def sums(self, logits: Array, label_smoothing: float = 0.0) -> Sums:
         rows = self.targets.shape[0]
         flat = logits.reshape(rows, -1, logits.shape[-1])
-        return cross_entropy(flat, self.targets.reshape(rows, -1), label_smoothing)
+        return cross_entropy(flat, self.targets.reshape(rows, -1), self.pad_id, label_smoothing)
 
     def _ancestors(self) -> Array:
         """Returns [B, T + R k, T + R k] bool, which tokens attend to which.

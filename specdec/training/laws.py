@@ -91,7 +91,8 @@ class Asked(NamedTuple):
 class StoredLaws:
     """The stored distributions of texts; `added_to` adds them to a batch."""
 
-    def __init__(self, paths: Iterable[Path]):
+    def __init__(self, paths: Iterable[Path], pad_id: int):
+        self._pad_id = pad_id
         self._folders = list(paths)
         self._tables = [tables.mapped(path, KIND) for path in self._folders]
         texts = np.concatenate([_keys(table["texts"]) for table in self._tables])
@@ -110,7 +111,7 @@ class StoredLaws:
         """
         shape, (_, top) = pairs.targets.shape, self._tables[0]["ids"].shape
         laws = TopLaws(np.zeros([*shape, top], np.int32), np.zeros([*shape, top + 1], np.float32))
-        for row, (text, length) in enumerate(_texts(pairs)):
+        for row, (text, length) in enumerate(_texts(pairs, self._pad_id)):
             if length:
                 number, start = self._place(text)
                 for array, name in zip(laws, TopLaws._fields, strict=True):
@@ -179,7 +180,7 @@ def stored(
             say(f"stores what the target says in {folder}, of {len(texts):,} texts as {table.name}")
             _add(table, asked, program, packed(texts))
         hosts.exchanged(None)  # the first host has written all tables
-    return StoredLaws(folder / f"{k:05}" for k in range(number))
+    return StoredLaws((folder / f"{k:05}" for k in range(number)), asked.model.pad_id)
 
 
 def _read_past(examples: Iterator[TokenPair], count: int) -> None:
@@ -196,17 +197,17 @@ def _add(
     """Writes a table, in this process or in another one, which needs this one's rows."""
     said = (program(asked.params, asked.layout.rows(pairs)) for pairs in batches)
     if hosts.is_first():
-        tables.save(table, KIND.kind, _made(batches, said))
+        tables.save(table, KIND.kind, _made(batches, said, asked.model.pad_id))
     else:
         collections.deque(said, maxlen=0)
 
 
-def _made(batches: Sequence[Pairs], said: Iterable[TopLaws]) -> dict[str, np.ndarray]:
+def _made(batches: Sequence[Pairs], said: Iterable[TopLaws], pad_id: int) -> dict[str, np.ndarray]:
     """Returns the arrays of a table: one row per token, all texts one after the other."""
     texts, lengths, ids, log_probs = [], [], [], []
     for pairs, laws in zip(batches, said, strict=True):
         top = jax.device_get(laws)
-        for row, (text, length) in enumerate(_texts(pairs)):
+        for row, (text, length) in enumerate(_texts(pairs, pad_id)):
             if length:
                 texts.append(np.frombuffer(text, np.uint8))
                 lengths.append(length)
@@ -225,9 +226,9 @@ def _keys(texts: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(texts).view(f"S{DIGEST}")[:, 0]
 
 
-def _texts(pairs: Pairs) -> Iterator[tuple[bytes, int]]:
+def _texts(pairs: Pairs, pad_id: int) -> Iterator[tuple[bytes, int]]:
     """Yields each row's digest and its number of tokens, 0 for a row of padding."""
     for inputs, targets in zip(np.asarray(pairs.inputs), np.asarray(pairs.targets), strict=True):
-        digest = hashlib.blake2b(inputs[inputs > 0].tobytes(), digest_size=DIGEST)
-        digest.update(b"\0" + targets[targets > 0].tobytes())
-        yield digest.digest(), int((targets > 0).sum())
+        digest = hashlib.blake2b(inputs[inputs != pad_id].tobytes(), digest_size=DIGEST)
+        digest.update(b"\0" + targets[targets != pad_id].tobytes())
+        yield digest.digest(), int((targets != pad_id).sum())

@@ -61,5 +61,5 @@ class LookAhead(Objective):
         further = further if one is None else further[one][None]
         places = jnp.arange(longest)[:, None] + further[None]  # [T, heads]
         behind = jnp.take(targets, jnp.minimum(places, longest - 1), axis=1)
-        behind = jnp.where(places < longest, behind, 0)
-        return cross_entropy(logits, behind.reshape(rows, -1), smoothing)
+        behind = jnp.where(places < longest, behind, target.pad_id)
+        return cross_entropy(logits, behind.reshape(rows, -1), target.pad_id, smoothing)

@@ -21,9 +21,9 @@ class TopLaws(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """A batch of texts; inputs and targets end in EOS and are 0 after it.
+    """A batch of texts; inputs and targets end in EOS, and the model's `pad_id` follows.
 
-    A row of zeros is ignored.
+    A row of padding is ignored.
     """
 
     inputs: Any  # [B, S] int32, of numpy or JAX
@@ -102,7 +102,7 @@ def teacher_forced(
     return model.decode(params, text, cache)[0].logits
 
 
-def cross_entropy(logits: Array, targets: Array, label_smoothing: float = 0.0) -> Sums:
+def cross_entropy(logits: Array, targets: Array, pad_id: int, label_smoothing: float = 0.0) -> Sums:
     """Returns the cross-entropy with smoothed labels, summed over the tokens that are not padding.
 
     With s = label_smoothing, the label q gives the token 1 - s and each other one s / (V - 1)
@@ -111,7 +111,8 @@ def cross_entropy(logits: Array, targets: Array, label_smoothing: float = 0.0) -
 
     Args:
       logits: [B, T, V] float32.
-      targets: [B, T] int32, 0 = padding.
+      targets: [B, T] int32.
+      pad_id: the id of padding in them, static.
       label_smoothing: 0 <= s < 1, static.
     """
     others = logits.shape[-1] - 1
@@ -124,6 +125,6 @@ def cross_entropy(logits: Array, targets: Array, label_smoothing: float = 0.0) -
     loss = -(high - low) * at_target - entropy
     if low:
         loss -= low * (logits.sum(axis=-1) - logits.shape[-1] * log_total)
-    real = targets > 0
+    real = targets != pad_id
     correct = (logits.argmax(axis=-1) == targets) & real
     return Sums(jnp.where(real, loss, 0.0).sum(), correct.sum(), real.sum())

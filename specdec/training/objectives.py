@@ -104,7 +104,7 @@ class TeacherForced(Objective):
         model, params, frozen = learner
         seen = pairs if self.view is None else pairs._replace(inputs=self.view(pairs.inputs))
         logits = teacher_forced(model, params, seen, frozen)
-        return cross_entropy(logits, pairs.targets, smoothing)
+        return cross_entropy(logits, pairs.targets, model.pad_id, smoothing)
 
 
 def fixed_key() -> Array:

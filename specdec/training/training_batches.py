@@ -37,6 +37,7 @@ class Batches:
       batch_size: rows of a batch.
       seed: the seed of the order.
       buckets: the number of widths.
+      pad_id: the id that rows are filled up with.
     """
 
     def __init__(
@@ -48,10 +49,11 @@ class Batches:
         batch_size: int,
         seed: int,
         buckets: int,
+        pad_id: int,
     ):
         self._read = reader(task, split, lengths, seed)
         self._lengths, self._size, self._buckets = lengths, batch_size, buckets
-        self._seed = seed
+        self._seed, self._pad_id = seed, pad_id
         self._window: tuple[int, list[Pairs]] = (-1, [])
 
     def __getitem__(self, k: int) -> Pairs:
@@ -64,14 +66,18 @@ class Batches:
     def _batches(self, number: int) -> list[Pairs]:
         count = WINDOW * self._size
         examples = list(itertools.islice(self._read(number * count), count))
-        packed = pack(examples, self._lengths, self._size, self._buckets)
+        packed = pack(examples, self._lengths, self._size, self._buckets, self._pad_id)
         return [packed[i] for i in _random(self._seed, "window", number).permutation(WINDOW)]
 
 
 def pack(
-    examples: Iterable[TokenPair], lengths: Mapping[str, int], size: int, buckets: int
+    examples: Iterable[TokenPair],
+    lengths: Mapping[str, int],
+    size: int,
+    buckets: int,
+    pad_id: int,
 ) -> list[Pairs]:
-    """Returns batches of `size` rows, shortest examples first, padded with rows of zeros.
+    """Returns batches of `size` rows, shortest examples first, filled up with rows of padding.
 
     Shapes are i/buckets of both `lengths` for i in 1..buckets, so that at most `buckets` programs
     are compiled.
@@ -87,7 +93,7 @@ def pack(
         bucket = max(1, int(np.ceil(fill(rows[-1]) * buckets)))
         widths = [-(-limit * bucket // buckets) for limit in limits]
         inputs, targets = (
-            _padded(column, size, width)
+            _padded(column, size, width, pad_id)
             for column, width in zip(zip(*rows, strict=True), widths, strict=True)
         )
         packed.append(Pairs(inputs, targets))
@@ -129,8 +135,8 @@ def _pairs(task: tasks.Task, examples: Iterable[tasks.Example]) -> Iterator[Toke
         yield TokenPair(example.inputs, example.targets)
 
 
-def _padded(rows: Sequence[np.ndarray], size: int, width: int) -> np.ndarray:
-    array = np.zeros([size, width], np.int32)
+def _padded(rows: Sequence[np.ndarray], size: int, width: int, pad_id: int) -> np.ndarray:
+    array = np.full([size, width], pad_id, np.int32)
     for i, row in enumerate(rows):
         array[i, : len(row)] = row
     return array

@@ -273,6 +273,7 @@ def _trained(run: TrainRun, output_dir: str | os.PathLike) -> State:
         batch_size=run.batch_size,
         seed=run.seed,
         buckets=run.buckets,
+        pad_id=run.pad_id,
     )
     evaluation, target_params = _evaluation(run), _loaded(run, run.target_path, run.target)
     reference = _loaded(run, run.reference_path, run.model)
@@ -335,7 +336,7 @@ def _updates(
     first = int(state.step)
     pairs, recipe = next(batches), Recipe.of(run)
     for step in range(first + 1, run.steps + 1):
-        tokens = int((pairs.inputs > 0).sum() + (pairs.targets > 0).sum())
+        tokens = int(sum((ids != run.pad_id).sum() for ids in (pairs.inputs, pairs.targets)))
         placed = recipe.layout.rows(pairs)
         state, sums = train_step(state, placed, target_params, reference, recipe=recipe)
         pairs = next(batches)  # made while the device computes
@@ -463,7 +464,7 @@ def _laws(
             "lengths": dict(run.lengths),
         },
         read_split(run.task, run.split, run.lengths),
-        lambda texts: pack(texts, run.lengths, run.batch_size, run.buckets),
+        lambda texts: pack(texts, run.lengths, run.batch_size, run.buckets, run.pad_id),
         say,
     )
 
@@ -472,7 +473,7 @@ def _evaluation(run: TrainRun) -> list[Pairs]:
     if run.evaluation_split is None:
         return []
     examples = read_split(run.task, run.evaluation_split, run.lengths)
-    return pack(examples, run.lengths, run.batch_size, run.buckets)
+    return pack(examples, run.lengths, run.batch_size, run.buckets, run.pad_id)
 
 
 def _settings(run: TrainRun, first: Pairs) -> dict[str, Any]:

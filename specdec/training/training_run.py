@@ -9,7 +9,7 @@ from typing import Any
 from specdec import tasks
 from specdec.common.values import Checked, PositiveInt, Seed, check_is
 from specdec.engine.placement import Placement
-from specdec.models.heads import HeadedTarget
+from specdec.models.heads import HeadedTarget, Heads
 from specdec.models.model import Model, Weights, check_model
 from specdec.training.look_ahead import LookAhead
 from specdec.training.loss import reads_target
@@ -104,10 +104,10 @@ class TrainRun(Checked):
                 )
         if self.task is None:
             raise ValueError("TrainRun.task is None; give a task, or the name of a registered one")
-        if self.model.pad_id:
+        if not isinstance(self.model, Heads) and self.model.pad_id != self.pad_id:
             raise ValueError(
-                f"TrainRun.model pads with {self.model.pad_id} and batches are filled up with 0; "
-                "give a model whose pad_id is 0"
+                f"TrainRun.model pads with {self.model.pad_id} and its target with {self.pad_id}; "
+                "give models with one pad_id"
             )
         if self.batch_size % self.micro_batches:
             raise ValueError(
@@ -120,6 +120,11 @@ class TrainRun(Checked):
             self._check_best()
         for name in ("inputs", "targets"):
             tasks.length_of(self.lengths, name)
+
+    @property
+    def pad_id(self) -> int:
+        """The id that batches are filled up with."""
+        return (self.target or self.model).pad_id
 
     def _check_parts(self) -> None:
         if not isinstance(self.model, HeadedTarget):

@@ -32,7 +32,15 @@ from specdec.sampling import Greedy
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 DEMO_VOCABULARY = Path(__file__).resolve().parents[2] / "demo" / "vocabulary.model"
-MODELS = ("hf_v1_0", "hf_v1_1", "hf_v1_1_tied", "hf_byt5")
+MODELS = (
+    "hf_v1_0",
+    "hf_v1_1",
+    "hf_v1_1_tied",
+    "hf_byt5",
+    "hf_madlad",
+    "hf_madlad_tied",
+    "hf_umt5",
+)
 HEAD, LOGITS, EMBEDDING = "lm_head.weight", "decoder/logits_dense/kernel", "shared.weight"
 
 
@@ -115,7 +123,9 @@ def test_logits_and_greedy_ids_are_those_of_transformers(model):
         sampling=Greedy(),
         max_length=golden["greedy"].shape[1],
     )
-    np.testing.assert_array_equal(output.tokens, golden["greedy"])
+    made = np.arange(golden["greedy"].shape[1]) < np.asarray(output.length)[:, None]
+    np.testing.assert_array_equal(output.tokens, np.where(made, golden["greedy"], 0))
+    assert np.all(golden["greedy"][~made] == config.pad_id)
 
 
 def test_an_output_layer_that_is_scaled_has_the_scale_multiplied_in(edited):
@@ -223,12 +233,15 @@ def test_arrays_that_a_t5_lacks_keep_their_names(edited):
 @pytest.mark.parametrize(
     "record, message",
     [
-        ({"model_type": "umt5"}, "is of a 'umt5' model; those that can be read: t5, mt5"),
-        ({"model_type": "longt5"}, "is of a 'longt5' model"),
+        ({"model_type": "longt5"}, "is of a 'longt5' model; those that can be read: t5, mt5, umt5"),
         ({"is_encoder_decoder": False}, "is of an encoder alone"),
         ({"decoder_start_token_id": "2"}, "config.json has decoder_start_token_id '2'; give"),
         ({"eos_token_id": [3, None]}, r"config.json has eos_token_id \[3, None\]; give a token id"),
-        ({"pad_token_id": 5}, "pad_token_id is 5, and a T5 is padded with 0; use"),
+        (
+            {"pad_token_id": 32128, "decoder_start_token_id": 0},
+            r"does not describe a T5 \(T5Config.pad_id is 32128 but",
+        ),
+        ({"pad_token_id": 1}, r"T5Config.pad_id is 1, which is also one of stop_ids \(1,\)"),
         ({"quantization_config": {"quant_method": "fp8"}}, r"quantised \(.*, fp8\), .*; save it"),
         ({"d_kv": None, "d_ff": None}, "d_kv, d_ff missing"),
         ({"d_ff": "16384"}, r"does not describe a T5 \(T5Config.mlp_dim is '16384'"),
@@ -554,7 +567,14 @@ def test_other_activations_are_not_written(activations, tmp_path):
     assert not (tmp_path / "a").exists()
 
 
-def test_a_bias_of_each_layers_own_is_not_written(tmp_path):
-    config = T5Config(7, 4, 2, 2, 4, 1, 1, relative_bias_per_layer=True)
-    error = error_of(huggingface.write, tmp_path / "a", {}, config, None)
-    assert "has relative_bias_per_layer, and transformers' T5 has one bias" in error
+@pytest.mark.parametrize("model", ["hf_madlad", "hf_madlad_tied", "hf_umt5"])
+def test_ids_and_biases_are_written_as_they_were_read(model, tmp_path):
+    config, params = huggingface.config(GOLDEN / model), params_of(GOLDEN / model)
+    huggingface.write(tmp_path, params, config, None)
+    assert huggingface.config(tmp_path) == config
+    records = [folder / "config.json" for folder in (tmp_path, GOLDEN / model)]
+    written, read = (json.loads(file.read_text()) for file in records)
+    kept = ("model_type", "architectures", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+    assert {name: written[name] for name in kept} == {name: read[name] for name in kept}
+    again = huggingface.sources(tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, tree.unflatten(again), params)

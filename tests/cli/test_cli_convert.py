@@ -57,6 +57,17 @@ def test_a_round_trip_through_every_format_is_identical(tmp_path, model):
         previous = tmp_path / format
 
 
+def test_special_ids_come_along_through_every_format(tmp_path):
+    previous = original = GOLDEN / "hf_madlad_tied"
+    for format in ("orbax", *FORMATS):
+        previous, source = tmp_path / f"{format} of {previous.name}", previous
+        convert(source, previous, "--format", format)
+        assert checkpoints.config_from(previous) == checkpoints.config_from(original)
+        text = checkpoints.text_model_from(previous)
+        assert (text.pad_id, text.start_id, text.stop_ids) == (1, 0, (2, 60))
+    assert bits(previous) == bits(original)
+
+
 def test_the_dtype_and_the_vocabulary_come_along(tmp_path, t5x, capsys):
     pieces = Path(__file__).parents[2] / "demo" / "vocabulary.model"
     flags = ["--dtype", "bfloat16", "--vocabulary", pieces]

@@ -219,14 +219,12 @@ def test_rows_do_not_see_padding_or_neighbours():
 
 
 def test_padding_is_what_the_target_says():
-    class PadsWithSeven(T5Target):
-        pad_id = 7
-
     target, params, golden = load("wide_heads")
     inputs = jnp.asarray(golden["encoder_input_tokens"])[:, :9]
     tokens = jnp.asarray(golden["decoder_input_tokens"])[:, :3]
     assert not jnp.any(inputs == 7)
-    other, others = PadsWithSeven(target.config), jnp.where(inputs == 0, 7, inputs)
+    other = T5Target(dataclasses.replace(target.config, pad_id=7))
+    others = jnp.where(inputs == 0, 7, inputs)
     expected = teacher_forced(target, params, inputs, tokens)
     np.testing.assert_array_equal(teacher_forced(other, params, others, tokens), expected)
     starts = T5Target(dataclasses.replace(target.config, decoder_start_id=5))

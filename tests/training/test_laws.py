@@ -50,7 +50,7 @@ def examples(count: int = 10) -> list[TokenPair]:
 
 
 def batches(texts: list[TokenPair]) -> list[Pairs]:
-    return pack(texts, LENGTHS, 4, 2)
+    return pack(texts, LENGTHS, 4, 2, pad_id=0)
 
 
 def asked(top: int, temperature: float = 1.0) -> laws.Asked:
@@ -223,7 +223,7 @@ def over(mesh, path) -> laws.StoredLaws:
     if mesh:
         params = jax.device_put(params, partitioning.shardings(model, mesh))
     given = laws.Asked(model, params, 5, 1.0, Layout(mesh))
-    packed = lambda texts: pack(texts, LENGTHS, 8, 2)  # noqa: E731
+    packed = lambda texts: pack(texts, LENGTHS, 8, 2, pad_id=0)  # noqa: E731
     texts = examples(TEXTS_OF_MESHES)
     return laws.stored(path, given, {}, texts, packed)
 
@@ -284,7 +284,7 @@ for parts in (2, 8):
     mesh = partitioning.make_mesh(parts)
     with jax.set_mesh(mesh):
         found = test_laws.over(mesh, Path(sys.argv[3]) / str(parts))
-        pairs = test_laws.pack(test_laws.examples(8), test_laws.LENGTHS, 8, 2)[0]
+        pairs = test_laws.pack(test_laws.examples(8), test_laws.LENGTHS, 8, 2, pad_id=0)[0]
         assert found.added_to(pairs).laws.ids.any()
 """
 

@@ -129,7 +129,8 @@ def command(folder, capsys):
 
 
 def batches_of(run, seed=0, **changes):
-    options = {"batch_size": run.batch_size, "seed": seed, "buckets": run.buckets} | changes
+    options = {"batch_size": run.batch_size, "seed": seed, "buckets": run.buckets, "pad_id": 0}
+    options |= changes
     return Batches(run.task, "train", run.lengths, **options)
 
 
@@ -153,7 +154,7 @@ def test_the_loss_is_that_of_the_definition(smoothing):
         q[targets[row, position]] = 1 - smoothing
         loss += sum(a * math.log(a / b) for a, b in zip(q, p, strict=True) if a)
         correct += int(p.argmax() == targets[row, position])
-    sums = training.cross_entropy(jnp.asarray(logits), jnp.asarray(targets), smoothing)
+    sums = training.cross_entropy(jnp.asarray(logits), jnp.asarray(targets), 0, smoothing)
     np.testing.assert_allclose(sums.loss, loss, rtol=1e-5)
     assert (int(sums.correct), int(sums.tokens)) == (correct, 6)
 
@@ -162,7 +163,7 @@ def test_predicting_the_smoothed_label_costs_nothing():
     labels = np.full([1, 3, 259], 0.1 / 258, np.float32)
     targets = np.array([[5, 9, 1]])
     np.put_along_axis(labels, targets[..., None], 0.9, axis=-1)
-    loss = training.cross_entropy(jnp.log(labels), jnp.asarray(targets), 0.1).loss
+    loss = training.cross_entropy(jnp.log(labels), jnp.asarray(targets), 0, 0.1).loss
     assert abs(float(loss)) < 1e-5  # float32 sums of 777 logarithms below 8
 
 
@@ -260,7 +261,7 @@ def test_an_endless_task_is_read_on_from_any_place(mixed):
     )
     if mixed:
         task = seqio.MixtureRegistry.add(f"{name}_mixture", [(name, 1)])
-    options = {"batch_size": 2, "seed": 0, "buckets": 1}
+    options = {"batch_size": 2, "seed": 0, "buckets": 1, "pad_id": 0}
     ahead, direct = (Batches(task, "train", LENGTHS, **options) for _ in range(2))
     in_order = [ahead[k] for k in range(70)]
     for k in (69, 40):
@@ -273,7 +274,7 @@ def test_an_endless_task_is_read_on_from_any_place(mixed):
 
 def test_a_mixture_is_read_on_from_any_place(run):
     mixture = tasks.mixture("copies_mixture", [run.task], [1])
-    options = {"batch_size": 8, "buckets": 1}
+    options = {"batch_size": 8, "buckets": 1, "pad_id": 0}
     ahead, direct, other = (
         Batches(mixture, "train", LENGTHS, seed=seed, **options) for seed in (0, 0, 1)
     )
@@ -495,7 +496,7 @@ def test_a_copy_task_is_learnt(run, tmp_path):
     losses = [json.loads(line)["loss"] for line in log(tmp_path)]
     assert np.mean(losses[-20:]) < 0.2 < 1.4 < losses[0]
     examples = list(training.training_batches.read_split(run.task, "train", LENGTHS))[:50]
-    (pairs,) = training.training_batches.pack(examples, LENGTHS, 50, 1)
+    (pairs,) = training.training_batches.pack(examples, LENGTHS, 50, 1, pad_id=0)
     keys = row_keys(0, jnp.arange(50))
     rules = {"target": run.model, "sampling": Greedy(), "max_length": 8}
     decoded = autoregressive_decode(state.params, keys, jnp.asarray(pairs.inputs), **rules)
@@ -509,12 +510,10 @@ def test_a_loss_that_is_not_finite_stops_the_run(run, tmp_path):
         training.train(wild, tmp_path)
 
 
-def test_a_model_with_other_padding_is_refused(run):
-    class PadsWithThree(T5Target):
-        pad_id = 3
-
-    with pytest.raises(ValueError, match="TrainRun.model pads with 3 and .*; give a model whose"):
-        dataclasses.replace(run, model=PadsWithThree(CONFIG))
+def test_a_model_with_other_padding_than_its_target_is_refused(run):
+    other = T5Target(dataclasses.replace(CONFIG, pad_id=3))
+    with pytest.raises(ValueError, match="TrainRun.model pads with 3 and its target with 0; give"):
+        dataclasses.replace(run, model=other, target=run.model, target_path="target")
 
 
 # Command line

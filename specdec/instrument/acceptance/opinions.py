@@ -192,6 +192,7 @@ def _asked(
             taught=jnp.take(tokens, jnp.minimum(position + 1 + ahead, longest), axis=1),
             vocab_size=vocab_size,
             stop_ids=plan.stop_ids,
+            pad_id=plan.target.pad_id,
             target=plan.target,
             beliefs=True,
         )

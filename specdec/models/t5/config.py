@@ -7,10 +7,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from specdec.common.values import Checked, NonNegativeInt, PositiveFloat, PositiveInt
+from specdec.common.values import Checked, NonNegativeInt, PositiveFloat, PositiveInt, TokenIds
 from specdec.models.layers import ACTIVATIONS, DType
 
-PAD_ID, EOS_ID = 0, 1  # of every T5
+PAD_ID, EOS_ID = 0, 1  # unless a checkpoint names others
 SIZES = (
     "emb_dim",
     "num_heads",
@@ -45,8 +45,9 @@ class T5Config(Checked):
       relative_bias_per_layer: whether each layer has its own relative-position biases, as in models
         trained with T5X's scalable_t5.
       layer_norm_epsilon: epsilon of the RMS norms.
-      decoder_start_id: the id that outputs start from: the padding id unless a checkpoint of
-        Hugging Face names another one.
+      decoder_start_id: the id that outputs start from.
+      pad_id: the id that texts are padded with.
+      stop_ids: the ids that end a text.
 
     Example:
 
@@ -70,6 +71,8 @@ class T5Config(Checked):
     relative_bias_per_layer: bool = False
     layer_norm_epsilon: PositiveFloat = 1e-6
     decoder_start_id: NonNegativeInt = dataclasses.field(default=PAD_ID, repr=False)
+    pad_id: NonNegativeInt = dataclasses.field(default=PAD_ID, repr=False)
+    stop_ids: TokenIds = dataclasses.field(default=(EOS_ID,), repr=False)
 
     def __post_init__(self):
         # gin and JSON hand over lists and dtype objects; a static argument must be hashable.
@@ -81,10 +84,16 @@ class T5Config(Checked):
                 raise ValueError(
                     f"T5Config.mlp_activations has {activation!r}; known: {', '.join(ACTIVATIONS)}"
                 )
-        if self.decoder_start_id >= self.vocab_size:
+        for name in ("decoder_start_id", "pad_id"):
+            if (id := getattr(self, name)) >= self.vocab_size:
+                raise ValueError(
+                    f"T5Config.{name} is {id!r} but the model has {self.vocab_size} ids; give one "
+                    "of them"
+                )
+        if self.pad_id in self.stop_ids:
             raise ValueError(
-                f"T5Config.decoder_start_id is {self.decoder_start_id!r} but the model has "
-                f"{self.vocab_size} ids; give one of them"
+                f"T5Config.pad_id is {self.pad_id}, which is also one of stop_ids "
+                f"{self.stop_ids}; give another one"
             )
 
     @property

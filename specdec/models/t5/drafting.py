@@ -194,7 +194,7 @@ class DraftNetwork(T5):
             cache = self.encode(inputs, tokens.shape[1])
         else:
             encoded = jnp.zeros([*inputs.shape, config.encoded_dim], config.dtype)
-            cache = self.attach(encoded, inputs != self.pad_id, tokens.shape[1])
+            cache = self.attach(encoded, inputs != config.pad_id, tokens.shape[1])
         return self.decode(tokens, cache, states=states)[0]
 
 
@@ -216,7 +216,7 @@ class T5Draft(T5Target):
 
     def network(self) -> DraftNetwork:
         stored = self.layout, self.orders, self.weights
-        return DraftNetwork(self.config, *stored, self.pad_id, self.widened)
+        return DraftNetwork(self.config, *stored, self.widened)
 
     @property
     def encoded_dim(self) -> int | None:

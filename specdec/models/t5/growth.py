@@ -169,7 +169,7 @@ def _logits(
 ) -> Array:
     model = T5Draft(config)
     if config.encoded_dim:
-        cache = model.attach(params, read["encoded_dim"], inputs > 0, tokens.shape[1])
+        cache = model.attach(params, read["encoded_dim"], inputs != config.pad_id, tokens.shape[1])
     else:
         cache = model.prefill(params, inputs, tokens.shape[1])
     return model.decode(params, tokens, cache, states=read.get("states_dim"))[0].logits

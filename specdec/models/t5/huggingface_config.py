@@ -21,8 +21,7 @@ _FIELDS = {  # ours: theirs
     "layer_norm_epsilon": "layer_norm_epsilon",
 }
 _REQUIRED = ("vocab_size", "d_model", "num_heads", "d_kv", "d_ff", "num_layers")
-_START = "decoder_start_token_id"
-_IDS = {"pad_token_id": PAD_ID, "eos_token_id": EOS_ID}
+_START, _PAD, _ENDS = "decoder_start_token_id", "pad_token_id", "eos_token_id"
 # Theirs: ours. Our gelu is the tanh approximation, as in T5X and Flax; their 'gelu' is exact.
 _ACTIVATIONS = {"relu": "relu", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "silu": "silu"}
 _WRITTEN = {"relu": "relu", "gelu": "gelu_new", "silu": "silu"}
@@ -33,15 +32,16 @@ def from_record(record: Record) -> T5Config:
     """Returns the model that a record describes, tied if its logits are scaled.
 
     Raises:
-      ValueError: the record is of an encoder alone, has another padding id than T5's, names an
-        activation that T5X lacks, or is incomplete.
+      ValueError: the record is of an encoder alone, names an activation that T5X lacks, or is
+        incomplete.
     """
     _check(record)
     fields = {ours: record[name] for ours, name in _FIELDS.items() if record.get(name) is not None}
     fields.setdefault("num_decoder_layers", record["num_layers"])
     fields["mlp_activations"] = _activations(record)
-    fields["decoder_start_id"] = PAD_ID if record.get(_START) is None else record[_START]
+    fields["relative_bias_per_layer"] = record["model_type"] == "umt5"
     try:
+        fields |= _ids(record)
         return T5Config(**fields, logits_via_embedding=scales_logits(record))
     except (TypeError, ValueError) as error:
         raise ValueError(f"this does not describe a T5 ({error}); copy it again") from error
@@ -62,8 +62,8 @@ def to_record(config: T5Config) -> dict[str, Any]:
     """Returns the contents of a model's `config.json`.
 
     Raises:
-      ValueError: the model has something that transformers' T5 lacks: some activations, biases per
-        layer, a decoder without an encoder, or an output head of some ids.
+      ValueError: the model has something that transformers' T5 lacks: some activations, a decoder
+        without an encoder, or an output head of some ids.
     """
     config = T5DraftConfig.of(config)  # in which nothing may be set
     if config.head_ids is not None:
@@ -76,27 +76,34 @@ def to_record(config: T5Config) -> dict[str, Any]:
             "the model has no encoder (encoded_dim), and transformers' T5 has one; choose another "
             "format"
         )
-    if config.relative_bias_per_layer:
-        raise ValueError(
-            "the model has relative_bias_per_layer, and transformers' T5 has one bias for all "
-            "layers; choose another format"
-        )
     activation, *gate = config.mlp_activations
     if activation not in _WRITTEN or gate not in ([], ["linear"]):
         raise ValueError(
             f"transformers' T5 has no MLP with mlp_activations={config.mlp_activations}; choose "
             "another format"
         )
+    kind = "umt5" if config.relative_bias_per_layer else "t5"
     return {
-        "architectures": ["T5ForConditionalGeneration"],
-        "model_type": "t5",
+        "architectures": [f"{kind.upper()}ForConditionalGeneration"],
+        "model_type": kind,
         "is_encoder_decoder": True,
         "feed_forward_proj": _GATED + activation if gate else _WRITTEN[activation],
         "tie_word_embeddings": config.logits_via_embedding,
         **{theirs: getattr(config, ours) for ours, theirs in _FIELDS.items()},
-        **_IDS,
+        _PAD: config.pad_id,
+        _ENDS: config.stop_ids[0] if len(config.stop_ids) == 1 else list(config.stop_ids),
         _START: config.decoder_start_id,
     }
+
+
+def _ids(record: Record) -> dict[str, Any]:
+    """Returns the fields of the special ids; those that the record lacks are T5's."""
+    given = {name: record.get(name) for name in (_START, _PAD, _ENDS)}
+    pad = PAD_ID if given[_PAD] is None else given[_PAD]
+    start = pad if given[_START] is None else given[_START]
+    ends = EOS_ID if given[_ENDS] is None else given[_ENDS]
+    ends = ends if isinstance(ends, list) else [ends]
+    return {"decoder_start_id": start, "pad_id": pad, "stop_ids": ends}
 
 
 def _check(record: Record) -> None:
@@ -104,11 +111,6 @@ def _check(record: Record) -> None:
         raise ValueError(
             "this is of an encoder alone (is_encoder_decoder is false); give a "
             "T5ForConditionalGeneration"
-        )
-    if record.get("pad_token_id") not in (PAD_ID, None):
-        raise ValueError(
-            f"pad_token_id is {record['pad_token_id']}, and a T5 is padded with {PAD_ID}; use a "
-            "model with T5's padding id"
         )
     if quantised := record.get("quantization_config"):
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
@@ -122,7 +124,7 @@ def _check(record: Record) -> None:
 
 
 def _activations(record: Record) -> tuple[str, ...]:
-    default = "gated-gelu" if record["model_type"] == "mt5" else "relu"
+    default = "relu" if record["model_type"] == "t5" else "gated-gelu"
     projection = str(record.get("feed_forward_proj", default))
     # 'gated-gelu' has always meant the approximation, whatever 'gelu' means.
     named = "gelu_new" if projection == "gated-gelu" else projection.removeprefix(_GATED)

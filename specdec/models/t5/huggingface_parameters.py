@@ -1,4 +1,4 @@
-"""Hugging Face's T5 v1.0, v1.1 (LM-adapted, Flan-T5, mT5) and ByT5, in T5X's names.
+"""Hugging Face's T5 v1.0, v1.1 (LM-adapted, Flan-T5, mT5, umT5) and ByT5, in T5X's names.
 
 Config and arrays together determine the logits. transformers 4 writes `tie_word_embeddings: false`
 if there is an output layer (`lm_head.weight`), and scales tied logits by 1/sqrt(d_model).
@@ -23,9 +23,9 @@ from specdec.models.t5.config import T5Config
 from specdec.models.t5.huggingface_config import from_record, scales_logits
 from specdec.models.t5.huggingface_config import to_record as to_record  # of the family's part
 
-MODEL_TYPES: tuple[str, ...] = ("t5", "mt5")  # ByT5's is t5
+MODEL_TYPES: tuple[str, ...] = ("t5", "mt5", "umt5")  # ByT5's is t5
 
-_EXTRA_IDS = {"t5": 100, "mt5": 0}  # where the tokenizer's record does not say
+_EXTRA_IDS = {"t5": 100, "mt5": 0, "umt5": 0}  # where the tokenizer's record does not say
 _BYTES_EXTRA_IDS = 125
 
 _EMBEDDING, _LOGITS = "token_embedder/embedding", "decoder/logits_dense/kernel"
@@ -89,8 +89,11 @@ def names(config: T5Config) -> dict[str, str]:
     found = {_EMBEDDING: _TABLES[0], _LOGITS: _HEAD}
     depths = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
     for stack, depth in depths.items():
-        bias = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        found[f"{stack}/relpos_bias/rel_embedding"] = bias
+        own = config.relative_bias_per_layer
+        for layer in range(depth if own else 1):
+            bias = f"{stack}.block.{layer}.layer.0.SelfAttention.relative_attention_bias.weight"
+            layers = f"{stack}/layers_{layer}" if own else stack
+            found[f"{layers}/relpos_bias/rel_embedding"] = bias
         found[f"{stack}/{stack}_norm/scale"] = f"{stack}.final_layer_norm.weight"
         for layer in range(depth):
             found |= _names_of_layer(stack, layer)

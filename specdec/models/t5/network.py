@@ -21,7 +21,7 @@ from specdec.models.layers import (
     layer_class,
 )
 from specdec.models.products import Kernels, Orders
-from specdec.models.t5.config import PAD_ID, T5Config
+from specdec.models.t5.config import T5Config
 from specdec.models.t5.layouts import Layout, kernels_of, logits_from_table, of_logits
 from specdec.models.t5.t5_layers import Attention, RelativeBias
 from specdec.types import Array, ModelOutput
@@ -210,7 +210,6 @@ class T5(nn.Module):
     layout: Layout = "checkpoint"
     orders: Orders = ()
     weights: Weights = "stored"
-    pad_id: int = PAD_ID
     widened: bool = False
     decoder_class: ClassVar[type[Decoder]] = Decoder
 
@@ -223,7 +222,7 @@ class T5(nn.Module):
         self.decoder = self.decoder_class(config, self.layout, kernels)
 
     def encode(self, inputs: Array, capacity: int) -> KVCache:
-        inputs_mask = inputs != self.pad_id
+        inputs_mask = inputs != self.config.pad_id
         encoded = self.encoder(self.token_embedder(inputs), inputs_mask)
         return self.attach(encoded, inputs_mask, capacity)
 

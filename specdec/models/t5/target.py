@@ -21,7 +21,7 @@ from specdec.models.int8 import Weights
 from specdec.models.linen import LinenModel
 from specdec.models.model import LayeredTarget
 from specdec.models.t5 import layouts
-from specdec.models.t5.config import EOS_ID, PAD_ID, SIZES, T5Config
+from specdec.models.t5.config import SIZES, T5Config
 from specdec.models.t5.layouts import Layout
 from specdec.models.t5.network import T5
 from specdec.types import Array, ModelOutput, PyTree
@@ -50,8 +50,6 @@ class T5Target(LinenModel, LayeredTarget):
     config: T5Config
     layout: Layout = "checkpoint"
     weights: Weights = "stored"
-    pad_id: ClassVar[int] = PAD_ID
-    stop_ids: ClassVar[tuple[int, ...]] = (EOS_ID,)
     has_int8: ClassVar[bool] = True
     config_class: ClassVar[type[T5Config]] = T5Config
 
@@ -61,10 +59,18 @@ class T5Target(LinenModel, LayeredTarget):
             raise ValueError(f"{name}.config is a {given}; give families.model_of(config) instead")
         super().__post_init__()
 
+    @property
+    def pad_id(self) -> int:  # type: ignore[override]
+        return self.config.pad_id
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.config.stop_ids
+
     def network(self) -> T5:
         """Returns the module, in this target's layout."""
         stored = self.layout, self.orders, self.weights
-        return T5(self.config, *stored, self.pad_id, self.widened)
+        return T5(self.config, *stored, self.widened)
 
     def example(self) -> tuple[Array, Array]:
         """Returns inputs and outputs of one token."""
@@ -120,7 +126,7 @@ class T5Target(LinenModel, LayeredTarget):
         return layouts.to_stored(params, self.config, self.layout)
 
     def start(self, inputs: Array) -> Array:
-        """Returns the start token: T5's padding id, unless the config names another id."""
+        """Returns the start token, which the config names."""
         return jnp.full(inputs.shape[0], self.config.decoder_start_id, jnp.int32)
 
     def prefill(self, params: PyTree, inputs: Array, capacity: int) -> KVCache:

@@ -151,7 +151,7 @@ CHECKPOINTS = (
             "hf_config_fields": "hf_config_fields.*d_model.*; ",
             "hf_config_word": "hf_config_word.*emb_dim is 'eleven'; ",
             "hf_no_arrays": "no checkpoint in .*hf_no_arrays: .*; give the directory",
-            "hf_padding": "pad_token_id is 5, and a T5 is padded with 0; use",
+            "hf_padding": "T5Config.pad_id is 261 but the model has .* ids; give one of them",
             "hf_prefix": "begin with 'module.' .*DistributedDataParallel.*; save",
             "hf_encoder": "has no decoder .*but classifier; give",
             "hf_adapter": "shared.base_layer.weight is of an adapter .*; merge",
@@ -226,7 +226,7 @@ ASKED = {
 } | {
     f"asked by {name}": case("decode", f"--target=YARD/{name}", "--text=a", says=says)
     for name, says in {
-        "tok_end": "eos_token '<end>', and id 1 is '</s>', .*; use a tokenizer",
+        "tok_end": "eos_token '<end>', and that of the vocabulary is '</s>'; use a tokenizer",
         "tok_lower": "tokenizer_config.json has do_lower_case True, .*; set it to False",
         "tok_twice": "contradicts itself: the added token .* has the ids 2049 and 2048 .*; correct",
         "tok_beyond": "the added token '{' is 3000, and the model has 2048 ids; correct",

@@ -253,7 +253,7 @@ _DAMAGED: dict[str, tuple[str, Callable[[Path], None]]] = {
     "hf_config_fields": ("hf", _record(d_model=None)),
     "hf_config_word": ("hf", _record(d_model="eleven")),
     "hf_no_arrays": ("hf", _without("model.safetensors")),
-    "hf_padding": ("hf", _generation(pad_token_id=5)),
+    "hf_padding": ("hf", _generation(pad_token_id=261)),
     "hf_prefix": ("hf", _header({"module.shared.weight": _ENTRY}, b"\0" * 8)),
     "hf_encoder": ("hf", _header({"shared.weight": _ENTRY, "classifier": _ENTRY}, b"\0" * 8)),
     "hf_adapter": ("hf", _header({"shared.base_layer.weight": _ENTRY}, b"\0" * 8)),
