@@ -20,6 +20,7 @@ from specdec.common.environment import environment
 from specdec.common.records import as_json, write
 from specdec.common.values import Probability, UsageError, check
 from specdec.decoding.beam_plan import BeamPlan
+from specdec.engine import in_eight_bits
 from specdec.instrument import compile as ahead
 from specdec.models import partitioning
 from specdec.plan import Plan
@@ -102,7 +103,8 @@ def _command(args: argparse.Namespace) -> None:
             "--gin.TASK_FEATURE_LENGTHS changes",
             file=sys.stderr,
         )
-    plan, alphas = run.placement.divided(run.plan), _alphas(args.alpha, run)
+    plan = run.placement.divided(in_eight_bits(run.plan, run.int8, run.int8_tokens))
+    alphas = _alphas(args.alpha, run)
     if searched := run.beams.given():
         if args.alpha:
             raise UsageError("--alpha is of tokens, and the run searches with beams; leave it out")

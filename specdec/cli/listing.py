@@ -184,13 +184,14 @@ _TEXTS = {
 def device() -> Iterator[Item]:
     """Yields the milliseconds of products of a few tokens on this device; the least is marked."""
     with one_line():
-        found = devices.this()
+        found = devices.this(int8=devices.file(int8=True).is_file())  # if a run has needed it
     if found is None:
         yield Item("not measured", "kernels stay as checkpoints have them")
         return
     about = (f"{name} {value}" for name, value in found.about.items() if value not in ("", []))
     yield Item("device", ", ".join(about))
-    yield Item("kept in", os.environ.get(devices.SETTING) or str(devices.file()))
+    kept = devices.file(found.in_int8() is not None)
+    yield Item("kept in", os.environ.get(devices.SETTING) or str(kept))
     if found.busy:
         yield Item("load then", f"{found.load} of a core; at {devices.BUSY} it is measured again")
     for size, times in found.milliseconds.items():

@@ -20,6 +20,7 @@ from support import tiny_t5
 
 from specdec import cli, prefill, step
 from specdec.common import theory
+from specdec.common.values import UsageError
 from specdec.decoding.beam_plan import BeamPlan
 from specdec.decoding.beam_rules import T5XBeams
 from specdec.decoding.draft_beams import DraftBeams
@@ -420,6 +421,21 @@ def test_the_whole_program_of_a_target_alone_can_be_compiled(gin_file, capsys, m
     flags = ["--topology=v4:2x2x1", "--whole_only", *ALONE]
     assert cli.main(["compile", f"--gin_file={gin_file}", *flags]) == 2
     assert "compiling for a TPU needs libtpu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags, weights", [((), "int8"), (("--gin.INT8_TOKENS=True",), "int8_tokens")]
+)
+def test_a_plan_in_eight_bits_is_compiled_in_eight_bits(
+    gin_file, capsys, monkeypatch, flags, weights
+):
+    def compiled(topology, run, plan, bar, parts):
+        raise UsageError(plan.target.weights)
+
+    monkeypatch.setattr("specdec.cli.compile._compiled", compiled)
+    given = f"--gin_file={gin_file}", "--topology=v4:2x2x1", "--gin.INT8=('target',)"
+    assert cli.main(["compile", *given, *flags]) == 2
+    assert capsys.readouterr().err.strip().endswith(f"specdec: {weights}")
 
 
 def test_topologies():
