@@ -59,11 +59,7 @@ def _command(args: argparse.Namespace) -> None:
     output.check(args)
     machine.join_other_hosts(args)
     one = variant(args, lines="acceptance")
-    if args.distributed is not None and one.run.placement.mesh is None:
-        raise UsageError(
-            "--distributed measures over the devices of all hosts, and there is no mesh; give "
-            "--gin.NUM_PARTITIONS=1 to divide the rows of a batch, or more for the models too"
-        )
+    machine.refuse_no_mesh(args, one.run.placement.mesh)
     recorded_texts.refuse_other_than_plain(one.run)
     batches = recorded_texts.batches_of(one.run, "measure")
     settings = recorded_texts.with_record(one)

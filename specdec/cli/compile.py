@@ -109,7 +109,7 @@ def _command(args: argparse.Namespace) -> None:
         if args.alpha:
             raise UsageError("--alpha is of tokens, and the run searches with beams; leave it out")
         plan = searched.plan(plan)
-    else:
+    elif not args.whole_only:  # the target alone has no speed-up to predict
         runs.require_baseline(run)
     records, parts = [], not args.whole_only
     count = len(topologies) * ahead.program_count(plan, parts)

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+import jax
 from tqdm import tqdm
 
 from specdec.cli import settings, shorthands
@@ -50,12 +51,15 @@ def compile_run(args: argparse.Namespace, topologies: Sequence[Topology], write)
                 count = run.placement.partitioner.num_partitions or len(devices)
                 mesh = partitioning.make_mesh(count, devices)
                 update = compile_update(run, mesh, progress=show)
-                largest = None
+                records.append(update_report.update_record(topology, update))
+                write(records, update_report.update_markdown(records))
                 if args.largest_batch:
                     largest = largest_batch(run, mesh, topology.chip, update, progress=show)
+                    records[-1] = update_report.update_record(topology, update, largest)
             except (ValueError, RuntimeError, training.TrainingError) as error:
+                if isinstance(error, jax.errors.JaxRuntimeError):
+                    raise
                 raise UsageError(f"{topology.name}: {error}") from error
-            records.append(update_report.update_record(topology, update, largest))
             bar.update(1)
             with bar.external_write_mode(file=sys.stdout):
                 print(*update_report.update_lines(records[-1]), sep="\n", flush=True)

@@ -150,6 +150,8 @@ def distilled(
     alone = {"DRAFTER": None}
     recipe = settings.build(Distillation, given.flags(alone), {})
     run = runs.opened(given.flags(alone))
+    if "distributed" in args:  # a flag of the command, and not of `distill`
+        machine.refuse_no_mesh(args, run.placement.mesh)
     ready_run, definition = ready(run), runs.definition_of(run)
     distilling = Distilling.of(given, recipe, ready_run, definition, folder)
     found = distilling.distill(say, announce)

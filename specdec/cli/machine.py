@@ -176,8 +176,6 @@ def join_other_hosts(args: argparse.Namespace) -> None:
         processes["coordinator_address"] = address
     # JAX's own service would take SIGTERM from `terminable` and `train`, and knows no Ctrl-C.
     jax.config.update("jax_enable_preemption_service", False)
-    # On CPUs, programs that run at the same time wait for each other's sums, and may never end.
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
     try:  # a host that is done waits for the others: if one left, JAX would end them all
         jax.distributed.initialize(
             **processes,
@@ -188,6 +186,15 @@ def join_other_hosts(args: argparse.Namespace) -> None:
         raise UsageError(
             f"--distributed: JAX finds no other hosts ({error}); leave it out on one host"
         ) from error
+
+
+def refuse_no_mesh(args: argparse.Namespace, mesh: Any) -> None:
+    """Raises UsageError for hosts without a mesh, which this command needs; None is no mesh."""
+    if args.distributed is not None and mesh is None:
+        raise UsageError(
+            "--distributed makes the devices of all hosts one mesh, and there is none; give "
+            "--gin.NUM_PARTITIONS=1 to divide the rows of a batch, or more for the models too"
+        )
 
 
 def leave(code: int) -> None:

@@ -76,11 +76,7 @@ def _command(args: argparse.Namespace) -> None:
     run = settings.build(
         training.TrainRun, args, {"TrainRun.steps": args.steps, "TrainRun.seed": args.seed}
     )
-    if args.distributed is not None and run.placement.partitioner.num_partitions is None:
-        raise UsageError(
-            "--distributed trains one model over the devices of all hosts, and there is no mesh; "
-            "give --gin.NUM_PARTITIONS=1 to divide the rows of a batch, or more for the model too"
-        )
+    machine.refuse_no_mesh(args, run.placement.partitioner.num_partitions)
     machine.refuse_unwritable_folder("--output_dir", args.output_dir)
     machine.join_other_hosts(args)
     try:

@@ -65,11 +65,6 @@ def from_first(act: Callable[[], T]) -> T:
     return value
 
 
-def fetched(tree: Any) -> Any:
-    """Returns a tree of arrays on this host, each with all of its elements."""
-    return jax.tree.map(whole, tree)
-
-
 def whole(array: Any) -> np.ndarray:
     """Returns all elements of an array of which other hosts may have parts."""
     if isinstance(array, jax.Array) and not array.is_fully_addressable:

@@ -156,10 +156,11 @@ class Program:
         if self.mesh is None:
             batch = (keys, inputs)
         elif everywhere:
-            rows = partitioning.share(self.mesh).rows(len(keys))
-            batch = _over(self.mesh, keys, inputs, rows)
+            batch = _over(
+                keys, inputs, functools.partial(partitioning.divided_rows, mesh=self.mesh)
+            )
         else:
-            batch = _over(self.mesh, keys, inputs)
+            batch = _over(keys, inputs, functools.partial(_own_rows, mesh=self.mesh))
             own = partitioning.share(self.mesh).rows(batch[0].shape[0])
         execute = self.compile(params, *batch)
         start = time.perf_counter()
@@ -252,15 +253,12 @@ def _shape(arguments: PyTree) -> Hashable:
     return structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
 
 
-def _over(
-    mesh: Mesh, keys: Array, inputs: PyTree, rows: np.ndarray | None = None
-) -> tuple[Array, PyTree]:
-    """Returns this process's rows, or those of all given rows, as a part of arrays of all rows."""
-
-    def place(given: Any) -> Array:
-        own = np.asarray(given)
-        return partitioning.from_local_rows(own if rows is None else own[rows], mesh)
-
+def _over(keys: Array, inputs: PyTree, place: Callable[[PyTree], PyTree]) -> tuple[Array, PyTree]:
+    """Returns keys and inputs as arrays over a mesh, which `place` makes."""
     data = place(jax.random.key_data(keys))
-    whole = jax.random.wrap_key_data(data, impl=str(jax.random.key_impl(keys)))
-    return whole, jax.tree.map(place, inputs)
+    return jax.random.wrap_key_data(data, impl=str(jax.random.key_impl(keys))), place(inputs)
+
+
+def _own_rows(tree: PyTree, mesh: Mesh) -> PyTree:
+    """Returns this process's rows as a part of arrays of all rows."""
+    return jax.tree.map(lambda x: partitioning.from_local_rows(np.asarray(x), mesh), tree)

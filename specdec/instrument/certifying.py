@@ -16,7 +16,7 @@ from specdec.common.values import UsageError, one_line
 from specdec.instrument import certificate
 from specdec.instrument.certificate import BeamSubject, Check, Subject
 from specdec.instrument.decoding_texts import ways_of
-from specdec.instrument.runs import ALL, Run, Variant, parameter_counts
+from specdec.instrument.runs import Run, Variant, parameter_counts
 
 LIMIT = 64
 
@@ -89,7 +89,7 @@ def certify(
             search.check(run.data.lengths["inputs"])
         else:
             certificate.refuse(run.plan)
-    batches = run.batches(ALL)
+    batches = run.batches(everywhere=True)
     if not search:
         ways_of(run, variant.engine)  # what cannot work together shows here
     # All that can be wrong has been looked at; from here on it takes long.

@@ -32,7 +32,7 @@ from specdec.instrument import certifying
 from specdec.instrument.certifying import Certificate
 from specdec.instrument.evaluation import Evaluation
 from specdec.instrument.prediction_files import PredictionsFolder
-from specdec.instrument.runs import ALL, Run, Variant
+from specdec.instrument.runs import Run, Variant
 from specdec.instrument.search import TOKENS, Search
 from specdec.models import families
 from specdec.models.kept_parts import Trim, most_frequent
@@ -180,7 +180,7 @@ class Distilling(NamedTuple):
         _check(variant.run, recipe)
         objective = _objective(variant.run, recipe)
         folder.mkdir(parents=True, exist_ok=True)
-        about = {"settings": variant.settings, **dataclasses.asdict(recipe)}
+        about = {"gin": variant.settings, **dataclasses.asdict(recipe)}
         records.claim(
             folder,
             folder / "distill.json",
@@ -235,7 +235,7 @@ class Distilling(NamedTuple):
         """Returns the first input as the target gets it, and the prefixes that it lacks."""
         run = self.variant.run
         text = checkpoints.text_model_from(run.checkpoint_path, needed=False)
-        batch, known = next(run.batches(ALL), None), tuple(text.prefixes.values())
+        batch, known = next(run.batches(everywhere=True), None), tuple(text.prefixes.values())
         if batch is None:
             raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
         line = f"the target's first input: {(first := batch.input_texts[0])!r}"

@@ -27,7 +27,7 @@ from specdec.instrument import output_metrics
 from specdec.instrument.beam_texts import BeamSummary, searched
 from specdec.instrument.decoding_texts import Ways, decoded, ways_of
 from specdec.instrument.prediction_files import PredictionsFolder
-from specdec.instrument.runs import ALL, Run, Variant
+from specdec.instrument.runs import Run, Variant
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
 from specdec.tasks.metrics import SumMetric, bleu, references, rouge, squad
@@ -81,7 +81,7 @@ class Evaluation(NamedTuple):
           UsageError: there is no example, or the run's parts cannot work together.
         """
         run = variant.run
-        count = sum(len(batch.input_texts) for batch in run.batches(ALL))
+        count = sum(len(batch.input_texts) for batch in run.batches(everywhere=True))
         if not count:
             raise UsageError(f"split {run.data.split!r} has no examples; choose another one")
         nothing: list[Reference] = [(None, str)] * count

@@ -179,7 +179,7 @@ def measured(
         ids = text.inputs[:longest]
         row[: len(ids)] = ids
     if mesh is not None:
-        inputs = jax.device_put(inputs, partitioning.rows(mesh))
+        inputs = partitioning.divided_rows(inputs, mesh)
     read: dict[Any, PyTree] = {}
     there: dict[Any, PyTree] = {}
     paths = {"alone": run.checkpoint_path, **run.paths()}

@@ -26,7 +26,8 @@ from specdec.common.records import Lines, as_json
 from specdec.common.values import UsageError
 from specdec.instrument import acceptance
 from specdec.instrument.acceptance import Accepted
-from specdec.instrument.runs import ALL, Run, Variant, described
+from specdec.instrument.runs import Run, Variant, described
+from specdec.models.partitioning import Share
 
 RECORD = "# recorded = "  # begins the comment, one line of JSON
 WHOLE = "drafter"  # the name of the run's own drafter in a record
@@ -166,7 +167,7 @@ def _refuse_other_inputs(path: str, run: Run, texts: Sequence[Accepted]) -> None
 def _inputs_of(run: Run, count: int) -> Iterator[tuple[int, list[int]]]:
     """Yields the index and the ids of the first examples of the run's data, without padding."""
     data = dataclasses.replace(run.data, limit=count, buckets=())
-    for batch in data.batches(ALL, vocabulary=run.engine.vocabulary):
+    for batch in data.batches(Share(0, 1), vocabulary=run.engine.vocabulary):
         for index, row in zip(batch.index, batch.inputs, strict=True):
             yield int(index), acceptance.unpadded(row, batch.pad_id)
 
@@ -209,7 +210,7 @@ def batches_of(run: Run, purpose: str) -> Iterator[tasks.Batch]:
     Raises:
       UsageError: immediately, if there are none for a purpose.
     """
-    batches = run.batches(ALL)
+    batches = run.batches(everywhere=True)
     if (first := next(batches, None)) is None:
         raise UsageError(f"split {run.data.split!r} has no examples; nothing to {purpose}")
     return itertools.chain([first], batches)

@@ -18,8 +18,6 @@ from specdec.models.model import Target
 from specdec.models.partitioning import Share
 from specdec.plan import Plan
 
-ALL = Share(0, 1)  # the examples of all hosts
-
 
 @dataclasses.dataclass(frozen=True)
 class GivenBeams:
@@ -126,13 +124,14 @@ class Run:
         """The target's checkpoint."""
         return self.paths()["target"]
 
-    def batches(self, share: Share | None = None) -> Iterator[tasks.Batch]:
-        """Returns the examples of a share, or those that this host feeds.
+    def batches(self, *, everywhere: bool = False) -> Iterator[tasks.Batch]:
+        """Returns the examples that this host feeds, or with `everywhere` those of all hosts.
 
         Raises:
           TaskError: at the call.
         """
-        share, rows = share or self.placement.share(), self.data.batch_size
+        share = Share(0, 1) if everywhere else self.placement.share()
+        rows = self.data.batch_size
         if self.placement.mesh is not None:
             rows //= share.count
         return self.data.batches(share, rows, self.engine.vocabulary)

@@ -360,7 +360,12 @@ def _evaluate(
     """Logs the figures, and returns whether they are the best so far if the best are exported."""
     recipe = Recipe.of(run)
     placed = (recipe.layout.rows(pairs) for pairs in batches)
-    sums = [evaluate_step(params, pairs, target_params, recipe=recipe) for pairs in placed]
+    # Each batch is waited for: XLA's CPU client has 32 in flight at most, and several hosts that
+    # reach this number may wait for each other for ever.
+    sums = [
+        jax.device_get(evaluate_step(params, pairs, target_params, recipe=recipe))
+        for pairs in placed
+    ]
     loss, accuracy = _means(sums)
     split, figures = run.evaluation_split, {"loss": loss, "accuracy": accuracy}
     says = f"loss {loss:.4f}, accuracy {accuracy:.3f}"

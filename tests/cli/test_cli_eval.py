@@ -378,3 +378,4 @@ def test_a_mistake_is_one_line_before_any_long_work(
     monkeypatch.setattr(jax.distributed, "initialize", no_hosts)
     assert message in the_line(*evaluate(tmp_path / "out", *more))
     assert not (tmp_path / "out").exists()
+    jax.config.update("jax_enable_preemption_service", True)  # as it is without hosts

@@ -10,11 +10,13 @@ import errno
 import io
 import json
 import os
+import queue
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 from mistakes import yard
 from test_cli import the_line
@@ -295,3 +297,23 @@ def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, command, said):
         monkeypatch.setattr(getattr(cli, module), "_command", interrupted)
     assert cli.main(command) == 130
     assert capsys.readouterr().err == f"specdec: interrupted; {said}\n"
+
+
+def test_a_lost_host_is_one_line(monkeypatch):
+    lost = ValueError("UNKNOWN: Gloo AllGather failed: [pair.cc:547] Connection closed by peer")
+    assert machine.of(lost) is None  # of one process, which has no other hosts
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    assert machine.of(lost) == (
+        "another host has ended; see its last line, and give the command again on all hosts"
+    )
+    assert machine.of(ValueError("a bug")) is None
+
+
+def test_a_host_that_has_failed_does_not_wait_for_the_others(monkeypatch):
+    codes = queue.Queue()
+    monkeypatch.setattr(machine, "LEAVING", 0.01)
+    monkeypatch.setattr(os, "_exit", codes.put)
+    machine.leave(1)  # one process just ends
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    machine.leave(2)
+    assert codes.get(timeout=10) == 2 and codes.empty()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -39,6 +40,7 @@ from specdec.models.layers import constrain
 from specdec.models.t5 import T5Target
 from specdec.training import Align, TrainingError, TrainRun
 
+ROOT = Path(__file__).resolve().parents[2]
 V, ROWS, INPUTS, TARGETS = 48, 64, 12, 10
 V4 = Topology.parse("v4:2x2x2")
 MODEL = T5Target(tiny_t5(V, 8, 24, heads=4, head_dim=4))
@@ -213,3 +215,24 @@ def test_mistakes_are_one_line(capsys, flags, message):
     assert cli.main(["compile", "--topology=v4:2x2x1", *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+RESULTS = sorted((ROOT / "docs" / "results" / "compiled_updates").glob("*.json"))
+TRAINED = {"small": "T5-small", "shared": "one layer, shared encoder"}
+
+
+@pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
+def test_the_tables_of_compiled_updates_are_those_of_the_results(file):
+    """The log has the whole row, and the page what it costs."""
+    (found,) = json.loads(file.read_text())["topologies"]
+    name = TRAINED[file.stem.split("_")[2]]
+    *_, row = update_markdown([found]).splitlines()
+    log = (ROOT / "docs" / "log" / "tpu-log.md").read_text()
+    assert f"| {name} {row}" in log
+    page = (ROOT / "docs" / "how-to" / "train-on-a-pod.md").read_text()
+    made, chips = found["roofline"], f"{found['devices']} of {found['topology'].split(':')[0]}"
+    hours = f"{10 * made['chip_hours_per_1000_updates']:.1f}"
+    memory = f"{found['memory']['total'] / GIB:.1f} of {found['memory']['limit'] / GIB:.1f} GiB"
+    model, seconds = found["mesh"]["model"], f"{made['seconds']:.2f}"
+    assert f"| {name} | {chips} | {model} | {memory} | {seconds} | {hours} |" in page
+    assert found["gathered_target_parameters"] == []

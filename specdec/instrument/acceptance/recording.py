@@ -78,7 +78,7 @@ def measure(
                 given = q, tokens, coins
                 if mesh is not None:
                     given = partitioning.divided_rows(given, mesh)
-                sums[name] = _sums(hosts.fetched(_of(given[0], taught, *given[1:])), batch)
+                sums[name] = _sums(_fetched(_of(given[0], taught, *given[1:])), batch)
         depth = None if taught.depth is None else hosts.whole(taught.depth)
         for row in np.flatnonzero(batch.length):
             one = _text(plan, batch, int(row), sums, asked)
@@ -89,6 +89,11 @@ def measure(
 
 
 _of = jax.jit(of)
+
+
+def _fetched(found: Opinions) -> Opinions:
+    """Returns figures on the host."""
+    return jax.tree.map(hosts.whole, found)
 
 
 def _asked(
@@ -102,7 +107,7 @@ def _asked(
             continue
         asked = dataclasses.replace(plan, drafter=drafter)
         own = asked.params(params)
-        found[name] = hosts.fetched(opinions(own, *given, taught, plan=asked))
+        found[name] = _fetched(opinions(own, *given, taught, plan=asked))
     return found
 
 

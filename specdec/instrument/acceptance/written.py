@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from specdec.common import hosts
 from specdec.decoding import check_finite, decode, naming_texts, row_keys
 from specdec.models import partitioning
 from specdec.plan import Plan
@@ -65,7 +64,6 @@ def generate(
                 placed = partitioning.divided_rows(placed, mesh)
             with naming_texts(index):
                 output = write(Params(params), row_keys(seed, placed[0]), placed[1])
-                output = hosts.fetched(output)
                 check_finite(output, alone.target)
             length = np.where(new, output.length, 0)
             length = np.where(np.cumsum(length) - length < tokens, length, 0)

@@ -198,7 +198,7 @@ def largest_batch(
 
     Memory grows by about the same for each text. So each attempt is where a line through the last
     two results, one that fits and one that does not, meets the chip's memory. The search ends where
-    they are less than an eighth apart.
+    they are less than an eighth apart, or where the line leaves no more room than that.
 
     Args:
       run: the run.
@@ -213,6 +213,8 @@ def largest_batch(
     high = None if best else (begun.texts, needed(begun))
     while high is None or high[0] - low[0] > max(step, low[0] // 8):
         guess = _where(chip.memory, low, high, (0, _without_texts(begun)))
+        if high is None and guess - low[0] < max(step, low[0] // 8):
+            break
         texts = max(low[0] + step, guess // step * step)
         if high is not None:
             texts = min(texts, high[0] - step)

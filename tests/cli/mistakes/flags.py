@@ -127,7 +127,7 @@ COMMANDS = {
         "--gin_file=YARD/train.gin",
         "--output_dir=OUT/t",
         "--distributed",
-        says="there is no mesh; give --gin.NUM_PARTITIONS=1",
+        says="one mesh, and there is none; give --gin.NUM_PARTITIONS=1",
     ),
     "hosts that make a table": case(
         "train",
