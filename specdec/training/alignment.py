@@ -28,6 +28,8 @@ from specdec.training.loss import (
     Pairs,
     Sums,
     of_target,
+    reads_target,
+    shifted,
     teacher_forced,
 )
 from specdec.training.objectives import Objective
@@ -162,7 +164,11 @@ class Align(Objective):
 
     def _laws(self, model: Target, params: PyTree, frozen: Frozen | None, pairs: Pairs) -> Laws:
         assert frozen is not None, "TrainRun asks for it"
-        ours = teacher_forced(model, params, pairs, frozen)
+        cache = None
+        if pairs.laws is None and reads_target(model):  # the target reads the inputs once, for both
+            length = pairs.targets.shape[1]
+            cache = frozen.model.prefill(frozen.params, pairs.inputs, length)
+        ours = teacher_forced(model, params, pairs, frozen, cache)
         ids = cast(Any, frozen.model).vocab_size
         if ours.shape[-1] < ids:
             raise ValueError(
@@ -175,7 +181,13 @@ class Align(Objective):
         if pairs.laws is not None:
             top, p = pairs.laws
             return Laws(p, coarse(q, top), top[..., 0] == best, real)
-        theirs = jax.lax.stop_gradient(teacher_forced(frozen.model, frozen.params, pairs))
+        if cache is None:
+            theirs = teacher_forced(frozen.model, frozen.params, pairs)
+        else:
+            theirs = frozen.model.decode(frozen.params, shifted(frozen.model, pairs), cache)[
+                0
+            ].logits
+        theirs = jax.lax.stop_gradient(theirs)
         p = jax.nn.log_softmax(theirs / self.temperature)
         return Laws(p, q, p.argmax(axis=-1) == best, real)
 

@@ -61,9 +61,16 @@ def reads_target(model: Weights) -> bool:
 
 
 def of_target(
-    model: Any, inputs: Array, text: Array, frozen: Frozen | None
+    model: Any, inputs: Array, text: Array, frozen: Frozen | None, cache: Any = None
 ) -> tuple[PyTree, Array | None]:
     """Returns what a model reads of its target, None for what it does not read.
+
+    Args:
+      model: the model.
+      inputs: [B, S] int32.
+      text: [B, T] int32.
+      frozen: the target.
+      cache: the target's cache after the inputs, if it has read them.
 
     Returns:
       A cache after the inputs, and the state that produced each token of the text, as in
@@ -72,7 +79,8 @@ def of_target(
     if not reads_target(model):
         return None, None
     assert frozen is not None, "TrainRun asks for it"
-    cache: Any = frozen.model.prefill(frozen.params, inputs, text.shape[1])
+    if cache is None:
+        cache = frozen.model.prefill(frozen.params, inputs, text.shape[1])
     if model.states_dim is None:
         return cache, None
     hidden = frozen.model.decode(frozen.params, text, cache)[0].hidden
@@ -86,7 +94,11 @@ def shifted(model: Target, pairs: Pairs) -> Array:
 
 
 def teacher_forced(
-    model: Target, params: PyTree, pairs: Pairs, frozen: Frozen | None = None
+    model: Target,
+    params: PyTree,
+    pairs: Pairs,
+    frozen: Frozen | None = None,
+    of_inputs: Any = None,
 ) -> Array:
     """Returns [B, T, V] float32 logits: position t has read the inputs and the targets before t.
 
@@ -95,9 +107,10 @@ def teacher_forced(
       params: its parameters.
       pairs: the batch.
       frozen: the target, if the model reads its outputs.
+      of_inputs: the target's cache after the inputs, if it has read them.
     """
     text = shifted(model, pairs)
-    given, _ = of_target(model, pairs.inputs, text, frozen)
+    given, _ = of_target(model, pairs.inputs, text, frozen, of_inputs)
     cache = read(model, params, pairs.inputs, text.shape[1], given)
     return model.decode(params, text, cache)[0].logits
 

@@ -175,9 +175,9 @@ def test_micro_batches_have_the_rows_of_each_device():
         np.testing.assert_array_equal(parts.targets[number], pairs.targets[number::count])
 
 
-def compiled(partitions: int, **settings: Any) -> tuple[hlo.Module, str]:
-    """The program of an aligned update over a mesh, and its text before it was compiled."""
-    model, objective = CASES["aligned"]
+def lowered(partitions: int | None, name: str = "aligned", **settings: Any) -> Any:
+    """The program of an update over a mesh, before it is compiled."""
+    model, objective = CASES[name]
     divide = partitioning.Partitioner(num_partitions=partitions)
     layout = Layout(divide.mesh())
     own, target = layout.divided(model, divide), layout.divided(TARGET, divide)
@@ -185,12 +185,11 @@ def compiled(partitions: int, **settings: Any) -> tuple[hlo.Module, str]:
     with layout.entered():
         frozen = partitioning.abstract(target, layout.mesh)
         given = abstract_state(recipe), layout.rows(batches()[0]), frozen, ()
-        lowered = update_program(recipe).lower(*given)
-        return hlo.read(lowered.compile().as_text()), lowered.as_text()
+        return update_program(recipe).lower(*given)
 
 
 def test_no_array_of_the_target_is_gathered():
-    module, _ = compiled(4)
+    module = hlo.read(lowered(4).compile().as_text())
     whole = {4 * leaf.size for leaf in jax.tree.leaves(target_params()) if leaf.ndim > 1}
     gathered = [one for one in module.collectives if one.opcode == "all-gather"]
     assert gathered, "the likeliest id of each device's part of the vocabulary"
@@ -198,6 +197,13 @@ def test_no_array_of_the_target_is_gathered():
 
 
 def test_each_layer_is_computed_again():
-    texts = [compiled(2, rematerialise=on)[1] for on in (False, True)]
+    texts = [lowered(2, rematerialise=on).as_text() for on in (False, True)]
     layers = SMALL.config.num_encoder_layers + SMALL.config.num_decoder_layers
     assert [text.count("optimization_barrier") for text in texts] == [0, layers]
+
+
+def test_a_target_whose_encoder_is_shared_reads_its_inputs_once():
+    """XLA sees by itself on one device that two encoders are one, and over a mesh it does not."""
+    both = (lowered(count, "aligned with the encoder").compile() for count in (None, 2))
+    alone, part = (program.cost_analysis()["flops"] for program in both)
+    assert 8 * part < 1.1 * alone  # 1.18 where it reads them twice, 1.04 here
