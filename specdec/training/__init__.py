@@ -12,8 +12,9 @@ from specdec.training.objectives import Objective, TeacherForced
 from specdec.training.optimizer import Adafactor, LearningRate
 from specdec.training.training_batches import Batches
 from specdec.training.training_error import TrainingError
-from specdec.training.training_loop import State, train, train_step
+from specdec.training.training_loop import train
 from specdec.training.training_run import TrainRun
+from specdec.training.updates import State, train_step
 
 __all__ = [
     "Adafactor",

@@ -19,7 +19,7 @@ from specdec.testing import TableTarget
 from specdec.testing.law import compare, sequence_law
 from specdec.training import Align, Frozen, Pairs, TrainRun, alignment
 from specdec.training.optimizer import Adafactor, LearningRate
-from specdec.training.training_loop import Recipe, State, train_step
+from specdec.training.updates import Recipe, State, train_step
 
 V = 12
 CONFIG = tiny_t5(V, 16, 24)

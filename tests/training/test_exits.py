@@ -16,7 +16,7 @@ from specdec.models.t5 import T5Draft, T5DraftConfig
 from specdec.training import AllExits, ExitClassifier, ExitHead, Pairs, TeacherForced
 from specdec.training.loss import Frozen
 from specdec.training.optimizer import Adafactor, LearningRate
-from specdec.training.training_loop import Recipe, State, train_step
+from specdec.training.updates import Recipe, State, train_step
 
 V = 30
 CONFIG = T5DraftConfig(

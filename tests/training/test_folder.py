@@ -15,7 +15,7 @@ from specdec.models.partitioning import make_mesh
 from specdec.models.t5 import T5Target
 from specdec.training import Adafactor, TrainingError
 from specdec.training.folder import Folder
-from specdec.training.training_loop import State
+from specdec.training.updates import State
 
 
 def state(step: int) -> State:

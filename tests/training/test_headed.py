@@ -24,7 +24,7 @@ from specdec.plan import Plan
 from specdec.sampling import Greedy
 from specdec.schedules import Fixed
 from specdec.training import Adafactor, ExitHead, LearningRate, LookAhead, Pairs, TrainRun
-from specdec.training.training_loop import Recipe, State, train_step
+from specdec.training.updates import Recipe, State, train_step
 from specdec.types import Params
 from specdec.verifiers import GreedyMatch
 

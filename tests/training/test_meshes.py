@@ -29,7 +29,7 @@ from specdec.training import (
 )
 from specdec.training.layout import Layout, micro_batches
 from specdec.training.optimizer import Adafactor, LearningRate
-from specdec.training.training_loop import (
+from specdec.training.updates import (
     Recipe,
     State,
     abstract_state,

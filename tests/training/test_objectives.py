@@ -19,7 +19,7 @@ from specdec.training import ConfidenceHead, FillMasks, Pairs, TeacherForced
 from specdec.training.fill_masks import _Blocks
 from specdec.training.loss import Frozen
 from specdec.training.optimizer import Adafactor, LearningRate
-from specdec.training.training_loop import Recipe, State, train_step
+from specdec.training.updates import Recipe, State, train_step
 
 V, K = 30, 3
 CONFIG = tiny_t5(

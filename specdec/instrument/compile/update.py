@@ -19,9 +19,15 @@ from specdec.instrument.compile.calls import device_bytes
 from specdec.instrument.compile.compilation import Compiled, compiled
 from specdec.instrument.compile.hardware import GIB, Call, Chip
 from specdec.models import partitioning
-from specdec.training import Pairs, TrainRun, training_loop
+from specdec.training import Pairs, TrainRun
 from specdec.training.loss import TopLaws
-from specdec.training.training_loop import Recipe, abstract_state, over_devices, update_program
+from specdec.training.updates import (
+    Recipe,
+    abstract_state,
+    applied,
+    over_devices,
+    update_program,
+)
 from specdec.types import PyTree
 
 TEXTS = "texts at a time"
@@ -158,9 +164,7 @@ def compile_update(
         whole, _ = compiled("update", lambda: update_program(recipe).lower(*arguments).compile())
         if optimizer is None and whole.module is not None and run.micro_batches > 1:
             progress("optimizer")
-            apply = jax.jit(
-                functools.partial(training_loop.applied, recipe=recipe), donate_argnums=0
-            )
+            apply = jax.jit(functools.partial(applied, recipe=recipe), donate_argnums=0)
             optimizer, _ = compiled("optimizer", apply.lower(state, state.params).compile)
     return CompiledUpdate(
         run,

@@ -1,0 +1,222 @@
+"""The compiled step of training: one update, or one evaluation, of a batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from specdec.models import partitioning
+from specdec.models.heads import HeadedTarget
+from specdec.models.layers import rematerialised
+from specdec.models.model import Model
+from specdec.training.initial import begun_with
+from specdec.training.layout import Layout, micro_batches
+from specdec.training.loss import Frozen, Pairs, Sums
+from specdec.training.objectives import Objective
+from specdec.training.optimizer import Adafactor
+from specdec.training.training_error import TrainingError
+from specdec.training.training_run import TrainRun
+from specdec.types import Array, PyTree
+
+
+class State(NamedTuple):
+    """The state that training changes.
+
+    `step` counts the updates, and is the index of the next batch.
+    """
+
+    params: PyTree
+    optimizer: PyTree
+    step: Any  # [] int32
+
+
+class Recipe(NamedTuple):
+    """The static settings of an update: those of a run, except its data."""
+
+    model: Any  # a `models.model.Weights`
+    target: Model | None
+    objective: Objective
+    optimizer: Adafactor
+    seed: int
+    steps: int
+    micro_batches: int = 1
+    rematerialise: bool = False
+    layout: Layout = Layout()
+
+    @classmethod
+    def of(cls, run: TrainRun) -> Recipe:
+        """Returns the settings of a run, which is the result of `over_devices`."""
+        return cls(
+            run.model,
+            run.target,
+            run.objective,
+            run.optimizer,
+            run.seed,
+            run.steps,
+            run.micro_batches,
+            run.rematerialise,
+            Layout(run.placement.mesh),
+        )
+
+    def frozen(self, params: PyTree, reference: PyTree = ()) -> Frozen | None:
+        """Returns the target with its parameters, if there is one."""
+        return None if self.target is None else Frozen(self.target, params, reference)
+
+
+def over_devices(run: TrainRun) -> TrainRun:
+    """Returns the run with its mesh, if it has one, and its models divided over it.
+
+    Raises:
+      TrainingError: the devices cannot be divided so, or cannot divide a batch.
+    """
+    placement = run.placement
+    try:
+        mesh = placement.mesh or placement.partitioner.mesh()
+        if mesh is None:
+            return run
+        partitioning.check_batch(run.batch_size // run.micro_batches, mesh)
+    except ValueError as error:
+        raise TrainingError(str(error)) from error
+    layout, divide = Layout(mesh), placement.partitioner
+    target = None if run.target is None else layout.divided(run.target, divide)
+    model = layout.divided(run.model, divide)
+    return dataclasses.replace(run, model=model, target=target, placement=placement.over(mesh))
+
+
+def init(run: TrainRun) -> State:
+    """Returns the state before the first step, on the devices of the run."""
+    recipe = Recipe.of(run)
+    params = run.model.init(jax.random.key(run.seed, impl="threefry2x32"))
+    model, begun = run.model, run.initial_path
+    if isinstance(begun, Mapping):
+        assert isinstance(model, HeadedTarget), "TrainRun asks for it"
+        for name, path in begun.items():
+            params |= {name: begun_with(params[name], path, model.parts[name].head_ids)}
+    elif begun is not None:
+        params = begun_with(params, begun, model.head_ids)
+    return state_of(recipe.layout.placed(params, recipe.model), recipe)
+
+
+def state_of(params: PyTree, recipe: Recipe) -> State:
+    """Returns the state of parameters that lie on the devices, before the first step."""
+    init, step = recipe.optimizer.transformation().init, jnp.zeros([], jnp.int32)
+    if recipe.layout.mesh is None:
+        return State(params, init(params), step)
+    divided = shardings(recipe)
+    optimizer = jax.jit(init, out_shardings=divided.optimizer)(params)
+    return State(params, optimizer, jax.device_put(step, divided.step))
+
+
+def abstract_state(recipe: Recipe) -> State:
+    """Returns the shapes and dtypes of a state; over a mesh also the shardings."""
+    params = jax.eval_shape(recipe.model.init, jax.random.key(0))
+    optimizer = jax.eval_shape(recipe.optimizer.transformation().init, params)
+    state = State(params, optimizer, jax.ShapeDtypeStruct([], jnp.int32))
+    if recipe.layout.mesh is None:
+        return state
+    return jax.tree.map(lambda leaf, where: leaf.update(sharding=where), state, shardings(recipe))
+
+
+@functools.lru_cache(maxsize=8)
+def shardings(recipe: Recipe) -> State:
+    """Returns the sharding of each array of a state; there is a mesh."""
+    layout, optimizer = recipe.layout, recipe.optimizer.transformation()
+    params = jax.eval_shape(recipe.model.init, jax.random.key(0))
+    state = jax.eval_shape(optimizer.init, params)
+    divided = layout.like_parameters(state, optimizer, recipe.model)
+    return State(layout.shardings(recipe.model), divided, layout.whole)
+
+
+def train_step(
+    state: State,
+    pairs: Pairs,
+    target_params: PyTree = (),
+    reference: PyTree = (),
+    *,
+    recipe: Recipe,
+) -> tuple[State, Sums]:
+    """Makes one update by the mean loss per token; the memory of `state` is reused.
+
+    Args:
+      state: the state before the update.
+      pairs: the batch.
+      target_params: the target's parameters, if it is used.
+      reference: a reference drafter's parameters, if one is used.
+      recipe: the static settings.
+
+    Returns:
+      The state after the update, and the sums of the loss.
+    """
+    return update_program(recipe)(state, pairs, target_params, reference)
+
+
+@functools.lru_cache(maxsize=8)
+def update_program(recipe: Recipe) -> Any:
+    """Returns the jitted function (state, pairs, target_params, reference) -> (state, sums)."""
+    divided = None
+    if (layout := recipe.layout).mesh is not None:
+        divided = shardings(recipe), partitioning.whole(layout.mesh)
+    return jax.jit(
+        functools.partial(_update, recipe=recipe), donate_argnums=0, out_shardings=divided
+    )
+
+
+def _update(
+    state: State, pairs: Pairs, target_params: PyTree, reference: PyTree, *, recipe: Recipe
+) -> tuple[State, Sums]:
+    gradient, sums = _gradient(state, pairs, recipe.frozen(target_params, reference), recipe)
+    return applied(state, gradient, recipe=recipe), sums
+
+
+def applied(state: State, gradient: PyTree, *, recipe: Recipe) -> State:
+    """Returns the state after an update by a gradient; the second half of `train_step`."""
+    optimizer = recipe.optimizer.transformation()
+    updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
+    if isinstance(recipe.model, HeadedTarget):
+        updates = recipe.model.at_rates(updates)
+    params = optax.apply_updates(state.params, updates)
+    return State(params, optimizer_state, state.step + 1)
+
+
+def _gradient(
+    state: State, pairs: Pairs, frozen: Frozen | None, recipe: Recipe
+) -> tuple[PyTree, Sums]:
+    """Returns the gradient of the mean loss per token, and the sums of the loss."""
+    key = jax.random.fold_in(jax.random.key(recipe.seed, impl="threefry2x32"), state.step)
+    progress, count = state.step / recipe.steps, recipe.micro_batches
+
+    def loss(params: PyTree, pairs: Pairs, key: Array) -> tuple[Array, Sums]:
+        with rematerialised(recipe.rematerialise):
+            sums = recipe.objective.loss(recipe.model, params, frozen, pairs, key, progress)
+        return sums.loss / (jnp.maximum(sums.tokens, 1) if count == 1 else 1), sums
+
+    gradient_of = jax.grad(loss, has_aux=True)
+    if count == 1:
+        return gradient_of(state.params, pairs, key)
+
+    def add(total: PyTree, part: tuple[Pairs, Array]) -> tuple[PyTree, None]:
+        pairs, number = part
+        found = gradient_of(state.params, pairs, jax.random.fold_in(key, number))
+        gradient, sums = jax.tree.map(jnp.add, total, found)
+        return (recipe.layout.kept(gradient, recipe.model), sums), None
+
+    nothing = Sums(jnp.float32(0), jnp.int32(0), jnp.int32(0))
+    begun = jax.tree.map(jnp.zeros_like, state.params), nothing
+    parts = micro_batches(pairs, count), jnp.arange(count)
+    (gradient, sums), _ = jax.lax.scan(add, begun, parts)
+    return jax.tree.map(lambda leaf: leaf / jnp.maximum(sums.tokens, 1), gradient), sums
+
+
+@functools.partial(jax.jit, static_argnames="recipe")
+def evaluate_step(
+    params: PyTree, pairs: Pairs, target_params: PyTree = (), *, recipe: Recipe
+) -> Sums:
+    """Returns the sums that the objective measures: loss without smoothing, and accuracy."""
+    sums = recipe.objective.measure(recipe.model, params, recipe.frozen(target_params), pairs)
+    return recipe.layout.replicated(sums)
