@@ -3,7 +3,7 @@
   python scripts/products.py          # on an idle machine, 20 seconds
   python scripts/products.py --page   # writes docs/reference/products.md from all results
 
-A line for each device goes to products.jsonl: `models.device` of this machine, and for a layer of
+A line for each device goes to products/lines.jsonl: `models.device` of this machine, and for a layer of
 T5-large the time and the operations of rounding its tokens at six products. Run it from the root of
 a checkout.
 """
@@ -45,8 +45,8 @@ def main() -> None:
     args = parser.parse_args()
     if not args.page:
         line = {"device": harness.device_name(), **device.measure(int8=True).as_json()}
-        Results.of(args, "products", "device").put({**line, "rounding": rounding()})
-    files = sorted(args.results.glob("*/products.jsonl"))
+        Results.of(args, "products/lines", "device").put({**line, "rounding": rounding()})
+    files = sorted(args.results.glob("*/products/lines.jsonl"))
     lines = [text for file in files for one in Lines(file) for text in table(one)]
     PAGE.write_text("\n".join([ABOUT, *lines]) + "\n", encoding="utf-8")
 

@@ -67,7 +67,9 @@ class StandIn:
 
 class Vocabulary(NamedTuple):
     vocab_size: int = 128
+    pad_id: int = 0
     eos_id: int = 1
+    unk_id: int = 2
     extra_ids: int = 0
 
 
