@@ -23,7 +23,7 @@ from specdec.cli.beams import Beams
 from specdec.cli.data import saved_vocabulary
 from specdec.common import progress, records, schemas
 from specdec.common.environment import version
-from specdec.common.values import Checked, UsageError, is_word
+from specdec.common.values import Checked, UsageError, check_is, is_word
 from specdec.decoding import NonFiniteLogits, PrefixError
 from specdec.engine import Engine, NotExact, Placement, in_eight_bits, obeying
 from specdec.instrument.runs import Run
@@ -113,6 +113,7 @@ class DecodeRun(Checked):
 
     def _check_int8(self) -> None:
         models = self.plan.models()
+        check_is("int8_tokens", self.int8_tokens, bool, "True or False")
         if not isinstance(self.int8, list | tuple) or not set(self.int8) <= models.keys():
             raise ValueError(
                 f"int8 is {self.int8!r}; give roles, of {', '.join(models)}, as in ('target',)"

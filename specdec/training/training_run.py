@@ -109,6 +109,7 @@ class TrainRun(Checked):
                 f"TrainRun.model pads with {self.model.pad_id} and its target with {self.pad_id}; "
                 "give models with one pad_id"
             )
+        check_is("TrainRun.rematerialise", self.rematerialise, bool, "True or False")
         if self.batch_size % self.micro_batches:
             raise ValueError(
                 f"TrainRun.micro_batches is {self.micro_batches}, which does not divide the batch "

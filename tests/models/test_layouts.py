@@ -319,7 +319,7 @@ def test_serving_chooses_for_its_calls_from_any_layout(name, calls, prefill, lay
 
 def test_what_is_not_measured_stays_as_stored(monkeypatch):
     target = T5Target(V1_1, layout="out_in", orders=((1, "kernel_first"),))
-    monkeypatch.setattr(devices, "this", lambda: None)
+    monkeypatch.setattr(devices, "this", lambda int8: None)
     assert target.laid_out({1: 1.0}) == T5Target(V1_1)
 
 
